@@ -1,0 +1,174 @@
+//! One error for the whole stack.
+//!
+//! Kinds are divided by what a caller can do about them; everything else is said in the message, a sentence without
+//! a final dot. An [`Error`] is cheap to clone, because a poisoned database hands the same cause to every later write.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// `Result` with Spinney's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a caller can do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The operating system refused an operation; the message names the path and the system's own error.
+    Io,
+    /// Bytes on disk are not what was written: the message names file, offset, and what was expected and found.
+    Corruption,
+    /// No room: the disk, the log's maximum size or the memory budget. Nothing changed; it goes away when room returns.
+    Full,
+    /// An earlier failure (a failed sync, a panic under a lock) stopped all writing. Reads go on; reopening recovers.
+    Poisoned,
+    /// The database or keyspace was closed or dropped.
+    Closed,
+    /// An argument is outside its documented range; the message names the limit. Nothing changed.
+    InvalidArgument,
+    /// The engine, platform or format version cannot do this.
+    Unsupported,
+    /// Another process or handle has the database open.
+    Locked,
+    /// A named thing (database, keyspace) does not exist.
+    NotFound,
+}
+
+impl ErrorKind {
+    /// A short stable name, used by `--json` output and by bindings.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorKind::Io => "io",
+            ErrorKind::Corruption => "corruption",
+            ErrorKind::Full => "full",
+            ErrorKind::Poisoned => "poisoned",
+            ErrorKind::Closed => "closed",
+            ErrorKind::InvalidArgument => "invalid-argument",
+            ErrorKind::Unsupported => "unsupported",
+            ErrorKind::Locked => "locked",
+            ErrorKind::NotFound => "not-found",
+        }
+    }
+}
+
+/// The error of every Spinney crate: a kind, a sentence, and the cause if there was one.
+#[derive(Clone)]
+pub struct Error {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` that says `message`.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Error { inner: Arc::new(Inner { kind, message: message.into(), source: None }) }
+    }
+
+    /// An operating-system error met while doing `context` (for example `read 4096 bytes at 8192 of wal`).
+    ///
+    /// A full disk or quota becomes [`ErrorKind::Full`]; everything else is [`ErrorKind::Io`].
+    pub fn io(context: impl fmt::Display, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as Os;
+        let kind = match source.kind() {
+            Os::StorageFull | Os::QuotaExceeded | Os::FileTooLarge => ErrorKind::Full,
+            _ => ErrorKind::Io,
+        };
+        let message = format!("{context}: {source}");
+        Error { inner: Arc::new(Inner { kind, message, source: Some(Box::new(source)) }) }
+    }
+
+    /// Damage found at `offset` of `file`.
+    pub fn corruption(
+        file: impl fmt::Display,
+        offset: u64,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
+        Error::new(
+            ErrorKind::Corruption,
+            format!("{file} at offset {offset}: expected {expected}, found {found}"),
+        )
+    }
+
+    /// An argument outside its range.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Error::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// The same error under another kind, with `context` before its sentence and itself as the cause.
+    #[must_use]
+    pub fn wrap(self, kind: ErrorKind, context: impl fmt::Display) -> Self {
+        let message = format!("{context}: {}", self.inner.message);
+        Error { inner: Arc::new(Inner { kind, message, source: Some(Box::new(self)) }) }
+    }
+
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// Whether this is damage on disk.
+    #[must_use]
+    pub fn is_corruption(&self) -> bool {
+        self.kind() == ErrorKind::Corruption
+    }
+
+    /// Whether room ran out (and may return).
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.kind() == ErrorKind::Full
+    }
+
+    /// Whether an earlier failure stopped all writing.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.kind() == ErrorKind::Poisoned
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.inner.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.inner.kind.name(), self.inner.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.inner.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+
+    #[test]
+    fn a_full_disk_is_its_own_kind() {
+        let full = Error::io("write", std::io::Error::from_raw_os_error(28));
+        assert!(full.is_full());
+        let eio = Error::io("write", std::io::Error::from_raw_os_error(5));
+        assert_eq!(eio.kind(), ErrorKind::Io);
+        assert!(eio.source().is_some());
+    }
+
+    #[test]
+    fn wrapping_keeps_the_cause() {
+        let cause = Error::io("sync wal", std::io::Error::from_raw_os_error(5));
+        let poisoned = cause.wrap(ErrorKind::Poisoned, "an earlier sync failed");
+        assert!(poisoned.is_poisoned());
+        assert!(poisoned.to_string().contains("sync wal"));
+    }
+}

@@ -1,0 +1,17 @@
+//! The floor under every Spinney crate: errors, ids, limits, memory accounts, and the two seams that let a test
+//! step time and threads ([`runtime`] and [`shim`]).
+//!
+//! It does no I/O and knows no engine. Read [`error`] first, then [`runtime`].
+
+pub mod error;
+pub mod ids;
+pub mod limits;
+pub mod memory;
+pub mod runtime;
+pub mod shim;
+pub mod size;
+
+pub use error::{Error, ErrorKind, Result};
+pub use ids::{Epoch, Generation, KeyspaceId, Lsn, PageNumber};
+pub use memory::{MemoryAccount, MemoryBudget};
+pub use runtime::{Next, Runtime, Task};

@@ -1,0 +1,124 @@
+//! Memory accounts: who holds how much of the one budget.
+//!
+//! Every component that holds memory in proportion to data or traffic owns a [`MemoryAccount`] and keeps `used` true;
+//! whoever steers memory moves `target`. The budget itself is only the sum that the targets share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::shim::Mutex;
+
+/// One component's share of the budget. Thread-safe; all numbers are bytes unless they say otherwise.
+#[derive(Debug)]
+pub struct MemoryAccount {
+    name: String,
+    used: AtomicU64,
+    target: AtomicU64,
+    worth: AtomicU64,
+}
+
+impl MemoryAccount {
+    /// What the memory is for, for example `treeline/orders/records`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes held now.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Relaxed)
+    }
+
+    /// Bytes the component should hold at most.
+    #[must_use]
+    pub fn target(&self) -> u64 {
+        self.target.load(Relaxed)
+    }
+
+    /// How much the last bytes were worth: a count of hits in the part of memory that would be given up first.
+    #[must_use]
+    pub fn worth(&self) -> u64 {
+        self.worth.load(Relaxed)
+    }
+
+    /// Says what is held now.
+    pub fn set_used(&self, bytes: u64) {
+        self.used.store(bytes, Relaxed);
+    }
+
+    /// Adds to what is held.
+    pub fn grow(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+    }
+
+    /// Takes from what is held.
+    pub fn shrink(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Moves the target; the component follows when it next makes room.
+    pub fn set_target(&self, bytes: u64) {
+        self.target.store(bytes, Relaxed);
+    }
+
+    /// Counts `n` hits that the last bytes brought.
+    pub fn add_worth(&self, n: u64) {
+        self.worth.fetch_add(n, Relaxed);
+    }
+}
+
+/// The accounts of one database and the total they share.
+#[derive(Debug)]
+pub struct MemoryBudget {
+    total: AtomicU64,
+    accounts: Mutex<Vec<Arc<MemoryAccount>>>,
+}
+
+impl MemoryBudget {
+    /// A budget of `total` bytes with no accounts yet.
+    #[must_use]
+    pub fn new(total: u64) -> Self {
+        MemoryBudget { total: AtomicU64::new(total), accounts: Mutex::new(Vec::new()) }
+    }
+
+    /// The budget, in bytes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total.load(Relaxed)
+    }
+
+    /// Changes the budget. Targets are moved by whoever shares it out.
+    pub fn set_total(&self, bytes: u64) {
+        self.total.store(bytes, Relaxed);
+    }
+
+    /// Opens an account that starts empty.
+    pub fn open(&self, name: impl Into<String>, target: u64) -> Arc<MemoryAccount> {
+        let account = Arc::new(MemoryAccount {
+            name: name.into(),
+            used: AtomicU64::new(0),
+            target: AtomicU64::new(target),
+            worth: AtomicU64::new(0),
+        });
+        self.accounts.lock().push(account.clone());
+        account
+    }
+
+    /// Closes an account; its owner has given everything back.
+    pub fn close(&self, account: &Arc<MemoryAccount>) {
+        self.accounts.lock().retain(|other| !Arc::ptr_eq(other, account));
+    }
+
+    /// All accounts, in the order they were opened.
+    #[must_use]
+    pub fn accounts(&self) -> Vec<Arc<MemoryAccount>> {
+        self.accounts.lock().clone()
+    }
+
+    /// Bytes held by all accounts together.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.accounts.lock().iter().map(|account| account.used()).sum()
+    }
+}

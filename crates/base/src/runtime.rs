@@ -1,0 +1,341 @@
+//! The runtime seam: background tasks and time, real or stepped.
+//!
+//! Background work is written as *jobs*: closures that do one bounded piece of work and say what comes [`Next`]. The real
+//! runtime gives every job a thread. The stepped runtime runs jobs on the caller's thread, one piece at a time, in an
+//! order drawn from a seed, with virtual time: the same seed and the same calls replay exactly.
+//!
+//! **Invariant**: foreground code never waits for a background job without calling [`Runtime::help`] first; in the stepped
+//! runtime that is what makes the job run, and a wait without it would never end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::shim::{Condvar, Mutex, thread};
+use crate::{Error, Result};
+
+/// What a job wants after one piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// More work is ready: call again.
+    Again,
+    /// Nothing to do: call again after this time, or when woken.
+    Wait(Duration),
+    /// The job is finished.
+    Stop,
+}
+
+type Job = Box<dyn FnMut() -> Next + Send>;
+
+/// Runs background jobs and tells time. Cheap to clone; thread-safe.
+#[derive(Clone)]
+pub struct Runtime {
+    inner: Arc<Inner>,
+}
+
+enum Inner {
+    Threads { started: std::time::Instant },
+    Stepped(Mutex<Stepped>),
+}
+
+struct Stepped {
+    random: SplitMix,
+    now: Duration,
+    jobs: Vec<SteppedJob>,
+}
+
+struct SteppedJob {
+    id: u64,
+    /// `None` while the job runs, so that a nested step passes over it.
+    job: Option<Job>,
+    due: Duration,
+}
+
+/// A handle to a spawned job. Dropping it does not stop the job; [`Task::stop`] does.
+pub struct Task {
+    kind: TaskKind,
+}
+
+enum TaskKind {
+    Thread { signal: Arc<Signal>, thread: Mutex<Option<thread::JoinHandle<()>>> },
+    Stepped { runtime: Runtime, id: u64 },
+}
+
+struct Signal {
+    state: Mutex<SignalState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SignalState {
+    woken: bool,
+    stopping: bool,
+}
+
+impl Runtime {
+    /// Real threads and real time.
+    #[must_use]
+    pub fn threads() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "this is the clock that the ban points to")]
+        let started = std::time::Instant::now();
+        Runtime { inner: Arc::new(Inner::Threads { started }) }
+    }
+
+    /// One thread, virtual time, and an order of background work drawn from `seed`.
+    #[must_use]
+    pub fn stepped(seed: u64) -> Self {
+        let stepped =
+            Stepped { random: SplitMix(seed), now: Duration::ZERO, jobs: Vec::new() };
+        Runtime { inner: Arc::new(Inner::Stepped(Mutex::new(stepped))) }
+    }
+
+    /// Whether background work runs only when stepped.
+    #[must_use]
+    pub fn is_stepped(&self) -> bool {
+        matches!(*self.inner, Inner::Stepped(_))
+    }
+
+    /// Time since the runtime was made. Monotonic; virtual in the stepped runtime.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        match &*self.inner {
+            Inner::Threads { started } => started.elapsed(),
+            Inner::Stepped(stepped) => stepped.lock().now,
+        }
+    }
+
+    /// Waits for `time`: sleeps, or in the stepped runtime lets virtual time pass.
+    pub fn sleep(&self, time: Duration) {
+        match &*self.inner {
+            Inner::Threads { .. } => std::thread::sleep(time),
+            Inner::Stepped(stepped) => stepped.lock().now += time,
+        }
+    }
+
+    /// Starts a background job; it is called until it says [`Next::Stop`] or the task is stopped.
+    ///
+    /// # Errors
+    /// `Io` when the operating system has no room for a thread.
+    pub fn spawn(
+        &self,
+        name: &str,
+        job: impl FnMut() -> Next + Send + 'static,
+    ) -> Result<Task> {
+        match &*self.inner {
+            Inner::Threads { .. } => {
+                let signal = Arc::new(Signal {
+                    state: Mutex::new(SignalState::default()),
+                    changed: Condvar::new(),
+                });
+                let mine = signal.clone();
+                let thread = thread::spawn(name, move || mine.run(job))
+                    .map_err(|error| Error::io(format!("start thread {name}"), error))?;
+                Ok(Task { kind: TaskKind::Thread { signal, thread: Mutex::new(Some(thread)) } })
+            }
+            Inner::Stepped(stepped) => {
+                let mut stepped = stepped.lock();
+                let id = stepped.jobs.last().map_or(0, |job| job.id + 1);
+                let due = stepped.now;
+                stepped.jobs.push(SteppedJob { id, job: Some(Box::new(job)), due });
+                Ok(Task { kind: TaskKind::Stepped { runtime: self.clone(), id } })
+            }
+        }
+    }
+
+    /// Runs one piece of one due background job, chosen by the seed; when none is due, lets time pass to the next one.
+    /// Returns whether a job ran. Always `false` with real threads.
+    pub fn step(&self) -> bool {
+        let Inner::Stepped(stepped) = &*self.inner else { return false };
+        let (id, mut job) = {
+            let mut stepped = stepped.lock();
+            let Some(soonest) = stepped.idle_jobs().map(|job| job.due).min() else { return false };
+            stepped.now = stepped.now.max(soonest);
+            let now = stepped.now;
+            let due: Vec<u64> =
+                stepped.idle_jobs().filter(|job| job.due <= now).map(|job| job.id).collect();
+            let id = due[stepped.random.below(due.len())];
+            let slot = stepped.jobs.iter_mut().find(|slot| slot.id == id);
+            let Some(job) = slot.and_then(|slot| slot.job.take()) else { return false };
+            (id, job)
+        };
+        let next = job();
+        let mut stepped = stepped.lock();
+        let now = stepped.now;
+        if next == Next::Stop {
+            stepped.jobs.retain(|slot| slot.id != id);
+        } else if let Some(slot) = stepped.jobs.iter_mut().find(|slot| slot.id == id) {
+            slot.job = Some(job);
+            slot.due = match next {
+                Next::Wait(time) => now + time,
+                Next::Again | Next::Stop => now,
+            };
+        }
+        true
+    }
+
+    /// Called by foreground code that is about to wait for background work: in the stepped runtime runs a piece of it and
+    /// returns `true` (look again before waiting); with real threads returns `false` (wait).
+    pub fn help(&self) -> bool {
+        self.step()
+    }
+}
+
+impl std::fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.is_stepped() { "Runtime::stepped" } else { "Runtime::threads" })
+    }
+}
+
+impl Stepped {
+    fn idle_jobs(&self) -> impl Iterator<Item = &SteppedJob> {
+        self.jobs.iter().filter(|slot| slot.job.is_some())
+    }
+}
+
+impl Signal {
+    fn run(&self, mut job: impl FnMut() -> Next) {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.stopping {
+                    return;
+                }
+                state.woken = false;
+            }
+            match job() {
+                Next::Again => {}
+                Next::Stop => return,
+                Next::Wait(time) => {
+                    let mut state = self.state.lock();
+                    if !state.woken && !state.stopping {
+                        self.changed.wait_for(&mut state, time);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Task {
+    /// Makes a waiting job run now.
+    pub fn wake(&self) {
+        match &self.kind {
+            TaskKind::Thread { signal, .. } => {
+                signal.state.lock().woken = true;
+                signal.changed.notify_all();
+            }
+            TaskKind::Stepped { runtime, id } => {
+                if let Inner::Stepped(stepped) = &*runtime.inner {
+                    let mut stepped = stepped.lock();
+                    let now = stepped.now;
+                    if let Some(slot) = stepped.jobs.iter_mut().find(|slot| slot.id == *id) {
+                        slot.due = slot.due.min(now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Stops the job after its current piece of work and waits for it to end. Calling it again does nothing.
+    pub fn stop(&self) {
+        match &self.kind {
+            TaskKind::Thread { signal, thread } => {
+                signal.state.lock().stopping = true;
+                signal.changed.notify_all();
+                let thread = thread.lock().take();
+                if let Some(thread) = thread {
+                    // A job that panicked has already reported it through its own hook.
+                    let _ = thread.join();
+                }
+            }
+            TaskKind::Stepped { runtime, id } => {
+                if let Inner::Stepped(stepped) = &*runtime.inner {
+                    stepped.lock().jobs.retain(|slot| slot.id != *id);
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Task {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Task")
+    }
+}
+
+/// SplitMix64: the small generator behind seeded choices that need no statistical quality.
+#[derive(Clone, Debug)]
+pub struct SplitMix(pub u64);
+
+impl SplitMix {
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`.
+    ///
+    /// # Panics
+    /// When `bound` is 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        #[expect(clippy::cast_possible_truncation, reason = "the remainder is below a usize")]
+        let below = (self.next_u64() % bound as u64) as usize;
+        below
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    #[test]
+    fn threads_run_wake_and_stop() {
+        let runtime = Runtime::threads();
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = count.clone();
+        let task = runtime
+            .spawn("test", move || {
+                counted.fetch_add(1, SeqCst);
+                Next::Wait(Duration::from_secs(3600))
+            })
+            .unwrap();
+        while count.load(SeqCst) < 1 {
+            thread::yield_now();
+        }
+        task.wake();
+        while count.load(SeqCst) < 2 {
+            task.wake();
+        }
+        task.stop();
+        let after = count.load(SeqCst);
+        task.wake();
+        assert_eq!(count.load(SeqCst), after);
+    }
+
+    #[test]
+    fn a_seed_replays() {
+        let order = |seed| {
+            let runtime = Runtime::stepped(seed);
+            let log = Arc::new(Mutex::new(Vec::new()));
+            let mut tasks = Vec::new();
+            for name in 0..3 {
+                let log = log.clone();
+                tasks.push(runtime.spawn("job", move || {
+                    log.lock().push(name);
+                    Next::Wait(Duration::from_millis(name + 1))
+                }));
+            }
+            for _ in 0..50 {
+                assert!(runtime.step());
+            }
+            let order = log.lock().clone();
+            (order, runtime.now())
+        };
+        assert_eq!(order(1), order(1));
+        assert_ne!(order(1).0, order(2).0);
+    }
+}

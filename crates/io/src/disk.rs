@@ -1,0 +1,187 @@
+//! The traits of the disk seam.
+//!
+//! **Contract.** Offsets, lengths and buffers of [`File`] transfers are whole pages ([`PAGE_BYTES`](spinney_base::limits::PAGE_BYTES)) and
+//! page-aligned in memory ([`AlignedBuf`](crate::AlignedBuf)), so that a file opened for direct I/O takes them all. A transfer is whole or an error: short
+//! ones are continued inside. Nothing written, created, renamed, removed or grown is durable before the sync that the method names.
+//! All methods may be called from any thread; transfers to different places run in parallel.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spinney_base::Result;
+
+use crate::counters::{IoCounters, Purpose};
+
+/// How to open a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Make the file when it is missing. Its directory entry is durable after [`Disk::sync_dir`].
+    pub create: bool,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// Bypass the page cache where the file system allows it; elsewhere this is silently the page cache, and
+    /// [`File::is_direct`] says so.
+    pub direct: bool,
+}
+
+impl OpenMode {
+    /// Read and write, direct, existing files only.
+    pub const EXISTING: OpenMode = OpenMode { create: false, read_only: false, direct: true };
+    /// Read and write, direct, made when missing.
+    pub const CREATE: OpenMode = OpenMode { create: true, read_only: false, direct: true };
+
+    /// The same through the page cache.
+    #[must_use]
+    pub const fn cached(self) -> OpenMode {
+        OpenMode { direct: false, ..self }
+    }
+
+    /// The same, refusing writes.
+    #[must_use]
+    pub const fn read_only(self) -> OpenMode {
+        OpenMode { read_only: true, create: false, ..self }
+    }
+}
+
+/// A place that holds directories and files.
+pub trait Disk: Send + Sync + Debug {
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `NotFound` when it is missing and not to be created; `Io` or `Full` from the system.
+    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>>;
+
+    /// Whether a file or directory is there.
+    ///
+    /// # Errors
+    /// `Io` from the system.
+    fn exists(&self, path: &Path) -> Result<bool>;
+
+    /// The files of a directory, sorted by name; without subdirectories.
+    ///
+    /// # Errors
+    /// `NotFound` or `Io`.
+    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>>;
+
+    /// Makes a directory and its parents, durably.
+    ///
+    /// # Errors
+    /// `Io` or `Full` from the system.
+    fn create_dir(&self, directory: &Path) -> Result<()>;
+
+    /// Renames a file over another in the same directory. Durable after [`Disk::sync_dir`].
+    ///
+    /// # Errors
+    /// `NotFound` or `Io`.
+    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
+
+    /// Removes a file. Durable after [`Disk::sync_dir`]; open handles keep working.
+    ///
+    /// # Errors
+    /// `NotFound` or `Io`.
+    fn remove(&self, path: &Path) -> Result<()>;
+
+    /// Makes creations, renames and removals in a directory durable.
+    ///
+    /// # Errors
+    /// `Io`; afterwards nothing is known of what is durable.
+    fn sync_dir(&self, directory: &Path) -> Result<()>;
+
+    /// Takes the directory for this process and handle until the lock is dropped.
+    ///
+    /// # Errors
+    /// `Locked` when somebody holds it.
+    fn lock(&self, directory: &Path) -> Result<Box<dyn DirectoryLock>>;
+
+    /// Calls and bytes of all files of this disk.
+    fn counters(&self) -> &IoCounters;
+
+    /// How batches are carried out, for `stats`: `io_uring`, `pread` or `simulated`.
+    fn backend(&self) -> &'static str;
+
+    /// Whether the device promises that an aligned write of one page is never torn.
+    ///
+    /// # Errors
+    /// `Io` from the system.
+    fn writes_pages_atomically(&self, directory: &Path) -> Result<bool>;
+}
+
+/// A held directory; dropping it lets go.
+pub trait DirectoryLock: Send + Sync + Debug {}
+
+/// One open file.
+pub trait File: Send + Sync + Debug {
+    /// The path it was opened by, for messages.
+    fn path(&self) -> &Path;
+
+    /// Fills `buf` from `offset`.
+    ///
+    /// # Errors
+    /// `Corruption` when the file ends before the buffer is full; `Io` from the system.
+    fn read_at(&self, buf: &mut [u8], offset: u64, purpose: Purpose) -> Result<()>;
+
+    /// Writes all of `buf` at `offset`, growing the file if needed. Durable after [`File::sync`].
+    ///
+    /// # Errors
+    /// `Full` or `Io`; any part of the buffer may have been written.
+    fn write_at(&self, buf: &[u8], offset: u64, purpose: Purpose) -> Result<()>;
+
+    /// Carries out many transfers, as deep in parallel as the backend can, in any order; each gets its own result.
+    /// Returns when all have ended.
+    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose);
+
+    /// Makes everything written before, and the size it needs, durable (`fdatasync`).
+    ///
+    /// # Errors
+    /// `Io`; afterwards nothing is known of what is durable, and a second sync proves nothing.
+    fn sync(&self, purpose: Purpose) -> Result<()>;
+
+    /// The size in bytes.
+    ///
+    /// # Errors
+    /// `Io` from the system.
+    fn len(&self) -> Result<u64>;
+
+    /// Grows the file to `bytes` with room that later writes will not lack; zero-filled. Never shrinks. The new size is durable
+    /// after [`File::sync`].
+    ///
+    /// # Errors
+    /// `Full` when there is no room (the file is as it was), or `Io`.
+    fn allocate(&self, bytes: u64) -> Result<()>;
+
+    /// Whether transfers bypass the page cache.
+    fn is_direct(&self) -> bool;
+}
+
+/// One transfer of a batch.
+#[derive(Debug)]
+pub struct Transfer<'a> {
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// What to fill or to write.
+    pub buf: TransferBuf<'a>,
+    /// How it ended; `Ok` until it was tried.
+    pub result: Result<()>,
+}
+
+/// The buffer of a transfer, and with it the direction.
+#[derive(Debug)]
+pub enum TransferBuf<'a> {
+    /// Fill this from the file.
+    Read(&'a mut [u8]),
+    /// Write this to the file.
+    Write(&'a [u8]),
+}
+
+impl<'a> Transfer<'a> {
+    /// Reads into `buf` from `offset`.
+    pub fn read(buf: &'a mut [u8], offset: u64) -> Self {
+        Transfer { offset, buf: TransferBuf::Read(buf), result: Ok(()) }
+    }
+
+    /// Writes `buf` at `offset`.
+    pub fn write(buf: &'a [u8], offset: u64) -> Self {
+        Transfer { offset, buf: TransferBuf::Write(buf), result: Ok(()) }
+    }
+}

@@ -1,0 +1,12 @@
+//! The disk seam: every byte that Spinney keeps goes through [`Disk`] and [`File`].
+//!
+//! Two implementations: the real one (`RealDisk`) and, behind the feature `sim`, a simulated one that crashes, tears and
+//! lies on demand. No other crate touches the operating system's files.
+
+mod buffer;
+mod counters;
+mod disk;
+
+pub use buffer::AlignedBuf;
+pub use counters::{IoCounters, IoSnapshot, PURPOSES, Purpose, PurposeCounts};
+pub use disk::{Disk, DirectoryLock, File, OpenMode, Transfer, TransferBuf};
