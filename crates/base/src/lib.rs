@@ -7,6 +7,7 @@ pub mod error;
 pub mod ids;
 pub mod limits;
 pub mod memory;
+pub mod probe;
 pub mod runtime;
 pub mod shim;
 pub mod size;
