@@ -9,7 +9,8 @@ use spinney_base::limits::PAGE_BYTES;
 #[repr(C, align(4096))]
 struct AlignedPage([u8; PAGE_BYTES]);
 
-const _: () = assert!(size_of::<AlignedPage>() == PAGE_BYTES && align_of::<AlignedPage>() == PAGE_BYTES);
+const _: () =
+    assert!(size_of::<AlignedPage>() == PAGE_BYTES && align_of::<AlignedPage>() == PAGE_BYTES);
 
 /// A zero-filled buffer of whole pages, aligned to [`PAGE_BYTES`] in memory.
 pub struct AlignedBuf {

@@ -111,6 +111,10 @@ pub trait Disk: Send + Sync + Debug {
 pub trait DirectoryLock: Send + Sync + Debug {}
 
 /// One open file.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "a size in bytes that may fail to be read, not a collection"
+)]
 pub trait File: Send + Sync + Debug {
     /// The path it was opened by, for messages.
     fn path(&self) -> &Path;

@@ -6,7 +6,11 @@
 mod buffer;
 mod counters;
 mod disk;
+mod pool;
+mod real;
 
 pub use buffer::AlignedBuf;
 pub use counters::{IoCounters, IoSnapshot, PURPOSES, Purpose, PurposeCounts};
-pub use disk::{Disk, DirectoryLock, File, OpenMode, Transfer, TransferBuf};
+pub use disk::{DirectoryLock, Disk, File, OpenMode, Transfer, TransferBuf};
+pub use pool::BufferPool;
+pub use real::RealDisk;

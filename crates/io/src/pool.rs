@@ -1,0 +1,87 @@
+//! A bounded pool of aligned buffers, kept by page count, so that transfers do not allocate in the steady state.
+//!
+//! **Invariants.** (1) The pages kept never exceed the bound given at creation; what does not fit is freed. (2) A buffer
+//! handed out is owned by its taker alone.
+//!
+//! **Concurrency.** Any thread; one short lock around a push or a pop, never held while memory is allocated or freed.
+
+use std::collections::BTreeMap;
+
+use spinney_base::shim::Mutex;
+
+use crate::AlignedBuf;
+
+/// Buffers waiting to be used again. Thread-safe.
+#[derive(Debug)]
+pub struct BufferPool {
+    pages_max: usize,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    pages: usize,
+    by_pages: BTreeMap<usize, Vec<AlignedBuf>>,
+}
+
+impl BufferPool {
+    /// A pool that keeps at most `pages_max` pages in all.
+    #[must_use]
+    pub fn new(pages_max: usize) -> Self {
+        BufferPool { pages_max, kept: Mutex::new(Kept::default()) }
+    }
+
+    /// A buffer of exactly `pages` pages. Its bytes are whatever its last user left, or zeros.
+    #[must_use]
+    pub fn take(&self, pages: usize) -> AlignedBuf {
+        let reused = {
+            let mut kept = self.kept.lock();
+            let reused = kept.by_pages.get_mut(&pages).and_then(Vec::pop);
+            if reused.is_some() {
+                kept.pages -= pages;
+            }
+            reused
+        };
+        reused.unwrap_or_else(|| AlignedBuf::new(pages))
+    }
+
+    /// Gives a buffer back; it is freed when the pool is full.
+    pub fn give(&self, buffer: AlignedBuf) {
+        let pages = buffer.pages();
+        let mut kept = self.kept.lock();
+        if kept.pages + pages <= self.pages_max {
+            kept.pages += pages;
+            kept.by_pages.entry(pages).or_default().push(buffer);
+            return;
+        }
+        drop(kept);
+        drop(buffer);
+    }
+
+    /// How many pages wait in the pool now.
+    #[must_use]
+    pub fn pages_kept(&self) -> usize {
+        self.kept.lock().pages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_come_back_by_size_and_within_the_bound() {
+        let pool = BufferPool::new(5);
+        let mut two = pool.take(2);
+        two.bytes_mut()[0] = 7;
+        let three = pool.take(3);
+        let four = pool.take(4);
+        pool.give(two);
+        pool.give(three);
+        pool.give(four);
+        assert_eq!(pool.pages_kept(), 5);
+        assert_eq!(pool.take(2).bytes()[0], 7);
+        assert_eq!(pool.take(4).pages(), 4);
+        assert_eq!(pool.pages_kept(), 3);
+    }
+}
