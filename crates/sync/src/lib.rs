@@ -1,1 +1,12 @@
-//! x
+//! Synchronization that storage engines need and the standard library lacks: [`VersionLatch`] for optimistic reads, the
+//! [`LockTable`] that orders writers of a key, and [`RacyWords`], the only memory that readers may copy while it changes.
+//!
+//! It does no I/O. Read [`latch`] first; [`racy`] says why racing copies are sound here; [`table`] builds on the latch.
+
+pub mod latch;
+pub mod racy;
+pub mod table;
+
+pub use latch::{LatchGuard, Version, VersionLatch};
+pub use racy::RacyWords;
+pub use table::{LockTable, StripeGuards, hash_key};

@@ -1,0 +1,168 @@
+//! Racy copies: bytes that optimistic readers may copy while a writer changes them (rule P27).
+//!
+//! Plain loads that race with stores are undefined behaviour in Rust, whatever is done with the result. Here both sides go through relaxed
+//! atomic words, so a race yields some mixture of old and new words, which the caller's [`VersionLatch`](crate::VersionLatch) then throws away. The memory is
+//! never borrowed as a slice.
+//!
+//! [`RacyWords`] is a ring: word indexes wrap at its length, so a record may lie across the end. Memory is zeroed lazily by the operating
+//! system, so what was never written costs nothing.
+//!
+//! **Invariant**: every access to the words is an atomic load or store of a whole word.
+#![cfg_attr(
+    not(feature = "shuttle"),
+    expect(unsafe_code, reason = "zeroed memory is taken from the allocator as atomic words")
+)]
+
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes of a word.
+pub const WORD_BYTES: usize = 8;
+
+/// A ring of words that may be read while they are written. Thread-safe; consistency is the caller's.
+#[derive(Debug)]
+pub struct RacyWords {
+    words: Box<[AtomicU64]>,
+}
+
+impl RacyWords {
+    /// A ring of `length` zeroed words.
+    #[must_use]
+    pub fn new(length: usize) -> Self {
+        RacyWords { words: zeroed(length) }
+    }
+
+    /// How many words it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Whether it holds no words.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// The word at `index`, which wraps once at the end.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, index: usize) -> u64 {
+        self.words[self.wrap(index)].load(Relaxed)
+    }
+
+    /// Stores the word at `index`, which wraps once at the end.
+    #[inline]
+    pub fn store(&self, index: usize, word: u64) {
+        self.words[self.wrap(index)].store(word, Relaxed);
+    }
+
+    /// Appends `length` bytes from word `index` on to `out`. An absurd `length`, as a racing reader may have, copies no more than the ring.
+    pub fn read_into(&self, index: usize, length: usize, out: &mut Vec<u8>) {
+        let length = length.min(self.len() * WORD_BYTES);
+        out.reserve(length);
+        let mut left = length;
+        let mut at = self.wrap(index);
+        while left > 0 {
+            let bytes = self.words[at].load(Relaxed).to_le_bytes();
+            let take = left.min(WORD_BYTES);
+            out.extend_from_slice(&bytes[..take]);
+            left -= take;
+            at = if at + 1 == self.words.len() { 0 } else { at + 1 };
+        }
+    }
+
+    /// Writes `bytes` from word `index` on; the rest of the last word becomes zero.
+    pub fn write_from(&self, index: usize, bytes: &[u8]) {
+        let mut at = self.wrap(index);
+        for chunk in bytes.chunks(WORD_BYTES) {
+            let mut word = [0; WORD_BYTES];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.words[at].store(u64::from_le_bytes(word), Relaxed);
+            at = if at + 1 == self.words.len() { 0 } else { at + 1 };
+        }
+    }
+
+    /// Whether the bytes from word `index` on are `bytes`.
+    #[must_use]
+    pub fn equals(&self, index: usize, bytes: &[u8]) -> bool {
+        let mut at = self.wrap(index);
+        for chunk in bytes.chunks(WORD_BYTES) {
+            let word = self.words[at].load(Relaxed).to_le_bytes();
+            if word[..chunk.len()] != *chunk {
+                return false;
+            }
+            at = if at + 1 == self.words.len() { 0 } else { at + 1 };
+        }
+        true
+    }
+
+    /// Copies `count` words from `source` to `target`, in ascending order; both wrap. They may overlap when `target` comes before `source` in
+    /// ring order.
+    pub fn copy_within(&self, source: usize, target: usize, count: usize) {
+        for step in 0..count {
+            self.store(target + step, self.load(source + step));
+        }
+    }
+
+    #[inline]
+    fn wrap(&self, index: usize) -> usize {
+        // An index past twice the length comes only from a racing reader; where it lands does not matter, that it lands inside does.
+        if index < self.words.len() {
+            index
+        } else if index < 2 * self.words.len() {
+            index - self.words.len()
+        } else {
+            index % self.words.len()
+        }
+    }
+}
+
+#[cfg(not(feature = "shuttle"))]
+fn zeroed(length: usize) -> Box<[AtomicU64]> {
+    let plain: Box<[u64]> = vec![0u64; length].into_boxed_slice();
+    let raw = Box::into_raw(plain) as *mut [AtomicU64];
+    const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
+    // SAFETY: `AtomicU64` has the same size and bit validity as `u64` and, as asserted, the same alignment, so the allocation is a valid
+    // boxed slice of it; `into_raw` gave up the only other owner.
+    unsafe { Box::from_raw(raw) }
+}
+
+#[cfg(feature = "shuttle")]
+fn zeroed(length: usize) -> Box<[AtomicU64]> {
+    (0..length).map(|_| AtomicU64::new(0)).collect()
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_wrap_around_the_end() {
+        let words = RacyWords::new(4);
+        let bytes = b"abcdefghijklm";
+        for start in 0..4 {
+            words.write_from(start, bytes);
+            let mut out = Vec::new();
+            words.read_into(start, bytes.len(), &mut out);
+            assert_eq!(out, bytes);
+            assert!(words.equals(start, bytes));
+            assert!(!words.equals(start, b"abcdefgx"));
+        }
+    }
+
+    #[test]
+    fn overlapping_copies_move_down() {
+        let words = RacyWords::new(6);
+        words.write_from(2, &[1; 24]);
+        words.copy_within(2, 1, 3);
+        assert!(words.equals(1, &[1; 24]));
+    }
+
+    #[test]
+    fn absurd_lengths_stay_inside() {
+        let words = RacyWords::new(2);
+        let mut out = Vec::new();
+        words.read_into(1_000_003, usize::MAX / 16, &mut out);
+        assert_eq!(out.len(), 16);
+    }
+}
