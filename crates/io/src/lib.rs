@@ -8,6 +8,8 @@ mod counters;
 mod disk;
 mod pool;
 mod real;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 
 pub use buffer::AlignedBuf;
 pub use counters::{IoCounters, IoSnapshot, PURPOSES, Purpose, PurposeCounts};

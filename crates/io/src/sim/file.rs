@@ -1,0 +1,109 @@
+//! A handle to a file of the simulated disk: checks the contract, counts, and orders batches by the seed.
+
+use std::path::{Path, PathBuf};
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, ErrorKind, Result};
+
+use super::SimDisk;
+use super::names::InodeNumber;
+use crate::counters::Purpose;
+use crate::disk::{File, OpenMode, Transfer, TransferBuf};
+
+#[derive(Debug)]
+pub(super) struct SimFile {
+    disk: SimDisk,
+    path: PathBuf,
+    inode: InodeNumber,
+    mode: OpenMode,
+}
+
+impl SimFile {
+    pub(super) fn new(disk: SimDisk, path: PathBuf, inode: InodeNumber, mode: OpenMode) -> Self {
+        SimFile { disk, path, inode, mode }
+    }
+
+    fn target(&self) -> (&Path, InodeNumber, bool) {
+        (&self.path, self.inode, self.mode.direct)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.mode.read_only {
+            let message = format!("{} was opened to be read only", self.path.display());
+            return Err(Error::new(ErrorKind::Io, message));
+        }
+        Ok(())
+    }
+
+    /// Panics on a request that some real disk would refuse: that is an error of the caller, whatever the data.
+    fn check_contract(&self, buf: &[u8], offset: u64) {
+        let path = self.path.display();
+        let bytes = buf.len();
+        assert!(
+            offset.is_multiple_of(PAGE_BYTES as u64) && bytes.is_multiple_of(PAGE_BYTES),
+            "transfer of {bytes} bytes at {offset} of {path} is not whole pages"
+        );
+        assert!(
+            !self.mode.direct || buf.as_ptr().addr().is_multiple_of(PAGE_BYTES),
+            "the buffer of a direct transfer of {path} is not aligned"
+        );
+    }
+}
+
+impl File for SimFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64, purpose: Purpose) -> Result<()> {
+        self.check_contract(buf, offset);
+        self.disk.shared.counters.read(purpose, buf.len());
+        self.disk.shared.state.lock().read(self.target(), buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
+        self.check_contract(buf, offset);
+        self.check_writable()?;
+        self.disk.shared.counters.write(purpose, buf.len());
+        self.disk.shared.state.lock().write(self.target(), buf, offset)
+    }
+
+    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
+        // The order of completion is the seed's, by a shuffle; between any two transfers the power may go.
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        {
+            let mut state = self.disk.shared.state.lock();
+            for last in (1..order.len()).rev() {
+                let other = state.random.below(last + 1);
+                order.swap(last, other);
+            }
+        }
+        for index in order {
+            let transfer = &mut batch[index];
+            transfer.result = match &mut transfer.buf {
+                TransferBuf::Read(buf) => self.read_at(buf, transfer.offset, purpose),
+                TransferBuf::Write(buf) => self.write_at(buf, transfer.offset, purpose),
+            };
+        }
+    }
+
+    fn sync(&self, purpose: Purpose) -> Result<()> {
+        self.disk.shared.counters.sync(purpose);
+        self.disk.shared.state.lock().sync(&self.path, self.inode)
+    }
+
+    fn len(&self) -> Result<u64> {
+        let mut state = self.disk.shared.state.lock();
+        state.check_power()?;
+        Ok(state.inode(self.inode).len())
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.disk.shared.state.lock().allocate(&self.path, self.inode, bytes)
+    }
+
+    fn is_direct(&self) -> bool {
+        self.mode.direct
+    }
+}

@@ -1,0 +1,206 @@
+//! What a file holds: what readers see, what is on the media for good, and everything between.
+//!
+//! ```text
+//!   page 7:  durable D   unsynced V1 V2   current = V2
+//!   crash:   each unit (sector or page) is D, V1 or V2, as the seed says
+//! ```
+//!
+//! **Invariants.** (1) `unsynced` holds, oldest first, every content that a page had since the last sync, so the last one is the current
+//! one unless the page was dropped. (2) After a failed sync a page is *dropped*: it is current and no longer unsynced, so no
+//! later sync makes it durable. A dropped page that was written through the page cache is seen there, while direct reads see the media.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::runtime::SplitMix;
+
+pub(super) type Page = Arc<[u8; PAGE_BYTES]>;
+
+/// How much of what is unsynced survives.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Survival {
+    All,
+    Nothing,
+    /// Of every 16 units, how many survive.
+    Sixteenths(usize),
+}
+
+impl Survival {
+    /// Draws a style: now and then all or nothing, else few, half or most.
+    pub(super) fn draw(random: &mut SplitMix) -> Survival {
+        match random.below(8) {
+            0 => Survival::All,
+            1 => Survival::Nothing,
+            2 | 3 => Survival::Sixteenths(1),
+            4 | 5 => Survival::Sixteenths(8),
+            _ => Survival::Sixteenths(15),
+        }
+    }
+
+    pub(super) fn survives(self, random: &mut SplitMix) -> bool {
+        match self {
+            Survival::All => true,
+            Survival::Nothing => false,
+            Survival::Sixteenths(sixteenths) => random.below(16) < sixteenths,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Inode {
+    current: BTreeMap<u64, Page>,
+    len: u64,
+    durable: BTreeMap<u64, Page>,
+    durable_len: u64,
+    unsynced: BTreeMap<u64, Vec<Page>>,
+    /// Sizes that the file had since the last sync.
+    unsynced_len: Vec<u64>,
+    /// Pages last written through the page cache.
+    cached: BTreeSet<u64>,
+    dropped: BTreeSet<u64>,
+}
+
+fn zeros() -> Page {
+    Arc::new([0; PAGE_BYTES])
+}
+
+impl Inode {
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// What a reader finds on page `page`.
+    pub(super) fn read_page(&self, page: u64, direct: bool) -> Option<&[u8; PAGE_BYTES]> {
+        let media = direct && self.dropped.contains(&page) && self.cached.contains(&page);
+        let pages = if media { &self.durable } else { &self.current };
+        pages.get(&page).map(|page| &**page)
+    }
+
+    /// What is on the media for good on page `page`, and nothing when that lies past the durable size.
+    pub(super) fn durable_page(&self, page: u64) -> Option<&[u8; PAGE_BYTES]> {
+        if (page + 1) * PAGE_BYTES as u64 > self.durable_len {
+            return None;
+        }
+        self.durable.get(&page).map(|page| &**page)
+    }
+
+    pub(super) fn durable_len(&self) -> u64 {
+        self.durable_len
+    }
+
+    /// Whether everything written to page `page` is durable.
+    pub(super) fn is_synced(&self, page: u64) -> bool {
+        !self.unsynced.contains_key(&page) && !self.dropped.contains(&page)
+    }
+
+    pub(super) fn write_page(&mut self, page: u64, bytes: &[u8], direct: bool) {
+        let mut content = [0; PAGE_BYTES];
+        content.copy_from_slice(bytes);
+        let content = Arc::new(content);
+        self.unsynced.entry(page).or_default().push(content.clone());
+        self.current.insert(page, content);
+        self.dropped.remove(&page);
+        if direct {
+            self.cached.remove(&page);
+        } else {
+            self.cached.insert(page);
+        }
+        self.grow((page + 1) * PAGE_BYTES as u64);
+    }
+
+    pub(super) fn grow(&mut self, bytes: u64) {
+        if bytes > self.len {
+            self.len = bytes;
+            self.unsynced_len.push(bytes);
+        }
+    }
+
+    pub(super) fn sync(&mut self) {
+        for (page, mut versions) in std::mem::take(&mut self.unsynced) {
+            if let Some(last) = versions.pop() {
+                self.durable.insert(page, last);
+            }
+        }
+        self.unsynced_len.clear();
+        self.durable_len = self.len;
+    }
+
+    /// A sync that fails: part of what it should have written reached the media, and the rest never will.
+    pub(super) fn fail_sync(&mut self, random: &mut SplitMix) {
+        let survival = Survival::draw(random);
+        let unsynced = std::mem::take(&mut self.unsynced);
+        for (page, versions) in unsynced {
+            let before = self.durable.get(&page).cloned().unwrap_or_else(zeros);
+            let after = resolve(&before, &versions, survival, 512, random);
+            self.durable.insert(page, after);
+            self.dropped.insert(page);
+        }
+    }
+
+    pub(super) fn flip_bit(&mut self, offset: u64, bit: u8) {
+        let page = offset / PAGE_BYTES as u64;
+        let at = usize::try_from(offset % PAGE_BYTES as u64).expect("below a page");
+        let flip = |content: &mut Page| Arc::make_mut(content)[at] ^= 1 << (bit % 8);
+        flip(self.current.entry(page).or_insert_with(zeros));
+        flip(self.durable.entry(page).or_insert_with(zeros));
+        self.unsynced.get_mut(&page).into_iter().flatten().for_each(flip);
+    }
+
+    pub(super) fn contents(&self) -> Vec<u8> {
+        let mut bytes = vec![0; usize::try_from(self.len).expect("it is in memory")];
+        for (page, content) in &self.current {
+            let at = usize::try_from(*page).expect("it is in memory") * PAGE_BYTES;
+            bytes[at..at + PAGE_BYTES].copy_from_slice(&**content);
+        }
+        bytes
+    }
+
+    /// The file after a power loss: all that is left is durable.
+    pub(super) fn after_crash(
+        &self,
+        random: &mut SplitMix,
+        survival: Survival,
+        unit_bytes: usize,
+    ) -> Inode {
+        let mut pages = self.durable.clone();
+        for (page, versions) in &self.unsynced {
+            let before = pages.get(page).cloned().unwrap_or_else(zeros);
+            pages.insert(*page, resolve(&before, versions, survival, unit_bytes, random));
+        }
+        let mut len = self.durable_len;
+        if survival.survives(random)
+            && let Some(last) = self.unsynced_len.last()
+        {
+            // Mostly the newest size, sometimes one on the way to it.
+            let index = random.below(2 * self.unsynced_len.len());
+            len = *self.unsynced_len.get(index).unwrap_or(last);
+        }
+        pages.split_off(&len.div_ceil(PAGE_BYTES as u64));
+        Inode { current: pages.clone(), len, durable: pages, durable_len: len, ..Inode::default() }
+    }
+}
+
+/// What one page holds after a power loss: unit by unit what was durable or one of the unsynced contents.
+fn resolve(
+    before: &Page,
+    versions: &[Page],
+    survival: Survival,
+    unit_bytes: usize,
+    random: &mut SplitMix,
+) -> Page {
+    let mut content = **before;
+    for unit in (0..PAGE_BYTES).step_by(unit_bytes) {
+        if !survival.survives(random) {
+            continue;
+        }
+        // Mostly the newest content, sometimes one that it replaced before any sync.
+        let newest = matches!(survival, Survival::All) || random.below(4) != 0;
+        let chosen =
+            if newest { versions.last() } else { versions.get(random.below(versions.len())) };
+        if let Some(chosen) = chosen {
+            content[unit..unit + unit_bytes].copy_from_slice(&chosen[unit..unit + unit_bytes]);
+        }
+    }
+    Arc::new(content)
+}

@@ -1,0 +1,350 @@
+//! A simulated disk: all in memory, all from one seed, that loses power, tears and lies on demand.
+//!
+//! ```text
+//!            write_at                sync
+//!   caller ----------> current  ----------> durable        per file: pages and size      (inode.rs)
+//!            create, rename,        sync_dir
+//!            remove   -> names  ----------> durable names   per directory: pending steps (names.rs)
+//!
+//!   crash(mode): durable, plus of what is unsynced whatever the seed lets survive
+//!   kill():      current and what is unsynced, as a new process finds it in the page cache
+//! ```
+//!
+//! * A **step** is any call that changes the disk or makes changes durable: each write of a batch, a sync, an allocation that grows, a
+//!   creation, a rename, a removal, a directory sync. Steps are counted from 1; [`SimDisk::cut_power_at`] names one, which
+//!   is carried out in part and fails, as all later calls do.
+//! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, or sync of the disk.
+//! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after, with the state of the media.
+//!
+//! **Invariants.** (1) Same seed, same calls in the same order: same answers and same images. (2) Nothing is durable before the sync that
+//! the [`File`](crate::File) and [`Disk`] contracts name: a file's sync does not make its name durable. (3) A request
+//! that breaks the contract (not whole pages, a direct buffer that is not aligned) panics: it would fail on some real disk.
+//!
+//! **Concurrency.** One lock around everything, so steps have one order; with several threads that order is the scheduler's.
+
+mod fault;
+mod file;
+mod inode;
+mod names;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spinney_base::runtime::SplitMix;
+use spinney_base::shim::Mutex;
+use spinney_base::{Error, ErrorKind, Result};
+
+use crate::counters::IoCounters;
+use crate::disk::{DirectoryLock, Disk, File, OpenMode};
+pub use fault::Fault;
+use file::SimFile;
+use inode::Survival;
+pub use state::{SimView, WriteObserver};
+use state::{State, Step};
+
+/// What a power loss does to what was not synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashMode {
+    /// Each unsynced sector of 512 bytes survives, vanishes or keeps an earlier unsynced content; sizes and names likewise.
+    Torn512,
+    /// The same in units of 4 KiB: the device never tears a page.
+    Torn4K,
+    /// Everything survives: the device had written it all.
+    KeepAll,
+    /// Only what was synced survives.
+    LoseAll,
+}
+
+/// The simulated disk; clones are handles to the same one. Thread-safe.
+#[derive(Clone)]
+pub struct SimDisk {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    counters: IoCounters,
+}
+
+impl SimDisk {
+    /// An empty disk with only the root directory; all its choices come from `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        SimDisk::from_state(State::new(SplitMix(seed)))
+    }
+
+    fn from_state(state: State) -> Self {
+        let shared = Shared { state: Mutex::new(state), counters: IoCounters::default() };
+        SimDisk { shared: Arc::new(shared) }
+    }
+
+    /// The disk as a machine finds it after a power loss now. This disk is left as it is; another call draws another image.
+    #[must_use]
+    pub fn crash(&self, mode: CrashMode) -> SimDisk {
+        let mut state = self.shared.state.lock();
+        let mut random = SplitMix(state.random.next_u64());
+        let (unit_bytes, survival) = match mode {
+            CrashMode::Torn512 => (512, Survival::draw(&mut random)),
+            CrashMode::Torn4K => (4096, Survival::draw(&mut random)),
+            CrashMode::KeepAll => (4096, Survival::All),
+            CrashMode::LoseAll => (4096, Survival::Nothing),
+        };
+        SimDisk::from_state(state.after_crash(random, survival, unit_bytes))
+    }
+
+    /// The disk as a new process finds it when this one is killed now: everything written is seen, nothing more is durable.
+    /// The old handles keep their own copy of the past.
+    #[must_use]
+    pub fn kill(&self) -> SimDisk {
+        SimDisk::from_state(self.shared.state.lock().after_kill())
+    }
+
+    /// Step number `step` (the first is 1) is carried out in part and fails, and everything after it fails.
+    pub fn cut_power_at(&self, step: u64) {
+        self.shared.state.lock().power.cut_at = Some(step);
+    }
+
+    /// Steps so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.shared.state.lock().power.steps
+    }
+
+    /// Whether the power was cut.
+    #[must_use]
+    pub fn power_is_off(&self) -> bool {
+        self.shared.state.lock().power.off
+    }
+
+    /// The probes ([`spinney_base::probe`]) that the thread was in whose step met the cut.
+    #[must_use]
+    pub fn states_at_power_cut(&self) -> Vec<&'static str> {
+        self.shared.state.lock().power.states.clone()
+    }
+
+    /// Whether `error` says that the power was cut.
+    #[must_use]
+    pub fn is_power_cut(error: &Error) -> bool {
+        error.to_string().contains(state::POWER_CUT)
+    }
+
+    /// Arms a fault.
+    pub fn inject(&self, fault: Fault) {
+        self.shared.state.lock().faults.arm(fault);
+    }
+
+    /// How many armed faults have struck.
+    #[must_use]
+    pub fn faults_struck(&self) -> u64 {
+        self.shared.state.lock().faults.struck()
+    }
+
+    /// Reads so far; each of a batch counts.
+    #[must_use]
+    pub fn reads(&self) -> u64 {
+        self.shared.state.lock().faults.reads
+    }
+
+    /// Writes so far; each of a batch counts.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.shared.state.lock().faults.writes
+    }
+
+    /// Requests for room so far: every write, and every allocation that grows.
+    #[must_use]
+    pub fn room_requests(&self) -> u64 {
+        self.shared.state.lock().faults.room_requests
+    }
+
+    /// Syncs of files and directories so far.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.shared.state.lock().faults.syncs
+    }
+
+    /// Files may take `bytes` in all; `None` is no bound, the default.
+    pub fn set_capacity(&self, bytes: Option<u64>) {
+        self.shared.state.lock().capacity = bytes;
+    }
+
+    /// What [`Disk::writes_pages_atomically`] answers; at first `false`.
+    pub fn promise_atomic_pages(&self, yes: bool) {
+        self.shared.state.lock().atomic_pages = yes;
+    }
+
+    /// Shows every write and sync from now on to `observer`.
+    pub fn observe(&self, observer: Arc<dyn WriteObserver>) {
+        self.shared.state.lock().observer = Some(observer);
+    }
+
+    /// Inverts bit `bit` (0 to 7) of the byte at `offset`, in the cache and on the media.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such file, `InvalidArgument` when it is shorter.
+    pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        let inode = state.inode_at(path)?;
+        if offset >= inode.len() {
+            return Err(Error::invalid(format!("{} ends before {offset}", path.display())));
+        }
+        inode.flip_bit(offset, bit);
+        Ok(())
+    }
+
+    /// The bytes of a file as a reader sees them now, for tests that look at or compare whole images.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such file.
+    pub fn contents(&self, path: &Path) -> Result<Vec<u8>> {
+        Ok(self.shared.state.lock().inode_at(path)?.contents())
+    }
+
+    /// All files, sorted by path.
+    #[must_use]
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.shared.state.lock().names.current().keys().cloned().collect()
+    }
+}
+
+impl std::fmt::Debug for SimDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SimDisk")
+    }
+}
+
+impl Disk for SimDisk {
+    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
+        let mut state = self.shared.state.lock();
+        state.check_power()?;
+        let inode = match state.names.current().get(path) {
+            Some(inode) => *inode,
+            None if mode.create => {
+                state.check_directory_of(path)?;
+                let cut = state.step();
+                if cut == Step::CutBefore {
+                    return Err(state::power_cut());
+                }
+                let inode = state.new_inode();
+                state.names.create(path, inode);
+                if cut == Step::CutAfter {
+                    return Err(state::power_cut());
+                }
+                inode
+            }
+            None => return Err(state::not_found(path)),
+        };
+        Ok(Arc::new(SimFile::new(self.clone(), path.to_owned(), inode, mode)))
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool> {
+        let state = self.shared.state.lock();
+        state.check_power()?;
+        Ok(state.names.current().contains_key(path) || state.directories.contains(path))
+    }
+
+    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {
+        let state = self.shared.state.lock();
+        state.check_power()?;
+        state.check_directory(directory)?;
+        let names = state.names.current().keys();
+        Ok(names.filter(|path| path.parent() == Some(directory)).cloned().collect())
+    }
+
+    fn create_dir(&self, directory: &Path) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        state.check_power()?;
+        if state.directories.contains(directory) {
+            return Ok(());
+        }
+        match state.step() {
+            Step::CutBefore => Err(state::power_cut()),
+            step => {
+                let all: BTreeSet<PathBuf> = directory.ancestors().map(Path::to_owned).collect();
+                state.directories.extend(all);
+                step.result()
+            }
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        state.check_power()?;
+        if !state.names.current().contains_key(from) {
+            return Err(state::not_found(from));
+        }
+        if from.parent() != to.parent() {
+            return Err(Error::invalid("a rename stays in its directory"));
+        }
+        let step = state.step();
+        if step != Step::CutBefore {
+            state.names.rename(from, to);
+        }
+        step.result()
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        state.check_power()?;
+        if !state.names.current().contains_key(path) {
+            return Err(state::not_found(path));
+        }
+        let step = state.step();
+        if step != Step::CutBefore {
+            state.names.remove(path);
+        }
+        step.result()
+    }
+
+    fn sync_dir(&self, directory: &Path) -> Result<()> {
+        let mut state = self.shared.state.lock();
+        state.check_power()?;
+        state.check_directory(directory)?;
+        let step = state.step();
+        step.result()?;
+        state.faults.sync(directory)?;
+        state.names.sync(directory);
+        Ok(())
+    }
+
+    fn lock(&self, directory: &Path) -> Result<Box<dyn DirectoryLock>> {
+        let mut state = self.shared.state.lock();
+        state.check_power()?;
+        state.check_directory(directory)?;
+        if !state.locks.insert(directory.to_owned()) {
+            let message = format!("{} is open in another process or handle", directory.display());
+            return Err(Error::new(ErrorKind::Locked, message));
+        }
+        Ok(Box::new(SimLock { disk: self.clone(), directory: directory.to_owned() }))
+    }
+
+    fn counters(&self) -> &IoCounters {
+        &self.shared.counters
+    }
+
+    fn backend(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn writes_pages_atomically(&self, _directory: &Path) -> Result<bool> {
+        Ok(self.shared.state.lock().atomic_pages)
+    }
+}
+
+#[derive(Debug)]
+struct SimLock {
+    disk: SimDisk,
+    directory: PathBuf,
+}
+
+impl DirectoryLock for SimLock {}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        self.disk.shared.state.lock().locks.remove(&self.directory);
+    }
+}

@@ -1,0 +1,318 @@
+//! Everything behind the simulated disk's lock: files, names, power, faults, and the observer's view of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::runtime::SplitMix;
+use spinney_base::{Error, ErrorKind, Result};
+
+use super::fault::{Faults, WriteFault, input_output, no_space};
+use super::inode::{Inode, Survival};
+use super::names::{InodeNumber, Names};
+
+/// What the message of every error after a power cut contains.
+pub(super) const POWER_CUT: &str = "the power is off (simulated)";
+
+/// Sees every write before it happens and every sync after. It is called under the disk's lock and must not call the disk.
+pub trait WriteObserver: Send + Sync {
+    /// `bytes` are about to be written at `offset` of `path`.
+    fn before_write(&self, view: &SimView<'_>, path: &Path, offset: u64, bytes: &[u8]);
+
+    /// A sync of `path` has ended well.
+    fn after_sync(&self, view: &SimView<'_>, path: &Path);
+}
+
+/// What is on the media, for an observer.
+pub struct SimView<'a> {
+    state: &'a State,
+}
+
+impl SimView<'_> {
+    fn inode(&self, path: &Path) -> Option<&Inode> {
+        let number = self.state.names.current().get(path)?;
+        self.state.inodes.get(number)
+    }
+
+    /// The page at `offset` of `path` that no power loss can take away. `None` past the durable size or when never written.
+    #[must_use]
+    pub fn durable_page(&self, path: &Path, offset: u64) -> Option<&[u8; PAGE_BYTES]> {
+        self.inode(path)?.durable_page(offset / PAGE_BYTES as u64)
+    }
+
+    /// The size of `path` that no power loss can take away.
+    #[must_use]
+    pub fn durable_len(&self, path: &Path) -> u64 {
+        self.inode(path).map_or(0, Inode::durable_len)
+    }
+
+    /// The page at `offset` of `path` as readers see it.
+    #[must_use]
+    pub fn page(&self, path: &Path, offset: u64) -> Option<&[u8; PAGE_BYTES]> {
+        self.inode(path)?.read_page(offset / PAGE_BYTES as u64, false)
+    }
+
+    /// Whether all that was written to the page at `offset` of `path` is durable.
+    #[must_use]
+    pub fn is_synced(&self, path: &Path, offset: u64) -> bool {
+        self.inode(path).is_none_or(|inode| inode.is_synced(offset / PAGE_BYTES as u64))
+    }
+
+    /// All files, sorted by path.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        self.state.names.current().keys().map(PathBuf::as_path)
+    }
+}
+
+impl std::fmt::Debug for SimView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SimView")
+    }
+}
+
+/// Whether and when the power goes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Power {
+    pub(super) steps: u64,
+    pub(super) cut_at: Option<u64>,
+    pub(super) off: bool,
+    pub(super) states: Vec<&'static str>,
+}
+
+/// How a step fares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The power stays on.
+    Done,
+    /// The power goes before the step did anything.
+    CutBefore,
+    /// The step is done (in part, where it has parts) and then the power goes.
+    CutAfter,
+}
+
+impl Step {
+    pub(super) fn result(self) -> Result<()> {
+        if self == Step::Done { Ok(()) } else { Err(power_cut()) }
+    }
+}
+
+pub(super) struct State {
+    pub(super) random: SplitMix,
+    pub(super) inodes: BTreeMap<InodeNumber, Inode>,
+    pub(super) names: Names,
+    pub(super) directories: BTreeSet<PathBuf>,
+    pub(super) locks: BTreeSet<PathBuf>,
+    pub(super) power: Power,
+    pub(super) faults: Faults,
+    pub(super) capacity: Option<u64>,
+    pub(super) atomic_pages: bool,
+    pub(super) observer: Option<Arc<dyn WriteObserver>>,
+}
+
+pub(super) fn power_cut() -> Error {
+    Error::new(ErrorKind::Io, POWER_CUT)
+}
+
+pub(super) fn not_found(path: &Path) -> Error {
+    Error::new(ErrorKind::NotFound, format!("{} does not exist", path.display()))
+}
+
+impl State {
+    pub(super) fn new(random: SplitMix) -> Self {
+        State {
+            random,
+            inodes: BTreeMap::new(),
+            names: Names::default(),
+            directories: [PathBuf::from("/"), PathBuf::new()].into(),
+            locks: BTreeSet::new(),
+            power: Power::default(),
+            faults: Faults::default(),
+            capacity: None,
+            atomic_pages: false,
+            observer: None,
+        }
+    }
+
+    pub(super) fn after_crash(
+        &self,
+        mut random: SplitMix,
+        survival: Survival,
+        unit_bytes: usize,
+    ) -> State {
+        let names = self.names.after_crash(&mut random, survival);
+        let mut inodes = BTreeMap::new();
+        for number in names.current().values() {
+            let inode = self.inodes[number].after_crash(&mut random, survival, unit_bytes);
+            inodes.insert(*number, inode);
+        }
+        State {
+            inodes,
+            names,
+            directories: self.directories.clone(),
+            capacity: self.capacity,
+            atomic_pages: self.atomic_pages,
+            ..State::new(random)
+        }
+    }
+
+    pub(super) fn after_kill(&mut self) -> State {
+        State {
+            inodes: self.inodes.clone(),
+            names: self.names.clone(),
+            directories: self.directories.clone(),
+            capacity: self.capacity,
+            atomic_pages: self.atomic_pages,
+            ..State::new(SplitMix(self.random.next_u64()))
+        }
+    }
+
+    pub(super) fn check_power(&self) -> Result<()> {
+        if self.power.off { Err(power_cut()) } else { Ok(()) }
+    }
+
+    pub(super) fn check_directory(&self, directory: &Path) -> Result<()> {
+        if self.directories.contains(directory) { Ok(()) } else { Err(not_found(directory)) }
+    }
+
+    pub(super) fn check_directory_of(&self, path: &Path) -> Result<()> {
+        self.check_directory(path.parent().unwrap_or(Path::new("")))
+    }
+
+    /// Counts a step and says whether it meets the cut.
+    pub(super) fn step(&mut self) -> Step {
+        self.power.steps += 1;
+        if self.power.cut_at.is_none_or(|at| self.power.steps < at) {
+            return Step::Done;
+        }
+        self.power.off = true;
+        self.power.states = spinney_base::probe::current();
+        if self.random.below(2) == 0 { Step::CutBefore } else { Step::CutAfter }
+    }
+
+    pub(super) fn new_inode(&mut self) -> InodeNumber {
+        let number = self.inodes.last_key_value().map_or(1, |(last, _)| last + 1);
+        self.inodes.insert(number, Inode::default());
+        number
+    }
+
+    pub(super) fn inode(&mut self, number: InodeNumber) -> &mut Inode {
+        self.inodes.get_mut(&number).expect("a handle's file stays as long as the disk")
+    }
+
+    pub(super) fn inode_at(&mut self, path: &Path) -> Result<&mut Inode> {
+        let number = self.names.current().get(path).copied().ok_or_else(|| not_found(path))?;
+        Ok(self.inode(number))
+    }
+
+    /// Whether a file may grow to `bytes`, by the armed faults and the capacity.
+    pub(super) fn ask_room(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {
+        self.faults.room(path)?;
+        let Some(capacity) = self.capacity else { return Ok(()) };
+        let before = self.inode(number).len();
+        if bytes <= before {
+            return Ok(());
+        }
+        let named: BTreeSet<InodeNumber> = self.names.current().values().copied().collect();
+        let used: u64 = named.iter().map(|number| self.inodes[number].len()).sum();
+        if used + (bytes - before) > capacity { Err(no_space(path)) } else { Ok(()) }
+    }
+
+    pub(super) fn read(
+        &mut self,
+        (path, number, direct): (&Path, InodeNumber, bool),
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<()> {
+        self.check_power()?;
+        let short = match self.faults.read() {
+            Some(false) => return Err(input_output("read", path)),
+            fault => fault.is_some(),
+        };
+        let inode = self.inode(number);
+        let end = if short { offset + buf.len() as u64 / 2 } else { inode.len() };
+        if offset + buf.len() as u64 > end {
+            let found = format!("the file's end after {}", end.saturating_sub(offset));
+            let expected = format!("{} bytes", buf.len());
+            return Err(Error::corruption(path.display(), offset, expected, found));
+        }
+        for (index, part) in buf.chunks_exact_mut(PAGE_BYTES).enumerate() {
+            match inode.read_page(offset / PAGE_BYTES as u64 + index as u64, direct) {
+                Some(content) => part.copy_from_slice(content),
+                None => part.fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &mut self,
+        (path, number, direct): (&Path, InodeNumber, bool),
+        buf: &[u8],
+        offset: u64,
+    ) -> Result<()> {
+        self.check_power()?;
+        if let Some(observer) = self.observer.clone() {
+            observer.before_write(&SimView { state: self }, path, offset, buf);
+        }
+        let step = self.step();
+        self.ask_room(path, number, offset + buf.len() as u64)?;
+        let pages = buf.len() / PAGE_BYTES;
+        let (mut target, mut at, mut count) = (number, offset, pages);
+        let mut result = step.result();
+        match self.faults.write() {
+            Some(WriteFault::Error) => {
+                count = self.random.below(pages + 1);
+                result = Err(input_output("write", path));
+            }
+            Some(WriteFault::Lost) => count = 0,
+            Some(WriteFault::Misdirected(other, other_offset)) => {
+                at = other_offset;
+                if let Some(other) = other {
+                    target = self.names.current().get(&other).copied().unwrap_or(number);
+                }
+            }
+            None => {}
+        }
+        match step {
+            Step::Done => {}
+            Step::CutBefore => count = 0,
+            Step::CutAfter => count = count.min(self.random.below(pages + 1)),
+        }
+        let inode = self.inode(target);
+        for (index, part) in buf.chunks_exact(PAGE_BYTES).take(count).enumerate() {
+            inode.write_page(at / PAGE_BYTES as u64 + index as u64, part, direct);
+        }
+        result
+    }
+
+    pub(super) fn sync(&mut self, path: &Path, number: InodeNumber) -> Result<()> {
+        self.check_power()?;
+        // A sync that meets the cut leaves everything as unsynced as it was: any part may survive.
+        self.step().result()?;
+        if let Err(error) = self.faults.sync(path) {
+            let mut random = SplitMix(self.random.next_u64());
+            self.inode(number).fail_sync(&mut random);
+            return Err(error);
+        }
+        self.inode(number).sync();
+        if let Some(observer) = self.observer.clone() {
+            observer.after_sync(&SimView { state: self }, path);
+        }
+        Ok(())
+    }
+
+    pub(super) fn allocate(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {
+        self.check_power()?;
+        if bytes <= self.inode(number).len() {
+            return Ok(());
+        }
+        let step = self.step();
+        if step == Step::CutBefore {
+            return step.result();
+        }
+        self.ask_room(path, number, bytes)?;
+        self.inode(number).grow(bytes);
+        step.result()
+    }
+}
