@@ -42,7 +42,6 @@ use crate::counters::IoCounters;
 use crate::disk::{DirectoryLock, Disk, File, OpenMode};
 pub use fault::Fault;
 use file::SimFile;
-use inode::Survival;
 pub use state::{SimView, WriteObserver};
 use state::{State, Step};
 
@@ -57,6 +56,20 @@ pub enum CrashMode {
     KeepAll,
     /// Only what was synced survives.
     LoseAll,
+}
+
+/// Decides at every step (its number, the probes of its thread) whether an image is kept, and of what kind.
+pub type CapturePolicy = dyn Fn(u64, &[&'static str]) -> Option<CrashMode> + Send + Sync;
+
+/// An image kept in the middle of a run.
+#[derive(Debug)]
+pub struct Capture {
+    /// The step that was about to be made.
+    pub step: u64,
+    /// The probes that its thread was in.
+    pub states: Vec<&'static str>,
+    /// The disk after a power loss at that moment.
+    pub image: SimDisk,
 }
 
 /// The simulated disk; clones are handles to the same one. Thread-safe.
@@ -85,15 +98,7 @@ impl SimDisk {
     /// The disk as a machine finds it after a power loss now. This disk is left as it is; another call draws another image.
     #[must_use]
     pub fn crash(&self, mode: CrashMode) -> SimDisk {
-        let mut state = self.shared.state.lock();
-        let mut random = SplitMix(state.random.next_u64());
-        let (unit_bytes, survival) = match mode {
-            CrashMode::Torn512 => (512, Survival::draw(&mut random)),
-            CrashMode::Torn4K => (4096, Survival::draw(&mut random)),
-            CrashMode::KeepAll => (4096, Survival::All),
-            CrashMode::LoseAll => (4096, Survival::Nothing),
-        };
-        SimDisk::from_state(state.after_crash(random, survival, unit_bytes))
+        SimDisk::from_state(self.shared.state.lock().after_crash(mode))
     }
 
     /// The disk as a new process finds it when this one is killed now: everything written is seen, nothing more is durable.
@@ -106,6 +111,18 @@ impl SimDisk {
     /// Step number `step` (the first is 1) is carried out in part and fails, and everything after it fails.
     pub fn cut_power_at(&self, step: u64) {
         self.shared.state.lock().power.cut_at = Some(step);
+    }
+
+    /// Asks `policy` before every step whether to keep an image of the disk as a crash at that moment would leave it, with the step's
+    /// number and the probes of the thread that makes it. The run goes on undisturbed; [`SimDisk::take_captures`] has the images.
+    pub fn capture_when(&self, policy: Arc<CapturePolicy>) {
+        self.shared.state.lock().capture_policy = Some(policy);
+    }
+
+    /// The images kept since the last call, in order.
+    #[must_use]
+    pub fn take_captures(&self) -> Vec<Capture> {
+        std::mem::take(&mut self.shared.state.lock().captures)
     }
 
     /// Steps so far.

@@ -11,6 +11,7 @@ use spinney_base::{Error, ErrorKind, Result};
 use super::fault::{Faults, WriteFault, input_output, no_space};
 use super::inode::{Inode, Survival};
 use super::names::{InodeNumber, Names};
+use super::{Capture, CapturePolicy, CrashMode, SimDisk};
 
 /// What the message of every error after a power cut contains.
 pub(super) const POWER_CUT: &str = "the power is off (simulated)";
@@ -108,6 +109,8 @@ pub(super) struct State {
     pub(super) capacity: Option<u64>,
     pub(super) atomic_pages: bool,
     pub(super) observer: Option<Arc<dyn WriteObserver>>,
+    pub(super) capture_policy: Option<Arc<CapturePolicy>>,
+    pub(super) captures: Vec<Capture>,
 }
 
 pub(super) fn power_cut() -> Error {
@@ -131,15 +134,19 @@ impl State {
             capacity: None,
             atomic_pages: false,
             observer: None,
+            capture_policy: None,
+            captures: Vec::new(),
         }
     }
 
-    pub(super) fn after_crash(
-        &self,
-        mut random: SplitMix,
-        survival: Survival,
-        unit_bytes: usize,
-    ) -> State {
+    pub(super) fn after_crash(&mut self, mode: CrashMode) -> State {
+        let mut random = SplitMix(self.random.next_u64());
+        let (unit_bytes, survival) = match mode {
+            CrashMode::Torn512 => (512, Survival::draw(&mut random)),
+            CrashMode::Torn4K => (4096, Survival::draw(&mut random)),
+            CrashMode::KeepAll => (4096, Survival::All),
+            CrashMode::LoseAll => (4096, Survival::Nothing),
+        };
         let names = self.names.after_crash(&mut random, survival);
         let mut inodes = BTreeMap::new();
         for number in names.current().values() {
@@ -182,6 +189,13 @@ impl State {
     /// Counts a step and says whether it meets the cut.
     pub(super) fn step(&mut self) -> Step {
         self.power.steps += 1;
+        if let Some(policy) = self.capture_policy.clone() {
+            let (step, states) = (self.power.steps, spinney_base::probe::current());
+            if let Some(mode) = policy(step, &states) {
+                let image = SimDisk::from_state(self.after_crash(mode));
+                self.captures.push(Capture { step, states, image });
+            }
+        }
         if self.power.cut_at.is_none_or(|at| self.power.steps < at) {
             return Step::Done;
         }

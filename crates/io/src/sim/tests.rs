@@ -278,3 +278,29 @@ fn an_observer_sees_the_media() {
     let expected = ["write 1 None true", "write 2 None false", "sync 4096", "write 3 Some(2) true"];
     assert_eq!(*seen.0.lock(), expected);
 }
+
+#[test]
+fn captures_are_images_of_the_middle_of_a_run() {
+    let disk = SimDisk::new(0);
+    let file = create(&disk, "/db/f");
+    disk.sync_dir(Path::new("/db")).unwrap();
+    let first = disk.steps() + 1;
+    disk.capture_when(Arc::new(move |step, states| {
+        (step >= first && states.contains(&"here")).then_some(CrashMode::KeepAll)
+    }));
+    write(&file, 0, 1);
+    {
+        let _here = spinney_base::probe::enter("here");
+        write(&file, 0, 2);
+        write(&file, 0, 3);
+    }
+    write(&file, 0, 4);
+    let captures = disk.take_captures();
+    let seen: Vec<u8> = captures
+        .iter()
+        .map(|capture| capture.image.contents(Path::new("/db/f")).unwrap()[0])
+        .collect();
+    assert_eq!(seen, [1, 2]);
+    assert_eq!(captures[1].step, first + 2);
+    assert!(disk.take_captures().is_empty());
+}
