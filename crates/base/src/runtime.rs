@@ -83,8 +83,7 @@ impl Runtime {
     /// One thread, virtual time, and an order of background work drawn from `seed`.
     #[must_use]
     pub fn stepped(seed: u64) -> Self {
-        let stepped =
-            Stepped { random: SplitMix(seed), now: Duration::ZERO, jobs: Vec::new() };
+        let stepped = Stepped { random: SplitMix(seed), now: Duration::ZERO, jobs: Vec::new() };
         Runtime { inner: Arc::new(Inner::Stepped(Mutex::new(stepped))) }
     }
 
@@ -115,11 +114,7 @@ impl Runtime {
     ///
     /// # Errors
     /// `Io` when the operating system has no room for a thread.
-    pub fn spawn(
-        &self,
-        name: &str,
-        job: impl FnMut() -> Next + Send + 'static,
-    ) -> Result<Task> {
+    pub fn spawn(&self, name: &str, job: impl FnMut() -> Next + Send + 'static) -> Result<Task> {
         match &*self.inner {
             Inner::Threads { .. } => {
                 let signal = Arc::new(Signal {

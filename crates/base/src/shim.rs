@@ -35,7 +35,11 @@ mod chosen {
 
 #[cfg(feature = "shuttle")]
 mod chosen {
-    #![allow(missing_docs, missing_debug_implementations, reason = "a mirror of parking_lot's API for tests")]
+    #![allow(
+        missing_docs,
+        missing_debug_implementations,
+        reason = "a mirror of parking_lot's API for tests"
+    )]
     pub use shuttle::sync::atomic;
     use std::ops::{Deref, DerefMut};
     use std::time::Duration;
@@ -44,7 +48,10 @@ mod chosen {
     pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     #[derive(Debug)]
-    pub struct MutexGuard<'a, T>(Option<shuttle::sync::MutexGuard<'a, T>>, &'a shuttle::sync::Mutex<T>);
+    pub struct MutexGuard<'a, T>(
+        Option<shuttle::sync::MutexGuard<'a, T>>,
+        &'a shuttle::sync::Mutex<T>,
+    );
 
     impl<T> Mutex<T> {
         pub const fn new(value: T) -> Self {

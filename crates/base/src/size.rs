@@ -26,10 +26,9 @@ pub fn parse(text: &str) -> Result<u64> {
         "gib" => 1 << 30,
         _ => return Err(Error::invalid(format!("unknown size suffix {suffix:?} in {text:?}"))),
     };
-    let number: u64 = digits
-        .replace('_', "")
-        .parse()
-        .map_err(|_| Error::invalid(format!("{text:?} is not a whole number with a size suffix")))?;
+    let number: u64 = digits.replace('_', "").parse().map_err(|_| {
+        Error::invalid(format!("{text:?} is not a whole number with a size suffix"))
+    })?;
     number.checked_mul(unit).ok_or_else(|| Error::invalid(format!("{text:?} does not fit 64 bits")))
 }
 
@@ -52,10 +51,13 @@ mod tests {
 
     #[test]
     fn suffixes() {
-        for (text, value) in [("0", 0), ("4096", 4096), ("500K", 500_000), ("1GiB", 1 << 30), ("8kib", 8192)] {
+        for (text, value) in
+            [("0", 0), ("4096", 4096), ("500K", 500_000), ("1GiB", 1 << 30), ("8kib", 8192)]
+        {
             assert_eq!(parse(text).unwrap(), value, "{text}");
         }
-        for text in ["", "K", "1.5M", "-1", "1XB", "99999999999999999999", "18446744073709551615K"] {
+        for text in ["", "K", "1.5M", "-1", "1XB", "99999999999999999999", "18446744073709551615K"]
+        {
             assert!(parse(text).is_err(), "{text}");
         }
     }

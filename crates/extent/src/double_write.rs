@@ -1,0 +1,131 @@
+//! The double-write area: pages 2 to 127, where a page that will be overwritten in place is written first (rule P18).
+//!
+//! Two halves of [`HALF_PAGES`] raw copies, used in turn. A batch is copied into a half, synced, and only then written in place; the sync of the next batch covers those
+//! in-place writes too, so a half is reused only after the pages it protects are safe. A copy needs no directory: its own block header says
+//! where it belongs.
+//!
+//! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same keyspace, page and generation; of several the one with
+//! the highest LSN, later half first. A page that is whole is never touched. Afterwards both halves are zeroed, so that a copy of one life never meets a page
+//! of the next.
+
+use std::collections::HashMap;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Result};
+use spinney_io::{AlignedBuf, File, Purpose, Transfer};
+
+use crate::header::{BlockHeader, BlockKind};
+
+/// First page of the area.
+pub const FIRST_PAGE: u32 = 2;
+/// Pages of each half: the most that one batch protects.
+pub const HALF_PAGES: usize = 63;
+/// First page after the area.
+#[expect(clippy::cast_possible_truncation, reason = "a small constant")]
+pub const END_PAGE: u32 = FIRST_PAGE + 2 * HALF_PAGES as u32;
+
+/// The halves of one store file. Not thread-safe: the store holds it under a lock for a whole batch.
+#[derive(Debug)]
+pub struct DoubleWrite {
+    second_half: bool,
+    copies: AlignedBuf,
+}
+
+impl Default for DoubleWrite {
+    fn default() -> Self {
+        DoubleWrite { second_half: false, copies: AlignedBuf::new(HALF_PAGES) }
+    }
+}
+
+impl DoubleWrite {
+    /// Copies at most [`HALF_PAGES`] sealed pages into the next half and syncs the file.
+    ///
+    /// # Errors
+    /// `Full`, `Io`; a failed sync is the caller's to poison.
+    pub fn protect(&mut self, file: &dyn File, pages: &[&[u8; PAGE_BYTES]]) -> Result<()> {
+        for (index, page) in pages.iter().enumerate() {
+            self.copies.page_mut(index).copy_from_slice(*page);
+        }
+        let half = if self.second_half { HALF_PAGES } else { 0 };
+        let offset = (FIRST_PAGE as usize + half) * PAGE_BYTES;
+        file.write_at(
+            &self.copies.bytes()[..pages.len() * PAGE_BYTES],
+            offset as u64,
+            Purpose::DoubleWrite,
+        )?;
+        self.second_half = !self.second_half;
+        Ok(())
+    }
+}
+
+/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns how many were restored; the area is empty afterwards
+/// and everything is synced.
+///
+/// # Errors
+/// `Io` from reading, writing or syncing.
+pub fn recover(
+    file: &dyn File,
+    keyspace: KeyspaceId,
+    owned: impl Fn(PageNumber) -> Option<Generation>,
+) -> Result<usize> {
+    let end = u64::from(END_PAGE) * PAGE_BYTES as u64;
+    if file.len()? < end {
+        return Ok(0);
+    }
+    let mut area = AlignedBuf::new(2 * HALF_PAGES);
+    file.read_at(area.bytes_mut(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, Purpose::Recovery)?;
+    let mut copies: HashMap<PageNumber, (Lsn, usize)> = HashMap::new();
+    let mut found = false;
+    for index in 0..2 * HALF_PAGES {
+        let Ok(header) = BlockHeader::decode(area.page(index)) else { continue };
+        found = true;
+        let ours = header.kind == BlockKind::Data
+            && header.keyspace == keyspace
+            && owned(header.page) == Some(header.generation);
+        if ours {
+            let best = copies.entry(header.page).or_insert((header.lsn, index));
+            if header.lsn >= best.0 {
+                *best = (header.lsn, index);
+            }
+        }
+    }
+    let restored = restore(file, keyspace, &area, &copies, owned)?;
+    if found {
+        file.sync(Purpose::Recovery)?;
+        area.bytes_mut().fill(0);
+        file.write_at(area.bytes(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, Purpose::Recovery)?;
+        file.sync(Purpose::Recovery)?;
+    }
+    Ok(restored)
+}
+
+fn restore(
+    file: &dyn File,
+    keyspace: KeyspaceId,
+    area: &AlignedBuf,
+    copies: &HashMap<PageNumber, (Lsn, usize)>,
+    owned: impl Fn(PageNumber) -> Option<Generation>,
+) -> Result<usize> {
+    let mut restored = 0;
+    let mut page = AlignedBuf::new(1);
+    for (number, (_, index)) in copies {
+        let Some(generation) = owned(*number) else { continue };
+        file.read_at(page.bytes_mut(), number.offset(), Purpose::Recovery)?;
+        let whole = BlockHeader::check(
+            page.page(0),
+            file.path(),
+            BlockKind::Data,
+            keyspace,
+            *number,
+            generation,
+        );
+        if whole.is_err() {
+            let mut write = [Transfer::write(area.page(*index), number.offset())];
+            file.transfer(&mut write, Purpose::Recovery);
+            let [write] = write;
+            write.result?;
+            restored += 1;
+        }
+    }
+    Ok(restored)
+}

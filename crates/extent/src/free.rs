@@ -1,0 +1,200 @@
+//! The free map: which extents nobody owns, as a buddy allocator over page numbers.
+//!
+//! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents of each order are kept sorted, so the lowest is taken first and
+//! files stay dense at the front. The map is never stored: what is free is what no owner names, so it is rebuilt at open from the owners
+//! ([`FreeMap::rebuild`]), and a page with two owners is found there.
+//!
+//! **Invariants**
+//! 1. No two free extents overlap, and two free buddies are always merged.
+//! 2. Every page from the first data page to the end is owned once, free once, or held back until its freeing is durable.
+
+use std::collections::BTreeSet;
+
+use spinney_base::{Error, ErrorKind, PageNumber, Result};
+
+/// Largest order: extents of 2^15 pages, 128 MiB.
+pub const ORDER_MAX: u8 = 15;
+
+/// 2^`order` consecutive pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// The first page, a multiple of the number of pages.
+    pub page: PageNumber,
+    /// The binary logarithm of the number of pages.
+    pub order: u8,
+}
+
+impl Extent {
+    /// One page.
+    #[must_use]
+    pub fn single(page: PageNumber) -> Self {
+        Extent { page, order: 0 }
+    }
+
+    /// How many pages.
+    #[must_use]
+    pub fn pages(self) -> u32 {
+        1 << self.order
+    }
+}
+
+/// Free extents of one store file.
+#[derive(Debug, Default)]
+pub struct FreeMap {
+    by_order: [BTreeSet<u32>; ORDER_MAX as usize + 1],
+    free_pages: u64,
+}
+
+impl FreeMap {
+    /// The map of a file whose pages from `first` up to, not including, `end` are free except those of `owned`.
+    ///
+    /// # Errors
+    /// `Corruption` when an owned extent is outside the range or two overlap.
+    pub fn rebuild(
+        first: PageNumber,
+        end: PageNumber,
+        owned: impl IntoIterator<Item = Extent>,
+    ) -> Result<FreeMap> {
+        let mut owned: Vec<Extent> = owned.into_iter().collect();
+        owned.sort_unstable();
+        let mut map = FreeMap::default();
+        let mut next = first.0;
+        for extent in owned {
+            let past = u64::from(extent.page.0) + u64::from(extent.pages());
+            if extent.page.0 < next || past > u64::from(end.0) {
+                return Err(Error::new(
+                    ErrorKind::Corruption,
+                    format!(
+                        "pages {} to {past} have two owners or lie outside the file's {end} pages",
+                        extent.page
+                    ),
+                ));
+            }
+            map.add_range(next, extent.page.0);
+            next = extent.page.0 + extent.pages();
+        }
+        map.add_range(next, end.0);
+        Ok(map)
+    }
+
+    /// How many pages are free.
+    #[must_use]
+    pub fn free_pages(&self) -> u64 {
+        self.free_pages
+    }
+
+    /// Takes the lowest free extent of `order`, splitting a larger one when none fits; `None` when there is none.
+    pub fn allocate(&mut self, order: u8) -> Option<Extent> {
+        let from =
+            (order..=ORDER_MAX).find(|from| !self.by_order[usize::from(*from)].is_empty())?;
+        let page = self.by_order[usize::from(from)].pop_first()?;
+        for half in (order..from).rev() {
+            self.by_order[usize::from(half)].insert(page + (1 << half));
+        }
+        self.free_pages -= 1 << order;
+        Some(Extent { page: PageNumber(page), order })
+    }
+
+    /// Gives an extent back and merges it with its free buddies.
+    ///
+    /// # Panics
+    /// When part of it is free already: its owner gave it back twice.
+    pub fn release(&mut self, extent: Extent) {
+        self.free_pages += u64::from(extent.pages());
+        let (mut page, mut order) = (extent.page.0, extent.order);
+        assert!(!self.contains(PageNumber(page)), "page {page} was freed twice");
+        while order < ORDER_MAX {
+            let buddy = page ^ (1 << order);
+            if !self.by_order[usize::from(order)].remove(&buddy) {
+                break;
+            }
+            page = page.min(buddy);
+            order += 1;
+        }
+        self.by_order[usize::from(order)].insert(page);
+    }
+
+    /// Adds the pages from `start` up to, not including, `end`.
+    pub fn add_range(&mut self, start: u32, end: u32) {
+        let mut page = start;
+        while page < end {
+            let fits = (end - page).ilog2();
+            let aligned = if page == 0 { 31 } else { page.trailing_zeros() };
+            let order = fits.min(aligned).min(u32::from(ORDER_MAX));
+            #[expect(clippy::cast_possible_truncation, reason = "at most ORDER_MAX")]
+            self.release(Extent { page: PageNumber(page), order: order as u8 });
+            page += 1 << order;
+        }
+    }
+
+    /// Whether a page is free.
+    #[must_use]
+    pub fn contains(&self, page: PageNumber) -> bool {
+        (0..=ORDER_MAX).any(|order| {
+            let start = page.0 >> order << order;
+            self.by_order[usize::from(order)].contains(&start)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_owners_are_found() {
+        let extents = |list: &[(u32, u8)]| {
+            let owned =
+                list.iter().map(|(page, order)| Extent { page: PageNumber(*page), order: *order });
+            FreeMap::rebuild(PageNumber(8), PageNumber(64), owned.collect::<Vec<_>>())
+        };
+        assert_eq!(extents(&[(16, 3), (9, 0)]).unwrap().free_pages(), 56 - 9);
+        assert!(extents(&[(16, 3), (17, 0)]).unwrap_err().is_corruption());
+        assert!(extents(&[(9, 0), (9, 0)]).unwrap_err().is_corruption());
+        assert!(extents(&[(4, 0)]).unwrap_err().is_corruption());
+        assert!(extents(&[(64, 0)]).unwrap_err().is_corruption());
+        assert!(extents(&[(u32::MAX, 3)]).unwrap_err().is_corruption());
+    }
+
+    #[test]
+    #[should_panic(expected = "freed twice")]
+    fn freeing_twice_is_a_bug() {
+        let mut map = FreeMap::default();
+        map.add_range(0, 8);
+        map.release(Extent::single(PageNumber(3)));
+    }
+
+    proptest! {
+        /// Whatever is taken and given back, pages are taken once, extents are aligned, and all merge again in the end.
+        #[test]
+        fn allocations_never_overlap(orders in proptest::collection::vec((0u8..5, any::<bool>()), 1..200)) {
+            let mut map = FreeMap::default();
+            map.add_range(128, 128 + 512);
+            let mut held: Vec<Extent> = Vec::new();
+            let mut taken = BTreeSet::new();
+            for (order, give_back) in orders {
+                if give_back && !held.is_empty() {
+                    let extent = held.swap_remove(usize::from(order) % held.len());
+                    for page in extent.page.0..extent.page.0 + extent.pages() {
+                        prop_assert!(taken.remove(&page));
+                    }
+                    map.release(extent);
+                } else if let Some(extent) = map.allocate(order) {
+                    prop_assert!(extent.page.0.is_multiple_of(extent.pages()));
+                    for page in extent.page.0..extent.page.0 + extent.pages() {
+                        prop_assert!(taken.insert(page));
+                    }
+                    held.push(extent);
+                }
+                prop_assert_eq!(map.free_pages() + taken.len() as u64, 512);
+            }
+            for extent in held {
+                map.release(extent);
+            }
+            let mut fresh = FreeMap::default();
+            fresh.add_range(128, 128 + 512);
+            prop_assert_eq!(format!("{map:?}"), format!("{fresh:?}"));
+        }
+    }
+}

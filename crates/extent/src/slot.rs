@@ -1,0 +1,188 @@
+//! Checkpoint slots: pages 0 and 1 of a store file, of which the valid one with the higher generation counts (rule P14).
+//!
+//! After the block header (kind 2; the header's generation is the low half of the slot's, its LSN the redo LSN):
+//!
+//! | offset | size | field | meaning |
+//! |---|---|---|---|
+//! | 32 | 8 | generation | one more than the slot before; even ones live in page 0, odd ones in page 1 |
+//! | 40 | 8 | redo | recovery replays records above this LSN |
+//! | 48 | 8 | structure | sequence number of the last structure change that the payload holds |
+//! | 56 | 8 | payload length | bytes of the payload |
+//! | 64 | 8 | payload hash | XXH3-64 of the payload |
+//! | 72 | 4 | next generation | no page of this file has this generation or a higher one |
+//! | 76 | 4 | end | pages from here on were never used |
+//! | 80 | 2 | extents | how many extents hold the payload, at most [`EXTENTS_MAX`] |
+//! | 82 | 2 | reserved | zero |
+//! | 84 | 12 each | extents | page u32, generation u32, order u8, three zero bytes |
+//!
+//! The rest is zero. A torn slot fails its checksum and the other one counts, which is why the two are never written together.
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber};
+
+use crate::free::{Extent, ORDER_MAX};
+use crate::header::{BlockHeader, BlockKind, Damage, HEADER_BYTES, u32_at, u64_at};
+
+const GENERATION: usize = 32;
+const REDO: usize = 40;
+const STRUCTURE: usize = 48;
+const PAYLOAD_LENGTH: usize = 56;
+const PAYLOAD_HASH: usize = 64;
+const NEXT_GENERATION: usize = 72;
+const END: usize = 76;
+const EXTENT_COUNT: usize = 80;
+const EXTENTS: usize = 84;
+const EXTENT_BYTES: usize = 12;
+const _: () = assert!(GENERATION == HEADER_BYTES);
+const _: () = assert!(EXTENTS + EXTENTS_MAX * EXTENT_BYTES <= PAGE_BYTES);
+
+/// Most extents that one payload may lie in.
+pub const EXTENTS_MAX: usize = 256;
+
+/// What a checkpoint published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Counts checkpoints of this store.
+    pub generation: u64,
+    /// Recovery replays records above this LSN.
+    pub redo: Lsn,
+    /// The last structure change that the payload holds.
+    pub structure: u64,
+    /// Length of the payload, in bytes.
+    pub payload_length: u64,
+    /// XXH3-64 of the payload.
+    pub payload_hash: u64,
+    /// The generation that the next allocated page gets.
+    pub next_generation: Generation,
+    /// The first page that was never used.
+    pub end: PageNumber,
+    /// Where the payload lies, in order.
+    pub extents: Vec<(Extent, Generation)>,
+}
+
+impl Slot {
+    /// The page that a slot of `generation` lives in.
+    #[must_use]
+    pub fn page(generation: u64) -> PageNumber {
+        PageNumber(u32::from(!generation.is_multiple_of(2)))
+    }
+
+    /// Writes the slot into a block and seals it.
+    ///
+    /// # Panics
+    /// When there are more extents than [`EXTENTS_MAX`]; the store refuses such a payload before.
+    pub fn encode(&self, keyspace: KeyspaceId, block: &mut [u8; PAGE_BYTES]) {
+        assert!(self.extents.len() <= EXTENTS_MAX, "the store bounds the extents of a payload");
+        block.fill(0);
+        block[GENERATION..GENERATION + 8].copy_from_slice(&self.generation.to_le_bytes());
+        block[REDO..REDO + 8].copy_from_slice(&self.redo.0.to_le_bytes());
+        block[STRUCTURE..STRUCTURE + 8].copy_from_slice(&self.structure.to_le_bytes());
+        block[PAYLOAD_LENGTH..PAYLOAD_LENGTH + 8]
+            .copy_from_slice(&self.payload_length.to_le_bytes());
+        block[PAYLOAD_HASH..PAYLOAD_HASH + 8].copy_from_slice(&self.payload_hash.to_le_bytes());
+        block[NEXT_GENERATION..NEXT_GENERATION + 4]
+            .copy_from_slice(&self.next_generation.0.to_le_bytes());
+        block[END..END + 4].copy_from_slice(&self.end.0.to_le_bytes());
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        block[EXTENT_COUNT..EXTENT_COUNT + 2]
+            .copy_from_slice(&(self.extents.len() as u16).to_le_bytes());
+        for (index, (extent, generation)) in self.extents.iter().enumerate() {
+            let at = EXTENTS + index * EXTENT_BYTES;
+            block[at..at + 4].copy_from_slice(&extent.page.0.to_le_bytes());
+            block[at + 4..at + 8].copy_from_slice(&generation.0.to_le_bytes());
+            block[at + 8] = extent.order;
+        }
+        self.header(keyspace).seal(block);
+    }
+
+    /// Reads the slot in page `page` of `keyspace`'s file.
+    ///
+    /// # Errors
+    /// What was expected and found.
+    pub fn decode(
+        block: &[u8; PAGE_BYTES],
+        keyspace: KeyspaceId,
+        page: PageNumber,
+    ) -> Result<Slot, Damage> {
+        let header = BlockHeader::decode(block)?;
+        let count = usize::from(u16::from_le_bytes([block[EXTENT_COUNT], block[EXTENT_COUNT + 1]]));
+        if count > EXTENTS_MAX {
+            return Err(Damage::new(format!("at most {EXTENTS_MAX} extents"), count));
+        }
+        let mut extents = Vec::with_capacity(count);
+        for index in 0..count {
+            let at = EXTENTS + index * EXTENT_BYTES;
+            let extent = Extent { page: PageNumber(u32_at(block, at)), order: block[at + 8] };
+            if extent.order > ORDER_MAX || !extent.page.0.is_multiple_of(extent.pages()) {
+                return Err(Damage::new("an aligned extent", format!("{extent:?}")));
+            }
+            extents.push((extent, Generation(u32_at(block, at + 4))));
+        }
+        let slot = Slot {
+            generation: u64_at(block, GENERATION),
+            redo: Lsn(u64_at(block, REDO)),
+            structure: u64_at(block, STRUCTURE),
+            payload_length: u64_at(block, PAYLOAD_LENGTH),
+            payload_hash: u64_at(block, PAYLOAD_HASH),
+            next_generation: Generation(u32_at(block, NEXT_GENERATION)),
+            end: PageNumber(u32_at(block, END)),
+            extents,
+        };
+        if header != slot.header(keyspace) || Slot::page(slot.generation) != page {
+            return Err(Damage::new(
+                format!("a slot of keyspace {keyspace} in page {page}"),
+                format!("{header:?}"),
+            ));
+        }
+        Ok(slot)
+    }
+
+    fn header(&self, keyspace: KeyspaceId) -> BlockHeader {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+        let generation = Generation(self.generation as u32);
+        let page = Slot::page(self.generation);
+        BlockHeader { kind: BlockKind::Slot, page, generation, keyspace, lsn: self.redo }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_slot_comes_back() {
+        let slot = Slot {
+            generation: 9,
+            redo: Lsn(77),
+            structure: 5,
+            payload_length: 5000,
+            payload_hash: 42,
+            next_generation: Generation(12),
+            end: PageNumber(400),
+            extents: vec![(Extent { page: PageNumber(130), order: 1 }, Generation(11))],
+        };
+        let mut block = [0; PAGE_BYTES];
+        slot.encode(KeyspaceId(2), &mut block);
+        assert_eq!(Slot::decode(&block, KeyspaceId(2), PageNumber(1)).unwrap(), slot);
+        assert!(Slot::decode(&block, KeyspaceId(2), PageNumber(0)).is_err());
+        assert!(Slot::decode(&block, KeyspaceId(3), PageNumber(1)).is_err());
+    }
+
+    proptest! {
+        /// Bytes that pass the checksum by design but are nonsense inside are refused or decoded, never a panic.
+        #[test]
+        fn nonsense_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), PAGE_BYTES)) {
+            let mut block: [u8; PAGE_BYTES] = bytes.try_into().unwrap();
+            let header = BlockHeader {
+                kind: BlockKind::Slot,
+                page: PageNumber(0),
+                generation: Generation(0),
+                keyspace: KeyspaceId(1),
+                lsn: Lsn(0),
+            };
+            header.seal(&mut block);
+            let _ = Slot::decode(&block, KeyspaceId(1), PageNumber(0));
+        }
+    }
+}

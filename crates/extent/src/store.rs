@@ -1,0 +1,578 @@
+//! One store file: reading and writing checked pages, space, and checkpoints.
+//!
+//! **Invariants**
+//! 1. A page is read only by who knows its generation, and a page that is not what its owner expects is an error, never data.
+//! 2. Pages reach the file only sealed, and only while the database is not poisoned (P21).
+//! 3. What is freed is reused only once its freeing is durable: [`Store::retire`] holds it back until [`Store::reclaim`] is told so (P16).
+//! 4. A checkpoint's payload and all data before it are synced before its slot is written, and the slot before anything it freed is reused (P14).
+//!
+//! **Concurrency.** All methods may be called from any thread. Who may write which page is the owner's to order; checkpoints are taken one at a time.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::Mutex;
+use spinney_base::{
+    Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
+};
+use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose, Transfer};
+
+use crate::double_write::{self, DoubleWrite, HALF_PAGES};
+use crate::free::{Extent, FreeMap};
+use crate::header::{BlockHeader, BlockKind, Damage, HEADER_BYTES};
+use crate::slot::{EXTENTS_MAX, Slot};
+
+/// First page that extents may use.
+pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
+
+/// Pages that a new store file grows by first, then an eighth of its size up to [`GROWTH_PAGES_MAX`].
+const GROWTH_PAGES_MIN: u32 = 64;
+const GROWTH_PAGES_MAX: u32 = 8192;
+
+/// Payload bytes of one checkpoint block.
+const PIECE_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
+
+/// Largest extent of a payload: 4 MiB, which bounds the buffer that writes and reads it.
+const PAYLOAD_ORDER_MAX: u8 = 10;
+
+/// Generations skipped when a store opens: more than were ever in use beyond the last durable record, so that a page of a lost allocation is never taken for
+/// one of this life.
+const GENERATION_SKIP: u32 = 4096;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Whose file it is.
+    pub keyspace: KeyspaceId,
+    /// Protect in-place writes by the double-write area; without it the device is trusted to write a page whole or not at all.
+    pub double_write: bool,
+    /// Stops writing.
+    pub poison: Arc<Poison>,
+}
+
+/// What a checkpoint says, beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Recovery replays records above this LSN.
+    pub redo: Lsn,
+    /// The last structure change that the payload holds.
+    pub structure: u64,
+}
+
+/// One store file.
+#[derive(Debug)]
+pub struct Store {
+    file: Arc<dyn File>,
+    options: StoreOptions,
+    space: Mutex<Space>,
+    double_write: Mutex<DoubleWrite>,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Debug)]
+struct Space {
+    free: FreeMap,
+    /// Pages from here on are beyond the file.
+    end: u32,
+    next_generation: u32,
+    /// Freed extents that wait until the record that frees them, at this LSN, is durable. In ascending order.
+    retired: VecDeque<(Lsn, Extent)>,
+}
+
+impl Store {
+    /// Makes the file of a new keyspace: two slots, the first valid and empty. Durable, but for the directory entry, when it returns.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub fn create(disk: &dyn Disk, path: &Path, options: StoreOptions, redo: Lsn) -> Result<Store> {
+        let file = disk.open(path, OpenMode::CREATE)?;
+        let slot = Slot {
+            generation: 0,
+            redo,
+            structure: 0,
+            payload_length: 0,
+            payload_hash: xxh3_64(&[]),
+            next_generation: Generation(1),
+            end: PageNumber(2),
+            extents: Vec::new(),
+        };
+        let mut buf = AlignedBuf::new(2);
+        slot.encode(options.keyspace, buf.page_mut(0));
+        file.write_at(buf.bytes(), 0, Purpose::Checkpoint)?;
+        options.poison.guard(file.sync(Purpose::Checkpoint))?;
+        Ok(Self::new(file, options, slot))
+    }
+
+    /// Opens the file of a keyspace and reads its newest checkpoint. Nothing may be allocated before [`Store::adopt`].
+    ///
+    /// # Errors
+    /// `Corruption` when neither slot or not the whole payload is valid or the file is shorter than its checkpoint says; `Io`.
+    pub fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        options: StoreOptions,
+    ) -> Result<(Store, Checkpoint, Vec<u8>)> {
+        let file = disk.open(path, OpenMode::EXISTING)?;
+        let mut buf = AlignedBuf::new(2);
+        file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
+        let slots = [0, 1]
+            .map(|page| Slot::decode(buf.page(page as usize), options.keyspace, PageNumber(page)));
+        let slot = match slots {
+            [Ok(even), Ok(odd)] if even.generation > odd.generation => even,
+            [_, Ok(odd)] => odd,
+            [Ok(even), Err(_)] => even,
+            [Err(damage), Err(_)] => return Err(damage.at(path, PageNumber(0))),
+        };
+        let length = file.len()?;
+        if length < slot.end.offset() {
+            return Err(Error::corruption(
+                path.display(),
+                length,
+                format!("a file of at least {} bytes", slot.end.offset()),
+                format!("{length} bytes (truncated)"),
+            ));
+        }
+        let checkpoint = Checkpoint { redo: slot.redo, structure: slot.structure };
+        let store = Self::new(file, options, slot);
+        let payload = store.read_payload()?;
+        Ok((store, checkpoint, payload))
+    }
+
+    fn new(file: Arc<dyn File>, options: StoreOptions, slot: Slot) -> Store {
+        let space = Space {
+            free: FreeMap::default(),
+            end: slot.end.0.max(DATA_PAGE_FIRST),
+            next_generation: slot.next_generation.0,
+            retired: VecDeque::new(),
+        };
+        Store {
+            file,
+            options,
+            space: Mutex::new(space),
+            double_write: Mutex::new(DoubleWrite::default()),
+            slot: Mutex::new(slot),
+        }
+    }
+
+    /// Ends recovery of the structure: `owned` are all extents that the engine owns, with their generations. Restores torn pages and rebuilds the free map.
+    /// Returns how many pages were restored.
+    ///
+    /// # Errors
+    /// `Corruption` when a page has two owners; `Io`.
+    pub fn adopt(&self, owned: &[(Extent, Generation)]) -> Result<usize> {
+        let slot = self.slot.lock().clone();
+        #[expect(clippy::cast_possible_truncation, reason = "files hold at most 2^32 pages")]
+        let file_pages = (self.file.len()? / PAGE_BYTES as u64) as u32;
+        let highest =
+            owned.iter().map(|(extent, _)| extent.page.0.saturating_add(extent.pages())).max();
+        let end = file_pages.max(highest.unwrap_or(0)).max(DATA_PAGE_FIRST);
+        let all = owned.iter().chain(&slot.extents).map(|(extent, _)| *extent);
+        let free = FreeMap::rebuild(PageNumber(DATA_PAGE_FIRST), PageNumber(end), all)
+            .map_err(|error| error.wrap(ErrorKind::Corruption, self.file.path().display()))?;
+        {
+            let mut space = self.space.lock();
+            let used = owned.iter().map(|(_, generation)| generation.0).max().unwrap_or(0);
+            space.next_generation =
+                space.next_generation.max(used.saturating_add(1)).saturating_add(GENERATION_SKIP);
+            space.free = free;
+            space.end = end;
+        }
+        let by_page: std::collections::HashMap<u32, Generation> =
+            owned.iter().map(|(extent, generation)| (extent.page.0, *generation)).collect();
+        let restored = double_write::recover(&*self.file, self.options.keyspace, |page| {
+            by_page.get(&page.0).copied()
+        });
+        self.options.poison.guard(restored)
+    }
+
+    /// Whose file this is.
+    #[must_use]
+    pub fn keyspace(&self) -> KeyspaceId {
+        self.options.keyspace
+    }
+
+    /// The file's path, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Takes an extent and a generation for it, growing the file when no free extent fits.
+    ///
+    /// # Errors
+    /// `Full` when the disk has no room (nothing changed), `Poisoned`, or `Io`.
+    pub fn allocate(&self, order: u8) -> Result<(Extent, Generation)> {
+        self.options.poison.check()?;
+        let mut space = self.space.lock();
+        let extent = loop {
+            if let Some(extent) = space.free.allocate(order) {
+                break extent;
+            }
+            self.grow(&mut space, 1 << order)?;
+        };
+        let generation = Generation(space.next_generation);
+        space.next_generation += 1;
+        Ok((extent, generation))
+    }
+
+    fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
+        let _inside = probe::enter("file growth");
+        let wanted = (space.end / 8).clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
+        let mut last = None;
+        // When the disk is nearly full the smallest step may still fit.
+        for pages in [wanted.max(2 * pages_min), 2 * pages_min] {
+            let end = space.end.checked_add(pages).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::Full,
+                    format!("{} holds 2^32 pages", self.file.path().display()),
+                )
+            })?;
+            match self.file.allocate(u64::from(end) * PAGE_BYTES as u64) {
+                Ok(()) => {
+                    space.free.add_range(space.end, end);
+                    space.end = end;
+                    return Ok(());
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Full, "the store file cannot grow")))
+    }
+
+    /// Makes sure that `pages` single pages can be allocated without growing the file.
+    ///
+    /// # Errors
+    /// As [`Store::allocate`].
+    pub fn make_room(&self, pages: u32) -> Result<()> {
+        self.options.poison.check()?;
+        let mut space = self.space.lock();
+        while space.free.free_pages() < u64::from(pages) {
+            self.grow(&mut space, pages)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back an extent that was allocated and that no record and no checkpoint names.
+    pub fn release(&self, extent: Extent) {
+        self.space.lock().free.release(extent);
+    }
+
+    /// Gives back extents that the record at `lsn` frees: they are reused once it is durable.
+    pub fn retire(&self, extents: impl IntoIterator<Item = Extent>, lsn: Lsn) {
+        let mut space = self.space.lock();
+        space.retired.extend(extents.into_iter().map(|extent| (lsn, extent)));
+    }
+
+    /// Frees what was retired by records up to `durable`.
+    pub fn reclaim(&self, durable: Lsn) {
+        let mut space = self.space.lock();
+        while let Some((lsn, extent)) = space.retired.front().copied() {
+            if lsn > durable {
+                break;
+            }
+            space.retired.pop_front();
+            space.free.release(extent);
+        }
+    }
+
+    /// Free pages, pages waiting to be freed, and the pages of the file.
+    #[must_use]
+    pub fn space(&self) -> SpaceStats {
+        let space = self.space.lock();
+        SpaceStats {
+            free_pages: space.free.free_pages(),
+            retired_pages: space.retired.iter().map(|(_, extent)| u64::from(extent.pages())).sum(),
+            checkpoint_pages: self.checkpoint_pages(),
+            end_page: space.end,
+        }
+    }
+
+    fn checkpoint_pages(&self) -> u64 {
+        self.slot.lock().extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum()
+    }
+
+    /// Whether a page is free or waits to be freed: for verification of who owns what.
+    #[must_use]
+    pub fn is_free(&self, page: PageNumber) -> bool {
+        let space = self.space.lock();
+        let retired =
+            |extent: &Extent| (extent.page.0..extent.page.0 + extent.pages()).contains(&page.0);
+        space.free.contains(page) || space.retired.iter().any(|(_, extent)| retired(extent))
+    }
+
+    /// Reads one data page and checks that it is the one its owner expects.
+    ///
+    /// # Errors
+    /// `Corruption` naming file, offset, and what was expected and found; `Io`.
+    pub fn read(
+        &self,
+        page: PageNumber,
+        generation: Generation,
+        buf: &mut [u8; PAGE_BYTES],
+        purpose: Purpose,
+    ) -> Result<BlockHeader> {
+        self.file.read_at(buf, page.offset(), purpose)?;
+        self.check(buf, page, generation)
+    }
+
+    /// Reads many data pages into the pages of `buf`, in their order, in one batch.
+    ///
+    /// # Errors
+    /// As [`Store::read`], of the first that failed.
+    pub fn read_many(
+        &self,
+        pages: &[(PageNumber, Generation)],
+        buf: &mut AlignedBuf,
+        purpose: Purpose,
+    ) -> Result<()> {
+        let mut batch: Vec<Transfer<'_>> = pages
+            .iter()
+            .zip(buf.bytes_mut().chunks_exact_mut(PAGE_BYTES))
+            .map(|((page, _), target)| Transfer::read(target, page.offset()))
+            .collect();
+        self.file.transfer(&mut batch, purpose);
+        for transfer in batch {
+            transfer.result?;
+        }
+        for (index, (page, generation)) in pages.iter().enumerate() {
+            self.check(buf.page(index), *page, *generation)?;
+        }
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        block: &[u8; PAGE_BYTES],
+        page: PageNumber,
+        generation: Generation,
+    ) -> Result<BlockHeader> {
+        let keyspace = self.options.keyspace;
+        BlockHeader::check(block, self.file.path(), BlockKind::Data, keyspace, page, generation)
+    }
+
+    /// Writes sealed pages that nobody can reach yet: a torn one is never read, so they need no protection.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub fn write_fresh(
+        &self,
+        pages: &[(PageNumber, &[u8; PAGE_BYTES])],
+        purpose: Purpose,
+    ) -> Result<()> {
+        self.options.poison.check()?;
+        let mut batch: Vec<Transfer<'_>> =
+            pages.iter().map(|(page, block)| Transfer::write(&block[..], page.offset())).collect();
+        self.file.transfer(&mut batch, purpose);
+        batch.into_iter().try_for_each(|transfer| transfer.result)
+    }
+
+    /// Writes sealed pages over their older selves, protected from tearing.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`; any of the pages may have been written.
+    pub fn write_in_place(
+        &self,
+        pages: &[(PageNumber, &[u8; PAGE_BYTES])],
+        purpose: Purpose,
+    ) -> Result<()> {
+        if !self.options.double_write {
+            return self.write_fresh(pages, purpose);
+        }
+        for chunk in pages.chunks(HALF_PAGES) {
+            self.options.poison.check()?;
+            // Held over the in-place writes, so that the sync of the next batch covers them.
+            let mut double_write = self.double_write.lock();
+            let blocks: Vec<&[u8; PAGE_BYTES]> = chunk.iter().map(|(_, block)| *block).collect();
+            double_write.protect(&*self.file, &blocks)?;
+            self.options.poison.guard(self.file.sync(Purpose::DoubleWrite))?;
+            self.write_fresh(chunk, purpose)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable.
+    ///
+    /// # Errors
+    /// `Poisoned`: a failed sync stops all writing.
+    pub fn sync(&self, purpose: Purpose) -> Result<()> {
+        self.options.poison.check()?;
+        self.options.poison.guard(self.file.sync(purpose))
+    }
+
+    /// Publishes a checkpoint (P14): writes the payload, syncs it with all data written before, calls `log_durable`, writes the slot, syncs, and frees the payload
+    /// of the checkpoint before. The caller has made sure that all changes up to `checkpoint.redo` were written.
+    ///
+    /// # Errors
+    /// `Full` (the checkpoint before still stands), `Poisoned` or `Io`.
+    pub fn publish(
+        &self,
+        checkpoint: Checkpoint,
+        payload: &[u8],
+        log_durable: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let extents = self.allocate_payload(payload.len())?;
+        let written = self.write_payload(payload, &extents, checkpoint.redo);
+        if let Err(error) =
+            written.and_then(|()| self.sync(Purpose::Checkpoint)).and_then(|()| log_durable())
+        {
+            // No slot names them.
+            extents.iter().for_each(|(extent, _)| self.release(*extent));
+            return Err(error);
+        }
+        let (end, next_generation) = {
+            let space = self.space.lock();
+            (space.end, space.next_generation)
+        };
+        let mut current = self.slot.lock();
+        let next = Slot {
+            generation: current.generation + 1,
+            redo: checkpoint.redo,
+            structure: checkpoint.structure,
+            payload_length: payload.len() as u64,
+            payload_hash: xxh3_64(payload),
+            next_generation: Generation(next_generation),
+            // A file that never held data stays two pages long.
+            end: PageNumber(if end > DATA_PAGE_FIRST { end } else { 2 }),
+            extents,
+        };
+        let mut buf = AlignedBuf::new(1);
+        next.encode(self.options.keyspace, buf.page_mut(0));
+        let page = Slot::page(next.generation);
+        // From here on either slot may be the newest on disk, so a failure leaves both payloads owned: it poisons.
+        let slot_written = self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint);
+        self.options
+            .poison
+            .guard(slot_written.and_then(|()| self.file.sync(Purpose::Checkpoint)))?;
+        let before = std::mem::replace(&mut *current, next);
+        drop(current);
+        before.extents.iter().for_each(|(extent, _)| self.release(*extent));
+        Ok(())
+    }
+
+    fn allocate_payload(&self, length: usize) -> Result<Vec<(Extent, Generation)>> {
+        let mut extents = Vec::new();
+        let mut pages = length.div_ceil(PIECE_BYTES);
+        while pages > 0 {
+            #[expect(clippy::cast_possible_truncation, reason = "an order is below 64")]
+            let order = (pages.ilog2() as u8).min(PAYLOAD_ORDER_MAX);
+            let allocated = if extents.len() == EXTENTS_MAX {
+                Err(Error::new(
+                    ErrorKind::Full,
+                    "a checkpoint needs more extents than a slot names",
+                ))
+            } else {
+                self.allocate(order)
+            };
+            match allocated {
+                Ok(extent) => extents.push(extent),
+                Err(error) => {
+                    extents.iter().for_each(|(extent, _)| self.release(*extent));
+                    return Err(error);
+                }
+            }
+            pages -= 1 << order;
+        }
+        Ok(extents)
+    }
+
+    fn write_payload(
+        &self,
+        payload: &[u8],
+        extents: &[(Extent, Generation)],
+        lsn: Lsn,
+    ) -> Result<()> {
+        let mut pieces = payload.chunks(PIECE_BYTES);
+        for (extent, generation) in extents {
+            let mut buf = AlignedBuf::new(extent.pages() as usize);
+            for index in 0..extent.pages() {
+                let block = buf.page_mut(index as usize);
+                let piece = pieces.next().unwrap_or(&[]);
+                block[HEADER_BYTES..HEADER_BYTES + piece.len()].copy_from_slice(piece);
+                let page = PageNumber(extent.page.0 + index);
+                let keyspace = self.options.keyspace;
+                let header = BlockHeader {
+                    kind: BlockKind::Checkpoint,
+                    page,
+                    generation: *generation,
+                    keyspace,
+                    lsn,
+                };
+                header.seal(block);
+            }
+            self.options.poison.check()?;
+            self.file.write_at(buf.bytes(), extent.page.offset(), Purpose::Checkpoint)?;
+        }
+        Ok(())
+    }
+
+    fn read_payload(&self) -> Result<Vec<u8>> {
+        let slot = self.slot.lock().clone();
+        let pages: u64 = slot.extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum();
+        let path = self.file.path();
+        if slot.payload_length > pages * PIECE_BYTES as u64 {
+            let damage =
+                Damage::new(format!("at most {pages} pages of payload"), slot.payload_length);
+            return Err(damage.at(path, Slot::page(slot.generation)));
+        }
+        let mut payload = Vec::new();
+        for (extent, generation) in &slot.extents {
+            let mut buf = AlignedBuf::new(extent.pages() as usize);
+            self.file.read_at(buf.bytes_mut(), extent.page.offset(), Purpose::Recovery)?;
+            for index in 0..extent.pages() {
+                let page = PageNumber(extent.page.0 + index);
+                let block = buf.page(index as usize);
+                let kind = BlockKind::Checkpoint;
+                BlockHeader::check(block, path, kind, self.options.keyspace, page, *generation)?;
+                payload.extend_from_slice(&block[HEADER_BYTES..]);
+            }
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "bounded by the pages read")]
+        payload.truncate(slot.payload_length as usize);
+        let hash = xxh3_64(&payload);
+        if hash != slot.payload_hash {
+            let damage = Damage::new(
+                format!("payload hash {:016x}", slot.payload_hash),
+                format!("{hash:016x}"),
+            );
+            return Err(damage.at(path, Slot::page(slot.generation)));
+        }
+        Ok(payload)
+    }
+
+    /// Reads the newest slot and its payload again from the file and checks them; returns the extents that the payload lies in.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub fn verify_checkpoint(&self) -> Result<Vec<Extent>> {
+        let slot = self.slot.lock().clone();
+        let mut buf = AlignedBuf::new(1);
+        let page = Slot::page(slot.generation);
+        self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::Tool)?;
+        let stored = Slot::decode(buf.page(0), self.options.keyspace, page)
+            .map_err(|damage| damage.at(self.file.path(), page))?;
+        if stored != slot {
+            let damage =
+                Damage::new(format!("slot generation {}", slot.generation), stored.generation);
+            return Err(damage.at(self.file.path(), page));
+        }
+        self.read_payload()?;
+        Ok(slot.extents.iter().map(|(extent, _)| *extent).collect())
+    }
+}
+
+/// Pages of a store file by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceStats {
+    /// Free pages.
+    pub free_pages: u64,
+    /// Pages whose freeing is not durable yet.
+    pub retired_pages: u64,
+    /// Pages of the newest checkpoint's payload.
+    pub checkpoint_pages: u64,
+    /// Pages of the file, slots and double-write area included.
+    pub end_page: u32,
+}

@@ -1,0 +1,178 @@
+//! Changing a slotted page.
+
+use spinney_base::limits::PAGE_BYTES;
+
+use crate::layout::{
+    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTS, PREFIX_LENGTH, Page, SLOT_BYTES, SLOTS,
+    head_of, set_u16, slot_at, u16_at,
+};
+use crate::view::PageView;
+
+/// How a put ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Put {
+    /// The record is in the page.
+    Done,
+    /// It does not fit; the page is unchanged.
+    Full,
+}
+
+/// Changes a page that a [`PageView`] parsed or that [`PageEditor::format`] began. Dropping it brings the hints up to date. The block header
+/// is untouched: whoever writes the page seals it.
+#[derive(Debug)]
+pub struct PageEditor<'a> {
+    page: &'a mut Page,
+}
+
+impl<'a> PageEditor<'a> {
+    /// Begins an empty page for keys that all begin with `prefix`.
+    ///
+    /// # Panics
+    /// When the prefix is longer than a key may be.
+    pub fn format(page: &'a mut [u8; PAGE_BYTES], prefix: &[u8]) -> Self {
+        page.fill(0);
+        let heap_start = PAGE_BYTES - prefix.len();
+        page[heap_start..].copy_from_slice(prefix);
+        set_u16(page, HEAP_START, heap_start);
+        set_u16(page, HEAP_LIVE, prefix.len());
+        set_u16(page, PREFIX_LENGTH, prefix.len());
+        PageEditor { page }
+    }
+
+    /// Changes a page that [`PageView::parse`] accepted.
+    pub fn edit(page: &'a mut [u8; PAGE_BYTES]) -> Self {
+        PageEditor { page }
+    }
+
+    /// Inserts or replaces a record.
+    ///
+    /// # Panics
+    /// When the key does not begin with the page's prefix: it belongs to another page.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Put {
+        match self.view().search_without_hints(key) {
+            Ok(index) => self.replace(index, value),
+            Err(index) => {
+                let suffix =
+                    key.strip_prefix(self.view().prefix()).expect("the key belongs to this page");
+                let size = suffix.len() + value.len();
+                if !self.make_room(size, SLOT_BYTES) {
+                    return Put::Full;
+                }
+                let count = self.count();
+                self.page.copy_within(slot_at(index)..slot_at(count), slot_at(index + 1));
+                set_u16(self.page, COUNT, count + 1);
+                self.fill_slot(index, suffix, value);
+                self.add_live(size);
+                Put::Done
+            }
+        }
+    }
+
+    /// Removes a record; says whether it was there.
+    pub fn remove(&mut self, key: &[u8]) -> bool {
+        let Ok(index) = self.view().search_without_hints(key) else { return false };
+        let (_, suffix, value) = self.view().slot(index);
+        let count = self.count();
+        self.page.copy_within(slot_at(index + 1)..slot_at(count), slot_at(index));
+        self.page[slot_at(count - 1)..slot_at(count)].fill(0);
+        set_u16(self.page, COUNT, count - 1);
+        let live = u16_at(self.page, HEAP_LIVE) - suffix - value;
+        set_u16(self.page, HEAP_LIVE, live);
+        true
+    }
+
+    fn replace(&mut self, index: usize, value: &[u8]) -> Put {
+        let (offset, suffix_length, old) = self.view().slot(index);
+        if value.len() <= old {
+            let at = offset + suffix_length;
+            self.page[at..at + value.len()].copy_from_slice(value);
+            set_u16(self.page, slot_at(index) + 4, value.len());
+            set_u16(self.page, HEAP_LIVE, u16_at(self.page, HEAP_LIVE) - old + value.len());
+            return Put::Done;
+        }
+        // The old record becomes dead space; when only compaction makes room, it must not be carried along.
+        let live_without = u16_at(self.page, HEAP_LIVE) - suffix_length - old;
+        let size = suffix_length + value.len();
+        if SLOTS + self.count() * SLOT_BYTES + live_without + size > PAGE_BYTES {
+            return Put::Full;
+        }
+        let suffix = self.view().suffix(index).to_vec();
+        set_u16(self.page, slot_at(index) + 2, 0);
+        set_u16(self.page, slot_at(index) + 4, 0);
+        set_u16(self.page, HEAP_LIVE, live_without);
+        let fits = self.make_room(size, 0);
+        debug_assert!(fits, "the sizes were compared above");
+        self.fill_slot(index, &suffix, value);
+        self.add_live(size);
+        Put::Done
+    }
+
+    /// Makes sure that `size` heap bytes and `slots` slot bytes are free in the middle, compacting if that helps.
+    fn make_room(&mut self, size: usize, slots: usize) -> bool {
+        let slots_end = SLOTS + self.count() * SLOT_BYTES + slots;
+        if slots_end + size <= u16_at(self.page, HEAP_START) {
+            return true;
+        }
+        if slots_end + u16_at(self.page, HEAP_LIVE) + size > PAGE_BYTES {
+            return false;
+        }
+        self.compact();
+        true
+    }
+
+    /// Moves the records together at the end of the page, in their present order of keys. All header fields but the heap start stay.
+    fn compact(&mut self) {
+        let old = *self.page;
+        let view = PageView::trusted(&old);
+        let mut heap_start = PAGE_BYTES - u16_at(&old, PREFIX_LENGTH);
+        for index in 0..view.len() {
+            let (offset, suffix, value) = view.slot(index);
+            heap_start -= suffix + value;
+            let record = &old[offset..offset + suffix + value];
+            self.page[heap_start..heap_start + record.len()].copy_from_slice(record);
+            set_u16(self.page, slot_at(index), heap_start);
+        }
+        let free_from = slot_at(view.len());
+        self.page[free_from..heap_start].fill(0);
+        set_u16(self.page, HEAP_START, heap_start);
+    }
+
+    fn fill_slot(&mut self, index: usize, suffix: &[u8], value: &[u8]) {
+        let offset = u16_at(self.page, HEAP_START) - suffix.len() - value.len();
+        self.page[offset..offset + suffix.len()].copy_from_slice(suffix);
+        self.page[offset + suffix.len()..][..value.len()].copy_from_slice(value);
+        set_u16(self.page, HEAP_START, offset);
+        let at = slot_at(index);
+        set_u16(self.page, at, offset);
+        set_u16(self.page, at + 2, suffix.len());
+        set_u16(self.page, at + 4, value.len());
+        self.page[at + 6..at + 10].copy_from_slice(&head_of(suffix).to_le_bytes());
+    }
+
+    /// The page as it stands. Its hints are behind until the editor is dropped.
+    fn view(&self) -> PageView<'_> {
+        PageView::trusted(self.page)
+    }
+
+    fn add_live(&mut self, bytes: usize) {
+        set_u16(self.page, HEAP_LIVE, u16_at(self.page, HEAP_LIVE) + bytes);
+    }
+
+    fn count(&self) -> usize {
+        u16_at(self.page, COUNT)
+    }
+
+    fn refresh_hints(&mut self) {
+        for index in 0..HINT_COUNT {
+            let hint = self.view().hint_for(index);
+            self.page[HINTS + index * 4..][..4].copy_from_slice(&hint.to_le_bytes());
+        }
+    }
+}
+
+impl Drop for PageEditor<'_> {
+    fn drop(&mut self) {
+        self.refresh_hints();
+    }
+}

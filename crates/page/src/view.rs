@@ -1,0 +1,209 @@
+//! Reading a slotted page.
+
+use std::cmp::Ordering;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_extent::header::Damage;
+
+use crate::layout::{
+    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTED_COUNT_MIN, HINTS, PREFIX_LENGTH, Page,
+    RESERVED, SLOT_BYTES, SLOTS, head_of, hinted_slot, slot_at, u16_at, u32_at,
+};
+
+/// A page whose layout was checked. Cheap to copy.
+#[derive(Clone, Copy)]
+pub struct PageView<'a> {
+    page: &'a Page,
+}
+
+impl<'a> PageView<'a> {
+    /// Checks every invariant of the layout; the block header is the caller's to check.
+    ///
+    /// # Errors
+    /// What was expected and found.
+    pub fn parse(page: &'a [u8; PAGE_BYTES]) -> Result<PageView<'a>, Damage> {
+        let view = PageView { page };
+        let heap_start = u16_at(page, HEAP_START);
+        let prefix_length = u16_at(page, PREFIX_LENGTH);
+        let count = view.len();
+        let slots_end = SLOTS + count * SLOT_BYTES;
+        let prefix_start = PAGE_BYTES.checked_sub(prefix_length);
+        if slots_end > heap_start || prefix_start.is_none_or(|start| heap_start > start) {
+            return Err(Damage::new(
+                "slots, heap and prefix in this order",
+                format!("slots to {slots_end}, heap from {heap_start}, prefix of {prefix_length}"),
+            ));
+        }
+        if page[RESERVED..HINTS].iter().any(|byte| *byte != 0) {
+            return Err(Damage::new("zero in reserved bytes", "something else"));
+        }
+        let mut live = prefix_length;
+        for index in 0..count {
+            let (offset, suffix, value) = view.slot(index);
+            if offset < heap_start || offset + suffix + value > PAGE_BYTES - prefix_length {
+                return Err(Damage::new(
+                    format!("record {index} inside the heap"),
+                    format!("{} bytes at {offset}", suffix + value),
+                ));
+            }
+            live += suffix + value;
+            let ascending = index == 0 || view.suffix(index - 1) < view.suffix(index);
+            if !ascending || view.head(index) != head_of(view.suffix(index)) {
+                return Err(Damage::new(
+                    format!("key {index} above the one before"),
+                    "another order",
+                ));
+            }
+        }
+        if live != u16_at(page, HEAP_LIVE) {
+            return Err(Damage::new(format!("{live} live heap bytes"), u16_at(page, HEAP_LIVE)));
+        }
+        for index in 0..HINT_COUNT {
+            let expected = view.hint_for(index);
+            let found = u32_at(page, HINTS + index * 4);
+            if found != expected {
+                return Err(Damage::new(
+                    format!("hint {index} {expected:08x}"),
+                    format!("{found:08x}"),
+                ));
+            }
+        }
+        Ok(view)
+    }
+
+    /// A page that this process built and has not let out of its hands since: nothing is checked.
+    pub(crate) fn trusted(page: &'a Page) -> PageView<'a> {
+        PageView { page }
+    }
+
+    /// How many records the page holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        u16_at(self.page, COUNT)
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What all keys begin with.
+    #[must_use]
+    pub fn prefix(&self) -> &'a [u8] {
+        &self.page[PAGE_BYTES - u16_at(self.page, PREFIX_LENGTH)..]
+    }
+
+    /// Bytes that records, their slots and the prefix use.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        u16_at(self.page, HEAP_LIVE) + self.len() * SLOT_BYTES
+    }
+
+    /// What follows the prefix in key `index`.
+    ///
+    /// # Panics
+    /// When there is no such record.
+    #[must_use]
+    pub fn suffix(&self, index: usize) -> &'a [u8] {
+        let (offset, suffix, _) = self.slot(index);
+        &self.page[offset..offset + suffix]
+    }
+
+    /// Key `index`, whole.
+    ///
+    /// # Panics
+    /// When there is no such record.
+    #[must_use]
+    pub fn key(&self, index: usize) -> Vec<u8> {
+        [self.prefix(), self.suffix(index)].concat()
+    }
+
+    /// Value `index`.
+    ///
+    /// # Panics
+    /// When there is no such record.
+    #[must_use]
+    pub fn value(&self, index: usize) -> &'a [u8] {
+        let (offset, suffix, value) = self.slot(index);
+        &self.page[offset + suffix..offset + suffix + value]
+    }
+
+    /// Where `key` is, or where it would be.
+    ///
+    /// # Errors
+    /// `Err(index)` of the first greater key when it is not there; this is an answer, not a failure.
+    pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        self.search_in(key, |head| self.hinted_range(head))
+    }
+
+    /// As [`PageView::search`], for a page whose hints are behind.
+    pub(crate) fn search_without_hints(&self, key: &[u8]) -> Result<usize, usize> {
+        self.search_in(key, |_| (0, self.len()))
+    }
+
+    fn search_in(
+        &self,
+        key: &[u8],
+        range: impl FnOnce(u32) -> (usize, usize),
+    ) -> Result<usize, usize> {
+        let prefix = self.prefix();
+        let Some(suffix) = key.strip_prefix(prefix) else {
+            // A key outside the page's range: before or after all of it.
+            return Err(if key < prefix { 0 } else { self.len() });
+        };
+        let head = head_of(suffix);
+        let (mut low, mut high) = range(head);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            let order = self.head(middle).cmp(&head).then_with(|| self.suffix(middle).cmp(suffix));
+            match order {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// The value of `key`.
+    #[must_use]
+    pub fn find(&self, key: &[u8]) -> Option<&'a [u8]> {
+        self.search(key).ok().map(|index| self.value(index))
+    }
+
+    fn hinted_range(&self, head: u32) -> (usize, usize) {
+        let count = self.len();
+        if count < HINTED_COUNT_MIN {
+            return (0, count);
+        }
+        let hints = (0..HINT_COUNT).map(|index| u32_at(self.page, HINTS + index * 4));
+        let below = hints.clone().take_while(|hint| *hint < head).count();
+        let not_above = hints.take_while(|hint| *hint <= head).count();
+        let low = if below == 0 { 0 } else { hinted_slot(below - 1, count) };
+        let high = if not_above == HINT_COUNT { count } else { hinted_slot(not_above, count) };
+        (low, high)
+    }
+
+    /// What hint `index` should be.
+    pub(crate) fn hint_for(&self, index: usize) -> u32 {
+        let count = self.len();
+        if count < HINTED_COUNT_MIN { 0 } else { self.head(hinted_slot(index, count)) }
+    }
+
+    pub(crate) fn head(&self, index: usize) -> u32 {
+        u32_at(self.page, slot_at(index) + 6)
+    }
+
+    /// Offset, suffix length, value length.
+    pub(crate) fn slot(&self, index: usize) -> (usize, usize, usize) {
+        let at = slot_at(index);
+        (u16_at(self.page, at), u16_at(self.page, at + 2), u16_at(self.page, at + 4))
+    }
+}
+
+impl std::fmt::Debug for PageView<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PageView({} records, {} bytes used)", self.len(), self.used_bytes())
+    }
+}
