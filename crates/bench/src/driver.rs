@@ -1,0 +1,143 @@
+//! What an engine must do to be measured: [`Driver`] opens it, [`Store`] is the open engine, [`Session`] is one client thread.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use spinney_base::Result;
+use spinney_io::IoSnapshot;
+
+use crate::plan::{Durability, TornWrites};
+
+/// How to open an engine.
+#[derive(Clone, Debug)]
+pub struct OpenConfig {
+    /// An empty directory of the engine's own.
+    pub directory: PathBuf,
+    /// Bytes of memory that the engine may use for everything together.
+    pub memory: u64,
+    /// What an acknowledged write survives.
+    pub durability: Durability,
+    /// Protection of pages written in place.
+    pub torn_writes: TornWrites,
+    /// Client threads that will hold a session at the same time.
+    pub threads: usize,
+    /// Engine options by name; an unknown one is an error that says so.
+    pub knobs: BTreeMap<String, String>,
+}
+
+/// A kind of engine.
+pub trait Driver: Send + Sync {
+    /// The bare name, as `--engines` takes it.
+    fn name(&self) -> &'static str;
+
+    /// Whether it is somebody else's engine, which ours are compared with.
+    fn is_peer(&self) -> bool;
+
+    /// Opens it on an empty directory.
+    ///
+    /// # Errors
+    /// Whatever the engine says; `InvalidArgument` for an unknown knob.
+    fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>>;
+}
+
+/// An open engine. Shared by all client threads.
+pub trait Store: Send + Sync {
+    /// A handle for one client thread.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn session(&self) -> Result<Box<dyn Session>>;
+
+    /// Brings everything to the disk; the end of `load`.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn flush(&self) -> Result<()>;
+
+    /// Counters since the engine was opened.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn counters(&self) -> Result<Counters>;
+
+    /// What the engine really does, where that differs from what was asked for.
+    fn terms(&self) -> Terms;
+
+    /// Closes the engine in order.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// One client thread of an open engine.
+pub trait Session: Send {
+    /// Reads the value of `key` into `value`, which is cleared first; whether it was there.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
+
+    /// Writes a record that is not there yet.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Writes a record that is there.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn update(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.insert(key, value)
+    }
+
+    /// Removes a record.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn remove(&mut self, key: &[u8]) -> Result<()>;
+
+    /// Shows up to `limit` records from `start` on, in key order, to `visit`.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn scan(
+        &mut self,
+        start: &[u8],
+        limit: usize,
+        visit: &mut dyn FnMut(&[u8], &[u8]),
+    ) -> Result<()>;
+}
+
+/// Counters since an engine was opened; `None` is unknown.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// I/O by purpose; the process's own counters are used when this is unknown.
+    pub io: Option<IoSnapshot>,
+    /// Reads answered from memory.
+    pub cache_hits: Option<u64>,
+    /// Reads that went to the disk.
+    pub cache_misses: Option<u64>,
+    /// Pages read.
+    pub pages_read: Option<u64>,
+    /// Time that writers were made to wait, in milliseconds.
+    pub stall_ms: Option<f64>,
+    /// Writes that waited for a sync of the log.
+    pub commits: Option<u64>,
+    /// Syncs of the log.
+    pub log_syncs: Option<u64>,
+}
+
+/// The terms under which an engine was measured.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// The version to print.
+    pub version: String,
+    /// How torn writes are met, for example `assume-4k` or `copy-on-write`.
+    pub torn_writes: String,
+    /// Whether the memory budget is kept.
+    pub memory_limited: bool,
+    /// What a reader of the table must know, a sentence each.
+    pub notes: Vec<String>,
+}

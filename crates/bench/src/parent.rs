@@ -1,0 +1,290 @@
+//! The parent process: one child process per engine, a progress bar, the table, and the files of results.
+//!
+//! The child is this program again with a hidden subcommand. It reads its [`Plan`] as one line of JSON from standard input
+//! and writes [`Event`]s as lines of JSON to standard output; standard error is shared.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use spinney_base::size::display_bytes;
+use spinney_base::{Error, ErrorKind, Result};
+
+use crate::driver::Driver;
+use crate::plan::Plan;
+use crate::runner::{self, Event};
+use crate::table::{self, Line};
+
+/// Steps of the progress bar.
+const BAR_STEPS: u64 = 1000;
+
+/// What to run and where to put the results.
+#[derive(Debug)]
+pub struct Run {
+    /// A plan per engine, in order; [`Plan::directory`] is filled in here.
+    pub plans: Vec<Plan>,
+    /// Which of the engines are peers.
+    pub peers: Vec<String>,
+    /// Where the engines' files go: a directory of this run's own is made inside and removed at the end.
+    pub directory: PathBuf,
+    /// Leave the engines' files.
+    pub keep: bool,
+    /// Where to write rows, one a line.
+    pub json: Option<PathBuf>,
+    /// Where to write the time series.
+    pub series: Option<PathBuf>,
+    /// Arguments that make this program the child of a run.
+    pub child_arguments: Vec<String>,
+}
+
+/// Runs everything and prints the table to `out`; whether all went well.
+///
+/// # Errors
+/// `Io` when a child cannot be started or a file not be written. An engine that fails is told in the table's notes and by `false`.
+pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
+    let mut results = Results::create(run)?;
+    let directory = OwnDirectory::create(&run.directory, run.keep)?;
+    if let Some(plan) = run.plans.first() {
+        say(out, &headline(plan))?;
+    }
+    for plan in &run.plans {
+        let own = directory.path.join(&plan.engine);
+        std::fs::create_dir(&own)
+            .map_err(|error| Error::io(format!("create {}", own.display()), error))?;
+        let plan = Plan { directory: own.clone(), ..plan.clone() };
+        results.run_child(&plan, &run.child_arguments)?;
+        if !run.keep {
+            // The next engine should find the disk as this one did. What is left is removed with the whole directory.
+            let _ = std::fs::remove_dir_all(&own);
+        }
+    }
+    let peer = run.plans.iter().map(|plan| &plan.engine).find(|engine| run.peers.contains(engine));
+    let peer = peer.filter(|peer| results.lines.iter().any(|line| line.row.engine == **peer));
+    say(out, &table::draw(&results.lines, peer.map(String::as_str)))?;
+    if let Some(peer) = peer {
+        for sentence in table::means(&results.lines, peer) {
+            say(out, &sentence)?;
+        }
+    }
+    for note in &results.notes {
+        say(out, note)?;
+    }
+    Ok(!results.failed)
+}
+
+fn say(out: &mut dyn Write, text: &str) -> Result<()> {
+    writeln!(out, "{text}").map_err(|error| Error::io("write the results", error))
+}
+
+fn headline(plan: &Plan) -> String {
+    let length = match plan.operations {
+        Some(operations) => format!("{operations} operations"),
+        None => format!("{} s", plan.seconds),
+    };
+    format!(
+        "{} records of {} B ({} keys), {} {}, {} threads, {} of memory, durability {}, torn writes {}, {length} after {} s of warm-up, seed {}",
+        plan.records,
+        plan.record_size,
+        plan.dataset,
+        plan.distribution,
+        plan.theta,
+        plan.threads,
+        display_bytes(plan.memory),
+        plan.durability,
+        plan.torn_writes,
+        plan.warmup_seconds,
+        plan.seed,
+    )
+}
+
+/// A directory that is removed with all it holds when dropped.
+struct OwnDirectory {
+    path: PathBuf,
+    keep: bool,
+}
+
+impl OwnDirectory {
+    fn create(parent: &Path, keep: bool) -> Result<Self> {
+        let path = parent.join(format!("spinney-bench-{}", std::process::id()));
+        std::fs::create_dir_all(parent)
+            .and_then(|()| std::fs::create_dir(&path))
+            .map_err(|error| Error::io(format!("create {}", path.display()), error))?;
+        Ok(OwnDirectory { path, keep })
+    }
+}
+
+impl Drop for OwnDirectory {
+    fn drop(&mut self) {
+        if !self.keep {
+            // Nothing useful can be done about files that will not go; they are named after this process.
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// What the children have told so far, and the files that it goes to.
+struct Results {
+    lines: Vec<Line>,
+    notes: Vec<String>,
+    failed: bool,
+    json: Option<(PathBuf, BufWriter<File>)>,
+    series: Option<(PathBuf, BufWriter<File>)>,
+}
+
+impl Results {
+    fn create(run: &Run) -> Result<Self> {
+        let create = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, BufWriter<File>)>> {
+            let Some(path) = path else { return Ok(None) };
+            let file = File::create(path)
+                .map_err(|error| Error::io(format!("create {}", path.display()), error))?;
+            Ok(Some((path.clone(), BufWriter::new(file))))
+        };
+        let mut results = Results {
+            lines: Vec::new(),
+            notes: Vec::new(),
+            failed: false,
+            json: create(&run.json)?,
+            series: create(&run.series)?,
+        };
+        append(&mut results.series, "engine,workload,second,operations")?;
+        Ok(results)
+    }
+
+    fn run_child(&mut self, plan: &Plan, arguments: &[String]) -> Result<()> {
+        let program =
+            std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Error::io("start a child process", error))?;
+        let line =
+            serde_json::to_string(plan).map_err(|error| Error::invalid(error.to_string()))?;
+        if let Some(mut stdin) = child.stdin.take() {
+            writeln!(stdin, "{line}")
+                .map_err(|error| Error::io("write to the child process", error))?;
+        }
+        let bar = bar(&plan.engine);
+        if let Some(stdout) = child.stdout.take() {
+            for line in BufReader::new(stdout).lines() {
+                let line = line.map_err(|error| Error::io("read from the child process", error))?;
+                let event = serde_json::from_str(&line).map_err(|error| {
+                    Error::invalid(format!("the child process said {line:?}: {error}"))
+                })?;
+                self.event(plan, &bar, event)?;
+            }
+        }
+        bar.finish_and_clear();
+        let status = child.wait().map_err(|error| Error::io("wait for a child process", error))?;
+        if !status.success() {
+            self.failed = true;
+            self.notes.push(format!("{}: failed ({status})", plan.engine));
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, plan: &Plan, bar: &ProgressBar, event: Event) -> Result<()> {
+        match event {
+            Event::Progress { workload, fraction, ops_per_second } => {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    clippy::cast_precision_loss,
+                    reason = "a step of the bar"
+                )]
+                bar.set_position((fraction * BAR_STEPS as f64) as u64);
+                bar.set_message(format!("{workload}: {} ops/s", table::grouped(ops_per_second)));
+            }
+            Event::Point { workload, second, operations } => {
+                append(
+                    &mut self.series,
+                    &format!("{},{workload},{second:.3},{operations}", plan.engine),
+                )?;
+            }
+            Event::Done { row, commits_per_sync } => {
+                self.failed |= row.errors > 0;
+                let line = serde_json::to_string(&row)
+                    .map_err(|error| Error::invalid(error.to_string()))?;
+                append(&mut self.json, &line)?;
+                if bar.is_hidden() {
+                    eprintln!(
+                        "{} {}: {} ops/s",
+                        row.engine,
+                        row.workload,
+                        table::grouped(row.ops_per_second)
+                    );
+                }
+                self.lines.push(Line { row: *row, commits_per_sync });
+            }
+            Event::Note(note) => self.notes.push(note),
+            Event::Failed(message) => {
+                self.failed = true;
+                self.notes.push(format!("{}: failed: {message}", plan.engine));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn append(file: &mut Option<(PathBuf, BufWriter<File>)>, line: &str) -> Result<()> {
+    let Some((path, file)) = file else { return Ok(()) };
+    writeln!(file, "{line}")
+        .and_then(|()| file.flush())
+        .map_err(|error| Error::io(format!("write {}", path.display()), error))
+}
+
+fn bar(engine: &str) -> ProgressBar {
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(BAR_STEPS), target);
+    let style = ProgressStyle::with_template("{prefix} [{bar:30}] {percent:>3}% {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style);
+    bar.set_prefix(engine.to_owned());
+    bar
+}
+
+/// The child process: reads a plan from `input`, runs it on the driver of that name and tells `output`; whether all went well.
+///
+/// # Errors
+/// `Io` when the parent cannot be reached. An engine's failure is told as an event and by `false`.
+pub fn child(
+    drivers: &[Box<dyn Driver>],
+    input: &mut dyn BufRead,
+    output: &mut dyn Write,
+) -> Result<bool> {
+    let mut line = String::new();
+    input.read_line(&mut line).map_err(|error| Error::io("read the plan", error))?;
+    let plan: Plan = serde_json::from_str(&line)
+        .map_err(|error| Error::invalid(format!("the plan is not understood: {error}")))?;
+    let mut lost = None;
+    let mut tell = |event: Event| {
+        let told = serde_json::to_string(&event)
+            .map_err(std::io::Error::other)
+            .and_then(|line| writeln!(output, "{line}"))
+            .and_then(|()| output.flush());
+        if let Err(error) = told {
+            lost.get_or_insert(error);
+        }
+    };
+    let driver = drivers.iter().find(|driver| driver.name() == plan.engine);
+    let ran = match driver {
+        Some(driver) => runner::run(&plan, driver.as_ref(), &mut tell),
+        None => {
+            Err(Error::new(ErrorKind::NotFound, format!("no engine is named {:?}", plan.engine)))
+        }
+    };
+    if let Err(error) = &ran {
+        tell(Event::Failed(error.to_string()));
+    }
+    match lost {
+        Some(error) => Err(Error::io("tell the parent process", error)),
+        None => Ok(ran.is_ok()),
+    }
+}

@@ -1,0 +1,195 @@
+//! What a run is: the [`Plan`] that the parent hands to the child process of one engine, and the names it is made of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use spinney_base::{Error, Result};
+
+use crate::dataset::DatasetName;
+use crate::distribution::Distribution;
+
+/// Everything the child process of one engine needs to know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Bare name of the engine.
+    pub engine: String,
+    /// What to run, in this order, each on the state that the one before it left.
+    pub workloads: Vec<Workload>,
+    /// How many records `load` inserts.
+    pub records: u64,
+    /// Bytes of key and value together.
+    pub record_size: usize,
+    /// Client threads.
+    pub threads: usize,
+    /// Seconds before each measurement; `load` has none.
+    pub warmup_seconds: f64,
+    /// Seconds of each measurement, unless `operations` is given.
+    pub seconds: f64,
+    /// Ends each measurement after this many operations instead.
+    pub operations: Option<u64>,
+    /// How records are chosen, where the workload does not say.
+    pub distribution: Distribution,
+    /// The exponent of the Zipf law.
+    pub theta: f64,
+    /// The memory budget, in bytes.
+    pub memory: u64,
+    /// What an acknowledged write survives.
+    pub durability: Durability,
+    /// Protection of pages written in place.
+    pub torn_writes: TornWrites,
+    /// The data set.
+    pub dataset: DatasetName,
+    /// A directory of this engine's own; it exists and is empty.
+    pub directory: PathBuf,
+    /// The seed of keys and choices.
+    pub seed: u64,
+    /// Engine options given as `--<engine>.<option>`.
+    pub knobs: BTreeMap<String, String>,
+}
+
+impl Plan {
+    /// Checks what no single field can.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the option.
+    pub fn check(&self) -> Result<()> {
+        let rules = [
+            (self.records > 0, "--records must be at least 1"),
+            (self.records < 1 << 36, "--records must be below 2^36"),
+            (self.record_size >= 8, "--record-size must be at least 8, the size of a key"),
+            (self.threads > 0 && self.threads <= 1024, "--threads must be 1 to 1024"),
+            (self.theta > 0.0 && self.theta <= 10.0, "--theta must be above 0 and at most 10"),
+            (self.seconds > 0.0 && self.seconds < 1e6, "--seconds must be above 0"),
+            ((0.0..1e6).contains(&self.warmup_seconds), "--warmup must be 0 or more seconds"),
+            (self.operations != Some(0), "--operations must be at least 1"),
+            (!self.workloads.is_empty(), "--workloads names no workload"),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, message)) => Err(Error::invalid(*message)),
+            None => Ok(()),
+        }
+    }
+
+    /// The distribution of `workload` in this run: `d` reads the latest records whatever was asked for.
+    #[must_use]
+    pub fn distribution_of(&self, workload: Workload) -> Distribution {
+        match workload {
+            Workload::D => Distribution::Latest,
+            Workload::Load | Workload::Absent | Workload::Queue => Distribution::Uniform,
+            _ => self.distribution,
+        }
+    }
+}
+
+/// Declares an enum whose variants have one lower-case name each, used in options, rows and JSON alike.
+macro_rules! named {
+    ($(#[$meta:meta])* $type:ident, $what:literal { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $type { $($(#[$doc])* #[serde(rename = $name)] $variant,)+ }
+
+        impl $type {
+            /// Every one, in order.
+            pub const ALL: &'static [$type] = &[$($type::$variant),+];
+
+            /// The name used in options and rows.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $($type::$variant => $name,)+ }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = Error;
+
+            fn from_str(text: &str) -> Result<Self> {
+                $type::ALL.iter().copied().find(|one| one.name() == text).ok_or_else(|| {
+                    let names: Vec<&str> = $type::ALL.iter().map(|one| one.name()).collect();
+                    Error::invalid(format!("unknown {} {text:?}: one of {}", $what, names.join(", ")))
+                })
+            }
+        }
+    };
+}
+
+named! {
+    /// A workload. `a` to `f` are YCSB's.
+    Workload, "workload" {
+        /// Inserts every record, in shuffled order, and ends with a flush that counts.
+        Load = "load",
+        /// Half reads, half updates.
+        A = "a",
+        /// 95 % reads, 5 % updates.
+        B = "b",
+        /// Reads only.
+        C = "c",
+        /// 95 % reads of the latest records, 5 % inserts.
+        D = "d",
+        /// 95 % scans of 1 to 100 records, 5 % inserts.
+        E = "e",
+        /// Half reads, half read-modify-writes.
+        F = "f",
+        /// Scans of 1 to 100 records only.
+        S = "s",
+        /// Reads of keys that are not there.
+        Absent = "absent",
+        /// Inserts at the tail, removals at the head, reads of the first: a third each.
+        Queue = "queue",
+        /// Half reads, half inserts at a few hot places that move.
+        Drift = "drift",
+        /// Reads whose hot set jumps ten times.
+        Shift = "shift",
+    }
+}
+
+named! {
+    /// What an acknowledged write survives.
+    Durability, "durability" {
+        /// The loss of power.
+        Sync = "sync",
+        /// The death of the process.
+        Buffered = "buffered",
+        /// Nothing until the next checkpoint.
+        None = "none",
+    }
+}
+
+named! {
+    /// Protection of pages written in place against torn writes.
+    TornWrites, "torn-write protection" {
+        /// Ask the device; double-write when it makes no promise.
+        Auto = "auto",
+        /// Always write twice.
+        DoubleWrite = "double-write",
+        /// Trust that 4 KiB writes are whole.
+        Assume4k = "assume-4k",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for &workload in Workload::ALL {
+            assert_eq!(workload.name().parse::<Workload>().unwrap(), workload);
+        }
+        let error = "g".parse::<Workload>().unwrap_err().to_string();
+        assert!(
+            error.contains("load, a, b, c, d, e, f, s, absent, queue, drift, shift"),
+            "{error}"
+        );
+        assert_eq!("assume-4k".parse::<TornWrites>().unwrap(), TornWrites::Assume4k);
+        assert!("SYNC".parse::<Durability>().is_err());
+    }
+}

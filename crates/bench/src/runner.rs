@@ -1,0 +1,369 @@
+//! Runs the workloads of one plan on one engine, in this process, and tells what happens as [`Event`]s.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use spinney_base::shim::atomic::{
+    AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
+};
+use spinney_base::shim::thread;
+use spinney_base::{Error, Result, Runtime};
+
+use crate::dataset::Dataset;
+use crate::distribution::Chooser;
+use crate::driver::{Counters, Driver, OpenConfig, Store, Terms};
+use crate::plan::{Plan, Workload};
+use crate::process;
+use crate::row::{Row, io_by_purpose};
+use crate::worker::{MEASURE, STOP, Shared, Tally, Tickets, WARM, Worker};
+
+/// How often the runner looks at its threads.
+const TICK: Duration = Duration::from_millis(20);
+/// How often it tells how far they are.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+/// How many places the hot set of `shift` visits.
+const SHIFTS: f64 = 10.0;
+
+/// What a run tells while it goes on; the child process sends these as lines of JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// How far the current workload is.
+    Progress {
+        /// Which workload.
+        workload: String,
+        /// From 0 to 1.
+        fraction: f64,
+        /// Operations a second since the last such event.
+        ops_per_second: f64,
+    },
+    /// One point of the time series.
+    Point {
+        /// Which workload.
+        workload: String,
+        /// Seconds since its measurement began, at the end of the interval.
+        second: f64,
+        /// Operations in the interval.
+        operations: u64,
+    },
+    /// A workload ended.
+    Done {
+        /// Its result.
+        row: Box<Row>,
+        /// Writes per sync of the log, where known.
+        commits_per_sync: Option<f64>,
+    },
+    /// Something a reader of the table must know.
+    Note(String),
+    /// The run cannot go on.
+    Failed(String),
+}
+
+/// What one workload leaves to the next.
+struct State {
+    records: u64,
+    drifts: u64,
+    queue_tail: u64,
+    queue_head: u64,
+    logical_bytes: i64,
+}
+
+/// Runs `plan` on `driver`, telling `emit` what happens.
+///
+/// # Errors
+/// Whatever the engine says when it is opened, flushed or closed. Errors of single operations are counted in the rows.
+pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut dyn FnMut(Event)) -> Result<()> {
+    plan.check()?;
+    let dataset = Arc::new(Dataset::open(&plan.dataset, plan.records, plan.seed)?);
+    let store = driver.open(&OpenConfig {
+        directory: plan.directory.clone(),
+        memory: plan.memory,
+        durability: plan.durability,
+        torn_writes: plan.torn_writes,
+        threads: plan.threads,
+        knobs: plan.knobs.clone(),
+    })?;
+    let terms = store.terms();
+    for note in &terms.notes {
+        emit(Event::Note(format!("{}: {note}", plan.engine)));
+    }
+    let mut state = State { records: 0, drifts: 0, queue_tail: 0, queue_head: 0, logical_bytes: 0 };
+    let mut runner =
+        Runner { plan, dataset, store: store.as_ref(), terms, clock: Runtime::threads(), emit };
+    if plan.workloads.first() != Some(&Workload::Load) {
+        let measured = runner.workload(Workload::Load, &mut state)?;
+        runner.tell_errors(&measured);
+        (runner.emit)(Event::Note(format!("{}: loaded first, not shown", plan.engine)));
+    }
+    for &workload in &plan.workloads {
+        let measured = runner.workload(workload, &mut state)?;
+        runner.tell_errors(&measured);
+        let commits_per_sync = measured.commits_per_sync();
+        let row = Box::new(runner.row(workload, &measured, &state)?);
+        (runner.emit)(Event::Done { row, commits_per_sync });
+    }
+    store.close()
+}
+
+struct Runner<'a> {
+    plan: &'a Plan,
+    dataset: Arc<Dataset>,
+    store: &'a dyn Store,
+    terms: Terms,
+    clock: Runtime,
+    emit: &'a mut dyn FnMut(Event),
+}
+
+/// What was seen of one workload.
+struct Measured {
+    workload: Workload,
+    tally: Tally,
+    seconds: f64,
+    before: Snapshot,
+    after: Snapshot,
+}
+
+struct Snapshot {
+    engine: Counters,
+    process: process::ProcessIo,
+}
+
+impl Measured {
+    fn commits_per_sync(&self) -> Option<f64> {
+        let commits = self.after.engine.commits?.saturating_sub(self.before.engine.commits?);
+        let syncs = self.after.engine.log_syncs?.saturating_sub(self.before.engine.log_syncs?);
+        #[expect(clippy::cast_precision_loss, reason = "a ratio with two digits is shown")]
+        (syncs > 0).then(|| commits as f64 / syncs as f64)
+    }
+}
+
+impl Runner<'_> {
+    fn snapshot(&self) -> Result<Snapshot> {
+        Ok(Snapshot { engine: self.store.counters()?, process: process::io()? })
+    }
+
+    fn workload(&mut self, workload: Workload, state: &mut State) -> Result<Measured> {
+        process::reset_peak_memory();
+        let shared = Arc::new(self.shared(workload, state));
+        let warmup = if workload == Workload::Load { 0.0 } else { self.plan.warmup_seconds };
+        let mut threads = Vec::new();
+        for index in 0..self.plan.threads {
+            let worker = Worker::new(shared.clone(), index, self.store.session()?)?;
+            let quota = self.quota(workload, index);
+            let thread = thread::spawn("client", move || worker.run(quota))
+                .map_err(|error| Error::io("start a client thread", error))?;
+            threads.push(thread);
+        }
+        if warmup > 0.0 {
+            self.watch(&shared, self.clock.now(), Some(warmup), false);
+        }
+        let before = self.snapshot()?;
+        let started = self.clock.now();
+        shared.phase.store(MEASURE, SeqCst);
+        let seconds = (workload != Workload::Load && self.plan.operations.is_none())
+            .then_some(self.plan.seconds);
+        self.watch(&shared, started, seconds, true);
+        shared.phase.store(STOP, SeqCst);
+        let mut tally = Tally::new()?;
+        for thread in threads {
+            let one = thread.join().map_err(|_| Error::invalid("a client thread panicked"))?;
+            merge(&mut tally, one)?;
+        }
+        if workload == Workload::Load {
+            self.store.flush()?;
+        }
+        let seconds = (self.clock.now() - started).as_secs_f64();
+        let after = self.snapshot()?;
+        state.records = shared.inserts.next();
+        state.drifts = shared.drifts.next();
+        state.queue_tail = shared.queue_tail.next();
+        state.queue_head = shared.queue_head.next();
+        state.logical_bytes += tally.logical_bytes;
+        Ok(Measured { workload, tally, seconds, before, after })
+    }
+
+    fn shared(&self, workload: Workload, state: &State) -> Shared {
+        let plan = self.plan;
+        // Loading again writes the same records again.
+        let first = if workload == Workload::Load { 0 } else { state.records };
+        let distribution = plan.distribution_of(workload);
+        Shared {
+            workload,
+            dataset: self.dataset.clone(),
+            chooser: Chooser::new(distribution, plan.theta, state.records.max(1)),
+            record_size: plan.record_size,
+            seed: plan.seed,
+            clock: self.clock.clone(),
+            records: plan.records,
+            phase: AtomicU8::new(if workload == Workload::Load { MEASURE } else { WARM }),
+            salt: AtomicU64::new(0),
+            inserts: Tickets::new(first, plan.threads),
+            drifts: Tickets::new(state.drifts, plan.threads),
+            drift_total: plan.records,
+            queue_tail: Tickets::new(state.queue_tail, plan.threads),
+            queue_head: Tickets::new(state.queue_head, plan.threads),
+            done: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
+            finished: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many operations thread `index` measures, when operations and not seconds end the measurement.
+    fn quota(&self, workload: Workload, index: usize) -> Option<u64> {
+        let operations = self.plan.operations.filter(|_| workload != Workload::Load)?;
+        let (threads, index) = (self.plan.threads as u64, index as u64);
+        Some(operations / threads + u64::from(index < operations % threads))
+    }
+
+    /// Watches the threads for `seconds`, or until all have ended.
+    fn watch(&mut self, shared: &Shared, started: Duration, seconds: Option<f64>, measured: bool) {
+        let workload = shared.workload.name().to_owned();
+        let sum = || shared.done.iter().map(|done| done.load(Relaxed)).sum::<u64>();
+        let first = sum();
+        let (mut told, mut told_sum) = (started, first);
+        let (mut point, mut point_sum) = (started, first);
+        loop {
+            let finished = shared.finished.load(SeqCst) >= self.plan.threads;
+            let now = self.clock.now();
+            let total = sum();
+            let elapsed = (now - started).as_secs_f64();
+            let goal = if shared.workload == Workload::Load {
+                Some(self.plan.records)
+            } else {
+                self.plan.operations
+            };
+            #[expect(clippy::cast_precision_loss, reason = "a fraction for a progress bar")]
+            let fraction = match (seconds, goal) {
+                (Some(seconds), _) => elapsed / seconds,
+                (None, Some(goal)) => (total - first) as f64 / goal as f64,
+                (None, None) => 0.0,
+            };
+            let over = finished || seconds.is_some_and(|seconds| elapsed >= seconds);
+            if shared.workload == Workload::Shift {
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    clippy::cast_sign_loss,
+                    reason = "a small whole number"
+                )]
+                let place = (fraction * SHIFTS) as u64;
+                shared.salt.store(place << 40, Relaxed);
+            }
+            if now - told >= PROGRESS_EVERY || over {
+                let ops_per_second = rate(total - told_sum, now - told);
+                (self.emit)(Event::Progress {
+                    workload: workload.clone(),
+                    fraction: fraction.min(1.0),
+                    ops_per_second,
+                });
+                (told, told_sum) = (now, total);
+            }
+            if measured && (now - point >= Duration::from_secs(1) || over) {
+                let operations = total - point_sum;
+                (self.emit)(Event::Point {
+                    workload: workload.clone(),
+                    second: elapsed,
+                    operations,
+                });
+                (point, point_sum) = (now, total);
+            }
+            if over {
+                return;
+            }
+            self.clock.sleep(TICK);
+        }
+    }
+
+    fn tell_errors(&mut self, measured: &Measured) {
+        let workload = measured.workload;
+        for message in &measured.tally.messages {
+            (self.emit)(Event::Note(format!("{} {workload}: error: {message}", self.plan.engine)));
+        }
+    }
+
+    fn row(&self, workload: Workload, measured: &Measured, state: &State) -> Result<Row> {
+        let (plan, tally) = (self.plan, &measured.tally);
+        let (before, after) = (&measured.before, &measured.after);
+        let distribution = plan.distribution_of(workload);
+        let process = after.process.since(before.process);
+        let engine_io = after.engine.io.as_ref().zip(before.engine.io.as_ref());
+        let by_purpose = engine_io.map(|(after, before)| io_by_purpose(before, after));
+        let total = by_purpose.as_ref().map(|purposes| {
+            purposes.values().fold([0; 4], |sum, one| {
+                [
+                    sum[0] + one.reads,
+                    sum[1] + one.read_bytes,
+                    sum[2] + one.writes,
+                    sum[3] + one.write_bytes,
+                ]
+            })
+        });
+        let [read_ios, read_bytes, write_ios, write_bytes] = total.unwrap_or([
+            process.reads,
+            process.read_bytes,
+            process.writes,
+            process.write_bytes,
+        ]);
+        let since = |after: Option<u64>, before: Option<u64>| Some(after?.saturating_sub(before?));
+        Ok(Row {
+            engine: plan.engine.clone(),
+            workload: workload.name().to_owned(),
+            dataset: plan.dataset.to_string(),
+            distribution: distribution.name().to_owned(),
+            theta: plan.theta,
+            records: plan.records,
+            record_size: plan.record_size,
+            threads: plan.threads,
+            memory_bytes: self.terms.memory_limited.then_some(plan.memory),
+            durability: plan.durability.name().to_owned(),
+            torn_writes: self.terms.torn_writes.clone(),
+            seed: plan.seed,
+            operations: tally.operations,
+            seconds: measured.seconds,
+            ops_per_second: rate(tally.operations, Duration::from_secs_f64(measured.seconds)),
+            p50_us: microseconds(tally.latencies.value_at_quantile(0.5)),
+            p99_us: microseconds(tally.latencies.value_at_quantile(0.99)),
+            p999_us: microseconds(tally.latencies.value_at_quantile(0.999)),
+            max_us: microseconds(tally.latencies.max()),
+            read_ios,
+            read_bytes,
+            write_ios,
+            write_bytes,
+            io_by_purpose: by_purpose,
+            cache_hits: since(after.engine.cache_hits, before.engine.cache_hits),
+            cache_misses: since(after.engine.cache_misses, before.engine.cache_misses),
+            pages_read: since(after.engine.pages_read, before.engine.pages_read),
+            space_bytes: process::space(&plan.directory)?,
+            logical_bytes: u64::try_from(state.logical_bytes).unwrap_or(0),
+            peak_rss_bytes: process::peak_memory()?,
+            stall_ms: after
+                .engine
+                .stall_ms
+                .zip(before.engine.stall_ms)
+                .map(|(after, before)| after - before),
+            errors: tally.errors,
+            version: self.terms.version.clone(),
+        })
+    }
+}
+
+fn merge(tally: &mut Tally, one: Tally) -> Result<()> {
+    tally
+        .latencies
+        .add(&one.latencies)
+        .map_err(|error| Error::invalid(format!("merge latency histograms: {error}")))?;
+    tally.operations += one.operations;
+    tally.errors += one.errors;
+    tally.messages.extend(one.messages);
+    tally.logical_bytes += one.logical_bytes;
+    Ok(())
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
+fn rate(operations: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { operations as f64 / time.as_secs_f64() }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^53 nanoseconds")]
+fn microseconds(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1000.0
+}
