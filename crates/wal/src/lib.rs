@@ -1,1 +1,36 @@
-//! x
+//! The one write-ahead log of a database.
+//!
+//! It stores opaque records in LSN order and gives back, after a crash, every record that it promised and no other. What a
+//! record means is its writer's business: the database encodes what users said, engines encode how they moved house. It does
+//! no checkpoint and knows no page; it only takes room, appends, makes durable, trims and replays.
+//!
+//! A write is: [`Log::reserve`] (may fail, may do I/O) -> [`Log::announce`] -> [`Log::append`] (cannot fail) -> the caller
+//! applies -> the announcement is dropped -> [`Log::commit`].
+//!
+//! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments` and `room` (space), `buffers` and `run`
+//! (from records to a run), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`.
+
+mod announce;
+pub mod block;
+mod buffers;
+mod bytes;
+mod flush;
+mod log;
+mod options;
+mod reader;
+mod recover;
+mod replay;
+mod room;
+mod run;
+mod segments;
+pub mod superblock;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
+
+pub use announce::Announcement;
+pub use block::{Record, RecordKind};
+pub use flush::Durability;
+pub use log::{Log, LogStats};
+pub use options::{LogOptions, RECORD_BYTES_MAX};
+pub use replay::Recovered;
+pub use room::{Reservation, ReserveFor};

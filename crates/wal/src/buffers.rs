@@ -1,0 +1,188 @@
+//! Where records gather until a flush: a few buffers, so that threads seldom meet at one lock.
+//!
+//! Invariants: (1) a record's LSN is taken and its bytes are copied under one buffer lock, in one step that cannot fail (rule
+//! P7). (2) A steal holds all buffer locks, so it sees every record whose LSN is below the next LSN, and none is half copied.
+//! (3) `pending` is the bytes of all buffers together; it changes under a buffer lock.
+//!
+//! **Concurrency**: appends lock one buffer; a steal locks all, in order. Nothing else is locked inside.
+
+use std::ops::Range;
+
+use spinney_base::Lsn;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::block::RecordKind;
+use crate::room::blocks_for;
+
+/// Buffers of one log; enough that a dozen writers rarely collide, few enough that a steal is quick.
+#[cfg(not(feature = "shuttle"))]
+const SHARDS: usize = 8;
+#[cfg(feature = "shuttle")]
+const SHARDS: usize = 2;
+
+/// A buffer keeps at most this much memory from one flush to the next.
+const SPARE_BYTES_MAX: usize = 1 << 20;
+
+/// Records in the order of their LSNs, encoded.
+#[derive(Debug, Default)]
+struct Shard {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    lsn: u64,
+    /// Where the record ends in `bytes`; it begins where the one before ends.
+    end: usize,
+}
+
+/// The buffers of one log and the LSN counter that their locks guard.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    shards: [Mutex<Shard>; SHARDS],
+    next: AtomicU64,
+    pending: AtomicU64,
+    /// Under shuttle all threads look like one to thread-locals, so calls take turns.
+    #[cfg(feature = "shuttle")]
+    turn: std::sync::atomic::AtomicUsize,
+}
+
+/// What a steal took: all records from `first` to `last`, in the buffers they gathered in.
+#[derive(Debug)]
+pub(crate) struct Stolen {
+    shards: [Shard; SHARDS],
+    /// For each LSN from `first`, where its bytes are.
+    order: Vec<(u8, Range<usize>)>,
+    pub(crate) first: Lsn,
+    pub(crate) last: Lsn,
+    pub(crate) bytes: u64,
+}
+
+impl Buffers {
+    /// Empty buffers whose first record gets LSN `next`.
+    pub(crate) fn new(next: Lsn) -> Self {
+        Buffers {
+            shards: std::array::from_fn(|_| Mutex::new(Shard::default())),
+            next: AtomicU64::new(next.0),
+            pending: AtomicU64::new(0),
+            #[cfg(feature = "shuttle")]
+            turn: std::sync::atomic::AtomicUsize::new(0),
+        }
+    }
+
+    /// The counter that gives out LSNs.
+    pub(crate) fn next(&self) -> &AtomicU64 {
+        &self.next
+    }
+
+    /// The LSN of the latest record.
+    pub(crate) fn last(&self) -> Lsn {
+        Lsn(self.next.load(SeqCst) - 1)
+    }
+
+    /// Bytes that wait for a flush.
+    pub(crate) fn pending(&self) -> u64 {
+        self.pending.load(SeqCst)
+    }
+
+    /// A number that differs between threads, to spread them over buffers and slots.
+    #[cfg(not(feature = "shuttle"))]
+    pub(crate) fn hint(&self) -> usize {
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static NUMBER: usize = THREADS.fetch_add(1, Relaxed);
+        }
+        NUMBER.with(|number| *number)
+    }
+
+    #[cfg(feature = "shuttle")]
+    pub(crate) fn hint(&self) -> usize {
+        self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Takes the next LSN and copies the record. Returns the LSN and by how many blocks the next run grows for it.
+    pub(crate) fn append(&self, kind: RecordKind, payload: &[u8]) -> (Lsn, u64) {
+        let bytes = (kind.header_bytes() + payload.len()) as u64;
+        let mut shard = self.shards[self.hint() % SHARDS].lock();
+        kind.encode(payload, &mut shard.bytes);
+        let end = shard.bytes.len();
+        let lsn = self.next.fetch_add(1, SeqCst);
+        shard.entries.push(Entry { lsn, end });
+        let before = self.pending.fetch_add(bytes, SeqCst);
+        (Lsn(lsn), blocks_for(before + bytes) - blocks_for(before))
+    }
+
+    /// Takes everything that gathered since the last steal into `stolen`, whose records must have been written.
+    pub(crate) fn steal(&self, stolen: &mut Stolen) {
+        stolen.clear();
+        {
+            // In order of the array, as every steal does; appends hold only one.
+            let mut guards: [_; SHARDS] = std::array::from_fn(|index| self.shards[index].lock());
+            stolen.last = self.last();
+            stolen.bytes = self.pending.swap(0, SeqCst);
+            for (guard, spare) in guards.iter_mut().zip(&mut stolen.shards) {
+                std::mem::swap(&mut **guard, spare);
+            }
+        }
+        stolen.sort();
+    }
+}
+
+impl Stolen {
+    /// Nothing, before the log's first record `next`.
+    pub(crate) fn none(next: Lsn) -> Self {
+        Stolen {
+            shards: std::array::from_fn(|_| Shard::default()),
+            order: Vec::new(),
+            first: next,
+            last: Lsn(next.0 - 1),
+            bytes: 0,
+        }
+    }
+
+    /// Whether no record was taken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last < self.first
+    }
+
+    /// The records' bytes, in LSN order.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
+        self.order
+            .iter()
+            .map(|(shard, range)| &self.shards[usize::from(*shard)].bytes[range.clone()])
+    }
+
+    /// Forgets what was taken, because it is written, and gets ready for the LSNs after it.
+    fn clear(&mut self) {
+        self.first = self.last.next();
+        self.order.clear();
+        for shard in &mut self.shards {
+            shard.entries.clear();
+            shard.bytes.clear();
+            shard.bytes.shrink_to(SPARE_BYTES_MAX);
+        }
+    }
+
+    /// Finds every LSN's place. LSNs are dense, so this is a distribution and no comparison.
+    fn sort(&mut self) {
+        let count = usize::try_from(self.last.0 + 1 - self.first.0)
+            .expect("records in memory are countable");
+        self.order.resize(count, (0, 0..0));
+        let mut found = 0;
+        for (number, shard) in self.shards.iter().enumerate() {
+            let mut begin = 0;
+            for entry in &shard.entries {
+                let place =
+                    usize::try_from(entry.lsn - self.first.0).expect("an LSN of this steal");
+                let number = u8::try_from(number).expect("few shards");
+                self.order[place] = (number, begin..entry.end);
+                begin = entry.end;
+                found += 1;
+            }
+        }
+        assert_eq!(found, count, "every LSN since the last steal is in exactly one buffer");
+    }
+}

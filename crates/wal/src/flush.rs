@@ -1,0 +1,255 @@
+//! From the buffers to the disk: runs, group commit, and the watermark left behind when the log goes idle.
+//!
+//! **Writing** is serialized by the writer lock: whoever gets it steals all buffers and writes one run; those who waited for it
+//! find their records written. **Syncing** is done by one leader at a time, outside the writer lock: appends and writes go on
+//! meanwhile, and committers that arrive wait; when the leader is done, those it did not cover elect the next, who takes all that
+//! gathered. So any number of committers share a sync.
+//!
+//! All syncs of the file go through `sync_file`, one at a time: a system reports a failed write-back to one sync only, so a
+//! second one at the same time could succeed and acknowledge what is lost.
+//!
+//! Invariants: (1) `durable` <= `written` <= the last LSN; both only grow. (2) A run begins with the LSN after the run before.
+//! (3) A run's `durable` field was true when it was written.
+
+use spinney_base::shim::atomic::Ordering::SeqCst;
+use spinney_base::{Error, ErrorKind, Lsn, Result};
+use spinney_io::{AlignedBuf, Purpose};
+
+use crate::buffers::Stolen;
+use crate::log::Log;
+use crate::room::{Claim, ReserveFor};
+use crate::run::{self, RunHead};
+
+/// The block buffer keeps at most this many blocks from one flush to the next.
+const SPARE_BLOCKS_MAX: usize = 256;
+
+/// What the holder of the writer lock works with.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    stolen: Stolen,
+    blocks: AlignedBuf,
+    /// The newest watermark on disk.
+    watermark: Lsn,
+}
+
+impl Writer {
+    /// A writer whose first run begins with `next`.
+    pub(crate) fn new(next: Lsn) -> Self {
+        // Zero, so that a recovered log also leaves a watermark of its own life behind; everything below is promised by the cuts.
+        Writer { stolen: Stolen::none(next), blocks: AlignedBuf::new(1), watermark: Lsn::ZERO }
+    }
+}
+
+/// When a commit returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// When the record is on stable storage: it survives the power. Many callers share one sync.
+    #[default]
+    Sync,
+    /// When the kernel has the record: it survives the process, not the power (rule P10).
+    Buffered,
+}
+
+impl Log {
+    /// Waits until `lsn`, and with it every record before, is as safe as asked.
+    ///
+    /// # Errors
+    /// `Poisoned`: whether the record survives is known only to the next recovery.
+    pub fn commit(&self, lsn: Lsn, durability: Durability) -> Result<()> {
+        self.counters.commits.fetch_add(1, SeqCst);
+        match durability {
+            Durability::Sync => self.ensure_durable(lsn),
+            Durability::Buffered => self.write_out(lsn),
+        }
+    }
+
+    /// Makes every record up to `lsn` durable, as page writers must before they write what it says (rule P10).
+    ///
+    /// # Errors
+    /// As [`Log::commit`].
+    pub fn ensure_durable(&self, lsn: Lsn) -> Result<()> {
+        debug_assert!(lsn <= self.last_lsn(), "only what was appended can become durable");
+        if self.durable_lsn() >= lsn {
+            return Ok(());
+        }
+        let mut leading = self.leading.lock();
+        loop {
+            if self.durable_lsn() >= lsn {
+                return Ok(());
+            }
+            self.check()?;
+            if !*leading {
+                break;
+            }
+            self.synced.wait(&mut leading);
+        }
+        *leading = true;
+        drop(leading);
+        let _lead = Lead { log: self };
+        let _guard = PoisonOnPanic { log: self };
+        self.write_out(self.last_lsn())?;
+        self.sync_file()
+    }
+
+    /// Gives every record up to `lsn` to the kernel.
+    pub(crate) fn write_out(&self, lsn: Lsn) -> Result<()> {
+        if self.written_lsn() >= lsn {
+            return Ok(());
+        }
+        let mut writer = self.writer.lock();
+        if self.written_lsn() >= lsn {
+            return Ok(());
+        }
+        self.check()?;
+        let _guard = PoisonOnPanic { log: self };
+        let Writer { stolen, .. } = &mut *writer;
+        self.buffers.steal(stolen);
+        if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
+    }
+
+    /// Writes what the writer stole as one run at the head.
+    fn write_run(&self, writer: &mut Writer) -> Result<()> {
+        let Writer { stolen, blocks: out, watermark } = writer;
+        let durable = self.durable_lsn();
+        let head = self.segments.lock().head();
+        assert_eq!(head.first, stolen.first, "runs follow each other without a gap");
+        let run = RunHead {
+            tag: self.tag,
+            epoch: self.epoch,
+            position: head.position,
+            first: stolen.first,
+            last: stolen.last,
+            durable,
+        };
+        let count = u64::from(run::encode(run, stolen.bytes, stolen.records(), out));
+        self.write_blocks(head.position, count, out).map_err(|error| self.fail(error))?;
+        self.segments.lock().advance(count, stolen.last);
+        *watermark = durable;
+        self.counters.flushes.fetch_add(1, SeqCst);
+        self.written.store(stolen.last.0, SeqCst);
+        if out.pages() > SPARE_BLOCKS_MAX {
+            *out = AlignedBuf::new(1);
+        }
+        Ok(())
+    }
+
+    /// Writes the first `count` blocks of `blocks` at `position`, segment by segment in order.
+    fn write_blocks(&self, position: u64, count: u64, blocks: &AlignedBuf) -> Result<()> {
+        let page = spinney_base::limits::PAGE_BYTES;
+        let mut done = 0;
+        while done < count {
+            let extent = self.segments.lock().locate(position + done);
+            let extent = extent.expect("claimed room lies in ready segments");
+            let now = extent.blocks.min(count - done);
+            let range = |blocks: u64| usize::try_from(blocks).expect("a run in memory") * page;
+            let bytes = &blocks.bytes()[range(done)..range(done + now)];
+            self.file.write_at(bytes, extent.offset, Purpose::Log)?;
+            done += now;
+        }
+        Ok(())
+    }
+
+    /// Syncs the file; what was written before it is durable afterwards, and whoever waits for that is woken.
+    pub(crate) fn sync_file(&self) -> Result<()> {
+        let _one_at_a_time = self.syncing.lock();
+        self.check()?;
+        let written = self.written_lsn();
+        self.file.sync(Purpose::Log).map_err(|error| self.fail(error))?;
+        self.counters.syncs.fetch_add(1, SeqCst);
+        self.durable.fetch_max(written.0, SeqCst);
+        drop(self.leading.lock());
+        self.synced.notify_all();
+        Ok(())
+    }
+
+    /// To be called by a timer. Syncs what one whole tick ago was already appended and is not durable yet (rule P10); on an idle
+    /// log leaves a block with the watermark behind (rule P7); makes a segment ready ahead of the writers.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn tick(&self) -> Result<()> {
+        self.check()?;
+        let last = self.last_lsn();
+        let before = std::mem::replace(&mut *self.ticked.lock(), last);
+        if self.durable_lsn() < before {
+            self.ensure_durable(before)?;
+        } else if before == last && self.durable_lsn() == last {
+            self.write_watermark()?;
+        }
+        self.grow_ahead()
+    }
+
+    /// Writes and syncs a run without records that carries the watermark, if the newest one on disk is lower and there is room.
+    pub(crate) fn write_watermark(&self) -> Result<()> {
+        if self.writer.lock().watermark >= self.durable_lsn() {
+            return Ok(());
+        }
+        let blocks = match self.room.claim(1, ReserveFor::Recovery) {
+            Claim::Granted => self.room.reservation(1),
+            // Not worth a segment, nor an error: without it, only rot in the very last run looks like a tear.
+            Claim::NotReady(_) | Claim::NeedRoom => return Ok(()),
+        };
+        {
+            let mut writer = self.writer.lock();
+            self.check()?;
+            self.write_watermark_run(&mut writer, blocks)?;
+        }
+        self.sync_file()
+    }
+
+    fn write_watermark_run(
+        &self,
+        writer: &mut Writer,
+        mut room: crate::room::Reservation<'_>,
+    ) -> Result<()> {
+        let head = self.segments.lock().head();
+        let last = Lsn(head.first.0 - 1);
+        let durable = self.durable_lsn();
+        if writer.watermark >= durable {
+            return Ok(());
+        }
+        let Writer { blocks: out, watermark, .. } = writer;
+        let run = RunHead {
+            tag: self.tag,
+            epoch: self.epoch,
+            position: head.position,
+            first: head.first,
+            last,
+            durable,
+        };
+        run::encode(run, 0, std::iter::empty(), out);
+        self.write_blocks(head.position, 1, out).map_err(|error| self.fail(error))?;
+        self.segments.lock().advance(1, last);
+        room.consume(1);
+        *watermark = durable;
+        self.counters.flushes.fetch_add(1, SeqCst);
+        Ok(())
+    }
+}
+
+/// Ends a leader's term, whatever happened, and wakes those who wait.
+struct Lead<'a> {
+    log: &'a Log,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        *self.log.leading.lock() = false;
+        self.log.synced.notify_all();
+    }
+}
+
+/// A panic between stealing records and writing them would lose them silently, so it poisons (rule P21).
+struct PoisonOnPanic<'a> {
+    log: &'a Log,
+}
+
+impl Drop for PoisonOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let cause =
+                Error::new(ErrorKind::Poisoned, "a thread panicked while it flushed the log");
+            self.log.fail(cause);
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! [`Log`]: what the database holds, and all that may be asked of it but flushing (`flush`) and opening (`recover`).
+//!
+//! **Concurrency**: every method may be called from any thread. Lock order: superblock, growing, writer, leader, buffers, segment table;
+//! the sync lock is taken with at most the superblock or growing lock held. No caller's code runs under any of them.
+//!
+//! **Crash**: see `recover`. **Failure** (rule P21): a failed write or sync poisons the log for good; the cause is handed to every
+//! later call on the writing side, nothing is tried again, and what a failed call left is known only to the next recovery.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::{Condvar, Mutex};
+use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result, probe};
+use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose};
+
+use crate::announce::{Announcement, Announcements};
+use crate::block::RecordKind;
+use crate::buffers::Buffers;
+use crate::flush::Writer;
+use crate::options::{LogOptions, RECORD_BYTES_MAX};
+use crate::room::{Claim, Reservation, ReserveFor, Room, worst_blocks};
+use crate::segments::{RunStart, SegmentTable, segment_offset};
+use crate::superblock::{SUPERBLOCKS, Superblock};
+
+/// When this much waits in the buffers, the next reservation writes it out first, so that records nobody waits for (structure
+/// records) do not gather without bound.
+const PENDING_BYTES_MAX: u64 = 1 << 20;
+
+/// Blocks of zeros written at once when a segment is made.
+const ZERO_BLOCKS: usize = 64;
+
+/// The one log of a database. Shared behind an `Arc`.
+#[derive(Debug)]
+pub struct Log {
+    /// Through the page cache: a flush gives its bytes to the kernel, and a sync makes them durable.
+    pub(crate) file: Arc<dyn File>,
+    /// Past the page cache where that is possible, so that what is read is what the media hold (rule P9).
+    pub(crate) reader: Arc<dyn File>,
+    pub(crate) tag: u64,
+    pub(crate) epoch: Epoch,
+    pub(crate) segment_blocks: u64,
+    pub(crate) buffers: Buffers,
+    pub(crate) room: Room,
+    pub(crate) announcements: Announcements,
+    pub(crate) segments: Mutex<SegmentTable>,
+    growing: Mutex<()>,
+    superblock: Mutex<Superblock>,
+    pub(crate) writer: Mutex<Writer>,
+    /// Whether a thread leads a group commit; followers wait on `synced`.
+    pub(crate) leading: Mutex<bool>,
+    pub(crate) synced: Condvar,
+    pub(crate) syncing: Mutex<()>,
+    /// Every record up to here was given to the kernel.
+    pub(crate) written: AtomicU64,
+    /// Every record up to here is on stable storage.
+    pub(crate) durable: AtomicU64,
+    pub(crate) failed: AtomicBool,
+    pub(crate) failure: Mutex<Option<Error>>,
+    closed: AtomicBool,
+    /// Recoveries that may still replay: nothing is trimmed under them.
+    pub(crate) replays: AtomicU64,
+    pub(crate) ticked: Mutex<Lsn>,
+    pub(crate) counters: Counters,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) flushes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+}
+
+/// The log's numbers at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogStats {
+    /// Bytes from the oldest segment that is needed to the head.
+    pub bytes_used: u64,
+    /// Most bytes of segments.
+    pub bytes_max: u64,
+    /// Segments in the file, needed or ready for use.
+    pub segments: u64,
+    /// Bytes of one segment.
+    pub segment_bytes: u64,
+    /// Commits asked for.
+    pub commits: u64,
+    /// Runs written.
+    pub flushes: u64,
+    /// Syncs of the file.
+    pub syncs: u64,
+    /// The current life.
+    pub epoch: Epoch,
+    /// First LSN that the log still holds.
+    pub first_lsn: Lsn,
+    /// Every record up to here is on stable storage.
+    pub durable_lsn: Lsn,
+    /// Every record up to here was given to the kernel.
+    pub written_lsn: Lsn,
+    /// The latest record.
+    pub last_lsn: Lsn,
+}
+
+impl Log {
+    /// Makes a new, empty log at `path`, in place of whatever is there; durable when this returns. It takes two blocks; segments
+    /// are made when they are first needed.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options out of range, `Full` or `Io` from the disk.
+    pub fn create(disk: &dyn Disk, path: &Path, options: &LogOptions) -> Result<Arc<Log>> {
+        options.check()?;
+        if disk.exists(path)? {
+            disk.remove(path)?;
+        }
+        let file = disk.open(path, OpenMode::CREATE.cached())?;
+        let segment_blocks =
+            u32::try_from(options.segment_blocks()).expect("checked with the options");
+        let mut superblock = Superblock {
+            tag: options.tag,
+            generation: 1,
+            start: 0,
+            start_lsn: Lsn(1),
+            epoch: Epoch(1),
+            segment_blocks,
+            cuts: Vec::new(),
+        };
+        superblock.write(&*file, Purpose::Log)?;
+        // The second slot too, so that both exist and rot in one leaves the other.
+        superblock.generation = 2;
+        superblock.write(&*file, Purpose::Log)?;
+        file.sync(Purpose::Log)?;
+        if let Some(directory) = path.parent() {
+            disk.sync_dir(directory)?;
+        }
+        let reader = disk.open(path, OpenMode::EXISTING.read_only())?;
+        let head = RunStart { position: 0, first: Lsn(1) };
+        let table = SegmentTable::new(options.segment_blocks(), 0, [].into(), Vec::new(), 0, head);
+        Ok(Arc::new(Log::assemble(file, reader, options, superblock, table)))
+    }
+
+    /// Puts a log together whose files and bookkeeping agree.
+    pub(crate) fn assemble(
+        file: Arc<dyn File>,
+        reader: Arc<dyn File>,
+        options: &LogOptions,
+        superblock: Superblock,
+        table: SegmentTable,
+    ) -> Log {
+        let segment_blocks = u64::from(superblock.segment_blocks);
+        let head = table.head();
+        let retained = (head.position - table.begin()).div_ceil(segment_blocks);
+        // A log that is already larger than the option says (it was lowered, or crash followed crash) still gets two segments, or a
+        // recovery that has to write could never succeed.
+        let page = PAGE_BYTES as u64;
+        let segments_max = (options.bytes_max / (segment_blocks * page)).max(retained + 2);
+        let blocks_max = segments_max * segment_blocks;
+        let room = Room::new(head.position, table.ready(), table.begin(), blocks_max);
+        let last = head.first.0 - 1;
+        Log {
+            file,
+            reader,
+            tag: superblock.tag,
+            epoch: superblock.epoch,
+            segment_blocks,
+            buffers: Buffers::new(head.first),
+            room,
+            announcements: Announcements::new(),
+            segments: Mutex::new(table),
+            growing: Mutex::new(()),
+            superblock: Mutex::new(superblock),
+            writer: Mutex::new(Writer::new(head.first)),
+            leading: Mutex::new(false),
+            synced: Condvar::new(),
+            syncing: Mutex::new(()),
+            written: AtomicU64::new(last),
+            durable: AtomicU64::new(last),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            closed: AtomicBool::new(false),
+            replays: AtomicU64::new(0),
+            ticked: Mutex::new(Lsn(last)),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Takes room for one record of at most `bytes` payload. `None` means that the log is too full for this purpose: trim (after a
+    /// checkpoint) and ask again; this call never waits for room itself. May write to the disk, so no lock may be held.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when no log of this size could ever hold the record, `Full` when the disk has no room for another segment
+    /// (nothing changed; it goes away when room returns), `Poisoned`, `Closed`.
+    pub fn reserve(&self, bytes: usize, purpose: ReserveFor) -> Result<Option<Reservation<'_>>> {
+        self.reserve_records(1, bytes, purpose)
+    }
+
+    /// Takes room for up to `records` records of together at most `bytes` payload. Otherwise as [`Log::reserve`].
+    ///
+    /// # Errors
+    /// As [`Log::reserve`].
+    pub fn reserve_records(
+        &self,
+        records: usize,
+        bytes: usize,
+        purpose: ReserveFor,
+    ) -> Result<Option<Reservation<'_>>> {
+        self.check()?;
+        if self.closed.load(SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "the log is closed"));
+        }
+        let blocks = worst_blocks(records, bytes);
+        // A trimmed log may still begin almost a segment before its head.
+        if bytes > RECORD_BYTES_MAX || blocks + self.segment_blocks > self.room.span(purpose) {
+            return Err(Error::invalid(format!(
+                "{records} log records of together {bytes} bytes do not fit a log of at most {} bytes",
+                self.bytes_max()
+            )));
+        }
+        if self.buffers.pending() > PENDING_BYTES_MAX {
+            self.write_out(self.last_lsn())?;
+        }
+        loop {
+            match self.room.claim(blocks, purpose) {
+                Claim::Granted => return Ok(Some(self.room.reservation(blocks))),
+                Claim::NeedRoom => return Ok(None),
+                Claim::NotReady(end) => self.grow(end)?,
+            }
+        }
+    }
+
+    /// Appends one record: takes its LSN and copies it, which cannot fail. It is neither written nor durable until committed.
+    ///
+    /// # Panics
+    /// When the reservation does not hold the record; then nothing was appended.
+    pub fn append(
+        &self,
+        reservation: &mut Reservation<'_>,
+        kind: RecordKind,
+        payload: &[u8],
+    ) -> Lsn {
+        let bytes = kind.header_bytes() + payload.len();
+        assert!(reservation.holds(bytes as u64), "room is reserved before a record is appended");
+        let (lsn, blocks) = self.buffers.append(kind, payload);
+        reservation.consume(blocks);
+        lsn
+    }
+
+    /// Announces that this thread will append; the applied watermark stays below its record until the result is dropped (rule P1).
+    pub fn announce(&self) -> Announcement<'_> {
+        self.announcements.announce(self.buffers.next(), self.buffers.hint())
+    }
+
+    /// Every record up to here has been applied by the thread that appended it, if all of them announce.
+    #[must_use]
+    pub fn applied_watermark(&self) -> Lsn {
+        self.announcements.applied(self.buffers.next())
+    }
+
+    /// The latest record; 0 before the first.
+    #[must_use]
+    pub fn last_lsn(&self) -> Lsn {
+        self.buffers.last()
+    }
+
+    /// Every record up to here is on stable storage.
+    #[must_use]
+    pub fn durable_lsn(&self) -> Lsn {
+        Lsn(self.durable.load(SeqCst))
+    }
+
+    /// Every record up to here was given to the kernel and survives the process.
+    #[must_use]
+    pub fn written_lsn(&self) -> Lsn {
+        Lsn(self.written.load(SeqCst))
+    }
+
+    /// How full the log is for users: from 1 on their reservations are refused. A database slows writers as it nears 1 and
+    /// forces checkpoints before.
+    #[must_use]
+    pub fn fullness(&self) -> f64 {
+        self.room.fullness()
+    }
+
+    /// The log's numbers now.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        let page = PAGE_BYTES as u64;
+        let (used, segments) = {
+            let table = self.segments.lock();
+            (table.head().position - table.begin(), u64::from(table.physical()))
+        };
+        let first_lsn = self.superblock.lock().start_lsn;
+        LogStats {
+            bytes_used: used * page,
+            bytes_max: self.bytes_max(),
+            segments,
+            segment_bytes: self.segment_blocks * page,
+            commits: self.counters.commits.load(SeqCst),
+            flushes: self.counters.flushes.load(SeqCst),
+            syncs: self.counters.syncs.load(SeqCst),
+            epoch: self.epoch,
+            first_lsn,
+            durable_lsn: self.durable_lsn(),
+            written_lsn: self.written_lsn(),
+            last_lsn: self.last_lsn(),
+        }
+    }
+
+    fn bytes_max(&self) -> u64 {
+        self.room.span(ReserveFor::Recovery) * PAGE_BYTES as u64
+    }
+
+    /// Says that no record up to `lsn` is needed any more (what is not durable in the log stays). Frees whole segments, for which
+    /// the superblock is written and synced first. Does nothing while a [`Recovered`](crate::Recovered) lives.
+    ///
+    /// # Errors
+    /// `Poisoned`; nothing was freed.
+    pub fn trim(&self, lsn: Lsn) -> Result<()> {
+        self.check()?;
+        if self.replays.load(SeqCst) > 0 {
+            return Ok(());
+        }
+        let _inside = probe::enter("trim");
+        let mut superblock = self.superblock.lock();
+        let (start, head) = {
+            let table = self.segments.lock();
+            (table.start_without(lsn.min(self.durable_lsn())), table.head())
+        };
+        let Some(start) = start.filter(|start| start.position > superblock.start) else {
+            return Ok(());
+        };
+        let frees = start.position / self.segment_blocks > superblock.start / self.segment_blocks;
+        // A start inside the same segment frees nothing; it is worth a write only when it makes the log empty.
+        if !frees && start.position < head.position {
+            return Ok(());
+        }
+        let mut next = superblock.clone();
+        next.generation += 1;
+        next.start = start.position;
+        next.start_lsn = start.first;
+        // A watermark block behind an older life's last record has `last` equal to the cut and may be the very start.
+        next.cuts.retain(|cut| cut.last.next() >= start.first);
+        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail(error))?;
+        self.sync_file()?;
+        *superblock = next;
+        let mut table = self.segments.lock();
+        table.trim_to(start);
+        self.room.begin_at(table.begin());
+        Ok(())
+    }
+
+    /// Makes segments ready up to position `end`, reusing trimmed ones first.
+    fn grow(&self, end: u64) -> Result<()> {
+        let _one_at_a_time = self.growing.lock();
+        while self.room.ready() < end {
+            let new = {
+                let mut table = self.segments.lock();
+                if table.map_free() {
+                    self.room.ready_to(table.ready());
+                    continue;
+                }
+                table.physical()
+            };
+            self.make_segment(new)?;
+            self.segments.lock().add_physical();
+        }
+        Ok(())
+    }
+
+    /// Writes one more segment of zeros, so that later flushes change no metadata and never lack room.
+    fn make_segment(&self, physical: u32) -> Result<()> {
+        let _inside = probe::enter("log growth");
+        let begin = segment_offset(physical, self.segment_blocks);
+        let end = begin + self.segment_blocks * PAGE_BYTES as u64;
+        self.file.allocate(end)?;
+        let zeros = AlignedBuf::new(ZERO_BLOCKS);
+        let mut offset = begin;
+        while offset < end {
+            let bytes = usize::try_from(end - offset)
+                .map_or(zeros.bytes().len(), |rest| rest.min(zeros.bytes().len()));
+            self.file.write_at(&zeros.bytes()[..bytes], offset, Purpose::Log)?;
+            offset += bytes as u64;
+        }
+        self.sync_file()
+    }
+
+    /// Makes one segment ready ahead of the writers when the ready room runs short; called by [`Log::tick`].
+    pub(crate) fn grow_ahead(&self) -> Result<()> {
+        let ready = self.room.ready();
+        let short = self.room.claimed() + self.segment_blocks / 2 > ready;
+        let end = ready + self.segment_blocks;
+        let used = self.counters.flushes.load(SeqCst) > 0;
+        if used && short && end <= self.room.limit(ReserveFor::Internal) {
+            // A full disk is the next writer's to hear of, if there still is none then.
+            return self
+                .grow(end)
+                .or_else(|error| if error.is_full() { Ok(()) } else { Err(error) });
+        }
+        Ok(())
+    }
+
+    /// Flushes everything, makes it durable, leaves a block with the watermark behind (rule P7) and refuses reservations from
+    /// then on. Writers must have stopped.
+    ///
+    /// # Errors
+    /// `Poisoned`: what was not durable before has an unknown outcome.
+    pub fn close(&self) -> Result<()> {
+        self.closed.store(true, SeqCst);
+        self.ensure_durable(self.last_lsn())?;
+        self.write_watermark()
+    }
+
+    /// Stops the writing side for good, because something that the log depends on failed (rule P21).
+    pub fn poison(&self, cause: Error) {
+        self.fail(cause);
+    }
+
+    /// What stopped the writing side, if anything did.
+    #[must_use]
+    pub fn poisoned(&self) -> Option<Error> {
+        self.check().err()
+    }
+
+    /// Refuses to go on once poisoned.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.failed.load(SeqCst) {
+            return Ok(());
+        }
+        self.failure.lock().clone().map_or(Ok(()), Err)
+    }
+
+    /// Poisons the log, keeping the first cause, wakes everybody who waits, and returns what they are told.
+    pub(crate) fn fail(&self, cause: Error) -> Error {
+        let told = {
+            let mut failure = self.failure.lock();
+            let told = failure.get_or_insert_with(|| {
+                cause.wrap(ErrorKind::Poisoned, "writing stopped after an earlier failure")
+            });
+            told.clone()
+        };
+        self.failed.store(true, SeqCst);
+        // Taking the lock orders this after a waiter's last look at the flag.
+        drop(self.leading.lock());
+        self.synced.notify_all();
+        told
+    }
+}
+
+/// Segments that a file of `bytes` has room for.
+pub(crate) fn whole_segments(bytes: u64, segment_blocks: u64) -> u32 {
+    let blocks = (bytes / PAGE_BYTES as u64).saturating_sub(SUPERBLOCKS);
+    u32::try_from(blocks / segment_blocks).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,68 @@
+//! What a caller chooses about a log, checked before anything is touched.
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, Result};
+
+/// Longest payload of one record, in bytes. A batch has at most 4 MiB of keys and values and larger values live in extents, so
+/// this is a guard against nonsense and no limit that a user meets.
+pub const RECORD_BYTES_MAX: usize = 128 << 20;
+
+/// Fewest segments that a log may grow to: one being written, one being trimmed, and the share of internal records.
+const SEGMENTS_MIN: u64 = 4;
+
+/// Fewest blocks of a segment. Tests use it to make every run span segments.
+const SEGMENT_BLOCKS_MIN: u64 = 4;
+
+/// How a log is laid out and how large it may become.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// Identity of the database, in every block: a log of another database is refused, never replayed.
+    pub tag: u64,
+    /// Most bytes of segments. A log that is already larger when it is opened may grow by two segments more in that life, so
+    /// that recovery can always proceed.
+    pub bytes_max: u64,
+    /// Bytes of one segment, whole blocks. Chosen when the log is created and kept for its life.
+    pub segment_bytes: u64,
+}
+
+impl LogOptions {
+    /// A log of at most `bytes_max` for database `tag`, with segments of a sixteenth of that, between 64 KiB and 4 MiB.
+    #[must_use]
+    pub fn sized(tag: u64, bytes_max: u64) -> Self {
+        let segment = (bytes_max / 16).clamp(64 << 10, 4 << 20);
+        let page = PAGE_BYTES as u64;
+        LogOptions { tag, bytes_max, segment_bytes: segment / page * page }
+    }
+
+    /// Blocks of one segment.
+    pub(crate) fn segment_blocks(&self) -> u64 {
+        self.segment_bytes / PAGE_BYTES as u64
+    }
+
+    /// Checks the numbers.
+    pub(crate) fn check(&self) -> Result<()> {
+        let page = PAGE_BYTES as u64;
+        if !self.segment_bytes.is_multiple_of(page)
+            || self.segment_blocks() < SEGMENT_BLOCKS_MIN
+            || u32::try_from(self.segment_blocks()).is_err()
+        {
+            return Err(Error::invalid(format!(
+                "a log segment of {} bytes is not at least {SEGMENT_BLOCKS_MIN} whole blocks of {page} bytes",
+                self.segment_bytes
+            )));
+        }
+        if self.bytes_max / self.segment_bytes < SEGMENTS_MIN {
+            return Err(Error::invalid(format!(
+                "a log of at most {} bytes has no room for {SEGMENTS_MIN} segments of {} bytes",
+                self.bytes_max, self.segment_bytes
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        LogOptions { tag: 0, bytes_max: 256 << 20, segment_bytes: 4 << 20 }
+    }
+}

@@ -1,0 +1,322 @@
+//! Opening a log: what of it counts, and the start of a new life.
+//!
+//! 1. *Superblock*: the ruling slot says where the log starts, which life is current and where older lives were cut.
+//! 2. *Map*: every segment of the file is assigned by the position in its first readable block; of two that claim one sequence
+//!    the one of the later life is it.
+//! 3. *Walk*: runs are accepted from the start, each only whole: all blocks valid, of a life that counts and not older than the run
+//!    before, at consecutive positions, first LSN after the last one. A change of life must happen exactly at the older
+//!    one's cut. The first block that does not fit ends the log.
+//! 4. *Verdict*: the highest durable watermark of any block that counts, anywhere in the file, and every cut are promises.
+//!    A log that ends below one has lost something: `Corruption`. Above them all, the end is the torn tail of a crash.
+//! 5. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch and a cut for each kept life (rule
+//!    P8). Only then is anything served or appended.
+//!
+//! A crash anywhere in here leaves what it found: nothing is written before step 5, which writes no block that an older superblock
+//! needs. Memory: one chunk of blocks, and a few words per segment.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
+use spinney_io::{Disk, File, OpenMode, Purpose};
+
+use crate::block::BlockHeader;
+use crate::log::{Log, whole_segments};
+use crate::options::LogOptions;
+use crate::reader::BlockReader;
+use crate::replay::Recovered;
+use crate::segments::{Extent, RunStart, SegmentTable, segment_offset};
+use crate::superblock::{CUTS_MAX, Cut, Superblock};
+
+impl Log {
+    /// Opens the log at `path`, decides what of it counts, makes that durable, and starts a new life behind it. The log takes
+    /// appends at once, also while the records are replayed; nothing is trimmed as long as the [`Recovered`] lives.
+    ///
+    /// # Errors
+    /// `NotFound`; `Corruption` when something that was promised is gone or the log is another database's; `Unsupported` for an unknown
+    /// format; `Full` when 252 lives in a row appended and none was trimmed; `Io`. The file is as it was.
+    pub fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        options: &LogOptions,
+    ) -> Result<(Arc<Log>, Recovered)> {
+        options.check()?;
+        // The media first: after a failed sync the page cache may hold what the disk never got.
+        let reader = disk.open(path, OpenMode::EXISTING.read_only())?;
+        let superblock = Superblock::load(&*reader)?;
+        if superblock.tag != options.tag {
+            return Err(Error::corruption(
+                path.display(),
+                0,
+                format!("the log of database {:016x}", options.tag),
+                format!("that of {:016x}", superblock.tag),
+            ));
+        }
+        let mut scan = Scan::new(&*reader, &superblock)?;
+        let mapped = scan.map()?;
+        let mut walk = scan.walk(&mapped)?;
+        let promised = scan.promised(&walk)?;
+        let kept_to = Lsn(walk.table.head().first.0 - 1);
+        if kept_to < promised {
+            let stop = &walk.stop;
+            return Err(Error::corruption(
+                path.display(),
+                stop.offset,
+                format!("{}, because records up to {promised} were durable", stop.expected),
+                &stop.found,
+            ));
+        }
+        let file = disk.open(path, OpenMode::EXISTING.cached())?;
+        file.sync(Purpose::Recovery)?;
+        let next = begin_life(&superblock, &mut walk, path)?;
+        next.write(&*file, Purpose::Recovery)?;
+        file.sync(Purpose::Recovery)?;
+        let table = scan.finish(walk, &next);
+        let head = table.head();
+        let start = RunStart { position: next.start, first: next.start_lsn };
+        let log = Arc::new(Log::assemble(file, reader, options, next, table));
+        let recovered = Recovered::new(log.clone(), start, head);
+        Ok((log, recovered))
+    }
+}
+
+/// The superblock of the life after `old`, which kept what `walk` accepted.
+fn begin_life(old: &Superblock, walk: &mut Walk, path: &Path) -> Result<Superblock> {
+    let mut next = old.clone();
+    next.generation += 1;
+    next.epoch = Epoch(old.epoch.0.checked_add(1).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("{} has been opened 2^32 times", path.display()))
+    })?);
+    next.cuts.clone_from(&walk.kept);
+    if next.cuts.len() > CUTS_MAX {
+        let message =
+            format!("{} holds records of {CUTS_MAX} lives and none was trimmed", path.display());
+        return Err(Error::new(ErrorKind::Full, message));
+    }
+    if walk.kept.is_empty() {
+        // An empty log goes on in a fresh segment: the rest of the old one may hold blocks that were cut off, and a new segment
+        // is always written from its first block, which is how the next recovery finds it.
+        next.start = old.start.next_multiple_of(u64::from(old.segment_blocks));
+    }
+    Ok(next)
+}
+
+/// Reads a log file under one superblock.
+struct Scan<'a> {
+    file: &'a dyn File,
+    superblock: &'a Superblock,
+    blocks: u64,
+    physical: u32,
+    /// Highest watermark of a block that counts.
+    durable: Lsn,
+}
+
+/// What the walk accepted, and why it ended.
+struct Walk {
+    /// The head is the end of the log.
+    table: SegmentTable,
+    /// Each life that was kept, with its last LSN.
+    kept: Vec<Cut>,
+    stop: Stop,
+}
+
+/// Why the log ends where it ends, in the words of an error.
+struct Stop {
+    offset: u64,
+    expected: String,
+    found: String,
+}
+
+impl<'a> Scan<'a> {
+    fn new(file: &'a dyn File, superblock: &'a Superblock) -> Result<Scan<'a>> {
+        let blocks = u64::from(superblock.segment_blocks);
+        let physical = whole_segments(file.len()?, blocks);
+        Ok(Scan { file, superblock, blocks, physical, durable: Lsn::ZERO })
+    }
+
+    /// Where block `index` of a physical segment is.
+    fn place(&self, physical: u32, index: u64) -> Extent {
+        let offset = segment_offset(physical, self.blocks) + index * PAGE_BYTES as u64;
+        Extent { offset, blocks: self.blocks - index }
+    }
+
+    /// Reads a block; `None` for anything that is no block of this log. A block of a life that the superblock does not know was
+    /// written under a later superblock, which is lost.
+    fn header(
+        &self,
+        reader: &mut BlockReader<'_>,
+        extent: Extent,
+    ) -> Result<Result<BlockHeader, String>> {
+        let block = reader.block(extent)?;
+        match BlockHeader::decode(self.superblock.tag, block) {
+            Ok(header) if header.epoch > self.superblock.epoch => Err(Error::corruption(
+                self.file.path().display(),
+                extent.offset,
+                format!(
+                    "no block later than life {} of the newest superblock",
+                    self.superblock.epoch
+                ),
+                format!("one of life {}", header.epoch),
+            )),
+            Ok(header) => Ok(Ok(header)),
+            Err(fault) => Ok(Err(fault.to_string())),
+        }
+    }
+
+    /// Which physical segment holds which sequence, among those that are not trimmed.
+    fn map(&self) -> Result<BTreeMap<u64, u32>> {
+        let oldest = self.superblock.start / self.blocks;
+        let mut claims: BTreeMap<u64, (Epoch, u32)> = BTreeMap::new();
+        let mut reader = BlockReader::new(self.file);
+        for physical in 0..self.physical {
+            for index in 0..self.blocks {
+                let Ok(header) = self.header(&mut reader, self.place(physical, index))? else {
+                    continue;
+                };
+                if header.position % self.blocks != index {
+                    // A misdirected block says nothing about where it lies.
+                    continue;
+                }
+                let sequence = header.position / self.blocks;
+                let claim = (header.epoch, physical);
+                if sequence >= oldest {
+                    claims
+                        .entry(sequence)
+                        .and_modify(|best| *best = claim.max(*best))
+                        .or_insert(claim);
+                }
+                break;
+            }
+        }
+        Ok(claims.into_iter().map(|(sequence, (_, physical))| (sequence, physical)).collect())
+    }
+
+    /// Accepts runs from the start until one does not fit.
+    fn walk(&mut self, mapped: &BTreeMap<u64, u32>) -> Result<Walk> {
+        let first = self.superblock.start / self.blocks;
+        let mut retained = VecDeque::new();
+        while let Some(&physical) = mapped.get(&(first + retained.len() as u64)) {
+            retained.push_back(physical);
+        }
+        let head = RunStart { position: self.superblock.start, first: self.superblock.start_lsn };
+        let mut table =
+            SegmentTable::new(self.blocks, first, retained, Vec::new(), self.physical, head);
+        let mut kept: Vec<Cut> = Vec::new();
+        let mut reader = BlockReader::new(self.file);
+        loop {
+            let stop = match self.run(&mut reader, &table, &kept)? {
+                Ok(run) => {
+                    self.durable = self.durable.max(run.durable);
+                    match kept.last_mut().filter(|life| life.epoch == run.epoch) {
+                        Some(life) => life.last = run.last,
+                        None => kept.push(Cut { epoch: run.epoch, last: run.last }),
+                    }
+                    table.advance(u64::from(run.count), run.last);
+                    continue;
+                }
+                Err(stop) => stop,
+            };
+            return Ok(Walk { table, kept, stop });
+        }
+    }
+
+    /// Reads the run at the table's head: the header of its first block if all of it fits, else why not.
+    fn run(
+        &self,
+        reader: &mut BlockReader<'_>,
+        table: &SegmentTable,
+        kept: &[Cut],
+    ) -> Result<Result<BlockHeader, Stop>> {
+        let head = table.head();
+        let mut first: Option<BlockHeader> = None;
+        let mut index = 0;
+        loop {
+            let position = head.position + u64::from(index);
+            let expected =
+                || format!("block {index} of the run that begins with record {}", head.first);
+            let Some(extent) = table.locate(position) else {
+                return Ok(Err(stop(self.file.len()?, expected(), "no segment with its position")));
+            };
+            let header = match self.header(reader, extent)? {
+                Ok(header) => header,
+                Err(fault) => return Ok(Err(stop(extent.offset, expected(), fault))),
+            };
+            let fits = match &first {
+                None => self.begins_run(&header, head, kept),
+                Some(first) => header.continues(first, index),
+            };
+            if !fits {
+                let found = format!(
+                    "block {} of records {} to {}, position {}, life {}",
+                    header.index, header.first, header.last, header.position, header.epoch
+                );
+                return Ok(Err(stop(extent.offset, expected(), found)));
+            }
+            let run = *first.get_or_insert(header);
+            index += 1;
+            if index == run.count {
+                return Ok(Ok(run));
+            }
+        }
+    }
+
+    /// Whether a block can be the first of the next run.
+    fn begins_run(&self, header: &BlockHeader, head: RunStart, kept: &[Cut]) -> bool {
+        let life_fits = match kept.last() {
+            Some(life) if life.epoch == header.epoch => true,
+            // A life ends exactly where the recovery after it cut it.
+            Some(life) => {
+                life.epoch < header.epoch && self.superblock.cut_of(life.epoch) == Some(life.last)
+            }
+            None => true,
+        };
+        life_fits
+            && self.superblock.admits(header)
+            && header.index == 0
+            && header.position == head.position
+            && header.first == head.first
+    }
+
+    /// The highest LSN that somebody was promised, looking at every block that the walk did not accept as well.
+    fn promised(&self, walk: &Walk) -> Result<Lsn> {
+        let end = walk.table.head().position;
+        let accepted: BTreeMap<u64, u64> = (walk.table.begin() / self.blocks..=end / self.blocks)
+            .filter_map(|sequence| {
+                let extent = walk.table.locate(sequence * self.blocks)?;
+                let blocks = end.saturating_sub(sequence * self.blocks).min(self.blocks);
+                Some((extent.offset, blocks))
+            })
+            .collect();
+        let mut promised = self.durable.max(self.superblock.promised());
+        let mut reader = BlockReader::new(self.file);
+        for physical in 0..self.physical {
+            let begin = accepted.get(&self.place(physical, 0).offset).copied().unwrap_or(0);
+            for index in begin..self.blocks {
+                let header = self.header(&mut reader, self.place(physical, index))?;
+                if let Ok(header) = header
+                    && self.superblock.admits(&header)
+                {
+                    promised = promised.max(header.durable);
+                }
+            }
+        }
+        Ok(promised)
+    }
+
+    /// The table of the new life: the segments of the kept runs stay, all others are free.
+    fn finish(&self, walk: Walk, next: &Superblock) -> SegmentTable {
+        let Walk { mut table, kept, .. } = walk;
+        if kept.is_empty() {
+            table.restart(RunStart { position: next.start, first: next.start_lsn });
+        }
+        table.free_rest();
+        table
+    }
+}
+
+fn stop(offset: u64, expected: String, found: impl Display) -> Stop {
+    Stop { offset, expected, found: found.to_string() }
+}

@@ -1,0 +1,180 @@
+//! Reading back what recovery kept, in LSN order, as often as asked and in bounded memory.
+
+use std::sync::Arc;
+
+use spinney_base::shim::atomic::Ordering::SeqCst;
+use spinney_base::{Error, Lsn, Result};
+
+use crate::block::{BlockHeader, PAYLOAD_BYTES, Parsed, Record, parse_record, payload};
+use crate::log::Log;
+use crate::reader::BlockReader;
+use crate::segments::{Extent, RunStart};
+
+/// The records that recovery kept. While it lives, nothing is trimmed; drop it when the replay is complete.
+#[derive(Debug)]
+pub struct Recovered {
+    log: Arc<Log>,
+    start: RunStart,
+    end: RunStart,
+}
+
+impl Recovered {
+    /// The records from `start` up to `end`, all of which recovery has checked.
+    pub(crate) fn new(log: Arc<Log>, start: RunStart, end: RunStart) -> Self {
+        log.replays.fetch_add(1, SeqCst);
+        Recovered { log, start, end }
+    }
+
+    /// First LSN that the log still holds, if it holds any.
+    #[must_use]
+    pub fn first_lsn(&self) -> Lsn {
+        self.start.first
+    }
+
+    /// Last LSN that was kept; everything up to it is durable.
+    #[must_use]
+    pub fn last_lsn(&self) -> Lsn {
+        Lsn(self.end.first.0 - 1)
+    }
+
+    /// Whether no record was kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.end.first == self.start.first
+    }
+
+    /// Hands out every kept record from `from` on, in order. The log may be appended to meanwhile; what is appended is not
+    /// handed out. Holds one chunk of blocks and the largest record in memory.
+    ///
+    /// # Errors
+    /// `Corruption` when the media no longer give what recovery read; what `visit` answers, which ends the replay.
+    pub fn replay(&self, from: Lsn, mut visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+        if self.is_empty() || from > self.last_lsn() {
+            return Ok(());
+        }
+        let known = self.log.segments.lock().run_start_before(from);
+        let begin = known.filter(|run| run.position < self.end.position).unwrap_or(self.start);
+        let mut stream = RunStream { next: begin.first, carry: Vec::new(), left: 0 };
+        let mut reader = BlockReader::new(&*self.log.reader);
+        for position in begin.position..self.end.position {
+            let extent = self.log.segments.lock().locate(position);
+            let extent = extent.ok_or_else(|| self.lost(0, "a mapped segment", "none"))?;
+            let block = reader.block(extent)?;
+            let header = BlockHeader::decode(self.log.tag, block)
+                .map_err(|fault| self.lost(extent.offset, "the block that recovery read", fault))?;
+            if header.position != position {
+                return Err(self.lost(extent.offset, "the block that recovery read", "another"));
+            }
+            stream.enter(&header).map_err(|found| self.malformed(extent, found))?;
+            let mut deliver = |record: Record<'_>| {
+                if record.lsn >= from { visit(record) } else { Ok(()) }
+            };
+            stream.feed(payload(block, &header), &header, &mut deliver).map_err(
+                |fault| match fault {
+                    Fault::Visitor(error) => error,
+                    Fault::Stream(found) => self.malformed(extent, found),
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    fn malformed(&self, extent: Extent, found: &str) -> Error {
+        self.lost(extent.offset, "whole records", found)
+    }
+
+    fn lost(&self, offset: u64, expected: &str, found: impl std::fmt::Display) -> Error {
+        Error::corruption(self.log.reader.path().display(), offset, expected, found)
+    }
+}
+
+impl Drop for Recovered {
+    fn drop(&mut self) {
+        self.log.replays.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Why a block's payload could not be handed out.
+enum Fault {
+    Visitor(Error),
+    Stream(&'static str),
+}
+
+/// Puts the records of a run together from its blocks.
+struct RunStream {
+    /// LSN of the next record.
+    next: Lsn,
+    /// The front of a record that continues in the next block.
+    carry: Vec<u8>,
+    /// Blocks of the run that are still to come.
+    left: u32,
+}
+
+impl RunStream {
+    /// Checks a block against the run so far.
+    fn enter(&mut self, header: &BlockHeader) -> Result<(), &'static str> {
+        if header.index == 0 {
+            if self.left > 0 || !self.carry.is_empty() {
+                return Err("a run that ends early");
+            }
+            if header.first != self.next {
+                return Err("a run that does not follow the one before");
+            }
+            self.left = header.count;
+        }
+        if self.left == 0 || header.index != header.count - self.left {
+            return Err("a block out of its run's order");
+        }
+        self.left -= 1;
+        Ok(())
+    }
+
+    /// Hands out the records that end in this block.
+    fn feed(
+        &mut self,
+        bytes: &[u8],
+        header: &BlockHeader,
+        deliver: &mut dyn FnMut(Record<'_>) -> Result<()>,
+    ) -> Result<(), Fault> {
+        let carried = !self.carry.is_empty();
+        let mut whole = std::mem::take(&mut self.carry);
+        if carried {
+            whole.extend_from_slice(bytes);
+        }
+        let mut rest = if carried { whole.as_slice() } else { bytes };
+        while !rest.is_empty() {
+            match parse_record(rest) {
+                Parsed::Record(kind, begin, end) => {
+                    if self.next > header.last {
+                        return Err(Fault::Stream("more records than the run has"));
+                    }
+                    let record = Record { lsn: self.next, kind, payload: &rest[begin..end] };
+                    deliver(record).map_err(Fault::Visitor)?;
+                    self.next = self.next.next();
+                    rest = &rest[end..];
+                }
+                Parsed::Needs(bytes)
+                    if bytes - rest.len() <= self.left as usize * PAYLOAD_BYTES =>
+                {
+                    break;
+                }
+                Parsed::Needs(_) => return Err(Fault::Stream("a record longer than its run")),
+                Parsed::Malformed => return Err(Fault::Stream("no record")),
+            }
+        }
+        if self.left == 0 && self.next != header.last.next() {
+            return Err(Fault::Stream("fewer records than the run has"));
+        }
+        if !rest.is_empty() {
+            // Keeps the buffer of the carried record: its front is already there.
+            let consumed = whole.len().saturating_sub(rest.len());
+            if carried {
+                whole.drain(..consumed);
+                self.carry = whole;
+            } else {
+                self.carry = rest.to_vec();
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,175 @@
+//! Room in the log: what is promised to whom (rule P12), as one number.
+//!
+//! ```text
+//! start segment         head            claimed         ready end                limit of the asker
+//!   |  written blocks     |  promised      |  free           |   not preallocated      |
+//! ```
+//!
+//! `claimed` is a position: where the log's head would be if everything promised were written in the worst way. Invariants:
+//! (1) `claimed` = head + blocks of the next run + blocks of all live reservations. A flush moves blocks from the second term
+//! to the first, so it changes nothing here. (2) `claimed` <= `ready`: every promised block lies in a preallocated
+//! segment, so an append and its flush never lack room. (3) `claimed` was raised for a purpose only below that purpose's limit;
+//! users' limit leaves a quarter of the log to internal records and theirs leaves a sixteenth to recovery, so that checkpoints
+//! and recovery always proceed.
+//!
+//! A record's worst case is a run of its own, padded. When it is appended beside others it takes less, and dropping the
+//! reservation returns the difference.
+//!
+//! **Concurrency**: all methods may be called from any thread. Limits and `ready` only grow, and only under the segment table's lock.
+
+use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+
+use crate::block::{PAYLOAD_BYTES, RECORD_HEADER_BYTES_MAX};
+
+/// Who asks for room, and so how much must be left to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum ReserveFor {
+    /// What a user said. Leaves a quarter of the log to internal records, so that checkpoints can always proceed.
+    User = 0,
+    /// Structure records. Leave a sixteenth to recovery.
+    Internal = 1,
+    /// Structure records of a replay, and the log's own watermark blocks. All of the log.
+    Recovery = 2,
+}
+
+const PURPOSES: [ReserveFor; 3] = [ReserveFor::User, ReserveFor::Internal, ReserveFor::Recovery];
+
+/// Blocks that a record stream of `bytes` takes in one run.
+pub(crate) fn blocks_for(bytes: u64) -> u64 {
+    bytes.div_ceil(PAYLOAD_BYTES as u64)
+}
+
+/// Blocks that `records` records of together `bytes` payload take at worst, each in a run of its own.
+pub(crate) fn worst_blocks(records: usize, bytes: usize) -> u64 {
+    let stream = bytes as u64 + records as u64 * RECORD_HEADER_BYTES_MAX as u64;
+    stream / PAYLOAD_BYTES as u64 + records as u64
+}
+
+/// The room of one log.
+#[derive(Debug)]
+pub(crate) struct Room {
+    claimed: AtomicU64,
+    ready: AtomicU64,
+    /// By [`ReserveFor`].
+    limits: [AtomicU64; 3],
+    blocks_max: u64,
+}
+
+/// How a claim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Claim {
+    Granted,
+    /// Segments must be made ready up to this position first.
+    NotReady(u64),
+    /// The log is too full for this purpose.
+    NeedRoom,
+}
+
+/// Room for records that a later [`Log::append`](crate::Log::append) cannot lack. Dropping it gives back what was not used.
+#[derive(Debug)]
+#[must_use = "dropping a reservation gives the room back"]
+pub struct Reservation<'a> {
+    room: &'a Room,
+    blocks: u64,
+}
+
+impl Room {
+    /// The room of a log whose head is at `head`, whose segments are ready up to `ready`, and which may hold `blocks_max` blocks from
+    /// position `begin` on.
+    pub(crate) fn new(head: u64, ready: u64, begin: u64, blocks_max: u64) -> Self {
+        let room = Room {
+            claimed: AtomicU64::new(head),
+            ready: AtomicU64::new(ready),
+            limits: std::array::from_fn(|_| AtomicU64::new(0)),
+            blocks_max,
+        };
+        room.begin_at(begin);
+        room
+    }
+
+    /// Most blocks that this purpose may see used.
+    pub(crate) fn span(&self, purpose: ReserveFor) -> u64 {
+        match purpose {
+            ReserveFor::User => self.blocks_max - self.blocks_max.div_ceil(4),
+            ReserveFor::Internal => self.blocks_max - self.blocks_max.div_ceil(16),
+            ReserveFor::Recovery => self.blocks_max,
+        }
+    }
+
+    /// The log now begins at the segment boundary `begin`: limits move on.
+    pub(crate) fn begin_at(&self, begin: u64) {
+        for purpose in PURPOSES {
+            self.limits[purpose as usize].fetch_max(begin + self.span(purpose), SeqCst);
+        }
+    }
+
+    /// Segments are ready up to `end`.
+    pub(crate) fn ready_to(&self, end: u64) {
+        self.ready.fetch_max(end, SeqCst);
+    }
+
+    pub(crate) fn ready(&self) -> u64 {
+        self.ready.load(SeqCst)
+    }
+
+    pub(crate) fn claimed(&self) -> u64 {
+        self.claimed.load(SeqCst)
+    }
+
+    pub(crate) fn limit(&self, purpose: ReserveFor) -> u64 {
+        self.limits[purpose as usize].load(SeqCst)
+    }
+
+    /// Claims `blocks` blocks, or says what is in the way; then nothing has changed.
+    pub(crate) fn claim(&self, blocks: u64, purpose: ReserveFor) -> Claim {
+        let mut claimed = self.claimed.load(SeqCst);
+        loop {
+            let end = claimed + blocks;
+            if end > self.limit(purpose) {
+                return Claim::NeedRoom;
+            }
+            if end > self.ready() {
+                return Claim::NotReady(end);
+            }
+            match self.claimed.compare_exchange(claimed, end, SeqCst, SeqCst) {
+                Ok(_) => return Claim::Granted,
+                Err(now) => claimed = now,
+            }
+        }
+    }
+
+    /// The reservation of a claim that was granted.
+    pub(crate) fn reservation(&self, blocks: u64) -> Reservation<'_> {
+        Reservation { room: self, blocks }
+    }
+
+    /// How full the log is for users: 0 when empty, 1 when they are refused, above when internal records use their share.
+    pub(crate) fn fullness(&self) -> f64 {
+        let span = self.span(ReserveFor::User);
+        let begin = self.limit(ReserveFor::User) - span;
+        #[expect(clippy::cast_precision_loss, reason = "a hint")]
+        let fullness = self.claimed().saturating_sub(begin) as f64 / span as f64;
+        fullness
+    }
+}
+
+impl Reservation<'_> {
+    /// Whether a record of `bytes` in the stream certainly fits what is left.
+    pub(crate) fn holds(&self, bytes: u64) -> bool {
+        blocks_for(bytes) <= self.blocks
+    }
+
+    /// A record was appended and the next run grew by `blocks` for it: they stay claimed until the run is written.
+    pub(crate) fn consume(&mut self, blocks: u64) {
+        self.blocks -= blocks;
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.blocks > 0 {
+            self.room.claimed.fetch_sub(self.blocks, SeqCst);
+        }
+    }
+}

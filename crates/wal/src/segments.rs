@@ -1,0 +1,173 @@
+//! Which part of the log is where in the file: pure bookkeeping, no I/O.
+//!
+//! ```text
+//! file:      [superblock 0][superblock 1][segment 0][segment 1][segment 2] ...      physical segments
+//! the log:        ... trimmed | sequence 7 | sequence 8 | sequence 9 (head) | ...   position / blocks = sequence
+//! ```
+//!
+//! Invariants: (1) `mapped[i]` is the physical segment of sequence `first + i`; a physical segment is in `mapped` or `free`,
+//! never in both. (2) The segments that retained runs lie in are mapped. (3) `run_starts` holds, for every retained segment in
+//! which a run begins, the first such run: the places where a trimmed log can start. (4) A segment enters `free` only
+//! after the superblock that no longer needs it is durable.
+
+use std::collections::VecDeque;
+
+use spinney_base::Lsn;
+use spinney_base::limits::PAGE_BYTES;
+
+use crate::superblock::SUPERBLOCKS;
+
+/// A place where the log can start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunStart {
+    pub(crate) position: u64,
+    pub(crate) first: Lsn,
+}
+
+/// The segments of one log.
+#[derive(Debug)]
+pub(crate) struct SegmentTable {
+    /// Blocks of one segment.
+    blocks: u64,
+    first: u64,
+    mapped: VecDeque<u32>,
+    free: Vec<u32>,
+    /// Segments that the file has room for.
+    physical: u32,
+    /// Where the next run goes.
+    head: RunStart,
+    run_starts: VecDeque<RunStart>,
+}
+
+/// A piece of the file that holds consecutive positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Byte offset in the file.
+    pub(crate) offset: u64,
+    /// Blocks from there to the end of the segment.
+    pub(crate) blocks: u64,
+}
+
+/// Byte offset of a physical segment.
+pub(crate) fn segment_offset(physical: u32, blocks: u64) -> u64 {
+    (SUPERBLOCKS + u64::from(physical) * blocks) * PAGE_BYTES as u64
+}
+
+impl SegmentTable {
+    /// A table of `mapped` segments from sequence `first` on, with no run known yet.
+    pub(crate) fn new(
+        blocks: u64,
+        first: u64,
+        mapped: VecDeque<u32>,
+        free: Vec<u32>,
+        physical: u32,
+        head: RunStart,
+    ) -> Self {
+        SegmentTable { blocks, first, mapped, free, physical, head, run_starts: VecDeque::new() }
+    }
+
+    /// Where position `position` is, if its segment is mapped.
+    pub(crate) fn locate(&self, position: u64) -> Option<Extent> {
+        let index = (position / self.blocks).checked_sub(self.first)?;
+        let physical = *self.mapped.get(usize::try_from(index).ok()?)?;
+        let within = position % self.blocks;
+        let offset = segment_offset(physical, self.blocks) + within * PAGE_BYTES as u64;
+        Some(Extent { offset, blocks: self.blocks - within })
+    }
+
+    /// First position of the oldest segment.
+    pub(crate) fn begin(&self) -> u64 {
+        self.first * self.blocks
+    }
+
+    /// First position behind the mapped segments.
+    pub(crate) fn ready(&self) -> u64 {
+        (self.first + self.mapped.len() as u64) * self.blocks
+    }
+
+    pub(crate) fn head(&self) -> RunStart {
+        self.head
+    }
+
+    /// Segments in the file.
+    pub(crate) fn physical(&self) -> u32 {
+        self.physical
+    }
+
+    /// Maps a free segment behind the others; `false` when there is none.
+    pub(crate) fn map_free(&mut self) -> bool {
+        let Some(physical) = self.free.pop() else { return false };
+        self.mapped.push_back(physical);
+        true
+    }
+
+    /// The file got room for one more segment.
+    pub(crate) fn add_physical(&mut self) {
+        self.free.push(self.physical);
+        self.physical += 1;
+    }
+
+    /// A run of `blocks` blocks with records up to `last` was written at the head.
+    pub(crate) fn advance(&mut self, blocks: u64, last: Lsn) {
+        let sequence = self.head.position / self.blocks;
+        let known =
+            self.run_starts.back().is_some_and(|run| run.position / self.blocks == sequence);
+        if !known {
+            self.run_starts.push_back(self.head);
+        }
+        self.head = RunStart { position: self.head.position + blocks, first: last.next() };
+    }
+
+    /// Where a log that needs nothing up to `lsn` can start. `lsn` is durable.
+    pub(crate) fn start_without(&self, lsn: Lsn) -> Option<RunStart> {
+        if self.head.first <= lsn.next() {
+            return Some(self.head);
+        }
+        self.run_starts.iter().rev().find(|run| run.first <= lsn.next()).copied()
+    }
+
+    /// The place at or before the run that holds `lsn`.
+    pub(crate) fn run_start_before(&self, lsn: Lsn) -> Option<RunStart> {
+        self.run_starts
+            .iter()
+            .rev()
+            .find(|run| run.first <= lsn)
+            .or(self.run_starts.front())
+            .copied()
+    }
+
+    /// Frees the segments below `start`.
+    pub(crate) fn trim_to(&mut self, start: RunStart) {
+        let sequence = start.position / self.blocks;
+        while self.first < sequence {
+            let Some(physical) = self.mapped.pop_front() else { break };
+            self.free.push(physical);
+            self.first += 1;
+        }
+        self.first = self.first.max(sequence);
+        while self.run_starts.front().is_some_and(|run| run.position < start.position) {
+            self.run_starts.pop_front();
+        }
+        let begins_here = self.run_starts.front().is_some_and(|run| run.position == start.position);
+        if start.position < self.head.position && !begins_here {
+            self.run_starts.push_front(start);
+        }
+    }
+
+    /// An empty log goes on at `start`, a segment boundary.
+    pub(crate) fn restart(&mut self, start: RunStart) {
+        self.head = start;
+        self.first = start.position / self.blocks;
+        self.mapped.clear();
+        self.run_starts.clear();
+    }
+
+    /// Every segment that holds no retained run is free.
+    pub(crate) fn free_rest(&mut self) {
+        let retained = (self.head.position - self.begin()).div_ceil(self.blocks);
+        self.mapped.truncate(usize::try_from(retained).expect("segments of a file are countable"));
+        // Popped from the back, so that the lowest are used first.
+        self.free =
+            (0..self.physical).rev().filter(|physical| !self.mapped.contains(physical)).collect();
+    }
+}

@@ -1,0 +1,248 @@
+//! The two superblock slots at the front of the log file: where the log starts, which life it is in, and where older lives
+//! were cut off. This file is the format's one home.
+//!
+//! ```text
+//! offset size field
+//!      0    8 checksum    xxh3-64 of bytes 8..4096, seeded with the slot's number
+//!      8    4 magic       "SPWS"
+//!     12    4 version     of the whole file's format, 1
+//!     16    8 tag         identity of the database
+//!     24    8 generation  counts writes of superblocks, from 1; slot = generation modulo 2
+//!     32    8 start       position of the first block that may still be needed; a run begins there
+//!     40    8 start_lsn   first LSN of that run
+//!     48    4 epoch       the current life
+//!     52    4 segment     blocks of one segment
+//!     56    4 cuts        number of cuts
+//!     60    4 reserved    zero
+//!     64   16 each cut    epoch (4), zero (4), last LSN that was kept of it (8); ascending
+//! ```
+//!
+//! Invariants: (1) the valid slot with the higher generation rules; a write goes to the other slot, so a torn write leaves the
+//! older one. (2) A superblock with a new epoch is durable before a block of that epoch is written, and with a new start
+//! before a segment below it is reused. (3) A block of an older epoch counts only with a cut for it and at or below
+//! that cut (rule P8). Both slots bad is `Corruption`.
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
+use spinney_io::{AlignedBuf, File, Purpose};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::block::{Block, BlockHeader};
+use crate::bytes::{put_u32, put_u64, u32_at, u64_at};
+
+/// Blocks before the first segment: the two slots.
+pub(crate) const SUPERBLOCKS: u64 = 2;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"SPWS");
+const VERSION: u32 = 1;
+
+const CHECKSUM_AT: usize = 0;
+const MAGIC_AT: usize = 8;
+const VERSION_AT: usize = 12;
+const TAG_AT: usize = 16;
+const GENERATION_AT: usize = 24;
+const START_AT: usize = 32;
+const START_LSN_AT: usize = 40;
+const EPOCH_AT: usize = 48;
+const SEGMENT_AT: usize = 52;
+const CUTS_AT: usize = 56;
+const RESERVED_AT: usize = 60;
+const CUT_LIST_AT: usize = 64;
+const CUT_BYTES: usize = 16;
+
+/// Most lives that one retained log can hold; each is an open that appended and was never followed by a trim.
+pub const CUTS_MAX: usize = (PAGE_BYTES - CUT_LIST_AT) / CUT_BYTES;
+
+/// Where an older life was cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The life.
+    pub epoch: Epoch,
+    /// The last LSN that was kept of it; durable since the cut is.
+    pub last: Lsn,
+}
+
+/// The contents of a superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity of the database.
+    pub tag: u64,
+    /// Counts writes.
+    pub generation: u64,
+    /// Position where the log starts.
+    pub start: u64,
+    /// First LSN there.
+    pub start_lsn: Lsn,
+    /// The current life.
+    pub epoch: Epoch,
+    /// Blocks of one segment.
+    pub segment_blocks: u32,
+    /// Older lives that the retained log may hold, ascending.
+    pub cuts: Vec<Cut>,
+}
+
+/// Why a slot is not a superblock of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotFault {
+    /// Torn, rotten or never written.
+    Damaged,
+    /// Written by a version of this number.
+    Version(u32),
+}
+
+impl Superblock {
+    /// The slot that this generation lives in.
+    fn slot(&self) -> u64 {
+        self.generation % SUPERBLOCKS
+    }
+
+    /// The bytes of the superblock for `slot`.
+    ///
+    /// # Panics
+    /// When there are more than [`CUTS_MAX`] cuts; recovery refuses those.
+    pub fn encode(&self, slot: u64, block: &mut Block) {
+        assert!(self.cuts.len() <= CUTS_MAX, "recovery bounds the cuts");
+        block.fill(0);
+        put_u32(block, MAGIC_AT, MAGIC);
+        put_u32(block, VERSION_AT, VERSION);
+        put_u64(block, TAG_AT, self.tag);
+        put_u64(block, GENERATION_AT, self.generation);
+        put_u64(block, START_AT, self.start);
+        put_u64(block, START_LSN_AT, self.start_lsn.0);
+        put_u32(block, EPOCH_AT, self.epoch.0);
+        put_u32(block, SEGMENT_AT, self.segment_blocks);
+        put_u32(block, CUTS_AT, u32::try_from(self.cuts.len()).expect("at most CUTS_MAX"));
+        for (index, cut) in self.cuts.iter().enumerate() {
+            let at = CUT_LIST_AT + index * CUT_BYTES;
+            put_u32(block, at, cut.epoch.0);
+            put_u64(block, at + 8, cut.last.0);
+        }
+        let checksum = xxh3_64_with_seed(&block[MAGIC_AT..], slot);
+        put_u64(block, CHECKSUM_AT, checksum);
+        debug_assert_eq!(
+            Superblock::decode(slot, block).as_ref(),
+            Ok(self),
+            "what is written reads back"
+        );
+    }
+
+    /// Reads and checks a slot. Never panics, whatever the bytes.
+    ///
+    /// # Errors
+    /// Why the bytes are not a superblock.
+    pub fn decode(slot: u64, block: &Block) -> Result<Superblock, SlotFault> {
+        let checksum = xxh3_64_with_seed(&block[MAGIC_AT..], slot);
+        if checksum != u64_at(block, CHECKSUM_AT) || u32_at(block, MAGIC_AT) != MAGIC {
+            return Err(SlotFault::Damaged);
+        }
+        let version = u32_at(block, VERSION_AT);
+        if version != VERSION {
+            return Err(SlotFault::Version(version));
+        }
+        let count = u32_at(block, CUTS_AT) as usize;
+        if count > CUTS_MAX || u32_at(block, RESERVED_AT) != 0 {
+            return Err(SlotFault::Damaged);
+        }
+        let cuts: Vec<Cut> = (0..count)
+            .map(|index| {
+                let at = CUT_LIST_AT + index * CUT_BYTES;
+                Cut { epoch: Epoch(u32_at(block, at)), last: Lsn(u64_at(block, at + 8)) }
+            })
+            .collect();
+        let superblock = Superblock {
+            tag: u64_at(block, TAG_AT),
+            generation: u64_at(block, GENERATION_AT),
+            start: u64_at(block, START_AT),
+            start_lsn: Lsn(u64_at(block, START_LSN_AT)),
+            epoch: Epoch(u32_at(block, EPOCH_AT)),
+            segment_blocks: u32_at(block, SEGMENT_AT),
+            cuts,
+        };
+        if superblock.is_consistent() && superblock.slot() == slot {
+            Ok(superblock)
+        } else {
+            Err(SlotFault::Damaged)
+        }
+    }
+
+    /// Whether a block counts, by its epoch (rule P8). Whether its place and LSNs fit is for the walk to say.
+    #[must_use]
+    pub fn admits(&self, header: &BlockHeader) -> bool {
+        header.epoch == self.epoch
+            || self.cut_of(header.epoch).is_some_and(|last| header.last <= last)
+    }
+
+    /// Where a life was cut off, if it may be in the retained log.
+    #[must_use]
+    pub fn cut_of(&self, epoch: Epoch) -> Option<Lsn> {
+        self.cuts.iter().find(|cut| cut.epoch == epoch).map(|cut| cut.last)
+    }
+
+    /// Everything up to here was promised by the superblock itself.
+    #[must_use]
+    pub fn promised(&self) -> Lsn {
+        let start = Lsn(self.start_lsn.0 - 1);
+        self.cuts.iter().map(|cut| cut.last).fold(start, Lsn::max)
+    }
+
+    fn is_consistent(&self) -> bool {
+        self.epoch.0 > 0
+            && self.start_lsn.0 > 0
+            && self.segment_blocks > 0
+            && self.generation > 0
+            // Positions and LSNs count up from here for a whole life; a log that is near the end of 64 bits is damage.
+            && self.start < u64::MAX / 4
+            && self.start_lsn.0 < u64::MAX / 4
+            && self.cuts.is_sorted_by(|a, b| a.epoch < b.epoch && a.last <= b.last)
+            && self.cuts.iter().all(|cut| cut.epoch < self.epoch && cut.last.0 < u64::MAX / 4)
+    }
+
+    /// Writes the superblock to its slot; durable after a sync of the file.
+    pub(crate) fn write(&self, file: &dyn File, purpose: Purpose) -> Result<()> {
+        let mut buf = AlignedBuf::new(1);
+        self.encode(self.slot(), buf.page_mut(0));
+        file.write_at(buf.bytes(), self.slot() * PAGE_BYTES as u64, purpose)
+    }
+
+    /// Reads the ruling superblock.
+    pub(crate) fn load(file: &dyn File) -> Result<Superblock> {
+        let mut best: Option<Superblock> = None;
+        let mut version = None;
+        for slot in 0..SUPERBLOCKS {
+            let mut buf = AlignedBuf::new(1);
+            match file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::Recovery) {
+                Ok(()) => {}
+                // The file ends inside its own superblocks.
+                Err(error) if error.is_corruption() => continue,
+                Err(error) => return Err(error),
+            }
+            match Superblock::decode(slot, buf.page(0)) {
+                Ok(found) => {
+                    if best.as_ref().is_none_or(|best| found.generation > best.generation) {
+                        best = Some(found);
+                    }
+                }
+                Err(SlotFault::Version(found)) => version = Some(found),
+                Err(SlotFault::Damaged) => {}
+            }
+        }
+        if let Some(version) = version {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} has format version {version}, this program reads {VERSION}",
+                    file.path().display()
+                ),
+            ));
+        }
+        best.ok_or_else(|| {
+            let name = file.path().display();
+            Error::corruption(
+                name,
+                0,
+                "a superblock in one of the first two blocks",
+                "two damaged ones",
+            )
+        })
+    }
+}
