@@ -1,0 +1,326 @@
+//! The crash test: a simulated disk loses power in the middle of anything, and what is left must keep every promise.
+//!
+//! ```text
+//!   life 1: ops ... capture ... capture ... power cut        captures and the cut: images, each opened and checked
+//!   life 2: open (capture ... cut ... open again) ops ...    crashes in recovery, and in the recovery after it
+//! ```
+//!
+//! A run lives several lives on images of its own crashes. In each, the disk keeps images in the middle of operations ([`SimDisk::capture_when`]):
+//! many crashes for the price of one run. Every life ends with a real cut, so that the database also unwinds from failing I/O.
+//! Which state a crash struck is told by the probes ([`spinney_base::probe`]) of the thread that met it; states that were
+//! struck less often are chosen more eagerly, so that rare ones are covered.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spinney_base::shim::Mutex;
+use spinney_base::{Error, Runtime};
+use spinney_io::sim::{Capture, CrashMode, SimDisk};
+
+use crate::database::{Config, Database, Product, Promise};
+use crate::ledger::Ledger;
+use crate::model::Model;
+use crate::ops::{Generator, Mix, Op};
+use crate::play::{self, effect, play};
+use crate::tier::Random;
+
+/// What a crash test runs.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What operations are drawn from.
+    pub mix: Mix,
+    /// How the database is opened.
+    pub config: Config,
+    /// Operations of a life before its power is cut, at most.
+    pub operations: usize,
+    /// Lives of a run.
+    pub lives: usize,
+    /// Images to take per life, about.
+    pub captures: usize,
+    /// The disk that runs start from, and what the database on it holds; made when missing.
+    pub start: Option<(SimDisk, Model)>,
+}
+
+/// How many crashes struck in each state. Thread-safe.
+#[derive(Debug, Default)]
+pub struct Tally {
+    counts: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+/// The state of a crash that struck while the database opened after another.
+pub const RECOVERY: &str = "recovery";
+/// The state of a crash that struck while the database opened after a crash in [`RECOVERY`].
+pub const SECOND_RECOVERY: &str = "second recovery";
+/// Every crash.
+pub const ALL: &str = "all";
+
+impl Tally {
+    fn add(&self, states: &[&'static str]) {
+        let mut counts = self.counts.lock();
+        *counts.entry(ALL).or_default() += 1;
+        let mut states = states.to_vec();
+        states.sort_unstable();
+        states.dedup();
+        for state in states {
+            *counts.entry(state).or_default() += 1;
+        }
+    }
+
+    /// How many crashes struck in `state`.
+    #[must_use]
+    pub fn count(&self, state: &str) -> u64 {
+        self.counts.lock().get(state).copied().unwrap_or(0)
+    }
+
+    /// All states and their counts.
+    #[must_use]
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.counts.lock().clone()
+    }
+
+    /// How many times rarer than the average of all crashes the rarest of `states` is struck, from 1.
+    fn rarity(&self, states: &[&'static str]) -> u64 {
+        let counts = self.counts.lock();
+        let all = counts.get(ALL).copied().unwrap_or(0) + 1;
+        let rarest = states.iter().map(|state| counts.get(state).copied().unwrap_or(0)).min();
+        rarest.map_or(1, |rarest| (all / (rarest + 1)).clamp(1, 40))
+    }
+}
+
+/// One run.
+struct Run<'a> {
+    product: &'a dyn Product,
+    plan: &'a Plan,
+    tally: &'a Arc<Tally>,
+    random: Random,
+    mode: CrashMode,
+}
+
+/// Runs one seed.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
+    let mut random = Random::new(seed, 3);
+    let assume_4k = random.one_in(3);
+    let mut plan = plan.clone();
+    plan.config.assume_4k = assume_4k;
+    let mode = if assume_4k { CrashMode::Torn4K } else { CrashMode::Torn512 };
+    let (mut disk, model) = match &plan.start {
+        Some((disk, model)) => (disk.kill(), model.clone()),
+        None => prepare(product, &plan.config, seed, None),
+    };
+    let mut run = Run { product, plan: &plan, tally, random, mode };
+    let mut ledger = Ledger::new(model);
+    let mut generator = Generator::new(seed, plan.mix.clone());
+    for _ in 0..plan.lives {
+        let states = run.live(&disk, &mut ledger, &mut generator);
+        disk = run.come_back(&disk, &mut ledger, states);
+    }
+}
+
+/// Makes a disk with a database that holds the keyspace `main` and, for a `fill`, as many records as its keys.
+///
+/// # Panics
+/// When the database refuses anything.
+#[must_use]
+pub fn prepare(
+    product: &dyn Product,
+    config: &Config,
+    seed: u64,
+    fill: Option<&Mix>,
+) -> (SimDisk, Model) {
+    let disk = SimDisk::new(seed);
+    let runtime = Runtime::stepped(seed);
+    let database = product
+        .open(Arc::new(disk.clone()), runtime.clone(), config)
+        .expect("a new database opens");
+    let mut model = Model::default();
+    let mut carry_out = |op: &Op| {
+        play(&*database, &runtime, op, &model).expect("nothing is wrong with the disk");
+        runtime.step();
+        effect(op, &model).apply(&mut model);
+    };
+    carry_out(&Op::CreateKeyspace { name: "main".into(), logged: true });
+    if let Some(mix) = fill {
+        let mut generator = Generator::new(seed, mix.clone());
+        for n in 0..mix.keys {
+            let key = Generator::key(mix.shape, n);
+            let value = Some(generator.value());
+            let write = crate::database::Write { keyspace: "main".into(), key, value };
+            carry_out(&Op::Write { writes: vec![write], promise: Promise::Buffered });
+        }
+    }
+    carry_out(&Op::Checkpoint);
+    database.close().expect("nothing is wrong with the disk");
+    (disk.crash(CrashMode::LoseAll), model)
+}
+
+impl Run<'_> {
+    fn open(&self, disk: &SimDisk, runtime: &Runtime) -> Result<Box<dyn Database>, Error> {
+        self.product.open(Arc::new(disk.clone()), runtime.clone(), &self.plan.config)
+    }
+
+    fn runtime(&mut self) -> Runtime {
+        Runtime::stepped(self.random.next_u64())
+    }
+
+    /// Keeps an image now and then, sooner in states that are rare.
+    fn capture(&mut self, disk: &SimDisk, one_in: usize) {
+        let (tally, mode) = (self.tally.clone(), self.mode);
+        let random = Mutex::new(Random::new(self.random.next_u64(), 4));
+        disk.capture_when(Arc::new(move |_, states| {
+            let eager = usize::try_from(tally.rarity(states)).unwrap_or(1);
+            random.lock().one_in((one_in / eager).max(1)).then_some(mode)
+        }));
+    }
+
+    /// Lives on `disk` until its power is cut. Answers the states that the cut struck.
+    fn live(
+        &mut self,
+        disk: &SimDisk,
+        ledger: &mut Ledger,
+        generator: &mut Generator,
+    ) -> Vec<&'static str> {
+        let runtime = self.runtime();
+        let database = self.open(disk, &runtime).expect("an image that was opened opens again");
+        // About four steps an operation; the exact rate does not matter.
+        self.capture(disk, (self.plan.operations * 4 / self.plan.captures.max(1)).max(1));
+        let last = self.random.within(1..self.plan.operations + 1);
+        for number in 0..self.plan.operations {
+            if number == last {
+                disk.cut_power_at(disk.steps() + 1 + self.random.below(30) as u64);
+            }
+            let op = generator.next(ledger.now());
+            let effect = effect(&op, ledger.now());
+            ledger.begin(&effect);
+            let result = play(&*database, &runtime, &op, ledger.now());
+            for capture in disk.take_captures() {
+                let states = [&capture.states[..], &[op_state(&op)]].concat();
+                self.check_image(&capture.image, ledger, &states, 0);
+            }
+            match result {
+                Ok(()) => acknowledge(&op, &effect, ledger),
+                Err(error) if disk.power_is_off() => {
+                    drop(error);
+                    let mut states = disk.states_at_power_cut();
+                    states.push(op_state(&op));
+                    return states;
+                }
+                Err(error) => panic!("{op:?} failed on a good disk: {error:?}"),
+            }
+        }
+        let mut states = vec![op_state(&Op::Flush)];
+        if disk.power_is_off() {
+            // A background job met the cut, and no operation after it noticed.
+            states = disk.states_at_power_cut();
+        }
+        drop(database);
+        states
+    }
+
+    /// Opens what the cut left, perhaps through more cuts, and settles the books on what is there.
+    fn come_back(
+        &mut self,
+        disk: &SimDisk,
+        ledger: &mut Ledger,
+        states: Vec<&'static str>,
+    ) -> SimDisk {
+        self.tally.add(&states);
+        let mut image = disk.crash(self.mode);
+        let mut depth = 0;
+        loop {
+            if depth < 2 && self.random.one_in(2) {
+                image.cut_power_at(1 + self.random.below(25) as u64);
+            }
+            let runtime = self.runtime();
+            match self.open(&image, &runtime) {
+                Ok(database) if !image.power_is_off() => {
+                    image.cut_power_at(u64::MAX);
+                    let model = settled(ledger, &*database);
+                    // What recovery showed it must have made durable: nothing later may take it back.
+                    let again = image.crash(CrashMode::LoseAll);
+                    drop(database);
+                    *ledger = Ledger::new(model);
+                    self.check_image(&again, ledger, &["after recovery"], 1);
+                    return image.crash(CrashMode::KeepAll);
+                }
+                Ok(_) => {}
+                Err(error) if image.power_is_off() => drop(error),
+                Err(error) => panic!("recovery failed on a good disk: {error:?}"),
+            }
+            self.tally.add(&recovery_states(image.states_at_power_cut(), depth));
+            depth += 1;
+            image = image.crash(self.mode);
+        }
+    }
+
+    /// Opens an image and compares it with the promises; crashes of its recovery are checked as well.
+    fn check_image(
+        &mut self,
+        image: &SimDisk,
+        ledger: &Ledger,
+        states: &[&'static str],
+        depth: usize,
+    ) {
+        self.tally.add(states);
+        if depth < 2 {
+            let eager = self.tally.rarity(&[if depth == 0 { RECOVERY } else { SECOND_RECOVERY }]);
+            self.capture(image, usize::try_from(200 / eager).unwrap_or(1).max(8));
+        }
+        let runtime = self.runtime();
+        match self.open(image, &runtime) {
+            Ok(database) => drop(settled(ledger, &*database)),
+            Err(error) => panic!("recovery of {states:?} failed on a good disk: {error:?}"),
+        }
+        let captures = image.take_captures();
+        for Capture { image, states, .. } in captures.into_iter().take(2) {
+            self.check_image(&image, ledger, &recovery_states(states, depth), depth + 1);
+        }
+    }
+}
+
+/// Checks an opened image and answers what it holds.
+fn settled(ledger: &Ledger, database: &dyn Database) -> Model {
+    let model = ledger.check(database).expect("nothing is wrong with the disk");
+    database.verify().expect("nothing is wrong with the disk");
+    model
+}
+
+fn recovery_states(mut states: Vec<&'static str>, depth: usize) -> Vec<&'static str> {
+    states.push(if depth == 0 { RECOVERY } else { SECOND_RECOVERY });
+    states
+}
+
+/// The state that an operation is by itself.
+fn op_state(op: &Op) -> &'static str {
+    match op {
+        Op::CreateKeyspace { .. } => "keyspace create",
+        Op::DropKeyspace { .. } => "keyspace drop",
+        Op::Checkpoint => "explicit checkpoint",
+        Op::Step { .. } => "background",
+        Op::SetMemory { .. } => "set memory",
+        Op::Flush => "flush",
+        _ => "operation",
+    }
+}
+
+fn acknowledge(op: &Op, effect: &play::Effect, ledger: &mut Ledger) {
+    let promise = match op {
+        Op::Write { promise, .. } => *promise,
+        _ => Promise::Sync,
+    };
+    ledger.acknowledge(effect, promise);
+    match op {
+        Op::Flush => ledger.flushed(),
+        Op::Checkpoint => ledger.checkpointed(),
+        _ => {}
+    }
+}
+
+/// A configuration for simulated disks.
+#[must_use]
+pub fn config(memory_bytes: u64, log_bytes_max: u64) -> Config {
+    Config { path: PathBuf::from("/db"), memory_bytes, log_bytes_max, assume_4k: false }
+}

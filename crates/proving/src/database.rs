@@ -1,0 +1,126 @@
+//! The door: what the proving ground asks of a database, so that one suite runs on every engine, on the toy, and on two at once.
+//!
+//! The methods mirror the public face; keyspaces go by name. Errors are the product's own.
+
+use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use spinney_base::{Result, Runtime};
+use spinney_io::Disk;
+
+/// Bytes of a key or a value.
+pub type Bytes = Vec<u8>;
+
+/// An end of a range of keys.
+pub type KeyBound = Bound<Bytes>;
+
+/// When a write is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// On stable storage.
+    Sync,
+    /// With the kernel: outlives the process, not the power.
+    Buffered,
+}
+
+/// One write of a batch; `value` is `None` to remove.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// The keyspace's name.
+    pub keyspace: String,
+    /// The key.
+    pub key: Bytes,
+    /// The value, or `None` to remove.
+    pub value: Option<Bytes>,
+}
+
+/// Items of a range in order, from both ends.
+pub type Items<'a> = Box<dyn DoubleEndedIterator<Item = Result<(Bytes, Bytes)>> + 'a>;
+
+/// Keys of a range in order, from both ends.
+pub type Keys<'a> = Box<dyn DoubleEndedIterator<Item = Result<Bytes>> + 'a>;
+
+/// A function that makes a new value out of the current one, as an update takes it.
+pub type Change<'a> = dyn FnMut(Option<&[u8]>) -> Option<Bytes> + 'a;
+
+/// How a compare-and-swap fared: done, or what the value is instead.
+pub type Swapped = std::result::Result<(), Option<Bytes>>;
+
+/// An open database.
+pub trait Database: Send + Sync {
+    /// Makes a keyspace, or opens the one of that name.
+    ///
+    /// # Errors
+    /// The product's own, as for all methods.
+    fn create_keyspace(&self, name: &str, logged: bool) -> Result<()>;
+    /// Drops a keyspace with all it holds.
+    fn drop_keyspace(&self, name: &str) -> Result<()>;
+    /// Names of all keyspaces, and whether they are logged, sorted.
+    fn keyspaces(&self) -> Vec<(String, bool)>;
+    /// The value of a key.
+    fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>>;
+    /// Whether a key is there.
+    fn contains_key(&self, keyspace: &str, key: &[u8]) -> Result<bool>;
+    /// The values of many keys.
+    fn multi_get(&self, keyspace: &str, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>>;
+    /// Writes: one alone as an insert or a removal, several as a batch.
+    fn write(&self, writes: &[Write], promise: Promise) -> Result<()>;
+    /// Replaces a value if it is the expected one.
+    fn compare_and_swap(
+        &self,
+        keyspace: &str,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swapped>;
+    /// Replaces a value by a function of it, and answers the new one.
+    fn update(&self, keyspace: &str, key: &[u8], change: &mut Change<'_>) -> Result<Option<Bytes>>;
+    /// Records in key order.
+    fn range(&self, keyspace: &str, from: KeyBound, to: KeyBound) -> Items<'_>;
+    /// Records whose keys begin with `prefix`.
+    fn prefix(&self, keyspace: &str, prefix: &[u8]) -> Items<'_>;
+    /// Keys in order.
+    fn keys(&self, keyspace: &str, from: KeyBound, to: KeyBound) -> Keys<'_>;
+    /// The record of the least key.
+    fn first(&self, keyspace: &str) -> Result<Option<(Bytes, Bytes)>>;
+    /// The record of the greatest key.
+    fn last(&self, keyspace: &str) -> Result<Option<(Bytes, Bytes)>>;
+    /// Everything acknowledged is durable afterwards.
+    fn flush(&self) -> Result<()>;
+    /// Everything is in the keyspaces' own files afterwards.
+    fn checkpoint(&self) -> Result<()>;
+    /// Looks for damage.
+    fn verify(&self) -> Result<()>;
+    /// Changes the memory budget.
+    fn set_memory(&self, bytes: u64) -> Result<()>;
+    /// Ends cleanly.
+    fn close(self: Box<Self>) -> Result<()>;
+}
+
+/// How a database is opened.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its directory.
+    pub path: PathBuf,
+    /// The memory budget in bytes.
+    pub memory_bytes: u64,
+    /// The log's maximum size in bytes.
+    pub log_bytes_max: u64,
+    /// Whether to trust the device with writes of 4 KiB.
+    pub assume_4k: bool,
+}
+
+/// Something that opens databases.
+pub trait Product: Sync {
+    /// Opens the database of `config.path` on `disk`, or makes it.
+    ///
+    /// # Errors
+    /// The product's own.
+    fn open(
+        &self,
+        disk: Arc<dyn Disk>,
+        runtime: Runtime,
+        config: &Config,
+    ) -> Result<Box<dyn Database>>;
+}

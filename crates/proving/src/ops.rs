@@ -1,0 +1,294 @@
+//! Random operations, drawn so that rare paths are common: few keys that collide, keys that share long prefixes, values near the
+//! edges of a page, batches over keyspaces, keyspaces that come and go.
+
+use std::ops::{Bound, Range};
+
+use crate::database::{Bytes, KeyBound, Promise, Write};
+use crate::model::Model;
+use crate::tier::Random;
+
+/// One operation on a database.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the fields are the arguments of the method of that name")]
+pub enum Op {
+    /// Point reads.
+    Get { keyspace: String, key: Bytes },
+    /// Whether a key is there.
+    Contains { keyspace: String, key: Bytes },
+    /// Several point reads at once.
+    MultiGet { keyspace: String, keys: Vec<Bytes> },
+    /// An insert, a removal or a batch.
+    Write { writes: Vec<Write>, promise: Promise },
+    /// A conditional write.
+    CompareAndSwap { keyspace: String, key: Bytes, expected: Option<Bytes>, new: Option<Bytes> },
+    /// A read, a function and a write: appends `suffix`, or removes when there is none.
+    Update { keyspace: String, key: Bytes, suffix: Option<Bytes> },
+    /// A range read: each pull is from the front (`true`) or the back.
+    Range { keyspace: String, from: KeyBound, to: KeyBound, pulls: Vec<bool> },
+    /// The keys of a range, forwards.
+    Keys { keyspace: String, from: KeyBound, to: KeyBound, pulls: Vec<bool> },
+    /// A prefix read, forwards.
+    Prefix { keyspace: String, prefix: Bytes, count: usize },
+    /// Both ends of a keyspace.
+    Ends { keyspace: String },
+    /// Make what is acknowledged durable.
+    Flush,
+    /// Bring everything home.
+    Checkpoint,
+    /// Look for damage.
+    Verify,
+    /// Change the memory budget.
+    SetMemory { bytes: u64 },
+    /// Make a keyspace.
+    CreateKeyspace { name: String, logged: bool },
+    /// Drop a keyspace.
+    DropKeyspace { name: String },
+    /// Let background work run for some pieces.
+    Step { pieces: usize },
+    /// End and open again, cleanly or by letting go.
+    Reopen { clean: bool },
+}
+
+/// How keys look.
+#[derive(Clone, Copy, Debug)]
+pub enum KeyShape {
+    /// Eight bytes, big-endian.
+    Numbers,
+    /// Text with long shared prefixes.
+    Paths,
+    /// Any bytes of any length, the empty key among them.
+    Wild,
+}
+
+/// What to draw from.
+#[derive(Clone, Debug)]
+pub struct Mix {
+    /// How keys look.
+    pub shape: KeyShape,
+    /// How many different keys there are.
+    pub keys: usize,
+    /// How long most values are.
+    pub value_bytes: Range<usize>,
+    /// One write in this many has a value up to `large_bytes`.
+    pub large_one_in: usize,
+    /// The longest value.
+    pub large_bytes: usize,
+    /// The memory budgets that [`Op::SetMemory`] sets; none, and it is never drawn.
+    pub memory_bytes: Range<usize>,
+    /// Whether [`Op::Reopen`] is drawn.
+    pub reopen: bool,
+    /// Whether writes are sometimes only `Buffered`.
+    pub buffered: bool,
+    /// Whether keyspaces without a log are made.
+    pub unlogged: bool,
+}
+
+impl Mix {
+    /// A small one drawn from a seed, for the model test.
+    #[must_use]
+    pub fn small(random: &mut Random) -> Mix {
+        Mix {
+            shape: *random.pick(&[KeyShape::Numbers, KeyShape::Paths, KeyShape::Wild]),
+            keys: *random.pick(&[20, 300, 4000]),
+            value_bytes: random.pick(&[0..12, 10..200, 300..900]).clone(),
+            large_one_in: 20,
+            large_bytes: 1500,
+            memory_bytes: 1 << 20..4 << 20,
+            reopen: true,
+            buffered: true,
+            unlogged: true,
+        }
+    }
+}
+
+/// Draws operations.
+#[derive(Debug)]
+pub struct Generator {
+    random: Random,
+    mix: Mix,
+    stamp: u64,
+    keyspaces_made: u64,
+}
+
+impl Generator {
+    /// A generator for one seed.
+    #[must_use]
+    pub fn new(seed: u64, mix: Mix) -> Self {
+        Generator { random: Random::new(seed, 1), mix, stamp: 0, keyspaces_made: 0 }
+    }
+
+    /// The key of number `n`.
+    #[must_use]
+    pub fn key(shape: KeyShape, n: usize) -> Bytes {
+        // Spread, so that neighbours in number are strangers in order.
+        let mut spread = Random::new(n as u64, 2);
+        match shape {
+            KeyShape::Numbers => spread.next_u64().to_be_bytes().to_vec(),
+            KeyShape::Paths => {
+                let (shelf, book) = (spread.below(7), spread.below(40));
+                format!("library/shelf-{shelf:04}/book-{book:06}/page-{n:08}").into_bytes()
+            }
+            KeyShape::Wild => {
+                let length = match n {
+                    0 => 0,
+                    n if n % 50 == 1 => 1024 - spread.below(3),
+                    _ => 1 + spread.below(30),
+                };
+                let mut key: Bytes =
+                    (0..length).map(|_| *spread.pick(&[0, 1, b'a', b'b', 0xFE, 0xFF])).collect();
+                // The number keeps short ones apart.
+                key.extend(
+                    (n > 0 && length < 1000).then_some(n.to_le_bytes()).into_iter().flatten(),
+                );
+                key
+            }
+        }
+    }
+
+    fn any_key(&mut self) -> Bytes {
+        // Half of all operations meet an eighth of the keys.
+        let few = self.mix.keys.div_ceil(8);
+        let n = if self.random.one_in(2) {
+            self.random.below(few)
+        } else {
+            self.random.below(self.mix.keys)
+        };
+        Generator::key(self.mix.shape, n)
+    }
+
+    /// A value that no other write of this generator has, unless it is too short to tell.
+    pub fn value(&mut self) -> Bytes {
+        let length = if self.random.one_in(self.mix.large_one_in) {
+            self.random.below(self.mix.large_bytes + 1)
+        } else {
+            self.random.within(self.mix.value_bytes.clone())
+        };
+        self.stamp += 1;
+        let mut value = format!("{}:", self.stamp).into_bytes();
+        let filler = self.random.next_u64().to_le_bytes();
+        while value.len() < length {
+            value.extend_from_slice(&filler);
+        }
+        value.truncate(length);
+        value
+    }
+
+    fn any_write(&mut self, model: &Model) -> Write {
+        let keyspace = self.any_keyspace(model);
+        let value = (!self.random.one_in(4)).then(|| self.value());
+        Write { keyspace, key: self.any_key(), value }
+    }
+
+    fn any_keyspace(&mut self, model: &Model) -> String {
+        let names: Vec<&String> = model.keyspaces.keys().collect();
+        (*self.random.pick(&names)).clone()
+    }
+
+    fn promise(&mut self) -> Promise {
+        if self.mix.buffered && !self.random.one_in(4) { Promise::Buffered } else { Promise::Sync }
+    }
+
+    fn bound(&mut self) -> KeyBound {
+        match self.random.below(5) {
+            0 => Bound::Unbounded,
+            1 | 2 => Bound::Included(self.any_key()),
+            _ => Bound::Excluded(self.any_key()),
+        }
+    }
+
+    fn pulls(&mut self) -> Vec<bool> {
+        let count = self.random.below(120);
+        match self.random.below(3) {
+            0 => vec![true; count],
+            1 => vec![false; count],
+            _ => (0..count).map(|_| self.random.one_in(2)).collect(),
+        }
+    }
+
+    /// The next operation, for a database that holds what `model` holds.
+    pub fn next(&mut self, model: &Model) -> Op {
+        let keyspace = self.any_keyspace(model);
+        let key = self.any_key();
+        match self.random.below(1000) {
+            0..120 => Op::Get { keyspace, key },
+            120..140 => Op::Contains { keyspace, key },
+            140..160 => {
+                let keys = (0..self.random.below(20)).map(|_| self.any_key()).collect();
+                Op::MultiGet { keyspace, keys }
+            }
+            160..560 => {
+                let write = self.any_write(model);
+                Op::Write { writes: vec![write], promise: self.promise() }
+            }
+            560..660 => {
+                let count = self.random.within(1..12);
+                let writes = (0..count).map(|_| self.any_write(model)).collect();
+                Op::Write { writes, promise: self.promise() }
+            }
+            660..720 => {
+                let right = !self.random.one_in(3);
+                let current = model.get(&keyspace, &key).map(<[u8]>::to_vec);
+                let expected =
+                    if right { current } else { self.random.one_in(2).then(|| self.value()) };
+                let new = (!self.random.one_in(4)).then(|| self.value());
+                Op::CompareAndSwap { keyspace, key, expected, new }
+            }
+            720..760 => {
+                let suffix = (!self.random.one_in(5)).then(|| vec![b'+'; self.random.below(9)]);
+                Op::Update { keyspace, key, suffix }
+            }
+            760..810 => {
+                let (from, to, pulls) = (self.bound(), self.bound(), self.pulls());
+                Op::Range { keyspace, from, to, pulls }
+            }
+            810..820 => {
+                let (from, to, pulls) = (self.bound(), self.bound(), self.pulls());
+                Op::Keys { keyspace, from, to, pulls }
+            }
+            820..840 => {
+                let length = self.random.below(key.len() + 1);
+                Op::Prefix {
+                    keyspace,
+                    prefix: key[..length].to_vec(),
+                    count: self.random.below(200),
+                }
+            }
+            840..850 => Op::Ends { keyspace },
+            850..950 => Op::Step { pieces: self.random.within(1..5) },
+            _ => self.rare(model),
+        }
+    }
+
+    /// An operation on the whole database.
+    fn rare(&mut self, model: &Model) -> Op {
+        match self.random.below(50) {
+            0..8 => Op::Flush,
+            8..18 => Op::Checkpoint,
+            18..20 => Op::Verify,
+            20..28 if !self.mix.memory_bytes.is_empty() => {
+                Op::SetMemory { bytes: self.random.within(self.mix.memory_bytes.clone()) as u64 }
+            }
+            28..32 if self.mix.reopen => Op::Reopen { clean: self.random.one_in(2) },
+            32..41 if model.keyspaces.len() < 6 => {
+                // Mostly a new name, sometimes one that was dropped before.
+                self.keyspaces_made += 1;
+                let number =
+                    1 + self.random.below(usize::try_from(self.keyspaces_made).unwrap_or(1));
+                let fresh = format!("keyspace-{number}");
+                let name = if model.keyspaces.contains_key(&fresh) {
+                    format!("keyspace-{}", self.keyspaces_made + 100)
+                } else {
+                    fresh
+                };
+                let logged = !self.mix.unlogged || self.random.one_in(2);
+                Op::CreateKeyspace { name, logged }
+            }
+            41..46 if model.keyspaces.len() > 2 => {
+                let names: Vec<&String> =
+                    model.keyspaces.keys().filter(|name| *name != "main").collect();
+                Op::DropKeyspace { name: (*self.random.pick(&names)).clone() }
+            }
+            _ => Op::Step { pieces: self.random.within(1..20) },
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! One operation on a database and its model: the answers must agree.
+
+use std::collections::VecDeque;
+
+use spinney_base::{Result, Runtime};
+
+use crate::database::{Bytes, Database, Items, Write};
+use crate::model::{Model, ModelKeyspace, owned, show, show_value};
+use crate::ops::Op;
+
+/// What an operation does to the model when it succeeds.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Nothing.
+    None,
+    /// These writes, all or none.
+    Writes(Vec<Write>),
+    /// A new keyspace.
+    Create(String, bool),
+    /// One keyspace less.
+    Drop(String),
+}
+
+/// What `op` will do to `model`.
+#[must_use]
+pub fn effect(op: &Op, model: &Model) -> Effect {
+    let one = |keyspace: &String, key: &Bytes, value: Option<Bytes>| {
+        Effect::Writes(vec![Write { keyspace: keyspace.clone(), key: key.clone(), value }])
+    };
+    match op {
+        Op::Write { writes, .. } => Effect::Writes(writes.clone()),
+        Op::CompareAndSwap { keyspace, key, expected, new }
+            if model.get(keyspace, key) == expected.as_deref() =>
+        {
+            one(keyspace, key, new.clone())
+        }
+        Op::Update { keyspace, key, suffix } => {
+            one(keyspace, key, changed(model.get(keyspace, key), suffix.as_ref()))
+        }
+        Op::CreateKeyspace { name, logged } => Effect::Create(name.clone(), *logged),
+        Op::DropKeyspace { name } => Effect::Drop(name.clone()),
+        _ => Effect::None,
+    }
+}
+
+impl Effect {
+    /// Carries the effect out on a model.
+    pub fn apply(&self, model: &mut Model) {
+        match self {
+            Effect::None => {}
+            Effect::Writes(writes) => model.apply(writes),
+            Effect::Create(name, logged) => {
+                let keyspace = ModelKeyspace { logged: *logged, ..ModelKeyspace::default() };
+                model.keyspaces.entry(name.clone()).or_insert(keyspace);
+            }
+            Effect::Drop(name) => {
+                model.keyspaces.remove(name);
+            }
+        }
+    }
+}
+
+/// The value that [`Op::Update`] makes.
+fn changed(current: Option<&[u8]>, suffix: Option<&Bytes>) -> Option<Bytes> {
+    let suffix = suffix?;
+    let mut value = current.unwrap_or_default().to_vec();
+    // Bounded, so that a value that is often updated stays within what a page holds.
+    value.truncate(1000);
+    value.extend_from_slice(suffix);
+    Some(value)
+}
+
+fn agree(op: &Op, found: Option<&[u8]>, expected: Option<&[u8]>) {
+    assert!(
+        found == expected,
+        "{op:?} answered {}, the model has {}",
+        show_value(found),
+        show_value(expected)
+    );
+}
+
+fn agree_items(
+    op: &Op,
+    mut items: Items<'_>,
+    expected: Vec<(&[u8], &[u8])>,
+    pulls: &[bool],
+) -> Result<()> {
+    let mut expected: VecDeque<(Bytes, Bytes)> = expected.into_iter().map(owned).collect();
+    for front in pulls {
+        let found = if *front { items.next() } else { items.next_back() }.transpose()?;
+        let right = if *front { expected.pop_front() } else { expected.pop_back() };
+        assert!(
+            found == right,
+            "{op:?}: a pull from the {} answered {}, the model has {}",
+            if *front { "front" } else { "back" },
+            found.map_or_else(|| "the end".into(), |(key, value)| show(&key) + " " + &show(&value)),
+            right.map_or_else(|| "the end".into(), |(key, value)| show(&key) + " " + &show(&value)),
+        );
+        if right.is_none() {
+            assert!(items.next().transpose()?.is_none(), "{op:?} went on after its end");
+            assert!(items.next_back().transpose()?.is_none(), "{op:?} went on after its end");
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Carries out `op` on `database`, which holds what `model` holds, and checks what it answers. The model is not changed.
+///
+/// # Errors
+/// What the database answered instead.
+///
+/// # Panics
+/// When an answer is not the model's.
+pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) -> Result<()> {
+    match op {
+        Op::Get { keyspace, key } => {
+            agree(op, database.get(keyspace, key)?.as_deref(), model.get(keyspace, key));
+        }
+        Op::Contains { keyspace, key } => {
+            let found = database.contains_key(keyspace, key)?;
+            assert_eq!(found, model.get(keyspace, key).is_some(), "{op:?}");
+        }
+        Op::MultiGet { keyspace, keys } => {
+            let slices: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            let found = database.multi_get(keyspace, &slices)?;
+            assert_eq!(found.len(), keys.len(), "{op:?}");
+            for (key, value) in keys.iter().zip(found) {
+                agree(op, value.as_deref(), model.get(keyspace, key));
+            }
+        }
+        Op::Write { writes, promise } => database.write(writes, *promise)?,
+        Op::CompareAndSwap { keyspace, key, expected, new } => {
+            let current = model.get(keyspace, key);
+            let answer =
+                database.compare_and_swap(keyspace, key, expected.as_deref(), new.as_deref())?;
+            match answer {
+                Ok(()) => agree(op, expected.as_deref(), current),
+                Err(found) => {
+                    agree(op, found.as_deref(), current);
+                    assert!(current != expected.as_deref(), "{op:?} failed on the expected value");
+                }
+            }
+        }
+        Op::Update { keyspace, key, suffix } => {
+            let mut change = |current: Option<&[u8]>| changed(current, suffix.as_ref());
+            let found = database.update(keyspace, key, &mut change)?;
+            let right = changed(model.get(keyspace, key), suffix.as_ref());
+            agree(op, found.as_deref(), right.as_deref());
+        }
+        Op::Range { keyspace, from, to, pulls } => {
+            let items = database.range(keyspace, from.clone(), to.clone());
+            agree_items(op, items, model.range(keyspace, from, to), pulls)?;
+        }
+        Op::Keys { keyspace, from, to, pulls } => {
+            let keys = database.keys(keyspace, from.clone(), to.clone());
+            let items = Box::new(keys.map(|key| key.map(|key| (key, Bytes::new()))));
+            let expected = model.range(keyspace, from, to);
+            let expected = expected.into_iter().map(|(key, _)| (key, &[][..])).collect();
+            agree_items(op, items, expected, pulls)?;
+        }
+        Op::Prefix { keyspace, prefix, count } => {
+            let items = database.prefix(keyspace, prefix);
+            agree_items(op, items, model.prefix(keyspace, prefix), &vec![true; *count])?;
+        }
+        Op::Ends { keyspace } => {
+            let records = model.records(keyspace);
+            let own = |record: Option<_>| record.map(owned);
+            let first = records.first_key_value().map(|(key, value)| (&**key, &**value));
+            assert_eq!(database.first(keyspace)?, own(first), "{op:?}, first");
+            let last = records.last_key_value().map(|(key, value)| (&**key, &**value));
+            assert_eq!(database.last(keyspace)?, own(last), "{op:?}, last");
+        }
+        Op::Flush => database.flush()?,
+        Op::Checkpoint => database.checkpoint()?,
+        Op::Verify => database.verify()?,
+        Op::SetMemory { bytes } => database.set_memory(*bytes)?,
+        Op::CreateKeyspace { name, logged } => database.create_keyspace(name, *logged)?,
+        Op::DropKeyspace { name } => database.drop_keyspace(name)?,
+        Op::Step { pieces } => {
+            for _ in 0..*pieces {
+                runtime.step();
+            }
+        }
+        Op::Reopen { .. } => {}
+    }
+    Ok(())
+}
+
+/// Reads everything back and compares it with the model.
+///
+/// # Errors
+/// What the database answered instead.
+///
+/// # Panics
+/// When something differs.
+pub fn agree_whole(database: &dyn Database, model: &Model) -> Result<()> {
+    let names: Vec<(String, bool)> =
+        model.keyspaces.iter().map(|(name, keyspace)| (name.clone(), keyspace.logged)).collect();
+    assert_eq!(database.keyspaces(), names, "keyspaces");
+    for name in model.keyspaces.keys() {
+        let unbounded = std::ops::Bound::Unbounded;
+        let op = Op::Range {
+            keyspace: name.clone(),
+            from: unbounded.clone(),
+            to: unbounded.clone(),
+            pulls: Vec::new(),
+        };
+        let items = database.range(name, unbounded.clone(), unbounded.clone());
+        let expected = model.range(name, &unbounded, &unbounded);
+        let pulls = vec![true; expected.len() + 1];
+        agree_items(&op, items, expected, &pulls)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The proving ground proves itself: a sound toy passes the crash test, and every bug of a toy is found.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use spinney_proving::crash::{self, Plan, Tally};
+use spinney_proving::ops::{KeyShape, Mix};
+use spinney_proving::tier;
+use spinney_proving::toy::{Bug, Toy};
+
+fn plan() -> Plan {
+    Plan {
+        mix: Mix {
+            shape: KeyShape::Paths,
+            keys: 60,
+            value_bytes: 0..100,
+            large_one_in: 1000,
+            large_bytes: 200,
+            memory_bytes: 0..0,
+            reopen: false,
+            buffered: true,
+            unlogged: true,
+        },
+        config: crash::config(1 << 20, 1 << 24),
+        operations: 60,
+        lives: 3,
+        captures: 5,
+        start: None,
+    }
+}
+
+#[test]
+fn a_sound_toy_survives() {
+    let tally = Arc::new(Tally::default());
+    tier::for_each_seed(tier::count(40, 1000), |seed| {
+        crash::run(&Toy(Bug::None), &plan(), &tally, seed)
+    });
+    for state in
+        [crash::ALL, crash::RECOVERY, crash::SECOND_RECOVERY, "keyspace create", "keyspace drop"]
+    {
+        assert!(tally.count(state) > 0, "{state} was never struck: {:?}", tally.counts());
+    }
+}
+
+#[test]
+fn every_bug_of_a_toy_is_found() {
+    for bug in [
+        Bug::ForgetsSync,
+        Bug::ForgetsDirectory,
+        Bug::SplitsBatches,
+        Bug::TrustsEveryByte,
+        Bug::LeavesOldTail,
+        Bug::LosesRemovals,
+    ] {
+        let found = (0..100).any(|seed| {
+            let tally = Arc::new(Tally::default());
+            let run = || crash::run(&Toy(bug), &plan(), &tally, seed);
+            catch_unwind(AssertUnwindSafe(run)).is_err()
+        });
+        assert!(found, "{bug:?} was not found");
+    }
+}
