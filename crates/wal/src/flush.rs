@@ -28,15 +28,21 @@ const SPARE_BLOCKS_MAX: usize = 256;
 pub(crate) struct Writer {
     stolen: Stolen,
     blocks: AlignedBuf,
-    /// The newest watermark on disk.
+    /// What the blocks and superblocks on disk promise: a reader of the file alone knows that it was durable.
     watermark: Lsn,
 }
 
 impl Writer {
     /// A writer whose first run begins with `next`.
     pub(crate) fn new(next: Lsn) -> Self {
-        // Zero, so that a recovered log also leaves a watermark of its own life behind; everything below is promised by the cuts.
-        Writer { stolen: Stolen::none(next), blocks: AlignedBuf::new(1), watermark: Lsn::ZERO }
+        // The superblock promises everything before.
+        let watermark = Lsn(next.0 - 1);
+        Writer { stolen: Stolen::none(next), blocks: AlignedBuf::new(1), watermark }
+    }
+
+    /// A superblock that promises everything up to `lsn` is durable.
+    pub(crate) fn promise(&mut self, lsn: Lsn) {
+        self.watermark = self.watermark.max(lsn);
     }
 }
 
@@ -124,7 +130,7 @@ impl Log {
         let count = u64::from(run::encode(run, stolen.bytes, stolen.records(), out));
         self.write_blocks(head.position, count, out).map_err(|error| self.fail(error))?;
         self.segments.lock().advance(count, stolen.last);
-        *watermark = durable;
+        *watermark = durable.max(*watermark);
         self.counters.flushes.fetch_add(1, SeqCst);
         self.written.store(stolen.last.0, SeqCst);
         if out.pages() > SPARE_BLOCKS_MAX {

@@ -122,7 +122,8 @@ impl Log {
             start_lsn: Lsn(1),
             epoch: Epoch(1),
             segment_blocks,
-            cuts: Vec::new(),
+            cut: 0,
+            cut_lsn: Lsn::ZERO,
         };
         superblock.write(&*file, Purpose::Log)?;
         // The second slot too, so that both exist and rot in one leaves the other.
@@ -337,11 +338,10 @@ impl Log {
         next.generation += 1;
         next.start = start.position;
         next.start_lsn = start.first;
-        // A watermark block behind an older life's last record has `last` equal to the cut and may be the very start.
-        next.cuts.retain(|cut| cut.last.next() >= start.first);
         next.write(&*self.file, Purpose::Log).map_err(|error| self.fail(error))?;
         self.sync_file()?;
         *superblock = next;
+        self.writer.lock().promise(Lsn(start.first.0 - 1));
         let mut table = self.segments.lock();
         table.trim_to(start);
         self.room.begin_at(table.begin());

@@ -4,12 +4,11 @@
 //! 2. *Map*: every segment of the file is assigned by the position in its first readable block; of two that claim one sequence
 //!    the one of the later life is it.
 //! 3. *Walk*: runs are accepted from the start, each only whole: all blocks valid, of a life that counts and not older than the run
-//!    before, at consecutive positions, first LSN after the last one. A change of life must happen exactly at the older
-//!    one's cut. The first block that does not fit ends the log.
-//! 4. *Verdict*: the highest durable watermark of any block that counts, anywhere in the file, and every cut are promises.
-//!    A log that ends below one has lost something: `Corruption`. Above them all, the end is the torn tail of a crash.
-//! 5. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch and a cut for each kept life (rule
-//!    P8). Only then is anything served or appended.
+//!    before, at consecutive positions, first LSN after the last one. The first block that does not fit ends the log.
+//! 4. *Verdict*: the highest durable watermark of any block that counts, anywhere in the file, the start and the cut are
+//!    promises. A log that ends below one has lost something: `Corruption`. Above them all, the end is the torn tail of a crash.
+//! 5. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch, cut where the kept runs end
+//!    (rule P8). Only then is anything served or appended.
 //!
 //! A crash anywhere in here leaves what it found: nothing is written before step 5, which writes no block that an older superblock
 //! needs. Memory: one chunk of blocks, and a few words per segment.
@@ -29,7 +28,7 @@ use crate::options::LogOptions;
 use crate::reader::BlockReader;
 use crate::replay::Recovered;
 use crate::segments::{Extent, RunStart, SegmentTable, segment_offset};
-use crate::superblock::{CUTS_MAX, Cut, Superblock};
+use crate::superblock::Superblock;
 
 impl Log {
     /// Opens the log at `path`, decides what of it counts, makes that durable, and starts a new life behind it. The log takes
@@ -37,7 +36,7 @@ impl Log {
     ///
     /// # Errors
     /// `NotFound`; `Corruption` when something that was promised is gone or the log is another database's; `Unsupported` for an unknown
-    /// format; `Full` when 252 lives in a row appended and none was trimmed; `Io`. The file is as it was.
+    /// format; `Io` or `Full` from the disk. Another try finds the same.
     pub fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -57,7 +56,7 @@ impl Log {
         }
         let mut scan = Scan::new(&*reader, &superblock)?;
         let mapped = scan.map()?;
-        let mut walk = scan.walk(&mapped)?;
+        let walk = scan.walk(&mapped)?;
         let promised = scan.promised(&walk)?;
         let kept_to = Lsn(walk.table.head().first.0 - 1);
         if kept_to < promised {
@@ -71,7 +70,7 @@ impl Log {
         }
         let file = disk.open(path, OpenMode::EXISTING.cached())?;
         file.sync(Purpose::Recovery)?;
-        let next = begin_life(&superblock, &mut walk, path)?;
+        let next = begin_life(&superblock, &walk, path)?;
         next.write(&*file, Purpose::Recovery)?;
         file.sync(Purpose::Recovery)?;
         let table = scan.finish(walk, &next);
@@ -84,23 +83,20 @@ impl Log {
 }
 
 /// The superblock of the life after `old`, which kept what `walk` accepted.
-fn begin_life(old: &Superblock, walk: &mut Walk, path: &Path) -> Result<Superblock> {
+fn begin_life(old: &Superblock, walk: &Walk, path: &Path) -> Result<Superblock> {
     let mut next = old.clone();
     next.generation += 1;
     next.epoch = Epoch(old.epoch.0.checked_add(1).ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("{} has been opened 2^32 times", path.display()))
     })?);
-    next.cuts.clone_from(&walk.kept);
-    if next.cuts.len() > CUTS_MAX {
-        let message =
-            format!("{} holds records of {CUTS_MAX} lives and none was trimmed", path.display());
-        return Err(Error::new(ErrorKind::Full, message));
-    }
-    if walk.kept.is_empty() {
+    if walk.life.is_none() {
         // An empty log goes on in a fresh segment: the rest of the old one may hold blocks that were cut off, and a new segment
         // is always written from its first block, which is how the next recovery finds it.
         next.start = old.start.next_multiple_of(u64::from(old.segment_blocks));
     }
+    let head = walk.table.head();
+    next.cut = head.position.max(next.start);
+    next.cut_lsn = Lsn(head.first.0 - 1);
     Ok(next)
 }
 
@@ -118,8 +114,8 @@ struct Scan<'a> {
 struct Walk {
     /// The head is the end of the log.
     table: SegmentTable,
-    /// Each life that was kept, with its last LSN.
-    kept: Vec<Cut>,
+    /// The life of the last run, if any was accepted.
+    life: Option<Epoch>,
     stop: Stop,
 }
 
@@ -204,22 +200,19 @@ impl<'a> Scan<'a> {
         let head = RunStart { position: self.superblock.start, first: self.superblock.start_lsn };
         let mut table =
             SegmentTable::new(self.blocks, first, retained, Vec::new(), self.physical, head);
-        let mut kept: Vec<Cut> = Vec::new();
+        let mut life = None;
         let mut reader = BlockReader::new(self.file);
         loop {
-            let stop = match self.run(&mut reader, &table, &kept)? {
+            let stop = match self.run(&mut reader, &table, life)? {
                 Ok(run) => {
                     self.durable = self.durable.max(run.durable);
-                    match kept.last_mut().filter(|life| life.epoch == run.epoch) {
-                        Some(life) => life.last = run.last,
-                        None => kept.push(Cut { epoch: run.epoch, last: run.last }),
-                    }
+                    life = Some(run.epoch);
                     table.advance(u64::from(run.count), run.last);
                     continue;
                 }
                 Err(stop) => stop,
             };
-            return Ok(Walk { table, kept, stop });
+            return Ok(Walk { table, life, stop });
         }
     }
 
@@ -228,7 +221,7 @@ impl<'a> Scan<'a> {
         &self,
         reader: &mut BlockReader<'_>,
         table: &SegmentTable,
-        kept: &[Cut],
+        life: Option<Epoch>,
     ) -> Result<Result<BlockHeader, Stop>> {
         let head = table.head();
         let mut first: Option<BlockHeader> = None;
@@ -245,7 +238,7 @@ impl<'a> Scan<'a> {
                 Err(fault) => return Ok(Err(stop(extent.offset, expected(), fault))),
             };
             let fits = match &first {
-                None => self.begins_run(&header, head, kept),
+                None => self.begins_run(&header, head, life),
                 Some(first) => header.continues(first, index),
             };
             if !fits {
@@ -264,17 +257,9 @@ impl<'a> Scan<'a> {
     }
 
     /// Whether a block can be the first of the next run.
-    fn begins_run(&self, header: &BlockHeader, head: RunStart, kept: &[Cut]) -> bool {
-        let life_fits = match kept.last() {
-            Some(life) if life.epoch == header.epoch => true,
-            // A life ends exactly where the recovery after it cut it.
-            Some(life) => {
-                life.epoch < header.epoch && self.superblock.cut_of(life.epoch) == Some(life.last)
-            }
-            None => true,
-        };
-        life_fits
-            && self.superblock.admits(header)
+    fn begins_run(&self, header: &BlockHeader, head: RunStart, life: Option<Epoch>) -> bool {
+        self.superblock.admits(header)
+            && life.is_none_or(|life| life <= header.epoch)
             && header.index == 0
             && header.position == head.position
             && header.first == head.first
@@ -308,8 +293,8 @@ impl<'a> Scan<'a> {
 
     /// The table of the new life: the segments of the kept runs stay, all others are free.
     fn finish(&self, walk: Walk, next: &Superblock) -> SegmentTable {
-        let Walk { mut table, kept, .. } = walk;
-        if kept.is_empty() {
+        let Walk { mut table, life, .. } = walk;
+        if life.is_none() {
             table.restart(RunStart { position: next.start, first: next.start_lsn });
         }
         table.free_rest();

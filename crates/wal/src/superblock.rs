@@ -1,4 +1,4 @@
-//! The two superblock slots at the front of the log file: where the log starts, which life it is in, and where older lives
+//! The two superblock slots at the front of the log file: where the log starts, which life it is in, and where the lives before
 //! were cut off. This file is the format's one home.
 //!
 //! ```text
@@ -10,17 +10,18 @@
 //!     24    8 generation  counts writes of superblocks, from 1; slot = generation modulo 2
 //!     32    8 start       position of the first block that may still be needed; a run begins there
 //!     40    8 start_lsn   first LSN of that run
-//!     48    4 epoch       the current life
-//!     52    4 segment     blocks of one segment
-//!     56    4 cuts        number of cuts
-//!     60    4 reserved    zero
-//!     64   16 each cut    epoch (4), zero (4), last LSN that was kept of it (8); ascending
+//!     48    8 cut         position where the last recovery ended the log; a run of the current life begins there
+//!     56    8 cut_lsn     last LSN that it kept; durable since this superblock is
+//!     64    4 epoch       the current life
+//!     68    4 segment     blocks of one segment
+//!     72 4024 reserved    zero
 //! ```
 //!
 //! Invariants: (1) the valid slot with the higher generation rules; a write goes to the other slot, so a torn write leaves the
-//! older one. (2) A superblock with a new epoch is durable before a block of that epoch is written, and with a new start
-//! before a segment below it is reused. (3) A block of an older epoch counts only with a cut for it and at or below
-//! that cut (rule P8). Both slots bad is `Corruption`.
+//! older one. (2) A superblock with a new epoch is durable before a block of that epoch is written, and one with a new start
+//! before a segment below it is reused. (3) Below the cut every position holds a block that recovery kept, of any
+//! older life; from the cut on only blocks of the current life count (rule P8). So one cut serves for all older lives: what an
+//! older life wrote behind it is either overwritten by a kept block or refused by its epoch. Both slots bad is `Corruption`.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
@@ -43,24 +44,15 @@ const TAG_AT: usize = 16;
 const GENERATION_AT: usize = 24;
 const START_AT: usize = 32;
 const START_LSN_AT: usize = 40;
-const EPOCH_AT: usize = 48;
-const SEGMENT_AT: usize = 52;
-const CUTS_AT: usize = 56;
-const RESERVED_AT: usize = 60;
-const CUT_LIST_AT: usize = 64;
-const CUT_BYTES: usize = 16;
+const CUT_AT: usize = 48;
+const CUT_LSN_AT: usize = 56;
+const EPOCH_AT: usize = 64;
+const SEGMENT_AT: usize = 68;
+const RESERVED_AT: usize = 72;
 
-/// Most lives that one retained log can hold; each is an open that appended and was never followed by a trim.
-pub const CUTS_MAX: usize = (PAGE_BYTES - CUT_LIST_AT) / CUT_BYTES;
-
-/// Where an older life was cut off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The life.
-    pub epoch: Epoch,
-    /// The last LSN that was kept of it; durable since the cut is.
-    pub last: Lsn,
-}
+/// Positions and LSNs count up for the whole life of a log; a start near the end of 64 bits is damage, and below it no sum of
+/// this crate overflows.
+const COUNTER_MAX: u64 = u64::MAX / 4;
 
 /// The contents of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,12 +65,14 @@ pub struct Superblock {
     pub start: u64,
     /// First LSN there.
     pub start_lsn: Lsn,
+    /// Position where the current life begins.
+    pub cut: u64,
+    /// Last LSN of the lives before.
+    pub cut_lsn: Lsn,
     /// The current life.
     pub epoch: Epoch,
     /// Blocks of one segment.
     pub segment_blocks: u32,
-    /// Older lives that the retained log may hold, ascending.
-    pub cuts: Vec<Cut>,
 }
 
 /// Why a slot is not a superblock of this version.
@@ -97,11 +91,7 @@ impl Superblock {
     }
 
     /// The bytes of the superblock for `slot`.
-    ///
-    /// # Panics
-    /// When there are more than [`CUTS_MAX`] cuts; recovery refuses those.
     pub fn encode(&self, slot: u64, block: &mut Block) {
-        assert!(self.cuts.len() <= CUTS_MAX, "recovery bounds the cuts");
         block.fill(0);
         put_u32(block, MAGIC_AT, MAGIC);
         put_u32(block, VERSION_AT, VERSION);
@@ -109,14 +99,10 @@ impl Superblock {
         put_u64(block, GENERATION_AT, self.generation);
         put_u64(block, START_AT, self.start);
         put_u64(block, START_LSN_AT, self.start_lsn.0);
+        put_u64(block, CUT_AT, self.cut);
+        put_u64(block, CUT_LSN_AT, self.cut_lsn.0);
         put_u32(block, EPOCH_AT, self.epoch.0);
         put_u32(block, SEGMENT_AT, self.segment_blocks);
-        put_u32(block, CUTS_AT, u32::try_from(self.cuts.len()).expect("at most CUTS_MAX"));
-        for (index, cut) in self.cuts.iter().enumerate() {
-            let at = CUT_LIST_AT + index * CUT_BYTES;
-            put_u32(block, at, cut.epoch.0);
-            put_u64(block, at + 8, cut.last.0);
-        }
         let checksum = xxh3_64_with_seed(&block[MAGIC_AT..], slot);
         put_u64(block, CHECKSUM_AT, checksum);
         debug_assert_eq!(
@@ -139,50 +125,38 @@ impl Superblock {
         if version != VERSION {
             return Err(SlotFault::Version(version));
         }
-        let count = u32_at(block, CUTS_AT) as usize;
-        if count > CUTS_MAX || u32_at(block, RESERVED_AT) != 0 {
-            return Err(SlotFault::Damaged);
-        }
-        let cuts: Vec<Cut> = (0..count)
-            .map(|index| {
-                let at = CUT_LIST_AT + index * CUT_BYTES;
-                Cut { epoch: Epoch(u32_at(block, at)), last: Lsn(u64_at(block, at + 8)) }
-            })
-            .collect();
         let superblock = Superblock {
             tag: u64_at(block, TAG_AT),
             generation: u64_at(block, GENERATION_AT),
             start: u64_at(block, START_AT),
             start_lsn: Lsn(u64_at(block, START_LSN_AT)),
+            cut: u64_at(block, CUT_AT),
+            cut_lsn: Lsn(u64_at(block, CUT_LSN_AT)),
             epoch: Epoch(u32_at(block, EPOCH_AT)),
             segment_blocks: u32_at(block, SEGMENT_AT),
-            cuts,
         };
-        if superblock.is_consistent() && superblock.slot() == slot {
+        let reserved = block[RESERVED_AT..].iter().all(|&byte| byte == 0);
+        if reserved && superblock.is_consistent() && superblock.slot() == slot {
             Ok(superblock)
         } else {
             Err(SlotFault::Damaged)
         }
     }
 
-    /// Whether a block counts, by its epoch (rule P8). Whether its place and LSNs fit is for the walk to say.
+    /// Whether a block counts, by its life and position (rule P8). Whether its run fits is for the walk to say.
     #[must_use]
     pub fn admits(&self, header: &BlockHeader) -> bool {
-        header.epoch == self.epoch
-            || self.cut_of(header.epoch).is_some_and(|last| header.last <= last)
-    }
-
-    /// Where a life was cut off, if it may be in the retained log.
-    #[must_use]
-    pub fn cut_of(&self, epoch: Epoch) -> Option<Lsn> {
-        self.cuts.iter().find(|cut| cut.epoch == epoch).map(|cut| cut.last)
+        if header.position < self.cut {
+            header.epoch < self.epoch && header.last <= self.cut_lsn
+        } else {
+            header.epoch == self.epoch
+        }
     }
 
     /// Everything up to here was promised by the superblock itself.
     #[must_use]
     pub fn promised(&self) -> Lsn {
-        let start = Lsn(self.start_lsn.0 - 1);
-        self.cuts.iter().map(|cut| cut.last).fold(start, Lsn::max)
+        self.cut_lsn.max(Lsn(self.start_lsn.0 - 1))
     }
 
     fn is_consistent(&self) -> bool {
@@ -190,11 +164,10 @@ impl Superblock {
             && self.start_lsn.0 > 0
             && self.segment_blocks > 0
             && self.generation > 0
-            // Positions and LSNs count up from here for a whole life; a log that is near the end of 64 bits is damage.
-            && self.start < u64::MAX / 4
-            && self.start_lsn.0 < u64::MAX / 4
-            && self.cuts.is_sorted_by(|a, b| a.epoch < b.epoch && a.last <= b.last)
-            && self.cuts.iter().all(|cut| cut.epoch < self.epoch && cut.last.0 < u64::MAX / 4)
+            && self.start < COUNTER_MAX
+            && self.start_lsn.0 < COUNTER_MAX
+            && self.cut < COUNTER_MAX
+            && self.cut_lsn.0 < COUNTER_MAX
     }
 
     /// Writes the superblock to its slot; durable after a sync of the file.
@@ -226,17 +199,13 @@ impl Superblock {
                 Err(SlotFault::Damaged) => {}
             }
         }
+        let name = file.path().display();
         if let Some(version) = version {
-            return Err(Error::new(
-                ErrorKind::Unsupported,
-                format!(
-                    "{} has format version {version}, this program reads {VERSION}",
-                    file.path().display()
-                ),
-            ));
+            let message =
+                format!("{name} has format version {version}, this program reads {VERSION}");
+            return Err(Error::new(ErrorKind::Unsupported, message));
         }
         best.ok_or_else(|| {
-            let name = file.path().display();
             Error::corruption(
                 name,
                 0,
