@@ -1,0 +1,74 @@
+//! Every peer runs every workload without an error of its own or a wrong answer.
+
+use std::collections::BTreeMap;
+
+use spinney_bench::dataset::DatasetName;
+use spinney_bench::distribution::Distribution;
+use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+use spinney_bench::runner::{self, Event};
+
+/// A test leaves the control groups of the machine alone.
+fn knobs(engine: &str) -> BTreeMap<String, String> {
+    let off = ("memory-limit".to_owned(), "off".to_owned());
+    (engine == "lmdb").then_some(off).into_iter().collect()
+}
+
+#[test]
+fn every_peer_runs_every_workload() {
+    for driver in spinney_bench_peers::drivers() {
+        for &durability in Durability::ALL {
+            let directory = tempfile::tempdir().unwrap();
+            let plan = Plan {
+                engine: driver.name().to_owned(),
+                workloads: Workload::ALL.to_vec(),
+                records: 500,
+                record_size: 64,
+                threads: 2,
+                warmup_seconds: 0.0,
+                seconds: 0.05,
+                operations: Some(100),
+                distribution: Distribution::Zipfian,
+                theta: 0.99,
+                memory: 16 << 20,
+                durability,
+                torn_writes: TornWrites::Assume4k,
+                dataset: DatasetName::Uniform,
+                directory: directory.path().to_owned(),
+                seed: 1,
+                knobs: knobs(driver.name()),
+            };
+            let mut rows = Vec::new();
+            let mut ratios = Vec::new();
+            runner::run(&plan, driver.as_ref(), &mut |event| {
+                if let Event::Done { row, commits_per_sync } = event {
+                    rows.push(row);
+                    ratios.push(commits_per_sync);
+                }
+            })
+            .unwrap();
+            assert_eq!(rows.len(), Workload::ALL.len());
+            for row in rows {
+                assert_eq!(row.errors, 0, "{} {} {durability}", row.engine, row.workload);
+            }
+            let counted = driver.name() == "rocksdb" && durability == Durability::Sync;
+            assert_eq!(ratios[0].is_some(), counted, "{} {durability}", driver.name());
+        }
+    }
+}
+
+#[test]
+fn an_unknown_option_is_refused() {
+    for driver in spinney_bench_peers::drivers() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = spinney_bench::OpenConfig {
+            directory: directory.path().to_owned(),
+            memory: 16 << 20,
+            durability: Durability::None,
+            torn_writes: TornWrites::Auto,
+            threads: 1,
+            knobs: BTreeMap::from([("colour".to_owned(), "green".to_owned())]),
+        };
+        let error = driver.open(&config).err().expect("the option does not exist").to_string();
+        assert!(error.contains("colour") && error.contains(driver.name()), "{error}");
+    }
+}
