@@ -25,3 +25,9 @@ mod worker;
 pub use driver::{Counters, Driver, OpenConfig, Session, Store};
 pub use plan::{Durability, Plan, TornWrites, Workload};
 pub use row::Row;
+
+/// Drivers for our own engines.
+#[must_use]
+pub fn own_drivers() -> Vec<Box<dyn Driver>> {
+    Vec::new()
+}

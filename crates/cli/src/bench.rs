@@ -1,0 +1,192 @@
+//! `spinney bench`: engines side by side, each in a process of its own.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use spinney_bench::dataset::DatasetName;
+use spinney_bench::distribution::Distribution;
+use spinney_bench::driver::Driver;
+use spinney_bench::parent::{self, Run};
+use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
+
+use crate::args::{self, CHILD_COMMAND};
+use crate::exit::{Failure, Outcome};
+use crate::knobs::Knobs;
+
+/// What can be measured.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Runs YCSB's workloads and some more
+    ///
+    /// Loads records and runs the workloads in the order given, each on the state before it, with every engine in a process
+    /// of its own, and prints a table. Options of one engine are --<engine>.<option> VALUE.
+    ///
+    /// Workloads: load (insert all in shuffled order, then flush), a (half reads, half updates), b (95 % reads), c (reads), d (95 % reads of
+    /// the latest, 5 % inserts), e (95 % scans of 1-100 records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), absent (reads of keys
+    /// that are not there), queue (insert at the tail, remove at the head, read the first), drift (half inserts at hot places that
+    /// move), shift (reads whose hot set jumps).
+    Ycsb(YcsbArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct YcsbArguments {
+    /// Engines to measure, in this order [default: all that are built in]
+    #[arg(long, value_delimiter = ',')]
+    engines: Vec<String>,
+    /// Workloads to run, in this order
+    #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f")]
+    workloads: Vec<Workload>,
+    /// How many records to load (500K, 16M)
+    #[arg(long, default_value = "1M", value_parser = args::size)]
+    records: u64,
+    /// Bytes of key and value together
+    #[arg(long, default_value = "64", value_parser = args::small_size)]
+    record_size: usize,
+    /// Client threads
+    #[arg(long, default_value_t = 4)]
+    threads: usize,
+    /// Seconds before each measurement
+    #[arg(long, default_value_t = 1.0)]
+    warmup: f64,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// End each measurement after this many operations instead
+    #[arg(long, value_parser = args::size)]
+    operations: Option<u64>,
+    /// Which records are asked for: uniform, zipfian or latest
+    #[arg(long, default_value = "zipfian")]
+    distribution: Distribution,
+    /// Exponent of the Zipf law
+    #[arg(long, default_value_t = 0.99)]
+    theta: f64,
+    /// Memory budget of each engine (85MiB)
+    #[arg(long, default_value = "32MiB", value_parser = args::size)]
+    memory: u64,
+    /// What a write survives: sync (power loss), buffered (the death of the process) or none
+    #[arg(long, default_value = "buffered")]
+    durability: Durability,
+    /// Protection of pages written in place: auto, double-write or assume-4k
+    #[arg(long, default_value = "auto")]
+    torn_writes: TornWrites,
+    /// Keys: uniform, osm-like, amazon-like, words or file:PATH
+    #[arg(long, default_value = "uniform")]
+    dataset: DatasetName,
+    /// Where to put the engines' files; they are removed at the end
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Leave the engines' files
+    #[arg(long)]
+    keep: bool,
+    /// Seed of keys and choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Write results here, one JSON object a line
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Write operations over time here, as CSV
+    #[arg(long)]
+    series: Option<PathBuf>,
+}
+
+/// Every engine that this program was built with, ours first.
+fn drivers() -> Vec<Box<dyn Driver>> {
+    #[cfg_attr(
+        not(feature = "peers"),
+        expect(unused_mut, reason = "peers are added when they are built in")
+    )]
+    let mut drivers: Vec<Box<dyn Driver>> = spinney_bench::own_drivers();
+    #[cfg(feature = "peers")]
+    drivers.extend(spinney_bench_peers::drivers());
+    drivers
+}
+
+pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Failure> {
+    let BenchCommand::Ycsb(arguments) = arguments.command;
+    let run = plan(arguments, knobs, &drivers())?;
+    let well = parent::run(&run, &mut std::io::stdout().lock())?;
+    Ok(if well { Outcome::Done } else { Outcome::Failed })
+}
+
+fn plan(
+    arguments: YcsbArguments,
+    mut knobs: Knobs,
+    drivers: &[Box<dyn Driver>],
+) -> Result<Run, Failure> {
+    let engines = if arguments.engines.is_empty() {
+        drivers.iter().map(|driver| driver.name().to_owned()).collect()
+    } else {
+        arguments.engines
+    };
+    let mut plans = Vec::new();
+    for (place, engine) in engines.iter().enumerate() {
+        if engines[..place].contains(engine) {
+            return Err(Failure::usage(format!("engine {engine:?} is named twice")));
+        }
+        if !drivers.iter().any(|driver| driver.name() == engine) {
+            return Err(Failure::usage(unknown_engine(engine, drivers)));
+        }
+        let plan = Plan {
+            engine: engine.clone(),
+            workloads: arguments.workloads.clone(),
+            records: arguments.records,
+            record_size: arguments.record_size,
+            threads: arguments.threads,
+            warmup_seconds: arguments.warmup,
+            seconds: arguments.seconds,
+            operations: arguments.operations,
+            distribution: arguments.distribution,
+            theta: arguments.theta,
+            memory: arguments.memory,
+            durability: arguments.durability,
+            torn_writes: arguments.torn_writes,
+            dataset: arguments.dataset.clone(),
+            directory: PathBuf::new(),
+            seed: arguments.seed,
+            knobs: knobs.remove(engine).unwrap_or_default(),
+        };
+        plan.check().map_err(|error| Failure::usage(error.to_string()))?;
+        plans.push(plan);
+    }
+    if let Some(engine) = knobs.keys().next() {
+        return Err(Failure::usage(format!(
+            "an option --{engine}.… is given, but {engine:?} is not among the engines"
+        )));
+    }
+    let peers =
+        drivers.iter().filter(|driver| driver.is_peer()).map(|driver| driver.name().to_owned());
+    Ok(Run {
+        plans,
+        peers: peers.collect(),
+        directory: arguments.dir,
+        keep: arguments.keep,
+        json: arguments.json,
+        series: arguments.series,
+        child_arguments: vec![CHILD_COMMAND.to_owned()],
+    })
+}
+
+fn unknown_engine(engine: &str, drivers: &[Box<dyn Driver>]) -> String {
+    let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
+    let hint = match engine {
+        "rocksdb" | "lmdb" if !cfg!(feature = "peers") => {
+            "; build with --features peers for rocksdb and lmdb"
+        }
+        _ => "",
+    };
+    format!("unknown engine {engine:?}: this program has {}{hint}", names.join(", "))
+}
+
+/// The child process of one engine.
+pub(crate) fn child() -> Result<Outcome, Failure> {
+    let mut input = std::io::stdin().lock();
+    let mut output = std::io::stdout().lock();
+    let well = parent::child(&drivers(), &mut input, &mut output)?;
+    Ok(if well { Outcome::Done } else { Outcome::Failed })
+}

@@ -1,0 +1,95 @@
+//! How the program ends: exit codes by what a script can do about them.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | an error that is none of those below; `bench`: an engine failed or a read was wrong |
+//! | 2 | the command line is not understood |
+//! | 3 | the database, keyspace or key is not there |
+//! | 4 | damage on disk |
+//! | 5 | another process has the database open |
+//! | 6 | no room: the disk, the log or the memory budget is full |
+//! | 7 | `import`: some records were refused, the others are in |
+
+use std::fmt;
+use std::process::ExitCode;
+
+use spinney_base::{Error, ErrorKind};
+
+/// What `--help` says about exit codes.
+pub(crate) const HELP: &str = "Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 damage on disk, 5 locked by another process, \
+6 no room, 7 some records refused by import";
+
+/// How a command that ran to its end came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Done,
+    /// `bench` with errors: they were printed with the table.
+    Failed,
+}
+
+impl Outcome {
+    pub(crate) fn code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Outcome::Done => 0,
+            Outcome::Failed => 1,
+        })
+    }
+}
+
+/// Why a command did not run to its end.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The engine or the system said so.
+    Error(Error),
+    /// Standard input or output failed.
+    Stream(std::io::Error),
+    /// The command line asks for something impossible.
+    Usage(String),
+}
+
+impl Failure {
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Failure::Usage(_) => 2,
+            Failure::Stream(_) => 1,
+            Failure::Error(error) => match error.kind() {
+                ErrorKind::NotFound => 3,
+                ErrorKind::Corruption => 4,
+                ErrorKind::Locked => 5,
+                ErrorKind::Full => 6,
+                _ => 1,
+            },
+        })
+    }
+
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Failure::Stream(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Failure::Usage(message.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Error(error) => error.fmt(f),
+            Failure::Stream(error) => write!(f, "standard input or output: {error}"),
+            Failure::Usage(message) => f.write_str(message),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::Error(error)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure::Stream(error)
+    }
+}

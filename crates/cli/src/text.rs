@@ -1,0 +1,183 @@
+//! Bytes as text and back: plain, hexadecimal and base64.
+
+use std::fmt::Write as _;
+
+/// How keys and values are written on the command line and in output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// As they are; in output, bytes that are not printable text become `\xNN`.
+    #[default]
+    Text,
+    /// Two hexadecimal digits a byte.
+    Hex,
+    /// Base64 with the standard alphabet and padding.
+    Base64,
+}
+
+impl Encoding {
+    /// What a word of the command line stands for.
+    pub(crate) fn decode(self, text: &str) -> Result<Vec<u8>, String> {
+        match self {
+            Encoding::Text => Ok(text.as_bytes().to_vec()),
+            Encoding::Hex => decode_hex(text),
+            Encoding::Base64 => decode_base64(text),
+        }
+    }
+
+    /// How bytes are shown within a line.
+    pub(crate) fn show(self, bytes: &[u8]) -> String {
+        match self {
+            Encoding::Text => escape(bytes),
+            Encoding::Hex => encode_hex(bytes),
+            Encoding::Base64 => encode_base64(bytes),
+        }
+    }
+}
+
+/// Printable UTF-8 stays; backslash, tab and line ends get their usual escapes, other bytes become `\xNN`.
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for letter in chunk.valid().chars() {
+            match letter {
+                '\\' => text.push_str("\\\\"),
+                '\t' => text.push_str("\\t"),
+                '\n' => text.push_str("\\n"),
+                '\r' => text.push_str("\\r"),
+                _ if letter.is_control() => {
+                    let mut utf8 = [0; 4];
+                    push_hex_escapes(&mut text, letter.encode_utf8(&mut utf8).as_bytes());
+                }
+                _ => text.push(letter),
+            }
+        }
+        push_hex_escapes(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn push_hex_escapes(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\\x{byte:02x}");
+    }
+}
+
+fn encode_hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+fn decode_hex(text: &str) -> Result<Vec<u8>, String> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) {
+        return Err(format!("{text:?} is not hexadecimal: its number of digits is odd"));
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let bytes = digits
+        .chunks(2)
+        .map(|pair| Some(u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok()?));
+    bytes.collect::<Option<Vec<u8>>>().ok_or_else(|| format!("{text:?} is not hexadecimal"))
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Base64 with padding (RFC 4648, section 4).
+pub(crate) fn encode_base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let mut padded = [0; 4];
+        padded[1..=chunk.len()].copy_from_slice(chunk);
+        let word = u32::from_be_bytes(padded);
+        for place in 0..4 {
+            if place <= chunk.len() {
+                let index = (word >> (18 - 6 * place)) & 63;
+                text.push(char::from(ALPHABET[usize::try_from(index).unwrap_or(0)]));
+            } else {
+                text.push('=');
+            }
+        }
+    }
+    text
+}
+
+/// The bytes that `text` encodes; padding may be left out.
+pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
+    let wrong = || format!("{text:?} is not base64");
+    let digits = text.trim_end_matches('=').as_bytes();
+    if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
+        return Err(wrong());
+    }
+    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
+    for chunk in digits.chunks(4) {
+        let mut word = 0_u32;
+        for (place, digit) in chunk.iter().enumerate() {
+            let index = ALPHABET.iter().position(|letter| letter == digit).ok_or_else(wrong)?;
+            word |= u32::try_from(index).map_err(|_| wrong())? << (18 - 6 * place);
+        }
+        let [_, three @ ..] = word.to_be_bytes();
+        let (kept, unused) = three.split_at(chunk.len() - 1);
+        // Bits beyond the last byte would be lost: two texts must not mean the same bytes.
+        if unused.iter().any(|&byte| byte != 0) {
+            return Err(wrong());
+        }
+        bytes.extend_from_slice(kept);
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_examples_of_the_standard() {
+        let examples = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ];
+        for (plain, encoded) in examples {
+            assert_eq!(encode_base64(plain.as_bytes()), encoded);
+            assert_eq!(decode_base64(encoded).unwrap(), plain.as_bytes());
+        }
+    }
+
+    #[test]
+    fn what_is_not_an_encoding_is_refused() {
+        for text in ["0", "0g", "zz", "+1"] {
+            assert!(decode_hex(text).is_err(), "{text}");
+        }
+        for text in ["Z", "Zg===", "Zh==", "Z\u{e9}==", "Zm9v!"] {
+            assert!(decode_base64(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn unprintable_bytes_are_escaped() {
+        assert_eq!(escape(b"a\tb\\c\x00\xff\xc3\xa9"), "a\\tb\\\\c\\x00\\xff\u{e9}");
+    }
+
+    proptest! {
+        #[test]
+        fn encodings_are_read_back(bytes: Vec<u8>) {
+            prop_assert_eq!(decode_hex(&encode_hex(&bytes)).unwrap(), bytes.clone());
+            prop_assert_eq!(decode_base64(&encode_base64(&bytes)).unwrap(), bytes);
+        }
+
+        #[test]
+        fn decoders_do_not_panic(text: String) {
+            let _ = decode_hex(&text);
+            let _ = decode_base64(&text);
+        }
+    }
+}
