@@ -405,6 +405,7 @@ impl Log {
     /// `Poisoned`: what was not durable before has an unknown outcome.
     pub fn close(&self) -> Result<()> {
         self.closed.store(true, SeqCst);
+        self.check()?;
         self.ensure_durable(self.last_lsn())?;
         self.write_watermark()
     }

@@ -10,6 +10,8 @@ use spinney_io::sim::SimDisk;
 use crate::{Durability, Log, LogOptions, RecordKind, Recovered, ReserveFor};
 
 mod basics;
+mod crash;
+mod rules;
 
 /// Where the tests keep their log.
 fn path() -> &'static Path {
@@ -18,7 +20,7 @@ fn path() -> &'static Path {
 
 /// Segments of four blocks, so that nearly everything spans some.
 fn tiny() -> LogOptions {
-    LogOptions { tag: 7, bytes_max: 64 * 4 * 4096, segment_bytes: 4 * 4096 }
+    LogOptions { tag: 7, bytes_max: 24 * 4 * 4096, segment_bytes: 4 * 4096 }
 }
 
 fn disk(seed: u64) -> SimDisk {
