@@ -69,6 +69,12 @@ impl<'a> PageEditor<'a> {
         }
     }
 
+    /// Whether the page holds a key.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.view().search_without_hints(key).is_ok()
+    }
+
     /// Removes a record; says whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         let Ok(index) = self.view().search_without_hints(key) else { return false };

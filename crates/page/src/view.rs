@@ -71,8 +71,10 @@ impl<'a> PageView<'a> {
         Ok(view)
     }
 
-    /// A page that this process built and has not let out of its hands since: nothing is checked.
-    pub(crate) fn trusted(page: &'a Page) -> PageView<'a> {
+    /// A page that [`PageView::parse`] accepted before, or that a [`PageEditor`](crate::PageEditor) made: nothing is checked again. Any other bytes may cause a
+    /// panic later.
+    #[must_use]
+    pub fn trusted(page: &'a [u8; PAGE_BYTES]) -> PageView<'a> {
         PageView { page }
     }
 

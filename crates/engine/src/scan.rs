@@ -1,0 +1,59 @@
+//! Range requests and their answers.
+
+use std::ops::Bound;
+
+/// Which end of a range comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Reverse,
+}
+
+/// A range to read from one end.
+#[derive(Clone, Copy, Debug)]
+pub struct ScanRequest<'a> {
+    /// Where the range begins.
+    pub lower: Bound<&'a [u8]>,
+    /// Where it ends.
+    pub upper: Bound<&'a [u8]>,
+    /// From which end to read.
+    pub direction: Direction,
+    /// Stop after this many records; at least one is delivered if the range has any.
+    pub records_max: usize,
+    /// Stop after this many bytes of keys and values.
+    pub bytes_max: usize,
+}
+
+/// Records copied out of a range.
+#[derive(Clone, Debug, Default)]
+pub struct Chunk {
+    /// Keys and values, in the direction of the request.
+    pub records: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether the range holds nothing beyond them.
+    pub finished: bool,
+}
+
+impl ScanRequest<'_> {
+    /// Whether a key lies in the range.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        let above = match self.lower {
+            Bound::Included(lower) => key >= lower,
+            Bound::Excluded(lower) => key > lower,
+            Bound::Unbounded => true,
+        };
+        above && !self.is_past_upper(key)
+    }
+
+    /// Whether a key lies beyond the upper end.
+    #[must_use]
+    pub fn is_past_upper(&self, key: &[u8]) -> bool {
+        match self.upper {
+            Bound::Included(upper) => key > upper,
+            Bound::Excluded(upper) => key >= upper,
+            Bound::Unbounded => false,
+        }
+    }
+}

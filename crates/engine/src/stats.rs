@@ -1,0 +1,59 @@
+//! Numbers that engines report.
+
+/// Numbers about one keyspace. Counters count since the keyspace was opened; the rest is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineStats {
+    /// Reads answered from memory.
+    pub cache_hits: u64,
+    /// Reads that went to disk.
+    pub cache_misses: u64,
+    /// Records in the record cache.
+    pub records_cached: u64,
+    /// Records in the record cache that their pages do not hold yet.
+    pub records_dirty: u64,
+    /// Bytes of the record cache.
+    pub cache_bytes: u64,
+    /// Bytes of the segment index.
+    pub index_bytes: u64,
+    /// Pages that hold data, without overflow pages.
+    pub pages: u64,
+    /// Overflow pages.
+    pub overflow_pages: u64,
+    /// Free pages of the file.
+    pub free_pages: u64,
+    /// Bytes of the file.
+    pub file_bytes: u64,
+    /// Pages read to answer lookups.
+    pub pages_read: u64,
+    /// Pages rewritten to bring dirty records home.
+    pub pages_written_back: u64,
+    /// Dirty records brought home.
+    pub records_written_back: u64,
+    /// Times a writer had to bring records home itself.
+    pub foreground_write_backs: u64,
+    /// Pages that were split or merged into others.
+    pub splits: u64,
+    /// Checkpoints published.
+    pub checkpoints: u64,
+    /// Torn pages restored when the keyspace was opened.
+    pub pages_restored: u64,
+}
+
+/// What a verification saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Pages read and checked.
+    pub pages: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Pages that nobody owns.
+    pub free_pages: u64,
+}
+
+impl std::ops::AddAssign for VerifyReport {
+    fn add_assign(&mut self, other: Self) {
+        self.pages += other.pages;
+        self.records += other.records;
+        self.free_pages += other.free_pages;
+    }
+}

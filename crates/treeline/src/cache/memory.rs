@@ -1,0 +1,260 @@
+//! The memory of one shard: a ring of words for records and a hash table of places in it.
+//!
+//! A record in the ring:
+//!
+//! ```text
+//!  63            32 31    28 27         16 15          0
+//! +----------------+--------+-------------+-------------+
+//! |       id       | flags  | key length  | value length|   one word
+//! +----------------+--------+-------------+-------------+
+//! | key, padded with zeros to whole words               |
+//! | value, padded with zeros to whole words             |
+//! ```
+//!
+//! A bucket is `0` when empty, else `tag << 24 | place + 1`: eight bits of the id and the record's word index. Probing is linear; removal shifts back, so there are no
+//! tombstones among buckets. Each bucket has a priority beside it, in a byte of its own: a reader bumps it without holding anything, and a bump
+//! that lands on the wrong record does no harm.
+//!
+//! **Invariant**: everything here is read and written as atomics, because optimistic readers race with writers (rule P27); readers conclude
+//! nothing before the shard's latch validates.
+
+use spinney_base::shim::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use spinney_sync::RacyWords;
+
+use super::RecordId;
+
+pub(super) const LIVE: u64 = 1 << 28;
+pub(super) const DIRTY: u64 = 1 << 29;
+pub(super) const WRITING: u64 = 1 << 30;
+pub(super) const TOMBSTONE: u64 = 1 << 31;
+
+/// Highest priority of a record.
+pub(super) const PRIORITY_MAX: u8 = 7;
+
+/// Most words that a bucket can address.
+const WORDS_MAX: usize = (1 << 24) - 2;
+
+/// Smallest shard: room for many of the largest records, so that reservations of many threads fit together.
+pub(super) const SHARD_BYTES_MIN: usize = 128 << 10;
+
+/// Buckets stay at most this full, in percent.
+const LOAD_PERCENT: usize = 85;
+
+const BUCKET_BYTES: usize = size_of::<AtomicU32>() + size_of::<AtomicU8>();
+
+/// Header word of a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header(pub(super) u64);
+
+impl Header {
+    pub(super) fn new(id: RecordId, key: usize, value: usize, flags: u64) -> Self {
+        debug_assert!(key < 1 << 12 && value < 1 << 16, "lengths were checked at the door");
+        Header(u64::from(id.0) << 32 | flags | (key as u64) << 16 | value as u64)
+    }
+
+    pub(super) fn id(self) -> RecordId {
+        RecordId((self.0 >> 32) as u32)
+    }
+
+    pub(super) fn key_length(self) -> usize {
+        (self.0 >> 16) as usize & 0xfff
+    }
+
+    pub(super) fn value_length(self) -> usize {
+        self.0 as usize & 0xffff
+    }
+
+    pub(super) fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// Words of the whole record.
+    pub(super) fn words(self) -> usize {
+        record_words(self.key_length(), self.value_length())
+    }
+}
+
+/// Words of a record with a key and a value of these lengths.
+pub(super) fn record_words(key: usize, value: usize) -> usize {
+    1 + key.div_ceil(8) + value.div_ceil(8)
+}
+
+/// Where a record is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) bucket: usize,
+    pub(super) word: usize,
+    pub(super) header: Header,
+}
+
+/// Ring and table of one shard.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) words: RacyWords,
+    buckets: Box<[AtomicU32]>,
+    priorities: Box<[AtomicU8]>,
+}
+
+impl Memory {
+    /// Memory of about `bytes` bytes for records of about `record` words.
+    pub(super) fn new(bytes: u64, record: usize) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(SHARD_BYTES_MIN);
+        let bytes = bytes.min((WORDS_MAX - 1) * 8);
+        let record = record.clamp(2, 64);
+        let buckets = bytes / (record * 8 * LOAD_PERCENT / 100 + BUCKET_BYTES) + 16;
+        let words = bytes.saturating_sub(buckets * BUCKET_BYTES) / 8;
+        Memory {
+            words: RacyWords::new(words),
+            buckets: (0..buckets).map(|_| AtomicU32::new(0)).collect(),
+            priorities: (0..buckets).map(|_| AtomicU8::new(0)).collect(),
+        }
+    }
+
+    /// Bytes of ring and table.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.words.len() * 8 + self.buckets.len() * BUCKET_BYTES) as u64
+    }
+
+    /// Words of the ring.
+    pub(super) fn capacity(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Most records that the table takes.
+    pub(super) fn records_max(&self) -> usize {
+        self.buckets.len() * LOAD_PERCENT / 100
+    }
+
+    pub(super) fn header(&self, word: usize) -> Header {
+        Header(self.words.load(word))
+    }
+
+    pub(super) fn set_header(&self, word: usize, header: Header) {
+        self.words.store(word, header.0);
+    }
+
+    pub(super) fn key_is(&self, word: usize, header: Header, key: &[u8]) -> bool {
+        header.key_length() == key.len() && self.words.equals(word + 1, key)
+    }
+
+    pub(super) fn read_key(&self, word: usize, header: Header, out: &mut Vec<u8>) {
+        self.words.read_into(word + 1, header.key_length(), out);
+    }
+
+    pub(super) fn read_value(&self, word: usize, header: Header, out: &mut Vec<u8>) {
+        let value = word + 1 + header.key_length().div_ceil(8);
+        self.words.read_into(value, header.value_length(), out);
+    }
+
+    pub(super) fn write(&self, word: usize, header: Header, key: &[u8], value: &[u8]) {
+        self.set_header(word, header);
+        self.words.write_from(word + 1, key);
+        self.words.write_from(word + 1 + key.len().div_ceil(8), value);
+    }
+
+    /// Finds the record that `accept` takes among those that bear `id`. Safe under races: it ends, and stays inside.
+    pub(super) fn find(
+        &self,
+        id: RecordId,
+        mut accept: impl FnMut(usize, Header) -> bool,
+    ) -> Option<Place> {
+        let tag = tag(id);
+        let mut bucket = self.home(id);
+        for _ in 0..self.buckets.len() {
+            let entry = self.buckets[bucket].load(Relaxed);
+            if entry == 0 {
+                return None;
+            }
+            if entry >> 24 == tag {
+                let word = place(entry);
+                let header = self.header(word);
+                if header.id() == id && accept(word, header) {
+                    return Some(Place { bucket, word, header });
+                }
+            }
+            bucket = self.next(bucket);
+        }
+        None
+    }
+
+    pub(super) fn find_key(&self, id: RecordId, key: &[u8]) -> Option<Place> {
+        self.find(id, |word, header| self.key_is(word, header, key))
+    }
+
+    pub(super) fn set_place(&self, bucket: usize, id: RecordId, word: usize) {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the ring has at most WORDS_MAX words"
+        )]
+        self.buckets[bucket].store(tag(id) << 24 | (word as u32 + 1), Relaxed);
+    }
+
+    /// Adds a record that is not there. The table is never full: the shard keeps to `records_max`.
+    pub(super) fn insert(&self, id: RecordId, word: usize, priority: u8) {
+        let mut bucket = self.home(id);
+        while self.buckets[bucket].load(Relaxed) != 0 {
+            bucket = self.next(bucket);
+        }
+        self.set_place(bucket, id, word);
+        self.set_priority(bucket, priority);
+    }
+
+    /// Takes a bucket out and closes the gap.
+    pub(super) fn remove(&self, bucket: usize) {
+        let mut hole = bucket;
+        let mut probe = self.next(hole);
+        loop {
+            let entry = self.buckets[probe].load(Relaxed);
+            if entry == 0 {
+                break;
+            }
+            let home = self.home(self.header(place(entry)).id());
+            // Whether `home` lies cyclically after the hole, up to the probe: then the entry must stay.
+            let stays = if hole < probe {
+                hole < home && home <= probe
+            } else {
+                hole < home || home <= probe
+            };
+            if !stays {
+                self.buckets[hole].store(entry, Relaxed);
+                self.set_priority(hole, self.priority(probe));
+                hole = probe;
+            }
+            probe = self.next(probe);
+        }
+        self.buckets[hole].store(0, Relaxed);
+    }
+
+    pub(super) fn priority(&self, bucket: usize) -> u8 {
+        self.priorities[bucket].load(Relaxed)
+    }
+
+    pub(super) fn set_priority(&self, bucket: usize, priority: u8) {
+        self.priorities[bucket].store(priority, Relaxed);
+    }
+
+    /// Counts an access: one more, up to the highest. A hot record is not written to.
+    pub(super) fn bump_priority(&self, bucket: usize) {
+        let priority = self.priority(bucket);
+        if priority < PRIORITY_MAX {
+            self.set_priority(bucket, priority + 1);
+        }
+    }
+
+    fn home(&self, id: RecordId) -> usize {
+        let mixed = id.0.wrapping_mul(0x9E37_79B1);
+        ((u64::from(mixed) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    fn next(&self, bucket: usize) -> usize {
+        if bucket + 1 == self.buckets.len() { 0 } else { bucket + 1 }
+    }
+}
+
+fn tag(id: RecordId) -> u32 {
+    id.0 >> 16 & 0xff
+}
+
+fn place(entry: u32) -> usize {
+    ((entry & 0x00ff_ffff) as usize).wrapping_sub(1) & 0x00ff_ffff
+}

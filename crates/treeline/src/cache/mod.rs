@@ -1,0 +1,147 @@
+//! The record cache: the newest version of the records that are worth keeping in memory, dirty and clean (TreeLine, section 4.2).
+//!
+//! The cache is cut into shards by the hash of the key; each [`Shard`](shard::Shard) is a hash table over a ring of records. A record is known outside by its [`RecordId`], 32 bits of its
+//! key's hash, which stays the same wherever the ring moves the record; two keys may share one, so whoever holds an id gets all dirty records that bear it
+//! and picks by key.
+//!
+//! **Life of a record.** A put makes it *dirty*: its page does not hold it yet. Write-back marks it *being written*, writes its page, and then makes it *clean*,
+//! unless a put changed it meanwhile, which takes the mark away. Only clean records leave, so an entry leaves the cache only after its page write completed (rule P23). A
+//! removal is a record too, a tombstone; clean, it says that the key is known to be absent.
+//!
+//! **Differs from the paper**: CLOCK runs over a ring in which the hand carries surviving records forward, so records of any size need no allocator and cost 8 bytes and their
+//! share of the table (about 6) beyond their own bytes; the paper's entries cost 96 and an index.
+
+mod memory;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use shard::{Prepared, Visit};
+
+use memory::SHARD_BYTES_MIN;
+use shard::Shard;
+
+/// 32 bits of a key's hash: finds the shard, the bucket, and all records that might be meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RecordId(pub(crate) u32);
+
+impl RecordId {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the low half is the id; the high half chooses the stripe"
+    )]
+    pub(crate) fn of(hash: u64) -> Self {
+        RecordId(hash as u32)
+    }
+}
+
+/// What the cache knows of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cached {
+    /// Its value was appended.
+    Present,
+    /// It is known to be absent.
+    Absent,
+    /// Nothing is known.
+    Unknown,
+}
+
+/// Fewest bytes that a cache can work with.
+pub(crate) const CACHE_BYTES_MIN: u64 = SHARD_BYTES_MIN as u64;
+
+/// Bytes per shard that a new cache aims at.
+const SHARD_BYTES_AIM: u64 = 1 << 20;
+const SHARDS_MAX: u64 = 1024;
+
+/// All shards. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct RecordCache {
+    shards: Box<[Shard]>,
+}
+
+impl RecordCache {
+    /// An empty cache of about `bytes` bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let shards = (bytes / SHARD_BYTES_AIM).clamp(1, SHARDS_MAX);
+        let shards = 1 << shards.ilog2();
+        let each = bytes / shards;
+        RecordCache { shards: (0..shards).map(|_| Shard::new(each)).collect() }
+    }
+
+    /// The newest version of a key, if it is here.
+    pub(crate) fn get(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        self.shard(id).get(id, key, out)
+    }
+
+    /// Reserves room for one put; see [`Shard::prepare`].
+    pub(crate) fn prepare(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) -> Prepared {
+        self.shard(id).prepare(key.len(), value.map_or(0, <[u8]>::len))
+    }
+
+    /// Gives reserved room back.
+    pub(crate) fn cancel(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) {
+        self.shard(id).cancel(key.len(), value.map_or(0, <[u8]>::len));
+    }
+
+    /// Puts a dirty record into reserved room; says whether it has become dirty now, so that its page must be told.
+    pub(crate) fn put(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) -> bool {
+        self.shard(id).put(id, key, value)
+    }
+
+    /// Keeps what was read from a page, if there is room without I/O and nothing newer is here.
+    pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) {
+        self.shard(id).admit(id, key, value);
+    }
+
+    /// Shows all dirty records that bear `id`; see [`Visit`].
+    pub(crate) fn visit_dirty(
+        &self,
+        id: RecordId,
+        visit: Visit,
+        show: &mut dyn FnMut(&[u8], Option<&[u8]>) -> bool,
+    ) {
+        self.shard(id).visit_dirty(id, visit, show);
+    }
+
+    /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile; otherwise it stays dirty.
+    pub(crate) fn end_write(&self, id: RecordId, key: &[u8], written: bool) {
+        self.shard(id).end_write(id, key, written);
+    }
+
+    /// Appends keys of dirty records that the hand of shard `index` will meet soon and find worth nothing more, at most `most`.
+    pub(crate) fn soon_evicted(&self, index: usize, most: usize, keys: &mut Vec<Vec<u8>>) {
+        self.shards[index % self.shards.len()].soon_evicted(most, keys);
+    }
+
+    /// How many shards there are.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps its size for now. Returns whether all followed.
+    pub(crate) fn resize(&self, bytes: u64) -> bool {
+        let each = bytes / self.shards.len() as u64;
+        self.shards.iter().fold(true, |all, shard| shard.resize(each) && all)
+    }
+
+    /// Records, dirty records and bytes held.
+    pub(crate) fn usage(&self) -> Usage {
+        self.shards.iter().map(Shard::usage).fold(Usage::default(), |sum, one| Usage {
+            records: sum.records + one.records,
+            dirty: sum.dirty + one.dirty,
+            bytes: sum.bytes + one.bytes,
+        })
+    }
+
+    fn shard(&self, id: RecordId) -> &Shard {
+        &self.shards[id.0 as usize & (self.shards.len() - 1)]
+    }
+}
+
+/// What a cache or shard holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) records: u64,
+    pub(crate) dirty: u64,
+    pub(crate) bytes: u64,
+}

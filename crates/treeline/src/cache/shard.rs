@@ -1,0 +1,480 @@
+//! One shard of the record cache: CLOCK as a ring.
+//!
+//! ```text
+//!            tail (the hand)                       head
+//!              |                                    |
+//!   .. free .. | oldest ............ newest record  | .. free (some of it reserved) ..
+//! ```
+//!
+//! New records go to the head. When room is short the hand takes the record at the tail: a dead one is dropped, a clean one of priority 0 is evicted, any other is
+//! carried to the head with its priority one lower: second chances, as CLOCK gives them, and no holes. A dirty record of priority 0 is the eviction candidate that the paper would
+//! write out; the hand goes on past up to [`DIRTY_LOOK_AHEAD`] of them in search of a clean one before it gives up and names the first for write-back.
+//!
+//! **Invariants**
+//! 1. Records lie end to end from tail to head; `head - tail + reserved <= capacity`, so an apply after a prepare always fits.
+//! 2. Every live record has exactly one bucket, every bucket a live record; per key there is at most one.
+//! 3. A dirty record is never dropped.
+//!
+//! **Concurrency.** Writers hold `state`; whatever readers could see half-done is done under the latch as well. Readers hold nothing: they validate the latch, and read again when
+//! it changed (rule P27). Lock order: `state`, then the latch; nothing is locked and no I/O is done inside.
+
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+
+use spinney_base::shim::{Mutex, MutexGuard};
+use spinney_sync::VersionLatch;
+
+use super::memory::{
+    DIRTY, Header, LIVE, Memory, PRIORITY_MAX, Place, SHARD_BYTES_MIN, TOMBSTONE, WRITING,
+    record_words,
+};
+use super::{Cached, RecordId, Usage};
+
+/// How many dirty records of priority 0 the hand passes over before a writer must bring one home itself (TreeLine, 4.2).
+const DIRTY_LOOK_AHEAD: usize = 32;
+
+/// How many records the hand may look at to admit what was read: admission is a favour, not a duty.
+const ADMISSION_STEPS: usize = 64;
+
+/// Priority of a record that was written.
+const PRIORITY_WRITTEN: u8 = 2;
+/// Priority of a record that was read from its page.
+const PRIORITY_READ: u8 = 1;
+
+/// Share of the ring before the hand that write-back should keep free of worthless dirty records.
+const SOON: usize = 8;
+
+/// Words of an average record that a new shard expects.
+const RECORD_WORDS_EXPECTED: usize = 9;
+
+/// How [`Shard::prepare`] ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// The room is reserved.
+    Ready,
+    /// The hand met only dirty records: bring this key's page home and try again.
+    Dirty(Vec<u8>),
+    /// All room is reserved by others: try again.
+    Busy,
+}
+
+/// What a visit does with the records that its caller accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Visit {
+    /// Only looks.
+    Look,
+    /// Marks them as being written.
+    BeginWrite,
+}
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    latch: VersionLatch,
+    memory: ArcSwap<Memory>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Positions grow for ever; a position modulo the capacity is a word of the ring.
+    head: u64,
+    tail: u64,
+    records: usize,
+    dirty: usize,
+    reserved_words: usize,
+    reserved_records: usize,
+    /// Words of an average record, for which the table is sized.
+    record_words: usize,
+    /// The size asked for.
+    bytes: u64,
+}
+
+/// What the hand did with one record.
+enum Step {
+    /// Dropped a dead or evicted a clean one.
+    Freed,
+    /// Carried it forward.
+    Kept,
+    /// Carried a dirty one of priority 0 forward, to this position.
+    KeptDirty(u64),
+}
+
+impl Shard {
+    pub(super) fn new(bytes: u64) -> Self {
+        Shard {
+            latch: VersionLatch::new(),
+            memory: ArcSwap::from_pointee(Memory::new(bytes, RECORD_WORDS_EXPECTED)),
+            state: Mutex::new(State {
+                head: 0,
+                tail: 0,
+                records: 0,
+                dirty: 0,
+                reserved_words: 0,
+                reserved_records: 0,
+                record_words: RECORD_WORDS_EXPECTED,
+                bytes,
+            }),
+        }
+    }
+
+    pub(super) fn get(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        let start = out.len();
+        loop {
+            let version = self.latch.version();
+            let memory = self.memory.load();
+            let found = memory.find_key(id, key);
+            let Some(Place { bucket, word, header }) = found else {
+                if self.latch.validate(version) {
+                    return Cached::Unknown;
+                }
+                continue;
+            };
+            if !header.has(TOMBSTONE) {
+                memory.read_value(word, header, out);
+            }
+            if self.latch.validate(version) {
+                memory.bump_priority(bucket);
+                return if header.has(TOMBSTONE) { Cached::Absent } else { Cached::Present };
+            }
+            out.truncate(start);
+        }
+    }
+
+    /// Reserves room for a record with a key and a value of these lengths.
+    pub(super) fn prepare(&self, key: usize, value: usize) -> Prepared {
+        let words = record_words(key, value);
+        let mut state = self.state.lock();
+        let prepared = self.make_room(&mut state, words, usize::MAX);
+        if prepared == Prepared::Ready {
+            state.reserved_words += words;
+            state.reserved_records += 1;
+        }
+        prepared
+    }
+
+    pub(super) fn cancel(&self, key: usize, value: usize) {
+        let mut state = self.state.lock();
+        state.reserved_words -= record_words(key, value);
+        state.reserved_records -= 1;
+    }
+
+    pub(super) fn put(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) -> bool {
+        let bytes = value.unwrap_or(&[]);
+        let words = record_words(key.len(), bytes.len());
+        let flags = LIVE | DIRTY | if value.is_none() { TOMBSTONE } else { 0 };
+        let header = Header::new(id, key.len(), bytes.len(), flags);
+        let mut state = self.state.lock();
+        state.reserved_words -= words;
+        state.reserved_records -= 1;
+        let memory = self.memory.load();
+        let _latch = self.latch.lock();
+        let Some(old) = memory.find_key(id, key) else {
+            state.append(&memory, header, key, bytes, PRIORITY_WRITTEN);
+            return true;
+        };
+        memory.bump_priority(old.bucket);
+        if old.header.words() == words {
+            memory.write(old.word, header, key, bytes);
+        } else {
+            memory.set_header(old.word, Header(old.header.0 & !LIVE));
+            let word = state.head_word(&memory);
+            memory.write(word, header, key, bytes);
+            memory.set_place(old.bucket, id, word);
+            state.head += words as u64;
+        }
+        if !old.header.has(DIRTY) {
+            state.dirty += 1;
+        }
+        !old.header.has(DIRTY) || old.header.has(WRITING)
+    }
+
+    pub(super) fn admit(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) {
+        let bytes = value.unwrap_or(&[]);
+        let words = record_words(key.len(), bytes.len());
+        let flags = LIVE | if value.is_none() { TOMBSTONE } else { 0 };
+        let mut state = self.state.lock();
+        if self.memory.load().find_key(id, key).is_some() {
+            return;
+        }
+        if self.make_room(&mut state, words, ADMISSION_STEPS) != Prepared::Ready {
+            return;
+        }
+        // Making room may have rebuilt the memory.
+        let memory = self.memory.load();
+        let _latch = self.latch.lock();
+        state.append(
+            &memory,
+            Header::new(id, key.len(), bytes.len(), flags),
+            key,
+            bytes,
+            PRIORITY_READ,
+        );
+    }
+
+    pub(super) fn visit_dirty(
+        &self,
+        id: RecordId,
+        visit: Visit,
+        show: &mut dyn FnMut(&[u8], Option<&[u8]>) -> bool,
+    ) {
+        let _state = self.state.lock();
+        let memory = self.memory.load();
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        memory.find(id, |word, header| {
+            let wanted = header.has(DIRTY) && !(visit == Visit::BeginWrite && header.has(WRITING));
+            if wanted {
+                key.clear();
+                value.clear();
+                memory.read_key(word, header, &mut key);
+                memory.read_value(word, header, &mut value);
+                let accepted = show(&key, (!header.has(TOMBSTONE)).then_some(&value));
+                if accepted && visit == Visit::BeginWrite {
+                    memory.set_header(word, Header(header.0 | WRITING));
+                }
+            }
+            // Never the one: another key may bear the same id.
+            false
+        });
+    }
+
+    pub(super) fn end_write(&self, id: RecordId, key: &[u8], written: bool) {
+        let mut state = self.state.lock();
+        let memory = self.memory.load();
+        let Some(place) = memory.find_key(id, key) else { return };
+        if !place.header.has(WRITING) {
+            return;
+        }
+        let kept = if written { !(DIRTY | WRITING) } else { !WRITING };
+        memory.set_header(place.word, Header(place.header.0 & kept));
+        if written {
+            state.dirty -= 1;
+        }
+    }
+
+    pub(super) fn soon_evicted(&self, most: usize, keys: &mut Vec<Vec<u8>>) {
+        let state = self.state.lock();
+        let memory = self.memory.load();
+        let capacity = memory.capacity() as u64;
+        let used = state.head - state.tail;
+        // While the ring has free room the hand will not come by.
+        let window = (capacity / SOON as u64).saturating_sub(capacity - used);
+        let mut position = state.tail;
+        while position < state.tail + window && position < state.head && keys.len() < most {
+            let word = state.word(&memory, position);
+            let header = memory.header(word);
+            if header.has(LIVE) && header.has(DIRTY) && !header.has(WRITING) {
+                let place = memory.find(header.id(), |at, _| at == word);
+                if place.is_some_and(|place| memory.priority(place.bucket) == 0) {
+                    let mut key = Vec::with_capacity(header.key_length());
+                    memory.read_key(word, header, &mut key);
+                    keys.push(key);
+                }
+            }
+            position += header.words() as u64;
+        }
+    }
+
+    pub(super) fn usage(&self) -> Usage {
+        let state = self.state.lock();
+        Usage {
+            records: state.records as u64,
+            dirty: state.dirty as u64,
+            bytes: self.memory.load().bytes(),
+        }
+    }
+
+    /// Follows a new size; `false` when the dirty records would not fit.
+    pub(super) fn resize(&self, bytes: u64) -> bool {
+        let bytes = bytes.max(SHARD_BYTES_MIN as u64);
+        let mut state = self.state.lock();
+        let current = self.memory.load().bytes();
+        // Rebuilding costs a copy of everything, so small changes are not followed.
+        if current.abs_diff(bytes) <= bytes / 32 {
+            return true;
+        }
+        let record_words = state.record_words;
+        self.rebuild(&mut state, bytes, record_words)
+    }
+
+    /// Moves the hand until `words` are free, looking at no more than `steps` records.
+    fn make_room(&self, state: &mut MutexGuard<'_, State>, words: usize, steps: usize) -> Prepared {
+        let mut memory = self.memory.load_full();
+        if state.has_room(&memory, words) {
+            return Prepared::Ready;
+        }
+        if state.records + state.reserved_records >= memory.records_max()
+            && self.enlarge_table(state)
+        {
+            memory = self.memory.load_full();
+        }
+        let _latch = self.latch.lock();
+        let mut candidate = None;
+        let mut passed = 0;
+        // Each turn takes one from every priority, so after this many every clean record has gone.
+        let end = state.tail + (u64::from(PRIORITY_MAX) + 2) * memory.capacity() as u64;
+        for _ in 0..steps {
+            if state.has_room(&memory, words) {
+                return Prepared::Ready;
+            }
+            if passed > DIRTY_LOOK_AHEAD || state.tail == state.head || state.tail > end {
+                break;
+            }
+            if let Step::KeptDirty(position) = state.step(&memory) {
+                candidate.get_or_insert(position);
+                passed += 1;
+            }
+        }
+        match candidate.or_else(|| state.first_dirty(&memory)) {
+            Some(position) => {
+                let word = state.word(&memory, position);
+                let mut key = Vec::new();
+                memory.read_key(word, memory.header(word), &mut key);
+                Prepared::Dirty(key)
+            }
+            None => Prepared::Busy,
+        }
+    }
+
+    /// When the table, not the ring, is what is full, the records are smaller than expected: makes a larger table beside a smaller ring.
+    fn enlarge_table(&self, state: &mut State) -> bool {
+        let memory = self.memory.load();
+        let used = usize::try_from(state.head - state.tail).unwrap_or(usize::MAX);
+        let average = used / state.records.max(1);
+        if used > memory.capacity() / 4 * 3 || average >= state.record_words {
+            return false;
+        }
+        let bytes = state.bytes;
+        self.rebuild(state, bytes, average.max(2))
+    }
+
+    /// Moves all records into new memory; the oldest clean ones stay behind if there is less room.
+    fn rebuild(&self, state: &mut State, bytes: u64, record_words: usize) -> bool {
+        let old = self.memory.load_full();
+        let new = Memory::new(bytes, record_words);
+        let live: Vec<(usize, Header)> = state.live(&old).collect();
+        let total: usize = live.iter().map(|(_, header)| header.words()).sum();
+        let limit = new.capacity().saturating_sub(state.reserved_words);
+        let count_limit = new.records_max().saturating_sub(state.reserved_records);
+        let (mut words, mut count) = (total, live.len());
+        let mut moved = Vec::with_capacity(live.len());
+        for (word, header) in live {
+            if (words > limit || count > count_limit) && !header.has(DIRTY) {
+                words -= header.words();
+                count -= 1;
+            } else {
+                moved.push((word, header));
+            }
+        }
+        if words > limit || count > count_limit {
+            return false;
+        }
+        let mut head = 0;
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        for (word, header) in moved {
+            key.clear();
+            value.clear();
+            old.read_key(word, header, &mut key);
+            old.read_value(word, header, &mut value);
+            let bucket = old.find(header.id(), |at, _| at == word).map(|place| place.bucket);
+            new.write(head, header, &key, &value);
+            new.insert(header.id(), head, bucket.map_or(0, |bucket| old.priority(bucket)));
+            head += header.words();
+        }
+        let _latch = self.latch.lock();
+        self.memory.store(Arc::new(new));
+        state.tail = 0;
+        state.head = head as u64;
+        state.records = count;
+        state.record_words = record_words;
+        state.bytes = bytes;
+        true
+    }
+}
+
+impl State {
+    fn word(&self, memory: &Memory, position: u64) -> usize {
+        let _ = self;
+        #[expect(clippy::cast_possible_truncation, reason = "below the capacity")]
+        let word = (position % memory.capacity() as u64) as usize;
+        word
+    }
+
+    fn head_word(&self, memory: &Memory) -> usize {
+        self.word(memory, self.head)
+    }
+
+    fn has_room(&self, memory: &Memory, words: usize) -> bool {
+        let used = usize::try_from(self.head - self.tail).unwrap_or(usize::MAX);
+        used + self.reserved_words + words <= memory.capacity()
+            && self.records + self.reserved_records < memory.records_max()
+    }
+
+    fn append(&mut self, memory: &Memory, header: Header, key: &[u8], value: &[u8], priority: u8) {
+        let word = self.head_word(memory);
+        memory.write(word, header, key, value);
+        memory.insert(header.id(), word, priority);
+        self.head += header.words() as u64;
+        self.records += 1;
+        if header.has(DIRTY) {
+            self.dirty += 1;
+        }
+    }
+
+    /// Moves the hand over one record.
+    fn step(&mut self, memory: &Memory) -> Step {
+        let word = self.word(memory, self.tail);
+        let header = memory.header(word);
+        let words = header.words();
+        let place =
+            header.has(LIVE).then(|| memory.find(header.id(), |at, _| at == word)).flatten();
+        let Some(Place { bucket, .. }) = place else {
+            self.tail += words as u64;
+            return Step::Freed;
+        };
+        let priority = memory.priority(bucket);
+        if priority == 0 && !header.has(DIRTY) {
+            memory.remove(bucket);
+            self.records -= 1;
+            self.tail += words as u64;
+            return Step::Freed;
+        }
+        memory.set_priority(bucket, priority.min(PRIORITY_MAX).saturating_sub(1));
+        let target = self.head_word(memory);
+        if target != word {
+            // The free gap may be shorter than the record; the copy runs upwards from behind, so it may overlap.
+            memory.words.copy_within(word, target, words);
+            memory.set_place(bucket, header.id(), target);
+        }
+        let position = self.head;
+        self.tail += words as u64;
+        self.head += words as u64;
+        if priority == 0 { Step::KeptDirty(position) } else { Step::Kept }
+    }
+
+    fn live<'a>(&'a self, memory: &'a Memory) -> impl Iterator<Item = (usize, Header)> + 'a {
+        let mut position = self.tail;
+        std::iter::from_fn(move || {
+            while position < self.head {
+                let word = self.word(memory, position);
+                let header = memory.header(word);
+                position += header.words() as u64;
+                if header.has(LIVE) {
+                    return Some((word, header));
+                }
+            }
+            None
+        })
+    }
+
+    fn first_dirty(&self, memory: &Memory) -> Option<u64> {
+        let mut position = self.tail;
+        while position < self.head {
+            let header = memory.header(self.word(memory, position));
+            if header.has(LIVE) && header.has(DIRTY) && !header.has(WRITING) {
+                return Some(position);
+            }
+            position += header.words() as u64;
+        }
+        None
+    }
+}

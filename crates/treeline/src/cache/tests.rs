@@ -1,0 +1,236 @@
+//! The record cache against a map, and its readers against its writers.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use spinney_base::KeyspaceId;
+use spinney_base::runtime::SplitMix;
+use spinney_sync::hash_key;
+
+use super::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Visit};
+
+fn id_of(key: &[u8]) -> RecordId {
+    RecordId::of(hash_key(KeyspaceId(1), key))
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Known {
+    value: Option<Vec<u8>>,
+    dirty: bool,
+}
+
+/// Drives one cache and a map of what it may answer.
+struct Driver {
+    cache: RecordCache,
+    /// What the pages hold.
+    pages: HashMap<Vec<u8>, Vec<u8>>,
+    /// What every key's newest version is.
+    model: HashMap<Vec<u8>, Known>,
+}
+
+impl Driver {
+    fn new(bytes: u64) -> Self {
+        Driver { cache: RecordCache::new(bytes), pages: HashMap::new(), model: HashMap::new() }
+    }
+
+    fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
+        loop {
+            match self.cache.prepare(id_of(key), key, value) {
+                Prepared::Ready => break,
+                Prepared::Dirty(victim) => self.write_back(&victim, None),
+                Prepared::Busy => panic!("one thread reserves nothing for long"),
+            }
+        }
+        let was_dirty = self.model.get(key).is_some_and(|known| known.dirty);
+        assert_eq!(self.cache.put(id_of(key), key, value), !was_dirty);
+        self.model.insert(key.to_vec(), Known { value: value.map(<[u8]>::to_vec), dirty: true });
+    }
+
+    /// Brings one key home; `meanwhile` is put while its page is being written.
+    fn write_back(&mut self, key: &[u8], meanwhile: Option<&[u8]>) {
+        let mut taken = None;
+        self.cache.visit_dirty(id_of(key), Visit::BeginWrite, &mut |found, value| {
+            if found == key {
+                taken = Some(value.map(<[u8]>::to_vec));
+            }
+            found == key
+        });
+        let Some(value) = taken else { return };
+        assert_eq!(self.model[key].value, value, "write-back sees the newest version");
+        if let Some(newer) = meanwhile
+            && self.cache.prepare(id_of(key), key, Some(newer)) == Prepared::Ready
+        {
+            assert!(
+                self.cache.put(id_of(key), key, Some(newer)),
+                "a change during write-back is dirty anew"
+            );
+            self.model.insert(key.to_vec(), Known { value: Some(newer.to_vec()), dirty: true });
+        } else {
+            self.model.get_mut(key).expect("it is dirty").dirty = false;
+        }
+        match value {
+            Some(value) => self.pages.insert(key.to_vec(), value),
+            None => self.pages.remove(key),
+        };
+        self.cache.end_write(id_of(key), key, true);
+    }
+
+    fn check(&self, key: &[u8]) {
+        let mut out = b"before".to_vec();
+        let known = self.model.get(key);
+        match self.cache.get(id_of(key), key, &mut out) {
+            Cached::Present => {
+                assert_eq!(known.and_then(|known| known.value.as_deref()), Some(&out[6..]));
+            }
+            Cached::Absent => assert_eq!(known.and_then(|known| known.value.as_ref()), None),
+            Cached::Unknown => {
+                assert!(known.is_none_or(|known| !known.dirty), "a dirty record left the cache");
+                assert_eq!(known.and_then(|known| known.value.as_ref()), self.pages.get(key));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// P23: whatever is put, read, written back and resized, the newest version is in the cache or on its page.
+    #[test]
+    fn the_newest_version_is_never_lost(seed in any::<u64>(), keys in 1usize..4000, longest in 1usize..3000) {
+        let mut random = SplitMix(seed);
+        let mut driver = Driver::new(CACHE_BYTES_MIN * 3);
+        for _ in 0..6000 {
+            let number = random.below(keys);
+            let key = format!("{number:0width$}", width = 1 + number % 40).into_bytes();
+            match random.below(16) {
+                0..7 => {
+                    let value = vec![random.below(256) as u8; random.below(longest)];
+                    driver.put(&key, Some(&value));
+                }
+                7 => driver.put(&key, None),
+                8 => driver.write_back(&key, None),
+                9 => driver.write_back(&key, Some(b"newer")),
+                10..12 => {
+                    // What a reader does after a miss.
+                    if driver.cache.get(id_of(&key), &key, &mut Vec::new()) == Cached::Unknown {
+                        driver.cache.admit(id_of(&key), &key, driver.pages.get(&key).map(Vec::as_slice));
+                    }
+                }
+                12 if random.below(50) == 0 => {
+                    driver.cache.resize(CACHE_BYTES_MIN * (1 + random.below(6) as u64));
+                }
+                _ => driver.check(&key),
+            }
+        }
+        let keys: Vec<Vec<u8>> = driver.model.keys().cloned().collect();
+        for key in &keys {
+            driver.check(key);
+        }
+        let dirty = driver.model.values().filter(|known| known.dirty).count() as u64;
+        prop_assert_eq!(driver.cache.usage().dirty, dirty);
+        for key in &keys {
+            driver.write_back(key, None);
+        }
+        prop_assert_eq!(driver.cache.usage().dirty, 0);
+    }
+}
+
+/// Tiny records fill the table before the ring: the table grows, and the memory stays within its bounds.
+#[test]
+fn small_records_get_a_larger_table() {
+    let mut driver = Driver::new(1 << 20);
+    for number in 0..60_000u32 {
+        driver.put(&number.to_be_bytes(), Some(b"v"));
+    }
+    let usage = driver.cache.usage();
+    assert!(usage.bytes <= 1 << 20, "{usage:?}");
+    assert!(usage.records > 30_000, "{usage:?}");
+}
+
+/// Records that are read often survive many that are read once.
+#[test]
+fn hot_records_stay() {
+    let mut driver = Driver::new(1 << 20);
+    let hot = |number: u32| format!("hot{number:08}").into_bytes();
+    for number in 0..1000 {
+        driver.put(&hot(number), Some(&[1; 50]));
+        driver.write_back(&hot(number), None);
+    }
+    for cold in 0..100_000u32 {
+        let key = format!("cold{cold:08}").into_bytes();
+        driver.cache.admit(id_of(&key), &key, Some(&[2; 50]));
+        if cold % 10 == 0 {
+            for number in (cold / 10 % 10)..1000 {
+                if number % 10 == cold / 10 % 10 {
+                    driver.cache.get(id_of(&hot(number)), &hot(number), &mut Vec::new());
+                }
+            }
+        }
+    }
+    let stayed = (0..1000).filter(|number| {
+        driver.cache.get(id_of(&hot(*number)), &hot(*number), &mut Vec::new()) == Cached::Present
+    });
+    assert!(stayed.count() > 900);
+}
+
+/// P27: optimistic readers never accept a mixture, whatever writers do.
+#[test]
+fn readers_see_whole_values() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    let cache = Arc::new(RecordCache::new(CACHE_BYTES_MIN));
+    let stop = Arc::new(AtomicBool::new(false));
+    let keys: Vec<Vec<u8>> = (0..64u32).map(|number| number.to_be_bytes().to_vec()).collect();
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (cache, stop, keys) = (cache.clone(), stop.clone(), keys.clone());
+            spinney_base::shim::thread::spawn("reader", move || {
+                let mut out = Vec::new();
+                let mut seen = 0u64;
+                while !stop.load(Relaxed) {
+                    for key in &keys {
+                        out.clear();
+                        if cache.get(id_of(key), key, &mut out) == Cached::Present {
+                            assert!(out.iter().all(|byte| *byte == out[0]), "torn value");
+                            assert_eq!(
+                                out.len(),
+                                1 + usize::from(out[0]) * 3,
+                                "length and bytes of two versions"
+                            );
+                            seen += 1;
+                        }
+                    }
+                }
+                seen
+            })
+            .unwrap()
+        })
+        .collect();
+    let mut random = SplitMix(7);
+    for _ in 0..200_000 {
+        let key = &keys[random.below(keys.len())];
+        let fill = random.below(200) as u8;
+        let value = vec![fill; 1 + usize::from(fill) * 3];
+        loop {
+            match cache.prepare(id_of(key), key, Some(&value)) {
+                Prepared::Ready => break,
+                Prepared::Dirty(victim) => {
+                    let mut found = false;
+                    cache.visit_dirty(id_of(&victim), Visit::BeginWrite, &mut |key, _| {
+                        found |= key == victim;
+                        key == victim
+                    });
+                    if found {
+                        cache.end_write(id_of(&victim), &victim, true);
+                    }
+                }
+                Prepared::Busy => panic!("one writer"),
+            }
+        }
+        cache.put(id_of(key), key, Some(&value));
+    }
+    stop.store(true, Relaxed);
+    for reader in readers {
+        assert!(reader.join().unwrap() > 0);
+    }
+}

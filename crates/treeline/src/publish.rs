@@ -1,0 +1,161 @@
+//! Making changes durable: structure records and checkpoints.
+//!
+//! A change of structure is visible in memory at once and *pending* on disk: its new pages are written but perhaps not synced, and the pages it frees are untouched. A
+//! later step syncs the file once for all pending changes, appends their records, and lets the freed pages be reused when those records are durable
+//! (P13, P16). A crash before that finds the old structure whole; the log still has every record that went into the new pages, because the redo LSN moves only by a checkpoint, and a checkpoint covers
+//! everything pending.
+//!
+//! **Invariants**
+//! 1. Structure records are appended in the order of their numbers, without gaps; a checkpoint's payload is the state after one of them, and replay begins with the next.
+//! 2. A structure record names only pages that were synced before it was appended.
+//! 3. A freed page is reused only when its record, or a checkpoint that covers the change, is durable.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use spinney_base::{Error, ErrorKind, Lsn, Result, probe};
+use spinney_extent::{Checkpoint, Extent};
+use spinney_io::Purpose;
+use spinney_wal::{RecordKind, ReserveFor};
+
+use crate::codec::{encode_change, encode_segments};
+use crate::counters::add;
+use crate::index::Change;
+use crate::tree::{BATCH_PAGES, TreeLine};
+
+/// So many pending changes are published even while there is other work.
+const PENDING_MAX: usize = 256;
+
+/// Pending changes are published after this time if there is nothing else to do.
+const PENDING_TIME: Duration = Duration::from_millis(200);
+
+/// Changes that are in memory and not yet in the log, in the order of their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    changes: VecDeque<(u64, Change)>,
+    /// When the oldest was seen by the background.
+    since: Option<Duration>,
+}
+
+impl Pending {
+    pub(crate) fn push(&mut self, sequence: u64, change: Change) {
+        self.changes.push_back((sequence, change));
+    }
+
+    /// Pages that are freed by changes still pending.
+    pub(crate) fn freed(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.changes
+            .iter()
+            .flat_map(|(_, change)| change.freed())
+            .map(|page| Extent::single(page.page))
+    }
+
+    fn take_up_to(&mut self, sequence: u64) -> Vec<(u64, Change)> {
+        let count = self.changes.partition_point(|(number, _)| *number <= sequence);
+        if count == self.changes.len() {
+            self.since = None;
+        }
+        self.changes.drain(..count).collect()
+    }
+}
+
+impl TreeLine {
+    /// Publishes pending changes when there are many, or when the oldest has waited and there is nothing else to do.
+    pub(crate) fn publish_structure_if_due(&self, idle: bool) -> Result<()> {
+        let now = self.context.runtime.now();
+        let due = {
+            let mut pending = self.pending.lock();
+            if pending.changes.is_empty() {
+                return Ok(());
+            }
+            let since = *pending.since.get_or_insert(now);
+            pending.changes.len() >= PENDING_MAX
+                || (idle && now.saturating_sub(since) >= PENDING_TIME)
+        };
+        if due { self.publish_structure() } else { Ok(()) }
+    }
+
+    /// Syncs the pages of all pending changes and appends their records.
+    ///
+    /// # Errors
+    /// `Full` when the log must be trimmed first (the changes stay pending; a checkpoint covers them), `Poisoned`, `Io`.
+    pub(crate) fn publish_structure(&self) -> Result<()> {
+        let _inside = probe::enter("publish structure");
+        let _in_order = self.publishing.lock();
+        let last = match self.pending.lock().changes.back() {
+            Some((sequence, _)) => *sequence,
+            None => return Ok(()),
+        };
+        self.store.sync(Purpose::Reorganize)?;
+        loop {
+            let (sequence, change) = match self.pending.lock().changes.front() {
+                Some((sequence, change)) if *sequence <= last => (*sequence, change.clone()),
+                _ => return Ok(()),
+            };
+            let record = encode_change(&change, sequence);
+            let Some(mut room) = self.context.log.reserve(record.len(), ReserveFor::Internal)?
+            else {
+                return Err(Error::new(
+                    ErrorKind::Full,
+                    "the log is full until the next checkpoint",
+                ));
+            };
+            let lsn = self.context.log.append(
+                &mut room,
+                RecordKind::Structure(self.context.keyspace),
+                &record,
+            );
+            let freed = change.freed();
+            self.store.retire(freed.iter().map(|page| Extent::single(page.page)), lsn);
+            self.pending.lock().take_up_to(sequence);
+        }
+    }
+
+    /// Brings everything applied up to `redo` home and publishes it (P14).
+    pub(crate) fn publish_checkpoint(&self, redo: Lsn) -> Result<()> {
+        let _inside = probe::enter("checkpoint");
+        let failures = self.failures.load(Ordering::SeqCst);
+        self.write_back_everything()?;
+        // Batches that others began before may hold records up to `redo`.
+        drop(self.gate.write());
+        if self.failures.load(Ordering::SeqCst) != failures {
+            return Err(Error::new(
+                ErrorKind::Io,
+                "a write-back failed while a checkpoint waited for it",
+            ));
+        }
+        let (segments, structure) = self.index.snapshot();
+        let payload = encode_segments(&segments);
+        drop(segments);
+        let log = &self.context.log;
+        self.store.publish(Checkpoint { redo, structure }, &payload, || {
+            log.ensure_durable(log.last_lsn())
+        })?;
+        // What the checkpoint covers needs no record any more.
+        let _in_order = self.publishing.lock();
+        let covered = self.pending.lock().take_up_to(structure);
+        for (_, change) in covered {
+            for page in change.freed() {
+                self.store.release(Extent::single(page.page));
+            }
+        }
+        self.redo.store(redo.0, Ordering::Release);
+        add(&self.writes.checkpoints, 1);
+        Ok(())
+    }
+
+    /// One pass over all segments that have dirty records now.
+    fn write_back_everything(&self) -> Result<()> {
+        let mut from = Some(Vec::new());
+        while let Some(lower) = from {
+            let (segments, next) = self.index.dirty_segments(Bound::Included(&lower), BATCH_PAGES);
+            if !segments.is_empty() {
+                self.write_back(&segments)?;
+            }
+            from = next;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! Reading many records: ranges in both directions, and batches of points.
+//!
+//! A range is read segment by segment under the shared lock of its page: first the segment's dirty records are copied out of the cache, then its pages are read, then
+//! both are merged, newer over older. In that order, and because a record leaves the cache only after its page was written under the exclusive lock, a record can
+//! be in neither place at no time (P23). Nothing is held between segments, let alone between chunks (P24): the scan goes on by key.
+
+use std::ops::Bound;
+
+use spinney_base::Result;
+use spinney_engine::{Chunk, Direction, ScanRequest};
+use spinney_io::{AlignedBuf, Purpose};
+use spinney_page::PageView;
+
+use crate::cache::{Cached, RecordId, Visit};
+use crate::index::Located;
+use crate::merge::{Dirty, merge};
+use crate::tree::TreeLine;
+
+impl TreeLine {
+    pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        let mut bytes = 0;
+        let mut next = Some(Position::start(request));
+        while let Some(position) = next {
+            let (located, records) = loop {
+                if let Some(found) = self.read_segment(&position)? {
+                    break found;
+                }
+            };
+            let mut records: Vec<_> =
+                records.into_iter().filter(|(key, _)| request.contains(key)).collect();
+            if request.direction == Direction::Reverse {
+                records.reverse();
+            }
+            for (key, value) in records {
+                let full = chunk.records.len() >= request.records_max || bytes >= request.bytes_max;
+                if full && !chunk.records.is_empty() {
+                    return Ok(());
+                }
+                bytes += key.len() + value.len();
+                chunk.records.push((key, value));
+            }
+            next = Position::after(&located, request);
+        }
+        chunk.finished = true;
+        Ok(())
+    }
+
+    /// The records of the segment at a position, or `None` when it changed before it was locked.
+    #[expect(clippy::type_complexity, reason = "a segment and its records")]
+    fn read_segment(
+        &self,
+        position: &Position,
+    ) -> Result<Option<(Located, Vec<(Vec<u8>, Vec<u8>)>)>> {
+        let version = self.index.version();
+        let located = match position {
+            Position::At(key) => self.index.find(key),
+            Position::Below(key) => match self.index.find_below(key.as_deref()) {
+                Some(located) => located,
+                None => self.index.find(&[]),
+            },
+        };
+        let _lock = self.locks.read(located.segment.base.page);
+        if self.index.version() != version {
+            let again = self.index.find(located.lower.bytes());
+            if again.segment != located.segment
+                || again.lower != located.lower
+                || again.upper != located.upper
+            {
+                return Ok(None);
+            }
+        }
+        let mut ids = self.index.dirty(located.lower.bytes());
+        ids.sort_unstable();
+        ids.dedup();
+        let mut dirty: Vec<Dirty> = Vec::new();
+        for id in ids {
+            self.cache.visit_dirty(id, Visit::Look, &mut |key, value| {
+                if located.contains(key) {
+                    dirty.push((key.to_vec(), value.map(<[u8]>::to_vec)));
+                }
+                false
+            });
+        }
+        let pages: Vec<_> = located.segment.pages().collect();
+        let mut buf = AlignedBuf::new(pages.len().max(1));
+        self.read_pages(&pages, &mut buf, Purpose::Scan)?;
+        let empty = crate::merge::empty_page();
+        let base = if pages.is_empty() { &*empty } else { buf.page(0) };
+        let overflow = (pages.len() > 1).then(|| PageView::trusted(buf.page(1)));
+        let records = merge(PageView::trusted(base), overflow, dirty);
+        Ok(Some((located, records)))
+    }
+
+    /// Answers many gets with as few and as parallel reads as can be.
+    pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut answers: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
+        let mut missing: Vec<usize> = Vec::new();
+        for (index, (key, hash)) in keys.iter().enumerate() {
+            if !self.lookup_cached(key, *hash, &mut answers[index]) {
+                missing.push(index);
+            }
+        }
+        while !missing.is_empty() {
+            missing = self.lookup_on_pages(keys, missing, &mut answers)?;
+        }
+        Ok(answers)
+    }
+
+    fn lookup_cached(&self, key: &[u8], hash: u64, answer: &mut Option<Vec<u8>>) -> bool {
+        let mut value = Vec::new();
+        match self.cache.get(RecordId::of(hash), key, &mut value) {
+            Cached::Present => *answer = Some(value),
+            Cached::Absent => *answer = None,
+            Cached::Unknown => return false,
+        }
+        self.reads.hit();
+        true
+    }
+
+    /// One round: reads the pages of all missing keys in one batch; returns the keys whose segments changed meanwhile.
+    fn lookup_on_pages(
+        &self,
+        keys: &[(&[u8], u64)],
+        missing: Vec<usize>,
+        answers: &mut [Option<Vec<u8>>],
+    ) -> Result<Vec<usize>> {
+        /// Keys per round, which bounds the buffer.
+        const ROUND: usize = 64;
+        let (round, later) = missing.split_at(missing.len().min(ROUND));
+        let places: Vec<_> =
+            round.iter().map(|index| self.index.find_place(keys[*index].0)).collect();
+        let _locks = self.locks.read_many(places.iter().map(|(segment, _)| segment.base.page));
+        let mut again = later.to_vec();
+        let mut wanted = Vec::new();
+        let mut pages = Vec::new();
+        for (index, (segment, version)) in round.iter().zip(&places) {
+            let (key, hash) = keys[*index];
+            if !self.is_still(key, *segment, *version) {
+                again.push(*index);
+            } else if !self.lookup_cached(key, hash, &mut answers[*index]) {
+                let first = pages.len();
+                pages.extend(segment.pages());
+                wanted.push((*index, first..pages.len()));
+            }
+        }
+        let mut buf = AlignedBuf::new(pages.len());
+        self.read_pages(&pages, &mut buf, Purpose::Lookup)?;
+        for (index, range) in wanted {
+            let (key, hash) = keys[index];
+            self.reads.miss(range.len() as u64);
+            let value = range.clone().find_map(|page| PageView::trusted(buf.page(page)).find(key));
+            answers[index] = value.map(<[u8]>::to_vec);
+            self.cache.admit(RecordId::of(hash), key, value);
+        }
+        Ok(again)
+    }
+}
+
+/// Which segment a scan reads next.
+enum Position {
+    /// The one that a key belongs to.
+    At(Vec<u8>),
+    /// The one with the greatest lower bound below a key, or the last one.
+    Below(Option<Vec<u8>>),
+}
+
+impl Position {
+    fn start(request: &ScanRequest<'_>) -> Self {
+        match (request.direction, request.lower, request.upper) {
+            (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => {
+                Position::At(key.to_vec())
+            }
+            (Direction::Forward, Bound::Unbounded, _) => Position::At(Vec::new()),
+            (Direction::Reverse, _, Bound::Included(key)) => Position::At(key.to_vec()),
+            (Direction::Reverse, _, Bound::Excluded(key)) => Position::Below(Some(key.to_vec())),
+            (Direction::Reverse, _, Bound::Unbounded) => Position::Below(None),
+        }
+    }
+
+    fn after(located: &Located, request: &ScanRequest<'_>) -> Option<Self> {
+        match request.direction {
+            Direction::Forward => {
+                let upper = located.upper.as_ref()?.bytes();
+                (!request.is_past_upper(upper)).then(|| Position::At(upper.to_vec()))
+            }
+            Direction::Reverse => {
+                let lower = located.lower.bytes();
+                let past = match request.lower {
+                    Bound::Included(bound) | Bound::Excluded(bound) => lower <= bound,
+                    Bound::Unbounded => lower.is_empty(),
+                };
+                (!past).then(|| Position::Below(Some(lower.to_vec())))
+            }
+        }
+    }
+}

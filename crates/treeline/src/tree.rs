@@ -1,0 +1,403 @@
+//! The engine itself: opening, lookups, puts, and what the other modules share.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::{Mutex, RwLock, thread};
+use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result};
+use spinney_engine::{
+    Capabilities, Chunk, Engine, EngineContext, EngineStats, Resident, ScanRequest, VerifyReport,
+    Write,
+};
+use spinney_extent::{Extent, Store, StoreOptions};
+use spinney_io::{AlignedBuf, Purpose};
+use spinney_page::{PageView, RECORD_BYTES_MAX};
+
+use crate::cache::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
+use crate::codec::{decode_change, decode_segments};
+use crate::counters::{ReadCounters, WriteCounters, add};
+use crate::index::{PageRef, Segment, SegmentIndex};
+use crate::locks::PageLocks;
+use crate::publish::Pending;
+
+/// Pages that one batch of background write-back brings up to date: what one half of a double-write area protects.
+pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
+
+/// Pages that a writer brings up to date itself when it finds no clean record to evict.
+const FOREGROUND_PAGES: usize = 8;
+
+/// How long the background waits when it finds nothing to do.
+const IDLE: Duration = Duration::from_millis(20);
+
+/// A keyspace kept by TreeLine.
+#[derive(Debug)]
+pub struct TreeLine {
+    pub(crate) context: EngineContext,
+    pub(crate) store: Store,
+    pub(crate) index: SegmentIndex,
+    pub(crate) cache: RecordCache,
+    pub(crate) locks: PageLocks,
+    /// Held shared by every write-back, exclusively by who must know that none is under way.
+    pub(crate) gate: RwLock<()>,
+    /// Write-backs that failed.
+    pub(crate) failures: AtomicU64,
+    pub(crate) pending: Mutex<Pending>,
+    /// Held while structure records are appended, so that they are in order.
+    pub(crate) publishing: Mutex<()>,
+    pub(crate) redo: AtomicU64,
+    pub(crate) reads: ReadCounters,
+    pub(crate) writes: WriteCounters,
+    /// Which shard the background looks at next.
+    hand: AtomicUsize,
+    wanted: AtomicBool,
+}
+
+impl TreeLine {
+    /// Makes a new keyspace, empty, whose log records all come after `redo`.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub fn create(context: EngineContext, redo: Lsn) -> Result<TreeLine> {
+        let options = store_options(&context);
+        let store = Store::create(&*context.disk, &context.path, options, redo)?;
+        Ok(Self::assemble(context, store, SegmentIndex::new(Vec::new(), 0), redo))
+    }
+
+    /// Opens a keyspace at its newest checkpoint; structure records must be replayed before anything else.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub fn open(context: EngineContext) -> Result<TreeLine> {
+        let options = store_options(&context);
+        let (store, checkpoint, payload) = Store::open(&*context.disk, &context.path, options)?;
+        let segments = decode_segments(&payload)
+            .map_err(|error| error.wrap(ErrorKind::Corruption, context.path.display()))?;
+        let index = SegmentIndex::new(segments, checkpoint.structure);
+        Ok(Self::assemble(context, store, index, checkpoint.redo))
+    }
+
+    fn assemble(context: EngineContext, store: Store, index: SegmentIndex, redo: Lsn) -> TreeLine {
+        let cache_bytes =
+            context.memory.target().saturating_sub(index.bytes()).max(CACHE_BYTES_MIN);
+        TreeLine {
+            context,
+            store,
+            index,
+            cache: RecordCache::new(cache_bytes),
+            locks: PageLocks::new(),
+            gate: RwLock::new(()),
+            failures: AtomicU64::new(0),
+            pending: Mutex::new(Pending::default()),
+            publishing: Mutex::new(()),
+            redo: AtomicU64::new(redo.0),
+            reads: ReadCounters::default(),
+            writes: WriteCounters::default(),
+            hand: AtomicUsize::new(0),
+            wanted: AtomicBool::new(false),
+        }
+    }
+
+    /// Looks a key up behind the cache, and keeps what it finds.
+    fn read_through(&self, key: &[u8], id: RecordId, out: &mut Vec<u8>) -> Result<bool> {
+        loop {
+            let (segment, version) = self.index.find_place(key);
+            let _lock = self.locks.read(segment.base.page);
+            if !self.is_still(key, segment, version) {
+                continue;
+            }
+            // A record that became dirty meanwhile cannot leave the cache while the page is locked (P23).
+            match self.cache.get(id, key, out) {
+                Cached::Present => return Ok(true),
+                Cached::Absent => return Ok(false),
+                Cached::Unknown => {}
+            }
+            let start = out.len();
+            let mut found = false;
+            let mut pages = 0;
+            for page in segment.pages() {
+                pages += 1;
+                found = with_page_buffer(|buf| {
+                    self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
+                    let value = PageView::trusted(buf.page(0)).find(key);
+                    out.extend_from_slice(value.unwrap_or(&[]));
+                    Ok(value.is_some())
+                })?;
+                if found {
+                    break;
+                }
+            }
+            self.reads.miss(pages);
+            self.cache.admit(id, key, found.then(|| &out[start..]));
+            return Ok(found);
+        }
+    }
+
+    /// Whether a key's segment is still the one that was found when the index had this version. Stays true while its page is locked.
+    pub(crate) fn is_still(&self, key: &[u8], segment: Segment, version: u64) -> bool {
+        self.index.version() == version || self.index.find_place(key).0 == segment
+    }
+
+    /// Reads and checks a page, its slotted layout included.
+    pub(crate) fn read_page(
+        &self,
+        page: PageRef,
+        buf: &mut [u8; PAGE_BYTES],
+        purpose: Purpose,
+    ) -> Result<()> {
+        self.store.read(page.page, page.generation, buf, purpose)?;
+        self.check_layout(page, buf)
+    }
+
+    /// Reads and checks many pages into the pages of `buf`.
+    pub(crate) fn read_pages(
+        &self,
+        pages: &[PageRef],
+        buf: &mut AlignedBuf,
+        purpose: Purpose,
+    ) -> Result<()> {
+        let places: Vec<_> = pages.iter().map(|page| (page.page, page.generation)).collect();
+        self.store.read_many(&places, buf, purpose)?;
+        pages
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, page)| self.check_layout(*page, buf.page(index)))
+    }
+
+    fn check_layout(&self, page: PageRef, buf: &[u8; PAGE_BYTES]) -> Result<()> {
+        match PageView::parse(buf) {
+            Ok(_) => Ok(()),
+            Err(damage) => Err(damage.at(self.store.path(), page.page)),
+        }
+    }
+
+    /// Brings home what the hand will soon meet, if there is something.
+    fn write_back_soon(&self) -> Result<bool> {
+        let mut keys = Vec::new();
+        for _ in 0..self.cache.shards() {
+            let shard = self.hand.fetch_add(1, Ordering::Relaxed);
+            self.cache.soon_evicted(shard, BATCH_PAGES, &mut keys);
+            if keys.len() >= BATCH_PAGES {
+                break;
+            }
+        }
+        keys.truncate(BATCH_PAGES);
+        if keys.is_empty() {
+            return Ok(false);
+        }
+        self.write_back(&keys)?;
+        Ok(true)
+    }
+
+    /// Frees a place in the cache by bringing home the page of `victim` and some that would be met next.
+    fn write_back_for(&self, victim: Vec<u8>, hash: u64) -> Result<()> {
+        add(&self.writes.foreground_write_backs, 1);
+        let mut keys = vec![victim];
+        let shard = RecordId::of(hash).0 as usize;
+        self.cache.soon_evicted(shard, FOREGROUND_PAGES, &mut keys);
+        keys.truncate(FOREGROUND_PAGES);
+        self.write_back(&keys)
+    }
+
+    /// Gives the cache what the index leaves of the keyspace's memory.
+    fn follow_memory(&self) {
+        let index = self.index.bytes();
+        let cache = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
+        self.cache.resize(cache);
+        self.context.memory.set_used(index + self.cache.usage().bytes);
+    }
+}
+
+impl Engine for TreeLine {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            ordered: true,
+            snapshots: false,
+            transactions: false,
+            larger_than_memory: true,
+        }
+    }
+
+    fn check(&self, write: &Write<'_>) -> Result<()> {
+        let bytes = write.key.len() + write.value.map_or(0, <[u8]>::len);
+        if bytes > RECORD_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a record of {bytes} bytes is larger than a TreeLine page holds (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
+            )));
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<bool> {
+        let id = RecordId::of(hash);
+        match self.cache.get(id, key, out) {
+            Cached::Present => {
+                self.reads.hit();
+                Ok(true)
+            }
+            Cached::Absent => {
+                self.reads.hit();
+                Ok(false)
+            }
+            Cached::Unknown => self.read_through(key, id, out),
+        }
+    }
+
+    fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Resident {
+        match self.cache.get(RecordId::of(hash), key, out) {
+            Cached::Present => Resident::Present,
+            Cached::Absent => Resident::Absent,
+            Cached::Unknown => Resident::Unknown,
+        }
+    }
+
+    fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.lookup_many(keys)
+    }
+
+    fn prepare(&self, write: &Write<'_>) -> Result<()> {
+        let id = RecordId::of(write.hash);
+        loop {
+            match self.cache.prepare(id, write.key, write.value) {
+                Prepared::Ready => return Ok(()),
+                Prepared::Dirty(victim) => {
+                    self.context.poison.check()?;
+                    self.wanted.store(true, Ordering::Relaxed);
+                    self.write_back_for(victim, write.hash)?;
+                }
+                Prepared::Busy => {
+                    if !self.context.runtime.help() {
+                        thread::yield_now();
+                    }
+                }
+            }
+        }
+    }
+
+    fn cancel(&self, write: &Write<'_>) {
+        self.cache.cancel(RecordId::of(write.hash), write.key, write.value);
+    }
+
+    fn apply(&self, write: &Write<'_>) {
+        let id = RecordId::of(write.hash);
+        if self.cache.put(id, write.key, write.value) {
+            self.index.push_dirty(write.key, id);
+        }
+    }
+
+    fn make_resident(&self, key: &[u8], hash: u64) -> Result<()> {
+        let mut value = Vec::new();
+        self.get(key, hash, &mut value).map(|_| ())
+    }
+
+    fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        self.scan_chunk(request, chunk)
+    }
+
+    fn checkpoint(&self, redo: Lsn) -> Result<()> {
+        self.publish_checkpoint(redo)
+    }
+
+    fn redo(&self) -> Lsn {
+        Lsn(self.redo.load(Ordering::Acquire))
+    }
+
+    fn replay_structure(&self, payload: &[u8]) -> Result<()> {
+        let (change, sequence) = decode_change(payload)
+            .map_err(|error| error.wrap(ErrorKind::Corruption, self.context.path.display()))?;
+        let done = self.index.sequence();
+        if sequence <= done {
+            // The checkpoint was taken after this change, though its redo LSN lies before the record.
+            return Ok(());
+        }
+        if sequence != done + 1 {
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                format!(
+                    "{}: structure change {} is missing from the log",
+                    self.context.path.display(),
+                    done + 1
+                ),
+            ));
+        }
+        self.index.apply(&change, |_| ())
+    }
+
+    fn end_structure_replay(&self) -> Result<()> {
+        let (segments, _) = self.index.snapshot();
+        let owned: Vec<_> = segments
+            .iter()
+            .flat_map(|(_, segment)| segment.pages())
+            .map(|page| (Extent::single(page.page), page.generation))
+            .collect();
+        let restored = self.store.adopt(&owned)?;
+        add(&self.writes.pages_restored, restored);
+        self.follow_memory();
+        Ok(())
+    }
+
+    fn background(&self) -> Result<Next> {
+        self.wanted.store(false, Ordering::Relaxed);
+        self.follow_memory();
+        self.store.reclaim(self.context.log.durable_lsn());
+        if self.context.poison.is_set() {
+            return Ok(Next::Wait(IDLE));
+        }
+        let wrote = self.write_back_soon()?;
+        self.publish_structure_if_due(!wrote)?;
+        Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn wants_background(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    fn verify(&self) -> Result<VerifyReport> {
+        self.verify_all()
+    }
+
+    fn stats(&self) -> EngineStats {
+        let usage = self.cache.usage();
+        let space = self.store.space();
+        let (pages, overflow_pages) = self.index.pages();
+        let (cache_hits, cache_misses, pages_read) = self.reads.sum();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        EngineStats {
+            cache_hits,
+            cache_misses,
+            records_cached: usage.records,
+            records_dirty: usage.dirty,
+            cache_bytes: usage.bytes,
+            index_bytes: self.index.bytes(),
+            pages,
+            overflow_pages,
+            free_pages: space.free_pages,
+            file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
+            pages_read,
+            pages_written_back: load(&self.writes.pages_written_back),
+            records_written_back: load(&self.writes.records_written_back),
+            foreground_write_backs: load(&self.writes.foreground_write_backs),
+            splits: load(&self.writes.splits),
+            checkpoints: load(&self.writes.checkpoints),
+            pages_restored: load(&self.writes.pages_restored),
+        }
+    }
+}
+
+fn store_options(context: &EngineContext) -> StoreOptions {
+    StoreOptions {
+        keyspace: context.keyspace,
+        double_write: context.double_write,
+        poison: context.poison.clone(),
+    }
+}
+
+/// Lends this thread's page buffer. Not reentrant: `body` reads pages only through what it is given.
+pub(crate) fn with_page_buffer<T>(body: impl FnOnce(&mut AlignedBuf) -> T) -> T {
+    thread_local! {
+        static BUFFER: std::cell::RefCell<AlignedBuf> = std::cell::RefCell::new(AlignedBuf::new(1));
+    }
+    BUFFER.with_borrow_mut(body)
+}
+
+const _: () = assert!(PageNumber::NONE.0 < spinney_extent::store::DATA_PAGE_FIRST);

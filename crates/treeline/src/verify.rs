@@ -1,0 +1,104 @@
+//! Verification: reads every page, checks every record's place, and accounts for every page of the file.
+
+use std::collections::HashSet;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, ErrorKind, Result};
+use spinney_engine::VerifyReport;
+use spinney_extent::store::DATA_PAGE_FIRST;
+use spinney_io::{AlignedBuf, Purpose};
+use spinney_page::PageView;
+
+use crate::index::{Located, PageRef};
+use crate::tree::TreeLine;
+
+impl TreeLine {
+    pub(crate) fn verify_all(&self) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        self.store.verify_checkpoint()?;
+        self.account_for_pages(&mut report)?;
+        let mut next = Some(Vec::new());
+        while let Some(key) = next {
+            next = self.verify_segment(&key, &mut report)?;
+        }
+        Ok(report)
+    }
+
+    /// Checks the pages of the segment that a key belongs to; returns where the next segment begins.
+    fn verify_segment(&self, key: &[u8], report: &mut VerifyReport) -> Result<Option<Vec<u8>>> {
+        loop {
+            let located = self.index.find(key);
+            let _lock = self.locks.read(located.segment.base.page);
+            if self.index.find(key).segment != located.segment {
+                continue;
+            }
+            let pages: Vec<PageRef> = located.segment.pages().collect();
+            let mut buf = AlignedBuf::new(pages.len());
+            self.read_pages(&pages, &mut buf, Purpose::Tool)?;
+            for (index, page) in pages.iter().enumerate() {
+                self.verify_bounds(&located, *page, buf.page(index))?;
+                report.pages += 1;
+                report.records += PageView::trusted(buf.page(index)).len() as u64;
+            }
+            return Ok(located.upper.map(|upper| upper.bytes().to_vec()));
+        }
+    }
+
+    fn verify_bounds(
+        &self,
+        located: &Located,
+        page: PageRef,
+        block: &[u8; PAGE_BYTES],
+    ) -> Result<()> {
+        let view = PageView::trusted(block);
+        for index in [0, view.len().wrapping_sub(1)] {
+            if index < view.len() && !located.contains(&view.key(index)) {
+                return Err(Error::corruption(
+                    self.store.path().display(),
+                    page.page.offset(),
+                    format!("keys from {:?} up to {:?}", located.lower, located.upper),
+                    format!("key {}", view.key(index).escape_ascii()),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Proves that every page is owned once or free, while no write-back and no checkpoint is under way.
+    fn account_for_pages(&self, report: &mut VerifyReport) -> Result<()> {
+        let _no_write_back = self.gate.write();
+        let _no_publishing = self.publishing.lock();
+        let (segments, _) = self.index.snapshot();
+        let mut owned = HashSet::new();
+        let damaged = |text: String| {
+            Err(Error::new(
+                ErrorKind::Corruption,
+                format!("{}: {text}", self.store.path().display()),
+            ))
+        };
+        for page in segments.iter().flat_map(|(_, segment)| segment.pages()) {
+            if !owned.insert(page.page) {
+                return damaged(format!("page {} has two owners", page.page));
+            }
+            if self.store.is_free(page.page) {
+                return damaged(format!("page {} is owned and free", page.page));
+            }
+        }
+        let pending = self.pending.lock().freed().count() as u64;
+        let space = self.store.space();
+        let accounted = owned.len() as u64
+            + pending
+            + space.free_pages
+            + space.retired_pages
+            + space.checkpoint_pages
+            + u64::from(DATA_PAGE_FIRST);
+        if accounted != u64::from(space.end_page) {
+            return damaged(format!(
+                "{} pages, of which {accounted} are accounted for",
+                space.end_page
+            ));
+        }
+        report.free_pages = space.free_pages;
+        Ok(())
+    }
+}
