@@ -36,7 +36,7 @@
 //! Worked example: tag 7, epoch 1, position 0, one user record `hi` with LSN 1 (checked by a test):
 //!
 //! ```text
-//! 0000  CHECKSUM                  53 50 57 42  01 00 00 00   checksum, "SPWB", epoch 1
+//! 0000  ce 41 f2 fe a6 d5 1f 6e   53 50 57 42  01 00 00 00   checksum, "SPWB", epoch 1
 //! 0010  00 00 00 00 00 00 00 00   01 00 00 00  00 00 00 00   position 0, first 1
 //! 0020  01 00 00 00 00 00 00 00   00 00 00 00  00 00 00 00   last 1, durable 0
 //! 0030  00 00 00 00 01 00 00 00   07 00 00 00  00 00 00 00   index 0, count 1, length 7, reserved

@@ -6,6 +6,7 @@
 //! **Crash**: see `recover`. **Failure** (rule P21): a failed write or sync poisons the log for good; the cause is handed to every
 //! later call on the writing side, nothing is tried again, and what a failed call left is known only to the next recovery.
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,7 +33,6 @@ const PENDING_BYTES_MAX: u64 = 1 << 20;
 const ZERO_BLOCKS: usize = 64;
 
 /// The one log of a database. Shared behind an `Arc`.
-#[derive(Debug)]
 pub struct Log {
     /// Through the page cache: a flush gives its bytes to the kernel, and a sync makes them durable.
     pub(crate) file: Arc<dyn File>,
@@ -443,6 +443,19 @@ impl Log {
         drop(self.leading.lock());
         self.synced.notify_all();
         told
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("path", &self.file.path())
+            .field("epoch", &self.epoch)
+            .field("last", &self.last_lsn())
+            .field("written", &self.written_lsn())
+            .field("durable", &self.durable_lsn())
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
     }
 }
 

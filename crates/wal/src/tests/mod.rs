@@ -11,7 +11,9 @@ use crate::{Durability, Log, LogOptions, RecordKind, Recovered, ReserveFor};
 
 mod basics;
 mod crash;
+mod damage;
 mod rules;
+mod threads;
 
 /// Where the tests keep their log.
 fn path() -> &'static Path {
