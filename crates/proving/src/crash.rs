@@ -7,8 +7,8 @@
 //!
 //! A run lives several lives on images of its own crashes. In each, the disk keeps images in the middle of operations ([`SimDisk::capture_when`]):
 //! many crashes for the price of one run. Every life ends with a real cut, so that the database also unwinds from failing I/O.
-//! Which state a crash struck is told by the probes ([`spinney_base::probe`]) of the thread that met it; states that were
-//! struck less often are chosen more eagerly, so that rare ones are covered.
+//! Which state a crash struck is told by the probes ([`spinney_base::probe`]) of the thread that met it; short states are
+//! chosen more eagerly, so that rare ones are covered.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -78,13 +78,16 @@ impl Tally {
     pub fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.counts.lock().clone()
     }
+}
 
-    /// How many times rarer than the average of all crashes the rarest of `states` is struck, from 1.
-    fn rarity(&self, states: &[&'static str]) -> u64 {
-        let counts = self.counts.lock();
-        let all = counts.get(ALL).copied().unwrap_or(0) + 1;
-        let rarest = states.iter().map(|state| counts.get(state).copied().unwrap_or(0)).min();
-        rarest.map_or(1, |rarest| (all / (rarest + 1)).clamp(1, 40))
+/// How many times more eagerly than elsewhere an image is kept in `state`: rare states are short, so they are met seldom.
+/// These are constants, not counts of what was struck, so that a seed replays alone.
+fn eagerness(state: &str) -> usize {
+    match state {
+        "keyspace create" | "keyspace drop" | "trim" => 12,
+        "file growth" | "split" => 6,
+        "checkpoint" => 2,
+        _ => 1,
     }
 }
 
@@ -166,13 +169,13 @@ impl Run<'_> {
         Runtime::stepped(self.random.next_u64())
     }
 
-    /// Keeps an image now and then, sooner in states that are rare.
-    fn capture(&mut self, disk: &SimDisk, one_in: usize) {
-        let (tally, mode) = (self.tally.clone(), self.mode);
+    /// Keeps one image in `one_in` steps, more in states that are rare.
+    fn capture(&mut self, disk: &SimDisk, one_in: usize, state: &'static str) {
+        let mode = self.mode;
         let random = Mutex::new(Random::new(self.random.next_u64(), 4));
         disk.capture_when(Arc::new(move |_, states| {
-            let eager = usize::try_from(tally.rarity(states)).unwrap_or(1);
-            random.lock().one_in((one_in / eager).max(1)).then_some(mode)
+            let eager = states.iter().chain([&state]).map(|state| eagerness(state)).max();
+            random.lock().one_in((one_in / eager.unwrap_or(1)).max(1)).then_some(mode)
         }));
     }
 
@@ -185,8 +188,8 @@ impl Run<'_> {
     ) -> Vec<&'static str> {
         let runtime = self.runtime();
         let database = self.open(disk, &runtime).expect("an image that was opened opens again");
-        // About four steps an operation; the exact rate does not matter.
-        self.capture(disk, (self.plan.operations * 4 / self.plan.captures.max(1)).max(1));
+        // About two steps an operation; the exact rate does not matter.
+        let one_in = (self.plan.operations * 2 / self.plan.captures.max(1)).max(1);
         let last = self.random.within(1..self.plan.operations + 1);
         for number in 0..self.plan.operations {
             if number == last {
@@ -195,6 +198,7 @@ impl Run<'_> {
             let op = generator.next(ledger.now());
             let effect = effect(&op, ledger.now());
             ledger.begin(&effect);
+            self.capture(disk, one_in, op_state(&op));
             let result = play(&*database, &runtime, &op, ledger.now());
             for capture in disk.take_captures() {
                 let states = [&capture.states[..], &[op_state(&op)]].concat();
@@ -266,8 +270,8 @@ impl Run<'_> {
     ) {
         self.tally.add(states);
         if depth < 2 {
-            let eager = self.tally.rarity(&[if depth == 0 { RECOVERY } else { SECOND_RECOVERY }]);
-            self.capture(image, usize::try_from(200 / eager).unwrap_or(1).max(8));
+            let one_in = if depth == 0 { 60 } else { 30 };
+            self.capture(image, one_in, RECOVERY);
         }
         let runtime = self.runtime();
         match self.open(image, &runtime) {

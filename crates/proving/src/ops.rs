@@ -79,6 +79,8 @@ pub struct Mix {
     pub reopen: bool,
     /// Whether writes are sometimes only `Buffered`.
     pub buffered: bool,
+    /// Of every thousand operations, how many are on the whole database.
+    pub rare_per_mille: usize,
     /// Whether keyspaces without a log are made.
     pub unlogged: bool,
 }
@@ -96,6 +98,7 @@ impl Mix {
             memory_bytes: 1 << 20..4 << 20,
             reopen: true,
             buffered: true,
+            rare_per_mille: 50,
             unlogged: true,
         }
     }
@@ -209,7 +212,10 @@ impl Generator {
     pub fn next(&mut self, model: &Model) -> Op {
         let keyspace = self.any_keyspace(model);
         let key = self.any_key();
-        match self.random.below(1000) {
+        if self.random.below(1000) < self.mix.rare_per_mille {
+            return self.rare(model);
+        }
+        match self.random.below(950) {
             0..120 => Op::Get { keyspace, key },
             120..140 => Op::Contains { keyspace, key },
             140..160 => {
@@ -254,8 +260,7 @@ impl Generator {
                 }
             }
             840..850 => Op::Ends { keyspace },
-            850..950 => Op::Step { pieces: self.random.within(1..5) },
-            _ => self.rare(model),
+            _ => Op::Step { pieces: self.random.within(1..5) },
         }
     }
 

@@ -28,6 +28,12 @@ pub fn seeds(count: u64) -> Range<u64> {
     }
 }
 
+/// Whether `SPINNEY_SEED` names one seed to run alone, so that counts over all seeds mean nothing.
+#[must_use]
+pub fn is_replay() -> bool {
+    std::env::var("SPINNEY_SEED").is_ok()
+}
+
 /// Says which seed failed, when dropped by a panic.
 #[derive(Debug)]
 pub struct Announce(pub u64);

@@ -110,7 +110,10 @@ fn put(out: &mut Bytes, bytes: &[u8]) {
 }
 
 fn take<'a>(from: &mut &'a [u8]) -> &'a [u8] {
-    let Some((length, rest)) = from.split_first_chunk::<2>() else { return &[] };
+    let Some((length, rest)) = from.split_first_chunk::<2>() else {
+        *from = &[];
+        return &[];
+    };
     let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
     let (taken, rest) = rest.split_at(length);
     *from = rest;

@@ -19,6 +19,7 @@ fn plan() -> Plan {
             memory_bytes: 0..0,
             reopen: false,
             buffered: true,
+            rare_per_mille: 150,
             unlogged: true,
         },
         config: crash::config(1 << 20, 1 << 24),
