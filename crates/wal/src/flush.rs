@@ -155,7 +155,7 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs the file; what was written before it is durable afterwards, and whoever waits for that is woken.
+    /// Syncs the file; what was written before it is durable afterwards. Whoever waits for that has a leader that will wake it.
     pub(crate) fn sync_file(&self) -> Result<()> {
         let _one_at_a_time = self.syncing.lock();
         self.check()?;
@@ -163,8 +163,6 @@ impl Log {
         self.file.sync(Purpose::Log).map_err(|error| self.fail(error))?;
         self.counters.syncs.fetch_add(1, SeqCst);
         self.durable.fetch_max(written.0, SeqCst);
-        drop(self.leading.lock());
-        self.synced.notify_all();
         Ok(())
     }
 
