@@ -3,8 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use spinney_io::sim::SimDisk;
 use spinney_proving::crash::{self, Plan, Tally};
 use spinney_proving::ops::{KeyShape, Mix};
+use spinney_proving::threads::{self, Load};
 use spinney_proving::tier;
 use spinney_proving::toy::{Bug, Toy};
 
@@ -60,4 +62,12 @@ fn every_bug_of_a_toy_is_found() {
         });
         assert!(found, "{bug:?} was not found");
     }
+}
+
+#[test]
+fn threads_on_a_toy_are_linearizable() {
+    let load = Load { threads: 4, operations: 500, keys: 4, ballast: 20 };
+    let disk = || Arc::new(SimDisk::new(1));
+    threads::linearizable(&Toy(Bug::None), disk(), &plan().config, &load, 1);
+    threads::whole_batches(&Toy(Bug::None), disk(), &plan().config, &load, 1);
 }
