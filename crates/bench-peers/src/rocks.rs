@@ -131,7 +131,7 @@ impl Store for RocksStore {
         Ok(Counters {
             stall_ms: text.as_deref().and_then(stall_ms),
             commits: ticker(Ticker::NumberKeysWritten),
-            log_syncs: ticker(Ticker::WalFileSynced),
+            log_flushes: ticker(Ticker::WalFileSynced),
             ..Counters::default()
         })
     }

@@ -40,10 +40,11 @@ fn every_peer_runs_every_workload() {
             let mut rows = Vec::new();
             let mut ratios = Vec::new();
             runner::run(&plan, driver.as_ref(), &mut |event| {
-                if let Event::Done { row, commits_per_sync } = event {
+                if let Event::Done { row, commits_per_flush } = event {
                     rows.push(row);
-                    ratios.push(commits_per_sync);
+                    ratios.push(commits_per_flush);
                 }
+                Ok(())
             })
             .unwrap();
             assert_eq!(rows.len(), Workload::ALL.len());

@@ -162,13 +162,13 @@ impl Chooser {
         Chooser { count, kind }
     }
 
-    /// The next ordinal. `limit`, at least the count, is where the inserted records end now; only `Latest` looks at it.
+    /// The next ordinal. `limit` says where the inserted records end now, at least the count; only `Latest` asks.
     /// `salt` moves the hot set of the scattered law somewhere else; 0 is YCSB's place.
-    pub fn next(&self, random: &mut SplitMix, limit: u64, salt: u64) -> u64 {
+    pub fn next(&self, random: &mut SplitMix, limit: impl FnOnce() -> u64, salt: u64) -> u64 {
         match &self.kind {
             Kind::Uniform => random.next_u64() % self.count,
             Kind::Scattered(zipf) => fnv64((zipf.rank(random) - 1) ^ salt) % self.count,
-            Kind::Latest(zipf) => limit - zipf.rank(random),
+            Kind::Latest(zipf) => limit() - zipf.rank(random),
         }
     }
 }
@@ -242,7 +242,7 @@ mod tests {
             for count in [1, 2, 1000] {
                 let chooser = Chooser::new(distribution, 0.99, count);
                 for _ in 0..2000 {
-                    let ordinal = chooser.next(&mut random, count + 5, 0);
+                    let ordinal = chooser.next(&mut random, || count + 5, 0);
                     assert!(ordinal < count + 5);
                     assert!(distribution != Distribution::Latest || ordinal >= 5);
                 }
@@ -257,7 +257,7 @@ mod tests {
             let mut random = SplitMix(1);
             let mut counts = std::collections::HashMap::new();
             for _ in 0..10_000 {
-                *counts.entry(chooser.next(&mut random, 1_000_000, salt)).or_insert(0) += 1;
+                *counts.entry(chooser.next(&mut random, || 1_000_000, salt)).or_insert(0) += 1;
             }
             counts.into_iter().max_by_key(|&(_, count)| count).unwrap().0
         };

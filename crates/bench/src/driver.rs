@@ -125,8 +125,8 @@ pub struct Counters {
     pub stall_ms: Option<f64>,
     /// Writes that waited for a sync of the log.
     pub commits: Option<u64>,
-    /// Syncs of the log.
-    pub log_syncs: Option<u64>,
+    /// Flushes of the log to stable storage.
+    pub log_flushes: Option<u64>,
 }
 
 /// The terms under which an engine was measured.

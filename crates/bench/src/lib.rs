@@ -10,6 +10,7 @@
 pub mod dataset;
 pub mod distribution;
 pub mod driver;
+pub mod own;
 pub mod parent;
 pub mod plan;
 pub mod row;
@@ -25,9 +26,3 @@ mod worker;
 pub use driver::{Counters, Driver, OpenConfig, Session, Store};
 pub use plan::{Durability, Plan, TornWrites, Workload};
 pub use row::Row;
-
-/// Drivers for our own engines.
-#[must_use]
-pub fn own_drivers() -> Vec<Box<dyn Driver>> {
-    Vec::new()
-}

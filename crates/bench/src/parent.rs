@@ -20,6 +20,9 @@ use crate::table::{self, Line};
 /// Steps of the progress bar.
 const BAR_STEPS: u64 = 1000;
 
+/// How a child exits that has told of its failure. Every other way that is no success is an end it did not see coming.
+const CHILD_FAILED: i32 = 1;
+
 /// What to run and where to put the results.
 #[derive(Debug)]
 pub struct Run {
@@ -179,9 +182,10 @@ impl Results {
         }
         bar.finish_and_clear();
         let status = child.wait().map_err(|error| Error::io("wait for a child process", error))?;
-        if !status.success() {
+        // A child that failed in order has said why; one that was killed could not.
+        if !status.success() && status.code() != Some(CHILD_FAILED) {
             self.failed = true;
-            self.notes.push(format!("{}: failed ({status})", plan.engine));
+            self.notes.push(format!("{}: died ({status})", plan.engine));
         }
         Ok(())
     }
@@ -204,7 +208,7 @@ impl Results {
                     &format!("{},{workload},{second:.3},{operations}", plan.engine),
                 )?;
             }
-            Event::Done { row, commits_per_sync } => {
+            Event::Done { row, commits_per_flush } => {
                 self.failed |= row.errors > 0;
                 let line = serde_json::to_string(&row)
                     .map_err(|error| Error::invalid(error.to_string()))?;
@@ -217,7 +221,7 @@ impl Results {
                         table::grouped(row.ops_per_second)
                     );
                 }
-                self.lines.push(Line { row: *row, commits_per_sync });
+                self.lines.push(Line { row: *row, commits_per_flush });
             }
             Event::Note(note) => self.notes.push(note),
             Event::Failed(message) => {
@@ -263,15 +267,12 @@ pub fn child(
     input.read_line(&mut line).map_err(|error| Error::io("read the plan", error))?;
     let plan: Plan = serde_json::from_str(&line)
         .map_err(|error| Error::invalid(format!("the plan is not understood: {error}")))?;
-    let mut lost = None;
+    let mut lost = false;
+    // When the parent is gone, the run ends with it.
     let mut tell = |event: Event| {
-        let told = serde_json::to_string(&event)
-            .map_err(std::io::Error::other)
-            .and_then(|line| writeln!(output, "{line}"))
-            .and_then(|()| output.flush());
-        if let Err(error) = told {
-            lost.get_or_insert(error);
-        }
+        let sent = tell_parent(output, &event);
+        lost |= sent.is_err();
+        sent
     };
     let driver = drivers.iter().find(|driver| driver.name() == plan.engine);
     let ran = match driver {
@@ -280,11 +281,18 @@ pub fn child(
             Err(Error::new(ErrorKind::NotFound, format!("no engine is named {:?}", plan.engine)))
         }
     };
-    if let Err(error) = &ran {
-        tell(Event::Failed(error.to_string()));
+    match ran {
+        Err(error) if !lost => {
+            tell_parent(output, &Event::Failed(error.to_string()))?;
+            Ok(false)
+        }
+        ran => ran.map(|()| true),
     }
-    match lost {
-        Some(error) => Err(Error::io("tell the parent process", error)),
-        None => Ok(ran.is_ok()),
-    }
+}
+
+fn tell_parent(output: &mut dyn Write, event: &Event) -> Result<()> {
+    let line = serde_json::to_string(event).map_err(|error| Error::invalid(error.to_string()))?;
+    writeln!(output, "{line}")
+        .and_then(|()| output.flush())
+        .map_err(|error| Error::io("tell the parent process", error))
 }

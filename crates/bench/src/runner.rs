@@ -51,14 +51,17 @@ pub enum Event {
     Done {
         /// Its result.
         row: Box<Row>,
-        /// Writes per sync of the log, where known.
-        commits_per_sync: Option<f64>,
+        /// Writes per flush of the log, where known.
+        commits_per_flush: Option<f64>,
     },
     /// Something a reader of the table must know.
     Note(String),
     /// The run cannot go on.
     Failed(String),
 }
+
+/// Takes events; an error means that nobody listens any more, and ends the run.
+pub type Emit<'a> = dyn FnMut(Event) -> Result<()> + 'a;
 
 /// What one workload leaves to the next.
 struct State {
@@ -72,8 +75,8 @@ struct State {
 /// Runs `plan` on `driver`, telling `emit` what happens.
 ///
 /// # Errors
-/// Whatever the engine says when it is opened, flushed or closed. Errors of single operations are counted in the rows.
-pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut dyn FnMut(Event)) -> Result<()> {
+/// Whatever the engine says when it is opened, flushed or closed, and what `emit` says. Errors of single operations are counted in the rows.
+pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> {
     plan.check()?;
     let dataset = Arc::new(Dataset::open(&plan.dataset, plan.records, plan.seed)?);
     let store = driver.open(&OpenConfig {
@@ -86,22 +89,22 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut dyn FnMut(Event)) -> Res
     })?;
     let terms = store.terms();
     for note in &terms.notes {
-        emit(Event::Note(format!("{}: {note}", plan.engine)));
+        emit(Event::Note(format!("{}: {note}", plan.engine)))?;
     }
     let mut state = State { records: 0, drifts: 0, queue_tail: 0, queue_head: 0, logical_bytes: 0 };
     let mut runner =
         Runner { plan, dataset, store: store.as_ref(), terms, clock: Runtime::threads(), emit };
     if plan.workloads.first() != Some(&Workload::Load) {
         let measured = runner.workload(Workload::Load, &mut state)?;
-        runner.tell_errors(&measured);
-        (runner.emit)(Event::Note(format!("{}: loaded first, not shown", plan.engine)));
+        runner.tell_errors(&measured)?;
+        (runner.emit)(Event::Note(format!("{}: loaded first, not shown", plan.engine)))?;
     }
     for &workload in &plan.workloads {
         let measured = runner.workload(workload, &mut state)?;
-        runner.tell_errors(&measured);
-        let commits_per_sync = measured.commits_per_sync();
+        runner.tell_errors(&measured)?;
+        let commits_per_flush = measured.commits_per_flush();
         let row = Box::new(runner.row(workload, &measured, &state)?);
-        (runner.emit)(Event::Done { row, commits_per_sync });
+        (runner.emit)(Event::Done { row, commits_per_flush })?;
     }
     store.close()
 }
@@ -112,7 +115,7 @@ struct Runner<'a> {
     store: &'a dyn Store,
     terms: Terms,
     clock: Runtime,
-    emit: &'a mut dyn FnMut(Event),
+    emit: &'a mut Emit<'a>,
 }
 
 /// What was seen of one workload.
@@ -130,9 +133,9 @@ struct Snapshot {
 }
 
 impl Measured {
-    fn commits_per_sync(&self) -> Option<f64> {
+    fn commits_per_flush(&self) -> Option<f64> {
         let commits = self.after.engine.commits?.saturating_sub(self.before.engine.commits?);
-        let syncs = self.after.engine.log_syncs?.saturating_sub(self.before.engine.log_syncs?);
+        let syncs = self.after.engine.log_flushes?.saturating_sub(self.before.engine.log_flushes?);
         #[expect(clippy::cast_precision_loss, reason = "a ratio with two digits is shown")]
         (syncs > 0).then(|| commits as f64 / syncs as f64)
     }
@@ -156,14 +159,14 @@ impl Runner<'_> {
             threads.push(thread);
         }
         if warmup > 0.0 {
-            self.watch(&shared, self.clock.now(), Some(warmup), false);
+            self.watch(&shared, self.clock.now(), Some(warmup), false)?;
         }
         let before = self.snapshot()?;
         let started = self.clock.now();
         shared.phase.store(MEASURE, SeqCst);
         let seconds = (workload != Workload::Load && self.plan.operations.is_none())
             .then_some(self.plan.seconds);
-        self.watch(&shared, started, seconds, true);
+        self.watch(&shared, started, seconds, true)?;
         shared.phase.store(STOP, SeqCst);
         let mut tally = Tally::new()?;
         for thread in threads {
@@ -216,7 +219,13 @@ impl Runner<'_> {
     }
 
     /// Watches the threads for `seconds`, or until all have ended.
-    fn watch(&mut self, shared: &Shared, started: Duration, seconds: Option<f64>, measured: bool) {
+    fn watch(
+        &mut self,
+        shared: &Shared,
+        started: Duration,
+        seconds: Option<f64>,
+        measured: bool,
+    ) -> Result<()> {
         let workload = shared.workload.name().to_owned();
         let sum = || shared.done.iter().map(|done| done.load(Relaxed)).sum::<u64>();
         let first = sum();
@@ -254,7 +263,7 @@ impl Runner<'_> {
                     workload: workload.clone(),
                     fraction: fraction.min(1.0),
                     ops_per_second,
-                });
+                })?;
                 (told, told_sum) = (now, total);
             }
             if measured && (now - point >= Duration::from_secs(1) || over) {
@@ -263,21 +272,22 @@ impl Runner<'_> {
                     workload: workload.clone(),
                     second: elapsed,
                     operations,
-                });
+                })?;
                 (point, point_sum) = (now, total);
             }
             if over {
-                return;
+                return Ok(());
             }
             self.clock.sleep(TICK);
         }
     }
 
-    fn tell_errors(&mut self, measured: &Measured) {
+    fn tell_errors(&mut self, measured: &Measured) -> Result<()> {
         let workload = measured.workload;
         for message in &measured.tally.messages {
-            (self.emit)(Event::Note(format!("{} {workload}: error: {message}", self.plan.engine)));
+            (self.emit)(Event::Note(format!("{} {workload}: error: {message}", self.plan.engine)))?;
         }
+        Ok(())
     }
 
     fn row(&self, workload: Workload, measured: &Measured, state: &State) -> Result<Row> {

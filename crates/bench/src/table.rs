@@ -10,12 +10,12 @@ use crate::row::Row;
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) row: Row,
-    pub(crate) commits_per_sync: Option<f64>,
+    pub(crate) commits_per_flush: Option<f64>,
 }
 
 /// Draws the table; `peer` is the engine that ratios refer to, if one was measured.
 pub(crate) fn draw(lines: &[Line], peer: Option<&str>) -> String {
-    let with_commits = lines.iter().any(|line| line.commits_per_sync.is_some());
+    let with_commits = lines.iter().any(|line| line.commits_per_flush.is_some());
     let mut header: Vec<String> = [
         "workload",
         "engine",
@@ -33,7 +33,7 @@ pub(crate) fn draw(lines: &[Line], peer: Option<&str>) -> String {
     .map(str::to_owned)
     .to_vec();
     if with_commits {
-        header.push("commits/sync".to_owned());
+        header.push("commits/flush".to_owned());
     }
     if let Some(peer) = peer {
         header.push(format!("x {peer}"));
@@ -47,7 +47,8 @@ pub(crate) fn draw(lines: &[Line], peer: Option<&str>) -> String {
         let mut cells = cells(&line.row);
         if with_commits {
             cells.push(
-                line.commits_per_sync.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
+                line.commits_per_flush
+                    .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
             );
         }
         if let Some(peer) = peer {
@@ -154,7 +155,7 @@ mod tests {
     use crate::row::sample;
 
     fn line(engine: &str, workload: &str, ops_per_second: f64) -> Line {
-        Line { row: sample(engine, workload, ops_per_second), commits_per_sync: None }
+        Line { row: sample(engine, workload, ops_per_second), commits_per_flush: None }
     }
 
     #[test]

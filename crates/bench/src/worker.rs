@@ -267,9 +267,10 @@ impl Worker {
 
     /// Makes `key` the key of some record that is there.
     fn choose(&mut self) -> u64 {
-        let limit = self.shared.inserts.all_done_below();
-        let salt = self.shared.salt.load(Relaxed);
-        let ordinal = self.shared.chooser.next(&mut self.random, limit, salt);
+        let shared = &self.shared;
+        let salt = shared.salt.load(Relaxed);
+        let ordinal =
+            shared.chooser.next(&mut self.random, || shared.inserts.all_done_below(), salt);
         self.shared.dataset.key(ordinal, &mut self.key);
         ordinal
     }

@@ -125,6 +125,7 @@ fn rows(plan: &Plan, driver: &MapDriver) -> Vec<Row> {
         if let Event::Done { row, .. } = event {
             rows.push(*row);
         }
+        Ok(())
     })
     .unwrap();
     rows

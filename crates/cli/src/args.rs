@@ -3,7 +3,12 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArguments;
+use crate::database::{
+    DatabaseArguments, GetArguments, KeyArguments, KeyspacesCommand, PutArguments, ReportArguments,
+    ScanArguments,
+};
 use crate::exit;
+use crate::transfer::{ExportArguments, ImportArguments};
 
 /// Name of the hidden command that makes this program the child process of one engine of a benchmark.
 pub(crate) const CHILD_COMMAND: &str = "bench-child";
@@ -18,6 +23,31 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Writes a record; makes the database and the keyspace when they are missing
+    Put(PutArguments),
+    /// Prints the value of a key; exits with 3 when there is none
+    Get(GetArguments),
+    /// Removes a record; a key that is not there is no error
+    Delete(KeyArguments),
+    /// Prints the records of a range in key order: key, tab, value
+    Scan(ScanArguments),
+    /// Reads records from a file or a pipe; refused ones are named, the others are in
+    ///
+    /// Without --key the file is an export: JSON lines with "key" and "value" (or "key_base64" and "value_base64" for bytes that are not
+    /// UTF-8), or CSV or TSV with a header of key and value. With --key FIELD the key is that field of each record, and the value is the field of --value or,
+    /// without it, the whole record: the line for JSON lines, a JSON object of the fields for CSV and TSV.
+    Import(ImportArguments),
+    /// Writes all records, so that importing them gives the same bytes
+    Export(ExportArguments),
+    /// Lists, makes and removes keyspaces
+    #[command(subcommand)]
+    Keyspaces(KeyspacesCommand),
+    /// Prints what the database holds and how it is doing
+    Stats(ReportArguments),
+    /// Reads everything and checks it; exits with 4 at the first damage
+    Verify(ReportArguments),
+    /// Brings everything into the keyspaces' files and trims the log
+    Checkpoint(DatabaseArguments),
     /// Measures engines side by side
     Bench(BenchArguments),
     #[command(name = CHILD_COMMAND, hide = true)]

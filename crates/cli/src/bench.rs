@@ -101,7 +101,7 @@ fn drivers() -> Vec<Box<dyn Driver>> {
         not(feature = "peers"),
         expect(unused_mut, reason = "peers are added when they are built in")
     )]
-    let mut drivers: Vec<Box<dyn Driver>> = spinney_bench::own_drivers();
+    let mut drivers: Vec<Box<dyn Driver>> = spinney_bench::own::drivers();
     #[cfg(feature = "peers")]
     drivers.extend(spinney_bench_peers::drivers());
     drivers

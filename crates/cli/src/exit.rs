@@ -26,6 +26,10 @@ pub(crate) enum Outcome {
     Done,
     /// `bench` with errors: they were printed with the table.
     Failed,
+    /// `get` without a value: nothing is printed.
+    NotFound,
+    /// `import` that refused records: they were named one by one.
+    Rejected,
 }
 
 impl Outcome {
@@ -33,6 +37,8 @@ impl Outcome {
         ExitCode::from(match self {
             Outcome::Done => 0,
             Outcome::Failed => 1,
+            Outcome::NotFound => 3,
+            Outcome::Rejected => 7,
         })
     }
 }

@@ -5,10 +5,13 @@
 
 mod args;
 mod bench;
+mod database;
 mod exit;
 mod knobs;
 mod records;
+mod stats;
 mod text;
+mod transfer;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -31,6 +34,16 @@ fn main() -> ExitCode {
 
 fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
     match command {
+        Command::Put(arguments) => database::put(&arguments),
+        Command::Get(arguments) => database::get(&arguments),
+        Command::Delete(arguments) => database::delete(&arguments),
+        Command::Scan(arguments) => database::scan(&arguments),
+        Command::Import(arguments) => transfer::import(&arguments),
+        Command::Export(arguments) => transfer::export(&arguments),
+        Command::Keyspaces(command) => database::keyspaces(&command),
+        Command::Stats(arguments) => database::stats(&arguments),
+        Command::Verify(arguments) => database::verify(&arguments),
+        Command::Checkpoint(arguments) => database::checkpoint(&arguments),
         Command::Bench(bench) => bench::run(bench, knobs),
         Command::BenchChild => bench::child(),
     }

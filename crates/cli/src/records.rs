@@ -274,11 +274,9 @@ mod tests {
         Fields { key: key.map(str::to_owned), value: value.map(str::to_owned), header }
     }
 
-    fn read_all(
-        format: Format,
-        fields: &Fields,
-        text: &[u8],
-    ) -> Result<Vec<(u64, Result<Record, String>)>, Failure> {
+    type Found = Vec<(u64, Result<Record, String>)>;
+
+    fn read_all(format: Format, fields: &Fields, text: &[u8]) -> Result<Found, Failure> {
         let mut found = Vec::new();
         read(format, fields, &mut &text[..], &mut |line, record| {
             found.push((line, record));

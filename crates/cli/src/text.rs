@@ -78,9 +78,8 @@ fn decode_hex(text: &str) -> Result<Vec<u8>, String> {
         return Err(format!("{text:?} is not hexadecimal: its number of digits is odd"));
     }
     let digit = |byte: u8| char::from(byte).to_digit(16);
-    let bytes = digits
-        .chunks(2)
-        .map(|pair| Some(u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok()?));
+    let bytes =
+        digits.chunks(2).map(|pair| u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok());
     bytes.collect::<Option<Vec<u8>>>().ok_or_else(|| format!("{text:?} is not hexadecimal"))
 }
 

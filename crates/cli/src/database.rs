@@ -1,0 +1,415 @@
+//! Commands on one database: records, keyspaces, and what keeps it healthy.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::json;
+use spinney::{Cursor, Db, EngineKind, Keyspace, KeyspaceOptions, Options};
+
+use crate::args;
+use crate::exit::{Failure, Outcome};
+use crate::records;
+use crate::text::Encoding;
+
+/// Which database, and how to open it.
+#[derive(Debug, Args)]
+pub(crate) struct DatabaseArguments {
+    /// Directory of the database
+    #[arg(value_name = "DB")]
+    path: PathBuf,
+    /// Memory budget while the command runs (64MiB)
+    #[arg(long, default_value = "64MiB", value_parser = args::size)]
+    memory: u64,
+}
+
+impl DatabaseArguments {
+    /// Opens a database that is there.
+    pub(crate) fn open(&self) -> Result<Db, Failure> {
+        Ok(Db::open(&self.path, self.options().create_if_missing(false))?)
+    }
+
+    /// Opens a database, and makes it when it is missing.
+    pub(crate) fn open_or_create(&self) -> Result<Db, Failure> {
+        Ok(Db::open(&self.path, self.options().create_if_missing(true))?)
+    }
+
+    fn options(&self) -> Options {
+        Options::default().memory(self.memory)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Which keyspace of which database.
+#[derive(Debug, Args)]
+pub(crate) struct KeyspaceArguments {
+    #[command(flatten)]
+    pub(crate) database: DatabaseArguments,
+    /// Keyspace
+    #[arg(long, default_value = "default")]
+    pub(crate) keyspace: String,
+}
+
+impl KeyspaceArguments {
+    pub(crate) fn open(&self) -> Result<(Db, Keyspace), Failure> {
+        let db = self.database.open()?;
+        let keyspace = db.existing_keyspace(&self.keyspace)?;
+        Ok((db, keyspace))
+    }
+
+    /// Opens the keyspace whatever its engine, or makes one with the default engine.
+    pub(crate) fn open_or_create(&self) -> Result<(Db, Keyspace), Failure> {
+        let db = self.database.open_or_create()?;
+        let keyspace = match db.keyspaces().iter().any(|one| one.name == self.keyspace) {
+            true => db.existing_keyspace(&self.keyspace)?,
+            false => db.keyspace(&self.keyspace, KeyspaceOptions::default())?,
+        };
+        Ok((db, keyspace))
+    }
+}
+
+/// How keys and values are written.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct EncodingArguments {
+    /// Keys and values are hexadecimal, on the command line and in output
+    #[arg(long, conflicts_with = "base64")]
+    hex: bool,
+    /// Keys and values are base64, on the command line and in output
+    #[arg(long)]
+    base64: bool,
+}
+
+impl EncodingArguments {
+    fn encoding(self) -> Encoding {
+        match (self.hex, self.base64) {
+            (true, _) => Encoding::Hex,
+            (_, true) => Encoding::Base64,
+            _ => Encoding::Text,
+        }
+    }
+
+    /// The bytes that a word of the command line stands for; `-` stands for all of standard input, as it is.
+    pub(crate) fn bytes(self, word: &str) -> Result<Vec<u8>, Failure> {
+        if word == "-" {
+            let mut bytes = Vec::new();
+            std::io::stdin().lock().read_to_end(&mut bytes)?;
+            return Ok(bytes);
+        }
+        self.encoding().decode(word).map_err(Failure::usage)
+    }
+
+    /// The bytes that a word stands for; `-` is a word like any other.
+    pub(crate) fn word(self, word: &str) -> Result<Vec<u8>, Failure> {
+        self.encoding().decode(word).map_err(Failure::usage)
+    }
+}
+
+/// What a write survives.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Durability {
+    /// The loss of power
+    Sync,
+    /// The death of the process
+    Buffered,
+}
+
+impl From<Durability> for spinney::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Sync => spinney::Durability::Sync,
+            Durability::Buffered => spinney::Durability::Buffered,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArguments {
+    #[command(flatten)]
+    keyspace: KeyspaceArguments,
+    /// Key
+    key: String,
+    /// Value; - reads it from standard input as it is
+    #[arg(allow_hyphen_values = true)]
+    value: String,
+    /// What the write survives when this command is done
+    #[arg(long, value_enum, default_value = "sync")]
+    durability: Durability,
+    #[command(flatten)]
+    encoding: EncodingArguments,
+}
+
+pub(crate) fn put(arguments: &PutArguments) -> Result<Outcome, Failure> {
+    let key = arguments.encoding.word(&arguments.key)?;
+    let value = arguments.encoding.bytes(&arguments.value)?;
+    let (db, keyspace) = arguments.keyspace.open_or_create()?;
+    keyspace.insert_with(&key, &value, arguments.durability.into())?;
+    db.close()?;
+    Ok(Outcome::Done)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArguments {
+    #[command(flatten)]
+    keyspace: KeyspaceArguments,
+    /// Key; - reads it from standard input as it is
+    key: String,
+    #[command(flatten)]
+    encoding: EncodingArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArguments {
+    #[command(flatten)]
+    record: KeyArguments,
+    /// Print a JSON object of key and value
+    #[arg(long)]
+    json: bool,
+    /// Print the value's bytes alone, without a line end after them
+    #[arg(long, conflicts_with_all = ["json", "hex", "base64"])]
+    raw: bool,
+}
+
+pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
+    let KeyArguments { keyspace, key, encoding } = &arguments.record;
+    let key = encoding.bytes(key)?;
+    let (db, keyspace) = keyspace.open()?;
+    let value = keyspace.get(&key)?;
+    let mut out = std::io::stdout().lock();
+    let outcome = match &value {
+        None => Outcome::NotFound,
+        Some(value) => {
+            match encoding.encoding() {
+                _ if arguments.json => writeln!(out, "{}", records::to_json(&key, Some(value)))?,
+                _ if arguments.raw => out.write_all(value)?,
+                Encoding::Text => {
+                    out.write_all(value)?;
+                    writeln!(out)?;
+                }
+                encoding => writeln!(out, "{}", encoding.show(value))?,
+            }
+            Outcome::Done
+        }
+    };
+    out.flush()?;
+    db.close()?;
+    Ok(outcome)
+}
+
+pub(crate) fn delete(arguments: &KeyArguments) -> Result<Outcome, Failure> {
+    let key = arguments.encoding.bytes(&arguments.key)?;
+    let (db, keyspace) = arguments.keyspace.open()?;
+    keyspace.remove(&key)?;
+    db.close()?;
+    Ok(Outcome::Done)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScanArguments {
+    #[command(flatten)]
+    keyspace: KeyspaceArguments,
+    /// Only keys that begin with this
+    #[arg(long, conflicts_with_all = ["from", "to"])]
+    prefix: Option<String>,
+    /// Only this key and later ones
+    #[arg(long)]
+    from: Option<String>,
+    /// Only keys before this one
+    #[arg(long)]
+    to: Option<String>,
+    /// At most this many records
+    #[arg(long, value_parser = args::small_size)]
+    limit: Option<usize>,
+    /// From the last to the first
+    #[arg(long)]
+    reverse: bool,
+    /// Print keys without values
+    #[arg(long)]
+    keys_only: bool,
+    /// Print one JSON object a line, as `export` does
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    encoding: EncodingArguments,
+}
+
+pub(crate) fn scan(arguments: &ScanArguments) -> Result<Outcome, Failure> {
+    let encoding = arguments.encoding;
+    let decode =
+        |word: &Option<String>| word.as_deref().map(|word| encoding.word(word)).transpose();
+    let (prefix, from, to) =
+        (decode(&arguments.prefix)?, decode(&arguments.from)?, decode(&arguments.to)?);
+    let (db, keyspace) = arguments.keyspace.open()?;
+    let cursor = match &prefix {
+        Some(prefix) => keyspace.prefix(prefix),
+        None => range(&keyspace, from, to),
+    };
+    let limit = arguments.limit.unwrap_or(usize::MAX);
+    if arguments.reverse {
+        print(cursor.rev().take(limit), arguments)?;
+    } else {
+        print(cursor.take(limit), arguments)?;
+    }
+    db.close()?;
+    Ok(Outcome::Done)
+}
+
+/// Records from `from` on and before `to`.
+pub(crate) fn range(keyspace: &Keyspace, from: Option<Vec<u8>>, to: Option<Vec<u8>>) -> Cursor {
+    match (from, to) {
+        (None, None) => keyspace.iter(),
+        (Some(from), None) => keyspace.range(from..),
+        (None, Some(to)) => keyspace.range(..to),
+        // A range that ends before it begins holds nothing.
+        (Some(from), Some(to)) if from > to => keyspace.range(to.clone()..to),
+        (Some(from), Some(to)) => keyspace.range(from..to),
+    }
+}
+
+fn print(
+    found: impl Iterator<Item = spinney::Result<(Vec<u8>, spinney::Value)>>,
+    arguments: &ScanArguments,
+) -> Result<(), Failure> {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let encoding = arguments.encoding.encoding();
+    for record in found {
+        let (key, value) = record?;
+        let value: Option<&[u8]> = (!arguments.keys_only).then_some(&value);
+        match value {
+            _ if arguments.json => writeln!(out, "{}", records::to_json(&key, value))?,
+            Some(value) => writeln!(out, "{}\t{}", encoding.show(&key), encoding.show(value))?,
+            None => writeln!(out, "{}", encoding.show(&key))?,
+        }
+    }
+    Ok(out.flush()?)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReportArguments {
+    #[command(flatten)]
+    database: DatabaseArguments,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn verify(arguments: &ReportArguments) -> Result<Outcome, Failure> {
+    let db = arguments.database.open()?;
+    let report = db.verify()?;
+    db.close()?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        let report = json!({ "pages": report.pages, "records": report.records, "free_pages": report.free_pages });
+        writeln!(out, "{report}")?;
+    } else {
+        let path = arguments.database.path().display();
+        writeln!(
+            out,
+            "{path} is sound: {} pages with {} records, {} free pages",
+            report.pages, report.records, report.free_pages
+        )?;
+    }
+    Ok(Outcome::Done)
+}
+
+pub(crate) fn checkpoint(arguments: &DatabaseArguments) -> Result<Outcome, Failure> {
+    let db = arguments.open()?;
+    db.checkpoint()?;
+    db.close()?;
+    Ok(Outcome::Done)
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyspacesCommand {
+    /// Lists the keyspaces: name, engine, and whether their writes are logged
+    List(ReportArguments),
+    /// Makes a keyspace, and the database when it is missing
+    Create(CreateArguments),
+    /// Removes a keyspace and all its records
+    Drop(DropArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CreateArguments {
+    #[command(flatten)]
+    database: DatabaseArguments,
+    /// Name of the keyspace
+    name: String,
+    /// Engine
+    #[arg(long, default_value = "treeline")]
+    engine: EngineKind,
+    /// Do not log its writes: after a crash it holds its last checkpoint or any later writes
+    #[arg(long)]
+    unlogged: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DropArguments {
+    #[command(flatten)]
+    database: DatabaseArguments,
+    /// Name of the keyspace
+    name: String,
+}
+
+pub(crate) fn keyspaces(command: &KeyspacesCommand) -> Result<Outcome, Failure> {
+    match command {
+        KeyspacesCommand::List(arguments) => list(arguments),
+        KeyspacesCommand::Create(arguments) => {
+            let db = arguments.database.open_or_create()?;
+            if db.keyspaces().iter().any(|one| one.name == arguments.name) {
+                db.close()?;
+                return Err(Failure::usage(format!(
+                    "keyspace {:?} is already there",
+                    arguments.name
+                )));
+            }
+            let options =
+                KeyspaceOptions::default().engine(arguments.engine).logged(!arguments.unlogged);
+            db.keyspace(&arguments.name, options)?;
+            db.close()?;
+            Ok(Outcome::Done)
+        }
+        KeyspacesCommand::Drop(arguments) => {
+            let db = arguments.database.open()?;
+            db.drop_keyspace(&arguments.name)?;
+            db.close()?;
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn list(arguments: &ReportArguments) -> Result<Outcome, Failure> {
+    let db = arguments.database.open()?;
+    let keyspaces = db.keyspaces();
+    db.close()?;
+    let mut out = std::io::stdout().lock();
+    for one in keyspaces {
+        if arguments.json {
+            let (id, engine) = (one.id.0, one.engine.to_string());
+            writeln!(
+                out,
+                "{}",
+                json!({ "id": id, "name": one.name, "engine": engine, "logged": one.logged })
+            )?;
+        } else {
+            let logged = if one.logged { "logged" } else { "not logged" };
+            writeln!(out, "{}\t{}\t{logged}", one.name, one.engine)?;
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+pub(crate) fn stats(arguments: &ReportArguments) -> Result<Outcome, Failure> {
+    let db = arguments.database.open()?;
+    let stats = db.stats();
+    db.close()?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", crate::stats::to_json(&stats))?;
+    } else {
+        write!(out, "{}", crate::stats::to_text(&stats))?;
+    }
+    Ok(Outcome::Done)
+}

@@ -1,0 +1,115 @@
+//! `stats` as text and as JSON.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use spinney::Stats;
+use spinney_base::size::display_bytes;
+use spinney_io::PURPOSES;
+
+/// Everything, as one JSON object.
+pub(crate) fn to_json(stats: &Stats) -> Value {
+    let accounts = stats.accounts.iter().map(|account| {
+        json!({ "name": account.name, "used": account.used, "target": account.target, "worth": account.worth })
+    });
+    let io = PURPOSES.iter().zip(&stats.io.by_purpose).map(|(purpose, counts)| {
+        let counts = json!({
+            "reads": counts.reads,
+            "read_bytes": counts.read_bytes,
+            "writes": counts.writes,
+            "write_bytes": counts.write_bytes,
+            "syncs": counts.syncs,
+        });
+        (purpose.name().to_owned(), counts)
+    });
+    let keyspaces = stats.keyspaces.iter().map(|one| {
+        json!({
+            "name": one.name,
+            "engine": one.engine,
+            "cache_hits": one.cache_hits,
+            "cache_misses": one.cache_misses,
+            "records_cached": one.records_cached,
+            "records_dirty": one.records_dirty,
+            "pages": one.pages,
+            "overflow_pages": one.overflow_pages,
+            "free_pages": one.free_pages,
+            "file_bytes": one.file_bytes,
+            "splits": one.splits,
+            "pages_read": one.pages_read,
+            "checkpoints": one.checkpoints,
+        })
+    });
+    json!({
+        "memory_bytes": stats.memory_bytes,
+        "memory_used": stats.memory_used,
+        "accounts": accounts.collect::<Value>(),
+        "io_backend": stats.io_backend,
+        "direct_io": stats.direct_io,
+        "torn_writes": stats.torn_writes,
+        "log": {
+            "bytes_used": stats.log.bytes_used,
+            "bytes_max": stats.log.bytes_max,
+            "segments": stats.log.segments,
+            "commits": stats.log.commits,
+            "flushes": stats.log.flushes,
+            "syncs": stats.log.syncs,
+            "durable_lsn": stats.log.durable_lsn.0,
+            "last_lsn": stats.log.last_lsn.0,
+        },
+        "stall_ns": stats.stall_ns,
+        "longest_stall_ns": stats.longest_stall_ns,
+        "io": io.collect::<Value>(),
+        "keyspaces": keyspaces.collect::<Value>(),
+    })
+}
+
+/// What a person wants to see first.
+pub(crate) fn to_text(stats: &Stats) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let mut line = |words: String| {
+        let _ = writeln!(text, "{words}");
+    };
+    line(format!(
+        "memory       {} of {}",
+        display_bytes(stats.memory_used),
+        display_bytes(stats.memory_bytes)
+    ));
+    for account in &stats.accounts {
+        line(format!(
+            "  {}  {} of {}",
+            account.name,
+            display_bytes(account.used),
+            display_bytes(account.target)
+        ));
+    }
+    let log = &stats.log;
+    line(format!(
+        "log          {} of {} in {} segments, LSN {} durable of {}",
+        display_bytes(log.bytes_used),
+        display_bytes(log.bytes_max),
+        log.segments,
+        log.durable_lsn,
+        log.last_lsn
+    ));
+    let direct = if stats.direct_io { "direct" } else { "through the page cache" };
+    line(format!(
+        "I/O          {}, {direct}; torn writes: {}",
+        stats.io_backend, stats.torn_writes
+    ));
+    for one in &stats.keyspaces {
+        line(format!("keyspace     {} ({})", one.name, one.engine));
+        line(format!(
+            "  {} in {} pages, {} overflow pages and {} free ones",
+            display_bytes(one.file_bytes),
+            one.pages,
+            one.overflow_pages,
+            one.free_pages
+        ));
+        line(format!(
+            "  {} records in memory, {} of them not yet in their pages",
+            one.records_cached, one.records_dirty
+        ));
+    }
+    text
+}

@@ -1,0 +1,241 @@
+//! The program from outside: what it prints and how it ends.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs the program on `arguments` with `input`.
+fn spinney(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_spinney"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input may end first.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+/// Runs it, expects this exit code, and returns what it printed.
+fn expect(code: i32, arguments: &[&str], input: &[u8]) -> String {
+    let output = spinney(arguments, input);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn fails(code: i32, arguments: &[&str], input: &[u8]) -> String {
+    let output = spinney(arguments, input);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
+    error
+}
+
+fn database(directory: &Path) -> String {
+    directory.join("db").to_str().unwrap().to_owned()
+}
+
+#[test]
+fn records_come_and_go() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    fails(3, &["get", db, "oak"], b"");
+    expect(0, &["put", db, "oak", "tall"], b"");
+    expect(0, &["put", db, "elm", "-"], b"from\x00a\xffpipe");
+    expect(0, &["put", db, "--hex", "00ff", "0102"], b"");
+    assert_eq!(expect(0, &["get", db, "oak"], b""), "tall\n");
+    assert_eq!(spinney(&["get", db, "elm", "--raw"], b"").stdout, b"from\x00a\xffpipe");
+    assert_eq!(expect(0, &["get", db, "--hex", "00ff"], b""), "0102\n");
+    assert_eq!(
+        expect(0, &["get", db, "--json", "oak"], b""),
+        "{\"key\":\"oak\",\"value\":\"tall\"}\n"
+    );
+    assert_eq!(expect(0, &["get", db, "-"], b"oak"), "tall\n");
+    assert_eq!(expect(3, &["get", db, "ash"], b""), "");
+    expect(0, &["delete", db, "oak"], b"");
+    expect(0, &["delete", db, "oak"], b"");
+    assert_eq!(expect(3, &["get", db, "oak"], b""), "");
+}
+
+#[test]
+fn scans_take_ranges_both_ways() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    for key in ["a1", "a2", "b1", "b2", "c1"] {
+        expect(0, &["put", db, key, "v", "--durability", "buffered"], b"");
+    }
+    let keys = |arguments: &[&str]| {
+        let all = [&["scan", db, "--keys-only"], arguments].concat();
+        expect(0, &all, b"").split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(keys(&[]), "a1 a2 b1 b2 c1");
+    assert_eq!(keys(&["--prefix", "b"]), "b1 b2");
+    assert_eq!(keys(&["--prefix", "b", "--reverse"]), "b2 b1");
+    assert_eq!(keys(&["--from", "a2", "--to", "b2"]), "a2 b1");
+    assert_eq!(keys(&["--from", "b2", "--to", "a2"]), "");
+    assert_eq!(keys(&["--reverse", "--limit", "2"]), "c1 b2");
+    assert_eq!(expect(0, &["scan", db, "--prefix", "c"], b""), "c1\tv\n");
+    assert_eq!(
+        expect(0, &["scan", db, "--prefix", "c", "--json"], b""),
+        "{\"key\":\"c1\",\"value\":\"v\"}\n"
+    );
+}
+
+#[test]
+fn an_export_imports_as_the_same_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    expect(0, &["put", db, "plain", "text, with \"quotes\"\nand lines"], b"");
+    expect(0, &["put", db, "--hex", "00ff09", "fffe0d0a"], b"");
+    expect(0, &["put", db, "empty", ""], b"");
+    let whole = expect(0, &["scan", db, "--json"], b"");
+    for format in ["jsonl", "csv", "tsv"] {
+        let file = directory.path().join(format).to_str().unwrap().to_owned();
+        let copy = directory.path().join(format!("{format}.db")).to_str().unwrap().to_owned();
+        expect(0, &["export", db, &file, "--format", format], b"");
+        let counts = expect(0, &["import", &copy, &file, "--format", format, "--json"], b"");
+        assert!(counts.contains("\"imported\":3") && counts.contains("\"rejected\":0"), "{counts}");
+        assert_eq!(expect(0, &["scan", &copy, "--json"], b""), whole, "{format}");
+        let piped = spinney(&["export", &copy, "--format", format], b"").stdout;
+        assert_eq!(piped, std::fs::read(&file).unwrap(), "{format}");
+    }
+}
+
+#[test]
+fn refused_records_are_named_and_the_rest_is_in() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let long = "x".repeat(2000);
+    let lines = format!(
+        "{{\"id\": \"a\", \"n\": 1}}\nnonsense\n{{\"id\": \"{long}\"}}\n{{\"n\": 2}}\n{{\"id\": \"z\"}}\n"
+    );
+    let error = fails(7, &["import", db, "--key", "id"], lines.as_bytes());
+    for words in [
+        "line 2 is refused",
+        "line 3 is refused",
+        "line 4 is refused",
+        "2 records imported",
+        "3 refused",
+    ] {
+        assert!(error.contains(words), "{words} is not in: {error}");
+    }
+    assert_eq!(expect(0, &["get", db, "a"], b""), "{\"id\": \"a\", \"n\": 1}\n");
+    assert_eq!(expect(0, &["scan", db, "--keys-only"], b""), "a\nz\n");
+    fails(2, &["import", db, "--format", "csv", "--key", "nobody"], b"id,name\n1,oak\n");
+}
+
+#[test]
+fn keyspaces_are_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    expect(0, &["keyspaces", "create", db, "trees"], b"");
+    expect(0, &["keyspaces", "create", db, "cache", "--unlogged"], b"");
+    fails(2, &["keyspaces", "create", db, "trees"], b"");
+    let list = expect(0, &["keyspaces", "list", db], b"");
+    assert!(
+        list.contains("trees\ttreeline\tlogged\n")
+            && list.contains("cache\ttreeline\tnot logged\n"),
+        "{list}"
+    );
+    expect(0, &["put", db, "oak", "1", "--keyspace", "trees"], b"");
+    expect(0, &["put", db, "oak", "2", "--keyspace", "cache"], b"");
+    assert_eq!(expect(0, &["get", db, "oak", "--keyspace", "trees"], b""), "1\n");
+    assert_eq!(expect(0, &["get", db, "oak", "--keyspace", "cache"], b""), "2\n");
+    fails(3, &["get", db, "oak"], b"");
+    expect(0, &["keyspaces", "drop", db, "cache"], b"");
+    fails(3, &["keyspaces", "drop", db, "cache"], b"");
+    assert!(!expect(0, &["keyspaces", "list", db, "--json"], b"").contains("cache"));
+}
+
+#[test]
+fn health_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    fails(3, &["verify", db], b"");
+    expect(0, &["put", db, "oak", "tall"], b"");
+    expect(0, &["checkpoint", db], b"");
+    assert!(expect(0, &["verify", db], b"").contains("is sound"));
+    let report: serde_json::Value =
+        serde_json::from_str(&expect(0, &["verify", db, "--json"], b"")).unwrap();
+    assert!(report["pages"].as_u64().unwrap() >= 1, "{report}");
+    let stats: serde_json::Value =
+        serde_json::from_str(&expect(0, &["stats", db, "--json"], b"")).unwrap();
+    assert!(
+        stats["keyspaces"].as_array().is_some_and(|keyspaces| !keyspaces.is_empty()),
+        "{stats}"
+    );
+    assert!(expect(0, &["stats", db], b"").contains("keyspace"));
+}
+
+#[test]
+fn the_command_line_is_checked() {
+    for arguments in [
+        &["frobnicate"][..],
+        &["put", "db"],
+        &["get", "db", "--hex", "zz"],
+        &["scan", "db", "--prefix", "a", "--from", "b"],
+        &["bench", "ycsb", "--engines", "oak"],
+        &["bench", "ycsb", "--workloads", "g"],
+        &["bench", "ycsb", "--records", "many"],
+        &["bench", "ycsb", "--theta", "0"],
+        &["bench", "ycsb", "--treeline.x"],
+        &["bench", "ycsb", "--turtle.chi", "8"],
+    ] {
+        fails(2, arguments, b"");
+    }
+    assert!(expect(0, &["--help"], b"").contains("Exit codes: 0 done"));
+}
+
+#[test]
+fn a_benchmark_prints_a_table_and_writes_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (json, series, files) = (path("out.jsonl"), path("series.csv"), path("files"));
+    let common = [
+        "bench",
+        "ycsb",
+        "--engines",
+        "treeline",
+        "--records",
+        "2K",
+        "--seconds",
+        "0.2",
+        "--warmup",
+        "0",
+        "--dir",
+        &files,
+    ];
+    let all =
+        [&common[..], &["--workloads", "load,a,e,queue", "--json", &json, "--series", &series]]
+            .concat();
+    let table = expect(0, &all, b"");
+    for word in ["ops/s", "p99 us", "space amp", "peak memory", "| queue "] {
+        assert!(table.contains(word), "{word} is not in: {table}");
+    }
+    let rows: Vec<serde_json::Value> = std::fs::read_to_string(&json)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rows.len(), 4);
+    for row in &rows {
+        assert_eq!(row["engine"], "treeline");
+        assert_eq!(row["errors"], 0, "{row}");
+        assert!(
+            row["operations"].as_u64().unwrap() > 0 && row["io_by_purpose"].is_object(),
+            "{row}"
+        );
+    }
+    assert!(
+        std::fs::read_to_string(&series)
+            .unwrap()
+            .starts_with("engine,workload,second,operations\n")
+    );
+    assert_eq!(std::fs::read_dir(&files).unwrap().count(), 0, "the engines' files are gone");
+
+    let unknown = [&common[..], &["--workloads", "load", "--treeline.colour", "green"]].concat();
+    let told = expect(1, &unknown, b"");
+    assert!(told.contains("colour"), "{told}");
+}
