@@ -98,15 +98,11 @@ impl Store for OwnStore {
 
     fn terms(&self) -> Terms {
         let stats = self.db.stats();
-        let io = if stats.direct_io { "direct I/O" } else { "I/O through the page cache" };
         Terms {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             torn_writes: stats.torn_writes.to_owned(),
             memory_limited: true,
-            notes: vec![format!(
-                "{io} by {}, torn writes: {}",
-                stats.io_backend, stats.torn_writes
-            )],
+            notes: vec![format!("I/O by {}, torn writes: {}", stats.io_backend, stats.torn_writes)],
         }
     }
 

@@ -36,7 +36,13 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "file_bytes": one.file_bytes,
             "splits": one.splits,
             "pages_read": one.pages_read,
+            "pages_written_back": one.pages_written_back,
+            "records_written_back": one.records_written_back,
+            "foreground_write_backs": one.foreground_write_backs,
+            "cache_bytes": one.cache_bytes,
+            "index_bytes": one.index_bytes,
             "checkpoints": one.checkpoints,
+            "pages_restored": one.pages_restored,
         })
     });
     json!({
@@ -44,7 +50,6 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "memory_used": stats.memory_used,
         "accounts": accounts.collect::<Value>(),
         "io_backend": stats.io_backend,
-        "direct_io": stats.direct_io,
         "torn_writes": stats.torn_writes,
         "log": {
             "bytes_used": stats.log.bytes_used,
@@ -53,8 +58,8 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "commits": stats.log.commits,
             "flushes": stats.log.flushes,
             "syncs": stats.log.syncs,
-            "durable_lsn": stats.log.durable_lsn.0,
-            "last_lsn": stats.log.last_lsn.0,
+            "durable_lsn": stats.log.durable_lsn,
+            "last_lsn": stats.log.last_lsn,
         },
         "stall_ns": stats.stall_ns,
         "longest_stall_ns": stats.longest_stall_ns,
@@ -92,11 +97,7 @@ pub(crate) fn to_text(stats: &Stats) -> String {
         log.durable_lsn,
         log.last_lsn
     ));
-    let direct = if stats.direct_io { "direct" } else { "through the page cache" };
-    line(format!(
-        "I/O          {}, {direct}; torn writes: {}",
-        stats.io_backend, stats.torn_writes
-    ));
+    line(format!("I/O          {}; torn writes: {}", stats.io_backend, stats.torn_writes));
     for one in &stats.keyspaces {
         line(format!("keyspace     {} ({})", one.name, one.engine));
         line(format!(
