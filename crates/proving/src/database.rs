@@ -9,6 +9,8 @@ use std::sync::Arc;
 use spinney_base::{Result, Runtime};
 use spinney_io::Disk;
 
+use crate::model::{show, show_value};
+
 /// Bytes of a key or a value.
 pub type Bytes = Vec<u8>;
 
@@ -25,7 +27,7 @@ pub enum Promise {
 }
 
 /// One write of a batch; `value` is `None` to remove.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Write {
     /// The keyspace's name.
     pub keyspace: String,
@@ -33,6 +35,13 @@ pub struct Write {
     pub key: Bytes,
     /// The value, or `None` to remove.
     pub value: Option<Bytes>,
+}
+
+impl std::fmt::Debug for Write {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (key, value) = (show(&self.key), show_value(self.value.as_deref()));
+        write!(f, "{} {key} = {value}", self.keyspace)
+    }
 }
 
 /// Items of a range in order, from both ends.

@@ -4,11 +4,11 @@
 use std::ops::{Bound, Range};
 
 use crate::database::{Bytes, KeyBound, Promise, Write};
-use crate::model::Model;
+use crate::model::{Model, show, show_value};
 use crate::tier::Random;
 
 /// One operation on a database.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[expect(missing_docs, reason = "the fields are the arguments of the method of that name")]
 pub enum Op {
     /// Point reads.
@@ -47,6 +47,52 @@ pub enum Op {
     Step { pieces: usize },
     /// End and open again, cleanly or by letting go.
     Reopen { clean: bool },
+}
+
+impl std::fmt::Debug for Op {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let bound = |bound: &KeyBound| match bound {
+            Bound::Included(key) => format!("={}", show(key)),
+            Bound::Excluded(key) => format!("~{}", show(key)),
+            Bound::Unbounded => "..".to_owned(),
+        };
+        let value = |value: &Option<Bytes>| show_value(value.as_deref());
+        match self {
+            Op::Get { keyspace, key } => write!(f, "get {keyspace} {}", show(key)),
+            Op::Contains { keyspace, key } => write!(f, "contains {keyspace} {}", show(key)),
+            Op::MultiGet { keyspace, keys } => {
+                write!(f, "multi-get {keyspace}, {} keys", keys.len())
+            }
+            Op::Write { writes, promise } => write!(f, "write {promise:?} {writes:?}"),
+            Op::CompareAndSwap { keyspace, key, expected, new } => {
+                let (expected, new) = (value(expected), value(new));
+                write!(f, "swap {keyspace} {} from {expected} to {new}", show(key))
+            }
+            Op::Update { keyspace, key, suffix } => {
+                write!(f, "update {keyspace} {} by {}", show(key), value(suffix))
+            }
+            Op::Range { keyspace, from, to, pulls } => {
+                let (from, to) = (bound(from), bound(to));
+                write!(f, "range {keyspace} {from} to {to}, {} pulls", pulls.len())
+            }
+            Op::Keys { keyspace, from, to, pulls } => {
+                let (from, to) = (bound(from), bound(to));
+                write!(f, "keys {keyspace} {from} to {to}, {} pulls", pulls.len())
+            }
+            Op::Prefix { keyspace, prefix, count } => {
+                write!(f, "prefix {keyspace} {}, {count} pulls", show(prefix))
+            }
+            Op::Ends { keyspace } => write!(f, "ends of {keyspace}"),
+            Op::Flush => f.write_str("flush"),
+            Op::Checkpoint => f.write_str("checkpoint"),
+            Op::Verify => f.write_str("verify"),
+            Op::SetMemory { bytes } => write!(f, "set memory to {bytes}"),
+            Op::CreateKeyspace { name, logged } => write!(f, "create {name}, logged: {logged}"),
+            Op::DropKeyspace { name } => write!(f, "drop {name}"),
+            Op::Step { pieces } => write!(f, "step {pieces}"),
+            Op::Reopen { clean } => write!(f, "reopen, clean: {clean}"),
+        }
+    }
 }
 
 /// How keys look.

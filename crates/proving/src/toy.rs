@@ -53,6 +53,9 @@ struct State {
     failed: bool,
 }
 
+/// Length and checksum, before the body of a record.
+const HEADER_BYTES: usize = 8;
+
 const CREATE: u8 = 1;
 const DROP: u8 = 2;
 const WRITES: u8 = 3;
@@ -74,16 +77,22 @@ impl Product for Toy {
         let pages = file.len()? / PAGE_BYTES as u64;
         let mut page = AlignedBuf::new(1);
         while state.end < pages {
-            file.read_at(page.bytes_mut(), state.end * PAGE_BYTES as u64, Purpose::Recovery)?;
-            let length = usize::from(u16::from_le_bytes([page.bytes()[0], page.bytes()[1]]));
-            let whole = length > 0 && length + 6 <= PAGE_BYTES;
-            let body = &page.bytes()[6..6 + if whole { length } else { 0 }];
-            let sum = u32::from_le_bytes(page.bytes()[2..6].try_into().expect("four bytes"));
-            if !whole || (sum != checksum(body, state.end) && self.0 != Bug::TrustsEveryByte) {
+            let offset = state.end * PAGE_BYTES as u64;
+            file.read_at(page.bytes_mut(), offset, Purpose::Recovery)?;
+            let length = number(page.bytes(), 0) as usize;
+            let span = (length + HEADER_BYTES).div_ceil(PAGE_BYTES);
+            if length == 0 || span as u64 > pages - state.end {
+                break;
+            }
+            let mut record = AlignedBuf::new(span);
+            file.read_at(record.bytes_mut(), offset, Purpose::Recovery)?;
+            let body = &record.bytes()[HEADER_BYTES..HEADER_BYTES + length];
+            let right = number(record.bytes(), 4) == checksum(body, state.end);
+            if !right && self.0 != Bug::TrustsEveryByte {
                 break;
             }
             redo(&mut state.model, body);
-            state.end += 1;
+            state.end += span as u64;
         }
         if self.0 != Bug::LeavesOldTail {
             page.bytes_mut().fill(0);
@@ -97,6 +106,10 @@ impl Product for Toy {
         }
         Ok(Box::new(ToyDatabase { bug: self.0, file, state: Mutex::new(state) }))
     }
+}
+
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
 fn checksum(bytes: &[u8], place: u64) -> u32 {
@@ -151,22 +164,22 @@ impl ToyDatabase {
         if state.failed {
             return Err(Error::new(ErrorKind::Poisoned, "an earlier write failed"));
         }
-        if body.len() + 6 > PAGE_BYTES {
-            return Err(Error::invalid("a toy's batch fits one page"));
-        }
-        let mut page = AlignedBuf::new(1);
-        let length = u16::try_from(body.len()).expect("below a page");
-        page.bytes_mut()[..2].copy_from_slice(&length.to_le_bytes());
-        page.bytes_mut()[2..6].copy_from_slice(&checksum(body, state.end).to_le_bytes());
-        page.bytes_mut()[6..6 + body.len()].copy_from_slice(body);
+        let span = (body.len() + HEADER_BYTES).div_ceil(PAGE_BYTES);
+        let mut record = AlignedBuf::new(span);
+        let length =
+            u32::try_from(body.len()).map_err(|_| Error::invalid("too large for a toy"))?;
+        let (header, rest) = record.bytes_mut().split_at_mut(HEADER_BYTES);
+        header[..4].copy_from_slice(&length.to_le_bytes());
+        header[4..].copy_from_slice(&checksum(body, state.end).to_le_bytes());
+        rest[..body.len()].copy_from_slice(body);
         let offset = state.end * PAGE_BYTES as u64;
-        let mut result = self.file.write_at(page.bytes(), offset, Purpose::Log);
+        let mut result = self.file.write_at(record.bytes(), offset, Purpose::Log);
         if result.is_ok() && promise == Promise::Sync && self.bug != Bug::ForgetsSync {
             result = self.file.sync(Purpose::Log);
         }
         state.failed = result.as_ref().is_err_and(|error| !error.is_full());
         result?;
-        state.end += 1;
+        state.end += span as u64;
         redo(&mut state.model, body);
         Ok(())
     }

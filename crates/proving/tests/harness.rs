@@ -10,6 +10,15 @@ use spinney_proving::threads::{self, Load};
 use spinney_proving::tier;
 use spinney_proving::toy::{Bug, Toy};
 
+// The parts of the suite that a toy can pass: it has no checkpoints to crash in, and its keyspaces live in the file whose rot it
+// cannot tell from a tear.
+mod sound_toy {
+    use super::{Bug, Toy};
+
+    spinney_proving::suite!(@tests Toy(Bug::None);
+        model_on_simulated_disk model_on_real_disk linearizable whole_batches);
+}
+
 fn plan() -> Plan {
     Plan {
         mix: Mix {

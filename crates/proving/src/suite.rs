@@ -1,0 +1,283 @@
+//! The suite that every engine passes: one call of [`suite!`](crate::suite) per engine makes a test of each part.
+//!
+//! The sizes of the quick tier are chosen so that one engine's suite takes well under two minutes on two cores.
+
+use std::sync::{Arc, LazyLock};
+
+use spinney_base::Runtime;
+use spinney_io::RealDisk;
+use spinney_io::sim::SimDisk;
+
+use crate::crash::{self, Plan, Tally};
+use crate::database::{Config, Database, Product, Promise};
+use crate::fault;
+use crate::ledger::Ledger;
+use crate::model::Model;
+use crate::ops::{Generator, KeyShape, Mix, Op};
+use crate::play::{agree_whole, effect, play};
+use crate::threads::{self, Load};
+use crate::tier::{self, Random};
+
+/// Smallest budget of a database.
+const MEMORY_BYTES: u64 = spinney_base::limits::MEMORY_BYTES_MIN;
+
+/// A log small enough to be trimmed in every run.
+const LOG_BYTES: u64 = 4 << 20;
+
+/// Where a run keeps its files.
+enum Place {
+    Simulated(SimDisk),
+    Real,
+}
+
+impl Place {
+    fn open(&self, product: &dyn Product, config: &Config, runtime: &Runtime) -> Box<dyn Database> {
+        let disk: Arc<dyn spinney_io::Disk> = match self {
+            Place::Simulated(disk) => Arc::new(disk.clone()),
+            Place::Real => Arc::new(RealDisk::new()),
+        };
+        product.open(disk, runtime.clone(), config).expect("nothing is wrong with the disk")
+    }
+}
+
+/// Random operations beside a model, on the simulated disk.
+///
+/// # Panics
+/// When an answer is not the model's.
+pub fn model_on_simulated_disk(product: &dyn Product) {
+    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+    tier::for_each_seed(tier::count(24, 1000), |seed| {
+        model(product, Place::Simulated(SimDisk::new(seed)), &config, seed, 1500);
+    });
+}
+
+/// Random operations beside a model, on the real disk.
+///
+/// # Panics
+/// When an answer is not the model's.
+pub fn model_on_real_disk(product: &dyn Product) {
+    tier::for_each_seed(tier::count(6, 100), |seed| {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let path = place.path().join("db");
+        let config = Config { path, ..crash::config(MEMORY_BYTES, LOG_BYTES) };
+        model(product, Place::Real, &config, seed, 600);
+    });
+}
+
+fn model(product: &dyn Product, mut place: Place, config: &Config, seed: u64, operations: usize) {
+    let mut random = Random::new(seed, 5);
+    let mix = Mix::small(&mut random);
+    let mut generator = Generator::new(seed, mix);
+    let mut runtime = Runtime::stepped(seed);
+    let mut database = place.open(product, config, &runtime);
+    let mut ledger = Ledger::new(Model::default());
+    for number in 0..operations {
+        let op = if number == 0 {
+            Op::CreateKeyspace { name: "main".into(), logged: true }
+        } else {
+            generator.next(ledger.now())
+        };
+        let effect = effect(&op, ledger.now());
+        ledger.begin(&effect);
+        play(&*database, &runtime, &op, ledger.now())
+            .unwrap_or_else(|error| panic!("{op:?} failed on a good disk: {error:?}"));
+        ledger.acknowledge(&effect, Promise::Sync);
+        match op {
+            Op::Checkpoint => ledger.checkpointed(),
+            Op::Reopen { clean } => {
+                if clean {
+                    database.close().expect("nothing is wrong with the disk");
+                    ledger.checkpointed();
+                } else {
+                    drop(database);
+                    if let Place::Simulated(disk) = &place {
+                        place = Place::Simulated(disk.kill());
+                    }
+                }
+                runtime = Runtime::stepped(random.next_u64());
+                database = place.open(product, config, &runtime);
+                let found = ledger.check(&*database).expect("nothing is wrong with the disk");
+                ledger = Ledger::new(found);
+            }
+            _ => {}
+        }
+    }
+    agree_whole(&*database, ledger.now()).expect("nothing is wrong with the disk");
+    database.verify().expect("nothing is wrong with the disk");
+    database.close().expect("nothing is wrong with the disk");
+}
+
+fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
+    Mix {
+        shape: KeyShape::Numbers,
+        keys,
+        value_bytes,
+        large_one_in: 40,
+        large_bytes: 1500,
+        memory_bytes: 1 << 20..2 << 20,
+        reopen: false,
+        buffered: true,
+        rare_per_mille: 60,
+        unlogged: true,
+    }
+}
+
+/// Crashes anywhere in small databases that change quickly: pages split, files grow, keyspaces come and go.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn crash_small(product: &dyn Product, tally: &Arc<Tally>) {
+    tier::for_each_seed(tier::count(12, 700), |seed| {
+        let mut random = Random::new(seed, 6);
+        let mut mix = crash_mix(*random.pick(&[30, 400, 3000]), 0..300);
+        mix.shape = *random.pick(&[KeyShape::Numbers, KeyShape::Paths, KeyShape::Wild]);
+        let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+        let plan = Plan { mix, config, operations: 400, lives: 3, captures: 4, start: None };
+        crash::run(product, &plan, tally, seed);
+    });
+}
+
+/// Crashes anywhere in a database of ten times its memory.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn crash_large(product: &dyn Product, tally: &Arc<Tally>) {
+    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+    let mix = crash_mix(14_000, 600..900);
+    let start = crash::prepare(product, &config, 1, Some(&mix));
+    let bytes: usize =
+        start.1.records("main").iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert!(bytes as u64 >= 10 * MEMORY_BYTES, "{bytes} bytes are not ten times the memory");
+    let plan = Plan { mix, config, operations: 250, lives: 2, captures: 5, start: Some(start) };
+    tier::for_each_seed(tier::count(6, 500), |seed| crash::run(product, &plan, tally, seed));
+}
+
+/// Both crash tests, and in the full tier the counts that the whole is held to.
+///
+/// # Panics
+/// When a promise is broken or a state was struck too seldom.
+pub fn crash(product: &dyn Product) {
+    let tally = Arc::new(Tally::default());
+    crash_small(product, &tally);
+    crash_large(product, &tally);
+    println!("crashes by state: {:#?}", tally.counts());
+    if tier::is_replay() {
+        return;
+    }
+    let (all, each) = if tier::is_full() { (10_000, 100) } else { (200, 1) };
+    assert!(tally.count(crash::ALL) >= all, "too few crashes");
+    for state in [
+        "checkpoint",
+        "trim",
+        "split",
+        "file growth",
+        "keyspace create",
+        "keyspace drop",
+        crash::RECOVERY,
+        crash::SECOND_RECOVERY,
+    ] {
+        assert!(tally.count(state) >= each, "{state} was struck {} times", tally.count(state));
+    }
+}
+
+/// A small database that faults start from.
+fn fault_start(product: &dyn Product) -> fault::Start {
+    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+    let mut mix = crash_mix(400, 100..600);
+    mix.shape = KeyShape::Paths;
+    let (disk, model) = crash::prepare(product, &config, 2, Some(&mix));
+    fault::Start { disk, model, mix, config }
+}
+
+/// EIO, ENOSPC, short reads and failed syncs at every call of a run in turn.
+///
+/// # Panics
+/// When a fault makes an answer wrong or loses what was acknowledged.
+pub fn faults_at_every_call(product: &dyn Product) {
+    let start = fault_start(product);
+    fault::every_call(product, &start, tier::count(1, 20));
+}
+
+/// A flipped bit in every block of every file.
+///
+/// # Panics
+/// When damage is taken for data.
+pub fn flipped_bits(product: &dyn Product) {
+    let start = fault_start(product);
+    fault::flip_every_block(product, &start, tier::count(1, 20));
+}
+
+/// Every write of a run in turn lands elsewhere.
+///
+/// # Panics
+/// When damage is taken for data.
+pub fn misdirected_writes(product: &dyn Product) {
+    let start = fault_start(product);
+    fault::misdirect_every_write(product, &start, tier::count(1, 20));
+}
+
+/// A disk that fills up and is given room again.
+///
+/// # Panics
+/// When it loses something or does not recover.
+pub fn full_disk(product: &dyn Product) {
+    let start = fault_start(product);
+    fault::fill_up(product, &start);
+}
+
+static REAL_DISK: LazyLock<Arc<RealDisk>> = LazyLock::new(|| Arc::new(RealDisk::new()));
+
+fn on_real_disk(rounds: u64, run: impl Fn(Arc<RealDisk>, &Config, u64)) {
+    for seed in tier::seeds(rounds) {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let path = place.path().join("db");
+        let config = Config { path, ..crash::config(MEMORY_BYTES, 16 << 20) };
+        let announce = tier::Announce(seed);
+        run(REAL_DISK.clone(), &config, seed);
+        drop(announce);
+    }
+}
+
+/// Histories of threads are linearizable per key.
+///
+/// # Panics
+/// When one is not.
+pub fn linearizable(product: &dyn Product) {
+    let load = Load { threads: 4, operations: 3000, keys: 6, ballast: 4000 };
+    on_real_disk(tier::count(2, 40), |disk, config, seed| {
+        threads::linearizable(product, disk, config, &load, seed);
+    });
+}
+
+/// Readers see batches whole.
+///
+/// # Panics
+/// When one sees half of one.
+pub fn whole_batches(product: &dyn Product) {
+    let load = Load { threads: 4, operations: 2000, keys: 4, ballast: 500 };
+    on_real_disk(tier::count(2, 40), |disk, config, seed| {
+        threads::whole_batches(product, disk, config, &load, seed);
+    });
+}
+
+/// Makes a module of tests, one for each part of the suite, for one product.
+#[macro_export]
+macro_rules! suite {
+    ($name:ident, $product:expr) => {
+        mod $name {
+            use super::*;
+
+            $crate::suite!(@tests $product;
+                model_on_simulated_disk model_on_real_disk crash faults_at_every_call flipped_bits
+                misdirected_writes full_disk linearizable whole_batches);
+        }
+    };
+    (@tests $product:expr; $($test:ident)*) => {
+        $(
+            #[test]
+            fn $test() {
+                $crate::suite::$test(&$product);
+            }
+        )*
+    };
+}
