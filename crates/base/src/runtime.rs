@@ -110,6 +110,19 @@ impl Runtime {
         }
     }
 
+    /// A number that nobody can foresee; drawn from the seed in the stepped runtime.
+    #[must_use]
+    pub fn random(&self) -> u64 {
+        match &*self.inner {
+            Inner::Threads { .. } => {
+                use std::hash::{BuildHasher, Hasher};
+                // Every `RandomState` is keyed by the operating system's randomness.
+                std::collections::hash_map::RandomState::new().build_hasher().finish()
+            }
+            Inner::Stepped(stepped) => stepped.lock().random.next_u64(),
+        }
+    }
+
     /// Starts a background job; it is called until it says [`Next::Stop`] or the task is stopped.
     ///
     /// # Errors

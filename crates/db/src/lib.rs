@@ -1,1 +1,37 @@
-//! x
+//! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
+//!
+//! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `cursor` (ranges), `open` (recovery), `maintain` (background work), `manifest` and `record` (bytes),
+//! `state` (what handles share, and the lock order).
+#![forbid(unsafe_code)]
+
+mod batch;
+mod cursor;
+mod database;
+mod keyspace;
+mod maintain;
+mod manifest;
+mod open;
+mod options;
+mod record;
+mod state;
+mod stats;
+mod value;
+mod write;
+
+pub use batch::Batch;
+pub use cursor::{Cursor, Keys};
+pub use database::{Db, KeyspaceInfo};
+pub use keyspace::{CompareAndSwapError, Keyspace};
+pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Options, TornWrites};
+pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
+pub use value::Value;
+
+pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
+pub use spinney_engine::{Capabilities, EngineStats, VerifyReport};
+
+#[doc(hidden)]
+pub mod fuzzing {
+    //! Decoders of bytes from disk, for fuzzing.
+    pub use crate::manifest::manifest_round_trips;
+    pub use crate::record::decode_anything;
+}

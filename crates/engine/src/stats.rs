@@ -31,6 +31,10 @@ pub struct EngineStats {
     pub records_written_back: u64,
     /// Times a writer had to bring records home itself.
     pub foreground_write_backs: u64,
+    /// Time that writers spent on that, in nanoseconds.
+    pub stall_ns: u64,
+    /// The longest of those times, in nanoseconds.
+    pub longest_stall_ns: u64,
     /// Pages that were split or merged into others.
     pub splits: u64,
     /// Checkpoints published.

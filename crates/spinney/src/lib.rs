@@ -1,1 +1,30 @@
-//! x
+//! **Spinney**: an embedded key-value storage engine. One directory, one log, one memory budget, many keyspaces, each kept by the engine that suits its workload.
+//!
+//! ```
+//! # fn main() -> spinney::Result<()> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! use spinney::{Db, KeyspaceOptions, Options};
+//! let db = Db::open(directory.path(), Options::default().memory(64 << 20))?;
+//! let users = db.keyspace("users", KeyspaceOptions::default())?;
+//! users.insert(b"ada", b"1815")?;
+//! assert_eq!(users.get(b"ada")?.as_deref(), Some(&b"1815"[..]));
+//! for record in users.prefix(b"a") {
+//!     let (key, value) = record?;
+//!     println!("{} was born in {}", key.escape_ascii(), value.escape_ascii());
+//! }
+//! db.close()
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+pub use spinney_db::{
+    AccountStats, Batch, Capabilities, CompareAndSwapError, Cursor, Db, Durability, EngineKind,
+    EngineStats, Error, ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions,
+    KeyspaceStats, LOG_BYTES_MIN, LogStats, Options, Result, Stats, TornWrites, Value,
+    VerifyReport,
+};
+
+/// Limits of the contract, checked before anything changes.
+pub use spinney_base::limits;
+/// Sizes and counts as people write them.
+pub use spinney_base::size;

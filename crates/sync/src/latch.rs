@@ -76,6 +76,13 @@ impl VersionLatch {
         self.word.load(Ordering::Relaxed) == version.0
     }
 
+    /// For the holder: whether nothing changed between `version` and taking the latch.
+    #[inline]
+    #[must_use]
+    pub fn locked_since(&self, version: Version) -> bool {
+        self.word.load(Ordering::Relaxed) == version.0 | LOCKED
+    }
+
     /// Takes the latch, waiting with bounded back-off.
     #[inline]
     pub fn lock(&self) -> LatchGuard<'_> {

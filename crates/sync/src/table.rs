@@ -93,7 +93,10 @@ impl LockTable {
     #[inline]
     fn index(&self, hash: u64) -> usize {
         // The high bits: caches use the low ones.
-        #[expect(clippy::cast_possible_truncation, reason = "the product is below the number of stripes")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the product is below the number of stripes"
+        )]
         let index = ((u128::from(hash) * self.stripes.len() as u128) >> 64) as usize;
         index
     }
@@ -107,7 +110,9 @@ mod tests {
     fn a_batch_may_name_a_stripe_twice() {
         let table = LockTable::with_stripes(4);
         let guards = table.lock_all((0..64).map(|i| hash_key(KeyspaceId(1), &[i])));
-        assert!((0..64).all(|i| table.stripe(hash_key(KeyspaceId(1), &[i])).try_version().is_none()));
+        assert!(
+            (0..64).all(|i| table.stripe(hash_key(KeyspaceId(1), &[i])).try_version().is_none())
+        );
         drop(guards);
         assert!(table.stripe(0).try_version().is_some());
     }

@@ -3,7 +3,7 @@
 //! A **segment**: base page `u32`, base generation `u32`, overflow page `u32` (0 for none), overflow generation `u32` (0 for none).
 //!
 //! A **checkpoint payload**: version `u8` (1), number of segments `u64`, then for each, in ascending order of lower bounds: bound length `u16`, bound, segment. The
-//! first bound is the empty key; a keyspace without data has no segments.
+//! first bound is the empty key. A keyspace without data has an empty payload.
 //!
 //! A **structure record**: version `u8` (1), kind `u8` (1: replace), sequence `u64`, bound length `u16`, lower bound of the segment that goes, segment that goes (all zero when there was
 //! none), number of segments that come `u16`, then for each: bound length `u16`, bound, segment.
@@ -21,6 +21,9 @@ const KIND_REPLACE: u8 = 1;
 
 /// Encodes a checkpoint payload.
 pub(crate) fn encode_segments(segments: &[(Vec<u8>, Segment)]) -> Vec<u8> {
+    if segments.is_empty() {
+        return Vec::new();
+    }
     let mut out = vec![VERSION];
     out.extend_from_slice(&(segments.len() as u64).to_le_bytes());
     for (lower, segment) in segments {
@@ -36,7 +39,6 @@ pub(crate) fn encode_segments(segments: &[(Vec<u8>, Segment)]) -> Vec<u8> {
 /// `Corruption` when it is not what [`encode_segments`] makes.
 pub(crate) fn decode_segments(payload: &[u8]) -> Result<Vec<(Vec<u8>, Segment)>> {
     if payload.is_empty() {
-        // What a new store publishes.
         return Ok(Vec::new());
     }
     let mut reader = Reader { left: payload };

@@ -63,6 +63,8 @@ pub(crate) struct WriteCounters {
     pub(crate) pages_written_back: AtomicU64,
     pub(crate) records_written_back: AtomicU64,
     pub(crate) foreground_write_backs: AtomicU64,
+    pub(crate) stall_ns: AtomicU64,
+    pub(crate) longest_stall_ns: AtomicU64,
     pub(crate) splits: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) pages_restored: AtomicU64,

@@ -127,6 +127,12 @@ impl TreeLine {
             ));
         }
         let (segments, structure) = self.index.snapshot();
+        if self.redo.load(Ordering::Acquire) == redo.0
+            && self.published.load(Ordering::Acquire) == structure
+        {
+            // Nothing was written since the last checkpoint but what is not logged, and that only needs a sync.
+            return self.store.sync(Purpose::Checkpoint);
+        }
         let payload = encode_segments(&segments);
         drop(segments);
         let log = &self.context.log;
@@ -142,6 +148,7 @@ impl TreeLine {
             }
         }
         self.redo.store(redo.0, Ordering::Release);
+        self.published.store(structure, Ordering::Release);
         add(&self.writes.checkpoints, 1);
         Ok(())
     }

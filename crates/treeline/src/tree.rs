@@ -45,7 +45,9 @@ pub struct TreeLine {
     pub(crate) pending: Mutex<Pending>,
     /// Held while structure records are appended, so that they are in order.
     pub(crate) publishing: Mutex<()>,
+    /// The newest checkpoint's redo LSN and the number of the last change of structure that it covers.
     pub(crate) redo: AtomicU64,
+    pub(crate) published: AtomicU64,
     pub(crate) reads: ReadCounters,
     pub(crate) writes: WriteCounters,
     /// Which shard the background looks at next.
@@ -91,6 +93,7 @@ impl TreeLine {
             pending: Mutex::new(Pending::default()),
             publishing: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
+            published,
             reads: ReadCounters::default(),
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
@@ -263,7 +266,12 @@ impl Engine for TreeLine {
                 Prepared::Dirty(victim) => {
                     self.context.poison.check()?;
                     self.wanted.store(true, Ordering::Relaxed);
+                    let start = self.context.runtime.now();
                     self.write_back_for(victim, write.hash)?;
+                    let stall = self.context.runtime.now().saturating_sub(start);
+                    let stall = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
+                    self.writes.stall_ns.fetch_add(stall, Ordering::Relaxed);
+                    self.writes.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
                 }
                 Prepared::Busy => {
                     if !self.context.runtime.help() {
@@ -377,6 +385,8 @@ impl Engine for TreeLine {
             pages_written_back: load(&self.writes.pages_written_back),
             records_written_back: load(&self.writes.records_written_back),
             foreground_write_backs: load(&self.writes.foreground_write_backs),
+            stall_ns: load(&self.writes.stall_ns),
+            longest_stall_ns: load(&self.writes.longest_stall_ns),
             splits: load(&self.writes.splits),
             checkpoints: load(&self.writes.checkpoints),
             pages_restored: load(&self.writes.pages_restored),

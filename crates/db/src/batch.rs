@@ -1,0 +1,59 @@
+//! Atomic batches over any keyspaces of one database.
+
+use std::sync::Arc;
+
+use crate::keyspace::Keyspace;
+use crate::state::KeyspaceState;
+
+/// Writes that happen together or not at all, and are seen together by readers of single keys. The last operation on a key wins.
+///
+/// At most [`BATCH_OPERATIONS_MAX`](spinney_base::limits::BATCH_OPERATIONS_MAX) operations and
+/// [`BATCH_BYTES_MAX`](spinney_base::limits::BATCH_BYTES_MAX) bytes of keys and values, and no more than an eighth of the memory of the smallest keyspace in it.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    pub(crate) operations: Vec<Operation>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) keyspace: Arc<KeyspaceState>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+impl Batch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Batch::default()
+    }
+
+    /// Puts a value at a key.
+    pub fn insert(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl Into<Vec<u8>>,
+        value: impl Into<Vec<u8>>,
+    ) {
+        let keyspace = keyspace.state.clone();
+        self.operations.push(Operation { keyspace, key: key.into(), value: Some(value.into()) });
+    }
+
+    /// Removes a key, if it is there.
+    pub fn remove(&mut self, keyspace: &Keyspace, key: impl Into<Vec<u8>>) {
+        let keyspace = keyspace.state.clone();
+        self.operations.push(Operation { keyspace, key: key.into(), value: None });
+    }
+
+    /// How many operations it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+}

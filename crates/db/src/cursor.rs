@@ -1,0 +1,155 @@
+//! Cursors: ranges read chunk by chunk from either end.
+//!
+//! A cursor holds no lock, no page and no place in the tree between calls (rule P24): it copies a chunk and later goes on by key, so a thread may write while it iterates. The first chunk is small
+//! and later ones grow, so a short look reads little and a long one reads in large pieces. After an error it gives the same error again, never the records beyond it.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use spinney_base::{Error, Result};
+use spinney_engine::{Chunk, Direction, ScanRequest};
+
+use crate::keyspace::Keyspace;
+use crate::value::Value;
+
+const CHUNK_RECORDS_MIN: usize = 16;
+const CHUNK_RECORDS_MAX: usize = 1024;
+const CHUNK_BYTES_MAX: usize = 256 << 10;
+
+type Record = (Vec<u8>, Vec<u8>);
+
+/// Iterates over records, from the front, the back, or both.
+#[derive(Debug)]
+pub struct Cursor {
+    keyspace: Keyspace,
+    /// The part of the range that was not read yet.
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    exhausted: bool,
+    /// Read and not yet given, ascending; all of `front` lies below the part not read, all of `back` above.
+    front: VecDeque<Record>,
+    back: VecDeque<Record>,
+    chunk_records: usize,
+    error: Option<Error>,
+}
+
+impl Cursor {
+    pub(crate) fn new(keyspace: Keyspace, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Self {
+        let exhausted = is_empty(&lower, &upper);
+        Cursor {
+            keyspace,
+            lower,
+            upper,
+            exhausted,
+            front: VecDeque::new(),
+            back: VecDeque::new(),
+            chunk_records: CHUNK_RECORDS_MIN,
+            error: None,
+        }
+    }
+
+    /// Reads one record from one end and no more.
+    pub(crate) fn one(mut self, direction: Direction) -> Result<Option<(Vec<u8>, Value)>> {
+        self.chunk_records = 1;
+        match direction {
+            Direction::Forward => self.next().transpose(),
+            Direction::Reverse => self.next_back().transpose(),
+        }
+    }
+
+    fn fetch(&mut self, direction: Direction) -> Result<()> {
+        self.keyspace.check_readable()?;
+        let request = ScanRequest {
+            lower: self.lower.as_ref().map(Vec::as_slice),
+            upper: self.upper.as_ref().map(Vec::as_slice),
+            direction,
+            records_max: self.chunk_records,
+            bytes_max: CHUNK_BYTES_MAX,
+        };
+        let mut chunk = Chunk::default();
+        self.keyspace.state.engine.scan(&request, &mut chunk)?;
+        self.exhausted = chunk.finished;
+        self.chunk_records = (self.chunk_records * 4).min(CHUNK_RECORDS_MAX);
+        if let Some((key, _)) = chunk.records.last() {
+            let end = Bound::Excluded(key.clone());
+            match direction {
+                Direction::Forward => self.lower = end,
+                Direction::Reverse => self.upper = end,
+            }
+        }
+        match direction {
+            Direction::Forward => self.front.extend(chunk.records),
+            Direction::Reverse => self.back.extend(chunk.records.into_iter().rev()),
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
+        if let Some(error) = &self.error {
+            return Some(Err(error.clone()));
+        }
+        loop {
+            let (near, far) = match direction {
+                Direction::Forward => (&mut self.front, &mut self.back),
+                Direction::Reverse => (&mut self.back, &mut self.front),
+            };
+            let take = |queue: &mut VecDeque<Record>| match direction {
+                Direction::Forward => queue.pop_front(),
+                Direction::Reverse => queue.pop_back(),
+            };
+            let mut record = take(near);
+            if record.is_none() && self.exhausted {
+                record = take(far);
+                record.as_ref()?;
+            }
+            if let Some((key, value)) = record {
+                return Some(Ok((key, Value::from(value))));
+            }
+            if let Err(error) = self.fetch(direction) {
+                self.error = Some(error.clone());
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+fn is_empty(lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>) -> bool {
+    match (lower, upper) {
+        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+        (Bound::Included(lower) | Bound::Excluded(lower), Bound::Excluded(upper))
+        | (Bound::Excluded(lower), Bound::Included(upper)) => lower >= upper,
+        _ => false,
+    }
+}
+
+impl Iterator for Cursor {
+    type Item = Result<(Vec<u8>, Value)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Forward)
+    }
+}
+
+impl DoubleEndedIterator for Cursor {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Reverse)
+    }
+}
+
+/// Iterates over keys, from the front, the back, or both.
+#[derive(Debug)]
+pub struct Keys(pub(crate) Cursor);
+
+impl Iterator for Keys {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|record| record.map(|(key, _)| key))
+    }
+}
+
+impl DoubleEndedIterator for Keys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.next_back().map(|record| record.map(|(key, _)| key))
+    }
+}

@@ -1,0 +1,326 @@
+//! The handle of an open database.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use spinney_base::limits::KEYSPACES_MAX;
+use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
+use spinney_engine::VerifyReport;
+
+use crate::batch::Batch;
+use crate::keyspace::Keyspace;
+use crate::manifest::{ManifestKeyspace, check_name};
+use crate::open;
+use crate::options::{Durability, EngineKind, KeyspaceOptions, Options};
+use crate::state::{KeyspaceState, State};
+use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
+
+/// An open database: one directory, one log, one memory budget, many keyspaces. Cheap to clone; any number of threads may use it.
+///
+/// The last handle (of the database and its keyspaces) that goes away stops background work; [`Db::close`] does that and leaves nothing to recover.
+///
+/// ```
+/// # fn main() -> spinney_db::Result<()> {
+/// # let directory = tempfile::tempdir().unwrap();
+/// use spinney_db::{Batch, Db, KeyspaceOptions, Options};
+/// let db = Db::open(directory.path(), Options::default())?;
+/// let fruit = db.keyspace("fruit", KeyspaceOptions::default())?;
+/// fruit.insert(b"apple", b"red")?;
+/// let mut batch = Batch::new();
+/// batch.insert(&fruit, *b"pear", *b"green");
+/// batch.remove(&fruit, *b"apple");
+/// db.write(batch)?;
+/// assert_eq!(fruit.get(b"pear")?.as_deref(), Some(&b"green"[..]));
+/// assert_eq!(fruit.iter().count(), 1);
+/// db.close()
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Db {
+    pub(crate) handle: Arc<Handle>,
+}
+
+/// What user-visible handles share; background jobs hold only the state inside, so that dropping the last handle can stop them.
+#[derive(Debug)]
+pub(crate) struct Handle {
+    pub(crate) state: Arc<State>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.state.closed.store(true, Ordering::Release);
+        self.state.stop_jobs();
+        // The state itself may live on in a batch that was never written; the directory is free now.
+        self.state.directory_lock.lock().take();
+    }
+}
+
+/// One keyspace of a database, as the manifest knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyspaceInfo {
+    /// Its id, never used again.
+    pub id: KeyspaceId,
+    /// Its name.
+    pub name: String,
+    /// Which engine keeps it.
+    pub engine: EngineKind,
+    /// Whether its data is logged.
+    pub logged: bool,
+}
+
+impl Db {
+    /// Opens the database in a directory, or makes one there.
+    ///
+    /// # Errors
+    /// `Locked` when another process or handle has it; `NotFound` when there is none and none is to be made; `InvalidArgument` for options out of range; `Unsupported` for an unknown
+    /// format; `Corruption` when something that was promised is damaged or gone; `Full` or `Io` from the system.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
+        let state = open::open(path.as_ref(), options)?;
+        Ok(Db { handle: Arc::new(Handle { state }) })
+    }
+
+    /// Opens a keyspace, or makes it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the name is unusable, the keyspace exists with another engine or durability, or the budget is too small for one more; `Full`, `Io`,
+    /// `Poisoned` or `Closed`.
+    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        check_name(name)?;
+        let state = &self.handle.state;
+        state.check_open()?;
+        // Taken before the manifest, so that no two make the same one and no checkpoint runs half-way.
+        let _no_checkpoint = state.checkpointing.lock();
+        if let Some(found) = state.keyspace_by_name(name) {
+            if found.options != options {
+                return Err(Error::invalid(format!(
+                    "keyspace {name:?} exists with engine {} and logged {}, not {} and {}",
+                    found.options.engine, found.options.logged, options.engine, options.logged
+                )));
+            }
+            return Ok(self.handle_of(found));
+        }
+        state.check_writable()?;
+        let made = self.make_keyspace(name, options)?;
+        Ok(self.handle_of(made))
+    }
+
+    fn make_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceState>> {
+        let state = &self.handle.state;
+        let _inside = probe::enter("keyspace create");
+        let mut manifest = state.manifest.lock();
+        if manifest.keyspaces.len() == KEYSPACES_MAX {
+            return Err(Error::invalid(format!(
+                "a database has at most {KEYSPACES_MAX} keyspaces (KEYSPACES_MAX)"
+            )));
+        }
+        let share = State::share(state.budget.total(), manifest.keyspaces.len() + 1)?;
+        let entry = ManifestKeyspace { id: manifest.next_id, name: name.to_owned(), options };
+        let mut next = manifest.clone();
+        next.next_id = KeyspaceId(entry.id.0 + 1);
+        next.keyspaces.push(entry.clone());
+        // The file first, then the manifest that names it: a crash between leaves a file that nobody owns. A file of a creation that failed half-way is made anew.
+        let path = state.file_of(entry.id);
+        if state.disk.exists(&path)? {
+            state.disk.remove(&path)?;
+        }
+        let made = state.assemble(&entry, Some(state.log.last_lsn()), share)?;
+        let durable = state
+            .disk
+            .sync_dir(&state.directory)
+            .and_then(|()| next.write(&*state.disk, &state.directory));
+        if let Err(error) = durable.and_then(|()| made.engine.end_structure_replay()) {
+            state.budget.close(&made.memory);
+            // Whether the manifest on disk has the keyspace is unknown now; an id must not be given out twice.
+            manifest.next_id = next.next_id;
+            return Err(error);
+        }
+        *manifest = next;
+        drop(manifest);
+        state.keyspaces.write().push(made.clone());
+        state.share_out(state.budget.total())?;
+        state.start_keyspace_job(&made)?;
+        Ok(made)
+    }
+
+    /// Opens a keyspace that exists.
+    ///
+    /// # Errors
+    /// `NotFound` or `Closed`.
+    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let state = &self.handle.state;
+        state.check_open()?;
+        match state.keyspace_by_name(name) {
+            Some(found) => Ok(self.handle_of(found)),
+            None => Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}"))),
+        }
+    }
+
+    fn handle_of(&self, keyspace: Arc<KeyspaceState>) -> Keyspace {
+        Keyspace { handle: self.handle.clone(), state: keyspace }
+    }
+
+    /// All keyspaces, in the order they were made.
+    #[must_use]
+    pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
+        let describe = |keyspace: &Arc<KeyspaceState>| KeyspaceInfo {
+            id: keyspace.id,
+            name: keyspace.name.clone(),
+            engine: keyspace.options.engine,
+            logged: keyspace.options.logged,
+        };
+        self.handle.state.keyspaces().iter().map(describe).collect()
+    }
+
+    /// Drops a keyspace and everything in it. Writes under way end first; handles that are left answer `Closed`.
+    ///
+    /// # Errors
+    /// `NotFound`, `Full`, `Io`, `Poisoned` or `Closed`; after `Io` the keyspace may be gone when the database is next opened.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        let state = &self.handle.state;
+        let _no_checkpoint = state.checkpointing.lock();
+        state.check_writable()?;
+        let Some(found) = state.keyspace_by_name(name) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
+        };
+        let _inside = probe::enter("keyspace drop");
+        let task = found.task.lock().take();
+        if let Some(task) = task {
+            task.stop();
+        }
+        {
+            // No write is between its check and its apply (P20).
+            let _drained = state.door.write();
+            let mut manifest = state.manifest.lock();
+            let mut next = manifest.clone();
+            next.keyspaces.retain(|entry| entry.id != found.id);
+            if let Err(error) = next.write(&*state.disk, &state.directory) {
+                state.start_keyspace_job(&found)?;
+                return Err(error);
+            }
+            *manifest = next;
+            found.dropped.store(true, Ordering::Release);
+            state.keyspaces.write().retain(|keyspace| keyspace.id != found.id);
+        }
+        state.budget.close(&found.memory);
+        state.share_out(state.budget.total())?;
+        state.disk.remove(&state.file_of(found.id))?;
+        state.disk.sync_dir(&state.directory)
+    }
+
+    /// Writes a batch with the database's durability: all of it or nothing.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn write(&self, batch: Batch) -> Result<()> {
+        self.write_with(batch, self.handle.state.options.durability)
+    }
+
+    /// Writes a batch with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn write_with(&self, batch: Batch, durability: Durability) -> Result<()> {
+        self.handle.state.write_batch(batch, durability)
+    }
+
+    /// Makes everything acknowledged so far, in whatever durability, durable in the log.
+    ///
+    /// # Errors
+    /// `Poisoned` or `Closed`.
+    pub fn flush(&self) -> Result<()> {
+        let state = &self.handle.state;
+        state.check_writable()?;
+        state.log.ensure_durable(state.log.last_lsn()).inspect_err(|error| state.note(error))
+    }
+
+    /// Brings everything written so far into the keyspaces' own files and trims the log.
+    ///
+    /// # Errors
+    /// `Full` (nothing is lost; it goes away when room returns), `Poisoned`, `Io`, `Corruption` or `Closed`.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.handle.state.check_writable()?;
+        self.handle.state.checkpoint()
+    }
+
+    /// Reads everything and proves that it is consistent.
+    ///
+    /// # Errors
+    /// `Corruption` naming the first damage; `Io` or `Closed`.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        let state = &self.handle.state;
+        state.check_open()?;
+        let _no_checkpoint = state.checkpointing.lock();
+        let mut report = VerifyReport::default();
+        for keyspace in state.keyspaces() {
+            report += keyspace.engine.verify()?;
+        }
+        Ok(report)
+    }
+
+    /// Changes the memory budget; caches follow in the background.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it is too small for the keyspaces there are.
+    pub fn set_memory(&self, bytes: u64) -> Result<()> {
+        self.handle.state.check_open()?;
+        let _no_checkpoint = self.handle.state.checkpointing.lock();
+        self.handle.state.options.clone().memory(bytes).check()?;
+        self.handle.state.share_out(bytes)
+    }
+
+    /// Numbers about the database now.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let state = &self.handle.state;
+        let keyspaces: Vec<KeyspaceStats> = state
+            .keyspaces()
+            .iter()
+            .map(|keyspace| KeyspaceStats {
+                name: keyspace.name.clone(),
+                engine: keyspace.options.engine.name(),
+                numbers: keyspace.engine.stats(),
+            })
+            .collect();
+        let account = |account: Arc<spinney_base::MemoryAccount>| AccountStats {
+            name: account.name().to_owned(),
+            used: account.used(),
+            target: account.target(),
+            worth: account.worth(),
+        };
+        let stalls: u64 = keyspaces.iter().map(|keyspace| keyspace.numbers.stall_ns).sum();
+        let longest =
+            keyspaces.iter().map(|keyspace| keyspace.numbers.longest_stall_ns).max().unwrap_or(0);
+        Stats {
+            memory_bytes: state.budget.total(),
+            memory_used: state.budget.used() + state.stripes.bytes() as u64,
+            accounts: state.budget.accounts().into_iter().map(account).collect(),
+            io: state.disk.counters().snapshot(),
+            io_backend: state.disk.backend(),
+            torn_writes: if state.double_write { "double-write" } else { "assume-4k" },
+            log: LogStats::from(state.log.stats()),
+            stall_ns: stalls + state.stall_ns.load(Ordering::Relaxed),
+            longest_stall_ns: longest.max(state.longest_stall_ns.load(Ordering::Relaxed)),
+            keyspaces,
+        }
+    }
+
+    /// Ends writing, takes a checkpoint, leaves nothing to recover, and lets the directory go. Other handles answer `Closed` from then on.
+    ///
+    /// # Errors
+    /// What kept the checkpoint from being taken: the database is closed all the same, and the next open recovers.
+    pub fn close(self) -> Result<()> {
+        let state = &self.handle.state;
+        {
+            let _drained = state.door.write();
+            if state.closed.swap(true, Ordering::AcqRel) {
+                return Err(Error::new(ErrorKind::Closed, "the database is closed already"));
+            }
+        }
+        state.stop_jobs();
+        let result =
+            state.poison.check().and_then(|()| state.checkpoint()).and_then(|()| state.log.close());
+        state.directory_lock.lock().take();
+        result
+    }
+}

@@ -1,0 +1,285 @@
+//! The handle of one keyspace: points, ranges, conditional writes.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use spinney_base::{Error, KeyspaceId, Lsn, Result};
+use spinney_engine::{Capabilities, Direction, EngineStats};
+use spinney_sync::hash_key;
+
+use crate::cursor::{Cursor, Keys};
+use crate::database::Handle;
+use crate::options::Durability;
+use crate::state::KeyspaceState;
+use crate::value::Value;
+use crate::write::{KeyspaceWrite, check_key};
+
+/// A keyspace of an open database. Cheap to clone; any number of threads may use it.
+///
+/// Keys are byte strings of at most 1 KiB, ordered byte by byte; the empty key is a key.
+#[derive(Clone, Debug)]
+pub struct Keyspace {
+    pub(crate) handle: Arc<Handle>,
+    pub(crate) state: Arc<KeyspaceState>,
+}
+
+/// Why [`Keyspace::compare_and_swap`] left a key as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompareAndSwapError {
+    /// The value that the key has instead of the expected one.
+    pub current: Option<Value>,
+}
+
+impl std::fmt::Display for CompareAndSwapError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the key does not have the expected value")
+    }
+}
+
+impl std::error::Error for CompareAndSwapError {}
+
+impl Keyspace {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    /// Its id.
+    #[must_use]
+    pub fn id(&self) -> KeyspaceId {
+        self.state.id
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.state.engine.capabilities()
+    }
+
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// `Corruption` when the page that should hold it is damaged, `Io`, `InvalidArgument` for a key that is too long, `Closed`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then(|| Value::from(value)))
+    }
+
+    /// Reads the value of a key into `out`, which is emptied first; says whether there is one. Allocates nothing when `out` has room.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let hash = hash_key(self.state.id, key);
+        self.handle.state.read(&self.state, key, hash, out).map(|(found, _)| found)
+    }
+
+    /// Whether a key has a value.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+        self.get_into(key, &mut Vec::new())
+    }
+
+    /// The values of many keys, in their order; cold ones are read together. Each is of one moment, all of them need not be.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        let state = &self.handle.state;
+        state.check_open()?;
+        self.state.check_alive()?;
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let hashed: Vec<(&[u8], u64)> =
+            keys.iter().map(|key| (*key, hash_key(self.state.id, key))).collect();
+        let versions: Vec<_> =
+            hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).version()).collect();
+        let values = self.state.engine.get_many(&hashed)?;
+        let mut answers = Vec::with_capacity(keys.len());
+        for ((value, (key, hash)), version) in values.into_iter().zip(hashed).zip(versions) {
+            answers.push(if state.stripes.stripe(hash).validate(version) {
+                value.map(Value::from)
+            } else {
+                self.get(key)?
+            });
+        }
+        Ok(answers)
+    }
+
+    /// Puts a value at a key, with the database's durability.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key or value past its limit, `Full` when disk or log have no room: nothing has changed. `Poisoned` or `Io`: whether the write happened is unknown until the
+    /// database is reopened. `Closed`.
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.insert_with(key, value, self.handle.state.options.durability)
+    }
+
+    /// Puts a value at a key, with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn insert_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        self.handle.state.write(&[KeyspaceWrite::new(&self.state, key, Some(value))], durability)
+    }
+
+    /// Removes a key, if it is there, with the database's durability.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn remove(&self, key: &[u8]) -> Result<()> {
+        self.remove_with(key, self.handle.state.options.durability)
+    }
+
+    /// Removes a key, if it is there, with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn remove_with(&self, key: &[u8], durability: Durability) -> Result<()> {
+        self.handle.state.write(&[KeyspaceWrite::new(&self.state, key, None)], durability)
+    }
+
+    /// Sets a key to `new` (or removes it) if its value is `expected` (or it has none).
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`]. The inner error says that another value was there, and which.
+    #[expect(clippy::missing_panics_doc, reason = "the closure always leaves an answer")]
+    pub fn compare_and_swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), CompareAndSwapError>> {
+        let mut other = None;
+        let lsn = self.handle.state.change(&self.state, key, |current| {
+            if current == expected {
+                return Some(new.map(<[u8]>::to_vec));
+            }
+            other = Some(current.map(|value| Value::from(value.to_vec())));
+            None
+        })?;
+        match lsn {
+            Some(lsn) => {
+                self.commit(lsn)?;
+                Ok(Ok(()))
+            }
+            None => Ok(Err(CompareAndSwapError { current: other.expect("a refusal was noted") })),
+        }
+    }
+
+    /// Sets a key to what `f` makes of its value: `None` in means that it has none, `None` out removes it. `f` may run more than once and holds no lock. Returns the new value.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn update(
+        &self,
+        key: &[u8],
+        mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Value>> {
+        let mut made = None;
+        let lsn = self.handle.state.change(&self.state, key, |current| {
+            made = f(current);
+            Some(made.clone())
+        })?;
+        self.commit(lsn.unwrap_or(Lsn::ZERO))?;
+        Ok(made.map(Value::from))
+    }
+
+    fn commit(&self, lsn: Lsn) -> Result<()> {
+        self.handle.state.commit(lsn, self.handle.state.options.durability)
+    }
+
+    /// The records of a range, from either end. What is read is of some moment during the reading, key by key: a batch may be seen in part.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// keyspace.insert(b"a", b"1")?;
+    /// keyspace.insert(b"b", b"2")?;
+    /// let last = keyspace.range("a".."c").next_back();
+    /// assert_eq!(last.unwrap()?.0, b"b");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Cursor {
+        let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        Cursor::new(self.clone(), own(range.start_bound()), own(range.end_bound()))
+    }
+
+    /// All records, from either end; see [`Keyspace::range`].
+    #[must_use]
+    pub fn iter(&self) -> Cursor {
+        Cursor::new(self.clone(), Bound::Unbounded, Bound::Unbounded)
+    }
+
+    /// The records whose keys begin with `prefix`, from either end; see [`Keyspace::range`].
+    #[must_use]
+    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
+        Cursor::new(self.clone(), Bound::Included(prefix.to_vec()), after_prefix(prefix))
+    }
+
+    /// The keys of a range, from either end; see [`Keyspace::range`].
+    pub fn keys<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Keys {
+        Keys(self.range(range))
+    }
+
+    /// The record with the lowest key.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn first_key_value(&self) -> Result<Option<(Vec<u8>, Value)>> {
+        self.iter().one(Direction::Forward)
+    }
+
+    /// The record with the highest key.
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`].
+    pub fn last_key_value(&self) -> Result<Option<(Vec<u8>, Value)>> {
+        self.iter().one(Direction::Reverse)
+    }
+
+    /// Numbers about the keyspace now.
+    #[must_use]
+    pub fn stats(&self) -> EngineStats {
+        self.state.engine.stats()
+    }
+
+    /// Checks that the keyspace may be read.
+    pub(crate) fn check_readable(&self) -> Result<(), Error> {
+        self.handle.state.check_open()?;
+        self.state.check_alive()
+    }
+}
+
+/// The end of the range of keys that begin with `prefix`.
+fn after_prefix(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX);
+    match kept {
+        Some(last) => {
+            let mut upper = prefix[..=last].to_vec();
+            upper[last] += 1;
+            Bound::Excluded(upper)
+        }
+        None => Bound::Unbounded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_end_where_they_should() {
+        assert_eq!(after_prefix(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), Bound::Unbounded);
+        assert_eq!(after_prefix(b""), Bound::Unbounded);
+    }
+}

@@ -1,0 +1,103 @@
+//! Background work of a database: checkpoints, the log's timer, and the engines' own.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use spinney_base::{Error, ErrorKind, Next, Result, Task, probe};
+
+use crate::state::{KeyspaceState, State};
+
+/// How often the log's timer looks.
+const LOG_TICK: Duration = Duration::from_millis(20);
+/// How often it is looked whether a checkpoint is wanted, if nobody wakes the job.
+const CHECKPOINT_LOOK: Duration = Duration::from_millis(100);
+/// How long a background job waits after an error before it tries again.
+const RETRY: Duration = Duration::from_millis(50);
+
+impl State {
+    /// Publishes a checkpoint of every keyspace and trims the log (P14).
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _one_at_a_time = self.checkpointing.lock();
+        self.checkpoint_held()
+    }
+
+    /// The same for who holds `checkpointing`.
+    pub(crate) fn checkpoint_held(&self) -> Result<()> {
+        self.poison.check()?;
+        // Everything up to the bound has been applied (P1), so it is in the engines' caches or beyond.
+        let bound = self.log.applied_watermark();
+        let keyspaces = self.keyspaces();
+        for keyspace in &keyspaces {
+            keyspace.engine.checkpoint(bound).inspect_err(|error| self.note(error))?;
+        }
+        let _inside = probe::enter("trim");
+        // A keyspace made meanwhile has nothing below its own redo LSN, which lies above the bound.
+        let redo = keyspaces.iter().map(|keyspace| keyspace.engine.redo()).min().unwrap_or(bound);
+        self.log.trim(redo).inspect_err(|error| self.note(error))
+    }
+
+    /// Starts the database's own jobs.
+    pub(crate) fn start_jobs(self: &Arc<Self>) -> Result<()> {
+        let state = self.clone();
+        *self.log_task.lock() = Some(self.spawn("spinney-log", move || {
+            state.log.tick()?;
+            Ok(Next::Wait(LOG_TICK))
+        })?);
+        let state = self.clone();
+        *self.checkpoint_task.lock() = Some(self.spawn("spinney-checkpoint", move || {
+            if !state.checkpoint_wanted.load(Ordering::Acquire) {
+                return Ok(Next::Wait(CHECKPOINT_LOOK));
+            }
+            let result = state.checkpoint();
+            *state.checkpoint_error.lock() = result.as_ref().err().cloned();
+            state.checkpoint_wanted.store(false, Ordering::Release);
+            result.map(|()| Next::Wait(CHECKPOINT_LOOK))
+        })?);
+        self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
+    }
+
+    /// Starts a keyspace's job.
+    pub(crate) fn start_keyspace_job(
+        self: &Arc<Self>,
+        keyspace: &Arc<KeyspaceState>,
+    ) -> Result<()> {
+        let engine = keyspace.engine.clone();
+        let task = self.spawn("spinney-keyspace", move || engine.background())?;
+        *keyspace.task.lock() = Some(task);
+        Ok(())
+    }
+
+    /// Stops all jobs and waits for them to end.
+    pub(crate) fn stop_jobs(&self) {
+        let own = [self.log_task.lock().take(), self.checkpoint_task.lock().take()];
+        own.into_iter().flatten().for_each(|task| task.stop());
+        for keyspace in self.keyspaces() {
+            let task = keyspace.task.lock().take();
+            if let Some(task) = task {
+                task.stop();
+            }
+        }
+    }
+
+    /// Starts a job whose errors are noted and whose panics poison (P21).
+    fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        mut job: impl FnMut() -> Result<Next> + Send + 'static,
+    ) -> Result<Task> {
+        let state = self.clone();
+        self.runtime.spawn(name, move || match catch_unwind(AssertUnwindSafe(&mut job)) {
+            Ok(Ok(next)) => next,
+            Ok(Err(error)) => {
+                state.note(&error);
+                Next::Wait(RETRY)
+            }
+            Err(_) => {
+                state.note(&Error::new(ErrorKind::Poisoned, "a background job panicked"));
+                Next::Stop
+            }
+        })
+    }
+}

@@ -1,0 +1,288 @@
+//! The manifest: which keyspaces a database has. A small file that is only ever replaced whole: written beside, synced, renamed, and the directory synced (rule P20).
+//!
+//! | offset | size | field | meaning |
+//! |---|---|---|---|
+//! | 0 | 8 | magic | `SPINNEY\0` |
+//! | 8 | 4 | version | format of the whole directory, 1; any other is refused |
+//! | 12 | 4 | length | bytes of the payload |
+//! | 16 | 8 | checksum | XXH3-64 of bytes 0..16 and the payload |
+//! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (1 TreeLine), logged `u8`, name length `u16`, name |
+//!
+//! All integers are little-endian; the file is padded with zeros to whole pages. Ids below the next one that are not listed were dropped; they are never used again.
+//!
+//! Example: a database without keyspaces and tag 7 has length 16 and payload `07 00 00 00 00 00 00 00  01 00 00 00  00 00 00 00`.
+
+use std::path::Path;
+
+use spinney_base::limits::{KEYSPACE_NAME_BYTES_MAX, PAGE_BYTES};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
+use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::options::{EngineKind, KeyspaceOptions};
+
+const MAGIC: [u8; 8] = *b"SPINNEY\0";
+/// Version of the format of a database directory.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+const HEAD_BYTES: usize = 24;
+/// Far above what names and counts allow.
+const PAYLOAD_BYTES_MAX: usize = 8 << 20;
+
+const NAME: &str = "MANIFEST";
+const NEW_NAME: &str = "MANIFEST.new";
+
+/// What the manifest says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    /// Identity of the database, so that no file of another is taken for its own.
+    pub(crate) tag: u64,
+    pub(crate) next_id: KeyspaceId,
+    pub(crate) keyspaces: Vec<ManifestKeyspace>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ManifestKeyspace {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+}
+
+impl Manifest {
+    pub(crate) fn new(tag: u64) -> Self {
+        Manifest { tag, next_id: KeyspaceId(1), keyspaces: Vec::new() }
+    }
+
+    /// Whether a directory has a manifest.
+    pub(crate) fn exists(disk: &dyn Disk, directory: &Path) -> Result<bool> {
+        disk.exists(&directory.join(NAME))
+    }
+
+    /// Replaces the manifest of a directory, durably.
+    pub(crate) fn write(&self, disk: &dyn Disk, directory: &Path) -> Result<()> {
+        let bytes = self.encode();
+        let mut buf = AlignedBuf::new(bytes.len().div_ceil(PAGE_BYTES));
+        buf.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
+        let new = directory.join(NEW_NAME);
+        if disk.exists(&new)? {
+            disk.remove(&new)?;
+        }
+        let file = disk.open(&new, OpenMode::CREATE.cached())?;
+        file.write_at(buf.bytes(), 0, Purpose::Manifest)?;
+        file.sync(Purpose::Manifest)?;
+        disk.rename(&new, &directory.join(NAME))?;
+        disk.sync_dir(directory)
+    }
+
+    /// Reads the manifest of a directory.
+    pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Manifest> {
+        let path = directory.join(NAME);
+        let file = disk.open(&path, OpenMode::EXISTING.cached().read_only())?;
+        let damaged =
+            |expected: &str, found: String| Error::corruption(path.display(), 0, expected, found);
+        let length = file.len()?;
+        let pages = usize::try_from(length / PAGE_BYTES as u64).unwrap_or(usize::MAX);
+        if pages == 0 || pages > (PAYLOAD_BYTES_MAX + HEAD_BYTES).div_ceil(PAGE_BYTES) {
+            return Err(damaged("a manifest of whole pages", format!("{length} bytes")));
+        }
+        let mut buf = AlignedBuf::new(pages);
+        file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
+        Manifest::decode(buf.bytes()).map_err(|problem| match problem {
+            Problem::Version(version) => Error::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "{} has format version {version}; this program reads version {FORMAT_VERSION}",
+                    path.display()
+                ),
+            ),
+            Problem::Damage(expected) => damaged(expected, "something else".to_owned()),
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut payload = Vec::new();
+        payload.extend_from_slice(&self.tag.to_le_bytes());
+        payload.extend_from_slice(&self.next_id.0.to_le_bytes());
+        let count = u32::try_from(self.keyspaces.len()).expect("KEYSPACES_MAX is far below");
+        payload.extend_from_slice(&count.to_le_bytes());
+        for keyspace in &self.keyspaces {
+            payload.extend_from_slice(&keyspace.id.0.to_le_bytes());
+            payload.push(match keyspace.options.engine {
+                EngineKind::TreeLine => 1,
+            });
+            payload.push(u8::from(keyspace.options.logged));
+            let length =
+                u16::try_from(keyspace.name.len()).expect("names were checked at the door");
+            payload.extend_from_slice(&length.to_le_bytes());
+            payload.extend_from_slice(keyspace.name.as_bytes());
+        }
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + payload.len());
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(&FORMAT_VERSION.to_le_bytes());
+        let length = u32::try_from(payload.len()).expect("a manifest is small");
+        bytes.extend_from_slice(&length.to_le_bytes());
+        let checksum = checksum(&bytes, &payload);
+        bytes.extend_from_slice(&checksum.to_le_bytes());
+        bytes.extend_from_slice(&payload);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Manifest, Problem> {
+        let mut reader = Reader(bytes);
+        if reader.take()? != MAGIC {
+            return Err(Problem::Damage("the magic of a Spinney database"));
+        }
+        let version = u32::from_le_bytes(reader.take()?);
+        let length = u32::from_le_bytes(reader.take()?) as usize;
+        let stored = u64::from_le_bytes(reader.take()?);
+        if version != FORMAT_VERSION {
+            return Err(Problem::Version(version));
+        }
+        let payload =
+            reader.0.get(..length).ok_or(Problem::Damage("a payload as long as it says"))?;
+        if stored != checksum(&bytes[..16], payload) {
+            return Err(Problem::Damage("a matching checksum"));
+        }
+        let mut reader = Reader(payload);
+        let tag = u64::from_le_bytes(reader.take()?);
+        let next_id = KeyspaceId(u32::from_le_bytes(reader.take()?));
+        let count = u32::from_le_bytes(reader.take()?);
+        let mut keyspaces: Vec<ManifestKeyspace> = Vec::new();
+        for _ in 0..count {
+            let id = KeyspaceId(u32::from_le_bytes(reader.take()?));
+            let [engine, logged] = reader.take()?;
+            let engine = match engine {
+                1 => EngineKind::TreeLine,
+                _ => return Err(Problem::Damage("a known engine")),
+            };
+            let length = usize::from(u16::from_le_bytes(reader.take()?));
+            let name =
+                reader.0.get(..length).ok_or(Problem::Damage("a name as long as it says"))?;
+            reader.0 = &reader.0[length..];
+            let name =
+                String::from_utf8(name.to_vec()).map_err(|_| Problem::Damage("a name in UTF-8"))?;
+            if id >= next_id
+                || logged > 1
+                || keyspaces.iter().any(|other| other.id == id || other.name == name)
+            {
+                return Err(Problem::Damage("keyspaces with ids and names of their own"));
+            }
+            let options = KeyspaceOptions { engine, logged: logged == 1 };
+            keyspaces.push(ManifestKeyspace { id, name, options });
+        }
+        Ok(Manifest { tag, next_id, keyspaces })
+    }
+}
+
+enum Problem {
+    Version(u32),
+    Damage(&'static str),
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
+        let (taken, left) = self.0.split_first_chunk().ok_or(Problem::Damage("more bytes"))?;
+        self.0 = left;
+        Ok(*taken)
+    }
+}
+
+fn checksum(head: &[u8], payload: &[u8]) -> u64 {
+    let mut hasher = Xxh3::new();
+    hasher.update(head);
+    hasher.update(payload);
+    hasher.digest()
+}
+
+/// Checks a keyspace's name.
+///
+/// # Errors
+/// `InvalidArgument` for an empty or overlong name or one with control characters.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid("a keyspace needs a name that is not empty"));
+    }
+    if name.len() > KEYSPACE_NAME_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a keyspace name of {} bytes is too long (KEYSPACE_NAME_BYTES_MAX, {KEYSPACE_NAME_BYTES_MAX})",
+            name.len()
+        )));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(Error::invalid("a keyspace name holds a control character"));
+    }
+    Ok(())
+}
+
+/// Decodes arbitrary bytes, for fuzzing: never panics, and what it accepts encodes to the same.
+#[doc(hidden)]
+#[must_use]
+pub fn manifest_round_trips(bytes: &[u8]) -> bool {
+    match Manifest::decode(bytes) {
+        Ok(manifest) => bytes.starts_with(&manifest.encode()),
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Manifest {
+        let options = KeyspaceOptions::default();
+        let keyspace = |id, name: &str, options| ManifestKeyspace {
+            id: KeyspaceId(id),
+            name: name.into(),
+            options,
+        };
+        Manifest {
+            tag: 7,
+            next_id: KeyspaceId(9),
+            keyspaces: vec![
+                keyspace(1, "a/../b", options),
+                keyspace(8, "ü", options.logged(false)),
+            ],
+        }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let bytes = Manifest::new(7).encode();
+        assert_eq!(bytes[..16], *b"SPINNEY\0\x01\0\0\0\x10\0\0\0");
+        assert_eq!(bytes[24..], [7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn comes_back_and_detects_every_flipped_bit() {
+        let bytes = sample().encode();
+        assert!(matches!(Manifest::decode(&bytes), Ok(manifest) if manifest == sample()));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Manifest::decode(&damaged).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn names() {
+        assert!(
+            check_name("..").is_ok()
+                && check_name("a/b").is_ok()
+                && check_name(&"x".repeat(255)).is_ok()
+        );
+        for name in ["", "a\0b", "a\nb", &"x".repeat(256)] {
+            assert_eq!(check_name(name).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..100) {
+            prop_assert!(manifest_round_trips(&bytes));
+            let whole = sample().encode();
+            prop_assert!(Manifest::decode(&whole[..cut.min(whole.len() - 1)]).is_err());
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Opening a database: creation and recovery.
+//!
+//! 1. take the directory; 2. read the manifest, or make a database; 3. open the log, which decides what of it counts and makes that durable (P8, P9); 4. open every keyspace at its checkpoint;
+//! 5. replay structure records, so that every engine stands on a consistent shape; 6. replay what users said above each keyspace's redo LSN, through the ordinary apply path
+//! (P15, P19); 7. remove files that no keyspace owns; 8. start background work.
+//!
+//! **Crash.** A database is made log first, manifest last: without a manifest there is no database. A crash in recovery, and another in the next, find the same log and what
+//! replay brought home, which replaying again does not change.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use spinney_base::shim::{Mutex, RwLock};
+use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
+use spinney_io::{Disk, RealDisk};
+use spinney_sync::LockTable;
+use spinney_wal::{Log, LogOptions, RecordKind, Recovered};
+
+use crate::manifest::Manifest;
+use crate::options::{Options, TornWrites};
+use crate::record;
+use crate::state::{KeyspaceState, State, is_keyspace_file, next_owner};
+use crate::write::KeyspaceWrite;
+
+const LOG_NAME: &str = "wal";
+
+/// Opens or makes the database in `directory`.
+pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
+    options.check()?;
+    let disk: Arc<dyn Disk> = match &options.disk {
+        Some(disk) => disk.clone(),
+        None => Arc::new(RealDisk::new()),
+    };
+    let runtime = options.runtime.clone().unwrap_or_else(Runtime::threads);
+    if !disk.exists(directory)? {
+        if !options.create_if_missing {
+            return Err(not_found(directory));
+        }
+        disk.create_dir(directory)?;
+    }
+    let directory_lock = disk.lock(directory)?;
+    let exists = Manifest::exists(&*disk, directory)?;
+    if !exists && !options.create_if_missing {
+        return Err(not_found(directory));
+    }
+    let _inside = probe::enter(if exists { "recovery" } else { "create" });
+    if !exists {
+        create(&*disk, directory, &runtime, &options)?;
+    }
+    let manifest = Manifest::read(&*disk, directory)?;
+    let log_path = directory.join(LOG_NAME);
+    let (log, recovered) = Log::open(&*disk, &log_path, &log_options(manifest.tag, &options))?;
+    let double_write = match options.torn_writes {
+        TornWrites::DoubleWrite => true,
+        TornWrites::Assume4k => false,
+        TornWrites::Auto => !disk.writes_pages_atomically(directory)?,
+    };
+    let state = State {
+        owner: next_owner(),
+        directory: directory.to_owned(),
+        budget: MemoryBudget::new(options.memory),
+        options,
+        disk,
+        runtime,
+        poison: Arc::new(Poison::new()),
+        log,
+        stripes: LockTable::new(),
+        double_write,
+        door: RwLock::new(()),
+        closed: AtomicBool::new(false),
+        manifest: Mutex::new(manifest),
+        keyspaces: RwLock::new(Vec::new()),
+        checkpointing: Mutex::new(()),
+        large_batch: Mutex::new(()),
+        checkpoint_task: Mutex::new(None),
+        log_task: Mutex::new(None),
+        checkpoint_error: Mutex::new(None),
+        checkpoint_wanted: AtomicBool::new(false),
+        stall_ns: AtomicU64::new(0),
+        longest_stall_ns: AtomicU64::new(0),
+        directory_lock: Mutex::new(Some(directory_lock)),
+    };
+    state.recover(recovered)?;
+    let state = Arc::new(state);
+    state.start_jobs()?;
+    Ok(state)
+}
+
+fn not_found(directory: &Path) -> Error {
+    Error::new(
+        ErrorKind::NotFound,
+        format!("there is no Spinney database in {}", directory.display()),
+    )
+}
+
+fn log_options(tag: u64, options: &Options) -> LogOptions {
+    LogOptions::sized(tag, options.log_bytes_max)
+}
+
+fn create(disk: &dyn Disk, directory: &Path, runtime: &Runtime, options: &Options) -> Result<()> {
+    let files = disk.list(directory)?;
+    let orphan = files.iter().find(|path| file_name(path).is_some_and(is_keyspace_file));
+    if let Some(orphan) = orphan {
+        return Err(Error::new(
+            ErrorKind::Corruption,
+            format!(
+                "{} has {} but no manifest: it was lost",
+                directory.display(),
+                orphan.display()
+            ),
+        ));
+    }
+    let manifest = Manifest::new(runtime.random());
+    Log::create(disk, &directory.join(LOG_NAME), &log_options(manifest.tag, options))?;
+    manifest.write(disk, directory)
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    path.file_name().and_then(|name| name.to_str())
+}
+
+impl State {
+    fn recover(&self, recovered: Recovered) -> Result<()> {
+        let manifest = self.manifest.lock().clone();
+        let share = Self::share(self.options.memory, manifest.keyspaces.len())?;
+        let mut by_id: HashMap<KeyspaceId, Arc<KeyspaceState>> = HashMap::new();
+        for entry in &manifest.keyspaces {
+            let keyspace = self.assemble(entry, None, share)?;
+            if keyspace.engine.redo().next() < recovered.first_lsn() {
+                return Err(Error::new(
+                    ErrorKind::Corruption,
+                    format!(
+                        "the log begins at record {}, but keyspace {:?} needs those after {}",
+                        recovered.first_lsn(),
+                        entry.name,
+                        keyspace.engine.redo()
+                    ),
+                ));
+            }
+            by_id.insert(entry.id, keyspace.clone());
+            self.keyspaces.write().push(keyspace);
+        }
+        let find = |id: KeyspaceId| -> Result<Option<&Arc<KeyspaceState>>> {
+            match by_id.get(&id) {
+                // An id below the next one that nobody has was dropped (P20).
+                None if id >= manifest.next_id || id == KeyspaceId(0) => Err(Error::new(
+                    ErrorKind::Corruption,
+                    format!("the log names keyspace {id}, which the manifest does not know"),
+                )),
+                found => Ok(found),
+            }
+        };
+        recovered.replay(recovered.first_lsn(), |entry| match entry.kind {
+            RecordKind::Structure(id) => match find(id)? {
+                Some(keyspace) => keyspace.engine.replay_structure(entry.payload),
+                None => Ok(()),
+            },
+            RecordKind::User => Ok(()),
+        })?;
+        by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
+        let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();
+        if let Some(first) = first {
+            self.replay_users(&recovered, first.max(recovered.first_lsn()), find)?;
+        }
+        drop(recovered);
+        self.remove_orphans(&manifest)
+    }
+
+    fn replay_users<'a>(
+        &self,
+        recovered: &Recovered,
+        first: spinney_base::Lsn,
+        find: impl Fn(KeyspaceId) -> Result<Option<&'a Arc<KeyspaceState>>>,
+    ) -> Result<()> {
+        recovered.replay(first, |entry| {
+            if entry.kind != RecordKind::User {
+                return Ok(());
+            }
+            record::decode(entry.payload, entry.lsn, |id, key, value| {
+                let Some(keyspace) = find(id)? else { return Ok(()) };
+                if entry.lsn <= keyspace.engine.redo() {
+                    return Ok(());
+                }
+                let write = KeyspaceWrite::new(keyspace, key, value);
+                write.check().map_err(|error| {
+                    error.wrap(
+                        ErrorKind::Corruption,
+                        format!("log record {} cannot be applied", entry.lsn),
+                    )
+                })?;
+                keyspace.engine.prepare(&write.write)?;
+                keyspace.engine.apply(&write.write);
+                Ok(())
+            })
+        })
+    }
+
+    /// Removes files of keyspaces that were dropped, or whose creation the manifest never saw.
+    fn remove_orphans(&self, manifest: &Manifest) -> Result<()> {
+        let mut removed = false;
+        for path in self.disk.list(&self.directory)? {
+            let owned = manifest
+                .keyspaces
+                .iter()
+                .any(|entry| self.file_of(entry.id).file_name() == path.file_name());
+            if file_name(&path).is_some_and(is_keyspace_file) && !owned {
+                self.disk.remove(&self.directory.join(path.file_name().unwrap_or_default()))?;
+                removed = true;
+            }
+        }
+        if removed { self.disk.sync_dir(&self.directory) } else { Ok(()) }
+    }
+}

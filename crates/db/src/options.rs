@@ -1,0 +1,228 @@
+//! What a user chooses. Few things: the rest follows from the budget and the data.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use spinney_base::limits::MEMORY_BYTES_MIN;
+use spinney_base::{Error, Result, Runtime};
+use spinney_io::Disk;
+pub use spinney_wal::Durability;
+
+/// How pages that are rewritten in place are protected from tearing when the power fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TornWrites {
+    /// Ask the device; unless it promises to write a page whole or not at all, as [`TornWrites::DoubleWrite`].
+    #[default]
+    Auto,
+    /// Every page goes through the double-write area first.
+    DoubleWrite,
+    /// Trust the device to write 4 KiB whole or not at all.
+    Assume4k,
+}
+
+impl TornWrites {
+    /// The name that options and output use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TornWrites::Auto => "auto",
+            TornWrites::DoubleWrite => "double-write",
+            TornWrites::Assume4k => "assume-4k",
+        }
+    }
+}
+
+impl FromStr for TornWrites {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [TornWrites::Auto, TornWrites::DoubleWrite, TornWrites::Assume4k]
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| {
+                Error::invalid(format!("{text:?} is not auto, double-write or assume-4k"))
+            })
+    }
+}
+
+/// Which engine keeps a keyspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EngineKind {
+    /// Update in place under a record cache: skewed reads and updates of data larger than memory.
+    #[default]
+    TreeLine,
+}
+
+impl EngineKind {
+    /// All engines.
+    pub const ALL: [EngineKind; 1] = [EngineKind::TreeLine];
+
+    /// The name that options and output use.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            EngineKind::TreeLine => "treeline",
+        }
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        EngineKind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| Error::invalid(format!("{text:?} is not an engine; there is treeline")))
+    }
+}
+
+/// How a database is opened.
+///
+/// ```
+/// use spinney_db::{Durability, Options};
+/// let options = Options::default().memory(64 << 20).durability(Durability::Buffered);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) memory: u64,
+    pub(crate) durability: Durability,
+    pub(crate) torn_writes: TornWrites,
+    pub(crate) log_bytes_max: u64,
+    pub(crate) create_if_missing: bool,
+    pub(crate) disk: Option<Arc<dyn Disk>>,
+    pub(crate) runtime: Option<Runtime>,
+}
+
+/// Smallest log, in bytes.
+pub const LOG_BYTES_MIN: u64 = 1 << 20;
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            memory: 64 << 20,
+            durability: Durability::Sync,
+            torn_writes: TornWrites::Auto,
+            log_bytes_max: 256 << 20,
+            create_if_missing: true,
+            disk: None,
+            runtime: None,
+        }
+    }
+}
+
+impl Options {
+    /// The memory budget in bytes, at least [`MEMORY_BYTES_MIN`]; default 64 MiB. Caches, indexes and buffers together stay under it.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// How safe a write is when it returns, unless it says otherwise itself; default [`Durability::Sync`].
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How pages are protected from tearing; default [`TornWrites::Auto`].
+    #[must_use]
+    pub fn torn_writes(mut self, mode: TornWrites) -> Self {
+        self.torn_writes = mode;
+        self
+    }
+
+    /// Most bytes that the log takes on disk, at least [`LOG_BYTES_MIN`]; default 256 MiB. It bounds how much a recovery has to replay.
+    #[must_use]
+    pub fn log_bytes_max(mut self, bytes: u64) -> Self {
+        self.log_bytes_max = bytes;
+        self
+    }
+
+    /// Whether a database is made where none is; default yes.
+    #[must_use]
+    pub fn create_if_missing(mut self, yes: bool) -> Self {
+        self.create_if_missing = yes;
+        self
+    }
+
+    /// Where files live; default the operating system's. For tests that simulate a disk.
+    #[must_use]
+    pub fn disk(mut self, disk: Arc<dyn Disk>) -> Self {
+        self.disk = Some(disk);
+        self
+    }
+
+    /// What runs background work and tells time; default threads. For tests that step them.
+    #[must_use]
+    pub fn runtime(mut self, runtime: Runtime) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.memory < MEMORY_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a memory budget of {} bytes is below the smallest (MEMORY_BYTES_MIN, {MEMORY_BYTES_MIN})",
+                self.memory
+            )));
+        }
+        if self.log_bytes_max < LOG_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a log of {} bytes is below the smallest (LOG_BYTES_MIN, {LOG_BYTES_MIN})",
+                self.log_bytes_max
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// How a keyspace is made. An existing keyspace keeps what it was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyspaceOptions {
+    pub(crate) engine: EngineKind,
+    pub(crate) logged: bool,
+}
+
+impl Default for KeyspaceOptions {
+    fn default() -> Self {
+        KeyspaceOptions { engine: EngineKind::default(), logged: true }
+    }
+}
+
+impl KeyspaceOptions {
+    /// Which engine keeps it; default TreeLine.
+    #[must_use]
+    pub fn engine(mut self, engine: EngineKind) -> Self {
+        self.engine = engine;
+        self
+    }
+
+    /// Whether writes are logged; default yes. Without, a crash takes each key back to its value at the last checkpoint or some later one, and nothing is promised
+    /// across keys (rule P11).
+    #[must_use]
+    pub fn logged(mut self, yes: bool) -> Self {
+        self.logged = yes;
+        self
+    }
+
+    /// Sets an engine's own option by name, as the program's `--<engine>.<option>` flags do.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that the engine does not have.
+    pub fn set(self, name: &str, value: &str) -> Result<Self> {
+        Err(Error::invalid(format!(
+            "{} has no option {name:?} (to be set to {value:?})",
+            self.engine
+        )))
+    }
+}

@@ -1,0 +1,208 @@
+//! What all handles of one open database share.
+//!
+//! **Lock order**, first to last: `checkpointing`, `door`, `manifest`, `keyspaces`, `large_batch`; then the engine's preparation (which may do I/O), the stripes, the
+//! engine's own latches. Stripes are held for memory work only.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use spinney_base::shim::{Mutex, RwLock};
+use spinney_base::{
+    Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Result, Runtime, Task,
+};
+use spinney_engine::{Engine, EngineContext};
+use spinney_io::{DirectoryLock, Disk};
+use spinney_sync::LockTable;
+use spinney_treeline::TreeLine;
+use spinney_wal::Log;
+
+use crate::manifest::{Manifest, ManifestKeyspace};
+use crate::options::{EngineKind, KeyspaceOptions, Options};
+
+/// What the lock table, buffers and bookkeeping take of the budget before keyspaces share the rest.
+const OVERHEAD_BYTES: u64 = 768 << 10;
+
+/// Least memory of one keyspace.
+const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
+
+/// One keyspace, shared by its handles.
+#[derive(Debug)]
+pub(crate) struct KeyspaceState {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    pub(crate) options: KeyspaceOptions,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) memory: Arc<MemoryAccount>,
+    /// Which open database it belongs to.
+    pub(crate) owner: u64,
+    /// Set under the exclusive door when it is dropped.
+    pub(crate) dropped: AtomicBool,
+    pub(crate) task: Mutex<Option<Task>>,
+}
+
+impl KeyspaceState {
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(Error::new(
+                ErrorKind::Closed,
+                format!("keyspace {:?} was dropped", self.name),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// One open database.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) owner: u64,
+    pub(crate) directory: PathBuf,
+    pub(crate) options: Options,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) runtime: Runtime,
+    pub(crate) poison: Arc<Poison>,
+    pub(crate) log: Arc<Log>,
+    pub(crate) stripes: LockTable,
+    pub(crate) budget: MemoryBudget,
+    pub(crate) double_write: bool,
+    /// Held shared by every write from its check to its apply; exclusively to close or to drop a keyspace.
+    pub(crate) door: RwLock<()>,
+    pub(crate) closed: AtomicBool,
+    pub(crate) manifest: Mutex<Manifest>,
+    pub(crate) keyspaces: RwLock<Vec<Arc<KeyspaceState>>>,
+    /// One checkpoint, drop or verification at a time.
+    pub(crate) checkpointing: Mutex<()>,
+    /// One large batch at a time, so that two do not wait for room that the other has reserved.
+    pub(crate) large_batch: Mutex<()>,
+    pub(crate) checkpoint_task: Mutex<Option<Task>>,
+    pub(crate) log_task: Mutex<Option<Task>>,
+    /// Why the last background checkpoint failed, until one succeeds.
+    pub(crate) checkpoint_error: Mutex<Option<Error>>,
+    pub(crate) checkpoint_wanted: AtomicBool,
+    pub(crate) stall_ns: AtomicU64,
+    pub(crate) longest_stall_ns: AtomicU64,
+    pub(crate) directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
+}
+
+static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
+
+/// A number that no other open database of this process has.
+pub(crate) fn next_owner() -> u64 {
+    NEXT_OWNER.fetch_add(1, Ordering::Relaxed)
+}
+
+impl State {
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+        }
+        Ok(())
+    }
+
+    /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else, and the other way round (P21).
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        self.poison.check()
+    }
+
+    /// Notes an error that something in the background or under a write met; one that stops the log or the files stops everything.
+    pub(crate) fn note(&self, error: &Error) {
+        if error.is_poisoned() {
+            self.poison.set(error.clone());
+        }
+        if let Err(cause) = self.poison.check() {
+            self.log.poison(cause);
+        }
+    }
+
+    /// All keyspaces now.
+    pub(crate) fn keyspaces(&self) -> Vec<Arc<KeyspaceState>> {
+        self.keyspaces.read().clone()
+    }
+
+    pub(crate) fn keyspace_by_name(&self, name: &str) -> Option<Arc<KeyspaceState>> {
+        self.keyspaces.read().iter().find(|keyspace| keyspace.name == name).cloned()
+    }
+
+    /// Where a keyspace's file lies.
+    pub(crate) fn file_of(&self, id: KeyspaceId) -> PathBuf {
+        self.directory.join(file_name(id))
+    }
+
+    /// Opens the files of a keyspace of the manifest, or makes them when `created_at` says from which LSN on it exists.
+    pub(crate) fn assemble(
+        &self,
+        entry: &ManifestKeyspace,
+        created_at: Option<Lsn>,
+        share: u64,
+    ) -> Result<Arc<KeyspaceState>> {
+        let EngineKind::TreeLine = entry.options.engine;
+        let memory = self.budget.open(format!("{}/{}", entry.options.engine, entry.name), share);
+        let context = EngineContext {
+            disk: self.disk.clone(),
+            path: self.file_of(entry.id),
+            keyspace: entry.id,
+            logged: entry.options.logged,
+            double_write: self.double_write,
+            log: self.log.clone(),
+            runtime: self.runtime.clone(),
+            poison: self.poison.clone(),
+            memory: memory.clone(),
+        };
+        let made = match created_at {
+            Some(redo) => TreeLine::create(context, redo),
+            None => TreeLine::open(context),
+        };
+        let engine = made.inspect_err(|_| self.budget.close(&memory))?;
+        Ok(Arc::new(KeyspaceState {
+            id: entry.id,
+            name: entry.name.clone(),
+            options: entry.options,
+            engine: Arc::new(engine),
+            memory,
+            owner: self.owner,
+            dropped: AtomicBool::new(false),
+            task: Mutex::new(None),
+        }))
+    }
+
+    /// What each of `count` keyspaces gets of a budget of `total` bytes.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when that is less than a keyspace can work with.
+    pub(crate) fn share(total: u64, count: usize) -> Result<u64> {
+        let share = total.saturating_sub(OVERHEAD_BYTES) / count.max(1) as u64;
+        if share < KEYSPACE_BYTES_MIN {
+            return Err(Error::invalid(format!(
+                "a memory budget of {total} bytes is too small for {count} keyspaces, which need {KEYSPACE_BYTES_MIN} each and \
+                 {OVERHEAD_BYTES} together"
+            )));
+        }
+        Ok(share)
+    }
+
+    /// Shares the budget out among all keyspaces.
+    pub(crate) fn share_out(&self, total: u64) -> Result<()> {
+        let keyspaces = self.keyspaces();
+        let share = Self::share(total, keyspaces.len())?;
+        self.budget.set_total(total);
+        for keyspace in keyspaces {
+            keyspace.memory.set_target(share);
+            if let Some(task) = &*keyspace.task.lock() {
+                task.wake();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The file of a keyspace in the database directory.
+pub(crate) fn file_name(id: KeyspaceId) -> String {
+    format!("keyspace-{:08}.spn", id.0)
+}
+
+/// Whether a file name is that of a keyspace's file.
+pub(crate) fn is_keyspace_file(name: &str) -> bool {
+    name.strip_prefix("keyspace-").and_then(|rest| rest.strip_suffix(".spn")).is_some()
+}

@@ -1,0 +1,97 @@
+//! Numbers about an open database.
+
+use spinney_engine::EngineStats;
+use spinney_io::IoSnapshot;
+
+/// A snapshot of a database's numbers. Counters count since it was opened.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// The memory budget, in bytes.
+    pub memory_bytes: u64,
+    /// What the accounts and the lock table hold, in bytes.
+    pub memory_used: u64,
+    /// Memory by component.
+    pub accounts: Vec<AccountStats>,
+    /// Calls and bytes by purpose.
+    pub io: IoSnapshot,
+    /// How batches of transfers are carried out: `io_uring`, `pread` or `simulated`.
+    pub io_backend: &'static str,
+    /// How pages are protected from tearing: `double-write` or `assume-4k`.
+    pub torn_writes: &'static str,
+    /// The log.
+    pub log: LogStats,
+    /// Time that writers waited for room in caches or log, in nanoseconds.
+    pub stall_ns: u64,
+    /// The longest of those waits, in nanoseconds.
+    pub longest_stall_ns: u64,
+    /// Every keyspace, in the order they were made.
+    pub keyspaces: Vec<KeyspaceStats>,
+}
+
+/// One memory account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountStats {
+    /// What the memory is for.
+    pub name: String,
+    /// Bytes held.
+    pub used: u64,
+    /// Bytes that may be held.
+    pub target: u64,
+    /// What the last bytes were worth, in hits.
+    pub worth: u64,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyspaceStats {
+    /// Its name.
+    pub name: String,
+    /// Its engine.
+    pub engine: &'static str,
+    /// What the engine counts.
+    pub numbers: EngineStats,
+}
+
+impl std::ops::Deref for KeyspaceStats {
+    type Target = EngineStats;
+
+    fn deref(&self) -> &EngineStats {
+        &self.numbers
+    }
+}
+
+/// The log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogStats {
+    /// Bytes from the first record that is needed to the last.
+    pub bytes_used: u64,
+    /// Most bytes that it may take.
+    pub bytes_max: u64,
+    /// Segments in the file.
+    pub segments: u64,
+    /// Commits asked for.
+    pub commits: u64,
+    /// Runs written.
+    pub flushes: u64,
+    /// Syncs of the file.
+    pub syncs: u64,
+    /// Every record up to this LSN is on stable storage.
+    pub durable_lsn: u64,
+    /// The latest LSN.
+    pub last_lsn: u64,
+}
+
+impl From<spinney_wal::LogStats> for LogStats {
+    fn from(log: spinney_wal::LogStats) -> Self {
+        LogStats {
+            bytes_used: log.bytes_used,
+            bytes_max: log.bytes_max,
+            segments: log.segments,
+            commits: log.commits,
+            flushes: log.flushes,
+            syncs: log.syncs,
+            durable_lsn: log.durable_lsn.0,
+            last_lsn: log.last_lsn.0,
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! The write path: limits, room, stripes, log, apply, durability (rules P1 to P5 and P12).
+//!
+//! ```text
+//! check limits -> throttle -> reserve log room -> engines prepare -> [ stripes: announce -> append -> apply ] -> commit
+//!                 may wait, may fail, no lock is held                memory only, cannot fail                   waits
+//! ```
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use spinney_base::{Error, ErrorKind, Lsn, Result};
+use spinney_engine::{Resident, Write};
+use spinney_sync::{StripeGuards, Version, hash_key};
+use spinney_wal::{RecordKind, Reservation, ReserveFor};
+
+use crate::batch::{Batch, Operation};
+use crate::options::Durability;
+use crate::record;
+use crate::state::{KeyspaceState, State};
+
+/// Fullness of the log at which a checkpoint is asked for.
+const CHECKPOINT_FULLNESS: f64 = 0.5;
+/// Fullness of the log at which writers are slowed.
+const THROTTLE_FULLNESS: f64 = 0.75;
+/// The delay of one write when the log is full.
+const THROTTLE_DELAY_MAX: Duration = Duration::from_millis(4);
+/// How long a writer waits for room in the log before it looks again.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+/// Batches of more bytes go one at a time.
+const LARGE_BATCH_BYTES: usize = 16 << 10;
+
+/// One write of one keyspace.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyspaceWrite<'a> {
+    pub(crate) keyspace: &'a KeyspaceState,
+    pub(crate) write: Write<'a>,
+}
+
+impl<'a> KeyspaceWrite<'a> {
+    pub(crate) fn new(keyspace: &'a KeyspaceState, key: &'a [u8], value: Option<&'a [u8]>) -> Self {
+        let hash = hash_key(keyspace.id, key);
+        KeyspaceWrite { keyspace, write: Write { key, hash, value } }
+    }
+
+    /// Checks the limits of the contract and of the engine.
+    pub(crate) fn check(&self) -> Result<()> {
+        check_key(self.write.key)?;
+        let value = self.write.value.map_or(0, <[u8]>::len);
+        if value > VALUE_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a value of {value} bytes is too long (VALUE_BYTES_MAX, {VALUE_BYTES_MAX})"
+            )));
+        }
+        self.keyspace.check_alive()?;
+        self.keyspace.engine.check(&self.write)
+    }
+
+    fn bytes(&self) -> usize {
+        self.write.key.len() + self.write.value.map_or(0, <[u8]>::len)
+    }
+}
+
+/// Checks the limits of a key.
+pub(crate) fn check_key(key: &[u8]) -> Result<()> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "a key of {} bytes is too long (KEY_BYTES_MAX, {KEY_BYTES_MAX})",
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+thread_local! {
+    static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl State {
+    /// Writes a batch.
+    pub(crate) fn write_batch(&self, mut batch: Batch, durability: Durability) -> Result<()> {
+        if batch.operations.len() > BATCH_OPERATIONS_MAX {
+            return Err(Error::invalid(format!(
+                "a batch of {} operations is too long (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})",
+                batch.operations.len()
+            )));
+        }
+        if let Some(foreign) =
+            batch.operations.iter().find(|operation| operation.keyspace.owner != self.owner)
+        {
+            return Err(Error::invalid(format!(
+                "keyspace {:?} of the batch belongs to another database",
+                foreign.keyspace.name
+            )));
+        }
+        keep_last(&mut batch.operations);
+        let writes: Vec<KeyspaceWrite<'_>> = batch
+            .operations
+            .iter()
+            .map(|operation| {
+                KeyspaceWrite::new(&operation.keyspace, &operation.key, operation.value.as_deref())
+            })
+            .collect();
+        self.check_batch(&writes)?;
+        self.write(&writes, durability)
+    }
+
+    fn check_batch(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
+        let bytes: usize = writes.iter().map(KeyspaceWrite::bytes).sum();
+        if bytes > BATCH_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a batch of {bytes} bytes is too large (BATCH_BYTES_MAX, {BATCH_BYTES_MAX})"
+            )));
+        }
+        let memory =
+            writes.iter().map(|write| write.keyspace.memory.target()).min().unwrap_or(u64::MAX);
+        if writes.len() > 1 && bytes as u64 > memory / 8 {
+            return Err(Error::invalid(format!(
+                "a batch of {bytes} bytes is more than an eighth of a keyspace's memory of {memory} bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Writes operations on different keys atomically.
+    pub(crate) fn write(&self, writes: &[KeyspaceWrite<'_>], durability: Durability) -> Result<()> {
+        let lsn = self.write_if(writes, |_| true)?;
+        self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
+    }
+
+    /// Waits until a record is as safe as asked.
+    pub(crate) fn commit(&self, lsn: Lsn, durability: Durability) -> Result<()> {
+        if lsn == Lsn::ZERO {
+            return Ok(());
+        }
+        self.log.commit(lsn, durability).inspect_err(|error| self.note(error))
+    }
+
+    /// Writes operations if `still` says so under their stripes; it does memory work only. Returns the LSN, 0 when nothing was logged, or `None` when nothing was written.
+    pub(crate) fn write_if(
+        &self,
+        writes: &[KeyspaceWrite<'_>],
+        still: impl FnOnce(&StripeGuards<'_>) -> bool,
+    ) -> Result<Option<Lsn>> {
+        self.check_writable()?;
+        writes.iter().try_for_each(KeyspaceWrite::check)?;
+        if writes.is_empty() {
+            return Ok(Some(Lsn::ZERO));
+        }
+        RECORD.with_borrow_mut(|record| {
+            let logged = encode(writes, record);
+            let mut room = if logged { Some(self.log_room(record.len())?) } else { None };
+            let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
+            let _one_at_a_time = large.then(|| self.large_batch.lock());
+            let _door = self.door.read();
+            self.check_writable()?;
+            writes.iter().try_for_each(|write| write.keyspace.check_alive())?;
+            self.prepare(writes)?;
+            let mut on_panic = PoisonOnPanic { state: self, armed: true };
+            let guards = match writes {
+                [one] => self.stripes.lock(one.write.hash),
+                _ => self.stripes.lock_all(writes.iter().map(|write| write.write.hash)),
+            };
+            if !still(&guards) {
+                drop(guards);
+                writes.iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
+                on_panic.armed = false;
+                return Ok(None);
+            }
+            let announced = self.log.announce();
+            let lsn = match &mut room {
+                Some(room) => self.log.append(room, RecordKind::User, record),
+                None => Lsn::ZERO,
+            };
+            writes.iter().for_each(|write| write.keyspace.engine.apply(&write.write));
+            drop(announced);
+            drop(guards);
+            on_panic.armed = false;
+            Ok(Some(lsn))
+        })
+    }
+
+    /// Engines make room; what was prepared is given back if one cannot (P2).
+    fn prepare(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
+        for (index, KeyspaceWrite { keyspace, write }) in writes.iter().enumerate() {
+            if let Err(error) = keyspace.engine.prepare(write) {
+                writes[..index].iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
+                self.note(&error);
+                return Err(error);
+            }
+            if keyspace.engine.wants_background()
+                && let Some(task) = &*keyspace.task.lock()
+            {
+                task.wake();
+            }
+        }
+        Ok(())
+    }
+
+    /// Room in the log, waiting smoothly for checkpoints when it is short (P12).
+    fn log_room(&self, bytes: usize) -> Result<Reservation<'_>> {
+        let fullness = self.log.fullness();
+        if fullness >= CHECKPOINT_FULLNESS {
+            self.want_checkpoint();
+        }
+        if fullness > THROTTLE_FULLNESS {
+            let share = ((fullness - THROTTLE_FULLNESS) / (1.0 - THROTTLE_FULLNESS)).min(1.0);
+            self.stall(|| {
+                if !self.runtime.help() {
+                    self.runtime.sleep(THROTTLE_DELAY_MAX.mul_f64(share));
+                }
+            });
+        }
+        loop {
+            self.check_writable()?;
+            let room =
+                self.log.reserve(bytes, ReserveFor::User).inspect_err(|error| self.note(error))?;
+            if let Some(room) = room {
+                return Ok(room);
+            }
+            self.want_checkpoint();
+            if let Some(error) = self.checkpoint_error.lock().clone() {
+                return Err(
+                    error.wrap(ErrorKind::Full, "the log is full and no checkpoint succeeds")
+                );
+            }
+            self.stall(|| {
+                if !self.runtime.help() {
+                    self.runtime.sleep(ROOM_WAIT);
+                }
+            });
+        }
+    }
+
+    fn want_checkpoint(&self) {
+        if !self.checkpoint_wanted.swap(true, Ordering::AcqRel)
+            && let Some(task) = &*self.checkpoint_task.lock()
+        {
+            task.wake();
+        }
+    }
+
+    /// Runs a wait and counts it.
+    fn stall(&self, wait: impl FnOnce()) {
+        let start = self.runtime.now();
+        wait();
+        let stall =
+            u64::try_from(self.runtime.now().saturating_sub(start).as_nanos()).unwrap_or(u64::MAX);
+        self.stall_ns.fetch_add(stall, Ordering::Relaxed);
+        self.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
+    }
+
+    /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says whether there is a value, and under which version.
+    pub(crate) fn read(
+        &self,
+        keyspace: &KeyspaceState,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(bool, Version)> {
+        self.check_open()?;
+        keyspace.check_alive()?;
+        check_key(key)?;
+        let stripe = self.stripes.stripe(hash);
+        let start = out.len();
+        loop {
+            let version = stripe.version();
+            let found = keyspace.engine.get(key, hash, out)?;
+            if stripe.validate(version) {
+                return Ok((found, version));
+            }
+            out.truncate(start);
+        }
+    }
+
+    /// Replaces a key's value by what `next` makes of it, which runs outside all locks and perhaps more than once (P4). `next` answers `None` to leave things as they are, else the new value or
+    /// removal. Returns the LSN, or `None` when it was left.
+    pub(crate) fn change(
+        &self,
+        keyspace: &KeyspaceState,
+        key: &[u8],
+        mut next: impl FnMut(Option<&[u8]>) -> Option<Option<Vec<u8>>>,
+    ) -> Result<Option<Lsn>> {
+        let hash = hash_key(keyspace.id, key);
+        let mut current = Vec::new();
+        let (mut found, mut version) = self.read(keyspace, key, hash, &mut current)?;
+        loop {
+            let Some(new) = next(found.then_some(&current)) else { return Ok(None) };
+            let write = KeyspaceWrite::new(keyspace, key, new.as_deref());
+            let mut resident = Resident::Unknown;
+            let mut now = Vec::new();
+            let written = self.write_if(&[write], |_| {
+                if self.stripes.stripe(hash).locked_since(version) {
+                    return true;
+                }
+                // Another key of the stripe may have changed, or this one: memory tells, without I/O.
+                resident = keyspace.engine.get_resident(key, hash, &mut now);
+                match resident {
+                    Resident::Present => found && now == current,
+                    Resident::Absent => !found,
+                    Resident::Unknown => false,
+                }
+            })?;
+            if let Some(lsn) = written {
+                return Ok(Some(lsn));
+            }
+            if resident == Resident::Unknown {
+                keyspace.engine.make_resident(key, hash)?;
+            }
+            current.clear();
+            (found, version) = self.read(keyspace, key, hash, &mut current)?;
+        }
+    }
+}
+
+/// Encodes the logged part of a batch; says whether there is one.
+fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
+    let logged = writes.iter().filter(|write| write.keyspace.options.logged);
+    let count = logged.clone().count();
+    record::begin(out, count);
+    out.reserve(logged.clone().map(|write| record::operation_bytes(write.bytes(), 0)).sum());
+    for KeyspaceWrite { keyspace, write } in logged {
+        record::push(out, keyspace.id, write.key, write.value);
+    }
+    count > 0
+}
+
+/// Keeps the last operation on each key (P5).
+fn keep_last(operations: &mut Vec<Operation>) {
+    if operations.len() < 2 {
+        return;
+    }
+    let mut seen = std::collections::HashSet::new();
+    let mut kept: Vec<bool> = operations
+        .iter()
+        .rev()
+        .map(|operation| seen.insert((operation.keyspace.id, operation.key.clone())))
+        .collect();
+    kept.reverse();
+    let mut kept = kept.into_iter();
+    operations.retain(|_| kept.next().unwrap_or(true));
+}
+
+/// Stops all writing if a panic passes by: what was half-done under the stripes stays unknown until the database is reopened (P21).
+struct PoisonOnPanic<'a> {
+    state: &'a State,
+    armed: bool,
+}
+
+impl Drop for PoisonOnPanic<'_> {
+    fn drop(&mut self) {
+        if self.armed && std::thread::panicking() {
+            let error = Error::new(ErrorKind::Poisoned, "a panic struck while a write was applied");
+            self.state.note(&error);
+        }
+    }
+}
