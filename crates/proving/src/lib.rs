@@ -3,7 +3,7 @@
 //! Reading order: [`database`] (the door through which all of it reaches what it tests), [`ops`] (random operations), [`model`] (what they
 //! should answer), [`play`] (one operation on both), [`ledger`] (what may be there after a crash), [`crash`] (the crash
 //! test), [`fault`] (one thing goes wrong), [`history`] and [`threads`] (what threads saw), [`suite`] (all of it,
-//! mounted once per engine), [`tier`] (how long, and which seeds). [`toy`] is a database small enough to be
+//! mounted once per engine), [`tier`] (how long, and which seeds). [`product`] is Spinney behind the door, [`toy`] is a database small enough to be
 //! broken on purpose: the harness is itself tested by bugs that it must find.
 //!
 //! Every run comes from a seed; a failure prints it, and `SPINNEY_SEED=n` replays it. `SPINNEY_PROVING=full` runs the large counts.
@@ -16,6 +16,7 @@ pub mod ledger;
 pub mod model;
 pub mod ops;
 pub mod play;
+pub mod product;
 pub mod suite;
 pub mod threads;
 pub mod tier;

@@ -127,6 +127,8 @@ pub struct Mix {
     pub buffered: bool,
     /// Of every thousand operations, how many are on the whole database.
     pub rare_per_mille: usize,
+    /// Most keyspaces alive at once.
+    pub keyspaces_max: usize,
     /// Whether keyspaces without a log are made.
     pub unlogged: bool,
 }
@@ -141,10 +143,11 @@ impl Mix {
             value_bytes: random.pick(&[0..12, 10..200, 300..900]).clone(),
             large_one_in: 20,
             large_bytes: 1500,
-            memory_bytes: 1 << 20..4 << 20,
+            memory_bytes: 2 << 20..4 << 20,
             reopen: true,
             buffered: true,
             rare_per_mille: 50,
+            keyspaces_max: 6,
             unlogged: true,
         }
     }
@@ -320,7 +323,7 @@ impl Generator {
                 Op::SetMemory { bytes: self.random.within(self.mix.memory_bytes.clone()) as u64 }
             }
             28..32 if self.mix.reopen => Op::Reopen { clean: self.random.one_in(2) },
-            32..41 if model.keyspaces.len() < 6 => {
+            32..41 if model.keyspaces.len() < self.mix.keyspaces_max => {
                 // Mostly a new name, sometimes one that was dropped before.
                 self.keyspaces_made += 1;
                 let number =
@@ -334,7 +337,7 @@ impl Generator {
                 let logged = !self.mix.unlogged || self.random.one_in(2);
                 Op::CreateKeyspace { name, logged }
             }
-            41..46 if model.keyspaces.len() > 2 => {
+            41..46 if model.keyspaces.len() > 1 => {
                 let names: Vec<&String> =
                     model.keyspaces.keys().filter(|name| *name != "main").collect();
                 Op::DropKeyspace { name: (*self.random.pick(&names)).clone() }

@@ -18,8 +18,11 @@ use crate::play::{agree_whole, effect, play};
 use crate::threads::{self, Load};
 use crate::tier::{self, Random};
 
-/// Smallest budget of a database.
-const MEMORY_BYTES: u64 = spinney_base::limits::MEMORY_BYTES_MIN;
+/// Smallest budget of a database, which leaves one keyspace a quarter of it.
+const MEMORY_BYTES_MIN: u64 = spinney_base::limits::MEMORY_BYTES_MIN;
+
+/// Room for a handful of keyspaces.
+const MEMORY_BYTES: u64 = 2 << 20;
 
 /// A log small enough to be trimmed in every run.
 const LOG_BYTES: u64 = 4 << 20;
@@ -114,52 +117,49 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
         value_bytes,
         large_one_in: 40,
         large_bytes: 1500,
-        memory_bytes: 1 << 20..2 << 20,
+        memory_bytes: 2 << 20..3 << 20,
         reopen: false,
         buffered: true,
         rare_per_mille: 60,
+        keyspaces_max: 6,
         unlogged: true,
     }
 }
 
-/// Crashes anywhere in small databases that change quickly: pages split, files grow, keyspaces come and go.
+/// Crashes anywhere in small databases that change quickly: everything is new, and keyspaces come and go.
 ///
 /// # Panics
 /// When a promise is broken.
-pub fn crash_small(product: &dyn Product, tally: &Arc<Tally>) {
+pub fn crash_small(product: &dyn Product) {
+    let tally = Arc::new(Tally::default());
     tier::for_each_seed(tier::count(12, 700), |seed| {
         let mut random = Random::new(seed, 6);
         let mut mix = crash_mix(*random.pick(&[30, 400, 3000]), 0..300);
         mix.shape = *random.pick(&[KeyShape::Numbers, KeyShape::Paths, KeyShape::Wild]);
         let config = crash::config(MEMORY_BYTES, LOG_BYTES);
         let plan = Plan { mix, config, operations: 400, lives: 3, captures: 4, start: None };
-        crash::run(product, &plan, tally, seed);
+        crash::run(product, &plan, &tally, seed);
     });
+    println!("crashes by state: {:#?}", tally.counts());
 }
 
-/// Crashes anywhere in a database of ten times its memory.
-///
-/// # Panics
-/// When a promise is broken.
-pub fn crash_large(product: &dyn Product, tally: &Arc<Tally>) {
-    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
-    let mix = crash_mix(14_000, 600..900);
-    let start = crash::prepare(product, &config, 1, Some(&mix));
-    let bytes: usize =
-        start.1.records("main").iter().map(|(key, value)| key.len() + value.len()).sum();
-    assert!(bytes as u64 >= 10 * MEMORY_BYTES, "{bytes} bytes are not ten times the memory");
-    let plan = Plan { mix, config, operations: 250, lives: 2, captures: 5, start: Some(start) };
-    tier::for_each_seed(tier::count(6, 500), |seed| crash::run(product, &plan, tally, seed));
-}
-
-/// Both crash tests, and in the full tier the counts that the whole is held to.
+/// Crashes anywhere in a database of ten times what its memory leaves for caching; in the full tier with the counts that the
+/// whole is held to.
 ///
 /// # Panics
 /// When a promise is broken or a state was struck too seldom.
-pub fn crash(product: &dyn Product) {
+pub fn crash_large(product: &dyn Product) {
+    let config = crash::config(MEMORY_BYTES_MIN, LOG_BYTES);
+    let mut mix = crash_mix(4_500, 500..800);
+    mix.memory_bytes = 1 << 20..1_300_000;
+    mix.keyspaces_max = 2;
+    let start = crash::prepare(product, &config, 1, Some(&mix));
+    let bytes: usize =
+        start.1.records("main").iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
+    let plan = Plan { mix, config, operations: 250, lives: 2, captures: 5, start: Some(start) };
     let tally = Arc::new(Tally::default());
-    crash_small(product, &tally);
-    crash_large(product, &tally);
+    tier::for_each_seed(tier::count(10, 500), |seed| crash::run(product, &plan, &tally, seed));
     println!("crashes by state: {:#?}", tally.counts());
     if tier::is_replay() {
         return;
@@ -268,7 +268,7 @@ macro_rules! suite {
             use super::*;
 
             $crate::suite!(@tests $product;
-                model_on_simulated_disk model_on_real_disk crash faults_at_every_call flipped_bits
+                model_on_simulated_disk model_on_real_disk crash_small crash_large faults_at_every_call flipped_bits
                 misdirected_writes full_disk linearizable whole_batches);
         }
     };

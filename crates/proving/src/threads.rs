@@ -118,7 +118,7 @@ pub fn linearizable(
             match random.below(4) {
                 0 => database.checkpoint(),
                 1 => database.flush(),
-                2 => database.set_memory((1 + random.below(3) as u64) << 20),
+                2 => database.set_memory((2 + random.below(3) as u64) << 20),
                 _ => database.verify(),
             }
             .expect("a good disk");

@@ -31,6 +31,7 @@ fn plan() -> Plan {
             reopen: false,
             buffered: true,
             rare_per_mille: 150,
+            keyspaces_max: 6,
             unlogged: true,
         },
         config: crash::config(1 << 20, 1 << 24),

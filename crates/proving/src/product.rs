@@ -1,0 +1,203 @@
+//! Spinney behind the door: a database whose keyspaces are all kept by one engine.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use spinney::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options, TornWrites, Value};
+use spinney_base::shim::RwLock;
+use spinney_base::{Error, ErrorKind, Result, Runtime};
+use spinney_io::Disk;
+
+use crate::database::{
+    Bytes, Change, Config, Database, Items, KeyBound, Keys, Product, Promise, Swapped, Write,
+};
+
+/// Opens Spinney databases with one engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Spinney(pub EngineKind);
+
+struct SpinneyDatabase {
+    engine: EngineKind,
+    db: Db,
+    keyspaces: RwLock<HashMap<String, spinney::Keyspace>>,
+}
+
+impl Product for Spinney {
+    fn open(
+        &self,
+        disk: Arc<dyn Disk>,
+        runtime: Runtime,
+        config: &Config,
+    ) -> Result<Box<dyn Database>> {
+        let torn = if config.assume_4k { TornWrites::Assume4k } else { TornWrites::Auto };
+        let options = Options::default()
+            .memory(config.memory_bytes)
+            .log_bytes_max(config.log_bytes_max)
+            .torn_writes(torn)
+            .disk(disk)
+            .runtime(runtime);
+        let db = Db::open(&config.path, options)?;
+        Ok(Box::new(SpinneyDatabase { engine: self.0, db, keyspaces: RwLock::default() }))
+    }
+}
+
+impl SpinneyDatabase {
+    fn keyspace(&self, name: &str) -> Result<spinney::Keyspace> {
+        if let Some(keyspace) = self.keyspaces.read().get(name) {
+            return Ok(keyspace.clone());
+        }
+        let keyspace = self.db.existing_keyspace(name)?;
+        self.keyspaces.write().insert(name.to_owned(), keyspace.clone());
+        Ok(keyspace)
+    }
+}
+
+fn durability(promise: Promise) -> Durability {
+    match promise {
+        Promise::Sync => Durability::Sync,
+        Promise::Buffered => Durability::Buffered,
+    }
+}
+
+/// The items of a cursor that could not be made: its error alone.
+fn only<'a, T: 'a>(error: Error) -> Box<dyn DoubleEndedIterator<Item = Result<T>> + 'a> {
+    Box::new(std::iter::once(Err(error)))
+}
+
+fn owned(item: Result<(Bytes, Value)>) -> Result<(Bytes, Bytes)> {
+    item.map(|(key, value)| (key, value.into()))
+}
+
+impl Database for SpinneyDatabase {
+    fn create_keyspace(&self, name: &str, logged: bool) -> Result<()> {
+        let options = KeyspaceOptions::default().engine(self.engine).logged(logged);
+        let keyspace = self.db.keyspace(name, options)?;
+        self.keyspaces.write().insert(name.to_owned(), keyspace);
+        Ok(())
+    }
+
+    fn drop_keyspace(&self, name: &str) -> Result<()> {
+        let kept = self.keyspaces.write().remove(name);
+        self.db.drop_keyspace(name)?;
+        // A handle to what was dropped must say so.
+        if let Some(keyspace) = kept {
+            let answer = keyspace.get(b"").map(|_| ());
+            let closed = answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Closed);
+            assert!(closed, "a dropped keyspace answered {answer:?}");
+        }
+        Ok(())
+    }
+
+    fn keyspaces(&self) -> Vec<(String, bool)> {
+        let mut all: Vec<_> =
+            self.db.keyspaces().into_iter().map(|info| (info.name, info.logged)).collect();
+        all.sort();
+        all
+    }
+
+    fn get(&self, keyspace: &str, key: &[u8]) -> Result<Option<Bytes>> {
+        let keyspace = self.keyspace(keyspace)?;
+        // Both ways of reading are the same to a caller; which one is tried is left to the key.
+        if key.len() % 2 == 0 {
+            return Ok(keyspace.get(key)?.map(Bytes::from));
+        }
+        let mut into = b"left over".to_vec();
+        Ok(keyspace.get_into(key, &mut into)?.then_some(into))
+    }
+
+    fn contains_key(&self, keyspace: &str, key: &[u8]) -> Result<bool> {
+        self.keyspace(keyspace)?.contains_key(key)
+    }
+
+    fn multi_get(&self, keyspace: &str, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let found = self.keyspace(keyspace)?.multi_get(keys)?;
+        Ok(found.into_iter().map(|value| value.map(Bytes::from)).collect())
+    }
+
+    fn write(&self, writes: &[Write], promise: Promise) -> Result<()> {
+        if let [write] = writes {
+            let keyspace = self.keyspace(&write.keyspace)?;
+            return match &write.value {
+                Some(value) => keyspace.insert_with(&write.key, value, durability(promise)),
+                None => keyspace.remove_with(&write.key, durability(promise)),
+            };
+        }
+        let mut batch = Batch::new();
+        for write in writes {
+            let keyspace = self.keyspace(&write.keyspace)?;
+            match &write.value {
+                Some(value) => batch.insert(&keyspace, write.key.clone(), value.clone()),
+                None => batch.remove(&keyspace, write.key.clone()),
+            }
+        }
+        self.db.write_with(batch, durability(promise))
+    }
+
+    fn compare_and_swap(
+        &self,
+        keyspace: &str,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swapped> {
+        let answer = self.keyspace(keyspace)?.compare_and_swap(key, expected, new)?;
+        Ok(answer.map_err(|error| error.current.map(Bytes::from)))
+    }
+
+    fn update(&self, keyspace: &str, key: &[u8], change: &mut Change<'_>) -> Result<Option<Bytes>> {
+        Ok(self.keyspace(keyspace)?.update(key, change)?.map(Bytes::from))
+    }
+
+    fn range(&self, keyspace: &str, from: KeyBound, to: KeyBound) -> Items<'_> {
+        match self.keyspace(keyspace) {
+            Ok(keyspace) => Box::new(keyspace.range((from, to)).map(owned)),
+            Err(error) => only(error),
+        }
+    }
+
+    fn prefix(&self, keyspace: &str, prefix: &[u8]) -> Items<'_> {
+        match self.keyspace(keyspace) {
+            Ok(keyspace) => Box::new(keyspace.prefix(prefix).map(owned)),
+            Err(error) => only(error),
+        }
+    }
+
+    fn keys(&self, keyspace: &str, from: KeyBound, to: KeyBound) -> Keys<'_> {
+        match self.keyspace(keyspace) {
+            Ok(keyspace) => Box::new(keyspace.keys((from, to))),
+            Err(error) => only(error),
+        }
+    }
+
+    fn first(&self, keyspace: &str) -> Result<Option<(Bytes, Bytes)>> {
+        self.keyspace(keyspace)?
+            .first_key_value()
+            .map(|found| found.map(|(key, value)| (key, value.into())))
+    }
+
+    fn last(&self, keyspace: &str) -> Result<Option<(Bytes, Bytes)>> {
+        self.keyspace(keyspace)?
+            .last_key_value()
+            .map(|found| found.map(|(key, value)| (key, value.into())))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.db.flush()
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.db.checkpoint()
+    }
+
+    fn verify(&self) -> Result<()> {
+        self.db.verify().map(|_| ())
+    }
+
+    fn set_memory(&self, bytes: u64) -> Result<()> {
+        self.db.set_memory(bytes)
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        self.db.close()
+    }
+}
