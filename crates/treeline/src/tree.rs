@@ -24,7 +24,7 @@ use crate::publish::Pending;
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write area protects.
 pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 
-/// Pages that a writer brings up to date itself when it finds no clean record to evict.
+/// Pages that a writer brings up to date itself when it finds no clean record to evict; a whole batch when each batch costs a sync.
 const FOREGROUND_PAGES: usize = 8;
 
 /// How long the background waits when it finds nothing to do.
@@ -80,6 +80,7 @@ impl TreeLine {
     }
 
     fn assemble(context: EngineContext, store: Store, index: SegmentIndex, redo: Lsn) -> TreeLine {
+        let published = AtomicU64::new(index.sequence());
         let cache_bytes =
             context.memory.target().saturating_sub(index.bytes()).max(CACHE_BYTES_MIN);
         TreeLine {
@@ -197,8 +198,16 @@ impl TreeLine {
         add(&self.writes.foreground_write_backs, 1);
         let mut keys = vec![victim];
         let shard = RecordId::of(hash).0 as usize;
-        self.cache.soon_evicted(shard, FOREGROUND_PAGES, &mut keys);
-        keys.truncate(FOREGROUND_PAGES);
+        let log = &self.context.log;
+        let syncs = self.context.double_write || (self.context.logged && log.durable_lsn() < log.last_lsn());
+        let pages = if syncs { BATCH_PAGES } else { FOREGROUND_PAGES };
+        for next in 0..self.cache.shards() {
+            if keys.len() >= pages {
+                break;
+            }
+            self.cache.soon_evicted(shard.wrapping_add(next), pages, &mut keys);
+        }
+        keys.truncate(pages);
         self.write_back(&keys)
     }
 
