@@ -8,7 +8,7 @@
 //! the highest LSN, later half first. A page that is whole is never touched. Afterwards both halves are zeroed, so that a copy of one life never meets a page
 //! of the next.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Result};
@@ -74,7 +74,8 @@ pub fn recover(
     }
     let mut area = AlignedBuf::new(2 * HALF_PAGES);
     file.read_at(area.bytes_mut(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, Purpose::Recovery)?;
-    let mut copies: HashMap<PageNumber, (Lsn, usize)> = HashMap::new();
+    // In page order, so that a simulated run does the same every time.
+    let mut copies: BTreeMap<PageNumber, (Lsn, usize)> = BTreeMap::new();
     let mut found = false;
     for index in 0..2 * HALF_PAGES {
         let Ok(header) = BlockHeader::decode(area.page(index)) else { continue };
@@ -103,7 +104,7 @@ fn restore(
     file: &dyn File,
     keyspace: KeyspaceId,
     area: &AlignedBuf,
-    copies: &HashMap<PageNumber, (Lsn, usize)>,
+    copies: &BTreeMap<PageNumber, (Lsn, usize)>,
     owned: impl Fn(PageNumber) -> Option<Generation>,
 ) -> Result<usize> {
     let mut restored = 0;

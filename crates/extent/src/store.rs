@@ -183,10 +183,10 @@ impl Store {
         }
         let by_page: std::collections::HashMap<u32, Generation> =
             owned.iter().map(|(extent, generation)| (extent.page.0, *generation)).collect();
-        let restored = double_write::recover(&*self.file, self.options.keyspace, |page| {
+        // A failure here fails the opening, so there is nothing left to poison, and its own kind says more.
+        double_write::recover(&*self.file, self.options.keyspace, |page| {
             by_page.get(&page.0).copied()
-        });
-        self.options.poison.guard(restored)
+        })
     }
 
     /// Whose file this is.
