@@ -59,8 +59,8 @@ pub struct Log {
     pub(crate) failed: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
     closed: AtomicBool,
-    /// Recoveries that may still replay: nothing is trimmed under them.
-    pub(crate) replays: AtomicU64,
+    /// First LSN that a replay still needs, whatever is trimmed; `u64::MAX` when none does.
+    pub(crate) held: AtomicU64,
     pub(crate) ticked: Mutex<Lsn>,
     pub(crate) counters: Counters,
 }
@@ -178,7 +178,7 @@ impl Log {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
-            replays: AtomicU64::new(0),
+            held: AtomicU64::new(u64::MAX),
             ticked: Mutex::new(Lsn(last)),
             counters: Counters::default(),
         }
@@ -210,7 +210,8 @@ impl Log {
         }
         let blocks = worst_blocks(records, bytes);
         // A trimmed log may still begin almost a segment before its head.
-        if bytes > RECORD_BYTES_MAX || blocks + self.segment_blocks > self.room.span(purpose) {
+        let fits = blocks.saturating_add(self.segment_blocks) <= self.room.span(purpose);
+        if bytes > RECORD_BYTES_MAX || !fits {
             return Err(Error::invalid(format!(
                 "{records} log records of together {bytes} bytes do not fit a log of at most {} bytes",
                 self.bytes_max()
@@ -285,11 +286,11 @@ impl Log {
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let page = PAGE_BYTES as u64;
-        let (used, segments) = {
+        let (used, segments, first_lsn) = {
             let table = self.segments.lock();
-            (table.head().position - table.begin(), u64::from(table.physical()))
+            let used = table.head().position - table.begin();
+            (used, u64::from(table.physical()), table.first_lsn())
         };
-        let first_lsn = self.superblock.lock().start_lsn;
         LogStats {
             bytes_used: used * page,
             bytes_max: self.bytes_max(),
@@ -310,21 +311,19 @@ impl Log {
         self.room.span(ReserveFor::Recovery) * PAGE_BYTES as u64
     }
 
-    /// Says that no record up to `lsn` is needed any more (what is not durable in the log stays). Frees whole segments, for which
-    /// the superblock is written and synced first. Does nothing while a [`Recovered`](crate::Recovered) lives.
+    /// Says that no record up to `lsn` is needed any more; what is not durable in the log or held for a replay
+    /// ([`Recovered`](crate::Recovered)) stays all the same. Frees whole segments, for which the superblock is written and synced first.
     ///
     /// # Errors
     /// `Poisoned`; nothing was freed.
     pub fn trim(&self, lsn: Lsn) -> Result<()> {
         self.check()?;
-        if self.replays.load(SeqCst) > 0 {
-            return Ok(());
-        }
         let _inside = probe::enter("trim");
         let mut superblock = self.superblock.lock();
+        let held = Lsn(self.held.load(SeqCst) - 1);
         let (start, head) = {
             let table = self.segments.lock();
-            (table.start_without(lsn.min(self.durable_lsn())), table.head())
+            (table.start_without(lsn.min(held).min(self.durable_lsn())), table.head())
         };
         let Some(start) = start.filter(|start| start.position > superblock.start) else {
             return Ok(());

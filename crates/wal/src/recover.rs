@@ -32,7 +32,7 @@ use crate::superblock::Superblock;
 
 impl Log {
     /// Opens the log at `path`, decides what of it counts, makes that durable, and starts a new life behind it. The log takes
-    /// appends at once, also while the records are replayed; nothing is trimmed as long as the [`Recovered`] lives.
+    /// appends at once, also while the records are replayed; what the [`Recovered`] holds is not trimmed.
     ///
     /// # Errors
     /// `NotFound`; `Corruption` when something that was promised is gone or the log is another database's; `Unsupported` for an unknown

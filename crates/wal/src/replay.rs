@@ -10,7 +10,8 @@ use crate::log::Log;
 use crate::reader::BlockReader;
 use crate::segments::{Extent, RunStart};
 
-/// The records that recovery kept. While it lives, nothing is trimmed; drop it when the replay is complete.
+/// The records that recovery kept. It holds them against trimming until they are released or it is dropped, which is when the
+/// replay is complete. A log has at most one.
 #[derive(Debug)]
 pub struct Recovered {
     log: Arc<Log>,
@@ -21,7 +22,7 @@ pub struct Recovered {
 impl Recovered {
     /// The records from `start` up to `end`, all of which recovery has checked.
     pub(crate) fn new(log: Arc<Log>, start: RunStart, end: RunStart) -> Self {
-        log.replays.fetch_add(1, SeqCst);
+        log.held.store(start.first.0, SeqCst);
         Recovered { log, start, end }
     }
 
@@ -43,17 +44,27 @@ impl Recovered {
         self.end.first == self.start.first
     }
 
-    /// Hands out every kept record from `from` on, in order. The log may be appended to meanwhile; what is appended is not
+    /// Says that no replay will ask for records up to `lsn` again, because a checkpoint in the middle of the replay has brought them
+    /// home: [`Log::trim`] may free them. A replay that fills the log with structure records goes on that way. `lsn` lies
+    /// below the record that the replay is at.
+    pub fn release(&self, lsn: Lsn) {
+        self.log.held.fetch_max(lsn.min(self.last_lsn()).next().0, SeqCst);
+    }
+
+    /// Hands out every kept record from `from` on that was not released, in order. The log may be appended to meanwhile; what is appended is not
     /// handed out. Holds one chunk of blocks and the largest record in memory.
     ///
     /// # Errors
     /// `Corruption` when the media no longer give what recovery read; what `visit` answers, which ends the replay.
     pub fn replay(&self, from: Lsn, mut visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+        let from = from.max(Lsn(self.log.held.load(SeqCst)));
         if self.is_empty() || from > self.last_lsn() {
             return Ok(());
         }
-        let known = self.log.segments.lock().run_start_before(from);
-        let begin = known.filter(|run| run.position < self.end.position).unwrap_or(self.start);
+        let begin = self.log.segments.lock().run_start_before(from);
+        let Some(begin) = begin.filter(|run| run.position < self.end.position) else {
+            return Ok(());
+        };
         let mut stream = RunStream { next: begin.first, carry: Vec::new(), left: 0 };
         let mut reader = BlockReader::new(&*self.log.reader);
         for position in begin.position..self.end.position {
@@ -90,7 +101,7 @@ impl Recovered {
 
 impl Drop for Recovered {
     fn drop(&mut self) {
-        self.log.replays.fetch_sub(1, SeqCst);
+        self.log.held.store(u64::MAX, SeqCst);
     }
 }
 

@@ -42,8 +42,9 @@ pub(crate) fn blocks_for(bytes: u64) -> u64 {
 
 /// Blocks that `records` records of together `bytes` payload take at worst, each in a run of its own.
 pub(crate) fn worst_blocks(records: usize, bytes: usize) -> u64 {
-    let stream = bytes as u64 + records as u64 * RECORD_HEADER_BYTES_MAX as u64;
-    stream / PAYLOAD_BYTES as u64 + records as u64
+    let headers = (records as u64).saturating_mul(RECORD_HEADER_BYTES_MAX as u64);
+    let stream = (bytes as u64).saturating_add(headers);
+    (stream / PAYLOAD_BYTES as u64).saturating_add(records as u64)
 }
 
 /// The room of one log.

@@ -85,6 +85,11 @@ impl SegmentTable {
         (self.first + self.mapped.len() as u64) * self.blocks
     }
 
+    /// First LSN of the oldest run that is kept, or of the next one.
+    pub(crate) fn first_lsn(&self) -> Lsn {
+        self.run_starts.front().unwrap_or(&self.head).first
+    }
+
     pub(crate) fn head(&self) -> RunStart {
         self.head
     }

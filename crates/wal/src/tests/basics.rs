@@ -80,3 +80,48 @@ fn trimming_recycles_segments_for_ever() {
     let (_, recovered) = open(&disk);
     assert_eq!(records(&recovered), [(Lsn(2001), RecordKind::User, b"after".to_vec())]);
 }
+
+#[test]
+fn a_replay_may_trim_behind_itself() {
+    let disk = disk(1);
+    let log = create(&disk);
+    for number in 1..=45 {
+        let mut room = log.reserve(6000, ReserveFor::Recovery).unwrap().expect("the log has room");
+        log.append(&mut room, RecordKind::User, &payload(number, 6000));
+        log.ensure_durable(Lsn(number)).unwrap();
+    }
+    drop(log);
+    let (log, recovered) = open(&disk);
+    log.trim(Lsn(45)).unwrap();
+    assert_eq!(log.stats().first_lsn, Lsn(1), "the records are held");
+    let (mut seen, mut refused) = (0, 0);
+    let structure = RecordKind::Structure(KeyspaceId(1));
+    recovered
+        .replay(Lsn(1), |record| {
+            seen += 1;
+            assert_eq!((record.lsn.0, record.payload), (seen, payload(seen, 6000).as_slice()));
+            // Replaying writes as much as it reads: without trimming it would not end in this log.
+            if let Some(mut room) = log.reserve(6000, ReserveFor::Recovery)? {
+                log.append(&mut room, structure, &[1; 6000]);
+                return Ok(());
+            }
+            refused += 1;
+            log.ensure_durable(log.last_lsn())?;
+            recovered.release(Lsn(record.lsn.0 - 1));
+            log.trim(Lsn(record.lsn.0 - 1))?;
+            let mut room = log.reserve(6000, ReserveFor::Recovery)?.expect("trimming made room");
+            log.append(&mut room, structure, &[1; 6000]);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(seen, 45);
+    assert!(refused > 0);
+    assert!(log.stats().first_lsn > Lsn(1));
+    recovered.release(Lsn::MAX);
+    log.ensure_durable(Lsn(90)).unwrap();
+    log.trim(Lsn(45)).unwrap();
+    recovered.replay(Lsn(1), |record| panic!("{record:?} was released")).unwrap();
+    drop(recovered);
+    drop(log);
+    assert_eq!(open(&disk).1.last_lsn(), Lsn(90));
+}
