@@ -3,7 +3,7 @@
 //! In this shape every segment is one base page and at most one overflow page. The index is in memory, whole; its bytes on disk are a checkpoint's payload and the
 //! structure records after it (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of the cached records that its pages do not hold
 //! yet: the dirty list. The list may name records twice, or records that are clean again or belong elsewhere; whoever takes it looks each up and picks by key. What
-//! it never does is miss a dirty record for good.
+//! it never does is miss a dirty record for good: a put lists a record right after making it dirty, within the same write.
 //!
 //! **Invariants**
 //! 1. The first segment's lower bound is the empty key, so every key has exactly one segment.
@@ -238,9 +238,12 @@ impl SegmentIndex {
         Some(map.located(lower, entry))
     }
 
-    /// Tells the key's segment that the record `id` is dirty.
-    pub(crate) fn push_dirty(&self, key: &[u8], id: RecordId) {
-        self.map.read().floor(key).1.dirty.lock().push(id);
+    /// Tells the key's segment that the record `id` is dirty; returns how long its list is now.
+    pub(crate) fn push_dirty(&self, key: &[u8], id: RecordId) -> usize {
+        let map = self.map.read();
+        let mut dirty = map.floor(key).1.dirty.lock();
+        dirty.push(id);
+        dirty.len()
     }
 
     /// Ids of records that may be dirty in the segment with this lower bound.
@@ -280,12 +283,17 @@ impl SegmentIndex {
         (found, None)
     }
 
-    /// Makes a change of structure and gives it its number; `recorded` is called before anybody can see it. Dirty ids that came meanwhile go to all
-    /// segments that came instead.
+    /// Makes a change of structure and gives it its number; `recorded` is called before anybody can see it. Dirty ids that are left go to the segments that came
+    /// instead: `keys` tells which keys an id stands for.
     ///
     /// # Errors
     /// `Corruption` when the segment that goes is not there as the change says.
-    pub(crate) fn apply(&self, change: &Change, recorded: impl FnOnce(u64)) -> Result<()> {
+    pub(crate) fn apply(
+        &self,
+        change: &Change,
+        keys: impl Fn(RecordId) -> Vec<Vec<u8>>,
+        recorded: impl FnOnce(u64),
+    ) -> Result<()> {
         let mut map = self.map.write();
         let found = map.entries.get(change.lower.as_slice()).map(|entry| entry.segment);
         if found != Some(change.before) {
@@ -303,7 +311,17 @@ impl SegmentIndex {
             None => ThinVec::new(),
         };
         for (lower, segment) in &change.after {
-            map.insert(lower, *segment, dirty.clone());
+            map.insert(lower, *segment, ThinVec::new());
+        }
+        if let [(_, _)] = change.after.as_slice() {
+            *map.floor(&change.lower).1.dirty.lock() = dirty;
+        } else {
+            for id in dirty {
+                for key in keys(id) {
+                    // A key of another segment that shares the id is listed there already; once more does no harm.
+                    map.floor(&key).1.dirty.lock().push(id);
+                }
+            }
         }
         map.sequence += 1;
         recorded(map.sequence);

@@ -27,6 +27,12 @@ pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 /// Pages that a writer brings up to date itself when it finds no clean record to evict; a whole batch when each batch costs a sync.
 const FOREGROUND_PAGES: usize = 8;
 
+/// Every so many entries a dirty list counts as long once more.
+const LONG_LIST: usize = 1024;
+
+/// Long lists that the background may be behind with before writers help.
+const LONG_LISTS_MAX: usize = 2;
+
 /// How long the background waits when it finds nothing to do.
 const IDLE: Duration = Duration::from_millis(20);
 
@@ -53,6 +59,9 @@ pub struct TreeLine {
     /// Which shard the background looks at next.
     hand: AtomicUsize,
     wanted: AtomicBool,
+    /// Keys of segments whose dirty lists have grown long.
+    long_lists: Mutex<Vec<Vec<u8>>>,
+    long_lists_count: AtomicUsize,
 }
 
 impl TreeLine {
@@ -99,6 +108,8 @@ impl TreeLine {
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
+            long_lists: Mutex::new(Vec::new()),
+            long_lists_count: AtomicUsize::new(0),
         }
     }
 
@@ -199,7 +210,8 @@ impl TreeLine {
         let mut keys = vec![victim];
         let shard = RecordId::of(hash).0 as usize;
         let log = &self.context.log;
-        let syncs = self.context.double_write || (self.context.logged && log.durable_lsn() < log.last_lsn());
+        let syncs = self.context.double_write
+            || (self.context.logged && log.durable_lsn() < log.last_lsn());
         let pages = if syncs { BATCH_PAGES } else { FOREGROUND_PAGES };
         for next in 0..self.cache.shards() {
             if keys.len() >= pages {
@@ -209,6 +221,15 @@ impl TreeLine {
         }
         keys.truncate(pages);
         self.write_back(&keys)
+    }
+
+    /// Brings home the records of one segment whose dirty list is long; says whether there was one. Where keys arrive in order all of them belong to the last segment, which must
+    /// not wait until the hand comes by.
+    fn shorten_lists(&self) -> Result<bool> {
+        let Some(key) = self.long_lists.lock().pop() else { return Ok(false) };
+        self.long_lists_count.fetch_sub(1, Ordering::Relaxed);
+        self.write_back(&[key])?;
+        Ok(true)
     }
 
     /// Gives the cache what the index leaves of the keyspace's memory.
@@ -269,6 +290,9 @@ impl Engine for TreeLine {
 
     fn prepare(&self, write: &Write<'_>) -> Result<()> {
         let id = RecordId::of(write.hash);
+        if self.long_lists_count.load(Ordering::Relaxed) > LONG_LISTS_MAX {
+            self.shorten_lists()?;
+        }
         loop {
             match self.cache.prepare(id, write.key, write.value) {
                 Prepared::Ready => return Ok(()),
@@ -297,8 +321,12 @@ impl Engine for TreeLine {
 
     fn apply(&self, write: &Write<'_>) {
         let id = RecordId::of(write.hash);
-        if self.cache.put(id, write.key, write.value) {
-            self.index.push_dirty(write.key, id);
+        if self.cache.put(id, write.key, write.value)
+            && self.index.push_dirty(write.key, id).is_multiple_of(LONG_LIST)
+        {
+            self.long_lists.lock().push(write.key.to_vec());
+            self.long_lists_count.fetch_add(1, Ordering::Relaxed);
+            self.wanted.store(true, Ordering::Relaxed);
         }
     }
 
@@ -337,7 +365,7 @@ impl Engine for TreeLine {
                 ),
             ));
         }
-        self.index.apply(&change, |_| ())
+        self.index.apply(&change, |_| Vec::new(), |_| ())
     }
 
     fn end_structure_replay(&self) -> Result<()> {
@@ -360,7 +388,7 @@ impl Engine for TreeLine {
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
-        let wrote = self.write_back_soon()?;
+        let wrote = self.shorten_lists()? | self.write_back_soon()?;
         self.publish_structure_if_due(!wrote)?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }
