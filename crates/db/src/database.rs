@@ -124,7 +124,11 @@ impl Db {
         if state.disk.exists(&path)? {
             state.disk.remove(&path)?;
         }
-        let made = state.assemble(&entry, Some(state.log.last_lsn()), share)?;
+        // The keyspace begins at the log's end. Were that end not durable, a crash could take it back while the keyspace stays, and the next life's records would
+        // lie at or below the keyspace's redo LSN, where replay passes over them.
+        let redo = state.log.last_lsn();
+        state.log.ensure_durable(redo)?;
+        let made = state.assemble(&entry, Some(redo), share)?;
         let durable = state
             .disk
             .sync_dir(&state.directory)

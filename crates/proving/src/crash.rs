@@ -23,7 +23,7 @@ use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::ops::{Generator, Mix, Op};
 use crate::play::{self, effect, play};
-use crate::tier::Random;
+use crate::tier::{Random, trace};
 
 /// What a crash test runs.
 #[derive(Clone, Debug)]
@@ -123,7 +123,7 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
     }
 }
 
-/// Makes a disk with a database that holds the keyspace `main` and, for a `fill`, as many records as its keys.
+/// Makes a disk with a database that holds the keyspace `main` and, for a `fill`, a record for every other of its keys.
 ///
 /// # Panics
 /// When the database refuses anything.
@@ -148,7 +148,7 @@ pub fn prepare(
     carry_out(&Op::CreateKeyspace { name: "main".into(), logged: true });
     if let Some(mix) = fill {
         let mut generator = Generator::new(seed, mix.clone());
-        for n in 0..mix.keys {
+        for n in (0..mix.keys).step_by(2) {
             let key = Generator::key(mix.shape, n);
             let value = Some(generator.value());
             let write = crate::database::Write { keyspace: "main".into(), key, value };
@@ -199,6 +199,7 @@ impl Run<'_> {
             let effect = effect(&op, ledger.now());
             ledger.begin(&effect);
             self.capture(disk, one_in, op_state(&op));
+            trace(|| format!("{number} at step {}: {op:?}", disk.steps()));
             let result = play(&*database, &runtime, &op, ledger.now());
             for capture in disk.take_captures() {
                 let states = [&capture.states[..], &[op_state(&op)]].concat();
@@ -232,6 +233,7 @@ impl Run<'_> {
         states: Vec<&'static str>,
     ) -> SimDisk {
         self.tally.add(&states);
+        trace(|| format!("power cut in {states:?}"));
         let mut image = disk.crash(self.mode);
         let mut depth = 0;
         loop {
@@ -269,6 +271,7 @@ impl Run<'_> {
         depth: usize,
     ) {
         self.tally.add(states);
+        trace(|| format!("check an image struck in {states:?}, depth {depth}"));
         if depth < 2 {
             let one_in = if depth == 0 { 60 } else { 30 };
             self.capture(image, one_in, RECOVERY);

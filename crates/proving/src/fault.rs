@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result, Runtime};
@@ -215,8 +216,9 @@ fn carry_out(
         Op::SetMemory { bytes } => database.set_memory(*bytes)?,
         Op::CreateKeyspace { name, logged } => database.create_keyspace(name, *logged)?,
         Op::DropKeyspace { name } => database.drop_keyspace(name)?,
-        Op::Step { pieces } => {
+        Op::Step { pieces, millis } => {
             for _ in 0..*pieces {
+                runtime.sleep(Duration::from_millis(*millis));
                 runtime.step();
             }
         }
@@ -250,15 +252,17 @@ fn is_read(op: &Op) -> bool {
 
 /// Panics when the fault does not explain the error.
 fn check_error(op: &Op, error: &Error, fault: &Fault, struck: bool) {
+    let full = matches!(fault, Fault::NoSpace { .. });
+    let in_place = matches!(fault, Fault::NoSpaceInPlace { .. });
     let media = matches!(fault, Fault::LostWrite { .. } | Fault::MisdirectedWrite { .. });
     let right = match error.kind() {
-        ErrorKind::Full => matches!(fault, Fault::NoSpace { .. }),
-        ErrorKind::Io => !matches!(fault, Fault::NoSpace { .. }),
+        ErrorKind::Full => full || in_place,
+        ErrorKind::Io => !full && !in_place,
         ErrorKind::Corruption => media || matches!(fault, Fault::ShortRead { .. }),
         ErrorKind::Poisoned => {
-            let stops =
-                media || matches!(fault, Fault::WriteError { .. } | Fault::SyncError { .. });
-            stops && !is_read(op)
+            // Room in place was taken before; who loses it after all may stop.
+            let told = matches!(fault, Fault::WriteError { .. } | Fault::SyncError { .. });
+            (media || told || in_place) && !is_read(op)
         }
         // A keyspace that a failed creation left in doubt.
         ErrorKind::NotFound => matches!(op, Op::DropKeyspace { .. }),
@@ -349,6 +353,7 @@ pub fn every_call(product: &dyn Product, start: &Start, rounds: u64) {
         faults.extend((1..=calm.reads()).step_by(3).map(|at| Fault::ShortRead { at }));
         faults.extend((1..=calm.writes()).map(|at| Fault::WriteError { at }));
         faults.extend((1..=calm.room_requests()).map(|at| Fault::NoSpace { at }));
+        faults.extend((1..=calm.writes()).map(|at| Fault::NoSpaceInPlace { at }));
         faults.extend((1..=calm.syncs()).map(|at| Fault::SyncError { at }));
         for_each_fault(product, start, seed, &faults);
     }

@@ -43,8 +43,8 @@ pub enum Op {
     CreateKeyspace { name: String, logged: bool },
     /// Drop a keyspace.
     DropKeyspace { name: String },
-    /// Let background work run for some pieces.
-    Step { pieces: usize },
+    /// Let background work run for some pieces, with virtual time passing before each.
+    Step { pieces: usize, millis: u64 },
     /// End and open again, cleanly or by letting go.
     Reopen { clean: bool },
 }
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Op {
             Op::SetMemory { bytes } => write!(f, "set memory to {bytes}"),
             Op::CreateKeyspace { name, logged } => write!(f, "create {name}, logged: {logged}"),
             Op::DropKeyspace { name } => write!(f, "drop {name}"),
-            Op::Step { pieces } => write!(f, "step {pieces}"),
+            Op::Step { pieces, millis } => write!(f, "step {pieces}, {millis} ms each"),
             Op::Reopen { clean } => write!(f, "reopen, clean: {clean}"),
         }
     }
@@ -159,6 +159,7 @@ pub struct Generator {
     random: Random,
     mix: Mix,
     stamp: u64,
+    fresh: u32,
     keyspaces_made: u64,
 }
 
@@ -166,7 +167,7 @@ impl Generator {
     /// A generator for one seed.
     #[must_use]
     pub fn new(seed: u64, mix: Mix) -> Self {
-        Generator { random: Random::new(seed, 1), mix, stamp: 0, keyspaces_made: 0 }
+        Generator { random: Random::new(seed, 1), mix, stamp: 0, fresh: 0, keyspaces_made: 0 }
     }
 
     /// The key of number `n`.
@@ -208,6 +209,15 @@ impl Generator {
         Generator::key(self.mix.shape, n)
     }
 
+    /// A new key just after one of a few others, so that some pages fill up and split however many there are.
+    fn crowded_key(&mut self) -> Bytes {
+        let mut key = Generator::key(self.mix.shape, self.random.below(3));
+        key.truncate(900);
+        self.fresh += 1;
+        key.extend_from_slice(&self.fresh.to_be_bytes());
+        key
+    }
+
     /// A value that no other write of this generator has, unless it is too short to tell.
     pub fn value(&mut self) -> Bytes {
         let length = if self.random.one_in(self.mix.large_one_in) {
@@ -227,6 +237,9 @@ impl Generator {
 
     fn any_write(&mut self, model: &Model) -> Write {
         let keyspace = self.any_keyspace(model);
+        if self.random.one_in(3) {
+            return Write { keyspace, key: self.crowded_key(), value: Some(self.value()) };
+        }
         let value = (!self.random.one_in(4)).then(|| self.value());
         Write { keyspace, key: self.any_key(), value }
     }
@@ -309,8 +322,19 @@ impl Generator {
                 }
             }
             840..850 => Op::Ends { keyspace },
-            _ => Op::Step { pieces: self.random.within(1..5) },
+            _ => self.step(),
         }
+    }
+
+    /// Mostly a little background work, sometimes as much as a quiet second sees.
+    fn step(&mut self) -> Op {
+        if self.random.one_in(6) {
+            return Op::Step {
+                pieces: self.random.within(5..40),
+                millis: self.random.below(60) as u64,
+            };
+        }
+        Op::Step { pieces: self.random.within(1..5), millis: 0 }
     }
 
     /// An operation on the whole database.
@@ -342,7 +366,7 @@ impl Generator {
                     model.keyspaces.keys().filter(|name| *name != "main").collect();
                 Op::DropKeyspace { name: (*self.random.pick(&names)).clone() }
             }
-            _ => Op::Step { pieces: self.random.within(1..20) },
+            _ => self.step(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One operation on a database and its model: the answers must agree.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use spinney_base::{Result, Runtime};
 
@@ -177,8 +178,9 @@ pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) 
         Op::SetMemory { bytes } => database.set_memory(*bytes)?,
         Op::CreateKeyspace { name, logged } => database.create_keyspace(name, *logged)?,
         Op::DropKeyspace { name } => database.drop_keyspace(name)?,
-        Op::Step { pieces } => {
+        Op::Step { pieces, millis } => {
             for _ in 0..*pieces {
+                runtime.sleep(Duration::from_millis(*millis));
                 runtime.step();
             }
         }

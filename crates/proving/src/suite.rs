@@ -54,6 +54,48 @@ pub fn model_on_simulated_disk(product: &dyn Product) {
     });
 }
 
+/// One seed does the same twice, to the byte: nothing in a simulated run depends on the machine.
+///
+/// # Panics
+/// When two runs differ.
+pub fn a_seed_replays(product: &dyn Product) {
+    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+    tier::for_each_seed(tier::count(4, 40), |seed| {
+        let run = || {
+            let disk = SimDisk::new(seed);
+            // Without reopening, so that the run ends on the disk it began on.
+            let mix = crash_mix(600, 0..500);
+            let mut generator = Generator::new(seed, mix);
+            let runtime = Runtime::stepped(seed);
+            let place = Place::Simulated(disk.clone());
+            let database = place.open(product, &config, &runtime);
+            let mut model = Model::default();
+            let mut steps = Vec::new();
+            for number in 0..800 {
+                let op = match number {
+                    0 => Op::CreateKeyspace { name: "main".into(), logged: true },
+                    _ => generator.next(&model),
+                };
+                let effect = effect(&op, &model);
+                play(&*database, &runtime, &op, &model).expect("nothing is wrong with the disk");
+                effect.apply(&mut model);
+                steps.push((format!("{op:?}"), disk.steps(), disk.reads()));
+            }
+            database.close().expect("nothing is wrong with the disk");
+            let files: Vec<_> = disk.files();
+            let bytes: Vec<_> =
+                files.iter().map(|path| disk.contents(path).expect("it is there")).collect();
+            (steps, files, bytes)
+        };
+        let (first, second) = (run(), run());
+        for (one, other) in first.0.iter().zip(&second.0) {
+            assert_eq!(one, other, "the runs part");
+        }
+        assert_eq!(first.1, second.1);
+        assert!(first.2 == second.2, "the files differ in the end");
+    });
+}
+
 /// Random operations beside a model, on the real disk.
 ///
 /// # Panics
@@ -150,16 +192,21 @@ pub fn crash_small(product: &dyn Product) {
 /// When a promise is broken or a state was struck too seldom.
 pub fn crash_large(product: &dyn Product) {
     let config = crash::config(MEMORY_BYTES_MIN, LOG_BYTES);
-    let mut mix = crash_mix(4_500, 500..800);
+    let mut mix = crash_mix(9_000, 500..800);
     mix.memory_bytes = 1 << 20..1_300_000;
     mix.keyspaces_max = 2;
     let start = crash::prepare(product, &config, 1, Some(&mix));
     let bytes: usize =
         start.1.records("main").iter().map(|(key, value)| key.len() + value.len()).sum();
     assert!(bytes as u64 >= 10 * MEMORY_BYTES_MIN / 4, "{bytes} bytes are too few");
-    let plan = Plan { mix, config, operations: 250, lives: 2, captures: 5, start: Some(start) };
+    let plan = Plan { mix, config, operations: 300, lives: 3, captures: 5, start: Some(start) };
     let tally = Arc::new(Tally::default());
-    tier::for_each_seed(tier::count(10, 500), |seed| crash::run(product, &plan, &tally, seed));
+    tier::for_each_seed(tier::count(24, 700), |seed| {
+        let mut plan = plan.clone();
+        // Some runs checkpoint so seldom that recovery has much to replay.
+        plan.mix.rare_per_mille = if seed % 2 == 0 { 15 } else { 60 };
+        crash::run(product, &plan, &tally, seed);
+    });
     println!("crashes by state: {:#?}", tally.counts());
     if tier::is_replay() {
         return;
@@ -183,7 +230,7 @@ pub fn crash_large(product: &dyn Product) {
 /// A small database that faults start from.
 fn fault_start(product: &dyn Product) -> fault::Start {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
-    let mut mix = crash_mix(400, 100..600);
+    let mut mix = crash_mix(800, 100..600);
     mix.shape = KeyShape::Paths;
     let (disk, model) = crash::prepare(product, &config, 2, Some(&mix));
     fault::Start { disk, model, mix, config }
@@ -268,7 +315,7 @@ macro_rules! suite {
             use super::*;
 
             $crate::suite!(@tests $product;
-                model_on_simulated_disk model_on_real_disk crash_small crash_large faults_at_every_call flipped_bits
+                a_seed_replays model_on_simulated_disk model_on_real_disk crash_small crash_large faults_at_every_call flipped_bits
                 misdirected_writes full_disk linearizable whole_batches);
         }
     };

@@ -34,6 +34,13 @@ pub fn is_replay() -> bool {
     std::env::var("SPINNEY_SEED").is_ok()
 }
 
+/// Prints a line of a run's story when `SPINNEY_TRACE` is set.
+pub fn trace(line: impl FnOnce() -> String) {
+    if std::env::var_os("SPINNEY_TRACE").is_some() {
+        eprintln!("{}", line());
+    }
+}
+
 /// Says which seed failed, when dropped by a panic.
 #[derive(Debug)]
 pub struct Announce(pub u64);

@@ -37,9 +37,14 @@ pub enum Fault {
         /// Where it begins there, in bytes; a whole number of pages.
         offset: u64,
     },
-    /// Request for room number `at` (a write, or an allocation that grows) meets a full disk and changes nothing.
+    /// Request for room number `at` (a write or an allocation that grows the file) meets a full disk and changes nothing.
     NoSpace {
         /// Among the requests for room.
+        at: u64,
+    },
+    /// Write number `at` meets a full disk and changes nothing, even in place, as on a file system that copies on write.
+    NoSpaceInPlace {
+        /// Among the writes.
         at: u64,
     },
     /// Sync number `at` fails with EIO. What it should have made durable never will be, though readers still see it; the
@@ -54,6 +59,7 @@ pub enum Fault {
 #[derive(Debug)]
 pub(super) enum WriteFault {
     Error,
+    NoSpace,
     Lost,
     Misdirected(Option<PathBuf>, u64),
 }
@@ -108,11 +114,13 @@ impl Faults {
         let now = self.writes;
         let hits = |fault: &Fault| match fault {
             Fault::WriteError { at }
+            | Fault::NoSpaceInPlace { at }
             | Fault::LostWrite { at }
             | Fault::MisdirectedWrite { at, .. } => *at == now,
             _ => false,
         };
         self.strike(hits).map(|fault| match fault {
+            Fault::NoSpaceInPlace { .. } => WriteFault::NoSpace,
             Fault::LostWrite { .. } => WriteFault::Lost,
             Fault::MisdirectedWrite { path, offset, .. } => WriteFault::Misdirected(path, offset),
             _ => WriteFault::Error,

@@ -172,7 +172,7 @@ impl SimDisk {
         self.shared.state.lock().faults.writes
     }
 
-    /// Requests for room so far: every write, and every allocation that grows.
+    /// Requests for room so far: every write and every allocation that grows its file.
     #[must_use]
     pub fn room_requests(&self) -> u64 {
         self.shared.state.lock().faults.room_requests

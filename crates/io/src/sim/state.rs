@@ -221,12 +221,12 @@ impl State {
 
     /// Whether a file may grow to `bytes`, by the armed faults and the capacity.
     pub(super) fn ask_room(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {
-        self.faults.room(path)?;
-        let Some(capacity) = self.capacity else { return Ok(()) };
         let before = self.inode(number).len();
         if bytes <= before {
             return Ok(());
         }
+        self.faults.room(path)?;
+        let Some(capacity) = self.capacity else { return Ok(()) };
         let named: BTreeSet<InodeNumber> = self.names.current().values().copied().collect();
         let used: u64 = named.iter().map(|number| self.inodes[number].len()).sum();
         if used + (bytes - before) > capacity { Err(no_space(path)) } else { Ok(()) }
@@ -278,6 +278,10 @@ impl State {
             Some(WriteFault::Error) => {
                 count = self.random.below(pages + 1);
                 result = Err(input_output("write", path));
+            }
+            Some(WriteFault::NoSpace) => {
+                count = 0;
+                result = Err(no_space(path));
             }
             Some(WriteFault::Lost) => count = 0,
             Some(WriteFault::Misdirected(other, other_offset)) => {

@@ -203,16 +203,19 @@ fn faults_strike_once_at_their_number() {
     disk.inject(Fault::LostWrite { at: next + 1 });
     let elsewhere = Some("/db/g".into());
     disk.inject(Fault::MisdirectedWrite { at: next + 2, path: elsewhere, offset: 0 });
-    disk.inject(Fault::NoSpace { at: disk.room_requests() + 4 });
+    disk.inject(Fault::NoSpaceInPlace { at: next + 3 });
+    disk.inject(Fault::NoSpace { at: disk.room_requests() + 1 });
     let nine = page(9);
     let kinds: Vec<_> = (0..5)
         .map(|_| file.write_at(nine.bytes(), 2 * PAGE, Purpose::Tool).err().map(|e| e.kind()))
         .collect();
     assert_eq!(kinds, [Some(ErrorKind::Io), None, None, Some(ErrorKind::Full), None]);
     assert_eq!(disk.contents(Path::new("/db/g")).unwrap(), vec![9; PAGE_BYTES]);
+    let grown = file.write_at(nine.bytes(), 9 * PAGE, Purpose::Tool);
+    assert!(grown.unwrap_err().is_full() && file.len().unwrap() == 4 * PAGE);
     disk.flip_bit(Path::new("/db/g"), 100, 1).unwrap();
     assert_eq!(read(&disk, "/db/g", 0, OpenMode::EXISTING)[100], 11);
-    assert_eq!(disk.faults_struck(), 6);
+    assert_eq!(disk.faults_struck(), 7);
 }
 
 #[test]
