@@ -156,6 +156,7 @@ impl TreeLine {
         self.read_pages(&pages, &mut buf, Purpose::WriteBack)?;
         let mut output = Output::default();
         let refused = self.plan_all(targets, &buf, &mut output);
+        let _inside = (!output.changes.is_empty()).then(|| probe::enter("split"));
         let durable =
             if self.context.logged { self.context.log.ensure_durable(lsn) } else { Ok(()) };
         if let Err(error) = durable.and_then(|()| self.write_output(&output, lsn)) {
@@ -164,7 +165,6 @@ impl TreeLine {
             return Err(error);
         }
         for change in &output.changes {
-            let _inside = probe::enter("split");
             let record = |sequence| self.pending.lock().push(sequence, change.clone());
             self.index.apply(change, |id| self.dirty_keys(id), record)?;
         }
