@@ -84,8 +84,10 @@ impl Tally {
 /// These are constants, not counts of what was struck, so that a seed replays alone.
 fn eagerness(state: &str) -> usize {
     match state {
-        "keyspace create" | "keyspace drop" | "trim" => 12,
-        "file growth" | "split" => 6,
+        "file growth" | "publish structure" => 60,
+        "trim" | "log growth" => 20,
+        "keyspace create" | "keyspace drop" => 10,
+        "split" => 2,
         "checkpoint" => 2,
         _ => 1,
     }

@@ -1,0 +1,150 @@
+//! The kill test: a real process on the real disk is killed in the middle of its writes; what it acknowledged must be there, no
+//! batch may be torn, and beyond the acknowledged only what was in flight.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use spinney::{Db, Options};
+use spinney_base::Runtime;
+
+use crate::tier::Random;
+
+/// Threads of the child.
+pub const THREADS: usize = 4;
+/// Keys of each thread.
+pub const SLOTS: usize = 500;
+/// Every batch writes the same number into each.
+pub const KEYSPACES: [&str; 2] = ["one", "two"];
+
+/// How parent and child open the database.
+#[must_use]
+pub fn options() -> Options {
+    Options::default().memory(2 << 20).log_bytes_max(2 << 20)
+}
+
+/// The key of a slot.
+#[must_use]
+pub fn key(thread: usize, slot: usize) -> Vec<u8> {
+    format!("thread-{thread}/slot-{slot:05}").into_bytes()
+}
+
+/// The value that stands for `number`.
+#[must_use]
+pub fn value(number: u64) -> Vec<u8> {
+    let mut value = number.to_be_bytes().to_vec();
+    let length = 8 + usize::try_from(number * 37 % 700).expect("small");
+    value.resize(length, u8::try_from(number % 251).expect("small"));
+    value
+}
+
+/// Runs the child on `directory` and kills it, `rounds` times.
+///
+/// # Panics
+/// When something acknowledged is lost, a batch is torn, or the database is damaged.
+pub fn run(child: &Path, directory: &Path, rounds: u64, seed: u64) {
+    let mut random = Random::new(seed, 12);
+    // What each slot is known to hold, by the last round's check and the acknowledgements since.
+    let mut known: BTreeMap<(usize, usize), u64> = BTreeMap::new();
+    let mut first = 1;
+    let mut acknowledgements = 0;
+    for round in 0..rounds {
+        let time = Duration::from_millis(20 + random.below(400) as u64);
+        let lines = run_and_kill(child, directory, first, random.next_u64(), time);
+        acknowledgements += lines.len();
+        // The number that each thread was writing when it died, if it wrote on: the one after its last acknowledged.
+        let mut next = [first; THREADS];
+        for (thread, slot, number) in lines {
+            known.insert((thread, slot), number);
+            next[thread] = number + 1;
+        }
+        check(directory, &mut known, next, round);
+        first = next.into_iter().max().unwrap_or(first) + 1;
+    }
+    println!("{rounds} kills, {acknowledgements} acknowledged batches");
+    assert!(acknowledgements > 0, "no child lived long enough to write");
+}
+
+fn run_and_kill(
+    child: &Path,
+    directory: &Path,
+    first: u64,
+    seed: u64,
+    time: Duration,
+) -> Vec<(usize, usize, u64)> {
+    let mut process = Command::new(child)
+        .arg(directory)
+        .args([first.to_string(), seed.to_string()])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the child starts");
+    let output = process.stdout.take().expect("it is piped");
+    let lines = std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut lines = Vec::new();
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                let text = String::from_utf8_lossy(&line).into_owned();
+                let mut words = text.split(' ').map(str::parse::<u64>);
+                if let (Some(Ok(thread)), Some(Ok(slot)), Some(Ok(number))) =
+                    (words.next(), words.next(), words.next())
+                {
+                    let small = |n: u64| usize::try_from(n).expect("small");
+                    lines.push((small(thread), small(slot), number));
+                }
+            }
+            lines
+        });
+        Runtime::threads().sleep(time);
+        process.kill().expect("it is our child");
+        reader.join().expect("the reader does not panic")
+    });
+    let status = process.wait().expect("it is our child");
+    assert!(!status.success() && status.code().is_none(), "the child ended by itself: {status}");
+    lines
+}
+
+fn check(
+    directory: &Path,
+    known: &mut BTreeMap<(usize, usize), u64>,
+    next: [u64; THREADS],
+    round: u64,
+) {
+    let db = Db::open(directory, options()).expect("what a kill left opens");
+    db.verify().expect("what a kill left is whole");
+    let there = db.keyspaces();
+    if there.len() < KEYSPACES.len() {
+        assert!(known.is_empty(), "round {round}: a keyspace is gone");
+        return;
+    }
+    let keyspaces = KEYSPACES.map(|name| db.existing_keyspace(name).expect("it is listed"));
+    let mut in_flight = [0; THREADS];
+    for thread in 0..THREADS {
+        for slot in 0..SLOTS {
+            let [one, two] = keyspaces.each_ref().map(|keyspace| {
+                let found = keyspace.get(&key(thread, slot)).expect("what a kill left is whole");
+                found.map(|value| {
+                    let number =
+                        u64::from_be_bytes(value[..8].try_into().expect("it has a number"));
+                    assert!(*value == *self::value(number), "round {round}: a value is wrong");
+                    number
+                })
+            });
+            assert!(one == two, "round {round}: a batch is torn: {one:?} and {two:?}");
+            let acknowledged = known.get(&(thread, slot)).copied();
+            if one == acknowledged {
+                continue;
+            }
+            assert!(
+                one == Some(next[thread]),
+                "round {round}: thread {thread} slot {slot} holds {one:?}, acknowledged was {acknowledged:?}, in flight {}",
+                next[thread]
+            );
+            in_flight[thread] += 1;
+            known.extend(one.map(|number| ((thread, slot), number)));
+        }
+    }
+    assert!(in_flight.iter().all(|count| *count <= 1), "round {round}: too much was in flight");
+    db.close().expect("a good disk");
+}
