@@ -125,3 +125,30 @@ fn a_replay_may_trim_behind_itself() {
     drop(log);
     assert_eq!(open(&disk).1.last_lsn(), Lsn(90));
 }
+
+#[test]
+fn the_real_disk_keeps_it_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wal");
+    let disk = spinney_io::RealDisk::new();
+    let options = LogOptions::sized(3, 4 << 20);
+    let log = Log::create(&disk, &path, &options).unwrap();
+    for number in 1..=300 {
+        let lsn = put(&log, &payload(number, 9000), Durability::Buffered).unwrap();
+        if number.is_multiple_of(100) {
+            log.ensure_durable(lsn).unwrap();
+            log.trim(Lsn(lsn.0 - 50)).unwrap();
+        }
+    }
+    // Not closed: the tail is in the page cache, and the direct reader sees it all the same.
+    drop(log);
+    let (log, recovered) = Log::open(&disk, &path, &options).unwrap();
+    assert_eq!(recovered.last_lsn(), Lsn(300));
+    for (lsn, _, bytes) in records(&recovered) {
+        assert_eq!(bytes, payload(lsn.0, 9000));
+    }
+    drop(recovered);
+    put(&log, b"more", Durability::Sync).unwrap();
+    log.close().unwrap();
+    assert_eq!(Log::open(&disk, &path, &options).unwrap().1.last_lsn(), Lsn(301));
+}

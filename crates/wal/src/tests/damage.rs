@@ -135,6 +135,36 @@ fn a_truncated_or_extended_file_is_noticed_or_harmless() {
 }
 
 #[test]
+fn a_record_stream_that_contradicts_its_sealed_blocks_is_corruption_or_other_records() {
+    let (disk, _) = sample();
+    let bytes = disk.contents(path()).unwrap();
+    for index in 2..bytes.len() / PAGE_BYTES {
+        let range = index * PAGE_BYTES..(index + 1) * PAGE_BYTES;
+        let block: &Block = bytes[range.clone()].try_into().unwrap();
+        let Ok(header) = BlockHeader::decode(tiny().tag, block) else { continue };
+        for (offset, value) in
+            [(0, 0), (0, 1), (0, 2), (0, 9), (1, 0), (1, 255), (2, 7), (3, 1), (4, 255)]
+        {
+            let mut forged = bytes.clone();
+            let block: &mut Block = (&mut forged[range.clone()]).try_into().unwrap();
+            block[HEADER_BYTES + offset] = value;
+            header.seal(tiny().tag, block);
+            let (_, recovered) = Log::open(&with_contents(&forged), path(), &tiny()).unwrap();
+            let mut next = recovered.first_lsn();
+            let outcome = recovered.replay(Lsn::ZERO, |record| {
+                assert_eq!(record.lsn, next);
+                next = next.next();
+                Ok(())
+            });
+            match outcome {
+                Ok(()) => assert_eq!(next, recovered.last_lsn().next()),
+                Err(error) => assert!(error.is_corruption(), "{error}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn both_superblocks_bad_is_corruption_and_the_older_one_never_loses_silently() {
     let (disk, last) = sample();
     let bytes = disk.contents(path()).unwrap();
