@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, Runtime};
 use spinney_io::sim::{Capture, CrashMode, SimDisk};
 
@@ -24,6 +25,7 @@ use crate::model::Model;
 use crate::ops::{Generator, Mix, Op};
 use crate::play::{self, effect, play};
 use crate::tier::{Random, trace};
+use crate::watch::Watch;
 
 /// What a crash test runs.
 #[derive(Clone, Debug)]
@@ -46,6 +48,7 @@ pub struct Plan {
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: Mutex<BTreeMap<&'static str, u64>>,
+    watched: (AtomicU64, AtomicU64),
 }
 
 /// The state of a crash that struck while the database opened after another.
@@ -71,6 +74,12 @@ impl Tally {
     #[must_use]
     pub fn count(&self, state: &str) -> u64 {
         self.counts.lock().get(state).copied().unwrap_or(0)
+    }
+
+    /// How many writes of data pages (P10) and of structure records (P13) were checked.
+    #[must_use]
+    pub fn watched(&self) -> (u64, u64) {
+        (self.watched.0.load(Relaxed), self.watched.1.load(Relaxed))
     }
 
     /// All states and their counts.
@@ -100,6 +109,7 @@ struct Run<'a> {
     tally: &'a Arc<Tally>,
     random: Random,
     mode: CrashMode,
+    watches: Vec<Arc<Watch>>,
 }
 
 /// Runs one seed.
@@ -116,12 +126,18 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
         Some((disk, model)) => (disk.kill(), model.clone()),
         None => prepare(product, &plan.config, seed, None),
     };
-    let mut run = Run { product, plan: &plan, tally, random, mode };
+    let mut run = Run { product, plan: &plan, tally, random, mode, watches: Vec::new() };
     let mut ledger = Ledger::new(model);
     let mut generator = Generator::new(seed, plan.mix.clone());
     for _ in 0..plan.lives {
         let states = run.live(&disk, &mut ledger, &mut generator);
         disk = run.come_back(&disk, &mut ledger, states);
+        for watch in run.watches.drain(..) {
+            watch.check();
+            let (pages, records) = watch.checked();
+            tally.watched.0.fetch_add(pages, Relaxed);
+            tally.watched.1.fetch_add(records, Relaxed);
+        }
     }
 }
 
@@ -163,7 +179,11 @@ pub fn prepare(
 }
 
 impl Run<'_> {
-    fn open(&self, disk: &SimDisk, runtime: &Runtime) -> Result<Box<dyn Database>, Error> {
+    fn open(&mut self, disk: &SimDisk, runtime: &Runtime) -> Result<Box<dyn Database>, Error> {
+        if let Some(watch) = self.product.watch() {
+            disk.observe(watch.clone());
+            self.watches.push(watch);
+        }
         self.product.open(Arc::new(disk.clone()), runtime.clone(), &self.plan.config)
     }
 

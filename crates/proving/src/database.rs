@@ -10,6 +10,7 @@ use spinney_base::{Result, Runtime};
 use spinney_io::Disk;
 
 use crate::model::{show, show_value};
+use crate::watch::Watch;
 
 /// Bytes of a key or a value.
 pub type Bytes = Vec<u8>;
@@ -132,4 +133,9 @@ pub trait Product: Sync {
         runtime: Runtime,
         config: &Config,
     ) -> Result<Box<dyn Database>>;
+
+    /// What watches the simulated disk while the database is open, if the product has rules to be watched.
+    fn watch(&self) -> Option<Arc<Watch>> {
+        None
+    }
 }

@@ -12,6 +12,8 @@ use crate::database::{
     Bytes, Change, Config, Database, Items, KeyBound, Keys, Product, Promise, Swapped, Write,
 };
 
+use crate::watch::Watch;
+
 /// Opens Spinney databases with one engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Spinney(pub EngineKind);
@@ -38,6 +40,10 @@ impl Product for Spinney {
             .runtime(runtime);
         let db = Db::open(&config.path, options)?;
         Ok(Box::new(SpinneyDatabase { engine: self.0, db, keyspaces: RwLock::default() }))
+    }
+
+    fn watch(&self) -> Option<Arc<Watch>> {
+        Some(Arc::new(Watch::default()))
     }
 }
 

@@ -208,10 +208,13 @@ pub fn crash_large(product: &dyn Product) {
         crash::run(product, &plan, &tally, seed);
     });
     println!("crashes by state: {:#?}", tally.counts());
+    let (pages, records) = tally.watched();
+    println!("watched {pages} data pages (P10) and {records} structure records (P13)");
     if tier::is_replay() {
         return;
     }
     let (all, each) = if tier::is_full() { (10_000, 100) } else { (200, 1) };
+    assert!(product.watch().is_none() || (pages > 0 && records > 0), "nothing to watch");
     assert!(tally.count(crash::ALL) >= all, "too few crashes");
     for state in [
         "checkpoint",

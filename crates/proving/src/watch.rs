@@ -1,0 +1,247 @@
+//! Asserts P10 and P13 on every write that reaches the simulated disk.
+//!
+//! * **P10**: a data page (in place, fresh, or its copy in the double-write area) bears an LSN; the log on the media must be durable up to it.
+//! * **P13**: a structure record names pages that a change added; when the record is written to the log, the media must already
+//!   hold each of those pages in the generation that the record names.
+//!
+//! What is durable in the log is followed from the writes and syncs of its file alone, not from what the database says of itself. After a recovery the log's
+//! superblock says where the cut is; before that, the highest LSN in any block on the media is taken, which is at most too high and then hides a
+//! violation, but never invents one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::{KeyspaceId, Lsn};
+use spinney_extent::header::{BlockHeader, BlockKind};
+use spinney_io::sim::{SimView, WriteObserver};
+use spinney_wal::block::{self, BlockHeader as LogHeader, Parsed};
+use spinney_wal::superblock::Superblock;
+
+type Page = [u8; PAGE_BYTES];
+
+/// Follows one disk from an opening of its database on. Thread-safe.
+#[derive(Debug, Default)]
+pub struct Watch {
+    state: Mutex<State>,
+    pages_checked: AtomicU64,
+    records_checked: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    started: bool,
+    tag: u64,
+    epoch: u32,
+    durable: Lsn,
+    /// Written to the log and not yet synced.
+    written: Lsn,
+    /// The start of a new life, written and not yet synced.
+    cut: Option<(u32, Lsn)>,
+    /// Pieces of runs whose last block was not seen yet, by first LSN.
+    runs: BTreeMap<u64, Vec<u8>>,
+    violations: BTreeSet<String>,
+}
+
+impl Watch {
+    /// How many data pages and how many structure records were checked.
+    #[must_use]
+    pub fn checked(&self) -> (u64, u64) {
+        (self.pages_checked.load(Relaxed), self.records_checked.load(Relaxed))
+    }
+
+    /// Panics when a rule was broken. The observer panics as well, but perhaps where the database catches it.
+    ///
+    /// # Panics
+    /// See above.
+    pub fn check(&self) {
+        let violations = &self.state.lock().violations;
+        assert!(violations.is_empty(), "{violations:#?}");
+    }
+
+    fn violated(state: &mut State, message: String) {
+        state.violations.insert(message.clone());
+        panic!("{message}");
+    }
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or("")
+}
+
+fn is_log(path: &Path) -> bool {
+    name(path) == "wal"
+}
+
+fn is_store(path: &Path) -> bool {
+    name(path).starts_with("keyspace-")
+}
+
+fn pages(bytes: &[u8]) -> impl Iterator<Item = (u64, &Page)> {
+    let pages = bytes.as_chunks::<PAGE_BYTES>().0.iter();
+    pages.enumerate().map(|(index, page)| (index as u64, page))
+}
+
+impl State {
+    /// Looks at what the media hold when the first thing is written or synced.
+    fn start(&mut self, view: &SimView<'_>) {
+        self.started = true;
+        let Some(log) = view.files().find(|path| is_log(path)) else { return };
+        let log = log.to_owned();
+        let count = view.durable_len(&log) / PAGE_BYTES as u64;
+        let page = |number: u64| view.durable_page(&log, number * PAGE_BYTES as u64);
+        let superblocks = (0..2).filter_map(|slot| Superblock::decode(slot, page(slot)?).ok());
+        let Some(newest) = superblocks.max_by_key(|superblock| superblock.generation) else {
+            return;
+        };
+        self.tag = newest.tag;
+        self.epoch = newest.epoch.0;
+        let blocks =
+            (2..count).filter_map(|number| LogHeader::decode(self.tag, page(number)?).ok());
+        let highest = blocks.map(|header| header.last).max().unwrap_or(Lsn::ZERO);
+        self.durable = highest.max(newest.cut_lsn);
+        self.written = self.durable;
+    }
+
+    fn log_written(&mut self, slot: u64, page: &Page) -> Option<Vec<u8>> {
+        if slot < 2 {
+            if let Ok(superblock) = Superblock::decode(slot, page) {
+                self.tag = superblock.tag;
+                if superblock.epoch.0 > self.epoch {
+                    self.cut = Some((superblock.epoch.0, superblock.cut_lsn));
+                }
+            }
+            return None;
+        }
+        let header = LogHeader::decode(self.tag, page).ok()?;
+        self.written = self.written.max(header.last);
+        let run = self.runs.entry(header.first.0).or_default();
+        if header.index == 0 {
+            run.clear();
+        }
+        run.extend_from_slice(block::payload(page, &header));
+        if header.index + 1 == header.count { self.runs.remove(&header.first.0) } else { None }
+    }
+}
+
+impl WriteObserver for Watch {
+    fn before_write(&self, view: &SimView<'_>, path: &Path, offset: u64, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        if !state.started {
+            state.start(view);
+        }
+        let first = offset / PAGE_BYTES as u64;
+        for (index, page) in pages(bytes) {
+            if is_log(path) {
+                let Some(run) = state.log_written(first + index, page) else { continue };
+                for (keyspace, payload) in structure_records(&run) {
+                    self.records_checked.fetch_add(1, Relaxed);
+                    if let Err(message) = check_added(view, path, keyspace, &payload) {
+                        Watch::violated(&mut state, message);
+                    }
+                }
+            } else if is_store(path)
+                && let Ok(header) = BlockHeader::decode(page)
+                && header.kind == BlockKind::Data
+            {
+                self.pages_checked.fetch_add(1, Relaxed);
+                if header.lsn > state.durable {
+                    let message = format!(
+                        "P10: page {} of {} goes to the disk with LSN {}, and the log is durable up to {}",
+                        header.page,
+                        path.display(),
+                        header.lsn,
+                        state.durable
+                    );
+                    Watch::violated(&mut state, message);
+                }
+            }
+        }
+    }
+
+    fn after_sync(&self, view: &SimView<'_>, path: &Path) {
+        let mut state = self.state.lock();
+        if !state.started {
+            state.start(view);
+        }
+        if is_log(path) {
+            if let Some((epoch, cut)) = state.cut.take() {
+                // What a cut life wrote above the cut counts no more.
+                state.epoch = epoch;
+                state.written = cut;
+            }
+            state.durable = state.written;
+        }
+    }
+}
+
+/// The structure records of a run's stream.
+fn structure_records(mut stream: &[u8]) -> Vec<(KeyspaceId, Vec<u8>)> {
+    let mut found = Vec::new();
+    while let Parsed::Record(kind, start, end) = block::parse_record(stream) {
+        if let spinney_wal::RecordKind::Structure(keyspace) = kind {
+            found.push((keyspace, stream[start..end].to_vec()));
+        }
+        stream = &stream[end..];
+    }
+    found
+}
+
+/// P13 for one of TreeLine's structure records.
+fn check_added(
+    view: &SimView<'_>,
+    log: &Path,
+    keyspace: KeyspaceId,
+    payload: &[u8],
+) -> Result<(), String> {
+    let added = added_pages(payload).ok_or("a structure record does not parse")?;
+    let store: PathBuf = log.with_file_name(format!("keyspace-{:08x}.spn", keyspace.0));
+    for (page, generation) in added {
+        let offset = u64::from(page) * PAGE_BYTES as u64;
+        let durable = view.durable_page(&store, offset);
+        let header = durable.and_then(|durable| BlockHeader::decode(durable).ok());
+        let there = header.is_some_and(|header| {
+            header.page.0 == page
+                && header.generation.0 == generation
+                && header.kind == BlockKind::Data
+        });
+        if !there {
+            return Err(format!(
+                "P13: a structure record names page {page} of generation {generation} in {}, and the media hold {header:?}",
+                store.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The pages that a record adds, with their generations; those that the replaced segment had already are among them.
+/// The layout is TreeLine's `codec`.
+fn added_pages(payload: &[u8]) -> Option<Vec<(u32, u32)>> {
+    let mut left = payload.get(10..)?;
+    let skip_bound = |left: &mut &[u8]| {
+        let (length, rest) = left.split_first_chunk::<2>()?;
+        *left = rest.get(usize::from(u16::from_le_bytes(*length))..)?;
+        Some(())
+    };
+    skip_bound(&mut left)?;
+    left = left.get(16..)?;
+    let (count, rest) = left.split_first_chunk::<2>()?;
+    left = rest;
+    let mut added = Vec::new();
+    for _ in 0..u16::from_le_bytes(*count) {
+        skip_bound(&mut left)?;
+        for _ in 0..2 {
+            let (pair, rest) = left.split_first_chunk::<8>()?;
+            left = rest;
+            let page = u32::from_le_bytes(pair[..4].try_into().ok()?);
+            let generation = u32::from_le_bytes(pair[4..].try_into().ok()?);
+            if page != 0 {
+                added.push((page, generation));
+            }
+        }
+    }
+    Some(added)
+}
