@@ -73,6 +73,9 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// A thread keeps its encoding buffer up to this size.
+const RECORD_BYTES_KEPT: usize = 64 << 10;
+
 thread_local! {
     static RECORD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
@@ -148,37 +151,50 @@ impl State {
         if writes.is_empty() {
             return Ok(Some(Lsn::ZERO));
         }
-        RECORD.with_borrow_mut(|record| {
-            let logged = encode(writes, record);
-            let mut room = if logged { Some(self.log_room(record.len())?) } else { None };
-            let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
-            let _one_at_a_time = large.then(|| self.large_batch.lock());
-            let _door = self.door.read();
-            self.check_writable()?;
-            writes.iter().try_for_each(|write| write.keyspace.check_alive())?;
-            self.prepare(writes)?;
-            let mut on_panic = PoisonOnPanic { state: self, armed: true };
-            let guards = match writes {
-                [one] => self.stripes.lock(one.write.hash),
-                _ => self.stripes.lock_all(writes.iter().map(|write| write.write.hash)),
-            };
-            if !still(&guards) {
-                drop(guards);
-                writes.iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
-                on_panic.armed = false;
-                return Ok(None);
-            }
-            let announced = self.log.announce();
-            let lsn = match &mut room {
-                Some(room) => self.log.append(room, RecordKind::User, record),
-                None => Lsn::ZERO,
-            };
-            writes.iter().for_each(|write| write.keyspace.engine.apply(&write.write));
-            drop(announced);
+        // Taken out while in use: what runs meanwhile may write, too.
+        let mut record = RECORD.take();
+        let result = self.write_encoded(writes, &mut record, still);
+        if record.capacity() <= RECORD_BYTES_KEPT {
+            RECORD.set(record);
+        }
+        result
+    }
+
+    fn write_encoded(
+        &self,
+        writes: &[KeyspaceWrite<'_>],
+        record: &mut Vec<u8>,
+        still: impl FnOnce(&StripeGuards<'_>) -> bool,
+    ) -> Result<Option<Lsn>> {
+        let logged = encode(writes, record);
+        let mut room = if logged { Some(self.log_room(record.len())?) } else { None };
+        let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
+        let _one_at_a_time = large.then(|| self.large_batch.lock());
+        let _door = self.door.read();
+        self.check_writable()?;
+        writes.iter().try_for_each(|write| write.keyspace.check_alive())?;
+        self.prepare(writes)?;
+        let mut on_panic = PoisonOnPanic { state: self, armed: true };
+        let guards = match writes {
+            [one] => self.stripes.lock(one.write.hash),
+            _ => self.stripes.lock_all(writes.iter().map(|write| write.write.hash)),
+        };
+        if !still(&guards) {
             drop(guards);
+            writes.iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
             on_panic.armed = false;
-            Ok(Some(lsn))
-        })
+            return Ok(None);
+        }
+        let announced = self.log.announce();
+        let lsn = match &mut room {
+            Some(room) => self.log.append(room, RecordKind::User, record),
+            None => Lsn::ZERO,
+        };
+        writes.iter().for_each(|write| write.keyspace.engine.apply(&write.write));
+        drop(announced);
+        drop(guards);
+        on_panic.armed = false;
+        Ok(Some(lsn))
     }
 
     /// Engines make room; what was prepared is given back if one cannot (P2).

@@ -3,7 +3,8 @@
 //! In this shape every segment is one base page and at most one overflow page. The index is in memory, whole; its bytes on disk are a checkpoint's payload and the
 //! structure records after it (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of the cached records that its pages do not hold
 //! yet: the dirty list. The list may name records twice, or records that are clean again or belong elsewhere; whoever takes it looks each up and picks by key. What
-//! it never does is miss a dirty record for good: a put lists a record right after making it dirty, within the same write.
+//! it never does is miss a dirty record for good: a put lists a record right after making it dirty, within the same write. Lists are in the order
+//! of becoming dirty, also after a split has shared one out.
 //!
 //! **Invariants**
 //! 1. The first segment's lower bound is the empty key, so every key has exactly one segment.
@@ -252,12 +253,20 @@ impl SegmentIndex {
         map.entries.get(lower).map_or_else(Vec::new, |entry| entry.dirty.lock().to_vec())
     }
 
-    /// Takes the dirty list of the segment with this lower bound.
-    pub(crate) fn take_dirty(&self, lower: &[u8]) -> Vec<RecordId> {
+    /// Takes the oldest entries of the dirty list of the segment with this lower bound, at most `most`.
+    pub(crate) fn take_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
         let map = self.map.read();
-        map.entries
-            .get(lower)
-            .map_or_else(Vec::new, |entry| std::mem::take(&mut *entry.dirty.lock()).to_vec())
+        let Some(entry) = map.entries.get(lower) else { return Vec::new() };
+        let mut dirty = entry.dirty.lock();
+        if dirty.len() <= most {
+            return std::mem::take(&mut *dirty).to_vec();
+        }
+        dirty.drain(..most).collect()
+    }
+
+    /// Length of the longest dirty list.
+    pub(crate) fn longest_dirty(&self) -> usize {
+        self.map.read().entries.values().map(|entry| entry.dirty.lock().len()).max().unwrap_or(0)
     }
 
     /// Lower bounds of at most `most` segments with a dirty list, from `from` on; and where to go on, unless all were seen.

@@ -24,6 +24,7 @@ use crate::codec::{encode_change, encode_segments};
 use crate::counters::add;
 use crate::index::Change;
 use crate::tree::{BATCH_PAGES, TreeLine};
+use crate::write_back::TARGET_RECORDS_MAX;
 
 /// So many pending changes are published even while there is other work.
 const PENDING_MAX: usize = 256;
@@ -153,15 +154,20 @@ impl TreeLine {
         Ok(())
     }
 
-    /// One pass over all segments that have dirty records now.
+    /// Brings home every record that is dirty now.
     fn write_back_everything(&self) -> Result<()> {
-        let mut from = Some(Vec::new());
-        while let Some(lower) = from {
-            let (segments, next) = self.index.dirty_segments(Bound::Included(&lower), BATCH_PAGES);
-            if !segments.is_empty() {
-                self.write_back(&segments)?;
+        // One batch takes the oldest entries of a list; so many passes reach the end that the longest one has now, however it is split meanwhile.
+        let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MAX);
+        for _ in 0..passes {
+            let mut from = Some(Vec::new());
+            while let Some(lower) = from {
+                let (segments, next) =
+                    self.index.dirty_segments(Bound::Included(&lower), BATCH_PAGES);
+                if !segments.is_empty() {
+                    self.write_back(&segments)?;
+                }
+                from = next;
             }
-            from = next;
         }
         Ok(())
     }

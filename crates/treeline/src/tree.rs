@@ -439,12 +439,15 @@ fn store_options(context: &EngineContext) -> StoreOptions {
     }
 }
 
-/// Lends this thread's page buffer. Not reentrant: `body` reads pages only through what it is given.
+/// Lends this thread's page buffer; a nested call gets one of its own.
 pub(crate) fn with_page_buffer<T>(body: impl FnOnce(&mut AlignedBuf) -> T) -> T {
     thread_local! {
-        static BUFFER: std::cell::RefCell<AlignedBuf> = std::cell::RefCell::new(AlignedBuf::new(1));
+        static BUFFER: std::cell::Cell<Option<AlignedBuf>> = const { std::cell::Cell::new(None) };
     }
-    BUFFER.with_borrow_mut(body)
+    let mut buffer = BUFFER.take().unwrap_or_else(|| AlignedBuf::new(1));
+    let result = body(&mut buffer);
+    BUFFER.set(Some(buffer));
+    result
 }
 
 const _: () = assert!(PageNumber::NONE.0 < spinney_extent::store::DATA_PAGE_FIRST);

@@ -24,8 +24,8 @@ use crate::index::{Change, Located, PageRef, Segment};
 use crate::merge::{Dirty, PageBytes, Plan, empty_page, plan};
 use crate::tree::TreeLine;
 
-/// Most dirty records that one batch takes of one segment.
-const TARGET_RECORDS_MAX: usize = 2048;
+/// Most dirty records that one batch takes of one segment, which bounds its memory.
+pub(crate) const TARGET_RECORDS_MAX: usize = 2048;
 
 /// A segment whose dirty records are being brought home.
 struct Target {
@@ -80,12 +80,9 @@ impl TreeLine {
             if located.segment != old.segment || located.lower != old.lower {
                 continue;
             }
-            let mut ids = self.index.take_dirty(located.lower.bytes());
+            let mut ids = self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
             ids.sort_unstable();
             ids.dedup();
-            if ids.len() > TARGET_RECORDS_MAX {
-                self.keep_lowest(&located, &mut ids);
-            }
             let mut dirty: Vec<Dirty> = Vec::with_capacity(ids.len());
             for id in &ids {
                 self.cache.visit_dirty(*id, Visit::BeginWrite, &mut |key, value| {
@@ -102,24 +99,6 @@ impl TreeLine {
             }
         }
         targets
-    }
-
-    /// Keeps the ids of the lowest keys of a long list and gives the rest back, so that a batch's memory is bounded and its records lie together.
-    fn keep_lowest(&self, located: &Located, ids: &mut Vec<RecordId>) {
-        let mut keyed: Vec<(Vec<u8>, RecordId)> = Vec::with_capacity(ids.len());
-        for id in ids.drain(..) {
-            keyed.extend(
-                self.dirty_keys(id)
-                    .into_iter()
-                    .filter(|key| located.contains(key))
-                    .map(|key| (key, id)),
-            );
-        }
-        keyed.sort_unstable();
-        for (key, id) in keyed.drain(TARGET_RECORDS_MAX.min(keyed.len())..) {
-            self.index.push_dirty(&key, id);
-        }
-        ids.extend(keyed.into_iter().map(|(_, id)| id));
     }
 
     /// The keys of dirty records that bear an id.
