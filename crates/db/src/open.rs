@@ -7,7 +7,7 @@
 //! **Crash.** A database is made log first, manifest last: without a manifest there is no database. A crash in recovery, and another in the next, find the same log and what
 //! replay brought home, which replaying again does not change.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -125,7 +125,8 @@ impl State {
     fn recover(&self, recovered: Recovered) -> Result<()> {
         let manifest = self.manifest.lock().clone();
         let share = Self::share(self.options.memory, manifest.keyspaces.len())?;
-        let mut by_id: HashMap<KeyspaceId, Arc<KeyspaceState>> = HashMap::new();
+        // In the order of ids, so that a simulated recovery does the same every time.
+        let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
         for entry in &manifest.keyspaces {
             let keyspace = self.assemble(entry, None, share)?;
             if keyspace.engine.redo().next() < recovered.first_lsn() {
