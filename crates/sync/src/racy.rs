@@ -121,8 +121,13 @@ impl RacyWords {
 fn zeroed(length: usize) -> Box<[AtomicU64]> {
     let plain: Box<[u64]> = vec![0u64; length].into_boxed_slice();
     let raw = Box::into_raw(plain) as *mut [AtomicU64];
-    const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
-    // SAFETY: `AtomicU64` has the same size and bit validity as `u64` and, as asserted, the same alignment, so the allocation is a valid
+    const {
+        assert!(
+            align_of::<AtomicU64>() == align_of::<u64>()
+                && size_of::<AtomicU64>() == size_of::<u64>()
+        )
+    };
+    // SAFETY: `AtomicU64` has the same bit validity as `u64` and, as asserted, the same size and alignment, so the allocation is a valid
     // boxed slice of it; `into_raw` gave up the only other owner.
     unsafe { Box::from_raw(raw) }
 }
