@@ -29,6 +29,9 @@ use crate::cache::RecordId;
 /// Longest key that the index keeps without an allocation of its own.
 const INLINE_BYTES: usize = 22;
 
+/// What a segment's dirty list takes on average: a handful of ids, a header, and the allocator's own.
+const DIRTY_LIST_BYTES: usize = 48;
+
 /// A key of the index. Short ones take 24 bytes and nothing else.
 #[derive(Clone)]
 pub(crate) enum IndexKey {
@@ -356,7 +359,7 @@ impl SegmentIndex {
     pub(crate) fn bytes(&self) -> u64 {
         let map = self.map.read();
         let entry = size_of::<IndexKey>() + size_of::<Entry>();
-        (map.entries.len() * entry * 10 / 7 + map.heap_bytes) as u64
+        (map.entries.len() * (entry * 10 / 7 + DIRTY_LIST_BYTES) + map.heap_bytes) as u64
     }
 
     /// Segments and overflow pages.

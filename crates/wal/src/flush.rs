@@ -12,6 +12,7 @@
 //! (3) A run's `durable` field was true when it was written.
 
 use spinney_base::shim::atomic::Ordering::SeqCst;
+use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_io::{AlignedBuf, Purpose};
 
@@ -22,6 +23,11 @@ use crate::run::{self, RunHead};
 
 /// The block buffer keeps at most this many blocks from one flush to the next.
 const SPARE_BLOCKS_MAX: usize = 256;
+
+/// A leader expects no more committers than this, yields no more often than that, and gives up after so many yields that brought nobody.
+const GROUP_MAX: u64 = 64;
+const GATHER_YIELDS_MAX: usize = 128;
+const GATHER_IDLE_MAX: usize = 4;
 
 /// What the holder of the writer lock works with.
 #[derive(Debug)]
@@ -93,8 +99,28 @@ impl Log {
         drop(leading);
         let _lead = Lead { log: self };
         let _guard = PoisonOnPanic { log: self };
+        self.gather();
         self.write_out(self.last_lsn())?;
         self.sync_file()
+    }
+
+    /// Lets the committers that the last sync woke append again before the next one begins: without this it would take along only the first of them, and the others would wait for
+    /// two syncs each. A lone committer waits for nobody.
+    fn gather(&self) {
+        let expected = self.last_group.load(SeqCst);
+        let mut before = 0;
+        let mut idle = 0;
+        for _ in 0..GATHER_YIELDS_MAX {
+            // In this order: what was written was appended before.
+            let written = self.written_lsn();
+            let pending = self.last_lsn().0 - written.0;
+            idle = if pending > before { 0 } else { idle + 1 };
+            if expected <= 1 || pending >= expected || idle > GATHER_IDLE_MAX {
+                return;
+            }
+            before = pending;
+            thread::yield_now();
+        }
     }
 
     /// Gives every record up to `lsn` to the kernel.
@@ -132,6 +158,7 @@ impl Log {
         self.segments.lock().advance(count, stolen.last);
         *watermark = durable.max(*watermark);
         self.counters.flushes.fetch_add(1, SeqCst);
+        self.last_group.store((stolen.last.0 + 1 - stolen.first.0).min(GROUP_MAX), SeqCst);
         self.written.store(stolen.last.0, SeqCst);
         if out.pages() > SPARE_BLOCKS_MAX {
             *out = AlignedBuf::new(1);

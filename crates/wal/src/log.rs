@@ -54,6 +54,8 @@ pub struct Log {
     pub(crate) syncing: Mutex<()>,
     /// Every record up to here was given to the kernel.
     pub(crate) written: AtomicU64,
+    /// Records of the last run.
+    pub(crate) last_group: AtomicU64,
     /// Every record up to here is on stable storage.
     pub(crate) durable: AtomicU64,
     pub(crate) failed: AtomicBool,
@@ -174,6 +176,7 @@ impl Log {
             synced: Condvar::new(),
             syncing: Mutex::new(()),
             written: AtomicU64::new(last),
+            last_group: AtomicU64::new(0),
             durable: AtomicU64::new(last),
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
