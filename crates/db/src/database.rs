@@ -132,7 +132,7 @@ impl Db {
         let durable = state
             .disk
             .sync_dir(&state.directory)
-            .and_then(|()| next.write(&*state.disk, &state.directory));
+            .and_then(|()| next.write(&*state.disk, &state.directory, &state.poison));
         if let Err(error) = durable.and_then(|()| made.engine.end_structure_replay()) {
             state.budget.close(&made.memory);
             // Whether the manifest on disk has the keyspace is unknown now; an id must not be given out twice.
@@ -198,7 +198,7 @@ impl Db {
             let mut manifest = state.manifest.lock();
             let mut next = manifest.clone();
             next.keyspaces.retain(|entry| entry.id != found.id);
-            if let Err(error) = next.write(&*state.disk, &state.directory) {
+            if let Err(error) = next.write(&*state.disk, &state.directory, &state.poison) {
                 state.start_keyspace_job(&found)?;
                 return Err(error);
             }

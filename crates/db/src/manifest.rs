@@ -15,7 +15,7 @@
 use std::path::Path;
 
 use spinney_base::limits::{KEYSPACE_NAME_BYTES_MAX, PAGE_BYTES};
-use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Poison, Result};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -57,8 +57,8 @@ impl Manifest {
         disk.exists(&directory.join(NAME))
     }
 
-    /// Replaces the manifest of a directory, durably.
-    pub(crate) fn write(&self, disk: &dyn Disk, directory: &Path) -> Result<()> {
+    /// Replaces the manifest of a directory, durably. A failure from the first sync on poisons: which manifest the next open finds is unknown then.
+    pub(crate) fn write(&self, disk: &dyn Disk, directory: &Path, poison: &Poison) -> Result<()> {
         let bytes = self.encode();
         let mut buf = AlignedBuf::new(bytes.len().div_ceil(PAGE_BYTES));
         buf.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
@@ -68,9 +68,11 @@ impl Manifest {
         }
         let file = disk.open(&new, OpenMode::CREATE.cached())?;
         file.write_at(buf.bytes(), 0, Purpose::Manifest)?;
-        file.sync(Purpose::Manifest)?;
-        disk.rename(&new, &directory.join(NAME))?;
-        disk.sync_dir(directory)
+        poison.guard(
+            file.sync(Purpose::Manifest)
+                .and_then(|()| disk.rename(&new, &directory.join(NAME)))
+                .and_then(|()| disk.sync_dir(directory)),
+        )
     }
 
     /// Reads the manifest of a directory.

@@ -114,7 +114,7 @@ fn create(disk: &dyn Disk, directory: &Path, runtime: &Runtime, options: &Option
     }
     let manifest = Manifest::new(runtime.random());
     Log::create(disk, &directory.join(LOG_NAME), &log_options(manifest.tag, options))?;
-    manifest.write(disk, directory)
+    manifest.write(disk, directory, &Poison::new())
 }
 
 fn file_name(path: &Path) -> Option<&str> {
@@ -135,6 +135,17 @@ impl State {
                     format!(
                         "the log begins at record {}, but keyspace {:?} needs those after {}",
                         recovered.first_lsn(),
+                        entry.name,
+                        keyspace.engine.redo()
+                    ),
+                ));
+            }
+            if keyspace.engine.redo() > recovered.last_lsn() {
+                return Err(Error::new(
+                    ErrorKind::Corruption,
+                    format!(
+                        "the log ends at record {}, but keyspace {:?} already holds those up to {}",
+                        recovered.last_lsn(),
                         entry.name,
                         keyspace.engine.redo()
                     ),
