@@ -1,8 +1,14 @@
 //! Opening a database: creation and recovery.
 //!
-//! 1. take the directory; 2. read the manifest, or make a database; 3. open the log, which decides what of it counts and makes that durable (P8, P9); 4. open every keyspace at its checkpoint;
-//! 5. replay structure records, so that every engine stands on a consistent shape; 6. replay what users said above each keyspace's redo LSN, through the ordinary apply path
-//! (P15, P19); 7. remove files that no keyspace owns; 8. start background work.
+//! 1. Take the directory.
+//! 2. Read the manifest, or make a database.
+//! 3. Open the log, which decides what of it counts and makes that durable (P8, P9).
+//! 4. Open every keyspace at its checkpoint.
+//! 5. Replay structure records, so that every engine stands on a consistent shape.
+//! 6. Replay what users said above each keyspace's redo LSN, through the ordinary apply path
+//!    (P15, P19).
+//! 7. Remove files that no keyspace owns.
+//! 8. Start background work.
 //!
 //! **Crash.** A database is made log first, manifest last: without a manifest there is no database. A crash in recovery, and another in the next, find the same log and what
 //! replay brought home, which replaying again does not change.

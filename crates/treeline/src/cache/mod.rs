@@ -35,6 +35,9 @@ impl RecordId {
     }
 }
 
+/// Is shown a key and its value (`None` for a tombstone), and says whether it takes the record.
+pub(crate) type Show<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>) -> bool;
+
 /// What the cache knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cached {
@@ -98,7 +101,7 @@ impl RecordCache {
         &self,
         id: RecordId,
         visit: Visit,
-        show: &mut dyn FnMut(&[u8], Option<&[u8]>) -> bool,
+        show: Show<'_>,
     ) {
         self.shard(id).visit_dirty(id, visit, show);
     }
@@ -118,10 +121,10 @@ impl RecordCache {
         self.shards.len()
     }
 
-    /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps its size for now. Returns whether all followed.
-    pub(crate) fn resize(&self, bytes: u64) -> bool {
+    /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps its size for now.
+    pub(crate) fn resize(&self, bytes: u64) {
         let each = bytes / self.shards.len() as u64;
-        self.shards.iter().fold(true, |all, shard| shard.resize(each) && all)
+        self.shards.iter().for_each(|shard| shard.resize(each));
     }
 
     /// Records, dirty records and bytes held.

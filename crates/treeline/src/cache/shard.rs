@@ -28,7 +28,7 @@ use super::memory::{
     DIRTY, Header, LIVE, Memory, PRIORITY_MAX, Place, SHARD_BYTES_MIN, TOMBSTONE, WRITING,
     record_words,
 };
-use super::{Cached, RecordId, Usage};
+use super::{Cached, RecordId, Show, Usage};
 
 /// How many dirty records of priority 0 the hand passes over before a writer must bring one home itself (TreeLine, 4.2).
 const DIRTY_LOOK_AHEAD: usize = 32;
@@ -215,7 +215,7 @@ impl Shard {
         &self,
         id: RecordId,
         visit: Visit,
-        show: &mut dyn FnMut(&[u8], Option<&[u8]>) -> bool,
+        show: Show<'_>,
     ) {
         let _state = self.state.lock();
         let memory = self.memory.load();
@@ -283,17 +283,16 @@ impl Shard {
         }
     }
 
-    /// Follows a new size; `false` when the dirty records would not fit.
-    pub(super) fn resize(&self, bytes: u64) -> bool {
+    /// Follows a new size, unless the dirty records would not fit.
+    pub(super) fn resize(&self, bytes: u64) {
         let bytes = bytes.max(SHARD_BYTES_MIN as u64);
         let mut state = self.state.lock();
         let current = self.memory.load().bytes();
         // Rebuilding costs a copy of everything, so small changes are not followed.
-        if current.abs_diff(bytes) <= bytes / 32 {
-            return true;
+        if current.abs_diff(bytes) > bytes / 32 {
+            let record_words = state.record_words;
+            self.rebuild(&mut state, bytes, record_words);
         }
-        let record_words = state.record_words;
-        self.rebuild(&mut state, bytes, record_words)
     }
 
     /// Moves the hand until `words` are free, looking at no more than `steps` records.
