@@ -175,6 +175,15 @@ fn action(workload: Workload, roll: usize) -> Action {
     }
 }
 
+/// Counts a thread as finished when it ends, by a panic too: the runner waits for the count.
+struct Finish(Arc<Shared>);
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        self.0.finished.fetch_add(1, SeqCst);
+    }
+}
+
 /// One client thread with its buffers.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
@@ -207,6 +216,7 @@ impl Worker {
 
     /// Runs until told to stop, until `quota` operations were measured, or until a load has no more records.
     pub(crate) fn run(mut self, quota: Option<u64>) -> Tally {
+        let _finish = Finish(self.shared.clone());
         let mut measuring = false;
         let mut done = 0;
         let mut last = self.shared.clock.now();
@@ -240,7 +250,6 @@ impl Worker {
             }
             last = now;
         }
-        self.shared.finished.fetch_add(1, SeqCst);
         self.tally
     }
 

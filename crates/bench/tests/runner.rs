@@ -14,19 +14,22 @@ use spinney_bench::{Row, parent};
 
 type Map = Arc<RwLock<BTreeMap<Vec<u8>, Vec<u8>>>>;
 
-/// An ordered map; a lying one forgets every thousandth insert.
-struct MapDriver {
-    lies: bool,
+/// An ordered map; a lying one forgets every hundredth insert, a frail one panics at the hundredth.
+#[derive(Clone, Copy, PartialEq)]
+enum MapDriver {
+    Honest,
+    Lying,
+    Frail,
 }
 
 struct MapStore {
     map: Map,
-    lies: bool,
+    character: MapDriver,
 }
 
 struct MapSession {
     map: Map,
-    lies: bool,
+    character: MapDriver,
     inserts: u64,
 }
 
@@ -38,13 +41,13 @@ impl Driver for MapDriver {
         false
     }
     fn open(&self, _: &OpenConfig) -> Result<Box<dyn Store>> {
-        Ok(Box::new(MapStore { map: Map::default(), lies: self.lies }))
+        Ok(Box::new(MapStore { map: Map::default(), character: *self }))
     }
 }
 
 impl Store for MapStore {
     fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(MapSession { map: self.map.clone(), lies: self.lies, inserts: 0 }))
+        Ok(Box::new(MapSession { map: self.map.clone(), character: self.character, inserts: 0 }))
     }
     fn flush(&self) -> Result<()> {
         Ok(())
@@ -75,7 +78,9 @@ impl Session for MapSession {
     }
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.inserts += 1;
-        if !(self.lies && self.inserts.is_multiple_of(100)) {
+        let hundredth = self.inserts.is_multiple_of(100);
+        assert!(!hundredth || self.character != MapDriver::Frail, "a panic that the test asks for");
+        if !hundredth || self.character != MapDriver::Lying {
             self.map.write().insert(key.to_vec(), value.to_vec());
         }
         Ok(())
@@ -136,7 +141,7 @@ fn every_workload_runs_and_an_honest_map_makes_no_errors() {
     let directory = tempfile::tempdir().unwrap();
     for dataset in ["uniform", "osm-like", "amazon-like", "words"] {
         let plan = Plan { dataset: dataset.parse().unwrap(), ..plan(directory.path()) };
-        let rows = rows(&plan, &MapDriver { lies: false });
+        let rows = rows(&plan, &MapDriver::Honest);
         let names: Vec<&str> = rows.iter().map(|row| row.workload.as_str()).collect();
         assert_eq!(names, Workload::ALL.iter().map(|workload| workload.name()).collect::<Vec<_>>());
         for row in &rows {
@@ -159,7 +164,7 @@ fn seconds_end_a_measurement_too() {
         workloads: vec![Workload::C, Workload::Shift],
         ..plan(directory.path())
     };
-    let rows = rows(&plan, &MapDriver { lies: false });
+    let rows = rows(&plan, &MapDriver::Honest);
     assert_eq!(rows.len(), 2, "the load that was not asked for is not shown");
     for row in rows {
         assert!(row.operations > 0 && row.seconds >= 0.05 && row.errors == 0);
@@ -173,15 +178,22 @@ fn a_lost_record_is_an_error() {
     plan.workloads = vec![Workload::Load, Workload::C, Workload::S, Workload::Queue];
     plan.distribution = Distribution::Uniform;
     plan.operations = Some(20_000);
-    let rows = rows(&plan, &MapDriver { lies: true });
+    let rows = rows(&plan, &MapDriver::Lying);
     assert_eq!(rows[0].errors, 0);
     assert!(rows[1].errors > 0 && rows[2].errors > 0, "{rows:?}");
 }
 
 #[test]
+fn a_panic_ends_the_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let ran = runner::run(&plan(directory.path()), &MapDriver::Frail, &mut |_| Ok(()));
+    assert!(ran.unwrap_err().to_string().contains("panicked"));
+}
+
+#[test]
 fn a_child_speaks_lines_of_json() {
     let directory = tempfile::tempdir().unwrap();
-    let drivers: Vec<Box<dyn Driver>> = vec![Box::new(MapDriver { lies: false })];
+    let drivers: Vec<Box<dyn Driver>> = vec![Box::new(MapDriver::Honest)];
     let talk = |plan: &Plan| {
         let input = serde_json::to_string(plan).unwrap() + "\n";
         let mut output = Vec::new();

@@ -55,7 +55,7 @@ pub(crate) struct YcsbArguments {
     #[arg(long, default_value_t = 1.0)]
     warmup: f64,
     /// Seconds of each measurement
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// End each measurement after this many operations instead
     #[arg(long, value_parser = args::size)]
