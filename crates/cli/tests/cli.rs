@@ -239,3 +239,50 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     let told = expect(1, &unknown, b"");
     assert!(told.contains("colour"), "{told}");
 }
+
+#[test]
+fn a_database_in_use_is_locked() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    expect(0, &["put", db, "oak", "tall"], b"");
+    // An import holds the database for as long as its input is open.
+    let mut import = Command::new(env!("CARGO_BIN_EXE_spinney"))
+        .args(["import", db])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let locked = (0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        spinney(&["get", db, "oak"], b"").status.code() == Some(5)
+    });
+    assert!(locked, "somebody else could open the database");
+    drop(import.stdin.take());
+    assert!(import.wait().unwrap().success());
+    assert_eq!(expect(0, &["get", db, "oak"], b""), "tall\n");
+}
+
+#[test]
+fn damage_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let value = "a value that is found again in the file";
+    expect(0, &["put", db, "oak", value], b"");
+    expect(0, &["checkpoint", db], b"");
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(db).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = std::fs::read(&path).unwrap();
+        let found = bytes.windows(value.len()).position(|window| window == value.as_bytes());
+        // The log holds the value too; damage there is of something no longer needed.
+        if let Some(place) = found.filter(|_| !path.to_str().unwrap().contains("wal")) {
+            bytes[place] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 0, "the value is in some file");
+    let error = fails(4, &["verify", db], b"");
+    assert!(error.contains("expected"), "{error}");
+    fails(4, &["get", db, "oak"], b"");
+}
