@@ -442,11 +442,19 @@ impl Store {
         let mut buf = AlignedBuf::new(1);
         next.encode(self.options.keyspace, buf.page_mut(0));
         let page = Slot::page(next.generation);
-        // From here on either slot may be the newest on disk, so a failure leaves both payloads owned: it poisons.
         let slot_written = self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint);
-        self.options
-            .poison
-            .guard(slot_written.and_then(|()| self.file.sync(Purpose::Checkpoint)))?;
+        if let Err(error) = &slot_written
+            && error.is_full()
+        {
+            // Nothing was written: the checkpoint before stands.
+            drop(current);
+            next.extents.iter().for_each(|(extent, _)| self.release(*extent));
+            return Err(error.clone());
+        }
+        // From here on either slot may be the newest on disk, so a failure leaves both payloads
+        // owned: it poisons.
+        let synced = slot_written.and_then(|()| self.file.sync(Purpose::Checkpoint));
+        self.options.poison.guard(synced)?;
         let before = std::mem::replace(&mut *current, next);
         drop(current);
         before.extents.iter().for_each(|(extent, _)| self.release(*extent));

@@ -58,10 +58,46 @@ impl BufferPool {
         drop(buffer);
     }
 
+    /// Lends a buffer of at least `pages` pages (the next power of two) until the result is dropped.
+    #[must_use]
+    pub fn lend(&self, pages: usize) -> Lent<'_> {
+        Lent { pool: self, buffer: Some(self.take(pages.next_power_of_two())) }
+    }
+
     /// How many pages wait in the pool now.
     #[must_use]
     pub fn pages_kept(&self) -> usize {
         self.kept.lock().pages
+    }
+}
+
+/// A buffer of a pool; dropping it gives it back.
+#[derive(Debug)]
+pub struct Lent<'a> {
+    pool: &'a BufferPool,
+    /// Only empty while it is dropped.
+    buffer: Option<AlignedBuf>,
+}
+
+impl std::ops::Deref for Lent<'_> {
+    type Target = AlignedBuf;
+
+    fn deref(&self) -> &AlignedBuf {
+        self.buffer.as_ref().expect("held until dropped")
+    }
+}
+
+impl std::ops::DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut AlignedBuf {
+        self.buffer.as_mut().expect("held until dropped")
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.pool.give(buffer);
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl TreeLine {
             });
         }
         let pages: Vec<_> = located.segment.pages().collect();
-        let mut buf = AlignedBuf::new(pages.len().max(1));
+        let mut buf = self.buffers.lend(pages.len().max(1));
         self.read_pages(&pages, &mut buf, Purpose::Scan)?;
         let empty = crate::merge::empty_page();
         let base = if pages.is_empty() { &*empty } else { buf.page(0) };
@@ -143,7 +143,7 @@ impl TreeLine {
                 wanted.push((*index, first..pages.len()));
             }
         }
-        let mut buf = AlignedBuf::new(pages.len());
+        let mut buf = self.buffers.lend(pages.len().max(1));
         self.read_pages(&pages, &mut buf, Purpose::Lookup)?;
         for (index, range) in wanted {
             let (key, hash) = keys[index];

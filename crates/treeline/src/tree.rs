@@ -11,7 +11,7 @@ use spinney_engine::{
     Write,
 };
 use spinney_extent::{Extent, Store, StoreOptions};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::cache::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
@@ -26,6 +26,9 @@ pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 
 /// Pages that a writer brings up to date itself when it finds no clean record to evict; a whole batch when each batch costs a sync.
 const FOREGROUND_PAGES: usize = 8;
+
+/// Pages of buffers that wait for the next batch: 2 MiB.
+const BUFFER_PAGES_KEPT: usize = 512;
 
 /// Every so many entries a dirty list counts as long once more.
 const LONG_LIST: usize = 1024;
@@ -54,6 +57,8 @@ pub struct TreeLine {
     /// The newest checkpoint's redo LSN and the number of the last change of structure that it covers.
     pub(crate) redo: AtomicU64,
     pub(crate) published: AtomicU64,
+    /// Buffers of batches.
+    pub(crate) buffers: BufferPool,
     pub(crate) reads: ReadCounters,
     pub(crate) writes: WriteCounters,
     /// Which shard the background looks at next.
@@ -104,6 +109,7 @@ impl TreeLine {
             publishing: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
+            buffers: BufferPool::new(BUFFER_PAGES_KEPT),
             reads: ReadCounters::default(),
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),

@@ -33,7 +33,7 @@ impl TreeLine {
                 continue;
             }
             let pages: Vec<PageRef> = located.segment.pages().collect();
-            let mut buf = AlignedBuf::new(pages.len());
+            let mut buf = self.buffers.lend(pages.len().max(1));
             self.read_pages(&pages, &mut buf, Purpose::Tool)?;
             for (index, page) in pages.iter().enumerate() {
                 self.verify_bounds(&located, *page, buf.page(index))?;

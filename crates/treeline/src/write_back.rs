@@ -131,7 +131,7 @@ impl TreeLine {
         let lsn = if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO };
         let pages: Vec<PageRef> =
             targets.iter().flat_map(|target| target.located.segment.pages()).collect();
-        let mut buf = AlignedBuf::new(pages.len());
+        let mut buf = self.buffers.lend(pages.len());
         self.read_pages(&pages, &mut buf, Purpose::WriteBack)?;
         let mut output = Output::default();
         let refused = self.plan_all(targets, &buf, &mut output);
@@ -254,7 +254,7 @@ impl TreeLine {
             if pages.is_empty() {
                 continue;
             }
-            let mut buf = AlignedBuf::new(pages.len());
+            let mut buf = self.buffers.lend(pages.len());
             for (index, (page, bytes)) in pages.iter().enumerate() {
                 let block = buf.page_mut(index);
                 block.copy_from_slice(&bytes[..]);

@@ -97,12 +97,7 @@ impl RecordCache {
     }
 
     /// Shows all dirty records that bear `id`; see [`Visit`].
-    pub(crate) fn visit_dirty(
-        &self,
-        id: RecordId,
-        visit: Visit,
-        show: Show<'_>,
-    ) {
+    pub(crate) fn visit_dirty(&self, id: RecordId, visit: Visit, show: Show<'_>) {
         self.shard(id).visit_dirty(id, visit, show);
     }
 

@@ -211,12 +211,7 @@ impl Shard {
         );
     }
 
-    pub(super) fn visit_dirty(
-        &self,
-        id: RecordId,
-        visit: Visit,
-        show: Show<'_>,
-    ) {
+    pub(super) fn visit_dirty(&self, id: RecordId, visit: Visit, show: Show<'_>) {
         let _state = self.state.lock();
         let memory = self.memory.load();
         let (mut key, mut value) = (Vec::new(), Vec::new());
