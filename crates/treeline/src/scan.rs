@@ -8,7 +8,7 @@ use std::ops::Bound;
 
 use spinney_base::Result;
 use spinney_engine::{Chunk, Direction, ScanRequest};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::Purpose;
 use spinney_page::PageView;
 
 use crate::cache::{Cached, RecordId, Visit};

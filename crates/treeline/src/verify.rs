@@ -6,7 +6,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
 use spinney_engine::VerifyReport;
 use spinney_extent::store::DATA_PAGE_FIRST;
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::Purpose;
 use spinney_page::PageView;
 
 use crate::index::{Located, PageRef};
