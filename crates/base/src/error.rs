@@ -1,7 +1,8 @@
 //! One error for the whole stack.
 //!
-//! Kinds are divided by what a caller can do about them; everything else is said in the message, a sentence without
-//! a final dot. An [`Error`] is cheap to clone, because a poisoned database hands the same cause to every later write.
+//! Kinds are divided by what a caller can do about them; everything else is said in the message, a
+//! sentence without a final dot. An [`Error`] is cheap to clone, because a poisoned database hands
+//! the same cause to every later write.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,13 +14,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The operating system refused an operation; the message names the path and the system's own error.
+    /// The operating system refused an operation; the message names the path and the system's own
+    /// error.
     Io,
-    /// Bytes on disk are not what was written: the message names file, offset, and what was expected and found.
+    /// Bytes on disk are not what was written: the message names file, offset, and what was
+    /// expected and found.
     Corruption,
-    /// No room: the disk, the log's maximum size or the memory budget. Nothing changed; it goes away when room returns.
+    /// No room: the disk, the log's maximum size or the memory budget. Nothing changed; it goes
+    /// away when room returns.
     Full,
-    /// An earlier failure (a failed sync, a panic under a lock) stopped all writing. Reads go on; reopening recovers.
+    /// An earlier failure (a failed sync, a panic under a lock) stopped all writing. Reads go on;
+    /// reopening recovers.
     Poisoned,
     /// The database or keyspace was closed or dropped.
     Closed,
@@ -69,7 +74,8 @@ impl Error {
         Error { inner: Arc::new(Inner { kind, message: message.into(), source: None }) }
     }
 
-    /// An operating-system error met while doing `context` (for example `read 4096 bytes at 8192 of wal`).
+    /// An operating-system error met while doing `context` (for example `read 4096 bytes at 8192 of
+    /// wal`).
     ///
     /// A full disk or quota becomes [`ErrorKind::Full`]; everything else is [`ErrorKind::Io`].
     pub fn io(context: impl fmt::Display, source: std::io::Error) -> Self {
@@ -100,7 +106,8 @@ impl Error {
         Error::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// The same error under another kind, with `context` before its sentence and itself as the cause.
+    /// The same error under another kind, with `context` before its sentence and itself as the
+    /// cause.
     #[must_use]
     pub fn wrap(self, kind: ErrorKind, context: impl fmt::Display) -> Self {
         let message = format!("{context}: {}", self.inner.message);

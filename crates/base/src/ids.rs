@@ -17,8 +17,8 @@ macro_rules! id {
 }
 
 id! {
-    /// Log sequence number: the place of a record in the order of the one log. The first record of a database is 1;
-    /// 0 means "before everything".
+    /// Log sequence number: the place of a record in the order of the one log. The first record of
+    /// a database is 1; 0 means "before everything".
     Lsn(u64)
 }
 id! {
@@ -30,12 +30,13 @@ id! {
     KeyspaceId(u32)
 }
 id! {
-    /// A 4 KiB page of a store file; its byte offset is the number times [`PAGE_BYTES`](crate::limits::PAGE_BYTES).
+    /// A 4 KiB page of a store file; its byte offset is the number times
+    /// [`PAGE_BYTES`](crate::limits::PAGE_BYTES).
     PageNumber(u32)
 }
 id! {
-    /// One life of a page: the allocation that made it, counted per keyspace from 1. A page whose generation is not the one
-    /// its owner recorded is stale or misdirected.
+    /// One life of a page: the allocation that made it, counted per keyspace from 1. A page whose
+    /// generation is not the one its owner recorded is stale or misdirected.
     Generation(u32)
 }
 

@@ -1,5 +1,5 @@
-//! The floor under every Spinney crate: errors, ids, limits, memory accounts, and the two seams that let a test
-//! step time and threads ([`runtime`] and [`shim`]).
+//! The floor under every Spinney crate: errors, ids, limits, memory accounts, and the two seams
+//! that let a test step time and threads ([`runtime`] and [`shim`]).
 //!
 //! It does no I/O and knows no engine. Read [`error`] first, then [`runtime`].
 

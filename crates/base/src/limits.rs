@@ -1,4 +1,5 @@
-//! Named limits, checked at the door: a request past one is an error that names it, and nothing has changed.
+//! Named limits, checked at the door: a request past one is an error that names it, and nothing has
+//! changed.
 
 /// Size of a page, in bytes. All files are read and written in whole pages.
 pub const PAGE_BYTES: usize = 4096;
@@ -6,7 +7,8 @@ pub const PAGE_BYTES: usize = 4096;
 /// Longest key, in bytes. The empty key is a key.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// Longest value in the contract, in bytes. An engine may hold less for now and says so by a clear error.
+/// Longest value in the contract, in bytes. An engine may hold less for now and says so by a clear
+/// error.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// Most operations in one atomic batch.

@@ -1,14 +1,16 @@
 //! Memory accounts: who holds how much of the one budget.
 //!
-//! Every component that holds memory in proportion to data or traffic owns a [`MemoryAccount`] and keeps `used` true;
-//! whoever steers memory moves `target`. The budget itself is only the sum that the targets share.
+//! Every component that holds memory in proportion to data or traffic owns a [`MemoryAccount`] and
+//! keeps `used` true; whoever steers memory moves `target`. The budget itself is only the sum that
+//! the targets share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::shim::Mutex;
 
-/// One component's share of the budget. Thread-safe; all numbers are bytes unless they say otherwise.
+/// One component's share of the budget. Thread-safe; all numbers are bytes unless they say
+/// otherwise.
 #[derive(Debug)]
 pub struct MemoryAccount {
     name: String,
@@ -36,7 +38,8 @@ impl MemoryAccount {
         self.target.load(Relaxed)
     }
 
-    /// How much the last bytes were worth: a count of hits in the part of memory that would be given up first.
+    /// How much the last bytes were worth: a count of hits in the part of memory that would be
+    /// given up first.
     #[must_use]
     pub fn worth(&self) -> u64 {
         self.worth.load(Relaxed)

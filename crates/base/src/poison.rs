@@ -1,7 +1,9 @@
-//! Poison: the one bit that stops all writing of a database after something that cannot be repaired while it is open (rule P21).
+//! Poison: the one bit that stops all writing of a database after something that cannot be repaired
+//! while it is open (rule P21).
 //!
-//! After a failed sync nobody knows what is durable, and a second sync proves nothing; after a panic under a lock nobody knows what is half-done. All
-//! page writes, publishing, trimming and appending ask [`Poison::check`] first; reads do not. Reopening recovers.
+//! After a failed sync nobody knows what is durable, and a second sync proves nothing; after a
+//! panic under a lock nobody knows what is half-done. All page writes, publishing, trimming and
+//! appending ask [`Poison::check`] first; reads do not. Reopening recovers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

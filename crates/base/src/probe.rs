@@ -1,6 +1,8 @@
-//! Probes: named states that code announces while it is in them, so that a crash test can count in which state it struck.
+//! Probes: named states that code announces while it is in them, so that a crash test can count in
+//! which state it struck.
 //!
-//! A probe costs one thread-local push and pop; states are coarse (a checkpoint, a split), never per operation.
+//! A probe costs one thread-local push and pop; states are coarse (a checkpoint, a split), never
+//! per operation.
 
 use std::cell::RefCell;
 

@@ -1,11 +1,13 @@
 //! The runtime seam: background tasks and time, real or stepped.
 //!
-//! Background work is written as *jobs*: closures that do one bounded piece of work and say what comes [`Next`]. The real
-//! runtime gives every job a thread. The stepped runtime runs jobs on the caller's thread, one piece at a time, in an
-//! order drawn from a seed, with virtual time: the same seed and the same calls replay exactly.
+//! Background work is written as *jobs*: closures that do one bounded piece of work and say what
+//! comes [`Next`]. The real runtime gives every job a thread. The stepped runtime runs jobs on the
+//! caller's thread, one piece at a time, in an order drawn from a seed, with virtual time: the same
+//! seed and the same calls replay exactly.
 //!
-//! **Invariant**: foreground code never waits for a background job without calling [`Runtime::help`] first; in the stepped
-//! runtime that is what makes the job run, and a wait without it would never end.
+//! **Invariant**: foreground code never waits for a background job without calling
+//! [`Runtime::help`] first; in the stepped runtime that is what makes the job run, and a wait
+//! without it would never end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -149,8 +151,8 @@ impl Runtime {
         }
     }
 
-    /// Runs one piece of one due background job, chosen by the seed; when none is due, lets time pass to the next one.
-    /// Returns whether a job ran. Always `false` with real threads.
+    /// Runs one piece of one due background job, chosen by the seed; when none is due, lets time
+    /// pass to the next one. Returns whether a job ran. Always `false` with real threads.
     pub fn step(&self) -> bool {
         let Inner::Stepped(stepped) = &*self.inner else { return false };
         let (id, mut job) = {
@@ -180,8 +182,9 @@ impl Runtime {
         true
     }
 
-    /// Called by foreground code that is about to wait for background work: in the stepped runtime runs a piece of it and
-    /// returns `true` (look again before waiting); with real threads returns `false` (wait).
+    /// Called by foreground code that is about to wait for background work: in the stepped runtime
+    /// runs a piece of it and returns `true` (look again before waiting); with real threads returns
+    /// `false` (wait).
     pub fn help(&self) -> bool {
         self.step()
     }
@@ -243,7 +246,8 @@ impl Task {
         }
     }
 
-    /// Stops the job after its current piece of work and waits for it to end. Calling it again does nothing.
+    /// Stops the job after its current piece of work and waits for it to end. Calling it again does
+    /// nothing.
     pub fn stop(&self) {
         match &self.kind {
             TaskKind::Thread { signal, thread } => {

@@ -1,8 +1,10 @@
-//! Locks, atomics and threads behind one door: `parking_lot` and `std` in the product, `shuttle` when the feature of that name is
-//! on, so that a randomized or exhaustive scheduler drives the code itself and not a copy of it.
+//! Locks, atomics and threads behind one door: `parking_lot` and `std` in the product, `shuttle`
+//! when the feature of that name is on, so that a randomized or exhaustive scheduler drives the
+//! code itself and not a copy of it.
 //!
-//! The API is the part of `parking_lot`'s that Spinney uses: guards without poisoning. All shared types elsewhere in Spinney
-//! take their locks and atomics from here; `clippy.toml` refuses the std ones.
+//! The API is the part of `parking_lot`'s that Spinney uses: guards without poisoning. All shared
+//! types elsewhere in Spinney take their locks and atomics from here; `clippy.toml` refuses the std
+//! ones.
 
 #[cfg(not(feature = "shuttle"))]
 mod chosen {

@@ -2,10 +2,12 @@
 
 use crate::{Error, Result};
 
-/// Parses a count or size: `K`, `M`, `G` are decimal, `KiB`, `MiB`, `GiB` (and `B`) binary; no suffix is units.
+/// Parses a count or size: `K`, `M`, `G` are decimal, `KiB`, `MiB`, `GiB` (and `B`) binary; no
+/// suffix is units.
 ///
 /// # Errors
-/// `InvalidArgument` when the text is not a whole number with a known suffix, or does not fit 64 bits.
+/// `InvalidArgument` when the text is not a whole number with a known suffix, or does not fit 64
+/// bits.
 ///
 /// ```
 /// use spinney_base::size::parse;

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use crate::keyspace::Keyspace;
 use crate::state::KeyspaceState;
 
-/// Writes that happen together or not at all, and are seen together by readers of single keys. The last operation on a key wins.
+/// Writes that happen together or not at all, and are seen together by readers of single keys. The
+/// last operation on a key wins.
 ///
 /// At most [`BATCH_OPERATIONS_MAX`](spinney_base::limits::BATCH_OPERATIONS_MAX) operations and
-/// [`BATCH_BYTES_MAX`](spinney_base::limits::BATCH_BYTES_MAX) bytes of keys and values, and no more than an eighth of the memory of the smallest keyspace in it.
+/// [`BATCH_BYTES_MAX`](spinney_base::limits::BATCH_BYTES_MAX) bytes of keys and values, and no more
+/// than an eighth of the memory of the smallest keyspace in it.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     pub(crate) operations: Vec<Operation>,

@@ -1,7 +1,9 @@
 //! Cursors: ranges read chunk by chunk from either end.
 //!
-//! A cursor holds no lock, no page and no place in the tree between calls (rule P24): it copies a chunk and later goes on by key, so a thread may write while it iterates. The first chunk is small
-//! and later ones grow, so a short look reads little and a long one reads in large pieces. After an error it gives the same error again, never the records beyond it.
+//! A cursor holds no lock, no page and no place in the tree between calls (rule P24): it copies a
+//! chunk and later goes on by key, so a thread may write while it iterates. The first chunk is
+//! small and later ones grow, so a short look reads little and a long one reads in large pieces.
+//! After an error it gives the same error again, never the records beyond it.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -26,7 +28,8 @@ pub struct Cursor {
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     exhausted: bool,
-    /// Read and not yet given, ascending; all of `front` lies below the part not read, all of `back` above.
+    /// Read and not yet given, ascending; all of `front` lies below the part not read, all of
+    /// `back` above.
     front: VecDeque<Record>,
     back: VecDeque<Record>,
     chunk_records: usize,

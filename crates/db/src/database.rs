@@ -16,9 +16,11 @@ use crate::options::{Durability, EngineKind, KeyspaceOptions, Options};
 use crate::state::{KeyspaceState, State};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
-/// An open database: one directory, one log, one memory budget, many keyspaces. Cheap to clone; any number of threads may use it.
+/// An open database: one directory, one log, one memory budget, many keyspaces. Cheap to clone; any
+/// number of threads may use it.
 ///
-/// The last handle (of the database and its keyspaces) that goes away stops background work; [`Db::close`] does that and leaves nothing to recover.
+/// The last handle (of the database and its keyspaces) that goes away stops background work;
+/// [`Db::close`] does that and leaves nothing to recover.
 ///
 /// ```
 /// # fn main() -> spinney_db::Result<()> {
@@ -41,7 +43,8 @@ pub struct Db {
     pub(crate) handle: Arc<Handle>,
 }
 
-/// What user-visible handles share; background jobs hold only the state inside, so that dropping the last handle can stop them.
+/// What user-visible handles share; background jobs hold only the state inside, so that dropping
+/// the last handle can stop them.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) state: Arc<State>,
@@ -51,7 +54,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.state.closed.store(true, Ordering::Release);
         self.state.stop_jobs();
-        // The state itself may live on in a batch that was never written; the directory is free now.
+        // The state itself may live on in a batch that was never written; the directory is free
+        // now.
         self.state.directory_lock.lock().take();
     }
 }
@@ -73,8 +77,10 @@ impl Db {
     /// Opens the database in a directory, or makes one there.
     ///
     /// # Errors
-    /// `Locked` when another process or handle has it; `NotFound` when there is none and none is to be made; `InvalidArgument` for options out of range; `Unsupported` for an unknown
-    /// format; `Corruption` when something that was promised is damaged or gone; `Full` or `Io` from the system.
+    /// `Locked` when another process or handle has it; `NotFound` when there is none and none is to
+    /// be made; `InvalidArgument` for options out of range; `Unsupported` for an unknown format;
+    /// `Corruption` when something that was promised is damaged or gone; `Full` or `Io` from the
+    /// system.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let state = open::open(path.as_ref(), options)?;
         Ok(Db { handle: Arc::new(Handle { state }) })
@@ -83,13 +89,14 @@ impl Db {
     /// Opens a keyspace, or makes it.
     ///
     /// # Errors
-    /// `InvalidArgument` when the name is unusable, the keyspace exists with another engine or durability, or the budget is too small for one more; `Full`, `Io`,
-    /// `Poisoned` or `Closed`.
+    /// `InvalidArgument` when the name is unusable, the keyspace exists with another engine or
+    /// durability, or the budget is too small for one more; `Full`, `Io`, `Poisoned` or `Closed`.
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         check_name(name)?;
         let state = &self.handle.state;
         state.check_open()?;
-        // Taken before the manifest, so that no two make the same one and no checkpoint runs half-way.
+        // Taken before the manifest, so that no two make the same one and no checkpoint runs
+        // half-way.
         let _no_checkpoint = state.checkpointing.lock();
         if let Some(found) = state.keyspace_by_name(name) {
             if found.options != options {
@@ -119,13 +126,15 @@ impl Db {
         let mut next = manifest.clone();
         next.next_id = KeyspaceId(entry.id.0 + 1);
         next.keyspaces.push(entry.clone());
-        // The file first, then the manifest that names it: a crash between leaves a file that nobody owns. A file of a creation that failed half-way is made anew.
+        // The file first, then the manifest that names it: a crash between leaves a file that
+        // nobody owns. A file of a creation that failed half-way is made anew.
         let path = state.file_of(entry.id);
         if state.disk.exists(&path)? {
             state.disk.remove(&path)?;
         }
-        // The keyspace begins at the log's end. Were that end not durable, a crash could take it back while the keyspace stays, and the next life's records would
-        // lie at or below the keyspace's redo LSN, where replay passes over them.
+        // The keyspace begins at the log's end. Were that end not durable, a crash could take it
+        // back while the keyspace stays, and the next life's records would lie at or below the
+        // keyspace's redo LSN, where replay passes over them.
         let redo = state.log.last_lsn();
         state.log.ensure_durable(redo)?;
         let made = state.assemble(&entry, Some(redo), share)?;
@@ -135,7 +144,8 @@ impl Db {
             .and_then(|()| next.write(&*state.disk, &state.directory, &state.poison));
         if let Err(error) = durable.and_then(|()| made.engine.end_structure_replay()) {
             state.budget.close(&made.memory);
-            // Whether the manifest on disk has the keyspace is unknown now; an id must not be given out twice.
+            // Whether the manifest on disk has the keyspace is unknown now; an id must not be given
+            // out twice.
             manifest.next_id = next.next_id;
             return Err(error);
         }
@@ -176,10 +186,12 @@ impl Db {
         self.handle.state.keyspaces().iter().map(describe).collect()
     }
 
-    /// Drops a keyspace and everything in it. Writes under way end first; handles that are left answer `Closed`.
+    /// Drops a keyspace and everything in it. Writes under way end first; handles that are left
+    /// answer `Closed`.
     ///
     /// # Errors
-    /// `NotFound`, `Full`, `Io`, `Poisoned` or `Closed`; after `Io` the keyspace may be gone when the database is next opened.
+    /// `NotFound`, `Full`, `Io`, `Poisoned` or `Closed`; after `Io` the keyspace may be gone when
+    /// the database is next opened.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let state = &self.handle.state;
         let _no_checkpoint = state.checkpointing.lock();
@@ -241,7 +253,8 @@ impl Db {
     /// Brings everything written so far into the keyspaces' own files and trims the log.
     ///
     /// # Errors
-    /// `Full` (nothing is lost; it goes away when room returns), `Poisoned`, `Io`, `Corruption` or `Closed`.
+    /// `Full` (nothing is lost; it goes away when room returns), `Poisoned`, `Io`, `Corruption` or
+    /// `Closed`.
     pub fn checkpoint(&self) -> Result<()> {
         self.handle.state.check_writable()?;
         self.handle.state.checkpoint()
@@ -309,10 +322,12 @@ impl Db {
         }
     }
 
-    /// Ends writing, takes a checkpoint, leaves nothing to recover, and lets the directory go. Other handles answer `Closed` from then on.
+    /// Ends writing, takes a checkpoint, leaves nothing to recover, and lets the directory go.
+    /// Other handles answer `Closed` from then on.
     ///
     /// # Errors
-    /// What kept the checkpoint from being taken: the database is closed all the same, and the next open recovers.
+    /// What kept the checkpoint from being taken: the database is closed all the same, and the next
+    /// open recovers.
     pub fn close(self) -> Result<()> {
         let state = &self.handle.state;
         {

@@ -60,13 +60,15 @@ impl Keyspace {
     /// The value of a key.
     ///
     /// # Errors
-    /// `Corruption` when the page that should hold it is damaged, `Io`, `InvalidArgument` for a key that is too long, `Closed`.
+    /// `Corruption` when the page that should hold it is damaged, `Io`, `InvalidArgument` for a key
+    /// that is too long, `Closed`.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then(|| Value::from(value)))
     }
 
-    /// Reads the value of a key into `out`, which is emptied first; says whether there is one. Allocates nothing when `out` has room.
+    /// Reads the value of a key into `out`, which is emptied first; says whether there is one.
+    /// Allocates nothing when `out` has room.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -84,7 +86,8 @@ impl Keyspace {
         self.get_into(key, &mut Vec::new())
     }
 
-    /// The values of many keys, in their order; cold ones are read together. Each is of one moment, all of them need not be.
+    /// The values of many keys, in their order; cold ones are read together. Each is of one moment,
+    /// all of them need not be.
     ///
     /// # Errors
     /// As [`Keyspace::get`].
@@ -112,7 +115,8 @@ impl Keyspace {
     /// Puts a value at a key, with the database's durability.
     ///
     /// # Errors
-    /// `InvalidArgument` for a key or value past its limit, `Full` when disk or log have no room: nothing has changed. `Poisoned` or `Io`: whether the write happened is unknown until the
+    /// `InvalidArgument` for a key or value past its limit, `Full` when disk or log have no room:
+    /// nothing has changed. `Poisoned` or `Io`: whether the write happened is unknown until the
     /// database is reopened. `Closed`.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.insert_with(key, value, self.handle.state.options.durability)
@@ -170,7 +174,8 @@ impl Keyspace {
         }
     }
 
-    /// Sets a key to what `f` makes of its value: `None` in means that it has none, `None` out removes it. `f` may run more than once and holds no lock. Returns the new value.
+    /// Sets a key to what `f` makes of its value: `None` in means that it has none, `None` out
+    /// removes it. `f` may run more than once and holds no lock. Returns the new value.
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
@@ -192,7 +197,8 @@ impl Keyspace {
         self.handle.state.commit(lsn, self.handle.state.options.durability)
     }
 
-    /// The records of a range, from either end. What is read is of some moment during the reading, key by key: a batch may be seen in part.
+    /// The records of a range, from either end. What is read is of some moment during the reading,
+    /// key by key: a batch may be seen in part.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {

@@ -1,6 +1,7 @@
 //! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
 //!
-//! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `cursor` (ranges), `open` (recovery), `maintain` (background work), `manifest` and `record` (bytes),
+//! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `cursor`
+//! (ranges), `open` (recovery), `maintain` (background work), `manifest` and `record` (bytes),
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 

@@ -26,7 +26,8 @@ impl State {
     /// The same for who holds `checkpointing`.
     pub(crate) fn checkpoint_held(&self) -> Result<()> {
         self.poison.check()?;
-        // Everything up to the bound has been applied (P1), so it is in the engines' caches or beyond.
+        // Everything up to the bound has been applied (P1), so it is in the engines' caches or
+        // beyond.
         let bound = self.log.applied_watermark();
         let keyspaces = self.keyspaces();
         for keyspace in &keyspaces {

@@ -1,4 +1,5 @@
-//! The manifest: which keyspaces a database has. A small file that is only ever replaced whole: written beside, synced, renamed, and the directory synced (rule P20).
+//! The manifest: which keyspaces a database has. A small file that is only ever replaced whole:
+//! written beside, synced, renamed, and the directory synced (rule P20).
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -8,9 +9,11 @@
 //! | 16 | 8 | checksum | XXH3-64 of bytes 0..16 and the payload |
 //! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (1 TreeLine), logged `u8`, name length `u16`, name |
 //!
-//! All integers are little-endian; the file is padded with zeros to whole pages. Ids below the next one that are not listed were dropped; they are never used again.
+//! All integers are little-endian; the file is padded with zeros to whole pages. Ids below the next
+//! one that are not listed were dropped; they are never used again.
 //!
-//! Example: a database without keyspaces and tag 7 has length 16 and payload `07 00 00 00 00 00 00 00  01 00 00 00  00 00 00 00`.
+//! Example: a database without keyspaces and tag 7 has length 16 and payload `07 00 00 00 00 00 00
+//! 00  01 00 00 00  00 00 00 00`.
 
 use std::path::Path;
 
@@ -57,7 +60,8 @@ impl Manifest {
         disk.exists(&directory.join(NAME))
     }
 
-    /// Replaces the manifest of a directory, durably. A failure from the first sync on poisons: which manifest the next open finds is unknown then.
+    /// Replaces the manifest of a directory, durably. A failure from the first sync on poisons:
+    /// which manifest the next open finds is unknown then.
     pub(crate) fn write(&self, disk: &dyn Disk, directory: &Path, poison: &Poison) -> Result<()> {
         let bytes = self.encode();
         let mut buf = AlignedBuf::new(bytes.len().div_ceil(PAGE_BYTES));

@@ -10,8 +10,9 @@
 //! 7. Remove files that no keyspace owns.
 //! 8. Start background work.
 //!
-//! **Crash.** A database is made log first, manifest last: without a manifest there is no database. A crash in recovery, and another in the next, find the same log and what
-//! replay brought home, which replaying again does not change.
+//! **Crash.** A database is made log first, manifest last: without a manifest there is no database.
+//! A crash in recovery, and another in the next, find the same log and what replay brought home,
+//! which replaying again does not change.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -12,7 +12,8 @@ pub use spinney_wal::Durability;
 /// How pages that are rewritten in place are protected from tearing when the power fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TornWrites {
-    /// Ask the device; unless it promises to write a page whole or not at all, as [`TornWrites::DoubleWrite`].
+    /// Ask the device; unless it promises to write a page whole or not at all, as
+    /// [`TornWrites::DoubleWrite`].
     #[default]
     Auto,
     /// Every page goes through the double-write area first.
@@ -120,14 +121,16 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The memory budget in bytes, at least [`MEMORY_BYTES_MIN`]; default 64 MiB. Caches, indexes and buffers together stay under it.
+    /// The memory budget in bytes, at least [`MEMORY_BYTES_MIN`]; default 64 MiB. Caches, indexes
+    /// and buffers together stay under it.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
         self
     }
 
-    /// How safe a write is when it returns, unless it says otherwise itself; default [`Durability::Sync`].
+    /// How safe a write is when it returns, unless it says otherwise itself; default
+    /// [`Durability::Sync`].
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
@@ -141,7 +144,8 @@ impl Options {
         self
     }
 
-    /// Most bytes that the log takes on disk, at least [`LOG_BYTES_MIN`]; default 256 MiB. It bounds how much a recovery has to replay.
+    /// Most bytes that the log takes on disk, at least [`LOG_BYTES_MIN`]; default 256 MiB. It
+    /// bounds how much a recovery has to replay.
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
         self.log_bytes_max = bytes;
@@ -207,8 +211,8 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Whether writes are logged; default yes. Without, a crash takes each key back to its value at the last checkpoint or some later one, and nothing is promised
-    /// across keys (rule P11).
+    /// Whether writes are logged; default yes. Without, a crash takes each key back to its value at
+    /// the last checkpoint or some later one, and nothing is promised across keys (rule P11).
     #[must_use]
     pub fn logged(mut self, yes: bool) -> Self {
         self.logged = yes;

@@ -1,9 +1,12 @@
-//! The user record: what one atomic batch says, in the log (one record per batch, idempotent by key).
+//! The user record: what one atomic batch says, in the log (one record per batch, idempotent by
+//! key).
 //!
-//! version `u8` (1), number of operations `u32`, then for each: keyspace `u32`, kind `u8` (1 put, 2 remove), key length `u16`, value length `u32` (0 for a removal), key, value. All integers
-//! are little-endian. Each key of a keyspace occurs once: the last operation of the batch on it.
+//! version `u8` (1), number of operations `u32`, then for each: keyspace `u32`, kind `u8` (1 put, 2
+//! remove), key length `u16`, value length `u32` (0 for a removal), key, value. All integers are
+//! little-endian. Each key of a keyspace occurs once: the last operation of the batch on it.
 //!
-//! Example: putting `v` at `k` in keyspace 3: `01  01 00 00 00  03 00 00 00  01  01 00  01 00 00 00  6b  76`.
+//! Example: putting `v` at `k` in keyspace 3: `01  01 00 00 00  03 00 00 00  01  01 00  01 00 00 00
+//! 6b  76`.
 
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
 

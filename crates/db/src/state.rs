@@ -1,7 +1,8 @@
 //! What all handles of one open database share.
 //!
-//! **Lock order**, first to last: `checkpointing`, `door`, `manifest`, `keyspaces`, `large_batch`; then the engine's preparation (which may do I/O), the stripes, the
-//! engine's own latches. Stripes are held for memory work only.
+//! **Lock order**, first to last: `checkpointing`, `door`, `manifest`, `keyspaces`, `large_batch`;
+//! then the engine's preparation (which may do I/O), the stripes, the engine's own latches. Stripes
+//! are held for memory work only.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -66,7 +67,8 @@ pub(crate) struct State {
     pub(crate) stripes: LockTable,
     pub(crate) budget: MemoryBudget,
     pub(crate) double_write: bool,
-    /// Held shared by every write from its check to its apply; exclusively to close or to drop a keyspace.
+    /// Held shared by every write from its check to its apply; exclusively to close or to drop a
+    /// keyspace.
     pub(crate) door: RwLock<()>,
     pub(crate) closed: AtomicBool,
     pub(crate) manifest: Mutex<Manifest>,
@@ -100,13 +102,15 @@ impl State {
         Ok(())
     }
 
-    /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else, and the other way round (P21).
+    /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else,
+    /// and the other way round (P21).
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         self.poison.check()
     }
 
-    /// Notes an error that something in the background or under a write met; one that stops the log or the files stops everything.
+    /// Notes an error that something in the background or under a write met; one that stops the log
+    /// or the files stops everything.
     pub(crate) fn note(&self, error: &Error) {
         if error.is_poisoned() {
             self.poison.set(error.clone());
@@ -130,7 +134,8 @@ impl State {
         self.directory.join(file_name(id))
     }
 
-    /// Opens the files of a keyspace of the manifest, or makes them when `created_at` says from which LSN on it exists.
+    /// Opens the files of a keyspace of the manifest, or makes them when `created_at` says from
+    /// which LSN on it exists.
     pub(crate) fn assemble(
         &self,
         entry: &ManifestKeyspace,

@@ -140,7 +140,8 @@ impl State {
         self.log.commit(lsn, durability).inspect_err(|error| self.note(error))
     }
 
-    /// Writes operations if `still` says so under their stripes; it does memory work only. Returns the LSN, 0 when nothing was logged, or `None` when nothing was written.
+    /// Writes operations if `still` says so under their stripes; it does memory work only. Returns
+    /// the LSN, 0 when nothing was logged, or `None` when nothing was written.
     pub(crate) fn write_if(
         &self,
         writes: &[KeyspaceWrite<'_>],
@@ -267,7 +268,8 @@ impl State {
         self.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
     }
 
-    /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says whether there is a value, and under which version.
+    /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says
+    /// whether there is a value, and under which version.
     pub(crate) fn read(
         &self,
         keyspace: &KeyspaceState,
@@ -290,8 +292,9 @@ impl State {
         }
     }
 
-    /// Replaces a key's value by what `next` makes of it, which runs outside all locks and perhaps more than once (P4). `next` answers `None` to leave things as they are, else the new value or
-    /// removal. Returns the LSN, or `None` when it was left.
+    /// Replaces a key's value by what `next` makes of it, which runs outside all locks and perhaps
+    /// more than once (P4). `next` answers `None` to leave things as they are, else the new value
+    /// or removal. Returns the LSN, or `None` when it was left.
     pub(crate) fn change(
         &self,
         keyspace: &KeyspaceState,
@@ -310,7 +313,8 @@ impl State {
                 if self.stripes.stripe(hash).locked_since(version) {
                     return true;
                 }
-                // Another key of the stripe may have changed, or this one: memory tells, without I/O.
+                // Another key of the stripe may have changed, or this one: memory tells, without
+                // I/O.
                 resident = keyspace.engine.get_resident(key, hash, &mut now);
                 match resident {
                     Resident::Present => found && now == current,
@@ -358,7 +362,8 @@ fn keep_last(operations: &mut Vec<Operation>) {
     operations.retain(|_| kept.next().unwrap_or(true));
 }
 
-/// Stops all writing if a panic passes by: what was half-done under the stripes stays unknown until the database is reopened (P21).
+/// Stops all writing if a panic passes by: what was half-done under the stripes stays unknown until
+/// the database is reopened (P21).
 struct PoisonOnPanic<'a> {
     state: &'a State,
     armed: bool,

@@ -29,7 +29,8 @@ fn key(number: usize) -> Vec<u8> {
     format!("key{:06}", number * 7919 % 1_000_000).into_bytes()
 }
 
-/// Fills a keyspace until no record can be made clean any more, because the disk is full. Returns how many records it took.
+/// Fills a keyspace until no record can be made clean any more, because the disk is full. Returns
+/// how many records it took.
 fn fill_up(disk: &SimDisk, keyspace: &Keyspace) -> usize {
     disk.set_capacity(Some(0));
     for number in 0.. {
@@ -41,7 +42,8 @@ fn fill_up(disk: &SimDisk, keyspace: &Keyspace) -> usize {
     unreachable!("the range is endless")
 }
 
-/// A batch over A and B whose part for B finds no room: nothing of it happens, now or after a crash.
+/// A batch over A and B whose part for B finds no room: nothing of it happens, now or after a
+/// crash.
 #[test]
 fn p02_prepare_before_the_log() {
     let disk = SimDisk::new(2);
@@ -97,8 +99,8 @@ fn stripe_neighbour(keyspace: KeyspaceId, key: &[u8]) -> Vec<u8> {
         .unwrap()
 }
 
-/// A conditional write of a cold key makes progress although another key of its stripe changes between every read and lock; its closure runs
-/// outside locks, so it may write itself.
+/// A conditional write of a cold key makes progress although another key of its stripe changes
+/// between every read and lock; its closure runs outside locks, so it may write itself.
 #[test]
 fn p04_a_cold_key_beside_a_hot_one() {
     let disk = SimDisk::new(4);
@@ -138,7 +140,8 @@ fn p04_a_cold_key_beside_a_hot_one() {
     assert_eq!(seen, [b"12".to_vec(), b"other".to_vec()]);
 }
 
-/// Stripes are taken once each, the last operation on a key wins, and a batch larger than blocks and segments of the log works and comes back.
+/// Stripes are taken once each, the last operation on a key wins, and a batch larger than blocks
+/// and segments of the log works and comes back.
 #[test]
 fn p05_batches() {
     let disk = SimDisk::new(5);
@@ -172,7 +175,8 @@ fn p05_batches() {
     }
 }
 
-/// The part of a batch for an unlogged keyspace is not logged; after a crash each of its keys is as at the checkpoint or later, and the logged part is whole.
+/// The part of a batch for an unlogged keyspace is not logged; after a crash each of its keys is as
+/// at the checkpoint or later, and the logged part is whole.
 #[test]
 fn p11_unlogged_keyspaces() {
     let disk = SimDisk::new(6);
@@ -193,7 +197,8 @@ fn p11_unlogged_keyspaces() {
     assert_eq!(db.existing_keyspace("unlogged").unwrap().get(b"k").unwrap().unwrap(), b"1");
 }
 
-/// Each keyspace is replayed from its own redo LSN, though another's lies higher, because its checkpoint failed.
+/// Each keyspace is replayed from its own redo LSN, though another's lies higher, because its
+/// checkpoint failed.
 #[test]
 fn p15_each_keyspace_has_its_own_redo() {
     let disk = SimDisk::new(7);
@@ -228,7 +233,8 @@ fn p15_each_keyspace_has_its_own_redo() {
     }
 }
 
-/// Replay appends no user records, keeps their LSNs, and a crash in it loses nothing, nor does another in the next.
+/// Replay appends no user records, keeps their LSNs, and a crash in it loses nothing, nor does
+/// another in the next.
 #[test]
 fn p19_replay_keeps_lsns_and_may_crash() {
     let disk = SimDisk::new(8);
@@ -246,7 +252,8 @@ fn p19_replay_keeps_lsns_and_may_crash() {
         db.stats().log.last_lsn
     };
     let image = disk.crash(CrashMode::LoseAll);
-    // Replay runs inside the budget: it brings home what does not fit, so it writes, and the power fails in the middle, twice.
+    // Replay runs inside the budget: it brings home what does not fit, so it writes, and the power
+    // fails in the middle, twice.
     let mut image = image;
     for share in [3, 2] {
         let trial = image.crash(CrashMode::LoseAll);
@@ -268,7 +275,8 @@ fn p19_replay_keeps_lsns_and_may_crash() {
     a.insert(b"goes", b"on").unwrap();
 }
 
-/// Ids are never used again: neither after a drop nor after a reopen; dropped keyspaces' records in the log are passed over.
+/// Ids are never used again: neither after a drop nor after a reopen; dropped keyspaces' records in
+/// the log are passed over.
 #[test]
 fn p20_ids_are_never_reused() {
     let disk = SimDisk::new(9);
@@ -293,7 +301,8 @@ fn p20_ids_are_never_reused() {
     assert!(keyspace(&db, "a").id() > again.id());
 }
 
-/// After a failed sync writes answer with the cause, reads go on, nothing more is written, and reopening recovers what was promised.
+/// After a failed sync writes answer with the cause, reads go on, nothing more is written, and
+/// reopening recovers what was promised.
 #[test]
 fn p21_a_failed_sync_stops_writing() {
     let disk = SimDisk::new(10);
@@ -330,7 +339,8 @@ fn p21_a_failed_sync_stops_writing() {
     assert!(value == b"promised" || value == b"unknown");
 }
 
-/// A cursor holds nothing between calls: its thread may write, reorganize, drop and close meanwhile.
+/// A cursor holds nothing between calls: its thread may write, reorganize, drop and close
+/// meanwhile.
 #[test]
 fn p24_a_cursor_holds_nothing() {
     let disk = SimDisk::new(11);

@@ -1,5 +1,6 @@
-//! Rules that only a schedule can break, under shuttle: the database itself on the simulated disk, its threads stopped at any lock or atomic. Run with
-//! `cargo test -p spinney-db --features shuttle --test schedules`.
+//! Rules that only a schedule can break, under shuttle: the database itself on the simulated disk,
+//! its threads stopped at any lock or atomic. Run with `cargo test -p spinney-db --features shuttle
+//! --test schedules`.
 #![cfg(feature = "shuttle")]
 
 use std::path::Path;
@@ -69,7 +70,8 @@ fn p03_batches_are_seen_whole() {
     });
 }
 
-/// P23: a record that is brought home and leaves the cache while a scan or a lookup is under way is seen all the same.
+/// P23: a record that is brought home and leaves the cache while a scan or a lookup is under way is
+/// seen all the same.
 #[test]
 fn p23_records_on_their_way_home_are_seen() {
     check(60, || {
@@ -118,7 +120,8 @@ fn p23_records_on_their_way_home_are_seen() {
     });
 }
 
-/// P14, P15: background work publishes changes of structure while a checkpoint takes its snapshot; a crash right after finds each change exactly once.
+/// P14, P15: background work publishes changes of structure while a checkpoint takes its snapshot;
+/// a crash right after finds each change exactly once.
 #[test]
 fn p15_structure_beside_a_checkpoint() {
     check(60, || {

@@ -1,14 +1,19 @@
-//! The contract between the database and its engines: what an engine must do, and what it may rely on.
+//! The contract between the database and its engines: what an engine must do, and what it may rely
+//! on.
 //!
-//! The database owns the log, the lock table, the manifest and the schedule; an engine owns one keyspace's files and memory. A write reaches an engine in two halves:
-//! [`Engine::prepare`] may fail, wait and do I/O, and holds no lock; [`Engine::apply`] runs under the key's stripe after the log has the
-//! record, and cannot fail, wait or do I/O (rule P2). The rejected alternative, one fallible `put`, leaves a batch over two keyspaces half-applied when the second engine meets a full disk
-//! after the log has said that the batch happened.
+//! The database owns the log, the lock table, the manifest and the schedule; an engine owns one
+//! keyspace's files and memory. A write reaches an engine in two halves: [`Engine::prepare`] may
+//! fail, wait and do I/O, and holds no lock; [`Engine::apply`] runs under the key's stripe after
+//! the log has the record, and cannot fail, wait or do I/O (rule P2). The rejected alternative, one
+//! fallible `put`, leaves a batch over two keyspaces half-applied when the second engine meets a
+//! full disk after the log has said that the batch happened.
 //!
-//! **Visibility.** What `apply` did is seen by every later `get` of the key. Point reads are validated by the database against the key's stripe, so an engine need only answer with some
+//! **Visibility.** What `apply` did is seen by every later `get` of the key. Point reads are
+//! validated by the database against the key's stripe, so an engine need only answer with some
 //! value that the key had during the call.
 //!
-//! **Threading.** Every method may be called from any thread at any time after [`Engine::end_structure_replay`]; [`Engine::checkpoint`] by one thread at a time.
+//! **Threading.** Every method may be called from any thread at any time after
+//! [`Engine::end_structure_replay`]; [`Engine::checkpoint`] by one thread at a time.
 
 mod context;
 mod scan;
@@ -77,7 +82,8 @@ pub trait Engine: Send + Sync + Debug {
     /// As [`Engine::get`], from memory only: may be called under a stripe.
     fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Resident;
 
-    /// Answers many gets, in parallel where the engine can. The outputs are in the order of the keys.
+    /// Answers many gets, in parallel where the engine can. The outputs are in the order of the
+    /// keys.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of the first that failed.
@@ -90,7 +96,8 @@ pub trait Engine: Send + Sync + Debug {
             .collect()
     }
 
-    /// Makes sure that [`Engine::apply`] of this write will find room; each success is followed by exactly one `apply` or [`Engine::cancel`] of an equal write.
+    /// Makes sure that [`Engine::apply`] of this write will find room; each success is followed by
+    /// exactly one `apply` or [`Engine::cancel`] of an equal write.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`; nothing has changed.
@@ -99,23 +106,27 @@ pub trait Engine: Send + Sync + Debug {
     /// Gives back what [`Engine::prepare`] took.
     fn cancel(&self, write: &Write<'_>);
 
-    /// Makes the write visible. Called under the key's stripe, after the log has it. Cannot fail, wait or do I/O.
+    /// Makes the write visible. Called under the key's stripe, after the log has it. Cannot fail,
+    /// wait or do I/O.
     fn apply(&self, write: &Write<'_>);
 
-    /// Brings a key into memory with its value or the knowledge that it has none, so that [`Engine::get_resident`] is likely to know (rule P4).
+    /// Brings a key into memory with its value or the knowledge that it has none, so that
+    /// [`Engine::get_resident`] is likely to know (rule P4).
     ///
     /// # Errors
     /// As [`Engine::get`].
     fn make_resident(&self, key: &[u8], hash: u64) -> Result<()>;
 
-    /// Appends records of the range to the chunk, in order, until the chunk is full or the range ends (rule P24). Each record is some value that its key had during the
-    /// call; no key is missed that was there throughout.
+    /// Appends records of the range to the chunk, in order, until the chunk is full or the range
+    /// ends (rule P24). Each record is some value that its key had during the call; no key is
+    /// missed that was there throughout.
     ///
     /// # Errors
     /// `Unsupported` when keys are not ordered; `Corruption` or `Io`.
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()>;
 
-    /// Brings everything that was applied up to `redo` into the keyspace's own files and publishes it (rule P14).
+    /// Brings everything that was applied up to `redo` into the keyspace's own files and publishes
+    /// it (rule P14).
     ///
     /// # Errors
     /// `Full` (the checkpoint before stands), `Poisoned`, `Io` or `Corruption`.
@@ -124,19 +135,22 @@ pub trait Engine: Send + Sync + Debug {
     /// Up to which LSN the keyspace's own files hold everything.
     fn redo(&self) -> Lsn;
 
-    /// Replays one structure record of this keyspace, in the order of the log, before anything else is called.
+    /// Replays one structure record of this keyspace, in the order of the log, before anything else
+    /// is called.
     ///
     /// # Errors
     /// `Corruption` when it does not fit what came before.
     fn replay_structure(&self, payload: &[u8]) -> Result<()>;
 
-    /// Ends the replay of structure: the engine restores torn pages, rebuilds what it derives, and serves.
+    /// Ends the replay of structure: the engine restores torn pages, rebuilds what it derives, and
+    /// serves.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
     fn end_structure_replay(&self) -> Result<()>;
 
-    /// Does a bounded piece of background work: write-back, publishing of structure, giving back memory.
+    /// Does a bounded piece of background work: write-back, publishing of structure, giving back
+    /// memory.
     ///
     /// # Errors
     /// What stopped it; it is tried again later.
@@ -145,7 +159,8 @@ pub trait Engine: Send + Sync + Debug {
     /// Whether foreground writers would like [`Engine::background`] to run now.
     fn wants_background(&self) -> bool;
 
-    /// Reads everything and proves that it is consistent: every block, every order, and that every page is owned once or free.
+    /// Reads everything and proves that it is consistent: every block, every order, and that every
+    /// page is owned once or free.
     ///
     /// # Errors
     /// `Corruption` naming the first damage; `Io`.

@@ -1,12 +1,15 @@
-//! The double-write area: pages 2 to 127, where a page that will be overwritten in place is written first (rule P18).
+//! The double-write area: pages 2 to 127, where a page that will be overwritten in place is written
+//! first (rule P18).
 //!
-//! Two halves of [`HALF_PAGES`] raw copies, used in turn. A batch is copied into a half, synced, and only then written in place; the sync of the next batch covers those
-//! in-place writes too, so a half is reused only after the pages it protects are safe. A copy needs no directory: its own block header says
-//! where it belongs.
+//! Two halves of [`HALF_PAGES`] raw copies, used in turn. A batch is copied into a half, synced,
+//! and only then written in place; the sync of the next batch covers those in-place writes too, so
+//! a half is reused only after the pages it protects are safe. A copy needs no directory: its own
+//! block header says where it belongs.
 //!
-//! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same keyspace, page and generation; of several the one with
-//! the highest LSN, later half first. A page that is whole is never touched. Afterwards both halves are zeroed, so that a copy of one life never meets a page
-//! of the next.
+//! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same
+//! keyspace, page and generation; of several the one with the highest LSN, later half first. A page
+//! that is whole is never touched. Afterwards both halves are zeroed, so that a copy of one life
+//! never meets a page of the next.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +27,8 @@ pub const HALF_PAGES: usize = 63;
 #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 pub const END_PAGE: u32 = FIRST_PAGE + 2 * HALF_PAGES as u32;
 
-/// The halves of one store file. Not thread-safe: the store holds it under a lock for a whole batch.
+/// The halves of one store file. Not thread-safe: the store holds it under a lock for a whole
+/// batch.
 #[derive(Debug)]
 pub struct DoubleWrite {
     second_half: bool,
@@ -58,8 +62,8 @@ impl DoubleWrite {
     }
 }
 
-/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns how many were restored; the area is empty afterwards
-/// and everything is synced.
+/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns
+/// how many were restored; the area is empty afterwards and everything is synced.
 ///
 /// # Errors
 /// `Io` from reading, writing or syncing.

@@ -1,12 +1,14 @@
 //! The free map: which extents nobody owns, as a buddy allocator over page numbers.
 //!
-//! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents of each order are kept sorted, so the lowest is taken first and
-//! files stay dense at the front. The map is never stored: what is free is what no owner names, so it is rebuilt at open from the owners
+//! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents of each order
+//! are kept sorted, so the lowest is taken first and files stay dense at the front. The map is
+//! never stored: what is free is what no owner names, so it is rebuilt at open from the owners
 //! ([`FreeMap::rebuild`]), and a page with two owners is found there.
 //!
 //! **Invariants**
 //! 1. No two free extents overlap, and two free buddies are always merged.
-//! 2. Every page from the first data page to the end is owned once, free once, or held back until its freeing is durable.
+//! 2. Every page from the first data page to the end is owned once, free once, or held back until
+//!    its freeing is durable.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +48,8 @@ pub struct FreeMap {
 }
 
 impl FreeMap {
-    /// The map of a file whose pages from `first` up to, not including, `end` are free except those of `owned`.
+    /// The map of a file whose pages from `first` up to, not including, `end` are free except those
+    /// of `owned`.
     ///
     /// # Errors
     /// `Corruption` when an owned extent is outside the range or two overlap.
@@ -83,7 +86,8 @@ impl FreeMap {
         self.free_pages
     }
 
-    /// Takes the lowest free extent of `order`, splitting a larger one when none fits; `None` when there is none.
+    /// Takes the lowest free extent of `order`, splitting a larger one when none fits; `None` when
+    /// there is none.
     pub fn allocate(&mut self, order: u8) -> Option<Extent> {
         let from =
             (order..=ORDER_MAX).find(|from| !self.by_order[usize::from(*from)].is_empty())?;
@@ -166,7 +170,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken and given back, pages are taken once, extents are aligned, and all merge again in the end.
+        /// Whatever is taken and given back, pages are taken once, extents are aligned, and all
+        /// merge again in the end.
         #[test]
         fn allocations_never_overlap(orders in proptest::collection::vec((0u8..5, any::<bool>()), 1..200)) {
             let mut map = FreeMap::default();

@@ -11,11 +11,12 @@
 //! | 20 | 4 | keyspace | the keyspace whose file this is |
 //! | 24 | 8 | lsn | no record above it is in the page; the log was durable up to it before the page was written (P10) |
 //!
-//! All integers are little-endian. The checksum covers where the block belongs, so a misdirected block or one of an older generation is caught as
-//! well as a damaged one: [`BlockHeader::check`] compares all three. A torn write of a page leaves a mixture that fails the checksum.
+//! All integers are little-endian. The checksum covers where the block belongs, so a misdirected
+//! block or one of an older generation is caught as well as a damaged one: [`BlockHeader::check`]
+//! compares all three. A torn write of a page leaves a mixture that fails the checksum.
 //!
-//! Worked example: a data page (kind 1) of keyspace 3, page 128, generation 7, LSN 513 has bytes 8..32
-//! `01 01 00 00  80 00 00 00  07 00 00 00  03 00 00 00  01 02 00 00 00 00 00 00`.
+//! Worked example: a data page (kind 1) of keyspace 3, page 128, generation 7, LSN 513 has bytes
+//! 8..32 `01 01 00 00  80 00 00 00  07 00 00 00  03 00 00 00  01 02 00 00 00 00 00 00`.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -113,7 +114,8 @@ impl BlockHeader {
         })
     }
 
-    /// Reads the header of a block that must be `kind`, at `page`, of `generation` in `keyspace`'s file.
+    /// Reads the header of a block that must be `kind`, at `page`, of `generation` in `keyspace`'s
+    /// file.
     ///
     /// # Errors
     /// `Corruption` naming `file`, the offset, and what was expected and found.

@@ -1,4 +1,5 @@
-//! A keyspace's store file: pages in extents of 2^k, each page with a header that says where it belongs.
+//! A keyspace's store file: pages in extents of 2^k, each page with a header that says where it
+//! belongs.
 //!
 //! ```text
 //! page    0      1      2 .......... 127    128 ........................
@@ -7,8 +8,9 @@
 //!      +------+------+--------------------+------------------------------
 //! ```
 //!
-//! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots; [`double_write`] of the double-write area; [`free`] says which
-//! pages nobody owns; [`store`] puts them together. The crate knows no tree: who owns a page is the engine's to say.
+//! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots;
+//! [`double_write`] of the double-write area; [`free`] says which pages nobody owns; [`store`] puts
+//! them together. The crate knows no tree: who owns a page is the engine's to say.
 
 pub mod double_write;
 pub mod free;

@@ -1,6 +1,8 @@
-//! Checkpoint slots: pages 0 and 1 of a store file, of which the valid one with the higher generation counts (rule P14).
+//! Checkpoint slots: pages 0 and 1 of a store file, of which the valid one with the higher
+//! generation counts (rule P14).
 //!
-//! After the block header (kind 2; the header's generation is the low half of the slot's, its LSN the redo LSN):
+//! After the block header (kind 2; the header's generation is the low half of the slot's, its LSN
+//! the redo LSN):
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -15,7 +17,8 @@
 //! | 82 | 2 | reserved | zero |
 //! | 84 | 12 each | extents | page u32, generation u32, order u8, three zero bytes |
 //!
-//! The rest is zero. A torn slot fails its checksum and the other one counts, which is why the two are never written together.
+//! The rest is zero. A torn slot fails its checksum and the other one counts, which is why the two
+//! are never written together.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber};
@@ -170,7 +173,8 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes that pass the checksum by design but are nonsense inside are refused or decoded, never a panic.
+        /// Bytes that pass the checksum by design but are nonsense inside are refused or decoded,
+        /// never a panic.
         #[test]
         fn nonsense_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), PAGE_BYTES)) {
             let mut block: [u8; PAGE_BYTES] = bytes.try_into().unwrap();

@@ -1,12 +1,16 @@
 //! One store file: reading and writing checked pages, space, and checkpoints.
 //!
 //! **Invariants**
-//! 1. A page is read only by who knows its generation, and a page that is not what its owner expects is an error, never data.
+//! 1. A page is read only by who knows its generation, and a page that is not what its owner
+//!    expects is an error, never data.
 //! 2. Pages reach the file only sealed, and only while the database is not poisoned (P21).
-//! 3. What is freed is reused only once its freeing is durable: [`Store::retire`] holds it back until [`Store::reclaim`] is told so (P16).
-//! 4. A checkpoint's payload and all data before it are synced before its slot is written, and the slot before anything it freed is reused (P14).
+//! 3. What is freed is reused only once its freeing is durable: [`Store::retire`] holds it back
+//!    until [`Store::reclaim`] is told so (P16).
+//! 4. A checkpoint's payload and all data before it are synced before its slot is written, and the
+//!    slot before anything it freed is reused (P14).
 //!
-//! **Concurrency.** All methods may be called from any thread. Who may write which page is the owner's to order; checkpoints are taken one at a time.
+//! **Concurrency.** All methods may be called from any thread. Who may write which page is the
+//! owner's to order; checkpoints are taken one at a time.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -29,7 +33,8 @@ use crate::slot::{EXTENTS_MAX, Slot};
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
 
-/// Pages that a new store file grows by first, then an eighth of its size up to [`GROWTH_PAGES_MAX`].
+/// Pages that a new store file grows by first, then an eighth of its size up to
+/// [`GROWTH_PAGES_MAX`].
 const GROWTH_PAGES_MIN: u32 = 64;
 const GROWTH_PAGES_MAX: u32 = 8192;
 
@@ -39,8 +44,8 @@ const PIECE_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
 /// Largest extent of a payload: 4 MiB, which bounds the buffer that writes and reads it.
 const PAYLOAD_ORDER_MAX: u8 = 10;
 
-/// Generations skipped when a store opens: more than were ever in use beyond the last durable record, so that a page of a lost allocation is never taken for
-/// one of this life.
+/// Generations skipped when a store opens: more than were ever in use beyond the last durable
+/// record, so that a page of a lost allocation is never taken for one of this life.
 const GENERATION_SKIP: u32 = 4096;
 
 /// How a store is opened.
@@ -48,7 +53,8 @@ const GENERATION_SKIP: u32 = 4096;
 pub struct StoreOptions {
     /// Whose file it is.
     pub keyspace: KeyspaceId,
-    /// Protect in-place writes by the double-write area; without it the device is trusted to write a page whole or not at all.
+    /// Protect in-place writes by the double-write area; without it the device is trusted to write
+    /// a page whole or not at all.
     pub double_write: bool,
     /// Stops writing.
     pub poison: Arc<Poison>,
@@ -79,12 +85,14 @@ struct Space {
     /// Pages from here on are beyond the file.
     end: u32,
     next_generation: u32,
-    /// Freed extents that wait until the record that frees them, at this LSN, is durable. In ascending order.
+    /// Freed extents that wait until the record that frees them, at this LSN, is durable. In
+    /// ascending order.
     retired: VecDeque<(Lsn, Extent)>,
 }
 
 impl Store {
-    /// Makes the file of a new keyspace: two slots, the first valid and empty. Durable, but for the directory entry, when it returns.
+    /// Makes the file of a new keyspace: two slots, the first valid and empty. Durable, but for the
+    /// directory entry, when it returns.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -107,10 +115,12 @@ impl Store {
         Ok(Self::new(file, options, slot))
     }
 
-    /// Opens the file of a keyspace and reads its newest checkpoint. Nothing may be allocated before [`Store::adopt`].
+    /// Opens the file of a keyspace and reads its newest checkpoint. Nothing may be allocated
+    /// before [`Store::adopt`].
     ///
     /// # Errors
-    /// `Corruption` when neither slot or not the whole payload is valid or the file is shorter than its checkpoint says; `Io`.
+    /// `Corruption` when neither slot or not the whole payload is valid or the file is shorter than
+    /// its checkpoint says; `Io`.
     pub fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -158,8 +168,9 @@ impl Store {
         }
     }
 
-    /// Ends recovery of the structure: `owned` are all extents that the engine owns, with their generations. Restores torn pages and rebuilds the free map.
-    /// Returns how many pages were restored.
+    /// Ends recovery of the structure: `owned` are all extents that the engine owns, with their
+    /// generations. Restores torn pages and rebuilds the free map. Returns how many pages were
+    /// restored.
     ///
     /// # Errors
     /// `Corruption` when a page has two owners; `Io`.
@@ -183,7 +194,8 @@ impl Store {
         }
         let by_page: std::collections::HashMap<u32, Generation> =
             owned.iter().map(|(extent, generation)| (extent.page.0, *generation)).collect();
-        // A failure here fails the opening, so there is nothing left to poison, and its own kind says more.
+        // A failure here fails the opening, so there is nothing left to poison, and its own kind
+        // says more.
         double_write::recover(&*self.file, self.options.keyspace, |page| {
             by_page.get(&page.0).copied()
         })
@@ -354,7 +366,8 @@ impl Store {
         BlockHeader::check(block, self.file.path(), BlockKind::Data, keyspace, page, generation)
     }
 
-    /// Writes sealed pages that nobody can reach yet: a torn one is never read, so they need no protection.
+    /// Writes sealed pages that nobody can reach yet: a torn one is never read, so they need no
+    /// protection.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -403,8 +416,9 @@ impl Store {
         self.options.poison.guard(self.file.sync(purpose))
     }
 
-    /// Publishes a checkpoint (P14): writes the payload, syncs it with all data written before, calls `log_durable`, writes the slot, syncs, and frees the payload
-    /// of the checkpoint before. The caller has made sure that all changes up to `checkpoint.redo` were written.
+    /// Publishes a checkpoint (P14): writes the payload, syncs it with all data written before,
+    /// calls `log_durable`, writes the slot, syncs, and frees the payload of the checkpoint before.
+    /// The caller has made sure that all changes up to `checkpoint.redo` were written.
     ///
     /// # Errors
     /// `Full` (the checkpoint before still stands), `Poisoned` or `Io`.
@@ -551,7 +565,8 @@ impl Store {
         Ok(payload)
     }
 
-    /// Reads the newest slot and its payload again from the file and checks them; returns the extents that the payload lies in.
+    /// Reads the newest slot and its payload again from the file and checks them; returns the
+    /// extents that the payload lies in.
     ///
     /// # Errors
     /// `Corruption` or `Io`.

@@ -18,8 +18,8 @@ pub enum Put {
     Full,
 }
 
-/// Changes a page that a [`PageView`] parsed or that [`PageEditor::format`] began. Dropping it brings the hints up to date. The block header
-/// is untouched: whoever writes the page seals it.
+/// Changes a page that a [`PageView`] parsed or that [`PageEditor::format`] began. Dropping it
+/// brings the hints up to date. The block header is untouched: whoever writes the page seals it.
 #[derive(Debug)]
 pub struct PageEditor<'a> {
     page: &'a mut Page,
@@ -97,7 +97,8 @@ impl<'a> PageEditor<'a> {
             set_u16(self.page, HEAP_LIVE, u16_at(self.page, HEAP_LIVE) - old + value.len());
             return Put::Done;
         }
-        // The old record becomes dead space; when only compaction makes room, it must not be carried along.
+        // The old record becomes dead space; when only compaction makes room, it must not be
+        // carried along.
         let live_without = u16_at(self.page, HEAP_LIVE) - suffix_length - old;
         let size = suffix_length + value.len();
         if SLOTS + self.count() * SLOT_BYTES + live_without + size > PAGE_BYTES {
@@ -114,7 +115,8 @@ impl<'a> PageEditor<'a> {
         Put::Done
     }
 
-    /// Makes sure that `size` heap bytes and `slots` slot bytes are free in the middle, compacting if that helps.
+    /// Makes sure that `size` heap bytes and `slots` slot bytes are free in the middle, compacting
+    /// if that helps.
     fn make_room(&mut self, size: usize, slots: usize) -> bool {
         let slots_end = SLOTS + self.count() * SLOT_BYTES + slots;
         if slots_end + size <= u16_at(self.page, HEAP_START) {
@@ -127,7 +129,8 @@ impl<'a> PageEditor<'a> {
         true
     }
 
-    /// Moves the records together at the end of the page, in their present order of keys. All header fields but the heap start stay.
+    /// Moves the records together at the end of the page, in their present order of keys. All
+    /// header fields but the heap start stay.
     fn compact(&mut self) {
         let old = *self.page;
         let view = PageView::trusted(&old);

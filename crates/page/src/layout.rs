@@ -10,12 +10,15 @@
 //! | 48 | 32 | hints | eight `u32` heads: that of slot (i + 1) * count / 9, or 0 when there are fewer than 18 records |
 //! | 80 | 10 each | slots | sorted by key |
 //!
-//! A slot: heap offset `u16`, suffix length `u16`, value length `u16`, head `u32`. The record at the offset is the key's suffix (what follows the prefix)
-//! and then the value. The head is the suffix's first four bytes as a big-endian number, zero-padded, so heads order as suffixes do. All integers are
-//! little-endian.
+//! A slot: heap offset `u16`, suffix length `u16`, value length `u16`, head `u32`. The record at
+//! the offset is the key's suffix (what follows the prefix) and then the value. The head is the
+//! suffix's first four bytes as a big-endian number, zero-padded, so heads order as suffixes do.
+//! All integers are little-endian.
 //!
-//! **Invariants**, checked by [`PageView::parse`](crate::PageView::parse) before anything is used, so that no byte of a page can cause a panic:
-//! 1. slots end at or before the heap start, every record lies between the heap start and the prefix;
+//! **Invariants**, checked by [`PageView::parse`](crate::PageView::parse) before anything is used,
+//! so that no byte of a page can cause a panic:
+//! 1. slots end at or before the heap start, every record lies between the heap start and the
+//!    prefix;
 //! 2. suffixes ascend strictly, heads match them;
 //! 3. heap live is the sum of all record lengths and the prefix;
 //! 4. hints are what the slots say.
@@ -38,7 +41,8 @@ const _: () = assert!(HINTS + HINT_COUNT * 4 == SLOTS);
 /// Bytes of one slot.
 pub const SLOT_BYTES: usize = 10;
 
-/// Longest key and value together that a page holds, in bytes: any one record fits an empty page, whatever its prefix.
+/// Longest key and value together that a page holds, in bytes: any one record fits an empty page,
+/// whatever its prefix.
 pub const RECORD_BYTES_MAX: usize = PAGE_BYTES - SLOTS - SLOT_BYTES;
 
 /// Fewest records for which hints are kept.

@@ -71,8 +71,8 @@ impl<'a> PageView<'a> {
         Ok(view)
     }
 
-    /// A page that [`PageView::parse`] accepted before, or that a [`PageEditor`](crate::PageEditor) made: nothing is checked again. Any other bytes may cause a
-    /// panic later.
+    /// A page that [`PageView::parse`] accepted before, or that a [`PageEditor`](crate::PageEditor)
+    /// made: nothing is checked again. Any other bytes may cause a panic later.
     #[must_use]
     pub fn trusted(page: &'a [u8; PAGE_BYTES]) -> PageView<'a> {
         PageView { page }
@@ -134,7 +134,8 @@ impl<'a> PageView<'a> {
     /// Where `key` is, or where it would be.
     ///
     /// # Errors
-    /// `Err(index)` of the first greater key when it is not there; this is an answer, not a failure.
+    /// `Err(index)` of the first greater key when it is not there; this is an answer, not a
+    /// failure.
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         self.search_in(key, |head| self.hinted_range(head))
     }

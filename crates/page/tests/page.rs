@@ -18,7 +18,8 @@ fn records_of(page: &[u8; PAGE_BYTES]) -> Records {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Any puts and removes leave what a map would hold; a put that does not fit changes nothing, and only one that truly does not fit is refused.
+    /// Any puts and removes leave what a map would hold; a put that does not fit changes nothing,
+    /// and only one that truly does not fit is refused.
     #[test]
     fn a_page_is_a_map(
         prefix in proptest::collection::vec(any::<u8>(), 0..20),

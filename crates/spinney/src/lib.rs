@@ -1,4 +1,5 @@
-//! **Spinney**: an embedded key-value storage engine. One directory, one log, one memory budget, many keyspaces, each kept by the engine that suits its workload.
+//! **Spinney**: an embedded key-value storage engine. One directory, one log, one memory budget,
+//! many keyspaces, each kept by the engine that suits its workload.
 //!
 //! ```
 //! # fn main() -> spinney::Result<()> {

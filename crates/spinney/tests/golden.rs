@@ -1,7 +1,9 @@
-//! Golden files: databases that released formats wrote, opened by this version. `tests/golden/v1` is never written again; a new format adds a
-//! directory beside it (`SPINNEY_WRITE_GOLDEN=DIR cargo test -p spinney --test golden` writes one of today's).
+//! Golden files: databases that released formats wrote, opened by this version. `tests/golden/v1`
+//! is never written again; a new format adds a directory beside it (`SPINNEY_WRITE_GOLDEN=DIR cargo
+//! test -p spinney --test golden` writes one of today's).
 //!
-//! Each holds a clean checkpoint with a tail of the log above it, as a killed process leaves them: opening replays.
+//! Each holds a clean checkpoint with a tail of the log above it, as a killed process leaves them:
+//! opening replays.
 
 use std::path::{Path, PathBuf};
 

@@ -7,16 +7,19 @@
 //! +---------------------------------------+---+
 //! ```
 //!
-//! A reader takes the version, reads, and validates that the version is still the same; if it is not, what it read is thrown away and it
-//! reads again. Readers write nothing, so a hot latch stays in every core's cache.
+//! A reader takes the version, reads, and validates that the version is still the same; if it is
+//! not, what it read is thrown away and it reads again. Readers write nothing, so a hot latch stays
+//! in every core's cache.
 //!
 //! **Invariants**
 //! 1. While L is set exactly one thread changes what the latch guards.
 //! 2. A version never comes back: unlocking after a change adds one.
 //!
-//! **Concurrency.** What a reader reads between [`VersionLatch::version`] and [`VersionLatch::validate`] may be half-changed, so it must be
-//! memory of [`RacyWords`](crate::RacyWords) or atomics, and nothing may be concluded from it before validation (rule P27).
-//! Waiting is bounded back-off: a few spins, then the processor is yielded, for the holder may have been descheduled.
+//! **Concurrency.** What a reader reads between [`VersionLatch::version`] and
+//! [`VersionLatch::validate`] may be half-changed, so it must be memory of
+//! [`RacyWords`](crate::RacyWords) or atomics, and nothing may be concluded from it before
+//! validation (rule P27). Waiting is bounded back-off: a few spins, then the processor is yielded,
+//! for the holder may have been descheduled.
 
 use spinney_base::shim::{
     atomic::{AtomicU64, Ordering, fence},
@@ -68,7 +71,8 @@ impl VersionLatch {
         (word & LOCKED == 0).then_some(Version(word))
     }
 
-    /// Whether nothing changed since `version` was taken: all that was read in between is of one moment.
+    /// Whether nothing changed since `version` was taken: all that was read in between is of one
+    /// moment.
     #[inline]
     #[must_use]
     pub fn validate(&self, version: Version) -> bool {

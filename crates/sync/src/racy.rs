@@ -1,11 +1,12 @@
 //! Racy copies: bytes that optimistic readers may copy while a writer changes them (rule P27).
 //!
-//! Plain loads that race with stores are undefined behaviour in Rust, whatever is done with the result. Here both sides go through relaxed
-//! atomic words, so a race yields some mixture of old and new words, which the caller's [`VersionLatch`](crate::VersionLatch) then throws away. The memory is
-//! never borrowed as a slice.
+//! Plain loads that race with stores are undefined behaviour in Rust, whatever is done with the
+//! result. Here both sides go through relaxed atomic words, so a race yields some mixture of old
+//! and new words, which the caller's [`VersionLatch`](crate::VersionLatch) then throws away. The
+//! memory is never borrowed as a slice.
 //!
-//! [`RacyWords`] is a ring: word indexes wrap at its length, so a record may lie across the end. Memory is zeroed lazily by the operating
-//! system, so what was never written costs nothing.
+//! [`RacyWords`] is a ring: word indexes wrap at its length, so a record may lie across the end.
+//! Memory is zeroed lazily by the operating system, so what was never written costs nothing.
 //!
 //! **Invariant**: every access to the words is an atomic load or store of a whole word.
 #![cfg_attr(
@@ -18,7 +19,8 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 /// Bytes of a word.
 pub const WORD_BYTES: usize = 8;
 
-/// A ring of words that may be read while they are written. Thread-safe; consistency is the caller's.
+/// A ring of words that may be read while they are written. Thread-safe; consistency is the
+/// caller's.
 #[derive(Debug)]
 pub struct RacyWords {
     words: Box<[AtomicU64]>,
@@ -56,7 +58,8 @@ impl RacyWords {
         self.words[self.wrap(index)].store(word, Relaxed);
     }
 
-    /// Appends `length` bytes from word `index` on to `out`. An absurd `length`, as a racing reader may have, copies no more than the ring.
+    /// Appends `length` bytes from word `index` on to `out`. An absurd `length`, as a racing reader
+    /// may have, copies no more than the ring.
     pub fn read_into(&self, index: usize, length: usize, out: &mut Vec<u8>) {
         let length = length.min(self.len() * WORD_BYTES);
         out.reserve(length);
@@ -96,8 +99,8 @@ impl RacyWords {
         true
     }
 
-    /// Copies `count` words from `source` to `target`, in ascending order; both wrap. They may overlap when `target` comes before `source` in
-    /// ring order.
+    /// Copies `count` words from `source` to `target`, in ascending order; both wrap. They may
+    /// overlap when `target` comes before `source` in ring order.
     pub fn copy_within(&self, source: usize, target: usize, count: usize) {
         for step in 0..count {
             self.store(target + step, self.load(source + step));
@@ -106,7 +109,8 @@ impl RacyWords {
 
     #[inline]
     fn wrap(&self, index: usize) -> usize {
-        // An index past twice the length comes only from a racing reader; where it lands does not matter, that it lands inside does.
+        // An index past twice the length comes only from a racing reader; where it lands does not
+        // matter, that it lands inside does.
         if index < self.words.len() {
             index
         } else if index < 2 * self.words.len() {
@@ -127,8 +131,9 @@ fn zeroed(length: usize) -> Box<[AtomicU64]> {
                 && size_of::<AtomicU64>() == size_of::<u64>()
         )
     };
-    // SAFETY: `AtomicU64` has the same bit validity as `u64` and, as asserted, the same size and alignment, so the allocation is a valid
-    // boxed slice of it; `into_raw` gave up the only other owner.
+    // SAFETY: `AtomicU64` has the same bit validity as `u64` and, as asserted, the same size and
+    // alignment, so the allocation is a valid boxed slice of it; `into_raw` gave up the only other
+    // owner.
     unsafe { Box::from_raw(raw) }
 }
 

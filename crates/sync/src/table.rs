@@ -1,10 +1,13 @@
-//! The lock table: 64 Ki version latches, one for each stripe of the keys of all keyspaces (Tiered-Indexing, section 5.1).
+//! The lock table: 64 Ki version latches, one for each stripe of the keys of all keyspaces
+//! (Tiered-Indexing, section 5.1).
 //!
-//! A writer locks the stripes of its keys, appends to the log, applies, unlocks. A reader takes its stripe's version, reads, and validates. So for
-//! each key the order of applying is the order of the log, and a batch is seen whole (rules P3 and P5).
+//! A writer locks the stripes of its keys, appends to the log, applies, unlocks. A reader takes its
+//! stripe's version, reads, and validates. So for each key the order of applying is the order of
+//! the log, and a batch is seen whole (rules P3 and P5).
 //!
 //! **Invariants**
-//! 1. Stripes of one writer are locked in ascending order, each once, so writers never wait for each other in a circle.
+//! 1. Stripes of one writer are locked in ascending order, each once, so writers never wait for
+//!    each other in a circle.
 //! 2. Nobody does I/O, runs user code or waits for anything but a latch while holding a stripe.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -15,7 +18,8 @@ use crate::latch::{LatchGuard, VersionLatch};
 
 const STRIPES: usize = 1 << 16;
 
-/// The hash of a key in its keyspace, which chooses its stripe and its place in caches. Not stored on disk.
+/// The hash of a key in its keyspace, which chooses its stripe and its place in caches. Not stored
+/// on disk.
 #[inline]
 #[must_use]
 pub fn hash_key(keyspace: KeyspaceId, key: &[u8]) -> u64 {

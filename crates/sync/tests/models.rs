@@ -1,5 +1,6 @@
-//! Shuttle models of the latch, the lock table and racy words: the code itself under a scheduler that may stop any thread at any
-//! atomic. Run with `cargo test -p spinney-sync --features shuttle`.
+//! Shuttle models of the latch, the lock table and racy words: the code itself under a scheduler
+//! that may stop any thread at any atomic. Run with `cargo test -p spinney-sync --features
+//! shuttle`.
 #![cfg(feature = "shuttle")]
 
 use std::sync::Arc;
@@ -35,7 +36,8 @@ fn p27_validated_copies_are_whole() {
     );
 }
 
-/// P3: a reader that validates each key's stripe and saw the new value of a batch's first key sees the new value of its last.
+/// P3: a reader that validates each key's stripe and saw the new value of a batch's first key sees
+/// the new value of its last.
 #[test]
 fn p03_a_batch_is_seen_whole() {
     shuttle::check_random(

@@ -1,15 +1,20 @@
-//! The bytes that TreeLine keeps beside its data pages: checkpoint payloads and structure records. All integers are little-endian.
+//! The bytes that TreeLine keeps beside its data pages: checkpoint payloads and structure records.
+//! All integers are little-endian.
 //!
-//! A **segment**: base page `u32`, base generation `u32`, overflow page `u32` (0 for none), overflow generation `u32` (0 for none).
+//! A **segment**: base page `u32`, base generation `u32`, overflow page `u32` (0 for none),
+//! overflow generation `u32` (0 for none).
 //!
-//! A **checkpoint payload**: version `u8` (1), number of segments `u64`, then for each, in ascending order of lower bounds: bound length `u16`, bound, segment. The
-//! first bound is the empty key. A keyspace without data has an empty payload.
+//! A **checkpoint payload**: version `u8` (1), number of segments `u64`, then for each, in
+//! ascending order of lower bounds: bound length `u16`, bound, segment. The first bound is the
+//! empty key. A keyspace without data has an empty payload.
 //!
-//! A **structure record**: version `u8` (1), kind `u8` (1: replace), sequence `u64`, bound length `u16`, lower bound of the segment that goes, segment that goes (all zero when there was
-//! none), number of segments that come `u16`, then for each: bound length `u16`, bound, segment.
+//! A **structure record**: version `u8` (1), kind `u8` (1: replace), sequence `u64`, bound length
+//! `u16`, lower bound of the segment that goes, segment that goes (all zero when there was none),
+//! number of segments that come `u16`, then for each: bound length `u16`, bound, segment.
 //!
-//! Example: the record of the first change of a keyspace, which makes its first page 128 of generation 1:
-//! `01 01  01 00 00 00 00 00 00 00  00 00  00×16  01 00  00 00  80 00 00 00 01 00 00 00 00×8`.
+//! Example: the record of the first change of a keyspace, which makes its first page 128 of
+//! generation 1: `01 01  01 00 00 00 00 00 00 00  00 00  00×16  01 00  00 00  80 00 00 00 01 00 00
+//! 00 00×8`.
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};

@@ -1,17 +1,22 @@
 //! The segment index: from the lowest key of each segment to where it lies (TreeLine, section 4.3).
 //!
-//! In this shape every segment is one base page and at most one overflow page. The index is in memory, whole; its bytes on disk are a checkpoint's payload and the
-//! structure records after it (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of the cached records that its pages do not hold
-//! yet: the dirty list. The list may name records twice, or records that are clean again or belong elsewhere; whoever takes it looks each up and picks by key. What
-//! it never does is miss a dirty record for good: a put lists a record right after making it dirty, within the same write. Lists are in the order
-//! of becoming dirty, also after a split has shared one out.
+//! In this shape every segment is one base page and at most one overflow page. The index is in
+//! memory, whole; its bytes on disk are a checkpoint's payload and the structure records after it
+//! (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of the cached
+//! records that its pages do not hold yet: the dirty list. The list may name records twice, or
+//! records that are clean again or belong elsewhere; whoever takes it looks each up and picks by
+//! key. What it never does is miss a dirty record for good: a put lists a record right after making
+//! it dirty, within the same write. Lists are in the order of becoming dirty, also after a split
+//! has shared one out.
 //!
 //! **Invariants**
 //! 1. The first segment's lower bound is the empty key, so every key has exactly one segment.
-//! 2. [`SegmentIndex::version`] changes with every change of structure, so a place found before is still right if the version is.
+//! 2. [`SegmentIndex::version`] changes with every change of structure, so a place found before is
+//!    still right if the version is.
 //!
-//! **Concurrency.** A reader-writer lock around a map; dirty lists have locks of their own. Pages are protected by page locks, not here: a segment's place changes only under the exclusive
-//! page lock of its base page.
+//! **Concurrency.** A reader-writer lock around a map; dirty lists have locks of their own. Pages
+//! are protected by page locks, not here: a segment's place changes only under the exclusive page
+//! lock of its base page.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -29,7 +34,8 @@ use crate::cache::RecordId;
 /// Longest key that the index keeps without an allocation of its own.
 const INLINE_BYTES: usize = 22;
 
-/// What a segment's dirty list takes on average: a handful of ids, a header, and the allocator's own.
+/// What a segment's dirty list takes on average: a handful of ids, a header, and the allocator's
+/// own.
 const DIRTY_LIST_BYTES: usize = 48;
 
 /// A key of the index. Short ones take 24 bytes and nothing else.
@@ -167,14 +173,16 @@ struct Entry {
     dirty: Mutex<ThinVec<RecordId>>,
 }
 
-/// One change of structure: a segment gives way to others in its place (a split, a new overflow page, two pages becoming one).
+/// One change of structure: a segment gives way to others in its place (a split, a new overflow
+/// page, two pages becoming one).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
     /// The lower bound of the segment that goes.
     pub(crate) lower: Vec<u8>,
     /// Where it was.
     pub(crate) before: Segment,
-    /// What comes instead: lower bounds and places, in order; the first has the bound of the one that goes.
+    /// What comes instead: lower bounds and places, in order; the first has the bound of the one
+    /// that goes.
     pub(crate) after: Vec<(Vec<u8>, Segment)>,
 }
 
@@ -204,7 +212,8 @@ struct Map {
 }
 
 impl SegmentIndex {
-    /// An index of these segments, which are the state after change number `sequence`; none means a keyspace that never held data.
+    /// An index of these segments, which are the state after change number `sequence`; none means a
+    /// keyspace that never held data.
     pub(crate) fn new(segments: Vec<(Vec<u8>, Segment)>, sequence: u64) -> Self {
         let mut map = Map { sequence, ..Map::default() };
         if segments.is_empty() {
@@ -256,7 +265,8 @@ impl SegmentIndex {
         map.entries.get(lower).map_or_else(Vec::new, |entry| entry.dirty.lock().to_vec())
     }
 
-    /// Takes the oldest entries of the dirty list of the segment with this lower bound, at most `most`.
+    /// Takes the oldest entries of the dirty list of the segment with this lower bound, at most
+    /// `most`.
     pub(crate) fn take_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
         let map = self.map.read();
         let Some(entry) = map.entries.get(lower) else { return Vec::new() };
@@ -272,7 +282,8 @@ impl SegmentIndex {
         self.map.read().entries.values().map(|entry| entry.dirty.lock().len()).max().unwrap_or(0)
     }
 
-    /// Lower bounds of at most `most` segments with a dirty list, from `from` on; and where to go on, unless all were seen.
+    /// Lower bounds of at most `most` segments with a dirty list, from `from` on; and where to go
+    /// on, unless all were seen.
     pub(crate) fn dirty_segments(
         &self,
         from: Bound<&[u8]>,
@@ -295,8 +306,9 @@ impl SegmentIndex {
         (found, None)
     }
 
-    /// Makes a change of structure and gives it its number; `recorded` is called before anybody can see it. Dirty ids that are left go to the segments that came
-    /// instead: `keys` tells which keys an id stands for.
+    /// Makes a change of structure and gives it its number; `recorded` is called before anybody can
+    /// see it. Dirty ids that are left go to the segments that came instead: `keys` tells which
+    /// keys an id stands for.
     ///
     /// # Errors
     /// `Corruption` when the segment that goes is not there as the change says.
@@ -330,7 +342,8 @@ impl SegmentIndex {
         } else {
             for id in dirty {
                 for key in keys(id) {
-                    // A key of another segment that shares the id is listed there already; once more does no harm.
+                    // A key of another segment that shares the id is listed there already; once
+                    // more does no harm.
                     map.floor(&key).1.dirty.lock().push(id);
                 }
             }
@@ -355,7 +368,8 @@ impl SegmentIndex {
         (segments, map.sequence)
     }
 
-    /// Bytes held, as well as the map's own overhead is known: entries at the average fill of its nodes.
+    /// Bytes held, as well as the map's own overhead is known: entries at the average fill of its
+    /// nodes.
     pub(crate) fn bytes(&self) -> u64 {
         let map = self.map.read();
         let entry = size_of::<IndexKey>() + size_of::<Entry>();

@@ -8,14 +8,18 @@
 //!  +--------------+               +---------------+                +----+----+----+----+
 //! ```
 //!
-//! Single hot records are cached, not pages: a put makes a dirty record, a get of a cold key reads one page and keeps one record. Dirty records come home in the background, all of a page in one
-//! write. A page that is full gets an overflow page; when that is full too, both are split into new pages.
+//! Single hot records are cached, not pages: a put makes a dirty record, a get of a cold key reads
+//! one page and keeps one record. Dirty records come home in the background, all of a page in one
+//! write. A page that is full gets an overflow page; when that is full too, both are split into new
+//! pages.
 //!
-//! Reading order: `cache` (records in memory), `index` (where segments lie), `merge` (what becomes of a page, a pure decision), `write_back` (carrying
-//! it out), `publish` (what a crash finds), `tree` (the engine), `scan`, `verify`, `codec` (bytes).
+//! Reading order: `cache` (records in memory), `index` (where segments lie), `merge` (what becomes
+//! of a page, a pure decision), `write_back` (carrying it out), `publish` (what a crash finds),
+//! `tree` (the engine), `scan`, `verify`, `codec` (bytes).
 //!
-//! **Differs from the paper**: structure records carry the change, so recovery reads no data; new pages are synced in batches before their records; changed pages are
-//! copied when records would move between pages. Segments of several pages, forecasting and the radix tree come next.
+//! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
+//! pages are synced in batches before their records; changed pages are copied when records would
+//! move between pages. Segments of several pages, forecasting and the radix tree come next.
 #![forbid(unsafe_code)]
 
 mod cache;

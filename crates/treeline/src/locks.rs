@@ -1,8 +1,11 @@
-//! Page locks: shared to read a segment's pages, exclusive to rewrite them or to change the segment's place (TreeLine, 4.8).
+//! Page locks: shared to read a segment's pages, exclusive to rewrite them or to change the
+//! segment's place (TreeLine, 4.8).
 //!
-//! One lock covers a base page and its overflow page. Locks are striped by page number, so they cost nothing per page. They are held across I/O, unlike every other lock of the engine.
+//! One lock covers a base page and its overflow page. Locks are striped by page number, so they
+//! cost nothing per page. They are held across I/O, unlike every other lock of the engine.
 //!
-//! **Invariant**: who takes several takes them in ascending order of stripes, each once; who holds one never waits for a record-cache reservation.
+//! **Invariant**: who takes several takes them in ascending order of stripes, each once; who holds
+//! one never waits for a record-cache reservation.
 
 use spinney_base::PageNumber;
 use spinney_base::shim::{RwLock, RwLockReadGuard, RwLockWriteGuard};

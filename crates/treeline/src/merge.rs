@@ -1,11 +1,13 @@
-//! What becomes of a segment's pages when its dirty records come home: a pure decision, carried out by [`write_back`](crate::write_back).
+//! What becomes of a segment's pages when its dirty records come home: a pure decision, carried out
+//! by [`write_back`](crate::write_back).
 //!
-//! **Invariant**: a record moves between pages only into *new* pages ([`Plan::Replace`]). Pages rewritten in place ([`Plan::InPlace`]) only gain, lose or change dirty records, so if one of
-//! two in-place writes is lost in a crash, replaying the log onto the other still gives the newest versions, and a record that is not in the log any
-//! more is never between two pages.
+//! **Invariant**: a record moves between pages only into *new* pages ([`Plan::Replace`]). Pages
+//! rewritten in place ([`Plan::InPlace`]) only gain, lose or change dirty records, so if one of two
+//! in-place writes is lost in a crash, replaying the log onto the other still gives the newest
+//! versions, and a record that is not in the log any more is never between two pages.
 //!
-//! Because of that a key may be in the base and, older, in the overflow page: the base wins, and whatever changes the base takes the key out of the
-//! overflow page.
+//! Because of that a key may be in the base and, older, in the overflow page: the base wins, and
+//! whatever changes the base takes the key out of the overflow page.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_page::{PageEditor, PageView, Put, SLOT_BYTES};
@@ -43,8 +45,8 @@ pub(crate) enum Plan {
     Replace(Vec<(Vec<u8>, PageBytes)>),
 }
 
-/// Decides for a segment whose pages were parsed. `dirty` ascends by key, each key once, all within the bounds. A segment without a
-/// page is always replaced.
+/// Decides for a segment whose pages were parsed. `dirty` ascends by key, each key once, all within
+/// the bounds. A segment without a page is always replaced.
 pub(crate) fn plan(
     located: &Located,
     base: &[u8; PAGE_BYTES],
@@ -254,8 +256,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Round after round of dirty records: the pages hold what a map would, bounds hold, and every plan keeps the invariant that unchanged
-        /// records stay where they are unless pages are new.
+        /// Round after round of dirty records: the pages hold what a map would, bounds hold, and
+        /// every plan keeps the invariant that unchanged records stay where they are unless pages
+        /// are new.
         #[test]
         fn plans_keep_every_record(
             rounds in proptest::collection::vec(proptest::collection::btree_map(
@@ -301,7 +304,8 @@ mod tests {
                         }
                         prop_assert_eq!(&all, &model);
                         if pages.len() > 1 {
-                            // Go on with a model cut to the first page: a segment of its own would have an upper bound.
+                            // Go on with a model cut to the first page: a segment of its own would
+                            // have an upper bound.
                             return Ok(());
                         }
                         base = pages.into_iter().next().unwrap().1;

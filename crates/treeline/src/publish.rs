@@ -1,14 +1,18 @@
 //! Making changes durable: structure records and checkpoints.
 //!
-//! A change of structure is visible in memory at once and *pending* on disk: its new pages are written but perhaps not synced, and the pages it frees are untouched. A
-//! later step syncs the file once for all pending changes, appends their records, and lets the freed pages be reused when those records are durable
-//! (P13, P16). A crash before that finds the old structure whole; the log still has every record that went into the new pages, because the redo LSN moves only by a checkpoint, and a checkpoint covers
-//! everything pending.
+//! A change of structure is visible in memory at once and *pending* on disk: its new pages are
+//! written but perhaps not synced, and the pages it frees are untouched. A later step syncs the
+//! file once for all pending changes, appends their records, and lets the freed pages be reused
+//! when those records are durable (P13, P16). A crash before that finds the old structure whole;
+//! the log still has every record that went into the new pages, because the redo LSN moves only by
+//! a checkpoint, and a checkpoint covers everything pending.
 //!
 //! **Invariants**
-//! 1. Structure records are appended in the order of their numbers, without gaps; a checkpoint's payload is the state after one of them, and replay begins with the next.
+//! 1. Structure records are appended in the order of their numbers, without gaps; a checkpoint's
+//!    payload is the state after one of them, and replay begins with the next.
 //! 2. A structure record names only pages that were synced before it was appended.
-//! 3. A freed page is reused only when its record, or a checkpoint that covers the change, is durable.
+//! 3. A freed page is reused only when its record, or a checkpoint that covers the change, is
+//!    durable.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -63,7 +67,8 @@ impl Pending {
 }
 
 impl TreeLine {
-    /// Publishes pending changes when there are many, or when the oldest has waited and there is nothing else to do.
+    /// Publishes pending changes when there are many, or when the oldest has waited and there is
+    /// nothing else to do.
     pub(crate) fn publish_structure_if_due(&self, idle: bool) -> Result<()> {
         let now = self.context.runtime.now();
         let due = {
@@ -81,7 +86,8 @@ impl TreeLine {
     /// Syncs the pages of all pending changes and appends their records.
     ///
     /// # Errors
-    /// `Full` when the log must be trimmed first (the changes stay pending; a checkpoint covers them), `Poisoned`, `Io`.
+    /// `Full` when the log must be trimmed first (the changes stay pending; a checkpoint covers
+    /// them), `Poisoned`, `Io`.
     pub(crate) fn publish_structure(&self) -> Result<()> {
         let _inside = probe::enter("publish structure");
         let _in_order = self.publishing.lock();
@@ -131,7 +137,8 @@ impl TreeLine {
         if self.redo.load(Ordering::Acquire) == redo.0
             && self.published.load(Ordering::Acquire) == structure
         {
-            // Nothing was written since the last checkpoint but what is not logged, and that only needs a sync.
+            // Nothing was written since the last checkpoint but what is not logged, and that only
+            // needs a sync.
             return self.store.sync(Purpose::Checkpoint);
         }
         let payload = encode_segments(&segments);
@@ -156,7 +163,8 @@ impl TreeLine {
 
     /// Brings home every record that is dirty now.
     fn write_back_everything(&self) -> Result<()> {
-        // One batch takes the oldest entries of a list; so many passes reach the end that the longest one has now, however it is split meanwhile.
+        // One batch takes the oldest entries of a list; so many passes reach the end that the
+        // longest one has now, however it is split meanwhile.
         let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MAX);
         for _ in 0..passes {
             let mut from = Some(Vec::new());

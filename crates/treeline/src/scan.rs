@@ -1,8 +1,10 @@
 //! Reading many records: ranges in both directions, and batches of points.
 //!
-//! A range is read segment by segment under the shared lock of its page: first the segment's dirty records are copied out of the cache, then its pages are read, then
-//! both are merged, newer over older. In that order, and because a record leaves the cache only after its page was written under the exclusive lock, a record can
-//! be in neither place at no time (P23). Nothing is held between segments, let alone between chunks (P24): the scan goes on by key.
+//! A range is read segment by segment under the shared lock of its page: first the segment's dirty
+//! records are copied out of the cache, then its pages are read, then both are merged, newer over
+//! older. In that order, and because a record leaves the cache only after its page was written
+//! under the exclusive lock, a record can be in neither place at no time (P23). Nothing is held
+//! between segments, let alone between chunks (P24): the scan goes on by key.
 
 use std::ops::Bound;
 
@@ -117,7 +119,8 @@ impl TreeLine {
         true
     }
 
-    /// One round: reads the pages of all missing keys in one batch; returns the keys whose segments changed meanwhile.
+    /// One round: reads the pages of all missing keys in one batch; returns the keys whose segments
+    /// changed meanwhile.
     fn lookup_on_pages(
         &self,
         keys: &[(&[u8], u64)],

@@ -21,10 +21,12 @@ use crate::index::{PageRef, Segment, SegmentIndex};
 use crate::locks::PageLocks;
 use crate::publish::Pending;
 
-/// Pages that one batch of background write-back brings up to date: what one half of a double-write area protects.
+/// Pages that one batch of background write-back brings up to date: what one half of a double-write
+/// area protects.
 pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 
-/// Pages that a writer brings up to date itself when it finds no clean record to evict; a whole batch when each batch costs a sync.
+/// Pages that a writer brings up to date itself when it finds no clean record to evict; a whole
+/// batch when each batch costs a sync.
 const FOREGROUND_PAGES: usize = 8;
 
 /// Pages of buffers that wait for the next batch: 2 MiB.
@@ -54,7 +56,8 @@ pub struct TreeLine {
     pub(crate) pending: Mutex<Pending>,
     /// Held while structure records are appended, so that they are in order.
     pub(crate) publishing: Mutex<()>,
-    /// The newest checkpoint's redo LSN and the number of the last change of structure that it covers.
+    /// The newest checkpoint's redo LSN and the number of the last change of structure that it
+    /// covers.
     pub(crate) redo: AtomicU64,
     pub(crate) published: AtomicU64,
     /// Buffers of batches.
@@ -80,7 +83,8 @@ impl TreeLine {
         Ok(Self::assemble(context, store, SegmentIndex::new(Vec::new(), 0), redo))
     }
 
-    /// Opens a keyspace at its newest checkpoint; structure records must be replayed before anything else.
+    /// Opens a keyspace at its newest checkpoint; structure records must be replayed before
+    /// anything else.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
@@ -127,7 +131,8 @@ impl TreeLine {
             if !self.is_still(key, segment, version) {
                 continue;
             }
-            // A record that became dirty meanwhile cannot leave the cache while the page is locked (P23).
+            // A record that became dirty meanwhile cannot leave the cache while the page is locked
+            // (P23).
             match self.cache.get(id, key, out) {
                 Cached::Present => return Ok(true),
                 Cached::Absent => return Ok(false),
@@ -154,7 +159,8 @@ impl TreeLine {
         }
     }
 
-    /// Whether a key's segment is still the one that was found when the index had this version. Stays true while its page is locked.
+    /// Whether a key's segment is still the one that was found when the index had this version.
+    /// Stays true while its page is locked.
     pub(crate) fn is_still(&self, key: &[u8], segment: Segment, version: u64) -> bool {
         self.index.version() == version || self.index.find_place(key).0 == segment
     }
@@ -210,7 +216,8 @@ impl TreeLine {
         Ok(true)
     }
 
-    /// Frees a place in the cache by bringing home the page of `victim` and some that would be met next.
+    /// Frees a place in the cache by bringing home the page of `victim` and some that would be met
+    /// next.
     fn write_back_for(&self, victim: Vec<u8>, hash: u64) -> Result<()> {
         add(&self.writes.foreground_write_backs, 1);
         let mut keys = vec![victim];
@@ -229,8 +236,9 @@ impl TreeLine {
         self.write_back(&keys)
     }
 
-    /// Brings home the records of one segment whose dirty list is long; says whether there was one. Where keys arrive in order all of them belong to the last segment, which must
-    /// not wait until the hand comes by.
+    /// Brings home the records of one segment whose dirty list is long; says whether there was one.
+    /// Where keys arrive in order all of them belong to the last segment, which must not wait until
+    /// the hand comes by.
     fn shorten_lists(&self) -> Result<bool> {
         let Some(key) = self.long_lists.lock().pop() else { return Ok(false) };
         self.long_lists_count.fetch_sub(1, Ordering::Relaxed);
@@ -358,7 +366,8 @@ impl Engine for TreeLine {
             .map_err(|error| error.wrap(ErrorKind::Corruption, self.context.path.display()))?;
         let done = self.index.sequence();
         if sequence <= done {
-            // The checkpoint was taken after this change, though its redo LSN lies before the record.
+            // The checkpoint was taken after this change, though its redo LSN lies before the
+            // record.
             return Ok(());
         }
         if sequence != done + 1 {

@@ -1,4 +1,5 @@
-//! Verification: reads every page, checks every record's place, and accounts for every page of the file.
+//! Verification: reads every page, checks every record's place, and accounts for every page of the
+//! file.
 
 use std::collections::HashSet;
 
@@ -24,7 +25,8 @@ impl TreeLine {
         Ok(report)
     }
 
-    /// Checks the pages of the segment that a key belongs to; returns where the next segment begins.
+    /// Checks the pages of the segment that a key belongs to; returns where the next segment
+    /// begins.
     fn verify_segment(&self, key: &[u8], report: &mut VerifyReport) -> Result<Option<Vec<u8>>> {
         loop {
             let located = self.index.find(key);
@@ -64,7 +66,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Proves that every page is owned once or free, while no write-back and no checkpoint is under way.
+    /// Proves that every page is owned once or free, while no write-back and no checkpoint is under
+    /// way.
     fn account_for_pages(&self, report: &mut VerifyReport) -> Result<()> {
         let _no_write_back = self.gate.write();
         let _no_publishing = self.publishing.lock();

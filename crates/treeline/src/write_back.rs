@@ -1,16 +1,23 @@
-//! Write-back: dirty records come home to their pages, all of a page in one write (TreeLine, 4.1, 4.2, 4.5).
+//! Write-back: dirty records come home to their pages, all of a page in one write (TreeLine, 4.1,
+//! 4.2, 4.5).
 //!
-//! One batch: lock the pages, take their dirty lists, mark the records as being written, wait until the log is durable up to the last of them (P10), read the
-//! pages, [`plan`](crate::merge::plan), write, change the index, make the records clean, unlock. New pages need no protection from tearing; pages rewritten in place
-//! do, and the store sees to it.
+//! One batch: lock the pages, take their dirty lists, mark the records as being written, wait until
+//! the log is durable up to the last of them (P10), read the pages, [`plan`](crate::merge::plan),
+//! write, change the index, make the records clean, unlock. New pages need no protection from
+//! tearing; pages rewritten in place do, and the store sees to it.
 //!
 //! **Invariants**
-//! 1. A record becomes clean, and may leave the cache, only after the page that holds it was written (P23).
-//! 2. No page is written before the log records in it are durable, whatever the keyspace's durability; the page's LSN says up to where (P10).
-//! 3. If anything fails, every record that was taken is dirty and listed again, and pages that were allocated are given back.
+//! 1. A record becomes clean, and may leave the cache, only after the page that holds it was
+//!    written (P23).
+//! 2. No page is written before the log records in it are durable, whatever the keyspace's
+//!    durability; the page's LSN says up to where (P10).
+//! 3. If anything fails, every record that was taken is dirty and listed again, and pages that were
+//!    allocated are given back.
 //!
-//! **Crash.** In-place writes may be lost or mixed with older ones of other pages: every record in them is in the log above the redo LSN, which moves only after a
-//! sync. A change of structure is in the log only after its pages were synced ([`publish`](crate::publish)); until then a crash finds the old pages untouched.
+//! **Crash.** In-place writes may be lost or mixed with older ones of other pages: every record in
+//! them is in the log above the redo LSN, which moves only after a sync. A change of structure is
+//! in the log only after its pages were synced ([`publish`](crate::publish)); until then a crash
+//! finds the old pages untouched.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Lsn, PageNumber, Result, probe};
@@ -160,7 +167,8 @@ impl TreeLine {
         Err(error)
     }
 
-    /// Plans every target. Those for which there is no room on the disk are taken out of `targets` and returned with the reason.
+    /// Plans every target. Those for which there is no room on the disk are taken out of `targets`
+    /// and returned with the reason.
     fn plan_all(
         &self,
         targets: &mut Vec<Target>,

@@ -11,12 +11,13 @@
 //! | value, padded with zeros to whole words             |
 //! ```
 //!
-//! A bucket is `0` when empty, else `tag << 24 | place + 1`: eight bits of the id and the record's word index. Probing is linear; removal shifts back, so there are no
-//! tombstones among buckets. Each bucket has a priority beside it, in a byte of its own: a reader bumps it without holding anything, and a bump
-//! that lands on the wrong record does no harm.
+//! A bucket is `0` when empty, else `tag << 24 | place + 1`: eight bits of the id and the record's
+//! word index. Probing is linear; removal shifts back, so there are no tombstones among buckets.
+//! Each bucket has a priority beside it, in a byte of its own: a reader bumps it without holding
+//! anything, and a bump that lands on the wrong record does no harm.
 //!
-//! **Invariant**: everything here is read and written as atomics, because optimistic readers race with writers (rule P27); readers conclude
-//! nothing before the shard's latch validates.
+//! **Invariant**: everything here is read and written as atomics, because optimistic readers race
+//! with writers (rule P27); readers conclude nothing before the shard's latch validates.
 
 use spinney_base::shim::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use spinney_sync::RacyWords;
@@ -34,7 +35,8 @@ pub(super) const PRIORITY_MAX: u8 = 7;
 /// Most words that a bucket can address.
 const WORDS_MAX: usize = (1 << 24) - 2;
 
-/// Smallest shard: room for many of the largest records, so that reservations of many threads fit together.
+/// Smallest shard: room for many of the largest records, so that reservations of many threads fit
+/// together.
 pub(super) const SHARD_BYTES_MIN: usize = 128 << 10;
 
 /// Buckets stay at most this full, in percent.
@@ -152,7 +154,8 @@ impl Memory {
         self.words.write_from(word + 1 + key.len().div_ceil(8), value);
     }
 
-    /// Finds the record that `accept` takes among those that bear `id`. Safe under races: it ends, and stays inside.
+    /// Finds the record that `accept` takes among those that bear `id`. Safe under races: it ends,
+    /// and stays inside.
     pub(super) fn find(
         &self,
         id: RecordId,
@@ -209,7 +212,8 @@ impl Memory {
                 break;
             }
             let home = self.home(self.header(place(entry)).id());
-            // Whether `home` lies cyclically after the hole, up to the probe: then the entry must stay.
+            // Whether `home` lies cyclically after the hole, up to the probe: then the entry must
+            // stay.
             let stays = if hole < probe {
                 hole < home && home <= probe
             } else {

@@ -1,15 +1,20 @@
-//! The record cache: the newest version of the records that are worth keeping in memory, dirty and clean (TreeLine, section 4.2).
+//! The record cache: the newest version of the records that are worth keeping in memory, dirty and
+//! clean (TreeLine, section 4.2).
 //!
-//! The cache is cut into shards by the hash of the key; each [`Shard`](shard::Shard) is a hash table over a ring of records. A record is known outside by its [`RecordId`], 32 bits of its
-//! key's hash, which stays the same wherever the ring moves the record; two keys may share one, so whoever holds an id gets all dirty records that bear it
-//! and picks by key.
+//! The cache is cut into shards by the hash of the key; each [`Shard`](shard::Shard) is a hash
+//! table over a ring of records. A record is known outside by its [`RecordId`], 32 bits of its
+//! key's hash, which stays the same wherever the ring moves the record; two keys may share one, so
+//! whoever holds an id gets all dirty records that bear it and picks by key.
 //!
-//! **Life of a record.** A put makes it *dirty*: its page does not hold it yet. Write-back marks it *being written*, writes its page, and then makes it *clean*,
-//! unless a put changed it meanwhile, which takes the mark away. Only clean records leave, so an entry leaves the cache only after its page write completed (rule P23). A
-//! removal is a record too, a tombstone; clean, it says that the key is known to be absent.
+//! **Life of a record.** A put makes it *dirty*: its page does not hold it yet. Write-back marks it
+//! *being written*, writes its page, and then makes it *clean*, unless a put changed it meanwhile,
+//! which takes the mark away. Only clean records leave, so an entry leaves the cache only after its
+//! page write completed (rule P23). A removal is a record too, a tombstone; clean, it says that the
+//! key is known to be absent.
 //!
-//! **Differs from the paper**: CLOCK runs over a ring in which the hand carries surviving records forward, so records of any size need no allocator and cost 8 bytes and their
-//! share of the table (about 6) beyond their own bytes; the paper's entries cost 96 and an index.
+//! **Differs from the paper**: CLOCK runs over a ring in which the hand carries surviving records
+//! forward, so records of any size need no allocator and cost 8 bytes and their share of the table
+//! (about 6) beyond their own bytes; the paper's entries cost 96 and an index.
 
 mod memory;
 mod shard;
@@ -86,7 +91,8 @@ impl RecordCache {
         self.shard(id).cancel(key.len(), value.map_or(0, <[u8]>::len));
     }
 
-    /// Puts a dirty record into reserved room; says whether it has become dirty now, so that its page must be told.
+    /// Puts a dirty record into reserved room; says whether it has become dirty now, so that its
+    /// page must be told.
     pub(crate) fn put(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) -> bool {
         self.shard(id).put(id, key, value)
     }
@@ -101,12 +107,14 @@ impl RecordCache {
         self.shard(id).visit_dirty(id, visit, show);
     }
 
-    /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile; otherwise it stays dirty.
+    /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile;
+    /// otherwise it stays dirty.
     pub(crate) fn end_write(&self, id: RecordId, key: &[u8], written: bool) {
         self.shard(id).end_write(id, key, written);
     }
 
-    /// Appends keys of dirty records that the hand of shard `index` will meet soon and find worth nothing more, at most `most`.
+    /// Appends keys of dirty records that the hand of shard `index` will meet soon and find worth
+    /// nothing more, at most `most`.
     pub(crate) fn soon_evicted(&self, index: usize, most: usize, keys: &mut Vec<Vec<u8>>) {
         self.shards[index % self.shards.len()].soon_evicted(most, keys);
     }
@@ -116,7 +124,8 @@ impl RecordCache {
         self.shards.len()
     }
 
-    /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps its size for now.
+    /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps
+    /// its size for now.
     pub(crate) fn resize(&self, bytes: u64) {
         let each = bytes / self.shards.len() as u64;
         self.shards.iter().for_each(|shard| shard.resize(each));

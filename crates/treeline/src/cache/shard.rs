@@ -6,17 +6,23 @@
 //!   .. free .. | oldest ............ newest record  | .. free (some of it reserved) ..
 //! ```
 //!
-//! New records go to the head. When room is short the hand takes the record at the tail: a dead one is dropped, a clean one of priority 0 is evicted, any other is
-//! carried to the head with its priority one lower: second chances, as CLOCK gives them, and no holes. A dirty record of priority 0 is the eviction candidate that the paper would
-//! write out; the hand goes on past up to [`DIRTY_LOOK_AHEAD`] of them in search of a clean one before it gives up and names the first for write-back.
+//! New records go to the head. When room is short the hand takes the record at the tail: a dead one
+//! is dropped, a clean one of priority 0 is evicted, any other is carried to the head with its
+//! priority one lower: second chances, as CLOCK gives them, and no holes. A dirty record of
+//! priority 0 is the eviction candidate that the paper would write out; the hand goes on past up to
+//! [`DIRTY_LOOK_AHEAD`] of them in search of a clean one before it gives up and names the first for
+//! write-back.
 //!
 //! **Invariants**
-//! 1. Records lie end to end from tail to head; `head - tail + reserved <= capacity`, so an apply after a prepare always fits.
-//! 2. Every live record has exactly one bucket, every bucket a live record; per key there is at most one.
+//! 1. Records lie end to end from tail to head; `head - tail + reserved <= capacity`, so an apply
+//!    after a prepare always fits.
+//! 2. Every live record has exactly one bucket, every bucket a live record; per key there is at
+//!    most one.
 //! 3. A dirty record is never dropped.
 //!
-//! **Concurrency.** Writers hold `state`; whatever readers could see half-done is done under the latch as well. Readers hold nothing: they validate the latch, and read again when
-//! it changed (rule P27). Lock order: `state`, then the latch; nothing is locked and no I/O is done inside.
+//! **Concurrency.** Writers hold `state`; whatever readers could see half-done is done under the
+//! latch as well. Readers hold nothing: they validate the latch, and read again when it changed
+//! (rule P27). Lock order: `state`, then the latch; nothing is locked and no I/O is done inside.
 
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -30,7 +36,8 @@ use super::memory::{
 };
 use super::{Cached, RecordId, Show, Usage};
 
-/// How many dirty records of priority 0 the hand passes over before a writer must bring one home itself (TreeLine, 4.2).
+/// How many dirty records of priority 0 the hand passes over before a writer must bring one home
+/// itself (TreeLine, 4.2).
 const DIRTY_LOOK_AHEAD: usize = 32;
 
 /// How many records the hand may look at to admit what was read: admission is a favour, not a duty.
@@ -329,7 +336,8 @@ impl Shard {
         }
     }
 
-    /// When the table, not the ring, is what is full, the records are smaller than expected: makes a larger table beside a smaller ring.
+    /// When the table, not the ring, is what is full, the records are smaller than expected: makes
+    /// a larger table beside a smaller ring.
     fn enlarge_table(&self, state: &mut State) -> bool {
         let memory = self.memory.load();
         let used = usize::try_from(state.head - state.tail).unwrap_or(usize::MAX);
@@ -435,7 +443,8 @@ impl State {
         memory.set_priority(bucket, priority.min(PRIORITY_MAX).saturating_sub(1));
         let target = self.head_word(memory);
         if target != word {
-            // The free gap may be shorter than the record; the copy runs upwards from behind, so it may overlap.
+            // The free gap may be shorter than the record; the copy runs upwards from behind, so it
+            // may overlap.
             memory.words.copy_within(word, target, words);
             memory.set_place(bucket, header.id(), target);
         }

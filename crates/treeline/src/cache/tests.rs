@@ -94,7 +94,8 @@ impl Driver {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// P23: whatever is put, read, written back and resized, the newest version is in the cache or on its page.
+    /// P23: whatever is put, read, written back and resized, the newest version is in the cache or
+    /// on its page.
     #[test]
     fn the_newest_version_is_never_lost(seed in any::<u64>(), keys in 1usize..4000, longest in 1usize..3000) {
         let mut random = SplitMix(seed);
@@ -135,7 +136,8 @@ proptest! {
     }
 }
 
-/// Tiny records fill the table before the ring: the table grows, and the memory stays within its bounds.
+/// Tiny records fill the table before the ring: the table grows, and the memory stays within its
+/// bounds.
 #[test]
 fn small_records_get_a_larger_table() {
     let mut driver = Driver::new(1 << 20);
