@@ -13,6 +13,9 @@ use crate::state::{KeyspaceState, State};
 const LOG_TICK: Duration = Duration::from_millis(20);
 /// How often it is looked whether a checkpoint is wanted, if nobody wakes the job.
 const CHECKPOINT_LOOK: Duration = Duration::from_millis(100);
+/// A checkpoint is taken after this time if anything changed, though the log is not full: it
+/// bounds what a crash takes from keyspaces that are not logged, and what a recovery replays.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a background job waits after an error before it tries again.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -47,16 +50,28 @@ impl State {
             Ok(Next::Wait(LOG_TICK))
         })?);
         let state = self.clone();
+        let mut last = self.runtime.now();
         *self.checkpoint_task.lock() = Some(self.spawn("spinney-checkpoint", move || {
-            if !state.checkpoint_wanted.load(Ordering::Acquire) {
+            let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_INTERVAL;
+            let wanted = state.checkpoint_wanted.load(Ordering::Acquire);
+            if !wanted && !(waited && state.has_news()) {
                 return Ok(Next::Wait(CHECKPOINT_LOOK));
             }
             let result = state.checkpoint();
+            last = state.runtime.now();
             *state.checkpoint_error.lock() = result.as_ref().err().cloned();
             state.checkpoint_wanted.store(false, Ordering::Release);
             result.map(|()| Next::Wait(CHECKPOINT_LOOK))
         })?);
         self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
+    }
+
+    /// Whether a checkpoint would bring anything home.
+    fn has_news(&self) -> bool {
+        let last = self.log.last_lsn();
+        self.keyspaces().iter().any(|keyspace| {
+            keyspace.engine.redo() < last || keyspace.engine.stats().records_dirty > 0
+        })
     }
 
     /// Starts a keyspace's job.
