@@ -205,6 +205,8 @@ pub fn crash_large(product: &dyn Product) {
         let mut plan = plan.clone();
         // Some runs checkpoint so seldom that recovery has much to replay.
         plan.mix.rare_per_mille = if seed % 2 == 0 { 15 } else { 60 };
+        // And some have so large a log that pages go home for want of memory, not for a checkpoint's sake.
+        plan.config.log_bytes_max = if seed % 4 == 0 { 16 * LOG_BYTES } else { LOG_BYTES };
         crash::run(product, &plan, &tally, seed);
     });
     println!("crashes by state: {:#?}", tally.counts());

@@ -1,20 +1,245 @@
-//! The rules of the protocols, each by its number, through the public face; those that live inside the log, the store or an engine have
-//! their tests beside them. Found failures stay here as scenarios.
+//! Rules of the protocols that only the whole stack can keep, each by its number, on the simulated disk; those of the log, of schedules and of the
+//! write path have their tests beside them. Found failures stay here as scenarios.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney::{Db, Durability, KeyspaceOptions, Options};
+use spinney::{Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_base::Runtime;
 use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_proving::tier::{self, Random};
+use spinney_proving::watch::Watch;
+
+fn options(disk: &SimDisk, runtime: &Runtime, torn: TornWrites) -> Options {
+    Options::default()
+        .memory(1 << 20)
+        .log_bytes_max(64 << 20)
+        .torn_writes(torn)
+        .disk(Arc::new(disk.clone()))
+        .runtime(runtime.clone())
+}
 
 fn open(disk: &SimDisk) -> Db {
-    let options = Options::default()
-        .memory(2 << 20)
-        .log_bytes_max(4 << 20)
-        .disk(Arc::new(disk.clone()))
-        .runtime(Runtime::stepped(1));
+    let options = options(disk, &Runtime::stepped(1), TornWrites::DoubleWrite);
     Db::open(Path::new("/db"), options).unwrap()
+}
+
+fn main_of(db: &Db) -> Keyspace {
+    db.keyspace("main", KeyspaceOptions::default()).unwrap()
+}
+
+fn key(number: u64) -> Vec<u8> {
+    Random::new(number, 20).next_u64().to_be_bytes().to_vec()
+}
+
+fn value(number: u64, version: u64) -> Vec<u8> {
+    let length = 60 + usize::try_from(Random::new(number, 21).next_u64() % 600).unwrap();
+    let mut value = format!("{number} in version {version} ").into_bytes();
+    value.resize(length, b'.');
+    value
+}
+
+/// Keeps an image of every step, or one in `every`, that `run` makes, and checks each as `check` says: `mode` decides what survives.
+fn at_every_step(
+    disk: &SimDisk,
+    (mode, every): (CrashMode, u64),
+    run: impl FnOnce(),
+    check: impl Fn(&Db),
+) -> usize {
+    disk.capture_when(Arc::new(move |step, _| (step % every == 0).then_some(mode)));
+    run();
+    disk.capture_when(Arc::new(|_, _| None));
+    let captures = disk.take_captures();
+    for capture in &captures {
+        let db = open(&capture.image);
+        check(&db);
+        db.verify().unwrap();
+    }
+    captures.len()
+}
+
+/// Keys in five places, so that pages there split again and again.
+fn crowded(number: u64) -> Vec<u8> {
+    let mut key = key(number % 5);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+fn check_crowded(db: &Db, end: u64) {
+    let main = main_of(db);
+    for number in 0..end {
+        let found = main.get(&crowded(number)).unwrap();
+        assert!(found.as_deref() == Some(&value(number, 1)[..]), "record {number} is not there");
+    }
+}
+
+fn check_versions(db: &Db, numbers: std::ops::Range<u64>, versions: &[u64]) {
+    let main = main_of(db);
+    for number in numbers {
+        let found = main.get(&key(number)).unwrap();
+        let right =
+            versions.iter().any(|version| found.as_deref() == Some(&value(number, *version)[..]));
+        assert!(
+            right,
+            "record {number} is {:?}",
+            found.map(|value| value.escape_ascii().to_string())
+        );
+    }
+}
+
+/// Dirty records are written home under memory pressure while their log records were only `Buffered`; the watch compares
+/// every page with what the log has on the media.
+#[test]
+fn p10_no_page_before_its_records() {
+    let disk = SimDisk::new(1);
+    let runtime = Runtime::stepped(1);
+    let watch = Arc::new(Watch::default());
+    disk.observe(watch.clone());
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
+    let main = main_of(&db);
+    for number in 0..3000 {
+        main.insert_with(&key(number), &value(number, 1), Durability::Buffered).unwrap();
+        runtime.step();
+    }
+    watch.check();
+    let (pages, _) = watch.checked();
+    assert!(pages > 100, "only {pages} pages were written");
+    // And what was acknowledged as buffered outlives the process.
+    check_versions(&open(&disk.kill()), 0..3000, &[1]);
+}
+
+/// Pages split and their structure records go to the log; the watch looks for the named pages on the media.
+#[test]
+fn p13_what_it_adds_is_durable_before_it() {
+    let disk = SimDisk::new(1);
+    let runtime = Runtime::stepped(1);
+    let watch = Arc::new(Watch::default());
+    disk.observe(watch.clone());
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
+    let main = main_of(&db);
+    for number in 0..3000 {
+        main.insert_with(&key(number), &value(number, 1), Durability::Buffered).unwrap();
+        if number % 50 == 0 {
+            db.flush().unwrap();
+            // A quiet second, in which pending structure is published.
+            for _ in 0..40 {
+                runtime.sleep(std::time::Duration::from_millis(25));
+                runtime.step();
+            }
+        }
+    }
+    db.flush().unwrap();
+    watch.check();
+    let (_, records) = watch.checked();
+    assert!(records > 50, "only {records} structure records were written");
+    check_versions(&open(&disk.crash(CrashMode::LoseAll)), 0..3000, &[1]);
+}
+
+/// A checkpoint is cut at every step; before, within and after it everything is there.
+#[test]
+fn p14_publish_in_order() {
+    tier::for_each_seed(tier::count(3, 40), |seed| {
+        let disk = SimDisk::new(seed);
+        let db = open(&disk);
+        let main = main_of(&db);
+        for version in 1..4 {
+            for number in 0..150 {
+                main.insert_with(&key(number), &value(number, version), Durability::Buffered)
+                    .unwrap();
+            }
+            db.flush().unwrap();
+            let mode =
+                [CrashMode::LoseAll, CrashMode::Torn512][usize::try_from(version).unwrap() % 2];
+            let steps = at_every_step(
+                &disk,
+                (mode, 1),
+                || db.checkpoint().unwrap(),
+                |db| check_versions(db, 0..150, &[version]),
+            );
+            assert!(steps > 5, "a checkpoint of {steps} steps");
+        }
+    });
+}
+
+/// Pages split again and again, and what a split frees is used by later ones; at every step the recovered structure owns
+/// every page once, and each still holds what it held when the structure named it.
+#[test]
+fn p16_what_is_freed_is_reused_only_when_its_freeing_is_durable() {
+    tier::for_each_seed(tier::count(2, 30), |seed| {
+        let disk = SimDisk::new(seed);
+        let runtime = Runtime::stepped(seed);
+        let options = options(&disk, &runtime, TornWrites::DoubleWrite);
+        let db = Db::open(Path::new("/db"), options).unwrap();
+        let main = main_of(&db);
+        let mut random = Random::new(seed, 22);
+        let mut last = 0;
+        // More than the cache holds, so that pages are written and split without any checkpoint.
+        while last < 900 {
+            main.insert_with(&crowded(last), &value(last, 1), Durability::Buffered).unwrap();
+            last += 1;
+        }
+        db.flush().unwrap();
+        for round in 0..8 {
+            let from = last;
+            last += 250;
+            let images = at_every_step(
+                &disk,
+                (if round % 2 == 0 { CrashMode::LoseAll } else { CrashMode::Torn512 }, 7),
+                || {
+                    for number in from..last {
+                        main.insert_with(&crowded(number), &value(number, 1), Durability::Buffered)
+                            .unwrap();
+                    }
+                    db.flush().unwrap();
+                    for _ in 0..random.within(1..60) {
+                        runtime.sleep(std::time::Duration::from_millis(20));
+                        runtime.step();
+                    }
+                    if random.one_in(6) {
+                        db.checkpoint().unwrap();
+                    }
+                },
+                |db| check_crowded(db, from),
+            );
+            assert!(images > 0);
+        }
+        let splits = db.stats().keyspaces[0].numbers.splits;
+        assert!(splits > 20, "only {splits} pages split");
+        db.verify().unwrap();
+    });
+}
+
+/// Records change in place, page by page, and the power goes at every step with sectors of 512 bytes torn.
+#[test]
+fn p18_torn_pages_are_restored() {
+    let mut restored = 0;
+    for seed in tier::seeds(tier::count(8, 60)) {
+        let _announce = tier::Announce(seed);
+        let disk = SimDisk::new(seed);
+        let db = open(&disk);
+        let main = main_of(&db);
+        for number in 0..120 {
+            main.insert_with(&key(number), &value(number, 1), Durability::Buffered).unwrap();
+        }
+        db.checkpoint().unwrap();
+        for version in 2..4 {
+            for number in 0..120 {
+                main.insert_with(&key(number), &value(number, version), Durability::Buffered)
+                    .unwrap();
+            }
+            db.flush().unwrap();
+            disk.capture_when(Arc::new(|_, _| Some(CrashMode::Torn512)));
+            db.checkpoint().unwrap();
+            disk.capture_when(Arc::new(|_, _| None));
+            for capture in disk.take_captures() {
+                let db = open(&capture.image);
+                check_versions(&db, 0..120, &[version]);
+                db.verify().unwrap();
+                restored += db.stats().keyspaces[0].numbers.pages_restored;
+            }
+        }
+    }
+    assert!(restored > 0, "no page was ever torn");
 }
 
 /// A keyspace was created at LSN 3, of which the crash kept 1; the next life's records 2 and 3 were taken for older than
@@ -23,7 +248,7 @@ fn open(disk: &SimDisk) -> Db {
 fn p20_a_keyspace_is_not_older_than_the_log() {
     let disk = SimDisk::new(1);
     let db = open(&disk);
-    let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
+    let main = main_of(&db);
     main.insert(b"1", b"sync").unwrap();
     main.insert_with(b"2", b"buffered", Durability::Buffered).unwrap();
     main.insert_with(b"3", b"buffered", Durability::Buffered).unwrap();
