@@ -50,7 +50,7 @@ fn p01_checkpoint_beside_a_writer() {
 /// P3: who saw the new value of one key of a batch sees the new value of the other.
 #[test]
 fn p03_batches_are_seen_whole() {
-    check(150, || {
+    check(1500, || {
         let disk = SimDisk::new(1);
         let db = open(&disk);
         let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
@@ -61,7 +61,7 @@ fn p03_batches_are_seen_whole() {
             batch.insert(&writing, *b"b", *b"new");
             writer.write(batch).unwrap();
         });
-        for (first, second) in [(b"a", b"b"), (b"b", b"a")] {
+        for (first, second) in [(b"a", b"b"), (b"b", b"a")].repeat(8) {
             let saw = keyspace.get(first).unwrap().is_some();
             let sees = keyspace.get(second).unwrap().is_some();
             assert!(sees || !saw, "half a batch");
