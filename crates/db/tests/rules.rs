@@ -371,3 +371,36 @@ fn p24_a_cursor_holds_nothing() {
     assert_eq!(cursor.next().unwrap().unwrap_err().kind(), ErrorKind::Closed, "errors stay");
     db.close().unwrap();
 }
+
+/// Deleting nearly everything makes sparse neighbours one again, page by page, and what is left is
+/// where it should be.
+#[test]
+fn an_emptied_keyspace_gives_its_pages_back() {
+    let disk = SimDisk::new(12);
+    let runtime = Runtime::stepped(1);
+    let db = Db::open(Path::new("/db"), options(&disk).runtime(runtime.clone())).unwrap();
+    let a = keyspace(&db, "a");
+    for number in 0..5000 {
+        a.insert_with(&key(number), &[1; 100], Durability::Buffered).unwrap();
+    }
+    db.checkpoint().unwrap();
+    let full = a.stats();
+    assert!(full.pages + full.overflow_pages > 150, "{full:?}");
+    for number in (0..5000).filter(|number| number % 50 != 0) {
+        a.remove_with(&key(number), Durability::Buffered).unwrap();
+    }
+    db.checkpoint().unwrap();
+    for _ in 0..3000 {
+        runtime.step();
+    }
+    db.checkpoint().unwrap();
+    let emptied = a.stats();
+    assert!(emptied.pages * 10 < full.pages, "{} of {} pages", emptied.pages, full.pages);
+    assert!(emptied.free_pages > full.pages / 2, "{emptied:?}");
+    db.verify().unwrap();
+    for db in [db, open(&disk.crash(CrashMode::LoseAll))] {
+        let a = keyspace(&db, "a");
+        assert_eq!(a.iter().count(), 100);
+        assert!((0..5000).step_by(50).all(|number| a.contains_key(&key(number)).unwrap()));
+    }
+}

@@ -393,7 +393,7 @@ impl Store {
         purpose: Purpose,
     ) -> Result<()> {
         if !self.options.double_write {
-            return self.write_fresh(pages, purpose);
+            return self.write_over(pages, purpose);
         }
         for chunk in pages.chunks(HALF_PAGES) {
             self.options.poison.check()?;
@@ -402,9 +402,22 @@ impl Store {
             let blocks: Vec<&[u8; PAGE_BYTES]> = chunk.iter().map(|(_, block)| *block).collect();
             double_write.protect(&*self.file, &blocks)?;
             self.options.poison.guard(self.file.sync(Purpose::DoubleWrite))?;
-            self.write_fresh(chunk, purpose)?;
+            self.write_over(chunk, purpose)?;
         }
         Ok(())
+    }
+
+    /// Writes over what is there. A failure in the middle may leave half a page behind, which only
+    /// recovery restores, so it poisons; a full disk has written nothing.
+    fn write_over(
+        &self,
+        pages: &[(PageNumber, &[u8; PAGE_BYTES])],
+        purpose: Purpose,
+    ) -> Result<()> {
+        match self.write_fresh(pages, purpose) {
+            Err(error) if !error.is_full() => self.options.poison.guard(Err(error)),
+            result => result,
+        }
     }
 
     /// Makes everything written so far durable.

@@ -7,10 +7,10 @@
 
 use std::path::{Path, PathBuf};
 
-use spinney::{Batch, Db, ErrorKind, KeyspaceOptions, Options};
+use spinney::{Batch, Db, Durability, ErrorKind, KeyspaceOptions, Options};
 
 fn options() -> Options {
-    Options::default().memory(2 << 20).log_bytes_max(1 << 20).create_if_missing(false)
+    Options::default().memory(2 << 20).log_bytes_max(4 << 20).create_if_missing(false)
 }
 
 fn key(number: u32) -> Vec<u8> {
@@ -20,6 +20,10 @@ fn key(number: u32) -> Vec<u8> {
 fn value(number: u32) -> Vec<u8> {
     let length = (number * 37 % 300) as usize;
     vec![(number % 251) as u8; length]
+}
+
+fn tail(number: u32) -> Vec<u8> {
+    format!("tail/{:05}", number * 7919 % 100_000).into_bytes()
 }
 
 fn write(directory: &Path) {
@@ -34,6 +38,15 @@ fn write(directory: &Path) {
         cache.insert(&key(number), &value(number + 1)).unwrap();
     }
     db.checkpoint().unwrap();
+    // More than the cache holds, and time for what splits because of it to be logged.
+    for start in (0..2000).step_by(100) {
+        let mut batch = Batch::new();
+        for number in start..start + 100 {
+            batch.insert(&main, tail(number), vec![7; 300]);
+        }
+        db.write(batch).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_secs(1));
     let mut batch = Batch::new();
     for number in 0..200 {
         batch.remove(&main, key(number * 3));
@@ -41,7 +54,8 @@ fn write(directory: &Path) {
     }
     db.write(batch).unwrap();
     main.insert(b"", b"the empty key").unwrap();
-    db.flush().unwrap();
+    // As a killed process leaves it: nothing is closed, and nothing runs any more.
+    drop((main, cache, db));
     copy(work.path(), directory);
 }
 
@@ -81,7 +95,10 @@ fn version_1_opens() {
             assert_eq!(main.get(&key(1000 + number)).unwrap().as_deref(), Some(&value(number)[..]));
         }
         assert_eq!(main.get(b"").unwrap().unwrap(), b"the empty key");
-        assert_eq!(main.iter().count(), 601);
+        for number in 0..2000 {
+            assert_eq!(main.get(&tail(number)).unwrap().as_deref(), Some(&[7; 300][..]));
+        }
+        assert_eq!(main.iter().count(), 2601);
         db.verify().unwrap();
         db.close().unwrap();
     }

@@ -8,13 +8,14 @@
 //! ascending order of lower bounds: bound length `u16`, bound, segment. The first bound is the
 //! empty key. A keyspace without data has an empty payload.
 //!
-//! A **structure record**: version `u8` (1), kind `u8` (1: replace), sequence `u64`, bound length
-//! `u16`, lower bound of the segment that goes, segment that goes (all zero when there was none),
-//! number of segments that come `u16`, then for each: bound length `u16`, bound, segment.
+//! A **structure record**: version `u8` (1), kind `u8` (1: replace), sequence `u64`, number of
+//! segments that go `u16`, then for each: bound length `u16`, lower bound, segment (all zero for the
+//! one segment of a keyspace that has no page yet); number of segments that come `u16`, then the
+//! same for each. Both are in ascending order and begin with the same bound.
 //!
 //! Example: the record of the first change of a keyspace, which makes its first page 128 of
-//! generation 1: `01 01  01 00 00 00 00 00 00 00  00 00  00×16  01 00  00 00  80 00 00 00 01 00 00
-//! 00 00×8`.
+//! generation 1:
+//! `01 01  01 00 00 00 00 00 00 00  01 00  00 00  00×16  01 00  00 00  80 00 00 00 01 00 00 00 00×8`.
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
@@ -66,13 +67,13 @@ pub(crate) fn decode_segments(payload: &[u8]) -> Result<Vec<(Vec<u8>, Segment)>>
 pub(crate) fn encode_change(change: &Change, sequence: u64) -> Vec<u8> {
     let mut out = vec![VERSION, KIND_REPLACE];
     out.extend_from_slice(&sequence.to_le_bytes());
-    put_bound(&mut out, &change.lower);
-    put_segment(&mut out, change.before);
-    let count = u16::try_from(change.after.len()).expect("a page splits into a few");
-    out.extend_from_slice(&count.to_le_bytes());
-    for (lower, segment) in &change.after {
-        put_bound(&mut out, lower);
-        put_segment(&mut out, *segment);
+    for segments in [&change.before, &change.after] {
+        let count = u16::try_from(segments.len()).expect("a few pages make or become a few");
+        out.extend_from_slice(&count.to_le_bytes());
+        for (lower, segment) in segments {
+            put_bound(&mut out, lower);
+            put_segment(&mut out, *segment);
+        }
     }
     out
 }
@@ -88,23 +89,13 @@ pub(crate) fn decode_change(payload: &[u8]) -> Result<(Change, u64)> {
         return Err(damaged("a structure record of kind 1"));
     }
     let sequence = reader.u64()?;
-    let lower = reader.bound()?;
-    let before = reader.segment()?.unwrap_or(Segment::VIRTUAL);
-    let count = reader.u16()?;
-    let mut after: Vec<(Vec<u8>, Segment)> = Vec::new();
-    for _ in 0..count {
-        let bound = reader.bound()?;
-        let ascending = after.last().map_or(bound == lower, |(last, _)| *last < bound);
-        if !ascending {
-            return Err(damaged("segments in ascending order from the replaced bound"));
-        }
-        after.push((bound, reader.some_segment()?));
-    }
-    if after.is_empty() {
-        return Err(damaged("at least one segment"));
-    }
+    let before = reader.segments(true)?;
+    let after = reader.segments(false)?;
     reader.end()?;
-    Ok((Change { lower, before, after }, sequence))
+    if before.first().map(|(lower, _)| lower) != after.first().map(|(lower, _)| lower) {
+        return Err(damaged("segments that begin where those before began"));
+    }
+    Ok((Change { before, after }, sequence))
 }
 
 fn put_bound(out: &mut Vec<u8>, bound: &[u8]) {
@@ -180,6 +171,24 @@ impl Reader<'_> {
         self.segment()?.ok_or_else(|| damaged("a base page"))
     }
 
+    /// Segments in ascending order, at least one.
+    fn segments(&mut self, may_be_virtual: bool) -> Result<Vec<(Vec<u8>, Segment)>> {
+        let count = self.u16()?;
+        let mut segments: Vec<(Vec<u8>, Segment)> = Vec::new();
+        for _ in 0..count {
+            let lower = self.bound()?;
+            if segments.last().is_some_and(|(last, _)| *last >= lower) {
+                return Err(damaged("segments in ascending order"));
+            }
+            let segment = match self.segment()? {
+                None if may_be_virtual => Segment::VIRTUAL,
+                segment => segment.ok_or_else(|| damaged("a base page"))?,
+            };
+            segments.push((lower, segment));
+        }
+        if segments.is_empty() { Err(damaged("at least one segment")) } else { Ok(segments) }
+    }
+
     fn end(&self) -> Result<()> {
         if self.left.is_empty() { Ok(()) } else { Err(damaged("no further bytes")) }
     }
@@ -202,9 +211,9 @@ mod tests {
     fn golden_record() {
         let base = PageRef { page: PageNumber(128), generation: Generation(1) };
         let after = vec![(Vec::new(), Segment { base, overflow: None })];
-        let bytes =
-            encode_change(&Change { lower: Vec::new(), before: Segment::VIRTUAL, after }, 1);
-        let mut expected = vec![1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let before = vec![(Vec::new(), Segment::VIRTUAL)];
+        let bytes = encode_change(&Change { before, after }, 1);
+        let mut expected = vec![1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
         expected.extend_from_slice(&[0; 16]);
         expected.extend_from_slice(&[1, 0, 0, 0, 0x80, 0, 0, 0, 1, 0, 0, 0]);
         expected.extend_from_slice(&[0; 8]);
@@ -219,7 +228,12 @@ mod tests {
         ) {
             let lower = bounds.first().cloned().unwrap();
             let after: Vec<_> = bounds.iter().cloned().zip((first..).map(segment)).collect();
-            let change = Change { lower, before: if first > 500 { segment(first) } else { Segment::VIRTUAL }, after };
+            let before = if first > 500 {
+                vec![(lower.clone(), segment(first)), ([lower.as_slice(), b"x"].concat(), segment(7))]
+            } else {
+                vec![(lower, Segment::VIRTUAL)]
+            };
+            let change = Change { before, after };
             prop_assert_eq!(decode_change(&encode_change(&change, sequence)).unwrap(), (change, sequence));
             bounds.insert(Vec::new());
             let segments: Vec<_> = bounds.into_iter().zip((first..).map(segment)).collect();
@@ -234,7 +248,8 @@ mod tests {
             let _ = decode_change(&bytes);
             let _ = decode_segments(&bytes);
             let after = vec![(b"a".to_vec(), segment(3)), (b"b".to_vec(), segment(4))];
-            let mut whole = encode_change(&Change { lower: b"a".to_vec(), before: segment(1), after }, 9);
+            let before = vec![(b"a".to_vec(), segment(1))];
+            let mut whole = encode_change(&Change { before, after }, 9);
             let at = at.min(whole.len() - 1);
             whole[at] = byte;
             let _ = decode_change(&whole);

@@ -173,16 +173,13 @@ struct Entry {
     dirty: Mutex<ThinVec<RecordId>>,
 }
 
-/// One change of structure: a segment gives way to others in its place (a split, a new overflow
-/// page, two pages becoming one).
+/// One change of structure: neighbouring segments give way to others in their place (a split, a new
+/// overflow page, two pages becoming one).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Change {
-    /// The lower bound of the segment that goes.
-    pub(crate) lower: Vec<u8>,
-    /// Where it was.
-    pub(crate) before: Segment,
-    /// What comes instead: lower bounds and places, in order; the first has the bound of the one
-    /// that goes.
+    /// The segments that go: lower bounds and places, in order, at least one.
+    pub(crate) before: Vec<(Vec<u8>, Segment)>,
+    /// What comes instead, in order, at least one; the first has the bound of the first that goes.
     pub(crate) after: Vec<(Vec<u8>, Segment)>,
 }
 
@@ -191,7 +188,8 @@ impl Change {
     pub(crate) fn freed(&self) -> Vec<PageRef> {
         let kept: Vec<PageRef> =
             self.after.iter().flat_map(|(_, segment)| segment.pages()).collect();
-        self.before.pages().filter(|page| !kept.contains(page)).collect()
+        let before = self.before.iter().flat_map(|(_, segment)| segment.pages());
+        before.filter(|page| !kept.contains(page)).collect()
     }
 }
 
@@ -311,7 +309,7 @@ impl SegmentIndex {
     /// keys an id stands for.
     ///
     /// # Errors
-    /// `Corruption` when the segment that goes is not there as the change says.
+    /// `Corruption` when the segments that go are not there as the change says.
     pub(crate) fn apply(
         &self,
         change: &Change,
@@ -319,26 +317,19 @@ impl SegmentIndex {
         recorded: impl FnOnce(u64),
     ) -> Result<()> {
         let mut map = self.map.write();
-        let found = map.entries.get(change.lower.as_slice()).map(|entry| entry.segment);
-        if found != Some(change.before) {
-            return Err(Error::new(
-                ErrorKind::Corruption,
-                format!("a structure change replaces {:?}, but {found:?} is there", change.before),
-            ));
+        map.check_neighbours(&change.before)?;
+        let mut dirty = ThinVec::new();
+        for (lower, _) in &change.before {
+            let entry = map.entries.remove(lower.as_slice()).expect("checked above");
+            map.heap_bytes -= IndexKey::new(lower).heap_bytes();
+            map.overflow_pages -= u64::from(entry.segment.overflow.is_some());
+            dirty.append(&mut entry.dirty.into_inner());
         }
-        let dirty = match map.entries.remove(change.lower.as_slice()) {
-            Some(entry) => {
-                map.heap_bytes -= IndexKey::new(&change.lower).heap_bytes();
-                map.overflow_pages -= u64::from(entry.segment.overflow.is_some());
-                entry.dirty.into_inner()
-            }
-            None => ThinVec::new(),
-        };
         for (lower, segment) in &change.after {
             map.insert(lower, *segment, ThinVec::new());
         }
-        if let [(_, _)] = change.after.as_slice() {
-            *map.floor(&change.lower).1.dirty.lock() = dirty;
+        if let [(lower, _)] = change.after.as_slice() {
+            *map.floor(lower).1.dirty.lock() = dirty;
         } else {
             for id in dirty {
                 for key in keys(id) {
@@ -389,6 +380,25 @@ impl Map {
         self.heap_bytes += key.heap_bytes();
         self.overflow_pages += u64::from(segment.overflow.is_some());
         self.entries.insert(key, Entry { segment, dirty: Mutex::new(dirty) });
+    }
+
+    /// Checks that these segments are here, one right after the other.
+    fn check_neighbours(&self, segments: &[(Vec<u8>, Segment)]) -> Result<()> {
+        let first = segments.first().map_or(&[][..], |(lower, _)| lower.as_slice());
+        let here = self.entries.range::<[u8], _>((Bound::Included(first), Bound::Unbounded));
+        let same = here
+            .zip(segments)
+            .take_while(|((lower, entry), (bound, segment))| {
+                lower.bytes() == bound.as_slice() && entry.segment == *segment
+            })
+            .count();
+        if segments.is_empty() || same != segments.len() {
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                format!("a structure change replaces {segments:?}, which are not there"),
+            ));
+        }
+        Ok(())
     }
 
     fn floor(&self, key: &[u8]) -> (&IndexKey, &Entry) {

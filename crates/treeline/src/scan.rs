@@ -6,16 +6,16 @@
 //! under the exclusive lock, a record can be in neither place at no time (P23). Nothing is held
 //! between segments, let alone between chunks (P24): the scan goes on by key.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use spinney_base::Result;
 use spinney_engine::{Chunk, Direction, ScanRequest};
 use spinney_io::Purpose;
 use spinney_page::PageView;
 
-use crate::cache::{Cached, RecordId, Visit};
+use crate::cache::{Cached, RecordId, Scratch, Visit};
 use crate::index::Located;
-use crate::merge::{Dirty, merge};
+use crate::merge::{Dirty, Pages, Records};
 use crate::tree::TreeLine;
 
 impl TreeLine {
@@ -23,36 +23,27 @@ impl TreeLine {
         let mut bytes = 0;
         let mut next = Some(Position::start(request));
         while let Some(position) = next {
-            let (located, records) = loop {
-                if let Some(found) = self.read_segment(&position)? {
-                    break found;
+            let located = loop {
+                match self.scan_segment(&position, request, chunk, &mut bytes)? {
+                    Step::Changed => {}
+                    Step::Full => return Ok(()),
+                    Step::Done(located) => break located,
                 }
             };
-            let mut records: Vec<_> =
-                records.into_iter().filter(|(key, _)| request.contains(key)).collect();
-            if request.direction == Direction::Reverse {
-                records.reverse();
-            }
-            for (key, value) in records {
-                let full = chunk.records.len() >= request.records_max || bytes >= request.bytes_max;
-                if full && !chunk.records.is_empty() {
-                    return Ok(());
-                }
-                bytes += key.len() + value.len();
-                chunk.records.push((key, value));
-            }
             next = Position::after(&located, request);
         }
         chunk.finished = true;
         Ok(())
     }
 
-    /// The records of the segment at a position, or `None` when it changed before it was locked.
-    #[expect(clippy::type_complexity, reason = "a segment and its records")]
-    fn read_segment(
+    /// Appends the records of the segment at a position to the chunk, as far as it has room.
+    fn scan_segment(
         &self,
         position: &Position,
-    ) -> Result<Option<(Located, Vec<(Vec<u8>, Vec<u8>)>)>> {
+        request: &ScanRequest<'_>,
+        chunk: &mut Chunk,
+        bytes: &mut usize,
+    ) -> Result<Step> {
         let version = self.index.version();
         let located = match position {
             Position::At(key) => self.index.find(key),
@@ -68,29 +59,49 @@ impl TreeLine {
                 || again.lower != located.lower
                 || again.upper != located.upper
             {
-                return Ok(None);
+                return Ok(Step::Changed);
             }
         }
+        let mut copies = DirtyCopies::default();
+        self.copy_dirty(&located, &mut copies);
+        let pages: Vec<_> = located.segment.pages().collect();
+        let mut buf = self.buffers.lend(pages.len().max(1));
+        self.read_pages(&pages, &mut buf, Purpose::Scan)?;
+        let read: Vec<_> = (0..pages.len()).map(|index| buf.page(index)).collect();
+        let records = Records::merge(&[Pages::new(&read)], &copies.records());
+        for step in 0..records.len() {
+            let index = match request.direction {
+                Direction::Forward => step,
+                Direction::Reverse => records.len() - 1 - step,
+            };
+            let (key, value) = records.get(index);
+            if !request.contains(key) {
+                continue;
+            }
+            let full = chunk.records.len() >= request.records_max || *bytes >= request.bytes_max;
+            if full && !chunk.records.is_empty() {
+                return Ok(Step::Full);
+            }
+            *bytes += key.len() + value.len();
+            chunk.records.push((key.to_vec(), value.to_vec()));
+        }
+        Ok(Step::Done(located))
+    }
+
+    /// Copies the dirty records of a segment out of the cache.
+    fn copy_dirty(&self, located: &Located, copies: &mut DirtyCopies) {
         let mut ids = self.index.dirty(located.lower.bytes());
         ids.sort_unstable();
         ids.dedup();
-        let mut dirty: Vec<Dirty> = Vec::new();
+        let mut scratch = Scratch::default();
         for id in ids {
-            self.cache.visit_dirty(id, Visit::Look, &mut |key, value| {
+            self.cache.visit_dirty(id, Visit::Look, &mut scratch, &mut |key, value| {
                 if located.contains(key) {
-                    dirty.push((key.to_vec(), value.map(<[u8]>::to_vec)));
+                    copies.push(key, value);
                 }
                 false
             });
         }
-        let pages: Vec<_> = located.segment.pages().collect();
-        let mut buf = self.buffers.lend(pages.len().max(1));
-        self.read_pages(&pages, &mut buf, Purpose::Scan)?;
-        let empty = crate::merge::empty_page();
-        let base = if pages.is_empty() { &*empty } else { buf.page(0) };
-        let overflow = (pages.len() > 1).then(|| PageView::trusted(buf.page(1)));
-        let records = merge(PageView::trusted(base), overflow, dirty);
-        Ok(Some((located, records)))
     }
 
     /// Answers many gets with as few and as parallel reads as can be.
@@ -156,6 +167,39 @@ impl TreeLine {
             self.cache.admit(RecordId::of(hash), key, value);
         }
         Ok(again)
+    }
+}
+
+/// How the reading of one segment ended.
+enum Step {
+    /// It was not locked before it changed: look again.
+    Changed,
+    /// The chunk is full.
+    Full,
+    /// All of it that the request wants is in the chunk.
+    Done(Located),
+}
+
+/// Copies of dirty records, in one piece of memory.
+#[derive(Default)]
+struct DirtyCopies {
+    bytes: Vec<u8>,
+    places: Vec<(Range<usize>, Option<Range<usize>>)>,
+}
+
+impl DirtyCopies {
+    fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(key);
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(value.unwrap_or(&[]));
+        let value = value.map(|_| middle..self.bytes.len());
+        self.places.push((start..middle, value));
+    }
+
+    fn records(&self) -> Vec<Dirty<'_>> {
+        let place = |range: &Range<usize>| &self.bytes[range.clone()];
+        self.places.iter().map(|(key, value)| (place(key), value.as_ref().map(place))).collect()
     }
 }
 

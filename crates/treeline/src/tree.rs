@@ -1,5 +1,6 @@
 //! The engine itself: opening, lookups, puts, and what the other modules share.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -67,6 +68,8 @@ pub struct TreeLine {
     /// Which shard the background looks at next.
     hand: AtomicUsize,
     wanted: AtomicBool,
+    /// Lower bounds of segments to be joined with a neighbour.
+    pub(crate) sparse: Mutex<BTreeSet<Vec<u8>>>,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
     long_lists_count: AtomicUsize,
@@ -118,6 +121,7 @@ impl TreeLine {
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
+            sparse: Mutex::new(BTreeSet::new()),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
         }
@@ -403,7 +407,7 @@ impl Engine for TreeLine {
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
-        let wrote = self.shorten_lists()? | self.write_back_soon()?;
+        let wrote = self.shorten_lists()? | self.write_back_soon()? | self.join_sparse()?;
         self.publish_structure_if_due(!wrote)?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }

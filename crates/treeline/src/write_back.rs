@@ -19,99 +19,165 @@
 //! in the log only after its pages were synced ([`publish`](crate::publish)); until then a crash
 //! finds the old pages untouched.
 
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Lsn, PageNumber, Result, probe};
 use spinney_extent::{BlockHeader, BlockKind, Extent};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_sync::hash_key;
 
-use crate::cache::{RecordId, Visit};
+use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
 use crate::index::{Change, Located, PageRef, Segment};
-use crate::merge::{Dirty, PageBytes, Plan, empty_page, plan};
+use crate::merge::{Dirty, Pages, Plan, plan};
 use crate::tree::TreeLine;
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
 pub(crate) const TARGET_RECORDS_MAX: usize = 2048;
 
-/// A segment whose dirty records are being brought home.
+/// Most segments that wait to be joined with a neighbour; more are noticed again when they change.
+const SPARSE_MAX: usize = 4096;
+
+/// Neighbouring segments, mostly one, whose dirty records are being brought home.
 struct Target {
-    located: Located,
+    segments: Vec<Located>,
     ids: Vec<RecordId>,
-    dirty: Vec<Dirty>,
+    dirty: Vec<Taken>,
+}
+
+/// A dirty record, by its places in the batch's bytes.
+struct Taken {
+    key: Range<usize>,
+    value: Option<Range<usize>>,
+}
+
+/// Targets and the bytes of their dirty records.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    targets: Vec<Target>,
 }
 
 /// What one batch writes.
 #[derive(Default)]
-struct Output {
-    in_place: Vec<(PageRef, PageBytes)>,
-    fresh: Vec<(PageRef, PageBytes)>,
+struct Output<'p> {
+    in_place: Vec<(PageRef, Lent<'p>)>,
+    fresh: Vec<(PageRef, Lent<'p>)>,
     changes: Vec<Change>,
     splits: usize,
+    /// Lower bounds of segments that should be joined with a neighbour.
+    sparse: Vec<Vec<u8>>,
 }
 
 impl TreeLine {
-    /// Brings home all dirty records of the segments that `keys` belong to.
+    /// Brings home the dirty records of the segments that `keys` belong to.
     ///
     /// # Errors
     /// `Full` (what fits was brought home), `Poisoned`, `Io`, `Corruption`; the records stay dirty.
     pub(crate) fn write_back(&self, keys: &[Vec<u8>]) -> Result<()> {
-        let _inside = probe::enter("write-back");
-        let _gate = self.gate.read();
-        let mut segments: Vec<Located> = Vec::with_capacity(keys.len());
+        let mut segments: Vec<Vec<Located>> = Vec::with_capacity(keys.len());
         for key in keys {
-            if !segments.iter().any(|located| located.contains(key)) {
-                segments.push(self.index.find(key));
+            if !segments.iter().flatten().any(|located| located.contains(key)) {
+                segments.push(vec![self.index.find(key)]);
             }
         }
-        let _locks =
-            self.locks.write_many(segments.iter().map(|located| located.segment.base.page));
-        let mut targets = self.take_dirty(&segments);
-        if targets.is_empty() {
+        self.write_back_segments(&segments)
+    }
+
+    /// Makes one segment of two neighbours that have become sparse; says whether any waited.
+    pub(crate) fn join_sparse(&self) -> Result<bool> {
+        let Some(key) = self.sparse.lock().pop_first() else { return Ok(false) };
+        let located = self.index.find(&key);
+        let pair = match &located.upper {
+            Some(upper) => {
+                let right = self.index.find(upper.bytes());
+                vec![located, right]
+            }
+            None => match self.index.find_below(Some(located.lower.bytes())) {
+                Some(left) => vec![left, located],
+                None => return Ok(true),
+            },
+        };
+        let _inside = probe::enter("join");
+        self.write_back_segments(&[pair]).map(|()| true)
+    }
+
+    /// Brings home the dirty records of groups of neighbouring segments, and makes each group of
+    /// several anew.
+    fn write_back_segments(&self, groups: &[Vec<Located>]) -> Result<()> {
+        let _inside = probe::enter("write-back");
+        let _gate = self.gate.read();
+        let pages = groups.iter().flatten().map(|located| located.segment.base.page);
+        let _locks = self.locks.write_many(pages);
+        let mut batch = self.take_dirty(groups);
+        if batch.targets.is_empty() {
             return Ok(());
         }
-        let result = self.carry_out(&mut targets);
+        let result = self.carry_out(&mut batch);
         if result.is_err() {
-            self.failures.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            targets.iter().for_each(|target| self.give_back(target));
+            self.failures.fetch_add(1, Ordering::SeqCst);
+            batch.targets.iter().for_each(|target| self.give_back(&batch.bytes, target));
         }
         result
     }
 
-    /// Takes the dirty records of the segments that still are what they were.
-    fn take_dirty(&self, segments: &[Located]) -> Vec<Target> {
-        let mut targets = Vec::with_capacity(segments.len());
-        for old in segments {
-            // The bounds again: the segment above may have changed without this one changing place.
-            let located = self.index.find(old.lower.bytes());
-            if located.segment != old.segment || located.lower != old.lower {
+    /// Takes the dirty records of the groups that still are what they were.
+    fn take_dirty(&self, groups: &[Vec<Located>]) -> Batch {
+        let mut batch = Batch::default();
+        let mut scratch = Scratch::default();
+        for group in groups {
+            // The bounds again: a neighbour may have changed without this one changing place.
+            let now: Vec<Located> =
+                group.iter().map(|old| self.index.find(old.lower.bytes())).collect();
+            let unchanged = now
+                .iter()
+                .zip(group)
+                .all(|(now, old)| now.segment == old.segment && now.lower == old.lower);
+            let adjacent =
+                now.windows(2).all(|pair| pair[0].upper.as_ref() == Some(&pair[1].lower));
+            if !unchanged || !adjacent {
                 continue;
             }
-            let mut ids = self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
-            ids.sort_unstable();
-            ids.dedup();
-            let mut dirty: Vec<Dirty> = Vec::with_capacity(ids.len());
-            for id in &ids {
-                self.cache.visit_dirty(*id, Visit::BeginWrite, &mut |key, value| {
-                    let ours = located.contains(key);
-                    if ours {
-                        dirty.push((key.to_vec(), value.map(<[u8]>::to_vec)));
-                    }
-                    ours
-                });
-            }
-            dirty.sort_unstable();
-            if !dirty.is_empty() {
-                targets.push(Target { located, ids, dirty });
+            let mut target = Target { segments: now, ids: Vec::new(), dirty: Vec::new() };
+            self.take_target(&mut target, &mut batch.bytes, &mut scratch);
+            // A group of several is made anew in any case.
+            if !target.dirty.is_empty() || target.segments.len() > 1 {
+                batch.targets.push(target);
             }
         }
-        targets
+        batch
+    }
+
+    fn take_target(&self, target: &mut Target, bytes: &mut Vec<u8>, scratch: &mut Scratch) {
+        let Target { segments, ids, dirty } = target;
+        for located in segments.iter() {
+            ids.extend(self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX));
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        for id in ids.iter() {
+            self.cache.visit_dirty(*id, Visit::BeginWrite, scratch, &mut |key, value| {
+                let ours = segments.iter().any(|located| located.contains(key));
+                if ours {
+                    let start = bytes.len();
+                    bytes.extend_from_slice(key);
+                    let middle = bytes.len();
+                    bytes.extend_from_slice(value.unwrap_or(&[]));
+                    let value = value.map(|_| middle..bytes.len());
+                    dirty.push(Taken { key: start..middle, value });
+                }
+                ours
+            });
+        }
+        dirty.sort_unstable_by(|a, b| bytes[a.key.clone()].cmp(&bytes[b.key.clone()]));
     }
 
     /// The keys of dirty records that bear an id.
     fn dirty_keys(&self, id: RecordId) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
-        self.cache.visit_dirty(id, Visit::Look, &mut |key, _| {
+        self.cache.visit_dirty(id, Visit::Look, &mut Scratch::default(), &mut |key, _| {
             keys.push(key.to_vec());
             false
         });
@@ -119,33 +185,38 @@ impl TreeLine {
     }
 
     /// Undoes `take_dirty`.
-    fn give_back(&self, target: &Target) {
-        self.end_write(target, false);
+    fn give_back(&self, bytes: &[u8], target: &Target) {
+        self.end_write(bytes, target, false);
         for id in &target.ids {
-            self.index.push_dirty(target.located.lower.bytes(), *id);
+            // Of several segments each gets what it had; a stranger's id does no harm.
+            for located in &target.segments {
+                self.index.push_dirty(located.lower.bytes(), *id);
+            }
         }
     }
 
-    fn end_write(&self, target: &Target, written: bool) {
-        for (key, _) in &target.dirty {
+    fn end_write(&self, bytes: &[u8], target: &Target, written: bool) {
+        for Taken { key, .. } in &target.dirty {
+            let key = &bytes[key.clone()];
             let id = RecordId::of(hash_key(self.context.keyspace, key));
             self.cache.end_write(id, key, written);
         }
     }
 
-    fn carry_out(&self, targets: &mut Vec<Target>) -> Result<()> {
+    fn carry_out(&self, batch: &mut Batch) -> Result<()> {
+        let Batch { bytes, targets } = batch;
         // Every record taken was applied, so it has been appended: its LSN is at most this.
         let lsn = if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO };
-        let pages: Vec<PageRef> =
-            targets.iter().flat_map(|target| target.located.segment.pages()).collect();
-        let mut buf = self.buffers.lend(pages.len());
+        let segments = || targets.iter().flat_map(|target| &target.segments);
+        let pages: Vec<PageRef> = segments().flat_map(|located| located.segment.pages()).collect();
+        let mut buf = self.buffers.lend(pages.len().max(1));
         self.read_pages(&pages, &mut buf, Purpose::WriteBack)?;
         let mut output = Output::default();
-        let refused = self.plan_all(targets, &buf, &mut output);
+        let refused = self.plan_all(bytes, targets, &buf, &mut output);
         let _inside = (!output.changes.is_empty()).then(|| probe::enter("split"));
         let durable =
             if self.context.logged { self.context.log.ensure_durable(lsn) } else { Ok(()) };
-        if let Err(error) = durable.and_then(|()| self.write_output(&output, lsn)) {
+        if let Err(error) = durable.and_then(|()| self.write_output(&mut output, lsn)) {
             output.fresh.iter().for_each(|(page, _)| self.store.release(Extent::single(page.page)));
             targets.extend(refused.into_iter().flat_map(|(refused, _)| refused));
             return Err(error);
@@ -154,36 +225,52 @@ impl TreeLine {
             let record = |sequence| self.pending.lock().push(sequence, change.clone());
             self.index.apply(change, |id| self.dirty_keys(id), record)?;
         }
+        self.note_sparse(std::mem::take(&mut output.sparse));
         add(&self.writes.splits, output.splits);
         add(&self.writes.pages_written_back, output.in_place.len() + output.fresh.len());
-        add(
-            &self.writes.records_written_back,
-            targets.iter().map(|target| target.dirty.len()).sum(),
-        );
-        targets.iter().for_each(|target| self.end_write(target, true));
+        let records = targets.iter().map(|target| target.dirty.len()).sum();
+        add(&self.writes.records_written_back, records);
+        targets.iter().for_each(|target| self.end_write(bytes, target, true));
         targets.clear();
         let Some((refused, error)) = refused else { return Ok(()) };
         targets.extend(refused);
         Err(error)
     }
 
+    fn note_sparse(&self, lowers: Vec<Vec<u8>>) {
+        if lowers.is_empty() {
+            return;
+        }
+        let mut sparse = self.sparse.lock();
+        for lower in lowers {
+            if sparse.len() < SPARSE_MAX {
+                sparse.insert(lower);
+            }
+        }
+    }
+
     /// Plans every target. Those for which there is no room on the disk are taken out of `targets`
     /// and returned with the reason.
-    fn plan_all(
-        &self,
+    fn plan_all<'p>(
+        &'p self,
+        bytes: &[u8],
         targets: &mut Vec<Target>,
         buf: &AlignedBuf,
-        output: &mut Output,
+        output: &mut Output<'p>,
     ) -> Option<(Vec<Target>, Error)> {
         let mut next_page = 0;
         let mut refused = Vec::new();
         let mut reason = None;
         let mut kept = Vec::with_capacity(targets.len());
         for target in targets.drain(..) {
-            let first = next_page;
-            next_page += target.located.segment.pages().count();
-            let planned = self.plan_one(&target, &buf_pages(buf, first, next_page), output);
-            match planned {
+            let mut pages = Vec::with_capacity(target.segments.len());
+            for located in &target.segments {
+                let first = next_page;
+                next_page += located.segment.pages().count();
+                let mine: Vec<_> = (first..next_page).map(|index| buf.page(index)).collect();
+                pages.push(Pages::new(&mine));
+            }
+            match self.plan_one(bytes, &target, &pages, output) {
                 Ok(()) => kept.push(target),
                 Err(error) => {
                     refused.push(target);
@@ -195,31 +282,34 @@ impl TreeLine {
         reason.map(|reason| (refused, reason))
     }
 
-    fn plan_one(
-        &self,
+    fn plan_one<'p>(
+        &'p self,
+        bytes: &[u8],
         target: &Target,
-        pages: &[&[u8; PAGE_BYTES]],
-        output: &mut Output,
+        pages: &[Pages<'_>],
+        output: &mut Output<'p>,
     ) -> Result<()> {
-        let Target { located, dirty, .. } = target;
-        let segment = located.segment;
-        let empty;
-        let base = match pages.first() {
-            Some(base) => *base,
-            None => {
-                empty = empty_page();
-                &*empty
-            }
-        };
-        match plan(located, base, pages.get(1).copied(), dirty) {
+        let bounded = |located: &Located| (located.lower.bytes().to_vec(), located.segment);
+        let before: Vec<(Vec<u8>, Segment)> = target.segments.iter().map(bounded).collect();
+        let dirty: Vec<Dirty<'_>> = target
+            .dirty
+            .iter()
+            .map(|taken| {
+                (&bytes[taken.key.clone()], taken.value.clone().map(|value| &bytes[value]))
+            })
+            .collect();
+        let plan = plan(&self.buffers, &target.segments, pages, &dirty);
+        let (lower, segment) = before[0].clone();
+        if plan.leaves_sparse(pages[0]) {
+            output.sparse.push(lower.clone());
+        }
+        match plan {
             Plan::InPlace { base, overflow, new_overflow } => {
                 if let Some(page) = new_overflow {
                     let overflow = self.allocate()?;
                     output.fresh.push((overflow, page));
-                    let after = Segment { overflow: Some(overflow), ..segment };
-                    let lower = located.lower.bytes().to_vec();
-                    let after = vec![(lower.clone(), after)];
-                    output.changes.push(Change { lower, before: segment, after });
+                    let after = vec![(lower, Segment { overflow: Some(overflow), ..segment })];
+                    output.changes.push(Change { before, after });
                 }
                 output.in_place.extend(base.map(|page| (segment.base, page)));
                 output.in_place.extend(segment.overflow.zip(overflow));
@@ -235,7 +325,7 @@ impl TreeLine {
                         }
                         Err(error) => {
                             fresh.iter().for_each(|(page, _)| {
-                                self.store.release(Extent::single(page.page))
+                                self.store.release(Extent::single(page.page));
                             });
                             return Err(error);
                         }
@@ -243,8 +333,7 @@ impl TreeLine {
                 }
                 output.fresh.append(&mut fresh);
                 output.splits += 1;
-                let lower = located.lower.bytes().to_vec();
-                output.changes.push(Change { lower, before: segment, after });
+                output.changes.push(Change { before, after });
             }
         }
         Ok(())
@@ -256,24 +345,19 @@ impl TreeLine {
         Ok(PageRef { page: extent.page, generation })
     }
 
-    fn write_output(&self, output: &Output, lsn: Lsn) -> Result<()> {
+    fn write_output(&self, output: &mut Output<'_>, lsn: Lsn) -> Result<()> {
         let keyspace = self.context.keyspace;
-        for (pages, fresh) in [(&output.fresh, true), (&output.in_place, false)] {
-            if pages.is_empty() {
+        for (pages, fresh) in [(&mut output.fresh, true), (&mut output.in_place, false)] {
+            for (page, buf) in pages.iter_mut() {
+                let PageRef { page, generation } = *page;
+                BlockHeader { kind: BlockKind::Data, page, generation, keyspace, lsn }
+                    .seal(buf.page_mut(0));
+            }
+            let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> =
+                pages.iter().map(|(page, buf)| (page.page, buf.page(0))).collect();
+            if blocks.is_empty() {
                 continue;
             }
-            let mut buf = self.buffers.lend(pages.len());
-            for (index, (page, bytes)) in pages.iter().enumerate() {
-                let block = buf.page_mut(index);
-                block.copy_from_slice(&bytes[..]);
-                let PageRef { page, generation } = *page;
-                BlockHeader { kind: BlockKind::Data, page, generation, keyspace, lsn }.seal(block);
-            }
-            let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> = pages
-                .iter()
-                .enumerate()
-                .map(|(index, (page, _))| (page.page, buf.page(index)))
-                .collect();
             if fresh {
                 self.store.write_fresh(&blocks, Purpose::Reorganize)?;
             } else {
@@ -282,8 +366,4 @@ impl TreeLine {
         }
         Ok(())
     }
-}
-
-fn buf_pages(buf: &AlignedBuf, first: usize, end: usize) -> Vec<&[u8; PAGE_BYTES]> {
-    (first..end).map(|index| buf.page(index)).collect()
 }

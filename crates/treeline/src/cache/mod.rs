@@ -43,6 +43,13 @@ impl RecordId {
 /// Is shown a key and its value (`None` for a tombstone), and says whether it takes the record.
 pub(crate) type Show<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>) -> bool;
 
+/// Room for a key and a value while they are shown; used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+}
+
 /// What the cache knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cached {
@@ -103,8 +110,14 @@ impl RecordCache {
     }
 
     /// Shows all dirty records that bear `id`; see [`Visit`].
-    pub(crate) fn visit_dirty(&self, id: RecordId, visit: Visit, show: Show<'_>) {
-        self.shard(id).visit_dirty(id, visit, show);
+    pub(crate) fn visit_dirty(
+        &self,
+        id: RecordId,
+        visit: Visit,
+        scratch: &mut Scratch,
+        show: Show<'_>,
+    ) {
+        self.shard(id).visit_dirty(id, visit, scratch, show);
     }
 
     /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile;

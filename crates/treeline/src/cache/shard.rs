@@ -34,7 +34,7 @@ use super::memory::{
     DIRTY, Header, LIVE, Memory, PRIORITY_MAX, Place, SHARD_BYTES_MIN, TOMBSTONE, WRITING,
     record_words,
 };
-use super::{Cached, RecordId, Show, Usage};
+use super::{Cached, RecordId, Scratch, Show, Usage};
 
 /// How many dirty records of priority 0 the hand passes over before a writer must bring one home
 /// itself (TreeLine, 4.2).
@@ -218,18 +218,24 @@ impl Shard {
         );
     }
 
-    pub(super) fn visit_dirty(&self, id: RecordId, visit: Visit, show: Show<'_>) {
+    pub(super) fn visit_dirty(
+        &self,
+        id: RecordId,
+        visit: Visit,
+        scratch: &mut Scratch,
+        show: Show<'_>,
+    ) {
+        let Scratch { key, value } = scratch;
         let _state = self.state.lock();
         let memory = self.memory.load();
-        let (mut key, mut value) = (Vec::new(), Vec::new());
         memory.find(id, |word, header| {
             let wanted = header.has(DIRTY) && !(visit == Visit::BeginWrite && header.has(WRITING));
             if wanted {
                 key.clear();
                 value.clear();
-                memory.read_key(word, header, &mut key);
-                memory.read_value(word, header, &mut value);
-                let accepted = show(&key, (!header.has(TOMBSTONE)).then_some(&value));
+                memory.read_key(word, header, key);
+                memory.read_value(word, header, value);
+                let accepted = show(key, (!header.has(TOMBSTONE)).then_some(value));
                 if accepted && visit == Visit::BeginWrite {
                     memory.set_header(word, Header(header.0 | WRITING));
                 }

@@ -7,7 +7,7 @@ use spinney_base::KeyspaceId;
 use spinney_base::runtime::SplitMix;
 use spinney_sync::hash_key;
 
-use super::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Visit};
+use super::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Scratch, Visit};
 
 fn id_of(key: &[u8]) -> RecordId {
     RecordId::of(hash_key(KeyspaceId(1), key))
@@ -49,12 +49,17 @@ impl Driver {
     /// Brings one key home; `meanwhile` is put while its page is being written.
     fn write_back(&mut self, key: &[u8], meanwhile: Option<&[u8]>) {
         let mut taken = None;
-        self.cache.visit_dirty(id_of(key), Visit::BeginWrite, &mut |found, value| {
-            if found == key {
-                taken = Some(value.map(<[u8]>::to_vec));
-            }
-            found == key
-        });
+        self.cache.visit_dirty(
+            id_of(key),
+            Visit::BeginWrite,
+            &mut Scratch::default(),
+            &mut |found, value| {
+                if found == key {
+                    taken = Some(value.map(<[u8]>::to_vec));
+                }
+                found == key
+            },
+        );
         let Some(value) = taken else { return };
         assert_eq!(self.model[key].value, value, "write-back sees the newest version");
         if let Some(newer) = meanwhile
@@ -218,10 +223,15 @@ fn readers_see_whole_values() {
                 Prepared::Ready => break,
                 Prepared::Dirty(victim) => {
                     let mut found = false;
-                    cache.visit_dirty(id_of(&victim), Visit::BeginWrite, &mut |key, _| {
-                        found |= key == victim;
-                        key == victim
-                    });
+                    cache.visit_dirty(
+                        id_of(&victim),
+                        Visit::BeginWrite,
+                        &mut Scratch::default(),
+                        &mut |key, _| {
+                            found |= key == victim;
+                            key == victim
+                        },
+                    );
                     if found {
                         cache.end_write(id_of(&victim), &victim, true);
                     }
