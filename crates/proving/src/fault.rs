@@ -409,6 +409,51 @@ impl Drop for AnnounceFault<'_> {
     }
 }
 
+/// Every fault that is told, at every call of making a database, its first keyspace and its first record.
+///
+/// # Panics
+/// When what is left does not open, or lacks what was acknowledged.
+pub fn while_creating(product: &dyn Product, config: &Config) {
+    let create = |fault: Option<&Fault>| {
+        let disk = SimDisk::new(3);
+        if let Some(fault) = fault {
+            disk.inject(fault.clone());
+        }
+        let write = [Write {
+            keyspace: "main".into(),
+            key: b"key".to_vec(),
+            value: Some(b"value".to_vec()),
+        }];
+        let result = open(product, &disk, config, 3).0.and_then(|database| {
+            database.create_keyspace("main", true)?;
+            database.write(&write, Promise::Sync)
+        });
+        if let (Err(error), Some(fault)) = (&result, fault) {
+            check_error(&Op::Flush, error, fault, disk.faults_struck() > 0);
+        }
+        for image in [disk.kill(), disk.crash(CrashMode::LoseAll)] {
+            let after = || format!("after {fault:?} and {result:?}");
+            let database = open(product, &image, config, 4).0;
+            let database = database.unwrap_or_else(|error| panic!("{}: {error:?}", after()));
+            let named = database.keyspaces().len() == 1;
+            let found = named.then(|| database.get("main", b"key").expect("a good disk")).flatten();
+            let right = found.as_deref() == Some(b"value") || (result.is_err() && found.is_none());
+            assert!(right, "{}: {found:?}", after());
+            database.create_keyspace("main", true).expect("a good disk");
+            database.write(&write, Promise::Sync).expect("a good disk");
+            database.verify().expect("a good disk");
+        }
+        disk
+    };
+    let calm = create(None);
+    let faults = (1..=calm.reads()).map(|at| Fault::ReadError { at });
+    let faults = faults.chain((1..=calm.writes()).map(|at| Fault::WriteError { at }));
+    let faults = faults.chain((1..=calm.writes()).map(|at| Fault::NoSpaceInPlace { at }));
+    let faults = faults.chain((1..=calm.room_requests()).map(|at| Fault::NoSpace { at }));
+    let faults = faults.chain((1..=calm.syncs()).map(|at| Fault::SyncError { at }));
+    faults.for_each(|fault| drop(create(Some(&fault))));
+}
+
 /// One bit flipped in every page of every file of a closed database, a page at a time.
 ///
 /// # Panics

@@ -6,14 +6,15 @@ use std::sync::{Arc, LazyLock};
 
 use spinney_base::Runtime;
 use spinney_io::RealDisk;
-use spinney_io::sim::SimDisk;
+use spinney_io::sim::{Capture, CrashMode, SimDisk};
 
 use crate::crash::{self, Plan, Tally};
-use crate::database::{Config, Database, Product, Promise};
+use crate::database::{Config, Database, Product, Promise, Write};
 use crate::fault;
 use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::ops::{Generator, KeyShape, Mix, Op};
+use crate::outage;
 use crate::play::{agree_whole, effect, play};
 use crate::threads::{self, Load};
 use crate::tier::{self, Random};
@@ -50,7 +51,20 @@ impl Place {
 pub fn model_on_simulated_disk(product: &dyn Product) {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
     tier::for_each_seed(tier::count(24, 1000), |seed| {
-        model(product, Place::Simulated(SimDisk::new(seed)), &config, seed, 1500);
+        let mix = Mix::small(&mut Random::new(seed, 5));
+        model(product, Place::Simulated(SimDisk::new(seed)), &config, (seed, mix), 1500);
+    });
+}
+
+/// The same with logged keyspaces only, whose contents no kill leaves open, so that a mirror's two must agree on them.
+///
+/// # Panics
+/// When an answer is not the model's.
+pub fn model_of_logged_keyspaces(product: &dyn Product) {
+    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+    tier::for_each_seed(tier::count(12, 500), |seed| {
+        let mix = Mix { unlogged: false, ..Mix::small(&mut Random::new(seed, 5)) };
+        model(product, Place::Simulated(SimDisk::new(seed)), &config, (seed, mix), 1500);
     });
 }
 
@@ -105,13 +119,19 @@ pub fn model_on_real_disk(product: &dyn Product) {
         let place = tempfile::tempdir().expect("a temporary directory");
         let path = place.path().join("db");
         let config = Config { path, ..crash::config(MEMORY_BYTES, LOG_BYTES) };
-        model(product, Place::Real, &config, seed, 600);
+        let mix = Mix::small(&mut Random::new(seed, 5));
+        model(product, Place::Real, &config, (seed, mix), 600);
     });
 }
 
-fn model(product: &dyn Product, mut place: Place, config: &Config, seed: u64, operations: usize) {
-    let mut random = Random::new(seed, 5);
-    let mix = Mix::small(&mut random);
+fn model(
+    product: &dyn Product,
+    mut place: Place,
+    config: &Config,
+    (seed, mix): (u64, Mix),
+    operations: usize,
+) {
+    let mut random = Random::new(seed, 13);
     let mut generator = Generator::new(seed, mix);
     let mut runtime = Runtime::stepped(seed);
     let mut database = place.open(product, config, &runtime);
@@ -232,6 +252,56 @@ pub fn crash_large(product: &dyn Product) {
     }
 }
 
+/// Power lost at every step of making a database and its first keyspace: what is left opens, and can be made again.
+///
+/// # Panics
+/// When it does not open.
+pub fn crash_while_creating(product: &dyn Product) {
+    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+    let write = |value: &[u8]| {
+        let (keyspace, key) = ("main".to_owned(), b"key".to_vec());
+        [Write { keyspace, key, value: Some(value.to_vec()) }]
+    };
+    tier::for_each_seed(tier::count(20, 500), |seed| {
+        let disk = SimDisk::new(seed);
+        disk.capture_when(Arc::new(|_, _| Some(CrashMode::Torn512)));
+        let runtime = Runtime::stepped(seed);
+        let database = Place::Simulated(disk.clone()).open(product, &config, &runtime);
+        database.create_keyspace("main", true).expect("a good disk");
+        let created = disk.steps();
+        database.write(&write(b"first"), Promise::Sync).expect("a good disk");
+        let written = disk.steps();
+        database.flush().expect("a good disk");
+        runtime.sleep(std::time::Duration::from_secs(1));
+        (0..8).for_each(|_| _ = runtime.step());
+        disk.capture_when(Arc::new(|_, _| None));
+        for Capture { step, image, .. } in disk.take_captures() {
+            let runtime = Runtime::stepped(seed);
+            let database = Place::Simulated(image).open(product, &config, &runtime);
+            let there = database.keyspaces();
+            assert!(step <= created || there.len() == 1, "step {step}: the keyspace is gone");
+            database.create_keyspace("main", true).expect("a good disk");
+            let found = database.get("main", b"key").expect("a good disk");
+            let right = found.as_deref() == Some(b"first") || (step <= written && found.is_none());
+            assert!(right, "step {step} of {created} and {written}: {found:?}");
+            database.write(&write(b"second"), Promise::Sync).expect("a good disk");
+            database.verify().expect("a good disk");
+            database.close().expect("a good disk");
+        }
+    });
+}
+
+/// Power lost beside real threads.
+///
+/// # Panics
+/// When a promise is broken.
+pub fn crash_beside_threads(product: &dyn Product) {
+    for seed in tier::seeds(tier::count(6, 200)) {
+        let _announce = tier::Announce(seed);
+        outage::run(product, &crash::config(MEMORY_BYTES, LOG_BYTES), 1200, seed);
+    }
+}
+
 /// A small database that faults start from.
 fn fault_start(product: &dyn Product) -> fault::Start {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
@@ -248,6 +318,14 @@ fn fault_start(product: &dyn Product) -> fault::Start {
 pub fn faults_at_every_call(product: &dyn Product) {
     let start = fault_start(product);
     fault::every_call(product, &start, tier::count(1, 20));
+}
+
+/// The same while a database is made.
+///
+/// # Panics
+/// When what is left does not open, or lacks what was acknowledged.
+pub fn faults_while_creating(product: &dyn Product) {
+    fault::while_creating(product, &crash::config(MEMORY_BYTES, LOG_BYTES));
 }
 
 /// A flipped bit in every block of every file.
@@ -320,7 +398,9 @@ macro_rules! suite {
             use super::*;
 
             $crate::suite!(@tests $product;
-                a_seed_replays model_on_simulated_disk model_on_real_disk crash_small crash_large faults_at_every_call flipped_bits
+                a_seed_replays model_on_simulated_disk model_on_real_disk crash_small crash_large
+                crash_while_creating crash_beside_threads faults_at_every_call
+                faults_while_creating flipped_bits
                 misdirected_writes full_disk linearizable whole_batches);
         }
     };

@@ -16,7 +16,7 @@ mod sound_toy {
     use super::{Bug, Toy};
 
     spinney_proving::suite!(@tests Toy(Bug::None);
-        model_on_simulated_disk model_on_real_disk linearizable whole_batches);
+        model_on_simulated_disk model_on_real_disk crash_while_creating crash_beside_threads linearizable whole_batches);
 }
 
 fn plan() -> Plan {
