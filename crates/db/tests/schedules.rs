@@ -6,32 +6,85 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use spinney_base::Runtime;
-use spinney_db::{Batch, Db, KeyspaceOptions, Options, TornWrites};
+use spinney_base::runtime::SplitMix;
+use spinney_db::{Batch, Db, Durability, KeyspaceOptions, Options, TornWrites};
 use spinney_io::sim::{CrashMode, SimDisk};
 
 fn open(disk: &SimDisk) -> Db {
+    open_with(disk, Runtime::stepped(1))
+}
+
+fn open_with(disk: &SimDisk, runtime: Runtime) -> Db {
     let options = Options::default()
         .memory(1 << 20)
         .log_bytes_max(1 << 20)
         .torn_writes(TornWrites::Assume4k)
         .disk(Arc::new(disk.clone()))
-        .runtime(Runtime::stepped(1));
+        .runtime(runtime);
     Db::open(Path::new("/db"), options).unwrap()
 }
 
-fn check(iterations: usize, body: impl Fn() + Send + Sync + 'static) {
+/// Lets a thread run for a while before another's turn comes. Choosing anew at every step, as shuttle's own random scheduler does, all but never
+/// lets one thread take a whole checkpoint while another stands between two steps. All magnitudes of a while are as likely.
+struct Bursts {
+    runs: std::ops::Range<u64>,
+    random: SplitMix,
+    left: usize,
+}
+
+impl Bursts {
+    const MAGNITUDES: usize = 14;
+
+    fn burst(&mut self) -> usize {
+        let magnitude = self.random.below(Self::MAGNITUDES);
+        self.random.below(2 << magnitude)
+    }
+}
+
+impl Scheduler for Bursts {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        let seed = self.runs.next()?;
+        self.random = SplitMix(seed);
+        self.left = self.burst();
+        Some(Schedule::new(seed))
+    }
+
+    fn next_task(&mut self, ready: &[&Task], now: Option<TaskId>, yields: bool) -> Option<TaskId> {
+        let goes_on = ready.iter().map(|task| task.id()).find(|task| Some(*task) == now);
+        let others: Vec<_> =
+            ready.iter().map(|task| task.id()).filter(|task| Some(*task) != now).collect();
+        match goes_on {
+            Some(task) if others.is_empty() => Some(task),
+            Some(task) if !yields && self.left > 0 => {
+                self.left -= 1;
+                Some(task)
+            }
+            _ => {
+                self.left = self.burst();
+                Some(others[self.random.below(others.len())])
+            }
+        }
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.random.next_u64()
+    }
+}
+
+fn check(iterations: u64, body: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
     config.stack_size = 16 << 20;
     config.max_steps = shuttle::MaxSteps::None;
-    let runner = shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(iterations), config);
-    runner.run(body);
+    let bursts = Bursts { runs: 0..iterations, random: SplitMix(0), left: 0 };
+    shuttle::Runner::new(bursts, config).run(body);
 }
 
 /// P1: a writer is stopped between its append and its apply; a checkpoint must not publish past it.
 #[test]
 fn p01_checkpoint_beside_a_writer() {
-    check(150, || {
+    check(400, || {
         let disk = SimDisk::new(1);
         let db = open(&disk);
         let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
@@ -74,7 +127,7 @@ fn p03_batches_are_seen_whole() {
 /// seen all the same.
 #[test]
 fn p23_records_on_their_way_home_are_seen() {
-    check(60, || {
+    check(200, || {
         let disk = SimDisk::new(1);
         let db = open(&disk);
         let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
@@ -124,16 +177,14 @@ fn p23_records_on_their_way_home_are_seen() {
 /// a crash right after finds each change exactly once.
 #[test]
 fn p15_structure_beside_a_checkpoint() {
-    check(60, || {
+    check(300, || {
         let disk = SimDisk::new(1);
         let db = open(&disk);
         let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
         let writer = keyspace.clone();
         let thread = shuttle::thread::spawn(move || {
             for number in 0..40u8 {
-                writer
-                    .insert_with(&[number], &[number; 1000], spinney_db::Durability::Buffered)
-                    .unwrap();
+                writer.insert_with(&[number], &[number; 1000], Durability::Buffered).unwrap();
             }
         });
         let home = db.clone();
@@ -149,5 +200,64 @@ fn p15_structure_beside_a_checkpoint() {
             assert_eq!(keyspace.get(&[number]).unwrap().unwrap(), &[number; 1000]);
         }
         db.verify().unwrap();
+    });
+}
+
+/// P14: a batch of write-back that the background began stands between taking its records and writing them; a checkpoint must not publish past
+/// them.
+#[test]
+fn p14_a_checkpoint_waits_for_batches_under_way() {
+    check(150, || {
+        let disk = SimDisk::new(1);
+        let runtime = Runtime::stepped(1);
+        let db = open_with(&disk, runtime.clone());
+        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        // So many dirty records of one page that the background brings them home at once.
+        let mut batch = Batch::new();
+        for number in 0..1024u16 {
+            batch.insert(&keyspace, number.to_be_bytes(), *b"1");
+        }
+        db.write_with(batch, Durability::Buffered).unwrap();
+        let thread = shuttle::thread::spawn(move || {
+            for _ in 0..6 {
+                runtime.step();
+            }
+        });
+        db.checkpoint().unwrap();
+        let image = disk.crash(CrashMode::LoseAll);
+        thread.join().unwrap();
+        let db = open(&image);
+        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        assert_eq!(keyspace.iter().filter(|record| record.is_ok()).count(), 1024);
+    });
+}
+
+/// P23: a lookup stands between reading its page and keeping what it found; meanwhile the key is changed, brought home and evicted. What it
+/// found must not come back.
+#[test]
+fn p23_a_late_lookup_keeps_nothing_old() {
+    check(800, || {
+        let disk = SimDisk::new(1);
+        let db = open(&disk);
+        // Two share the memory, so that each is quickly filled.
+        db.keyspace("other", KeyspaceOptions::default()).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+        let evict = |keyspace: &spinney_db::Keyspace, turn: u8| {
+            for number in 0..50u8 {
+                keyspace.insert(&[100, turn, number], &[3; 3000]).unwrap();
+            }
+        };
+        keyspace.insert(b"k", b"old").unwrap();
+        db.checkpoint().unwrap();
+        evict(&keyspace, 0);
+        let (home, writer) = (db.clone(), keyspace.clone());
+        let thread = shuttle::thread::spawn(move || {
+            writer.insert(b"k", b"new").unwrap();
+            home.checkpoint().unwrap();
+            evict(&writer, 1);
+        });
+        let _ = keyspace.get(b"k").unwrap();
+        thread.join().unwrap();
+        assert_eq!(keyspace.get(b"k").unwrap().unwrap(), b"new");
     });
 }
