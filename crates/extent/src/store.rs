@@ -88,6 +88,9 @@ struct Space {
     /// Freed extents that wait until the record that frees them, at this LSN, is durable. In
     /// ascending order.
     retired: VecDeque<(Lsn, Extent)>,
+    /// Pages of the payload of a checkpoint whose slot may or may not be on disk: owned until the
+    /// database is opened again.
+    doubtful_pages: u64,
 }
 
 impl Store {
@@ -158,6 +161,7 @@ impl Store {
             end: slot.end.0.max(DATA_PAGE_FIRST),
             next_generation: slot.next_generation.0,
             retired: VecDeque::new(),
+            doubtful_pages: 0,
         };
         Store {
             file,
@@ -298,7 +302,7 @@ impl Store {
         SpaceStats {
             free_pages: space.free.free_pages(),
             retired_pages: space.retired.iter().map(|(_, extent)| u64::from(extent.pages())).sum(),
-            checkpoint_pages: self.checkpoint_pages(),
+            checkpoint_pages: self.checkpoint_pages() + space.doubtful_pages,
             end_page: space.end,
         }
     }
@@ -481,7 +485,12 @@ impl Store {
         // From here on either slot may be the newest on disk, so a failure leaves both payloads
         // owned: it poisons.
         let synced = slot_written.and_then(|()| self.file.sync(Purpose::Checkpoint));
-        self.options.poison.guard(synced)?;
+        if synced.is_err() {
+            drop(current);
+            let pages = next.extents.iter().map(|(extent, _)| u64::from(extent.pages()));
+            self.space.lock().doubtful_pages += pages.sum::<u64>();
+            return self.options.poison.guard(synced);
+        }
         let before = std::mem::replace(&mut *current, next);
         drop(current);
         before.extents.iter().for_each(|(extent, _)| self.release(*extent));
