@@ -220,28 +220,27 @@ fn check_added(
 /// The pages that a record adds, with their generations; those that the replaced segment had already are among them.
 /// The layout is TreeLine's `codec`.
 fn added_pages(payload: &[u8]) -> Option<Vec<(u32, u32)>> {
-    let mut left = payload.get(10..)?;
-    let skip_bound = |left: &mut &[u8]| {
-        let (length, rest) = left.split_first_chunk::<2>()?;
-        *left = rest.get(usize::from(u16::from_le_bytes(*length))..)?;
-        Some(())
-    };
-    skip_bound(&mut left)?;
-    left = left.get(16..)?;
-    let (count, rest) = left.split_first_chunk::<2>()?;
-    left = rest;
-    let mut added = Vec::new();
-    for _ in 0..u16::from_le_bytes(*count) {
-        skip_bound(&mut left)?;
-        for _ in 0..2 {
-            let (pair, rest) = left.split_first_chunk::<8>()?;
-            left = rest;
-            let page = u32::from_le_bytes(pair[..4].try_into().ok()?);
-            let generation = u32::from_le_bytes(pair[4..].try_into().ok()?);
-            if page != 0 {
-                added.push((page, generation));
-            }
+    /// Takes a list of segments: for each the base and the overflow page with their generations.
+    fn segments<'a>(left: &mut &'a [u8]) -> Option<Vec<&'a [u8; 8]>> {
+        let mut pages = Vec::new();
+        let (count, rest) = left.split_first_chunk::<2>()?;
+        *left = rest;
+        for _ in 0..u16::from_le_bytes(*count) {
+            let (bound, rest) = left.split_first_chunk::<2>()?;
+            let rest = rest.get(usize::from(u16::from_le_bytes(*bound))..)?;
+            let (base, rest) = rest.split_first_chunk::<8>()?;
+            let (overflow, rest) = rest.split_first_chunk::<8>()?;
+            pages.extend([base, overflow]);
+            *left = rest;
         }
+        Some(pages)
     }
-    Some(added)
+    let mut left = payload.get(10..)?;
+    segments(&mut left)?;
+    let added = segments(&mut left)?.into_iter().map(|pair| {
+        let number =
+            |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        (number(0), number(4))
+    });
+    left.is_empty().then(|| added.filter(|(page, _)| *page != 0).collect())
 }
