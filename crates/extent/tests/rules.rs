@@ -1,0 +1,325 @@
+//! The rules that a store file keeps by itself, each by its number, on the simulated disk: publishing
+//! in order (P14), reuse of what was freed (P16), torn pages (P18), poison (P21).
+
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
+use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Extent, Slot, Store, StoreOptions};
+use spinney_io::sim::{CrashMode, Fault, SimDisk};
+use spinney_io::{AlignedBuf, Disk, Purpose};
+
+const KEYSPACE: KeyspaceId = KeyspaceId(3);
+
+type Page = (PageNumber, Generation);
+
+fn path() -> &'static Path {
+    Path::new("/db/store")
+}
+
+fn options() -> StoreOptions {
+    StoreOptions { keyspace: KEYSPACE, double_write: true, poison: Arc::new(Poison::new()) }
+}
+
+fn create(seed: u64) -> (SimDisk, Store) {
+    let disk = SimDisk::new(seed);
+    disk.create_dir(Path::new("/db")).unwrap();
+    let store = Store::create(&disk, path(), options(), Lsn(0)).unwrap();
+    disk.sync_dir(Path::new("/db")).unwrap();
+    store.adopt(&[]).unwrap();
+    (disk, store)
+}
+
+fn open(disk: &SimDisk) -> Result<(Store, Checkpoint, Vec<u8>)> {
+    Store::open(disk, path(), options())
+}
+
+/// A page whose bytes say which version it is.
+fn fill(buf: &mut AlignedBuf, index: usize, (page, generation): Page, version: u8) {
+    buf.page_mut(index).fill(version);
+    let lsn = Lsn(version.into());
+    let header = BlockHeader { kind: BlockKind::Data, page, generation, keyspace: KEYSPACE, lsn };
+    header.seal(buf.page_mut(index));
+}
+
+/// Writes a version of some pages, fresh or in place.
+fn write(store: &Store, pages: &[Page], version: u8, in_place: bool) -> Result<()> {
+    let mut buf = AlignedBuf::new(pages.len());
+    for (index, page) in pages.iter().enumerate() {
+        fill(&mut buf, index, *page, version);
+    }
+    let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> =
+        pages.iter().enumerate().map(|(index, (page, _))| (*page, buf.page(index))).collect();
+    if in_place {
+        store.write_in_place(&blocks, Purpose::WriteBack)
+    } else {
+        store.write_fresh(&blocks, Purpose::Reorganize)
+    }
+}
+
+/// Which version a page has.
+fn version(store: &Store, (page, generation): Page) -> Result<u8> {
+    let mut buf = AlignedBuf::new(1);
+    store.read(page, generation, buf.page_mut(0), Purpose::Lookup)?;
+    assert!(buf.page(0)[32..].iter().all(|byte| *byte == buf.page(0)[32]));
+    Ok(buf.page(0)[32])
+}
+
+/// New pages in their first version, durable.
+fn pages(store: &Store, count: usize) -> Vec<Page> {
+    let allocate = |_| {
+        let (extent, generation) = store.allocate(0).unwrap();
+        (extent.page, generation)
+    };
+    let pages: Vec<Page> = (0..count).map(allocate).collect();
+    write(store, &pages, 1, false).unwrap();
+    store.sync(Purpose::Reorganize).unwrap();
+    pages
+}
+
+fn owned(pages: &[Page]) -> Vec<(Extent, Generation)> {
+    pages.iter().map(|(page, generation)| (Extent::single(*page), *generation)).collect()
+}
+
+/// The payload of the checkpoint at this LSN: its length and bytes tell which.
+fn payload(redo: u64) -> Vec<u8> {
+    vec![u8::try_from(redo).unwrap(); 3000 * usize::try_from(redo).unwrap()]
+}
+
+fn publish(store: &Store, redo: u64) -> Result<()> {
+    let checkpoint = Checkpoint { redo: Lsn(redo), structure: redo };
+    store.publish(checkpoint, &payload(redo), || Ok(()))
+}
+
+/// The checkpoint that an image opens with, whole.
+fn newest(disk: &SimDisk) -> u64 {
+    let (_, checkpoint, found) = open(disk).unwrap();
+    assert_eq!(checkpoint.structure, checkpoint.redo.0);
+    assert_eq!(found, payload(checkpoint.redo.0));
+    checkpoint.redo.0
+}
+
+/// Runs `run` and keeps an image before every step.
+fn images(disk: &SimDisk, mode: CrashMode, run: impl FnOnce()) -> Vec<SimDisk> {
+    disk.capture_when(Arc::new(move |_, _| Some(mode)));
+    run();
+    disk.capture_when(Arc::new(|_, _| None));
+    disk.take_captures().into_iter().map(|capture| capture.image).collect()
+}
+
+#[test]
+fn p14_a_cut_checkpoint_leaves_the_one_before() {
+    for seed in 0..20 {
+        let (disk, store) = create(seed);
+        for redo in 1..8 {
+            let mode =
+                [CrashMode::Torn512, CrashMode::LoseAll, CrashMode::KeepAll][redo as usize % 3];
+            for image in images(&disk, mode, || publish(&store, redo).unwrap()) {
+                let found = newest(&image);
+                assert!(found == redo || found == redo - 1, "{found} instead of {redo}");
+            }
+            assert_eq!(newest(&disk.crash(CrashMode::LoseAll)), redo);
+        }
+    }
+}
+
+/// The log must be durable to its end before a slot says that records below its redo LSN are not needed; if it cannot be, the
+/// checkpoint before stands and nothing is lost.
+#[test]
+fn p14_the_log_comes_before_the_slot() {
+    let (disk, store) = create(1);
+    publish(&store, 1).unwrap();
+    let free = store.space().free_pages;
+    let checkpoint = Checkpoint { redo: Lsn(2), structure: 2 };
+    let failed = store.publish(checkpoint, &payload(2), || {
+        assert_eq!(newest(&disk.crash(CrashMode::KeepAll)), 1, "the slot came before the log");
+        Err(Error::new(ErrorKind::Full, "no room in the log"))
+    });
+    assert!(failed.unwrap_err().is_full());
+    assert_eq!(newest(&disk.crash(CrashMode::KeepAll)), 1);
+    assert_eq!(store.space().free_pages, free, "what no slot names was given back");
+    publish(&store, 3).unwrap();
+    assert_eq!(newest(&disk.crash(CrashMode::LoseAll)), 3);
+}
+
+/// The slots take turns, so one that is damaged leaves the other.
+#[test]
+fn p14_a_damaged_slot_leaves_the_other() {
+    let (disk, store) = create(1);
+    for redo in 1..4 {
+        publish(&store, redo).unwrap();
+        let image = disk.crash(CrashMode::LoseAll);
+        image.flip_bit(path(), Slot::page(redo).offset() + 100, 3).unwrap();
+        let (_, checkpoint, _) = open(&image).unwrap();
+        assert_eq!(checkpoint.redo, Lsn(redo - 1));
+        image.flip_bit(path(), Slot::page(redo - 1).offset() + 100, 3).unwrap();
+        assert!(open(&image).unwrap_err().is_corruption());
+    }
+}
+
+#[test]
+fn p16_what_is_freed_waits_until_its_record_is_durable() {
+    let (_, store) = create(1);
+    let pages = pages(&store, 4);
+    store.retire([Extent::single(pages[1].0)], Lsn(5));
+    store.retire([Extent::single(pages[2].0)], Lsn(7));
+    let lowest = |store: &Store| {
+        let (extent, generation) = store.allocate(0).unwrap();
+        assert!(generation > pages[3].1, "a generation is never used again");
+        store.release(extent);
+        extent.page
+    };
+    store.reclaim(Lsn(4));
+    assert_eq!(store.space().retired_pages, 2);
+    assert!(
+        lowest(&store) > pages[3].0,
+        "a page was reused that a crash would give back to its owner"
+    );
+    store.reclaim(Lsn(6));
+    assert_eq!(lowest(&store), pages[1].0);
+    assert!(store.is_free(pages[2].0), "it belongs to nobody, though it must wait");
+    let (taken, _) = store.allocate(0).unwrap();
+    store.reclaim(Lsn(7));
+    assert_eq!((taken.page, lowest(&store)), (pages[1].0, pages[2].0));
+}
+
+#[test]
+fn p16_two_owners_are_found() {
+    let (disk, store) = create(1);
+    let pages = pages(&store, 3);
+    publish(&store, 1).unwrap();
+    let opened = |owned: &[(Extent, Generation)]| {
+        let (store, ..) = open(&disk.crash(CrashMode::LoseAll)).unwrap();
+        store.adopt(owned).map(|_| store)
+    };
+    opened(&owned(&pages)).unwrap();
+    let mut twice = owned(&pages);
+    twice.push(twice[1]);
+    assert!(opened(&twice).unwrap_err().is_corruption());
+    // The checkpoint's own pages have an owner, too.
+    let (store, ..) = open(&disk.crash(CrashMode::LoseAll)).unwrap();
+    let own = store.verify_checkpoint().unwrap()[0];
+    assert!(opened(&[(own, Generation(1))]).unwrap_err().is_corruption());
+}
+
+/// A page was allocated and written, and the crash took the record that named it. Whoever gets the page next does not take
+/// those bytes for its own.
+#[test]
+fn p16_a_lost_allocation_does_not_come_back() {
+    let (disk, store) = create(1);
+    publish(&store, 1).unwrap();
+    let lost = pages(&store, 1)[0];
+    let (store, ..) = open(&disk.crash(CrashMode::LoseAll)).unwrap();
+    store.adopt(&[]).unwrap();
+    assert_eq!(version(&store, lost).unwrap(), 1, "the bytes are still there");
+    let mut again = None;
+    while again.is_none_or(|(page, _)| page < lost.0) {
+        let (extent, generation) = store.allocate(0).unwrap();
+        again = Some((extent.page, generation));
+    }
+    let again = again.unwrap();
+    assert_eq!(again.0, lost.0);
+    assert!(version(&store, again).unwrap_err().is_corruption());
+}
+
+/// Batches go over the same pages again and again; whatever sectors a crash takes, each page is whole, in its old version or its new one.
+#[test]
+fn p18_every_page_is_old_or_new() {
+    let mut restored = 0;
+    for seed in 0..40 {
+        let (disk, store) = create(seed);
+        let pages = pages(&store, 12);
+        for next in 2..6 {
+            // Not the same pages each time: what one batch wrote is not synced when the next begins.
+            let batch = if next % 2 == 0 { &pages[..8] } else { &pages[4..] };
+            let before: Vec<u8> =
+                pages.iter().map(|page| version(&store, *page).unwrap()).collect();
+            let cut =
+                images(&disk, CrashMode::Torn512, || write(&store, batch, next, true).unwrap());
+            for image in cut {
+                let (store, ..) = open(&image).unwrap();
+                restored += store.adopt(&owned(&pages)).unwrap();
+                for (page, before) in pages.iter().zip(&before) {
+                    // The batch before was not synced either, so its pages may be a version older still.
+                    let found = version(&store, *page).unwrap();
+                    assert!(
+                        found == next || found <= *before,
+                        "{found} and not {next} or {before}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(restored > 100, "only {restored} pages were ever torn");
+}
+
+/// A copy that was left behind is older than the page in place, which is whole: the page stays.
+#[test]
+fn p18_a_whole_page_is_never_touched() {
+    let (disk, store) = create(1);
+    let pages = pages(&store, 10);
+    let last = pages[9];
+    // Its copy is the last of the first half.
+    write(&store, &pages, 2, true).unwrap();
+    // The next ones lie where nothing but the front of a half is written again.
+    write(&store, &[last], 3, true).unwrap();
+    write(&store, &pages[..1], 4, true).unwrap();
+    write(&store, &pages[..1], 5, true).unwrap();
+    store.sync(Purpose::Checkpoint).unwrap();
+    let image = disk.crash(CrashMode::LoseAll);
+    let (store, ..) = open(&image).unwrap();
+    assert_eq!(store.adopt(&owned(&pages)).unwrap(), 0);
+    assert_eq!(version(&store, last).unwrap(), 3);
+    assert_eq!(version(&store, pages[0]).unwrap(), 5);
+    // The area is empty now: what this life wrote is never put back over the next one's pages.
+    drop(store);
+    image.flip_bit(path(), last.0.offset() + 1000, 1).unwrap();
+    let (store, ..) = open(&image).unwrap();
+    assert_eq!(store.adopt(&owned(&pages)).unwrap(), 0);
+    assert!(version(&store, last).unwrap_err().is_corruption());
+}
+
+/// A copy of a page that was freed and given to another owner is not put over what the other wrote.
+#[test]
+fn p18_a_copy_of_another_generation_is_not_restored() {
+    let (disk, store) = create(1);
+    let before = pages(&store, 1)[0];
+    write(&store, &[before], 2, true).unwrap();
+    store.release(Extent::single(before.0));
+    let after = pages(&store, 1)[0];
+    assert_eq!(after.0, before.0);
+    let image = disk.crash(CrashMode::LoseAll);
+    image.flip_bit(path(), after.0.offset() + 1000, 1).unwrap();
+    let (store, ..) = open(&image).unwrap();
+    assert_eq!(
+        store.adopt(&owned(&[after])).unwrap(),
+        0,
+        "it could only be restored to what it was not"
+    );
+    assert!(version(&store, after).unwrap_err().is_corruption());
+}
+
+#[test]
+fn p21_a_failed_sync_stops_the_store() {
+    let (disk, store) = create(1);
+    let pages = pages(&store, 2);
+    publish(&store, 1).unwrap();
+    disk.inject(Fault::SyncError { at: disk.syncs() + 1 });
+    assert!(store.sync(Purpose::Checkpoint).unwrap_err().is_poisoned());
+    let writes = disk.writes();
+    let refused = [
+        store.sync(Purpose::Checkpoint),
+        write(&store, &pages, 2, false),
+        write(&store, &pages, 2, true),
+        publish(&store, 2),
+        store.allocate(0).map(|_| ()),
+        store.make_room(1),
+    ];
+    for answer in refused {
+        let error = answer.unwrap_err();
+        assert!(error.is_poisoned() && error.to_string().contains("sync"), "{error}");
+    }
+    assert_eq!(disk.writes(), writes, "nothing was written any more");
+    assert_eq!(version(&store, pages[0]).unwrap(), 1, "reads go on");
+}
