@@ -25,24 +25,37 @@ use crate::index::{Change, PageRef, Segment};
 const VERSION: u8 = 1;
 const KIND_REPLACE: u8 = 1;
 
-/// Encodes a checkpoint payload.
-pub(crate) fn encode_segments(segments: &[(Vec<u8>, Segment)]) -> Vec<u8> {
-    if segments.is_empty() {
-        return Vec::new();
+/// Encodes a checkpoint payload, segment by segment in order.
+#[derive(Default)]
+pub(crate) struct SegmentsEncoder {
+    out: Vec<u8>,
+    count: u64,
+}
+
+impl SegmentsEncoder {
+    pub(crate) fn push(&mut self, lower: &[u8], segment: Segment) {
+        if self.out.is_empty() {
+            self.out.push(VERSION);
+            self.out.extend_from_slice(&[0; 8]);
+        }
+        self.count += 1;
+        put_bound(&mut self.out, lower);
+        put_segment(&mut self.out, segment);
     }
-    let mut out = vec![VERSION];
-    out.extend_from_slice(&(segments.len() as u64).to_le_bytes());
-    for (lower, segment) in segments {
-        put_bound(&mut out, lower);
-        put_segment(&mut out, *segment);
+
+    /// The payload; empty if there were no segments.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        if let Some(count) = self.out.get_mut(1..9) {
+            count.copy_from_slice(&self.count.to_le_bytes());
+        }
+        self.out
     }
-    out
 }
 
 /// Decodes a checkpoint payload.
 ///
 /// # Errors
-/// `Corruption` when it is not what [`encode_segments`] makes.
+/// `Corruption` when it is not what [`SegmentsEncoder`] makes.
 pub(crate) fn decode_segments(payload: &[u8]) -> Result<Vec<(Vec<u8>, Segment)>> {
     if payload.is_empty() {
         return Ok(Vec::new());
@@ -237,7 +250,9 @@ mod tests {
             prop_assert_eq!(decode_change(&encode_change(&change, sequence)).unwrap(), (change, sequence));
             bounds.insert(Vec::new());
             let segments: Vec<_> = bounds.into_iter().zip((first..).map(segment)).collect();
-            prop_assert_eq!(decode_segments(&encode_segments(&segments)).unwrap(), segments);
+            let mut encoder = SegmentsEncoder::default();
+            segments.iter().for_each(|(lower, segment)| encoder.push(lower, *segment));
+            prop_assert_eq!(decode_segments(&encoder.finish()).unwrap(), segments);
         }
 
         /// No bytes make a decoder panic, truncated and changed ones included.

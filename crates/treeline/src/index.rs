@@ -36,7 +36,7 @@ const INLINE_BYTES: usize = 22;
 
 /// What a segment's dirty list takes on average: a handful of ids, a header, and the allocator's
 /// own.
-const DIRTY_LIST_BYTES: usize = 48;
+const DIRTY_LIST_BYTES: usize = 80;
 
 /// A key of the index. Short ones take 24 bytes and nothing else.
 #[derive(Clone)]
@@ -350,13 +350,13 @@ impl SegmentIndex {
         self.map.read().sequence
     }
 
-    /// All segments in order, and the number of the last change that made them.
-    pub(crate) fn snapshot(&self) -> (Vec<(Vec<u8>, Segment)>, u64) {
+    /// Shows all segments that have pages, in order, as they are after the change whose number is
+    /// returned. Nothing changes meanwhile.
+    pub(crate) fn for_each(&self, mut show: impl FnMut(&[u8], Segment)) -> u64 {
         let map = self.map.read();
         let entries = map.entries.iter().filter(|(_, entry)| !entry.segment.is_virtual());
-        let segments =
-            entries.map(|(lower, entry)| (lower.bytes().to_vec(), entry.segment)).collect();
-        (segments, map.sequence)
+        entries.for_each(|(lower, entry)| show(lower.bytes(), entry.segment));
+        map.sequence
     }
 
     /// Bytes held, as well as the map's own overhead is known: entries at the average fill of its

@@ -24,7 +24,7 @@ use spinney_extent::{Checkpoint, Extent};
 use spinney_io::Purpose;
 use spinney_wal::{RecordKind, ReserveFor};
 
-use crate::codec::{encode_change, encode_segments};
+use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
 use crate::index::Change;
 use crate::tree::{BATCH_PAGES, TreeLine};
@@ -133,7 +133,8 @@ impl TreeLine {
                 "a write-back failed while a checkpoint waited for it",
             ));
         }
-        let (segments, structure) = self.index.snapshot();
+        let mut payload = SegmentsEncoder::default();
+        let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
         if self.redo.load(Ordering::Acquire) == redo.0
             && self.published.load(Ordering::Acquire) == structure
         {
@@ -141,8 +142,7 @@ impl TreeLine {
             // needs a sync.
             return self.store.sync(Purpose::Checkpoint);
         }
-        let payload = encode_segments(&segments);
-        drop(segments);
+        let payload = payload.finish();
         let log = &self.context.log;
         self.store.publish(Checkpoint { redo, structure }, &payload, || {
             log.ensure_durable(log.last_lsn())

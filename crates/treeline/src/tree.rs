@@ -388,12 +388,11 @@ impl Engine for TreeLine {
     }
 
     fn end_structure_replay(&self) -> Result<()> {
-        let (segments, _) = self.index.snapshot();
-        let owned: Vec<_> = segments
-            .iter()
-            .flat_map(|(_, segment)| segment.pages())
-            .map(|page| (Extent::single(page.page), page.generation))
-            .collect();
+        let mut owned = Vec::new();
+        self.index.for_each(|_, segment| {
+            let pages = segment.pages();
+            owned.extend(pages.map(|page| (Extent::single(page.page), page.generation)));
+        });
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
         self.follow_memory();

@@ -71,7 +71,8 @@ impl TreeLine {
     fn account_for_pages(&self, report: &mut VerifyReport) -> Result<()> {
         let _no_write_back = self.gate.write();
         let _no_publishing = self.publishing.lock();
-        let (segments, _) = self.index.snapshot();
+        let mut pages = Vec::new();
+        self.index.for_each(|_, segment| pages.extend(segment.pages()));
         let mut owned = HashSet::new();
         let damaged = |text: String| {
             Err(Error::new(
@@ -79,7 +80,7 @@ impl TreeLine {
                 format!("{}: {text}", self.store.path().display()),
             ))
         };
-        for page in segments.iter().flat_map(|(_, segment)| segment.pages()) {
+        for page in pages {
             if !owned.insert(page.page) {
                 return damaged(format!("page {} has two owners", page.page));
             }

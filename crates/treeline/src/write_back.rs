@@ -37,6 +37,9 @@ use crate::tree::TreeLine;
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
 pub(crate) const TARGET_RECORDS_MAX: usize = 2048;
 
+/// A batch with so many bytes of dirty records takes no further segment, which bounds its memory.
+const BATCH_BYTES_MAX: usize = 256 << 10;
+
 /// Most segments that wait to be joined with a neighbour; more are noticed again when they change.
 const SPARSE_MAX: usize = 4096;
 
@@ -111,23 +114,30 @@ impl TreeLine {
         let _gate = self.gate.read();
         let pages = groups.iter().flatten().map(|located| located.segment.base.page);
         let _locks = self.locks.write_many(pages);
-        let mut batch = self.take_dirty(groups);
-        if batch.targets.is_empty() {
-            return Ok(());
+        let mut left = groups;
+        while !left.is_empty() {
+            let mut batch = self.take_dirty(&mut left);
+            if batch.targets.is_empty() {
+                continue;
+            }
+            if let Err(error) = self.carry_out(&mut batch) {
+                self.failures.fetch_add(1, Ordering::SeqCst);
+                batch.targets.iter().for_each(|target| self.give_back(&batch.bytes, target));
+                return Err(error);
+            }
         }
-        let result = self.carry_out(&mut batch);
-        if result.is_err() {
-            self.failures.fetch_add(1, Ordering::SeqCst);
-            batch.targets.iter().for_each(|target| self.give_back(&batch.bytes, target));
-        }
-        result
+        Ok(())
     }
 
-    /// Takes the dirty records of the groups that still are what they were.
-    fn take_dirty(&self, groups: &[Vec<Located>]) -> Batch {
+    /// Takes the dirty records of the groups that still are what they were, until there are enough
+    /// for one batch; what is not looked at stays in `groups`.
+    fn take_dirty(&self, groups: &mut &[Vec<Located>]) -> Batch {
         let mut batch = Batch::default();
         let mut scratch = Scratch::default();
-        for group in groups {
+        while let Some((group, rest)) = groups.split_first()
+            && batch.bytes.len() < BATCH_BYTES_MAX
+        {
+            *groups = rest;
             // The bounds again: a neighbour may have changed without this one changing place.
             let now: Vec<Located> =
                 group.iter().map(|old| self.index.find(old.lower.bytes())).collect();
