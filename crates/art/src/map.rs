@@ -1,0 +1,242 @@
+//! A concurrent ordered map that owns its keys: an [`Art`] whose leaves are records of its own.
+//!
+//! Each key costs its record (4 bytes, the value, the key) and its share of the tree. A value is
+//! copied out; a new value means a new record.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crossbeam_epoch::pin;
+use spinney_base::Result;
+
+use crate::memory::Memory;
+use crate::record::{Record, Records};
+use crate::scan::{Chunks, Direction};
+use crate::tree::{Art, Census};
+
+/// A concurrent ordered map from byte strings to small values. Thread-safe; reads take no lock.
+///
+/// ```
+/// use std::ops::Bound;
+/// use spinney_art::{ArtMap, Direction};
+///
+/// let map = ArtMap::new();
+/// map.insert(b"ash", 1);
+/// map.insert(b"as", 2);
+/// assert_eq!(map.get(b"ash"), Some(1));
+/// assert_eq!(map.floor(b"asg"), Some((b"as".to_vec(), 2)));
+/// let all = map.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+/// assert_eq!(all.map(|(_, value)| value).collect::<Vec<_>>(), [2, 1]);
+/// ```
+#[derive(Debug)]
+pub struct ArtMap<V: Copy + Send + Sync + 'static> {
+    pub(crate) art: Art<Records<V>>,
+    pub(crate) records: Arc<Memory>,
+}
+
+impl<V: Copy + Send + Sync + 'static> Default for ArtMap<V> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
+    /// A map without keys.
+    #[must_use]
+    pub fn new() -> Self {
+        let records = Arc::new(Memory::default());
+        records.allocated(size_of::<Self>() - size_of::<Art<Records<V>>>() + Memory::SHARED_BYTES);
+        ArtMap { art: Art::new(Records::default()), records }
+    }
+
+    /// How many keys there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.art.len()
+    }
+
+    /// Whether there are no keys.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.art.is_empty()
+    }
+
+    /// Bytes that the map holds and that can be reached, to the byte as they were asked of the
+    /// allocator.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.art.bytes() + self.records.live()
+    }
+
+    /// Bytes that were removed and wait for readers who may still see them.
+    #[must_use]
+    pub fn retired_bytes(&self) -> usize {
+        self.art.retired_bytes() + self.records.retired()
+    }
+
+    /// The value of `key`.
+    #[must_use]
+    pub fn get(&self, key: &[u8]) -> Option<V> {
+        let guard = pin();
+        self.art.get(key).map(|leaf| self.record(leaf, &guard).value())
+    }
+
+    /// Whether `key` is there.
+    #[must_use]
+    pub fn contains_key(&self, key: &[u8]) -> bool {
+        self.art.get(key).is_some()
+    }
+
+    /// Gives `key` a value; returns the one that it had.
+    pub fn insert(&self, key: &[u8], value: V) -> Option<V> {
+        let guard = pin();
+        let record = Record::new(key, value, &self.records, &guard);
+        let old = self.art.upsert(key, record.leaf())?;
+        Some(self.retire(old, &guard))
+    }
+
+    /// Gives `key` a value if it has none.
+    ///
+    /// # Errors
+    /// The value that it has.
+    pub fn insert_if_absent(&self, key: &[u8], value: V) -> std::result::Result<(), V> {
+        let guard = pin();
+        // Mostly the caller expects the key to be absent; a record that is not needed is freed.
+        let record = Record::new(key, value, &self.records, &guard);
+        self.art.insert_if_absent(key, record.leaf()).map_err(|leaf| {
+            self.discard(record);
+            self.record(leaf, &guard).value()
+        })
+    }
+
+    /// Gives `key` a value if the one that it has is `expected`; says whether it was.
+    pub fn replace(&self, key: &[u8], expected: V, value: V) -> bool
+    where
+        V: PartialEq,
+    {
+        let guard = pin();
+        let record = Record::new(key, value, &self.records, &guard);
+        while let Some(leaf) = self.art.get(key) {
+            if self.record(leaf, &guard).value() != expected {
+                break;
+            }
+            if self.art.replace(key, leaf, record.leaf()) {
+                self.retire(leaf, &guard);
+                return true;
+            }
+        }
+        self.discard(record);
+        false
+    }
+
+    /// Removes `key`; returns its value.
+    pub fn remove(&self, key: &[u8]) -> Option<V> {
+        let guard = pin();
+        self.art.remove(key).map(|leaf| self.retire(leaf, &guard))
+    }
+
+    /// Removes `key` if its value is `expected`; says whether it was.
+    pub fn remove_if(&self, key: &[u8], expected: V) -> bool
+    where
+        V: PartialEq,
+    {
+        let guard = pin();
+        while let Some(leaf) = self.art.get(key) {
+            if self.record(leaf, &guard).value() != expected {
+                return false;
+            }
+            if self.art.remove_if(key, leaf) {
+                self.retire(leaf, &guard);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The greatest key that is at most `key`, and its value.
+    #[must_use]
+    pub fn floor(&self, key: &[u8]) -> Option<(Vec<u8>, V)> {
+        self.neighbour(Bound::Included(key), Direction::Backward)
+    }
+
+    /// The least key that is at least `key`, and its value.
+    #[must_use]
+    pub fn ceiling(&self, key: &[u8]) -> Option<(Vec<u8>, V)> {
+        self.neighbour(Bound::Included(key), Direction::Forward)
+    }
+
+    /// The least key, and its value.
+    #[must_use]
+    pub fn first(&self) -> Option<(Vec<u8>, V)> {
+        self.neighbour(Bound::Unbounded, Direction::Forward)
+    }
+
+    /// The greatest key, and its value.
+    #[must_use]
+    pub fn last(&self) -> Option<(Vec<u8>, V)> {
+        self.neighbour(Bound::Unbounded, Direction::Backward)
+    }
+
+    /// The first key from a bound on, in either direction, and its value.
+    #[must_use]
+    pub fn neighbour(&self, from: Bound<&[u8]>, direction: Direction) -> Option<(Vec<u8>, V)> {
+        let guard = pin();
+        let leaf = self.art.neighbour(from, direction, None)?;
+        let record = self.record(leaf, &guard);
+        Some((record.key().to_vec(), record.value()))
+    }
+
+    /// The value of the greatest key that is at most `key`, without copying that key.
+    #[must_use]
+    pub fn floor_value(&self, key: &[u8]) -> Option<V> {
+        let guard = pin();
+        self.art.floor(key).map(|leaf| self.record(leaf, &guard).value())
+    }
+
+    /// The keys from one bound to another and their values, in either direction: when going
+    /// backward, `from` is the greater one. Every key that is there throughout comes, in order, none
+    /// twice; the iterator holds nothing of the map between calls.
+    #[must_use]
+    pub fn range(
+        &self,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Range<'_, V> {
+        Range { map: self, chunks: Chunks::new(from, to, direction), values: Vec::new() }
+    }
+
+    /// Checks every invariant and counts what the tree consists of, without the records. The caller
+    /// sees to it that nobody writes meanwhile.
+    ///
+    /// # Errors
+    /// `Corruption` that says what is wrong first.
+    pub fn check(&self) -> Result<Census> {
+        self.art.check()
+    }
+}
+
+/// A range under way; see [`ArtMap::range`].
+#[derive(Debug)]
+pub struct Range<'a, V: Copy + Send + Sync + 'static> {
+    map: &'a ArtMap<V>,
+    chunks: Chunks,
+    /// The values of the chunk, last first.
+    values: Vec<V>,
+}
+
+impl<V: Copy + Send + Sync + 'static> Iterator for Range<'_, V> {
+    type Item = (Vec<u8>, V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.chunks.wants_more() {
+            let guard = pin();
+            self.chunks.refill(&self.map.art, &guard);
+            let leaves = self.chunks.chunk().leaves().rev();
+            self.values.clear();
+            self.values.extend(leaves.map(|leaf| self.map.record(leaf, &guard).value()));
+        }
+        let (key, _) = self.chunks.take()?;
+        Some((key.to_vec(), self.values.pop()?))
+    }
+}
