@@ -241,7 +241,10 @@ impl<S: KeySource> Art<S> {
         let position = trail.last().position;
         // A gap may be looked at again; a leaf only if it is wanted.
         let again = wanted || !on_leaf;
-        Ok(Some(Cursor { step, position: if again { position } else { direction.after(position) } }))
+        Ok(Some(Cursor {
+            step,
+            position: if again { position } else { direction.after(position) },
+        }))
     }
 }
 

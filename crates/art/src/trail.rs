@@ -216,12 +216,7 @@ impl<'g> Trail<'g> {
     }
 
     /// Compares the key with any leaf below the last step.
-    fn gap(
-        &self,
-        last: Step<'g>,
-        key: &[u8],
-        source: &impl KeySource,
-    ) -> Result<Landing, Restart> {
+    fn gap(&self, last: Step<'g>, key: &[u8], source: &impl KeySource) -> Result<Landing, Restart> {
         let mut step = last;
         loop {
             // A node without a child is one that a writer is changing.

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
 use spinney_art::{ArtMap, Direction};
-use spinney_base::runtime::Random;
+use spinney_base::runtime::SplitMix;
 
 const WRITERS: u64 = 4;
 
 /// Bytes that crowd nodes of every kind; some keys are prefixes of others.
-fn key(random: &mut Random, owner: u64) -> Vec<u8> {
+fn key(random: &mut SplitMix, owner: u64) -> Vec<u8> {
     let number = random.below(4096) as u64;
     let mut key = match random.below(3) {
         0 => format!("{number:04}").into_bytes(),
@@ -34,15 +34,17 @@ fn writers_of_disjoint_keys_do_not_disturb_each_other() {
     let models: Vec<BTreeMap<Vec<u8>, u64>> = thread::scope(|scope| {
         let map = &map;
         let run = |owner| {
-            let mut random = Random::new(owner);
+            let mut random = SplitMix(owner);
             let mut model = BTreeMap::new();
             for round in 0..60_000 {
                 let key = key(&mut random, owner);
                 match random.below(4) {
                     0 => assert_eq!(map.remove(&key), model.remove(&key)),
                     1 => assert_eq!(map.get(&key), model.get(&key).copied()),
-                    2 => assert_eq!(map.floor(&key).map(|floor| floor.0 == key),
-                        (map.floor(&key).is_some()).then(|| model.contains_key(&key))),
+                    2 => assert_eq!(
+                        map.floor(&key).map(|floor| floor.0 == key),
+                        (map.floor(&key).is_some()).then(|| model.contains_key(&key))
+                    ),
                     _ => assert_eq!(map.insert(&key, round), model.insert(key, round)),
                 }
             }
@@ -72,7 +74,7 @@ fn writers_of_the_same_keys_pair_up() {
         for seed in 0..WRITERS {
             let (map, present) = (&map, &present);
             scope.spawn(move || {
-                let mut random = Random::new(seed);
+                let mut random = SplitMix(seed);
                 for round in 0..100_000u64 {
                     let at = random.below(KEYS);
                     let key = u16::try_from(at).unwrap().to_be_bytes();
@@ -109,7 +111,8 @@ fn readers_see_what_stays() {
     const STAYING: u64 = 3000;
     let map = ArtMap::new();
     // Every third key stays; the rest come and go around them.
-    let key = |number: u64| format!("{:05}{}", number / 3, ["", "-", "-and-longer"][number as usize % 3]);
+    let key =
+        |number: u64| format!("{:05}{}", number / 3, ["", "-", "-and-longer"][number as usize % 3]);
     let stays = |number: u64| number % 9 == 4;
     for number in (0..STAYING).filter(|number| stays(*number)) {
         map.insert(key(number).as_bytes(), number);
@@ -120,7 +123,7 @@ fn readers_see_what_stays() {
         for seed in 0..2 {
             let (map, stop) = (&map, &stop);
             scope.spawn(move || {
-                let mut random = Random::new(seed);
+                let mut random = SplitMix(seed);
                 while !stop.load(Relaxed) {
                     let number = random.below(STAYING as usize) as u64;
                     if stays(number) {
@@ -133,7 +136,7 @@ fn readers_see_what_stays() {
                 }
             });
         }
-        let mut random = Random::new(9);
+        let mut random = SplitMix(9);
         for round in 0..200 {
             let direction = [Direction::Forward, Direction::Backward][round % 2];
             let seen: Vec<_> = map.range(Bound::Unbounded, Bound::Unbounded, direction).collect();

@@ -1,0 +1,178 @@
+//! Shuttle models of the tree: the code itself under a scheduler that may stop any thread at any
+//! access to a node. Run with `cargo test -p spinney-art --features shuttle --test models`.
+#![cfg(feature = "shuttle")]
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use spinney_art::{ArtMap, Direction};
+
+const ITERATIONS: usize = 1500;
+
+fn map(keys: &[&[u8]]) -> Arc<ArtMap<u64>> {
+    let map = ArtMap::new();
+    for key in keys {
+        map.insert(key, 0);
+    }
+    Arc::new(map)
+}
+
+/// Runs two bodies at the same time.
+fn both<A: Send + 'static>(
+    map: &Arc<ArtMap<u64>>,
+    other: impl FnOnce(&ArtMap<u64>) -> A + Send + 'static,
+    own: impl FnOnce(&ArtMap<u64>),
+) -> A {
+    let theirs = Arc::clone(map);
+    let thread = shuttle::thread::spawn(move || other(&theirs));
+    own(map);
+    let answer = thread.join().unwrap();
+    map.check().unwrap();
+    answer
+}
+
+fn keys(map: &ArtMap<u64>, direction: Direction) -> Vec<Vec<u8>> {
+    map.range(Bound::Unbounded, Bound::Unbounded, direction).map(|(key, _)| key).collect()
+}
+
+/// Two writers split the same edge, at different depths; a reader always finds what was there.
+#[test]
+fn splits_of_one_edge() {
+    shuttle::check_random(
+        || {
+            let map = map(&[b"prefix-1", b"prefix-2"]);
+            both(
+                &map,
+                |map| {
+                    map.insert(b"pre", 1);
+                    map.insert(b"prefix-1-longer", 1);
+                },
+                |map| {
+                    map.insert(b"preamble", 2);
+                    assert_eq!(map.get(b"prefix-2"), Some(0));
+                },
+            );
+            let expected: [&[u8]; 5] =
+                [b"pre", b"preamble", b"prefix-1", b"prefix-1-longer", b"prefix-2"];
+            assert_eq!(keys(&map, Direction::Forward), expected);
+        },
+        ITERATIONS,
+    );
+}
+
+/// A node grows and shrinks again while readers pass through it: what stays is found, by key, as a
+/// floor and in ranges both ways.
+#[test]
+fn readers_pass_through_a_changing_node() {
+    shuttle::check_random(
+        || {
+            let map = map(&[b"a1", b"a3", b"a5", b"a7"]);
+            both(
+                &map,
+                |map| {
+                    map.insert(b"a4", 1);
+                    map.remove(b"a4");
+                    map.remove(b"a1");
+                },
+                |map| {
+                    assert_eq!(map.get(b"a3"), Some(0));
+                    assert_eq!(map.floor(b"a6"), Some((b"a5".to_vec(), 0)));
+                    for direction in [Direction::Forward, Direction::Backward] {
+                        let mut seen = keys(map, direction);
+                        if direction == Direction::Backward {
+                            seen.reverse();
+                        }
+                        assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+                        for staying in [b"a3", b"a5", b"a7"] {
+                            assert!(seen.contains(&staying.to_vec()), "{seen:?}");
+                        }
+                    }
+                },
+            );
+        },
+        ITERATIONS,
+    );
+}
+
+/// An edge is joined and split again above a key that stays.
+#[test]
+fn joins_and_splits_above_a_key_that_stays() {
+    shuttle::check_random(
+        || {
+            let map = map(&[b"b", b"stem-x-1", b"stem-x-2", b"stem-y"]);
+            both(
+                &map,
+                |map| {
+                    map.remove(b"stem-y");
+                    map.remove(b"stem-x-2");
+                    map.insert(b"stem-x-1-more", 1);
+                    map.remove(b"b");
+                },
+                |map| {
+                    assert_eq!(map.get(b"stem-x-1"), Some(0));
+                    assert_eq!(map.get(b"stem-x-1"), Some(0));
+                    let ceiling = map.ceiling(b"stem-x").unwrap();
+                    assert_eq!(ceiling.0, b"stem-x-1");
+                },
+            );
+            assert_eq!(keys(&map, Direction::Forward), [&b"stem-x-1"[..], b"stem-x-1-more"]);
+        },
+        ITERATIONS,
+    );
+}
+
+/// Of two that add the same key one succeeds, and of two that remove it.
+#[test]
+fn one_of_two_wins() {
+    shuttle::check_random(
+        || {
+            let map = map(&[]);
+            let mut own = false;
+            let other = both(
+                &map,
+                |map| map.insert_if_absent(b"key", 1).is_ok(),
+                |map| own = map.insert_if_absent(b"key", 2).is_ok(),
+            );
+            assert!(own != other);
+            let value = map.get(b"key").unwrap();
+            let mut own = false;
+            let other = both(
+                &map,
+                move |map| map.remove_if(b"key", value),
+                |map| own = map.replace(b"key", value, 3),
+            );
+            assert!(own != other);
+            assert_eq!(map.get(b"key"), own.then_some(3));
+        },
+        ITERATIONS,
+    );
+}
+
+/// A floor is that of one moment: the keys move upwards one by one, the next added before the last
+/// is removed, so at every moment there is one, and the answers never go back.
+#[test]
+fn floors_are_of_one_moment() {
+    shuttle::check_random(
+        || {
+            let map = map(&[b"10"]);
+            both(
+                &map,
+                |map| {
+                    for step in [(b"12", b"10"), (b"21", b"12"), (b"29", b"21")] {
+                        map.insert(step.0, 0);
+                        map.remove(step.1);
+                    }
+                },
+                |map| {
+                    let mut last = Vec::new();
+                    for _ in 0..3 {
+                        let (floor, _) = map.floor(b"99").expect("there is always a key");
+                        assert!(floor >= last, "{floor:?} after {last:?}");
+                        last = floor;
+                    }
+                },
+            );
+        },
+        ITERATIONS,
+    );
+}
