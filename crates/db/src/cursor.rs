@@ -73,8 +73,8 @@ impl Cursor {
         self.keyspace.state.engine.scan(&request, &mut chunk)?;
         self.exhausted = chunk.finished;
         self.chunk_records = (self.chunk_records * 4).min(CHUNK_RECORDS_MAX);
-        if let Some((key, _)) = chunk.records.last() {
-            let end = Bound::Excluded(key.clone());
+        let last = || chunk.records.last().map(|(key, _)| Bound::Excluded(key.clone()));
+        if let Some(end) = chunk.resume.take().or_else(last) {
             match direction {
                 Direction::Forward => self.lower = end,
                 Direction::Reverse => self.upper = end,

@@ -54,7 +54,7 @@ impl State {
         *self.checkpoint_task.lock() = Some(self.spawn("spinney-checkpoint", move || {
             let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_INTERVAL;
             let wanted = state.checkpoint_wanted.load(Ordering::Acquire);
-            if !wanted && !(waited && state.has_news()) {
+            if !(wanted || waited && state.has_news()) {
                 return Ok(Next::Wait(CHECKPOINT_LOOK));
             }
             let result = state.checkpoint();

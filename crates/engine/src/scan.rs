@@ -20,9 +20,11 @@ pub struct ScanRequest<'a> {
     pub upper: Bound<&'a [u8]>,
     /// From which end to read.
     pub direction: Direction,
-    /// Stop after this many records; at least one is delivered if the range has any.
+    /// Stop after about this many records: an engine may deliver the rest of a page that it has read
+    /// anyway. At least one is delivered if the range has any, and no more than one if one is asked
+    /// for.
     pub records_max: usize,
-    /// Stop after this many bytes of keys and values.
+    /// Stop after about this many bytes of keys and values.
     pub bytes_max: usize,
 }
 
@@ -33,6 +35,9 @@ pub struct Chunk {
     pub records: Vec<(Vec<u8>, Vec<u8>)>,
     /// Whether the range holds nothing beyond them.
     pub finished: bool,
+    /// Where the part of the range that was not read begins (or, in reverse, ends), if that is not
+    /// right beyond the last record.
+    pub resume: Option<Bound<Vec<u8>>>,
 }
 
 impl ScanRequest<'_> {

@@ -31,6 +31,13 @@ impl TreeLine {
                 }
             };
             next = Position::after(&located, request);
+            let enough = chunk.records.len() >= request.records_max || bytes >= request.bytes_max;
+            if let Some(position) = &next
+                && enough
+            {
+                chunk.resume = Some(position.bound());
+                return Ok(());
+            }
         }
         chunk.finished = true;
         Ok(())
@@ -78,8 +85,8 @@ impl TreeLine {
             if !request.contains(key) {
                 continue;
             }
-            let full = chunk.records.len() >= request.records_max || *bytes >= request.bytes_max;
-            if full && !chunk.records.is_empty() {
+            // What was read is delivered to its end, so that the next chunk need not read it again.
+            if request.records_max == 1 && !chunk.records.is_empty() {
                 return Ok(Step::Full);
             }
             *bytes += key.len() + value.len();
@@ -221,6 +228,15 @@ impl Position {
             (Direction::Reverse, _, Bound::Included(key)) => Position::At(key.to_vec()),
             (Direction::Reverse, _, Bound::Excluded(key)) => Position::Below(Some(key.to_vec())),
             (Direction::Reverse, _, Bound::Unbounded) => Position::Below(None),
+        }
+    }
+
+    /// Where the part of the range that was not read begins, or in reverse ends.
+    fn bound(&self) -> Bound<Vec<u8>> {
+        match self {
+            Position::At(key) => Bound::Included(key.clone()),
+            Position::Below(Some(key)) => Bound::Excluded(key.clone()),
+            Position::Below(None) => Bound::Unbounded,
         }
     }
 
