@@ -26,8 +26,9 @@ fn open_with(disk: &SimDisk, runtime: Runtime) -> Db {
     Db::open(Path::new("/db"), options).unwrap()
 }
 
-/// Lets a thread run for a while before another's turn comes. Choosing anew at every step, as shuttle's own random scheduler does, all but never
-/// lets one thread take a whole checkpoint while another stands between two steps. All magnitudes of a while are as likely.
+/// Lets a thread run for a while before another's turn comes. Choosing anew at every step, as
+/// shuttle's own random scheduler does, all but never lets one thread take a whole checkpoint while
+/// another stands between two steps. All magnitudes of a while are as likely.
 struct Bursts {
     runs: std::ops::Range<u64>,
     random: SplitMix,
@@ -203,8 +204,8 @@ fn p15_structure_beside_a_checkpoint() {
     });
 }
 
-/// P14: a batch of write-back that the background began stands between taking its records and writing them; a checkpoint must not publish past
-/// them.
+/// P14: a batch of write-back that the background began stands between taking its records and
+/// writing them; a checkpoint must not publish past them.
 #[test]
 fn p14_a_checkpoint_waits_for_batches_under_way() {
     check(150, || {
@@ -232,8 +233,8 @@ fn p14_a_checkpoint_waits_for_batches_under_way() {
     });
 }
 
-/// P23: a lookup stands between reading its page and keeping what it found; meanwhile the key is changed, brought home and evicted. What it
-/// found must not come back.
+/// P23: a lookup stands between reading its page and keeping what it found; meanwhile the key is
+/// changed, brought home and evicted. What it found must not come back.
 #[test]
 fn p23_a_late_lookup_keeps_nothing_old() {
     check(800, || {

@@ -1,5 +1,5 @@
-//! The rules that a store file keeps by itself, each by its number, on the simulated disk: publishing
-//! in order (P14), reuse of what was freed (P16), torn pages (P18), poison (P21).
+//! The rules that a store file keeps by itself, each by its number, on the simulated disk:
+//! publishing in order (P14), reuse of what was freed (P16), torn pages (P18), poison (P21).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -124,8 +124,8 @@ fn p14_a_cut_checkpoint_leaves_the_one_before() {
     }
 }
 
-/// The log must be durable to its end before a slot says that records below its redo LSN are not needed; if it cannot be, the
-/// checkpoint before stands and nothing is lost.
+/// The log must be durable to its end before a slot says that records below its redo LSN are not
+/// needed; if it cannot be, the checkpoint before stands and nothing is lost.
 #[test]
 fn p14_the_log_comes_before_the_slot() {
     let (disk, store) = create(1);
@@ -203,8 +203,8 @@ fn p16_two_owners_are_found() {
     assert!(opened(&[(own, Generation(1))]).unwrap_err().is_corruption());
 }
 
-/// A page was allocated and written, and the crash took the record that named it. Whoever gets the page next does not take
-/// those bytes for its own.
+/// A page was allocated and written, and the crash took the record that named it. Whoever gets the
+/// page next does not take those bytes for its own.
 #[test]
 fn p16_a_lost_allocation_does_not_come_back() {
     let (disk, store) = create(1);
@@ -223,7 +223,8 @@ fn p16_a_lost_allocation_does_not_come_back() {
     assert!(version(&store, again).unwrap_err().is_corruption());
 }
 
-/// Batches go over the same pages again and again; whatever sectors a crash takes, each page is whole, in its old version or its new one.
+/// Batches go over the same pages again and again; whatever sectors a crash takes, each page is
+/// whole, in its old version or its new one.
 #[test]
 fn p18_every_page_is_old_or_new() {
     let mut restored = 0;
@@ -231,7 +232,8 @@ fn p18_every_page_is_old_or_new() {
         let (disk, store) = create(seed);
         let pages = pages(&store, 12);
         for next in 2..6 {
-            // Not the same pages each time: what one batch wrote is not synced when the next begins.
+            // Not the same pages each time: what one batch wrote is not synced when the next
+            // begins.
             let batch = if next % 2 == 0 { &pages[..8] } else { &pages[4..] };
             let before: Vec<u8> =
                 pages.iter().map(|page| version(&store, *page).unwrap()).collect();
@@ -241,7 +243,8 @@ fn p18_every_page_is_old_or_new() {
                 let (store, ..) = open(&image).unwrap();
                 restored += store.adopt(&owned(&pages)).unwrap();
                 for (page, before) in pages.iter().zip(&before) {
-                    // The batch before was not synced either, so its pages may be a version older still.
+                    // The batch before was not synced either, so its pages may be a version older
+                    // still.
                     let found = version(&store, *page).unwrap();
                     assert!(
                         found == next || found <= *before,

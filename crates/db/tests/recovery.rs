@@ -1,0 +1,303 @@
+//! Rules of recovery and of failures, each by its number, on the simulated disk: what is replayed
+//! (P15, P19), keyspaces in the manifest (P20), poison (P21), and records whose write-back failed
+//! (P2, P23).
+#![cfg(not(feature = "shuttle"))]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use spinney_base::{ErrorKind, Runtime};
+use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options};
+use spinney_io::sim::{CrashMode, Fault, SimDisk, SimView, WriteObserver};
+use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+
+fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
+    Options::default()
+        .memory(2 << 20)
+        .log_bytes_max(2 << 20)
+        .disk(Arc::new(disk.clone()))
+        .runtime(runtime.clone())
+}
+
+fn try_open(disk: &SimDisk) -> spinney_db::Result<Db> {
+    Db::open(Path::new("/db"), options(disk, &Runtime::stepped(1)))
+}
+
+fn open(disk: &SimDisk) -> Db {
+    try_open(disk).unwrap()
+}
+
+fn keyspace(db: &Db, name: &str) -> Keyspace {
+    db.keyspace(name, KeyspaceOptions::default()).unwrap()
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("key{:06}", number * 7919 % 1_000_000).into_bytes()
+}
+
+/// Lets background work run while time passes.
+fn idle(runtime: &Runtime) {
+    for _ in 0..100 {
+        runtime.sleep(Duration::from_millis(10));
+        runtime.step();
+    }
+}
+
+/// The parts of a batch that were prepared before another part found no room are given back, every
+/// time.
+#[test]
+fn p02_a_refused_batch_gives_its_room_back() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk);
+    let a = keyspace(&db, "a");
+    a.insert(b"warm", b"the log has a segment").unwrap();
+    let b = db.keyspace("b", KeyspaceOptions::default().logged(false)).unwrap();
+    disk.set_capacity(Some(0));
+    let full = (0..).find(|number| b.insert(&key(*number), &[7; 500]).is_err());
+    assert!(full.is_some());
+    for _ in 0..500 {
+        let mut batch = Batch::new();
+        batch.insert(&a, *b"k", vec![1; 3000]);
+        for number in 0..8 {
+            batch.insert(&b, key(1_000_000 + number), vec![8; 3000]);
+        }
+        assert_eq!(db.write(batch).unwrap_err().kind(), ErrorKind::Full);
+    }
+    // Were their room still reserved, it would be more than there is.
+    a.insert(b"k", &[2; 3000]).unwrap();
+    assert_eq!(a.get(b"k").unwrap().unwrap(), &[2; 3000][..]);
+}
+
+/// The power fails between a checkpoint and the trimming of the log, which still has the records of
+/// changes that the checkpoint holds. They are not made again over what came after.
+#[test]
+fn p15_changes_that_a_checkpoint_holds_are_not_replayed() {
+    let disk = SimDisk::new(2);
+    let runtime = Runtime::stepped(1);
+    let large = options(&disk, &runtime).memory(1 << 20).log_bytes_max(64 << 20);
+    let db = Db::open(Path::new("/db"), large).unwrap();
+    let a = keyspace(&db, "a");
+    let mut count = 0;
+    for round in 0..4 {
+        // More than the cache holds, so that pages are split and their records logged.
+        let mut batch = Batch::new();
+        while count < 3000 * (round + 1) {
+            batch.insert(&a, key(count), vec![round as u8; 300]);
+            count += 1;
+            if count % 50 == 0 {
+                db.write_with(std::mem::take(&mut batch), Durability::Buffered).unwrap();
+            }
+        }
+        let before = db.stats().log.last_lsn;
+        let logged = (0..50).any(|_| {
+            idle(&runtime);
+            db.stats().log.last_lsn > before
+        });
+        assert!(logged, "changes of structure reach the log in time");
+        // The checkpoint stands, and the log is not trimmed yet.
+        disk.capture_when(Arc::new(|_, states| {
+            states.contains(&"trim").then_some(CrashMode::LoseAll)
+        }));
+        db.checkpoint().unwrap();
+        disk.capture_when(Arc::new(|_, _| None));
+        let captures = disk.take_captures();
+        assert!(!captures.is_empty());
+        for image in captures.into_iter().map(|capture| capture.image) {
+            let runtime = Runtime::stepped(1);
+            let options = options(&image, &runtime).log_bytes_max(64 << 20);
+            let db = Db::open(Path::new("/db"), options).unwrap();
+            let a = keyspace(&db, "a");
+            assert!((0..count).all(|number| a.contains_key(&key(number)).unwrap()));
+            db.verify().unwrap();
+        }
+    }
+}
+
+/// What users said is applied again and not said again: each record keeps its LSN, and the log does
+/// not grow.
+#[test]
+fn p19_replay_appends_nothing() {
+    let disk = SimDisk::new(3);
+    let db = open(&disk);
+    let a = keyspace(&db, "a");
+    for number in 0..50 {
+        a.insert(&key(number), b"1").unwrap();
+    }
+    let last = db.stats().log.last_lsn;
+    let mut disk = disk;
+    for _ in 0..3 {
+        disk = disk.crash(CrashMode::LoseAll);
+        let db = open(&disk);
+        assert_eq!(db.stats().log.last_lsn, last);
+        assert_eq!(keyspace(&db, "a").iter().count(), 50);
+    }
+}
+
+/// The manifest is of yesterday, the log of today: records of a keyspace that nobody knows are not
+/// passed over.
+#[test]
+fn p20_an_unknown_id_is_corruption() {
+    let disk = SimDisk::new(4);
+    let manifest = Path::new("/db/MANIFEST");
+    let db = open(&disk);
+    keyspace(&db, "a").insert(b"k", b"v").unwrap();
+    let old = disk.contents(manifest).unwrap();
+    keyspace(&db, "b").insert(b"k", b"promised").unwrap();
+    drop(db);
+    let image = disk.crash(CrashMode::LoseAll);
+    let file = image.open(manifest, OpenMode::EXISTING.cached()).unwrap();
+    let mut buf = AlignedBuf::new(old.len() / 4096);
+    buf.bytes_mut().copy_from_slice(&old);
+    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
+    file.sync(Purpose::Tool).unwrap();
+    let error = try_open(&image).unwrap_err();
+    assert!(error.is_corruption(), "{error}");
+}
+
+/// Keyspaces are made and dropped, and the power fails at every step: each is there with all that
+/// it had, or is not there.
+#[test]
+fn p20_keyspaces_come_and_go_whole() {
+    for seed in 0..12 {
+        let disk = SimDisk::new(seed);
+        let db = open(&disk);
+        let stays = keyspace(&db, "stays");
+        stays.insert(b"k", b"v").unwrap();
+        let mode = [CrashMode::Torn512, CrashMode::LoseAll, CrashMode::KeepAll][seed as usize % 3];
+        disk.capture_when(Arc::new(move |_, _| Some(mode)));
+        let goes = keyspace(&db, "goes");
+        let made = disk.steps();
+        for number in 0..20 {
+            goes.insert(&key(number), b"v").unwrap();
+        }
+        let filled = disk.steps();
+        db.drop_keyspace("goes").unwrap();
+        let dropped = disk.steps();
+        keyspace(&db, "next").insert(b"k", b"v").unwrap();
+        disk.capture_when(Arc::new(|_, _| None));
+        for capture in disk.take_captures() {
+            let db = open(&capture.image);
+            assert!(keyspace(&db, "stays").contains_key(b"k").unwrap());
+            // A capture is taken before its step.
+            let taken = capture.step - 1;
+            match db.existing_keyspace("goes") {
+                Ok(found) => {
+                    assert!(taken < dropped, "a dropped keyspace is back");
+                    let count = found.iter().inspect(|record| assert!(record.is_ok())).count();
+                    assert!(taken < filled || count == 20, "only {count} records are left");
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::NotFound);
+                    assert!(taken < made || taken >= filled, "a keyspace that was made is gone");
+                }
+            }
+            // No id of this past is given out again to one that is made now.
+            let id = keyspace(&db, "new").id();
+            assert!(db.keyspaces().iter().all(|other| other.id <= id));
+            if taken >= made {
+                assert!(id > goes.id());
+            }
+            db.verify().unwrap();
+        }
+    }
+}
+
+/// A store file's sync fails under a checkpoint: writing ends for everybody, the log included.
+#[test]
+fn p21_a_store_that_cannot_sync_stops_everything() {
+    let disk = SimDisk::new(5);
+    let runtime = Runtime::stepped(1);
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
+    let (a, b) = (keyspace(&db, "a"), keyspace(&db, "b"));
+    a.insert(b"k", b"v").unwrap();
+    b.insert(b"k", b"v").unwrap();
+    // Nothing of the log waits for a sync, so the next one is a store's.
+    disk.inject(Fault::SyncError { at: disk.syncs() + 1 });
+    let error = db.checkpoint().unwrap_err();
+    assert!(error.to_string().contains("keyspace-"), "{error}");
+    let (writes, syncs) = (disk.writes(), disk.syncs());
+    for answer in [
+        a.insert(b"k", b"w"),
+        b.insert_with(b"k", b"w", Durability::Buffered),
+        db.checkpoint(),
+        db.flush(),
+    ] {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Poisoned);
+    }
+    idle(&runtime);
+    assert_eq!((disk.writes(), disk.syncs()), (writes, syncs), "something is still being written");
+    assert_eq!(a.get(b"k").unwrap().unwrap(), b"v");
+    let db = open(&disk.crash(CrashMode::LoseAll));
+    assert_eq!(keyspace(&db, "b").get(b"k").unwrap().unwrap(), b"v");
+}
+
+/// Panics at the first write of a store file once armed.
+struct Bomb(AtomicBool);
+
+impl WriteObserver for Bomb {
+    fn before_write(&self, _: &SimView<'_>, path: &Path, _: u64, _: &[u8]) {
+        let store = path.to_string_lossy().contains("keyspace-");
+        assert!(!store || !self.0.swap(false, Ordering::SeqCst), "a bug, for the test's sake");
+    }
+
+    fn after_sync(&self, _: &SimView<'_>, _: &Path) {}
+}
+
+/// Background work panics in the middle of something: nobody knows what is half-done, so writing
+/// ends.
+#[test]
+fn p21_a_panic_in_the_background_poisons() {
+    let disk = SimDisk::new(6);
+    let runtime = Runtime::stepped(1);
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
+    let a = keyspace(&db, "a");
+    let bomb = Arc::new(Bomb(AtomicBool::new(false)));
+    disk.observe(bomb.clone());
+    // So many dirty records of one page that the background brings them home at once.
+    let mut batch = Batch::new();
+    for number in 0..1024 {
+        batch.insert(&a, key(number), *b"v");
+    }
+    db.write(batch).unwrap();
+    bomb.0.store(true, Ordering::SeqCst);
+    idle(&runtime);
+    assert!(!bomb.0.load(Ordering::SeqCst), "the background wrote");
+    let error = a.insert(b"k", b"v").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    assert!(error.to_string().contains("panicked"), "{error}");
+    let db = open(&disk.crash(CrashMode::LoseAll));
+    assert_eq!(keyspace(&db, "a").iter().count(), 1024);
+}
+
+/// A write-back fails; the records it took are dirty still, and the next checkpoint brings them
+/// home.
+#[test]
+fn p23_a_failed_write_back_keeps_its_records() {
+    let disk = SimDisk::new(7);
+    for at in 1..30 {
+        let disk = disk.crash(CrashMode::LoseAll);
+        let db = open(&disk);
+        let a = db.keyspace("a", KeyspaceOptions::default().logged(false)).unwrap();
+        for number in 0..100 {
+            a.insert(&key(number), &[1; 200]).unwrap();
+        }
+        db.checkpoint().unwrap();
+        for number in 0..100 {
+            a.insert(&key(number), &[2; 200]).unwrap();
+        }
+        disk.inject(Fault::WriteError { at: disk.writes() + at });
+        let failed = db.checkpoint();
+        if failed.as_ref().is_err_and(|error| error.is_poisoned()) {
+            continue;
+        }
+        db.checkpoint().unwrap();
+        let db = open(&disk.crash(CrashMode::LoseAll));
+        let a = db.existing_keyspace("a").unwrap();
+        for number in 0..100 {
+            let value = a.get(&key(number)).unwrap().unwrap();
+            assert_eq!(value, &[2; 200][..], "write {at}: {failed:?}");
+        }
+    }
+}
