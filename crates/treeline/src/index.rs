@@ -280,25 +280,26 @@ impl SegmentIndex {
         self.map.read().entries.values().map(|entry| entry.dirty.lock().len()).max().unwrap_or(0)
     }
 
-    /// Lower bounds of at most `most` segments with a dirty list, from `from` on; and where to go
-    /// on, unless all were seen.
+    /// At most `most` segments with a dirty list, from the one that `from` belongs to on; and where
+    /// to go on, unless all were seen. A segment that was joined with the one below it since `from`
+    /// was told is found by its part of that one.
     pub(crate) fn dirty_segments(
         &self,
-        from: Bound<&[u8]>,
+        from: &[u8],
         most: usize,
-    ) -> (Vec<Vec<u8>>, Option<Vec<u8>>) {
+    ) -> (Vec<Located>, Option<Vec<u8>>) {
         // So many segments are looked at under one lock, so that writers of the index wait little.
         const LOOK_MAX: usize = 4096;
         let map = self.map.read();
+        let first = map.floor(from).0.bytes();
+        let here = map.entries.range::<[u8], _>((Bound::Included(first), Bound::Unbounded));
         let mut found = Vec::new();
-        for (looked, (lower, entry)) in
-            map.entries.range::<[u8], _>((from, Bound::Unbounded)).enumerate()
-        {
+        for (looked, (lower, entry)) in here.enumerate() {
             if found.len() == most || looked == LOOK_MAX {
                 return (found, Some(lower.bytes().to_vec()));
             }
             if !entry.dirty.lock().is_empty() {
-                found.push(lower.bytes().to_vec());
+                found.push(map.located(lower, entry));
             }
         }
         (found, None)

@@ -15,7 +15,6 @@
 //!    durable.
 
 use std::collections::VecDeque;
-use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -26,7 +25,7 @@ use spinney_wal::{RecordKind, ReserveFor};
 
 use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
-use crate::index::Change;
+use crate::index::{Change, Located};
 use crate::tree::{BATCH_PAGES, TreeLine};
 use crate::write_back::TARGET_RECORDS_MAX;
 
@@ -169,12 +168,12 @@ impl TreeLine {
         for _ in 0..passes {
             let mut from = Some(Vec::new());
             while let Some(lower) = from {
-                let (segments, next) =
-                    self.index.dirty_segments(Bound::Included(&lower), BATCH_PAGES);
-                if !segments.is_empty() {
-                    self.write_back(&segments)?;
-                }
-                from = next;
+                let (segments, next) = self.index.dirty_segments(&lower, BATCH_PAGES);
+                let groups: Vec<Vec<Located>> =
+                    segments.into_iter().map(|located| vec![located]).collect();
+                // A segment that others split or joined meanwhile left records to its successors
+                // that they did not take along: the pass goes on from there, with what came.
+                from = self.write_back_segments(&groups)?.or(next);
             }
         }
         Ok(())

@@ -86,7 +86,7 @@ impl TreeLine {
                 segments.push(vec![self.index.find(key)]);
             }
         }
-        self.write_back_segments(&segments)
+        self.write_back_segments(&segments).map(|_| ())
     }
 
     /// Makes one segment of two neighbours that have become sparse; says whether any waited.
@@ -104,19 +104,24 @@ impl TreeLine {
             },
         };
         let _inside = probe::enter("join");
-        self.write_back_segments(&[pair]).map(|()| true)
+        self.write_back_segments(&[pair]).map(|_| true)
     }
 
     /// Brings home the dirty records of groups of neighbouring segments, and makes each group of
-    /// several anew.
-    fn write_back_segments(&self, groups: &[Vec<Located>]) -> Result<()> {
+    /// several anew. Groups that others changed before they were locked are passed over; returns
+    /// where the first of these began.
+    pub(crate) fn write_back_segments(&self, groups: &[Vec<Located>]) -> Result<Option<Vec<u8>>> {
+        if groups.is_empty() {
+            return Ok(None);
+        }
         let _inside = probe::enter("write-back");
         let _gate = self.gate.read();
         let pages = groups.iter().flatten().map(|located| located.segment.base.page);
         let _locks = self.locks.write_many(pages);
         let mut left = groups;
+        let mut passed_over: Option<Vec<u8>> = None;
         while !left.is_empty() {
-            let mut batch = self.take_dirty(&mut left);
+            let mut batch = self.take_dirty(&mut left, &mut passed_over);
             if batch.targets.is_empty() {
                 continue;
             }
@@ -126,12 +131,13 @@ impl TreeLine {
                 return Err(error);
             }
         }
-        Ok(())
+        Ok(passed_over)
     }
 
     /// Takes the dirty records of the groups that still are what they were, until there are enough
-    /// for one batch; what is not looked at stays in `groups`.
-    fn take_dirty(&self, groups: &mut &[Vec<Located>]) -> Batch {
+    /// for one batch; what is not looked at stays in `groups`, and where the first changed one
+    /// began goes to `passed_over`.
+    fn take_dirty(&self, groups: &mut &[Vec<Located>], passed_over: &mut Option<Vec<u8>>) -> Batch {
         let mut batch = Batch::default();
         let mut scratch = Scratch::default();
         while let Some((group, rest)) = groups.split_first()
@@ -144,10 +150,13 @@ impl TreeLine {
             let unchanged = now
                 .iter()
                 .zip(group)
-                .all(|(now, old)| now.segment == old.segment && now.lower == old.lower);
+                .all(|(now, old)| now.segment == old.segment && now.lower == old.lower)
+                && now.last().map(|now| &now.upper) == group.last().map(|old| &old.upper);
             let adjacent =
                 now.windows(2).all(|pair| pair[0].upper.as_ref() == Some(&pair[1].lower));
             if !unchanged || !adjacent {
+                let lower = group.first().map(|old| old.lower.bytes().to_vec());
+                *passed_over = passed_over.take().or(lower);
                 continue;
             }
             let mut target = Target { segments: now, ids: Vec::new(), dirty: Vec::new() };
