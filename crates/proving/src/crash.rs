@@ -55,6 +55,8 @@ pub struct Tally {
 pub const RECOVERY: &str = "recovery";
 /// The state of a crash that struck while the database opened after a crash in [`RECOVERY`].
 pub const SECOND_RECOVERY: &str = "second recovery";
+/// The state of a crash that struck while the database closed.
+pub const CLOSE: &str = "close";
 /// Every crash.
 pub const ALL: &str = "all";
 
@@ -212,7 +214,7 @@ impl Run<'_> {
         let database = self.open(disk, &runtime).expect("an image that was opened opens again");
         // About two steps an operation; the exact rate does not matter.
         let one_in = (self.plan.operations * 2 / self.plan.captures.max(1)).max(1);
-        let last = self.random.within(1..self.plan.operations + 1);
+        let last = self.random.within(1..self.plan.operations + self.plan.operations / 4);
         for number in 0..self.plan.operations {
             if number == last {
                 disk.cut_power_at(disk.steps() + 1 + self.random.below(30) as u64);
@@ -238,12 +240,20 @@ impl Run<'_> {
                 Err(error) => panic!("{op:?} failed on a good disk: {error:?}"),
             }
         }
-        let mut states = vec![op_state(&Op::Flush)];
-        if disk.power_is_off() {
-            // A background job met the cut, and no operation after it noticed.
-            states = disk.states_at_power_cut();
+        // A life that met no cut ends by closing, and the power goes somewhere in that.
+        disk.cut_power_at(disk.steps() + 1 + self.random.below(12) as u64);
+        self.capture(disk, 10, CLOSE);
+        let closed = database.close();
+        for capture in disk.take_captures() {
+            let states = [&capture.states[..], &[CLOSE]].concat();
+            self.check_image(&capture.image, ledger, &states, 0);
         }
-        drop(database);
+        match closed {
+            Ok(()) => ledger.checkpointed(),
+            Err(error) => assert!(disk.power_is_off(), "close failed on a good disk: {error:?}"),
+        }
+        let mut states = disk.states_at_power_cut();
+        states.push(CLOSE);
         states
     }
 

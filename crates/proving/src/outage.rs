@@ -40,6 +40,10 @@ impl Counters {
 /// When an image lacks what was acknowledged, or holds half a batch.
 pub fn run(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
     let disk = SimDisk::new(seed);
+    let watch = product.watch();
+    if let Some(watch) = &watch {
+        disk.observe(watch.clone());
+    }
     let database = product
         .open(Arc::new(disk.clone()), Runtime::threads(), config)
         .expect("a new database opens");
@@ -73,6 +77,9 @@ pub fn run(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
         });
     });
     disk.capture_when(Arc::new(|_, _| None));
+    if let Some(watch) = watch {
+        watch.check();
+    }
     let begun = Counters::snapshot(&counters.begun);
     let captures = disk.take_captures();
     assert!(!captures.is_empty(), "no image was kept");
@@ -113,7 +120,12 @@ fn check(database: &dyn Database, acknowledged: &[u64], begun: &[u64], step: u64
                 number
             })
         });
-        assert!(one == two, "step {step}: half a batch: {one} and {two}");
+        assert!(
+            one == two,
+            "step {step}: half a batch: {one} and {two}, {} was acknowledged, {} was the last begun",
+            acknowledged[cell],
+            begun[cell]
+        );
         assert!(
             one >= acknowledged[cell] && one <= begun[cell],
             "step {step}: {one} is there, {} was acknowledged, {} was the last begun",

@@ -95,6 +95,10 @@ pub fn a_seed_replays(product: &dyn Product) {
                 effect.apply(&mut model);
                 steps.push((format!("{op:?}"), disk.steps(), disk.reads()));
             }
+            let image = disk.crash(CrashMode::Torn512);
+            let recovered = Place::Simulated(image.clone()).open(product, &config, &runtime);
+            recovered.verify().expect("nothing is wrong with the disk");
+            steps.push(("recovery".into(), image.steps(), image.reads()));
             database.close().expect("nothing is wrong with the disk");
             let files: Vec<_> = disk.files();
             let bytes: Vec<_> =

@@ -65,7 +65,7 @@ fn every_bug_of_a_toy_is_found() {
         Bug::LeavesOldTail,
         Bug::LosesRemovals,
     ] {
-        let found = (0..100).any(|seed| {
+        let found = (0..400).any(|seed| {
             let tally = Arc::new(Tally::default());
             let run = || crash::run(&Toy(bug), &plan(), &tally, seed);
             catch_unwind(AssertUnwindSafe(run)).is_err()
