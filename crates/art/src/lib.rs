@@ -8,6 +8,7 @@
 //! Read [`source`], then [`node`] for the layout and its invariants, [`layout`], [`trail`] for how
 //! a reader finds its way, [`tree`] for writers and [`scan`] for neighbours and ranges.
 
+mod direction;
 mod layout;
 mod map;
 mod memory;
@@ -19,7 +20,8 @@ mod trail;
 mod tree;
 
 pub use crossbeam_epoch::{Guard, pin};
-pub use map::ArtMap;
-pub use scan::{Direction, Scan};
+pub use direction::Direction;
+pub use map::{ArtMap, Range};
+pub use scan::Scan;
 pub use source::{KeySource, LEAF_MAX, Parting};
 pub use tree::{Art, Census};

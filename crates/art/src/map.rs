@@ -9,9 +9,10 @@ use std::sync::Arc;
 use crossbeam_epoch::pin;
 use spinney_base::Result;
 
+use crate::direction::Direction;
 use crate::memory::Memory;
 use crate::record::{Record, Records};
-use crate::scan::{Chunks, Direction};
+use crate::scan::Chunks;
 use crate::tree::{Art, Census};
 
 /// A concurrent ordered map from byte strings to small values. Thread-safe; reads take no lock.

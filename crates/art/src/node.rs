@@ -44,6 +44,7 @@ use crossbeam_epoch::Guard;
 use spinney_base::shim::atomic::{AtomicPtr, AtomicU16, Ordering};
 use spinney_sync::{Version, VersionLatch};
 
+use crate::direction::Direction;
 use crate::layout::{Direct, FIRST, Indexed, Layout, Nothing, Position, Sorted};
 use crate::memory::Memory;
 use crate::source::LEAF_MAX;
@@ -414,6 +415,18 @@ impl<'g> NodeRef<'g> {
         }
         let end = self.header().end.load();
         (position >= FIRST && !end.is_empty()).then(|| (FIRST, self.child(end)))
+    }
+
+    /// The first child from `position` on, in either direction.
+    pub(crate) fn next(
+        self,
+        position: Position,
+        direction: Direction,
+    ) -> Option<(Position, Child<'g>)> {
+        match direction {
+            Direction::Forward => self.at_or_after(position),
+            Direction::Backward => self.at_or_before(position),
+        }
     }
 
     /// Adds a child at `position`, which has none and where there is room. Under the latch.

@@ -14,55 +14,12 @@ use std::ops::Bound;
 
 use crossbeam_epoch::{Guard, pin};
 
-use crate::layout::{FIRST, LAST, Position};
+use crate::direction::Direction;
+use crate::layout::{FIRST, Position};
 use crate::node::Child;
 use crate::source::KeySource;
 use crate::trail::{Landing, Restart, Step, Trail, until_done};
 use crate::tree::Art;
-
-/// Which way to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// To greater keys.
-    Forward,
-    /// To lesser keys.
-    Backward,
-}
-
-impl Direction {
-    /// The position from which a whole node lies ahead.
-    fn start(self) -> Position {
-        match self {
-            Direction::Forward => FIRST,
-            Direction::Backward => LAST,
-        }
-    }
-
-    /// The position after this one.
-    fn after(self, position: Position) -> Position {
-        match self {
-            Direction::Forward => position + 1,
-            Direction::Backward => position - 1,
-        }
-    }
-
-    /// How a key compares to one that lies ahead of it.
-    fn ahead(self) -> Ordering {
-        match self {
-            Direction::Forward => Ordering::Greater,
-            Direction::Backward => Ordering::Less,
-        }
-    }
-
-    /// Whether `key` lies past the end of a range.
-    fn is_past(self, key: &[u8], end: Bound<&[u8]>) -> bool {
-        match end {
-            Bound::Unbounded => false,
-            Bound::Included(end) => key.cmp(end) == self.ahead(),
-            Bound::Excluded(end) => key.cmp(end) == self.ahead() || key == end,
-        }
-    }
-}
 
 /// Where to look for the next leaf: a step of the trail and the position from which on.
 #[derive(Clone, Copy, Debug)]
@@ -187,17 +144,25 @@ impl<S: KeySource> Art<S> {
         let mut last = true;
         if let Some(mut cursor) = self.seek(from, direction, trail)? {
             while let Some(leaf) = advance(trail, &mut cursor, direction)? {
-                let start = chunk.keys.len();
-                self.source.read_key(leaf, &mut chunk.keys);
-                if direction.is_past(&chunk.keys[start..], to) {
-                    break;
-                }
-                chunk.entries.push((chunk.keys.len(), leaf));
+                self.source.prefetch(leaf);
+                chunk.entries.push((0, leaf));
                 if chunk.len() == limit || trail.len() > CHUNK_STEPS_MAX {
                     last = false;
                     break;
                 }
             }
+        }
+        // Keys are read after all leaves are known, so that the memory they lie in, which is not in
+        // the order of the keys, is waited for once and not for each.
+        for index in 0..chunk.len() {
+            let start = chunk.keys.len();
+            self.source.read_key(chunk.entries[index].1, &mut chunk.keys);
+            if direction.is_past(&chunk.keys[start..], to) {
+                chunk.entries.truncate(index);
+                last = true;
+                break;
+            }
+            chunk.entries[index].0 = chunk.keys.len();
         }
         trail.validate()?;
         Ok(last)
@@ -218,7 +183,7 @@ impl<S: KeySource> Art<S> {
                 return Ok(Some(Cursor { step: 0, position: direction.start() }));
             }
         };
-        let (parting, on_leaf) = match trail.follow(key, &self.source)? {
+        let (parting, on_leaf) = match trail.follow(key, direction, &self.source)? {
             Landing::Empty => return Ok(None),
             Landing::Leaf { parting, .. } => (parting, true),
             Landing::Gap { parting } => (parting, false),
@@ -257,11 +222,7 @@ fn advance(
 ) -> Result<Option<u64>, Restart> {
     loop {
         let step = *trail.step(cursor.step);
-        let found = match direction {
-            Direction::Forward => step.node.at_or_after(cursor.position),
-            Direction::Backward => step.node.at_or_before(cursor.position),
-        };
-        match found {
+        match step.node.next(cursor.position, direction) {
             None if cursor.step == 0 => return Ok(None),
             None => {
                 cursor.step = step.parent;

@@ -24,6 +24,9 @@ pub trait KeySource {
     /// Appends the leaf's key to `out`.
     fn read_key(&self, leaf: u64, out: &mut Vec<u8>);
 
+    /// Says that the leaf's key will be wanted soon. Does nothing that can be seen.
+    fn prefetch(&self, _leaf: u64) {}
+
     /// Where the leaf's key and `key` part.
     fn compare(&self, leaf: u64, key: &[u8]) -> Parting {
         let mut own = Vec::new();

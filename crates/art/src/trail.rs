@@ -16,6 +16,7 @@ use crossbeam_epoch::Guard;
 use spinney_base::shim::{spin_hint, thread};
 use spinney_sync::{LatchGuard, Version};
 
+use crate::direction::Direction;
 use crate::layout::{FIRST, Position, position};
 use crate::node::{Child, NodeRef, Root};
 use crate::source::{KeySource, Parting};
@@ -179,10 +180,12 @@ impl<'g> Trail<'g> {
         within.last()
     }
 
-    /// Starts at the root and follows the key.
+    /// Starts at the root and follows the key. Where nothing is, the nearest leaf in the direction
+    /// is looked at, for it is likely to be the one that is wanted in the end.
     pub(crate) fn follow(
         &mut self,
         key: &[u8],
+        direction: Direction,
         source: &impl KeySource,
     ) -> Result<Landing, Restart> {
         self.restart();
@@ -191,7 +194,7 @@ impl<'g> Trail<'g> {
             let step = *self.last();
             let node = step.node;
             if node.depth() > key.len() {
-                return self.gap(step, key, source);
+                return gap(step, key, direction, source);
             }
             // The root has one child for all keys, at the first position.
             let position = if index == 0 { FIRST } else { position(key, node.depth()) };
@@ -210,26 +213,37 @@ impl<'g> Trail<'g> {
                     step.validate()?;
                     return Ok(Landing::Empty);
                 }
-                Child::Nothing => return self.gap(step, key, source),
+                Child::Nothing => return gap(Step { position, ..step }, key, direction, source),
             }
         }
     }
+}
 
-    /// Compares the key with any leaf below the last step.
-    fn gap(&self, last: Step<'g>, key: &[u8], source: &impl KeySource) -> Result<Landing, Restart> {
-        let mut step = last;
-        loop {
-            // A node without a child is one that a writer is changing.
-            let (_, child) = step.node.at_or_after(FIRST).ok_or(Restart)?;
-            match child {
-                Child::Node(node) => step = Step { version: step.enter(node)?, node, ..step },
-                Child::Leaf(leaf) => {
-                    let parting = source.compare(leaf, key);
-                    step.validate()?;
-                    return Ok(Landing::Gap { parting });
-                }
-                Child::Nothing => return Err(Restart),
+/// Compares the key with a leaf below the last step of its way.
+fn gap(
+    last: Step<'_>,
+    key: &[u8],
+    direction: Direction,
+    source: &impl KeySource,
+) -> Result<Landing, Restart> {
+    let mut step = last;
+    let ahead = step.node.next(step.position, direction);
+    let behind = || step.node.next(step.position, direction.back());
+    // A node without a child is one that a writer is changing.
+    let (_, mut child) = ahead.or_else(behind).ok_or(Restart)?;
+    loop {
+        match child {
+            Child::Node(node) => {
+                step.version = step.enter(node)?;
+                step.node = node;
+                child = node.next(direction.start(), direction).ok_or(Restart)?.1;
             }
+            Child::Leaf(leaf) => {
+                let parting = source.compare(leaf, key);
+                step.validate()?;
+                return Ok(Landing::Gap { parting });
+            }
+            Child::Nothing => return Err(Restart),
         }
     }
 }

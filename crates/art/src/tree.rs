@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use crossbeam_epoch::{Guard, pin};
 use spinney_base::{Error, ErrorKind, Result};
 
+use crate::direction::Direction;
 use crate::layout::{FIRST, Position, position};
 use crate::memory::Memory;
 use crate::node::{Child, Kind, NodeRef, Root, Word};
@@ -213,7 +214,7 @@ impl<S: KeySource> Art<S> {
         trail: &mut Trail<'g>,
         guard: &'g Guard,
     ) -> std::result::Result<Option<u64>, Restart> {
-        let landing = trail.follow(key, &self.source)?;
+        let landing = trail.follow(key, Direction::Forward, &self.source)?;
         let last = trail.last();
         match landing {
             Landing::Leaf { leaf: old, parting } if parting.order() == Ordering::Equal => {
@@ -322,7 +323,9 @@ impl<S: KeySource> Art<S> {
         trail: &mut Trail<'g>,
         guard: &'g Guard,
     ) -> std::result::Result<Option<u64>, Restart> {
-        let Landing::Leaf { leaf, parting } = trail.follow(key, &self.source)? else {
+        let Landing::Leaf { leaf, parting } =
+            trail.follow(key, Direction::Forward, &self.source)?
+        else {
             return Ok(None);
         };
         if parting.order() != Ordering::Equal {
