@@ -3,6 +3,7 @@
 //! (P2, P23).
 #![cfg(not(feature = "shuttle"))]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -68,6 +69,24 @@ fn p02_a_refused_batch_gives_its_room_back() {
     // Were their room still reserved, it would be more than there is.
     a.insert(b"k", &[2; 3000]).unwrap();
     assert_eq!(a.get(b"k").unwrap().unwrap(), &[2; 3000][..]);
+}
+
+/// Much more is written than the log holds: checkpoints are asked for in time, so that no writer
+/// waits for long, and none for ever.
+#[test]
+fn p12_writers_outlive_a_small_log() {
+    let disk = SimDisk::new(9);
+    let runtime = Runtime::stepped(1);
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime).log_bytes_max(1 << 20)).unwrap();
+    let a = keyspace(&db, "a");
+    for number in 0..3000 {
+        a.insert_with(&key(number % 500), &[1; 100], Durability::Buffered).unwrap();
+    }
+    let stats = db.stats();
+    assert!(stats.log.bytes_used <= 1 << 20);
+    let longest = Duration::from_nanos(stats.longest_stall_ns);
+    assert!(longest < Duration::from_secs(1), "a writer waited for {longest:?}");
+    assert!(runtime.now() < Duration::from_secs(30), "it took {:?}", runtime.now());
 }
 
 /// The power fails between a checkpoint and the trimming of the log, which still has the records of
@@ -233,16 +252,45 @@ fn p21_a_store_that_cannot_sync_stops_everything() {
     assert_eq!(keyspace(&db, "b").get(b"k").unwrap().unwrap(), b"v");
 }
 
-/// Panics at the first write of a store file once armed.
-struct Bomb(AtomicBool);
+/// Panics at the first write of a file with this in its name, once armed.
+struct Bomb {
+    name: &'static str,
+    armed: AtomicBool,
+}
+
+impl Bomb {
+    fn plant(disk: &SimDisk, name: &'static str) -> Arc<Bomb> {
+        let bomb = Arc::new(Bomb { name, armed: AtomicBool::new(false) });
+        disk.observe(bomb.clone());
+        bomb
+    }
+}
 
 impl WriteObserver for Bomb {
     fn before_write(&self, _: &SimView<'_>, path: &Path, _: u64, _: &[u8]) {
-        let store = path.to_string_lossy().contains("keyspace-");
-        assert!(!store || !self.0.swap(false, Ordering::SeqCst), "a bug, for the test's sake");
+        let meant = path.to_string_lossy().contains(self.name);
+        assert!(!meant || !self.armed.swap(false, Ordering::SeqCst), "a bug, for the test's sake");
     }
 
     fn after_sync(&self, _: &SimView<'_>, _: &Path) {}
+}
+
+/// A thread panics while it flushes the log, and takes with it what others had said: nobody is told
+/// that anything after it is safe.
+#[test]
+fn p21_a_panic_in_a_flush_poisons() {
+    let disk = SimDisk::new(8);
+    let db = open(&disk);
+    let a = keyspace(&db, "a");
+    let bomb = Bomb::plant(&disk, "wal");
+    a.insert(b"before", b"v").unwrap();
+    bomb.armed.store(true, Ordering::SeqCst);
+    catch_unwind(AssertUnwindSafe(|| a.insert(b"lost", b"v"))).unwrap_err();
+    let error = a.insert(b"after", b"v").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    assert!(error.to_string().contains("panicked"), "{error}");
+    let db = open(&disk.crash(CrashMode::LoseAll));
+    assert_eq!(keyspace(&db, "a").iter().count(), 1);
 }
 
 /// Background work panics in the middle of something: nobody knows what is half-done, so writing
@@ -253,17 +301,16 @@ fn p21_a_panic_in_the_background_poisons() {
     let runtime = Runtime::stepped(1);
     let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
     let a = keyspace(&db, "a");
-    let bomb = Arc::new(Bomb(AtomicBool::new(false)));
-    disk.observe(bomb.clone());
+    let bomb = Bomb::plant(&disk, "keyspace-");
     // So many dirty records of one page that the background brings them home at once.
     let mut batch = Batch::new();
     for number in 0..1024 {
         batch.insert(&a, key(number), *b"v");
     }
     db.write(batch).unwrap();
-    bomb.0.store(true, Ordering::SeqCst);
+    bomb.armed.store(true, Ordering::SeqCst);
     idle(&runtime);
-    assert!(!bomb.0.load(Ordering::SeqCst), "the background wrote");
+    assert!(!bomb.armed.load(Ordering::SeqCst), "the background wrote");
     let error = a.insert(b"k", b"v").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Poisoned);
     assert!(error.to_string().contains("panicked"), "{error}");
