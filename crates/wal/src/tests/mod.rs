@@ -12,6 +12,7 @@ use crate::{Durability, Log, LogOptions, RecordKind, Recovered, ReserveFor};
 mod basics;
 mod crash;
 mod damage;
+mod during;
 mod rules;
 mod threads;
 
