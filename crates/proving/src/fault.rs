@@ -76,6 +76,8 @@ impl Books {
         let unchanged = matches!(result, Err(error) if error.is_full());
         match effect {
             Effect::None => {}
+            // One that a failed drop left in doubt may still be there with all it held.
+            Effect::Create(name, _) if self.doubtful.contains(name) => {}
             Effect::Create(name, _) | Effect::Drop(name) => match result {
                 Ok(()) => {
                     effect.apply(&mut self.believed);
