@@ -104,6 +104,10 @@ pub trait Database: Send + Sync {
     fn verify(&self) -> Result<()>;
     /// Changes the memory budget.
     fn set_memory(&self, bytes: u64) -> Result<()>;
+    /// Bytes of the memory budget in use, and the budget, where the product tells.
+    fn memory(&self) -> Option<(u64, u64)> {
+        None
+    }
     /// Ends cleanly.
     fn close(self: Box<Self>) -> Result<()>;
 }

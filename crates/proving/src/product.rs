@@ -203,6 +203,11 @@ impl Database for SpinneyDatabase {
         self.db.set_memory(bytes)
     }
 
+    fn memory(&self) -> Option<(u64, u64)> {
+        let stats = self.db.stats();
+        Some((stats.memory_used, stats.memory_bytes))
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         self.db.close()
     }

@@ -140,6 +140,7 @@ fn model(
     let mut runtime = Runtime::stepped(seed);
     let mut database = place.open(product, config, &runtime);
     let mut ledger = Ledger::new(Model::default());
+    let mut settling = 100_u32;
     for number in 0..operations {
         let op = if number == 0 {
             Op::CreateKeyspace { name: "main".into(), logged: true }
@@ -151,6 +152,16 @@ fn model(
         play(&*database, &runtime, &op, ledger.now())
             .unwrap_or_else(|error| panic!("{op:?} failed on a good disk: {error:?}"));
         ledger.acknowledge(&effect, Promise::Sync);
+        // Caches follow a smaller budget, or a share in it, in the background.
+        match op {
+            Op::SetMemory { .. } | Op::CreateKeyspace { .. } | Op::Reopen { .. } => settling = 100,
+            _ => settling = settling.saturating_sub(1),
+        }
+        if settling == 0
+            && let Some((used, budget)) = database.memory()
+        {
+            assert!(used <= budget, "{used} bytes of a budget of {budget} are in use after {op:?}");
+        }
         match op {
             Op::Checkpoint => ledger.checkpointed(),
             Op::Reopen { clean } => {
