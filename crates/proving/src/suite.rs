@@ -1,4 +1,4 @@
-//! The suite that every engine passes: one call of [`suite!`](crate::suite) per engine makes a test of each part.
+//! The suite that every engine passes: one call of `suite!` per engine makes a test of each part.
 //!
 //! The sizes of the quick tier are chosen so that one engine's suite takes well under two minutes on two cores.
 

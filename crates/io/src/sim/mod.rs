@@ -17,7 +17,7 @@
 //! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after, with the state of the media.
 //!
 //! **Invariants.** (1) Same seed, same calls in the same order: same answers and same images. (2) Nothing is durable before the sync that
-//! the [`File`](crate::File) and [`Disk`] contracts name: a file's sync does not make its name durable. (3) A request
+//! the [`File`] and [`Disk`] contracts name: a file's sync does not make its name durable. (3) A request
 //! that breaks the contract (not whole pages, a direct buffer that is not aligned) panics: it would fail on some real disk.
 //!
 //! **Concurrency.** One lock around everything, so steps have one order; with several threads that order is the scheduler's.
