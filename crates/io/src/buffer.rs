@@ -1,6 +1,7 @@
 //! Buffers aligned to a page, as direct I/O wants them.
 //!
-//! A buffer is a vector of page-aligned, page-sized pieces, so alignment is the type's and no `unsafe` allocation is needed.
+//! A buffer is a vector of page-aligned, page-sized pieces, so alignment is the type's and no
+//! `unsafe` allocation is needed.
 #![expect(unsafe_code, reason = "a vector of aligned pages is seen as one slice of bytes")]
 
 use spinney_base::limits::PAGE_BYTES;
@@ -60,8 +61,9 @@ impl AlignedBuf {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let length = self.pages.len() * PAGE_BYTES;
         let start = self.pages.as_mut_ptr().cast::<u8>();
-        // SAFETY: `AlignedPage` is `repr(C)` around a byte array of exactly its own size (asserted above), so the vector's
-        // elements are `length` initialized, contiguous bytes, borrowed mutably for as long as the result lives.
+        // SAFETY: `AlignedPage` is `repr(C)` around a byte array of exactly its own size (asserted
+        // above), so the vector's elements are `length` initialized, contiguous bytes, borrowed
+        // mutably for as long as the result lives.
         unsafe { std::slice::from_raw_parts_mut(start, length) }
     }
 }

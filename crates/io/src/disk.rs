@@ -1,9 +1,11 @@
 //! The traits of the disk seam.
 //!
-//! **Contract.** Offsets, lengths and buffers of [`File`] transfers are whole pages ([`PAGE_BYTES`](spinney_base::limits::PAGE_BYTES)) and
-//! page-aligned in memory ([`AlignedBuf`](crate::AlignedBuf)), so that a file opened for direct I/O takes them all. A transfer is whole or an error: short
-//! ones are continued inside. Nothing written, created, renamed, removed or grown is durable before the sync that the method names.
-//! All methods may be called from any thread; transfers to different places run in parallel.
+//! **Contract.** Offsets, lengths and buffers of [`File`] transfers are whole pages
+//! ([`PAGE_BYTES`](spinney_base::limits::PAGE_BYTES)) and page-aligned in memory
+//! ([`AlignedBuf`](crate::AlignedBuf)), so that a file opened for direct I/O takes them all. A
+//! transfer is whole or an error: short ones are continued inside. Nothing written, created,
+//! renamed, removed or grown is durable before the sync that the method names. All methods may be
+//! called from any thread; transfers to different places run in parallel.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -20,8 +22,8 @@ pub struct OpenMode {
     pub create: bool,
     /// Refuse writes.
     pub read_only: bool,
-    /// Bypass the page cache where the file system allows it; elsewhere this is silently the page cache, and
-    /// [`File::is_direct`] says so.
+    /// Bypass the page cache where the file system allows it; elsewhere this is silently the page
+    /// cache, and [`File::is_direct`] says so.
     pub direct: bool,
 }
 
@@ -131,8 +133,8 @@ pub trait File: Send + Sync + Debug {
     /// `Full` or `Io`; any part of the buffer may have been written.
     fn write_at(&self, buf: &[u8], offset: u64, purpose: Purpose) -> Result<()>;
 
-    /// Carries out many transfers, as deep in parallel as the backend can, in any order; each gets its own result.
-    /// Returns when all have ended.
+    /// Carries out many transfers, as deep in parallel as the backend can, in any order; each gets
+    /// its own result. Returns when all have ended.
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose);
 
     /// Makes everything written before, and the size it needs, durable (`fdatasync`).
@@ -147,8 +149,8 @@ pub trait File: Send + Sync + Debug {
     /// `Io` from the system.
     fn len(&self) -> Result<u64>;
 
-    /// Grows the file to `bytes` with room that later writes will not lack; zero-filled. Never shrinks. The new size is durable
-    /// after [`File::sync`].
+    /// Grows the file to `bytes` with room that later writes will not lack; zero-filled. Never
+    /// shrinks. The new size is durable after [`File::sync`].
     ///
     /// # Errors
     /// `Full` when there is no room (the file is as it was), or `Io`.

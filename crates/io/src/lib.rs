@@ -1,7 +1,7 @@
 //! The disk seam: every byte that Spinney keeps goes through [`Disk`] and [`File`].
 //!
-//! Two implementations: the real one (`RealDisk`) and, behind the feature `sim`, a simulated one that crashes, tears and
-//! lies on demand. No other crate touches the operating system's files.
+//! Two implementations: the real one (`RealDisk`) and, behind the feature `sim`, a simulated one
+//! that crashes, tears and lies on demand. No other crate touches the operating system's files.
 
 mod buffer;
 mod counters;

@@ -1,9 +1,11 @@
-//! A bounded pool of aligned buffers, kept by page count, so that transfers do not allocate in the steady state.
+//! A bounded pool of aligned buffers, kept by page count, so that transfers do not allocate in the
+//! steady state.
 //!
-//! **Invariants.** (1) The pages kept never exceed the bound given at creation; what does not fit is freed. (2) A buffer
-//! handed out is owned by its taker alone.
+//! **Invariants.** (1) The pages kept never exceed the bound given at creation; what does not fit
+//! is freed. (2) A buffer handed out is owned by its taker alone.
 //!
-//! **Concurrency.** Any thread; one short lock around a push or a pop, never held while memory is allocated or freed.
+//! **Concurrency.** Any thread; one short lock around a push or a pop, never held while memory is
+//! allocated or freed.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +60,8 @@ impl BufferPool {
         drop(buffer);
     }
 
-    /// Lends a buffer of at least `pages` pages (the next power of two) until the result is dropped.
+    /// Lends a buffer of at least `pages` pages (the next power of two) until the result is
+    /// dropped.
     #[must_use]
     pub fn lend(&self, pages: usize) -> Lent<'_> {
         Lent { pool: self, buffer: Some(self.take(pages.next_power_of_two())) }

@@ -1,14 +1,16 @@
-//! The crash test: a simulated disk loses power in the middle of anything, and what is left must keep every promise.
+//! The crash test: a simulated disk loses power in the middle of anything, and what is left must
+//! keep every promise.
 //!
 //! ```text
 //!   life 1: ops ... capture ... capture ... power cut        captures and the cut: images, each opened and checked
 //!   life 2: open (capture ... cut ... open again) ops ...    crashes in recovery, and in the recovery after it
 //! ```
 //!
-//! A run lives several lives on images of its own crashes. In each, the disk keeps images in the middle of operations ([`SimDisk::capture_when`]):
-//! many crashes for the price of one run. Every life ends with a real cut, so that the database also unwinds from failing I/O.
-//! Which state a crash struck is told by the probes ([`spinney_base::probe`]) of the thread that met it; short states are
-//! chosen more eagerly, so that rare ones are covered.
+//! A run lives several lives on images of its own crashes. In each, the disk keeps images in the
+//! middle of operations ([`SimDisk::capture_when`]): many crashes for the price of one run. Every
+//! life ends with a real cut, so that the database also unwinds from failing I/O. Which state a
+//! crash struck is told by the probes ([`spinney_base::probe`]) of the thread that met it; short
+//! states are chosen more eagerly, so that rare ones are covered.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -91,8 +93,9 @@ impl Tally {
     }
 }
 
-/// How many times more eagerly than elsewhere an image is kept in `state`: rare states are short, so they are met seldom.
-/// These are constants, not counts of what was struck, so that a seed replays alone.
+/// How many times more eagerly than elsewhere an image is kept in `state`: rare states are short,
+/// so they are met seldom. These are constants, not counts of what was struck, so that a seed
+/// replays alone.
 fn eagerness(state: &str) -> usize {
     match state {
         "file growth" | "publish structure" => 60,
@@ -143,7 +146,8 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
     }
 }
 
-/// Makes a disk with a database that holds the keyspace `main` and, for a `fill`, a record for every other of its keys.
+/// Makes a disk with a database that holds the keyspace `main` and, for a `fill`, a record for
+/// every other of its keys.
 ///
 /// # Panics
 /// When the database refuses anything.
@@ -277,7 +281,8 @@ impl Run<'_> {
                 Ok(database) if !image.power_is_off() => {
                     image.cut_power_at(u64::MAX);
                     let model = settled(ledger, &*database);
-                    // What recovery showed it must have made durable: nothing later may take it back.
+                    // What recovery showed it must have made durable: nothing later may take it
+                    // back.
                     let again = image.crash(CrashMode::LoseAll);
                     drop(database);
                     *ledger = Ledger::new(model);
@@ -294,7 +299,8 @@ impl Run<'_> {
         }
     }
 
-    /// Opens an image and compares it with the promises; crashes of its recovery are checked as well.
+    /// Opens an image and compares it with the promises; crashes of its recovery are checked as
+    /// well.
     fn check_image(
         &mut self,
         image: &SimDisk,

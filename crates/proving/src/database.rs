@@ -1,4 +1,5 @@
-//! The door: what the proving ground asks of a database, so that one suite runs on every engine, on the toy, and on two at once.
+//! The door: what the proving ground asks of a database, so that one suite runs on every engine, on
+//! the toy, and on two at once.
 //!
 //! The methods mirror the public face; keyspaces go by name. Errors are the product's own.
 
@@ -138,7 +139,8 @@ pub trait Product: Sync {
         config: &Config,
     ) -> Result<Box<dyn Database>>;
 
-    /// What watches the simulated disk while the database is open, if the product has rules to be watched.
+    /// What watches the simulated disk while the database is open, if the product has rules to be
+    /// watched.
     fn watch(&self) -> Option<Arc<Watch>> {
         None
     }

@@ -1,8 +1,9 @@
 //! The fault test: one thing goes wrong at one call, for every call of a run in turn.
 //!
-//! What is held to: a call answers rightly or with a clear error of the kind that the fault explains; reads go on after anything; a full
-//! disk changes nothing and poisons nothing; a write that answered an error has an unknown outcome, all others keep
-//! their promises, in the process, after a kill and after a power loss; and damage on the media is never taken for data.
+//! What is held to: a call answers rightly or with a clear error of the kind that the fault
+//! explains; reads go on after anything; a full disk changes nothing and poisons nothing; a write
+//! that answered an error has an unknown outcome, all others keep their promises, in the process,
+//! after a kill and after a power loss; and damage on the media is never taken for data.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -38,7 +39,8 @@ pub struct Start {
 enum Damage {
     /// The fault was told to the database: it must keep every promise.
     Told,
-    /// The media hold something else than was written: errors are allowed, and values that a key once had.
+    /// The media hold something else than was written: errors are allowed, and values that a key
+    /// once had.
     Silent,
 }
 
@@ -411,7 +413,8 @@ impl Drop for AnnounceFault<'_> {
     }
 }
 
-/// Every fault that is told, at every call of making a database, its first keyspace and its first record.
+/// Every fault that is told, at every call of making a database, its first keyspace and its first
+/// record.
 ///
 /// # Panics
 /// When what is left does not open, or lacks what was acknowledged.
@@ -512,7 +515,8 @@ fn flipped(product: &dyn Product, start: &Start, image: &SimDisk, seed: u64, whe
     }
 }
 
-/// The disk fills up: writes say so and change nothing, reads and removals go on, and writes go on when room returns.
+/// The disk fills up: writes say so and change nothing, reads and removals go on, and writes go on
+/// when room returns.
 ///
 /// # Panics
 /// When something is lost or writing does not come back.

@@ -1,8 +1,9 @@
 //! Histories: what several threads did to a key and saw of it, and whether some order explains it.
 //!
-//! A history of one key is *linearizable* when its events can be put in one order such that each takes effect at one moment between its start
-//! and its end, and every answer is right in that order. The search walks sets of events already ordered; what it
-//! has seen it does not walk again, so histories of a few threads are checked in about linear time.
+//! A history of one key is *linearizable* when its events can be put in one order such that each
+//! takes effect at one moment between its start and its end, and every answer is right in that
+//! order. The search walks sets of events already ordered; what it has seen it does not walk again,
+//! so histories of a few threads are checked in about linear time.
 
 use std::collections::HashSet;
 
@@ -52,8 +53,8 @@ fn takes_effect(action: Action, value: ValueId) -> Option<ValueId> {
 pub fn explain(events: &[Event], initial: ValueId) -> Result<(), Vec<Event>> {
     let mut events = events.to_vec();
     events.sort_by_key(|event| event.start);
-    // A state of the search: all events before `base` are ordered, those of `beyond` (all after `base`) as well, and the key
-    // holds the value.
+    // A state of the search: all events before `base` are ordered, those of `beyond` (all after
+    // `base`) as well, and the key holds the value.
     let mut states: Vec<(usize, Vec<usize>, ValueId)> = vec![(0, Vec::new(), initial)];
     let mut seen: HashSet<(usize, Vec<usize>, ValueId)> = HashSet::new();
     let mut furthest = 0;
@@ -140,7 +141,8 @@ mod tests {
         }
     }
 
-    /// A register with four clients, each of whose operations takes effect at a drawn moment between start and end.
+    /// A register with four clients, each of whose operations takes effect at a drawn moment
+    /// between start and end.
     #[test]
     fn long_histories_are_quick_and_one_wrong_read_is_found() {
         let mut random = Random::new(1, 1);

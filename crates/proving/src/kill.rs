@@ -1,5 +1,6 @@
-//! The kill test: a real process on the real disk is killed in the middle of its writes; what it acknowledged must be there, no
-//! batch may be torn, and beyond the acknowledged only what was in flight.
+//! The kill test: a real process on the real disk is killed in the middle of its writes; what it
+//! acknowledged must be there, no batch may be torn, and beyond the acknowledged only what was in
+//! flight.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -54,7 +55,8 @@ pub fn run(child: &Path, directory: &Path, rounds: u64, seed: u64) {
         let time = Duration::from_millis(20 + random.below(400) as u64);
         let lines = run_and_kill(child, directory, first, random.next_u64(), time);
         acknowledgements += lines.len();
-        // The number that each thread was writing when it died, if it wrote on: the one after its last acknowledged.
+        // The number that each thread was writing when it died, if it wrote on: the one after its
+        // last acknowledged.
         let mut next = [first; THREADS];
         for (thread, slot, number) in lines {
             known.insert((thread, slot), number);

@@ -1,4 +1,5 @@
-//! What may be there after a crash: the promises of every acknowledged write, kept while a database runs.
+//! What may be there after a crash: the promises of every acknowledged write, kept while a database
+//! runs.
 //!
 //! ```text
 //!   logged:    durable --tail 1-- tail 2-- ... -- tail n     recovered must be one point of this line
@@ -6,9 +7,10 @@
 //!   names:     exactly those whose creation was acknowledged and whose drop was not; in flight, either way
 //! ```
 //!
-//! Logged writes are recovered as a prefix of the log: the contract asks for whole batches and every acknowledged one, and the
-//! single log makes everything that survives a prefix, which is stronger and is what is checked. A `Sync` write that was
-//! acknowledged moves `durable` past itself, and so past every write before it.
+//! Logged writes are recovered as a prefix of the log: the contract asks for whole batches and
+//! every acknowledged one, and the single log makes everything that survives a prefix, which is
+//! stronger and is what is checked. A `Sync` write that was acknowledged moves `durable` past
+//! itself, and so past every write before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -1,7 +1,8 @@
 //! Two products side by side: every call goes to both, and their answers must agree.
 //!
-//! Engines behind one contract are each other's oracle. Whatever runs on a product runs on a mirror of two as well, the model test among
-//! them; that an error of one is an error of the other is not asked, for their limits may differ.
+//! Engines behind one contract are each other's oracle. Whatever runs on a product runs on a mirror
+//! of two as well, the model test among them; that an error of one is an error of the other is not
+//! asked, for their limits may differ.
 
 use std::sync::Arc;
 

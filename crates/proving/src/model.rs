@@ -1,6 +1,7 @@
 //! The model: what a database holds, as ordered maps.
 //!
-//! It is the meaning of every operation; the rest of the proving ground only asks whether a product agrees with it.
+//! It is the meaning of every operation; the rest of the proving ground only asks whether a product
+//! agrees with it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,7 +9,8 @@ use std::sync::Arc;
 
 use crate::database::{Bytes, KeyBound, Write};
 
-/// Records of a keyspace in key order. Keys and values are shared, so that a copy of a model is cheap.
+/// Records of a keyspace in key order. Keys and values are shared, so that a copy of a model is
+/// cheap.
 pub type Records = BTreeMap<Arc<[u8]>, Arc<[u8]>>;
 
 /// One keyspace.

@@ -1,5 +1,6 @@
-//! Random operations, drawn so that rare paths are common: few keys that collide, keys that share long prefixes, values near the
-//! edges of a page, batches over keyspaces, keyspaces that come and go.
+//! Random operations, drawn so that rare paths are common: few keys that collide, keys that share
+//! long prefixes, values near the edges of a page, batches over keyspaces, keyspaces that come and
+//! go.
 
 use std::ops::{Bound, Range};
 
@@ -209,7 +210,8 @@ impl Generator {
         Generator::key(self.mix.shape, n)
     }
 
-    /// A new key just after one of a few others, so that some pages fill up and split however many there are.
+    /// A new key just after one of a few others, so that some pages fill up and split however many
+    /// there are.
     fn crowded_key(&mut self) -> Bytes {
         let mut key = Generator::key(self.mix.shape, self.random.below(3));
         key.truncate(900);

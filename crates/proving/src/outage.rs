@@ -1,7 +1,8 @@
-//! Power losses beside real threads: writers, checkpoints and background jobs run as they do in the product, on the simulated disk, and
-//! images are kept at moments that the disk's steps choose.
+//! Power losses beside real threads: writers, checkpoints and background jobs run as they do in the
+//! product, on the simulated disk, and images are kept at moments that the disk's steps choose.
 //!
-//! Each image is kept together with what was acknowledged at that moment. Seeds shape the load; the schedule is the machine's.
+//! Each image is kept together with what was acknowledged at that moment. Seeds shape the load; the
+//! schedule is the machine's.
 
 use std::sync::Arc;
 

@@ -106,7 +106,8 @@ fn agree_items(
     Ok(())
 }
 
-/// Carries out `op` on `database`, which holds what `model` holds, and checks what it answers. The model is not changed.
+/// Carries out `op` on `database`, which holds what `model` holds, and checks what it answers. The
+/// model is not changed.
 ///
 /// # Errors
 /// What the database answered instead.

@@ -1,6 +1,7 @@
 //! The suite that every engine passes: one call of `suite!` per engine makes a test of each part.
 //!
-//! The sizes of the quick tier are chosen so that one engine's suite takes well under two minutes on two cores.
+//! The sizes of the quick tier are chosen so that one engine's suite takes well under two minutes
+//! on two cores.
 
 use std::sync::{Arc, LazyLock};
 
@@ -56,7 +57,8 @@ pub fn model_on_simulated_disk(product: &dyn Product) {
     });
 }
 
-/// The same with logged keyspaces only, whose contents no kill leaves open, so that a mirror's two must agree on them.
+/// The same with logged keyspaces only, whose contents no kill leaves open, so that a mirror's two
+/// must agree on them.
 ///
 /// # Panics
 /// When an answer is not the model's.
@@ -203,7 +205,8 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
     }
 }
 
-/// Crashes anywhere in small databases that change quickly: everything is new, and keyspaces come and go.
+/// Crashes anywhere in small databases that change quickly: everything is new, and keyspaces come
+/// and go.
 ///
 /// # Panics
 /// When a promise is broken.
@@ -220,8 +223,8 @@ pub fn crash_small(product: &dyn Product) {
     println!("crashes by state: {:#?}", tally.counts());
 }
 
-/// Crashes anywhere in a database of ten times what its memory leaves for caching; in the full tier with the counts that the
-/// whole is held to.
+/// Crashes anywhere in a database of ten times what its memory leaves for caching; in the full tier
+/// with the counts that the whole is held to.
 ///
 /// # Panics
 /// When a promise is broken or a state was struck too seldom.
@@ -240,7 +243,8 @@ pub fn crash_large(product: &dyn Product) {
         let mut plan = plan.clone();
         // Some runs checkpoint so seldom that recovery has much to replay.
         plan.mix.rare_per_mille = if seed % 2 == 0 { 15 } else { 60 };
-        // And some have so large a log that pages go home for want of memory, not for a checkpoint's sake.
+        // And some have so large a log that pages go home for want of memory, not for a
+        // checkpoint's sake.
         plan.config.log_bytes_max = if seed % 4 == 0 { 16 * LOG_BYTES } else { LOG_BYTES };
         crash::run(product, &plan, &tally, seed);
     });
@@ -267,7 +271,8 @@ pub fn crash_large(product: &dyn Product) {
     }
 }
 
-/// Power lost at every step of making a database and its first keyspace: what is left opens, and can be made again.
+/// Power lost at every step of making a database and its first keyspace: what is left opens, and
+/// can be made again.
 ///
 /// # Panics
 /// When it does not open.

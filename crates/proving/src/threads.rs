@@ -1,4 +1,5 @@
-//! Real threads on one database: every key's history must be linearizable, and no reader may see half a batch.
+//! Real threads on one database: every key's history must be linearizable, and no reader may see
+//! half a batch.
 //!
 //! Seeds shape the load, not the schedule: a failure here does not replay exactly.
 
@@ -199,8 +200,8 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// One writer puts rising numbers into groups of keys, a batch at a time; once a reader has seen a number in a group, no
-/// later point read of that group may show a smaller one (rule P3).
+/// One writer puts rising numbers into groups of keys, a batch at a time; once a reader has seen a
+/// number in a group, no later point read of that group may show a smaller one (rule P3).
 ///
 /// # Panics
 /// When a reader sees half a batch, or when an operation fails.

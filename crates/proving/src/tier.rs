@@ -1,6 +1,7 @@
 //! How much is run, and from which seeds.
 //!
-//! The quick tier is part of the test command; `SPINNEY_PROVING=full` runs the large counts. `SPINNEY_SEED=n` runs seed `n` alone.
+//! The quick tier is part of the test command; `SPINNEY_PROVING=full` runs the large counts.
+//! `SPINNEY_SEED=n` runs seed `n` alone.
 
 use std::ops::Range;
 

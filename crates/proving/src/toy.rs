@@ -1,8 +1,10 @@
-//! A database of two hundred lines: one file of records, all of it in memory, with bugs to be switched on.
+//! A database of two hundred lines: one file of records, all of it in memory, with bugs to be
+//! switched on.
 //!
-//! It exists to try the proving ground itself: without a bug every test passes on it, and each [`Bug`] must be found.
-//! It is also a second product for the mirror. Keyspaces are records of the file like all else; it has no checkpoints, so it
-//! logs unlogged keyspaces as well, which the contract allows.
+//! It exists to try the proving ground itself: without a bug every test passes on it, and each
+//! [`Bug`] must be found. It is also a second product for the mirror. Keyspaces are records of the
+//! file like all else; it has no checkpoints, so it logs unlogged keyspaces as well, which the
+//! contract allows.
 
 use std::ops::Bound;
 use std::path::Path;

@@ -1,12 +1,14 @@
 //! Asserts P10 and P13 on every write that reaches the simulated disk.
 //!
-//! * **P10**: a data page (in place, fresh, or its copy in the double-write area) bears an LSN; the log on the media must be durable up to it.
-//! * **P13**: a structure record names pages that a change added; when the record is written to the log, the media must already
-//!   hold each of those pages in the generation that the record names.
+//! * **P10**: a data page (in place, fresh, or its copy in the double-write area) bears an LSN; the
+//!   log on the media must be durable up to it.
+//! * **P13**: a structure record names pages that a change added; when the record is written to the
+//!   log, the media must already hold each of those pages in the generation that the record names.
 //!
-//! What is durable in the log is followed from the writes and syncs of its file alone, not from what the database says of itself. After a recovery the log's
-//! superblock says where the cut is; before that, the highest LSN in any block on the media is taken, which is at most too high and then hides a
-//! violation, but never invents one.
+//! What is durable in the log is followed from the writes and syncs of its file alone, not from
+//! what the database says of itself. After a recovery the log's superblock says where the cut is;
+//! before that, the highest LSN in any block on the media is taken, which is at most too high and
+//! then hides a violation, but never invents one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -52,7 +54,8 @@ impl Watch {
         (self.pages_checked.load(Relaxed), self.records_checked.load(Relaxed))
     }
 
-    /// Panics when a rule was broken. The observer panics as well, but perhaps where the database catches it.
+    /// Panics when a rule was broken. The observer panics as well, but perhaps where the database
+    /// catches it.
     ///
     /// # Panics
     /// See above.
@@ -221,8 +224,8 @@ fn check_added(
     Ok(())
 }
 
-/// The pages that a record adds, with their generations; those that the replaced segment had already are among them.
-/// The layout is TreeLine's `codec`.
+/// The pages that a record adds, with their generations; those that the replaced segment had
+/// already are among them. The layout is TreeLine's `codec`.
 fn added_pages(payload: &[u8]) -> Option<Vec<(u32, u32)>> {
     /// Takes a list of segments: for each the base and the overflow page with their generations.
     fn segments<'a>(left: &mut &'a [u8]) -> Option<Vec<&'a [u8; 8]>> {

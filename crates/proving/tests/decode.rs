@@ -1,7 +1,8 @@
 //! Bytes from disk may be anything: every decoder answers or refuses, and none panics.
 //!
-//! Two ways in: arbitrary bytes straight into the decoders, and whole databases in which a block was changed and its checksum made right again, so that
-//! what lies behind the checksum is reached as well.
+//! Two ways in: arbitrary bytes straight into the decoders, and whole databases in which a block
+//! was changed and its checksum made right again, so that what lies behind the checksum is reached
+//! as well.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 type Page = Box<[u8; PAGE_BYTES]>;
 
-/// A page that is zero but for some runs of arbitrary bytes, mostly near its head, where the fields are.
+/// A page that is zero but for some runs of arbitrary bytes, mostly near its head, where the fields
+/// are.
 fn page() -> impl Strategy<Value = Page> {
     let run = (0usize..PAGE_BYTES, 0usize..6, prop::collection::vec(any::<u8>(), 1..40));
     prop::collection::vec(run, 0..12).prop_map(|runs| {
@@ -149,7 +151,8 @@ fn sample() -> SimDisk {
     disk.kill()
 }
 
-/// Changes some bytes of a page of a store file, makes its checksum right, and lets the database have it.
+/// Changes some bytes of a page of a store file, makes its checksum right, and lets the database
+/// have it.
 #[test]
 fn damage_behind_a_right_checksum_does_not_panic() {
     let sample = sample();

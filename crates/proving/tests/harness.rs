@@ -1,4 +1,5 @@
-//! The proving ground proves itself: a sound toy passes the crash test, and every bug of a toy is found.
+//! The proving ground proves itself: a sound toy passes the crash test, and every bug of a toy is
+//! found.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,8 +11,8 @@ use spinney_proving::threads::{self, Load};
 use spinney_proving::tier;
 use spinney_proving::toy::{Bug, Toy};
 
-// The parts of the suite that a toy can pass: it has no checkpoints to crash in, and its keyspaces live in the file whose rot it
-// cannot tell from a tear.
+// The parts of the suite that a toy can pass: it has no checkpoints to crash in, and its keyspaces
+// live in the file whose rot it cannot tell from a tear.
 mod sound_toy {
     use super::{Bug, Toy};
 

@@ -1,5 +1,6 @@
-//! Rules of the protocols that only the whole stack can keep, each by its number, on the simulated disk; those of the log, of schedules and of the
-//! write path have their tests beside them. Found failures stay here as scenarios.
+//! Rules of the protocols that only the whole stack can keep, each by its number, on the simulated
+//! disk; those of the log, of schedules and of the write path have their tests beside them. Found
+//! failures stay here as scenarios.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -43,7 +44,8 @@ fn value(number: u64, version: u64) -> Vec<u8> {
     value
 }
 
-/// Keeps an image of every step, or one in `every`, that `run` makes, and checks each as `check` says: `mode` decides what survives.
+/// Keeps an image of every step, or one in `every`, that `run` makes, and checks each as `check`
+/// says: `mode` decides what survives.
 fn at_every_step(
     disk: &SimDisk,
     (mode, every): (CrashMode, u64),
@@ -91,8 +93,8 @@ fn check_versions(db: &Db, numbers: std::ops::Range<u64>, versions: &[u64]) {
     }
 }
 
-/// Dirty records are written home under memory pressure while their log records were only `Buffered`; the watch compares
-/// every page with what the log has on the media.
+/// Dirty records are written home under memory pressure while their log records were only
+/// `Buffered`; the watch compares every page with what the log has on the media.
 #[test]
 fn p10_no_page_before_its_records() {
     let disk = SimDisk::new(1);
@@ -112,7 +114,8 @@ fn p10_no_page_before_its_records() {
     check_versions(&open(&disk.kill()), 0..3000, &[1]);
 }
 
-/// Pages split and their structure records go to the log; the watch looks for the named pages on the media.
+/// Pages split and their structure records go to the log; the watch looks for the named pages on
+/// the media.
 #[test]
 fn p13_what_it_adds_is_durable_before_it() {
     let disk = SimDisk::new(1);
@@ -165,8 +168,9 @@ fn p14_publish_in_order() {
     });
 }
 
-/// Pages split again and again, and what a split frees is used by later ones; at every step the recovered structure owns
-/// every page once, and each still holds what it held when the structure named it.
+/// Pages split again and again, and what a split frees is used by later ones; at every step the
+/// recovered structure owns every page once, and each still holds what it held when the structure
+/// named it.
 #[test]
 fn p16_what_is_freed_is_reused_only_when_its_freeing_is_durable() {
     tier::for_each_seed(tier::count(2, 30), |seed| {
@@ -213,8 +217,9 @@ fn p16_what_is_freed_is_reused_only_when_its_freeing_is_durable() {
     });
 }
 
-/// The same where no log record of a user forces the log to the media: structure records of a keyspace without a log are
-/// not waited for, so a page that a split freed could be written again while the record that frees it is only in memory.
+/// The same where no log record of a user forces the log to the media: structure records of a
+/// keyspace without a log are not waited for, so a page that a split freed could be written again
+/// while the record that frees it is only in memory.
 #[test]
 fn p16_nor_in_a_keyspace_without_a_log() {
     tier::for_each_seed(tier::count(6, 60), |seed| {
@@ -228,7 +233,8 @@ fn p16_nor_in_a_keyspace_without_a_log() {
         }
         db.checkpoint().unwrap();
         for round in 0..16 {
-            // Until structure records are appended and not yet durable, and perhaps the pages that they free are given back.
+            // Until structure records are appended and not yet durable, and perhaps the pages that
+            // they free are given back.
             for _ in 0..80 {
                 runtime.sleep(std::time::Duration::from_millis(20));
                 runtime.step();
@@ -261,7 +267,8 @@ fn p16_nor_in_a_keyspace_without_a_log() {
     });
 }
 
-/// Records change in place, page by page, and the power goes at every step with sectors of 512 bytes torn.
+/// Records change in place, page by page, and the power goes at every step with sectors of 512
+/// bytes torn.
 #[test]
 fn p18_torn_pages_are_restored() {
     let mut restored = 0;
@@ -294,8 +301,8 @@ fn p18_torn_pages_are_restored() {
     assert!(restored > 0, "no page was ever torn");
 }
 
-/// A keyspace was created at LSN 3, of which the crash kept 1; the next life's records 2 and 3 were taken for older than
-/// the keyspace and never replayed.
+/// A keyspace was created at LSN 3, of which the crash kept 1; the next life's records 2 and 3 were
+/// taken for older than the keyspace and never replayed.
 #[test]
 fn p20_a_keyspace_is_not_older_than_the_log() {
     let disk = SimDisk::new(1);

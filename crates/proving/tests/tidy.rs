@@ -1,4 +1,5 @@
-//! The house keeps its own rules: crates depend downwards only, every file says what it is, none grows past a thousand lines.
+//! The house keeps its own rules: crates depend downwards only, every file says what it is, none
+//! grows past a thousand lines.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,10 @@
 //! One open file of the operating system.
 //!
-//! **Invariants.** (1) A transfer that answers `Ok` was whole: short ones are continued, interrupted ones retried. (2) On a
-//! direct file every request that reaches the kernel begins at a sector; a short answer that does not end at one is
-//! the end of the file. (3) Where the device writes a page atomically, a direct write of exactly one page says so to the
-//! kernel, which then keeps it in one piece (P18's `auto`); longer writes carry no such promise.
+//! **Invariants.** (1) A transfer that answers `Ok` was whole: short ones are continued,
+//! interrupted ones retried. (2) On a direct file every request that reaches the kernel begins at a
+//! sector; a short answer that does not end at one is the end of the file. (3) Where the device
+//! writes a page atomically, a direct write of exactly one page says so to the kernel, which then
+//! keeps it in one piece (P18's `auto`); longer writes carry no such promise.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -41,7 +42,8 @@ pub(super) struct RealFile {
     atomic_pages: bool,
     uring: bool,
     counters: Arc<IoCounters>,
-    /// Held while the file grows by [`File::allocate`], so that taking back a failed growth takes back nobody else's.
+    /// Held while the file grows by [`File::allocate`], so that taking back a failed growth takes
+    /// back nobody else's.
     growing: Mutex<()>,
 }
 
@@ -57,7 +59,8 @@ pub(super) fn writes_pages_atomically(descriptor: &OwnedFd) -> bool {
         && answer.stx_atomic_write_unit_max >= page
 }
 
-/// Whether the file system takes page-aligned direct transfers. A kernel too old to say is believed when it opened the file.
+/// Whether the file system takes page-aligned direct transfers. A kernel too old to say is believed
+/// when it opened the file.
 fn takes_direct_pages(descriptor: &OwnedFd) -> bool {
     let Ok(answer) = rustix::fs::statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
     else {
@@ -151,7 +154,8 @@ impl RealFile {
             };
             match wrote {
                 Ok(wrote) if wrote == rest.len() => return Ok(()),
-                // A write that stops short has usually met the end of the disk; the next one then says so.
+                // A write that stops short has usually met the end of the disk; the next one then
+                // says so.
                 Ok(wrote) if self.progress(wrote) == 0 => {
                     return Err(self.failed("write", buf.len(), offset, Errno::NOSPC));
                 }
@@ -255,8 +259,9 @@ impl File for RealFile {
             Err(error) => Err(Error::io(context(), error.into())),
         };
         if result.is_err() {
-            // A growth that failed half-way is taken back, so that the room it took is free again. When even that fails the
-            // file is only longer than it need be, and the first error is the one to tell.
+            // A growth that failed half-way is taken back, so that the room it took is free again.
+            // When even that fails the file is only longer than it need be, and the first error is
+            // the one to tell.
             let _ = rustix::fs::ftruncate(&self.descriptor, before);
         }
         result

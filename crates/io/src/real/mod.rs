@@ -1,12 +1,15 @@
-//! The real disk: files of the operating system, direct where the file system allows it, batches through io_uring.
+//! The real disk: files of the operating system, direct where the file system allows it, batches
+//! through io_uring.
 //!
 //! * `file.rs`: one open file, its loops over short and interrupted transfers, allocation, sync.
 //! * `ring.rs`: batches through one io_uring per thread (the only unsafe code of the three).
 //! * this file: directories, names, the lock, and what the platform can do.
 //!
-//! **Crash.** Nothing is durable before `sync` (data, size) or `sync_dir` (names); `create_dir` alone syncs its own parents.
+//! **Crash.** Nothing is durable before `sync` (data, size) or `sync_dir` (names); `create_dir`
+//! alone syncs its own parents.
 //!
-//! **Concurrency.** Everything may be called from any thread; there is no shared state beyond counters and the kernel's own.
+//! **Concurrency.** Everything may be called from any thread; there is no shared state beyond
+//! counters and the kernel's own.
 
 mod file;
 mod ring;
@@ -25,7 +28,8 @@ use crate::counters::IoCounters;
 use crate::disk::{DirectoryLock, Disk, File, OpenMode};
 use file::RealFile;
 
-/// The file that carries the directory lock. It stays when the lock is dropped: removing it would race with the next taker.
+/// The file that carries the directory lock. It stays when the lock is dropped: removing it would
+/// race with the next taker.
 const LOCK_NAME: &str = "lock";
 
 /// Files of the operating system.
@@ -135,7 +139,8 @@ impl Disk for RealDisk {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(&path, flags, Mode::from_raw_mode(0o644))
             .map_err(|error| named(context(), error))?;
-        // The lock belongs to this open file description, so a second handle of the same process is refused as well.
+        // The lock belongs to this open file description, so a second handle of the same process is
+        // refused as well.
         let taken = rustix::io::retry_on_intr(|| {
             rustix::fs::flock(&descriptor, FlockOperation::NonBlockingLockExclusive)
         });
@@ -158,8 +163,8 @@ impl Disk for RealDisk {
     }
 
     fn writes_pages_atomically(&self, directory: &Path) -> Result<bool> {
-        // The kernel tells it for regular files only, so an unnamed one is asked. A file system without unnamed files has
-        // no atomic writes either.
+        // The kernel tells it for regular files only, so an unnamed one is asked. A file system
+        // without unnamed files has no atomic writes either.
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         match rustix::fs::open(directory, flags, Mode::from_raw_mode(0o600)) {
             Ok(descriptor) => Ok(file::writes_pages_atomically(&descriptor)),

@@ -1,11 +1,13 @@
-//! Batches of transfers through io_uring: one ring per thread, so that no lock is taken and no completion is another's.
+//! Batches of transfers through io_uring: one ring per thread, so that no lock is taken and no
+//! completion is another's.
 //!
-//! A batch larger than the ring goes in rounds: the ring is kept full, and every completion makes room for the next
-//! submission. What comes back short or interrupted is finished by the file's ordinary loop.
+//! A batch larger than the ring goes in rounds: the ring is kept full, and every completion makes
+//! room for the next submission. What comes back short or interrupted is finished by the file's
+//! ordinary loop.
 //!
-//! **Invariants.** (1) [`transfer`] does not return while the kernel holds a pointer into the batch: it reaps as many completions as
-//! the kernel consumed submissions, on every path. (2) Entries that the kernel never consumed die with their ring,
-//! which is dropped and not used again.
+//! **Invariants.** (1) [`transfer`] does not return while the kernel holds a pointer into the
+//! batch: it reaps as many completions as the kernel consumed submissions, on every path. (2)
+//! Entries that the kernel never consumed die with their ring, which is dropped and not used again.
 //!
 //! **Concurrency.** A ring is reached only through its thread's own cell.
 #![expect(unsafe_code, reason = "submission hands buffers to the kernel by pointer")]
@@ -63,7 +65,8 @@ pub(super) fn transfer(file: &RealFile, batch: &mut [Transfer<'_>]) {
     }
 }
 
-/// Runs the batch through `ring`. Answers whether the ring may be used again; every transfer has its result either way.
+/// Runs the batch through `ring`. Answers whether the ring may be used again; every transfer has
+/// its result either way.
 fn run(ring: &mut IoUring, file: &RealFile, batch: &mut [Transfer<'_>]) -> bool {
     // What each completed transfer answered, and `None` for those that the kernel never took.
     let mut answers: Vec<Option<i32>> = vec![None; batch.len()];
@@ -74,8 +77,9 @@ fn run(ring: &mut IoUring, file: &RealFile, batch: &mut [Transfer<'_>]) -> bool 
     loop {
         while !broken && pushed < batch.len() && pushed - reaped < DEPTH as usize {
             let entry = entry(file, &mut batch[pushed], pushed as u64);
-            // SAFETY: the entry's pointer is into a buffer that `batch` borrows; by invariant 1 this function waits for the
-            // entry's completion before it returns, and nothing touches the buffer until then.
+            // SAFETY: the entry's pointer is into a buffer that `batch` borrows; by invariant 1
+            // this function waits for the entry's completion before it returns, and nothing touches
+            // the buffer until then.
             let accepted = unsafe { ring.submission().push(&entry) };
             if accepted.is_err() {
                 break;
@@ -94,7 +98,8 @@ fn run(ring: &mut IoUring, file: &RealFile, batch: &mut [Transfer<'_>]) -> bool 
                 Ok(count) => consumed += count,
                 Err(error) => {
                     let raw = error.raw_os_error().map(Errno::from_raw_os_error);
-                    // A kernel short of resources is asked again as long as something is under way that will free some.
+                    // A kernel short of resources is asked again as long as something is under way
+                    // that will free some.
                     broken = match raw {
                         Some(Errno::INTR) => false,
                         Some(Errno::AGAIN | Errno::BUSY) => consumed == reaped,

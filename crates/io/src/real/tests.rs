@@ -1,4 +1,5 @@
-//! The real disk on a temporary directory: whole transfers, batches deeper than the ring, growth, names, the lock.
+//! The real disk on a temporary directory: whole transfers, batches deeper than the ring, growth,
+//! names, the lock.
 
 use spinney_base::ErrorKind;
 use spinney_base::limits::PAGE_BYTES;

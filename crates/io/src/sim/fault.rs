@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use spinney_base::{Error, Result};
 
-/// One thing that goes wrong once. `at` counts from 1 over the whole life of the disk; see the counters of
-/// [`SimDisk`](super::SimDisk) of the same name.
+/// One thing that goes wrong once. `at` counts from 1 over the whole life of the disk; see the
+/// counters of [`SimDisk`](super::SimDisk) of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Read number `at` fails with EIO.
@@ -37,18 +37,20 @@ pub enum Fault {
         /// Where it begins there, in bytes; a whole number of pages.
         offset: u64,
     },
-    /// Request for room number `at` (a write or an allocation that grows the file) meets a full disk and changes nothing.
+    /// Request for room number `at` (a write or an allocation that grows the file) meets a full
+    /// disk and changes nothing.
     NoSpace {
         /// Among the requests for room.
         at: u64,
     },
-    /// Write number `at` meets a full disk and changes nothing, even in place, as on a file system that copies on write.
+    /// Write number `at` meets a full disk and changes nothing, even in place, as on a file system
+    /// that copies on write.
     NoSpaceInPlace {
         /// Among the writes.
         at: u64,
     },
-    /// Sync number `at` fails with EIO. What it should have made durable never will be, though readers still see it; the
-    /// next sync succeeds.
+    /// Sync number `at` fails with EIO. What it should have made durable never will be, though
+    /// readers still see it; the next sync succeeds.
     SyncError {
         /// Among the syncs.
         at: u64,

@@ -1,4 +1,5 @@
-//! A handle to a file of the simulated disk: checks the contract, counts, and orders batches by the seed.
+//! A handle to a file of the simulated disk: checks the contract, counts, and orders batches by the
+//! seed.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +36,8 @@ impl SimFile {
         Ok(())
     }
 
-    /// Panics on a request that some real disk would refuse: that is an error of the caller, whatever the data.
+    /// Panics on a request that some real disk would refuse: that is an error of the caller,
+    /// whatever the data.
     fn check_contract(&self, buf: &[u8], offset: u64) {
         let path = self.path.display();
         let bytes = buf.len();
@@ -69,7 +71,8 @@ impl File for SimFile {
     }
 
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        // The order of completion is the seed's, by a shuffle; between any two transfers the power may go.
+        // The order of completion is the seed's, by a shuffle; between any two transfers the power
+        // may go.
         let mut order: Vec<usize> = (0..batch.len()).collect();
         {
             let mut state = self.disk.shared.state.lock();

@@ -5,9 +5,11 @@
 //!   crash:   each unit (sector or page) is D, V1 or V2, as the seed says
 //! ```
 //!
-//! **Invariants.** (1) `unsynced` holds, oldest first, every content that a page had since the last sync, so the last one is the current
-//! one unless the page was dropped. (2) After a failed sync a page is *dropped*: it is current and no longer unsynced, so no
-//! later sync makes it durable. A dropped page that was written through the page cache is seen there, while direct reads see the media.
+//! **Invariants.** (1) `unsynced` holds, oldest first, every content that a page had since the last
+//! sync, so the last one is the current one unless the page was dropped. (2) After a failed sync a
+//! page is *dropped*: it is current and no longer unsynced, so no later sync makes it durable. A
+//! dropped page that was written through the page cache is seen there, while direct reads see the
+//! media.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,7 +79,8 @@ impl Inode {
         pages.get(&page).map(|page| &**page)
     }
 
-    /// What is on the media for good on page `page`, and nothing when that lies past the durable size.
+    /// What is on the media for good on page `page`, and nothing when that lies past the durable
+    /// size.
     pub(super) fn durable_page(&self, page: u64) -> Option<&[u8; PAGE_BYTES]> {
         if (page + 1) * PAGE_BYTES as u64 > self.durable_len {
             return None;
@@ -126,7 +129,8 @@ impl Inode {
         self.durable_len = self.len;
     }
 
-    /// A sync that fails: part of what it should have written reached the media, and the rest never will.
+    /// A sync that fails: part of what it should have written reached the media, and the rest never
+    /// will.
     pub(super) fn fail_sync(&mut self, random: &mut SplitMix) {
         let survival = Survival::draw(random);
         let unsynced = std::mem::take(&mut self.unsynced);
@@ -181,7 +185,8 @@ impl Inode {
     }
 }
 
-/// What one page holds after a power loss: unit by unit what was durable or one of the unsynced contents.
+/// What one page holds after a power loss: unit by unit what was durable or one of the unsynced
+/// contents.
 fn resolve(
     before: &Page,
     versions: &[Page],

@@ -10,17 +10,22 @@
 //!   kill():      current and what is unsynced, as a new process finds it in the page cache
 //! ```
 //!
-//! * A **step** is any call that changes the disk or makes changes durable: each write of a batch, a sync, an allocation that grows, a
-//!   creation, a rename, a removal, a directory sync. Steps are counted from 1; [`SimDisk::cut_power_at`] names one, which
-//!   is carried out in part and fails, as all later calls do.
-//! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, or sync of the disk.
-//! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after, with the state of the media.
+//! * A **step** is any call that changes the disk or makes changes durable: each write of a batch,
+//!   a sync, an allocation that grows, a creation, a rename, a removal, a directory sync. Steps are
+//!   counted from 1; [`SimDisk::cut_power_at`] names one, which is carried out in part and fails,
+//!   as all later calls do.
+//! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, or sync of
+//!   the disk.
+//! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after,
+//!   with the state of the media.
 //!
-//! **Invariants.** (1) Same seed, same calls in the same order: same answers and same images. (2) Nothing is durable before the sync that
-//! the [`File`] and [`Disk`] contracts name: a file's sync does not make its name durable. (3) A request
-//! that breaks the contract (not whole pages, a direct buffer that is not aligned) panics: it would fail on some real disk.
+//! **Invariants.** (1) Same seed, same calls in the same order: same answers and same images. (2)
+//! Nothing is durable before the sync that the [`File`] and [`Disk`] contracts name: a file's sync
+//! does not make its name durable. (3) A request that breaks the contract (not whole pages, a
+//! direct buffer that is not aligned) panics: it would fail on some real disk.
 //!
-//! **Concurrency.** One lock around everything, so steps have one order; with several threads that order is the scheduler's.
+//! **Concurrency.** One lock around everything, so steps have one order; with several threads that
+//! order is the scheduler's.
 
 mod fault;
 mod file;
@@ -48,7 +53,8 @@ use state::{State, Step};
 /// What a power loss does to what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
-    /// Each unsynced sector of 512 bytes survives, vanishes or keeps an earlier unsynced content; sizes and names likewise.
+    /// Each unsynced sector of 512 bytes survives, vanishes or keeps an earlier unsynced content;
+    /// sizes and names likewise.
     Torn512,
     /// The same in units of 4 KiB: the device never tears a page.
     Torn4K,
@@ -58,7 +64,8 @@ pub enum CrashMode {
     LoseAll,
 }
 
-/// Decides at every step (its number, the probes of its thread) whether an image is kept, and of what kind.
+/// Decides at every step (its number, the probes of its thread) whether an image is kept, and of
+/// what kind.
 pub type CapturePolicy = dyn Fn(u64, &[&'static str]) -> Option<CrashMode> + Send + Sync;
 
 /// An image kept in the middle of a run.
@@ -95,26 +102,29 @@ impl SimDisk {
         SimDisk { shared: Arc::new(shared) }
     }
 
-    /// The disk as a machine finds it after a power loss now. This disk is left as it is; another call draws another image.
+    /// The disk as a machine finds it after a power loss now. This disk is left as it is; another
+    /// call draws another image.
     #[must_use]
     pub fn crash(&self, mode: CrashMode) -> SimDisk {
         SimDisk::from_state(self.shared.state.lock().after_crash(mode))
     }
 
-    /// The disk as a new process finds it when this one is killed now: everything written is seen, nothing more is durable.
-    /// The old handles keep their own copy of the past.
+    /// The disk as a new process finds it when this one is killed now: everything written is seen,
+    /// nothing more is durable. The old handles keep their own copy of the past.
     #[must_use]
     pub fn kill(&self) -> SimDisk {
         SimDisk::from_state(self.shared.state.lock().after_kill())
     }
 
-    /// Step number `step` (the first is 1) is carried out in part and fails, and everything after it fails.
+    /// Step number `step` (the first is 1) is carried out in part and fails, and everything after
+    /// it fails.
     pub fn cut_power_at(&self, step: u64) {
         self.shared.state.lock().power.cut_at = Some(step);
     }
 
-    /// Asks `policy` before every step whether to keep an image of the disk as a crash at that moment would leave it, with the step's
-    /// number and the probes of the thread that makes it. The run goes on undisturbed; [`SimDisk::take_captures`] has the images.
+    /// Asks `policy` before every step whether to keep an image of the disk as a crash at that
+    /// moment would leave it, with the step's number and the probes of the thread that makes it.
+    /// The run goes on undisturbed; [`SimDisk::take_captures`] has the images.
     pub fn capture_when(&self, policy: Arc<CapturePolicy>) {
         self.shared.state.lock().capture_policy = Some(policy);
     }
@@ -213,7 +223,8 @@ impl SimDisk {
         Ok(())
     }
 
-    /// The bytes of a file as a reader sees them now, for tests that look at or compare whole images.
+    /// The bytes of a file as a reader sees them now, for tests that look at or compare whole
+    /// images.
     ///
     /// # Errors
     /// `NotFound` when there is no such file.

@@ -1,7 +1,8 @@
 //! Names of files: what a lookup finds now, what is durable, and the steps between.
 //!
-//! **Invariant.** Every step since the last sync of its directory is pending, in order; a crash lets either a prefix of a directory's
-//! pending steps survive (a journal) or each by itself (no journal). A rename is one step: it is seen whole or not at all.
+//! **Invariant.** Every step since the last sync of its directory is pending, in order; a crash
+//! lets either a prefix of a directory's pending steps survive (a journal) or each by itself (no
+//! journal). A rename is one step: it is seen whole or not at all.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,8 @@ fn apply(names: &mut BTreeMap<PathBuf, InodeNumber>, step: &NameStep) {
             names.insert(path.clone(), *inode);
         }
         NameStep::Rename(from, to, inode) => {
-            // Without the creation before it, the old name is not there to be removed, and may by now be another file's.
+            // Without the creation before it, the old name is not there to be removed, and may by
+            // now be another file's.
             if names.get(from) == Some(inode) {
                 names.remove(from);
             }

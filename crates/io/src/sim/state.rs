@@ -1,4 +1,5 @@
-//! Everything behind the simulated disk's lock: files, names, power, faults, and the observer's view of them.
+//! Everything behind the simulated disk's lock: files, names, power, faults, and the observer's
+//! view of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ use super::{Capture, CapturePolicy, CrashMode, SimDisk};
 /// What the message of every error after a power cut contains.
 pub(super) const POWER_CUT: &str = "the power is off (simulated)";
 
-/// Sees every write before it happens and every sync after. It is called under the disk's lock and must not call the disk.
+/// Sees every write before it happens and every sync after. It is called under the disk's lock and
+/// must not call the disk.
 pub trait WriteObserver: Send + Sync {
     /// `bytes` are about to be written at `offset` of `path`.
     fn before_write(&self, view: &SimView<'_>, path: &Path, offset: u64, bytes: &[u8]);
@@ -36,7 +38,8 @@ impl SimView<'_> {
         self.state.inodes.get(number)
     }
 
-    /// The page at `offset` of `path` that no power loss can take away. `None` past the durable size or when never written.
+    /// The page at `offset` of `path` that no power loss can take away. `None` past the durable
+    /// size or when never written.
     #[must_use]
     pub fn durable_page(&self, path: &Path, offset: u64) -> Option<&[u8; PAGE_BYTES]> {
         self.inode(path)?.durable_page(offset / PAGE_BYTES as u64)

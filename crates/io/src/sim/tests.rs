@@ -1,4 +1,5 @@
-//! The simulated disk's own promises: what survives, what does not, that a seed replays, and that each fault strikes.
+//! The simulated disk's own promises: what survives, what does not, that a seed replays, and that
+//! each fault strikes.
 
 use std::collections::BTreeSet;
 use std::path::Path;

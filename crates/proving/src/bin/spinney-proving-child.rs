@@ -1,7 +1,8 @@
-//! The process that the kill test kills: four threads write batches with `Sync` and report every acknowledgement on standard output.
+//! The process that the kill test kills: four threads write batches with `Sync` and report every
+//! acknowledgement on standard output.
 //!
-//! Arguments: directory, first number, seed. A thread writes the same number under the same key into two keyspaces in one batch, then prints
-//! `thread slot number`. It never ends by itself.
+//! Arguments: directory, first number, seed. A thread writes the same number under the same key
+//! into two keyspaces in one batch, then prints `thread slot number`. It never ends by itself.
 
 use std::io::Write as _;
 use std::path::Path;
