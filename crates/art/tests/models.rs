@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use spinney_art::{ArtMap, Direction};
 
-const ITERATIONS: usize = 1500;
+const ITERATIONS: usize = 4000;
 
 fn map(keys: &[&[u8]]) -> Arc<ArtMap<u64>> {
     let map = ArtMap::new();
@@ -89,6 +89,113 @@ fn readers_pass_through_a_changing_node() {
                     }
                 },
             );
+        },
+        ITERATIONS,
+    );
+}
+
+/// Children move within a node while others look for theirs.
+#[test]
+fn children_move_under_lookups() {
+    type Look = fn(&ArtMap<u64>);
+    let get: Look = |map| {
+        assert_eq!(map.get(b"a7"), Some(0));
+        assert_eq!(map.get(b"a3"), Some(0));
+    };
+    let floor: Look = |map| assert_eq!(map.floor(b"a6"), Some((b"a5".to_vec(), 0)));
+    let remove: Look = |map| {
+        assert_eq!(map.remove(b"a3"), Some(0));
+        assert_eq!(map.remove(b"a7"), Some(0));
+    };
+    for look in [get, floor, remove] {
+        let model = move || {
+            let map = map(&[b"a1", b"a3", b"a5", b"a7"]);
+            both(&map, |map| assert_eq!(map.remove(b"a1"), Some(0)), look);
+            assert_eq!(map.get(b"a5"), Some(0));
+        };
+        shuttle::check_random(model, ITERATIONS);
+        shuttle::check_pct(model, ITERATIONS, 3);
+    }
+}
+
+/// One writer makes a node give way to another kind, or joins it away; what another one writes to
+/// the node meanwhile is not lost.
+#[test]
+fn nothing_is_written_to_a_node_that_gave_way() {
+    type Write = fn(&ArtMap<u64>);
+    let grow: Write = |map| assert_eq!(map.insert(b"a9", 1), None);
+    let shrink: Write = |map| {
+        map.insert(b"a9", 1);
+        map.remove(b"a9");
+        map.remove(b"a4");
+    };
+    let join: Write = |map| {
+        map.remove(b"a4");
+        map.remove(b"a1");
+    };
+    let cases: [(&[&[u8]], Write); 3] = [
+        (&[b"a1", b"a2", b"a3", b"a4"], grow),
+        (&[b"a1", b"a2", b"a3", b"a4"], shrink),
+        (&[b"a1", b"a3", b"a4"], join),
+    ];
+    for (before, write) in cases {
+        shuttle::check_random(
+            move || {
+                let map = map(before);
+                both(&map, write, |map| {
+                    map.insert(b"a3", 7);
+                    map.insert(b"a6", 8);
+                    map.remove(b"a2");
+                });
+                assert_eq!(map.get(b"a3"), Some(7));
+                assert_eq!(map.get(b"a6"), Some(8));
+                assert_eq!(map.get(b"a2"), None);
+            },
+            ITERATIONS,
+        );
+    }
+}
+
+/// A node gives way while the edge above it is split, or joined again.
+#[test]
+fn nothing_is_lost_above_a_node_that_gives_way() {
+    shuttle::check_random(
+        || {
+            let map = map(&[b"stem-1", b"stem-2", b"stem-3", b"stem-4"]);
+            both(
+                &map,
+                |map| {
+                    map.insert(b"st", 1);
+                    map.insert(b"ste", 1);
+                    map.remove(b"st");
+                },
+                |map| assert_eq!(map.insert(b"stem-5", 2), None),
+            );
+            assert_eq!(map.get(b"ste"), Some(1));
+            assert_eq!(map.get(b"stem-5"), Some(2));
+            assert_eq!(map.len(), 6);
+        },
+        ITERATIONS,
+    );
+}
+
+/// Two writers add the same key to a full node, in which one makes room first.
+#[test]
+fn a_key_is_added_once() {
+    shuttle::check_random(
+        || {
+            let map = map(&[b"a1", b"a2", b"a3", b"a4"]);
+            let mut own = None;
+            let other = both(
+                &map,
+                |map| {
+                    map.remove(b"a2");
+                    map.insert(b"a5", 1)
+                },
+                |map| own = map.insert(b"a5", 2),
+            );
+            assert!(matches!((own, other), (None, Some(2)) | (Some(1), None)));
+            assert_eq!(keys(&map, Direction::Backward), [b"a5", b"a4", b"a3", b"a1"]);
         },
         ITERATIONS,
     );
