@@ -163,17 +163,26 @@ impl TreeLine {
     /// Brings home every record that is dirty now.
     fn write_back_everything(&self) -> Result<()> {
         // One batch takes the oldest entries of a list; so many passes reach the end that the
-        // longest one has now, however it is split meanwhile.
+        // longest one has now, however it is split meanwhile. Only a join mixes the ages of two
+        // lists; after one, only a pass that leaves nothing of any list is the last.
+        let joins = self.joins.load(Ordering::SeqCst);
         let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MAX);
-        for _ in 0..passes {
+        for pass in 1.. {
+            let mut left = false;
             let mut from = Some(Vec::new());
             while let Some(lower) = from {
                 let (segments, next) = self.index.dirty_segments(&lower, BATCH_PAGES);
                 let groups: Vec<Vec<Located>> =
                     segments.into_iter().map(|located| vec![located]).collect();
+                let missed = self.write_back_groups(&groups)?;
+                left |= missed.left;
                 // A segment that others split or joined meanwhile left records to its successors
                 // that they did not take along: the pass goes on from there, with what came.
-                from = self.write_back_segments(&groups)?.or(next);
+                from = missed.changed.or(next);
+            }
+            let joined = self.joins.load(Ordering::SeqCst) != joins;
+            if !left || (pass >= passes && !joined) {
+                break;
             }
         }
         Ok(())

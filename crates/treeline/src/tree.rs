@@ -68,6 +68,8 @@ pub struct TreeLine {
     /// Which shard the background looks at next.
     hand: AtomicUsize,
     wanted: AtomicBool,
+    /// Segments joined with a neighbour so far.
+    pub(crate) joins: AtomicU64,
     /// Lower bounds of segments to be joined with a neighbour.
     pub(crate) sparse: Mutex<BTreeSet<Vec<u8>>>,
     /// Keys of segments whose dirty lists have grown long.
@@ -121,6 +123,7 @@ impl TreeLine {
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
+            joins: AtomicU64::new(0),
             sparse: Mutex::new(BTreeSet::new()),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),

@@ -56,6 +56,15 @@ struct Taken {
     value: Option<Range<usize>>,
 }
 
+/// What a write-back did not take along.
+#[derive(Debug, Default)]
+pub(crate) struct Missed {
+    /// Where the first group began that others changed before it was locked.
+    pub(crate) changed: Option<Vec<u8>>,
+    /// Whether entries of a list were left, because it was long.
+    pub(crate) left: bool,
+}
+
 /// Targets and the bytes of their dirty records.
 #[derive(Default)]
 struct Batch {
@@ -86,7 +95,7 @@ impl TreeLine {
                 segments.push(vec![self.index.find(key)]);
             }
         }
-        self.write_back_segments(&segments).map(|_| ())
+        self.write_back_groups(&segments).map(|_| ())
     }
 
     /// Makes one segment of two neighbours that have become sparse; says whether any waited.
@@ -104,24 +113,27 @@ impl TreeLine {
             },
         };
         let _inside = probe::enter("join");
-        self.write_back_segments(&[pair]).map(|_| true)
+        // Before and after, so that a checkpoint beside any part of it notices.
+        self.joins.fetch_add(1, Ordering::SeqCst);
+        let result = self.write_back_groups(&[pair]);
+        self.joins.fetch_add(1, Ordering::SeqCst);
+        result.map(|_| true)
     }
 
     /// Brings home the dirty records of groups of neighbouring segments, and makes each group of
-    /// several anew. Groups that others changed before they were locked are passed over; returns
-    /// where the first of these began.
-    pub(crate) fn write_back_segments(&self, groups: &[Vec<Located>]) -> Result<Option<Vec<u8>>> {
+    /// several anew. Groups that others changed before they were locked are passed over.
+    pub(crate) fn write_back_groups(&self, groups: &[Vec<Located>]) -> Result<Missed> {
+        let mut missed = Missed::default();
         if groups.is_empty() {
-            return Ok(None);
+            return Ok(missed);
         }
         let _inside = probe::enter("write-back");
         let _gate = self.gate.read();
         let pages = groups.iter().flatten().map(|located| located.segment.base.page);
         let _locks = self.locks.write_many(pages);
         let mut left = groups;
-        let mut passed_over: Option<Vec<u8>> = None;
         while !left.is_empty() {
-            let mut batch = self.take_dirty(&mut left, &mut passed_over);
+            let mut batch = self.take_dirty(&mut left, &mut missed);
             if batch.targets.is_empty() {
                 continue;
             }
@@ -131,13 +143,12 @@ impl TreeLine {
                 return Err(error);
             }
         }
-        Ok(passed_over)
+        Ok(missed)
     }
 
     /// Takes the dirty records of the groups that still are what they were, until there are enough
-    /// for one batch; what is not looked at stays in `groups`, and where the first changed one
-    /// began goes to `passed_over`.
-    fn take_dirty(&self, groups: &mut &[Vec<Located>], passed_over: &mut Option<Vec<u8>>) -> Batch {
+    /// for one batch; what is not looked at stays in `groups`.
+    fn take_dirty(&self, groups: &mut &[Vec<Located>], missed: &mut Missed) -> Batch {
         let mut batch = Batch::default();
         let mut scratch = Scratch::default();
         while let Some((group, rest)) = groups.split_first()
@@ -156,11 +167,11 @@ impl TreeLine {
                 now.windows(2).all(|pair| pair[0].upper.as_ref() == Some(&pair[1].lower));
             if !unchanged || !adjacent {
                 let lower = group.first().map(|old| old.lower.bytes().to_vec());
-                *passed_over = passed_over.take().or(lower);
+                missed.changed = missed.changed.take().or(lower);
                 continue;
             }
             let mut target = Target { segments: now, ids: Vec::new(), dirty: Vec::new() };
-            self.take_target(&mut target, &mut batch.bytes, &mut scratch);
+            missed.left |= self.take_target(&mut target, &mut batch.bytes, &mut scratch);
             // A group of several is made anew in any case.
             if !target.dirty.is_empty() || target.segments.len() > 1 {
                 batch.targets.push(target);
@@ -169,10 +180,14 @@ impl TreeLine {
         batch
     }
 
-    fn take_target(&self, target: &mut Target, bytes: &mut Vec<u8>, scratch: &mut Scratch) {
+    /// Takes the dirty records of one target; says whether a list was too long to be taken whole.
+    fn take_target(&self, target: &mut Target, bytes: &mut Vec<u8>, scratch: &mut Scratch) -> bool {
         let Target { segments, ids, dirty } = target;
+        let mut left = false;
         for located in segments.iter() {
-            ids.extend(self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX));
+            let taken = self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
+            left |= taken.len() == TARGET_RECORDS_MAX;
+            ids.extend(taken);
         }
         ids.sort_unstable();
         ids.dedup();
@@ -191,6 +206,7 @@ impl TreeLine {
             });
         }
         dirty.sort_unstable_by(|a, b| bytes[a.key.clone()].cmp(&bytes[b.key.clone()]));
+        left
     }
 
     /// The keys of dirty records that bear an id.
