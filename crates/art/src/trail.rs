@@ -209,10 +209,7 @@ impl<'g> Trail<'g> {
                     step.validate()?;
                     return Ok(Landing::Leaf { leaf, parting });
                 }
-                Child::Nothing if index == 0 => {
-                    step.validate()?;
-                    return Ok(Landing::Empty);
-                }
+                Child::Nothing if index == 0 => return Ok(Landing::Empty),
                 Child::Nothing => return gap(Step { position, ..step }, key, direction, source),
             }
         }

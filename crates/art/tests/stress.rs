@@ -7,8 +7,9 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
 
-use spinney_art::{ArtMap, Direction};
+use spinney_art::{Art, ArtMap, Direction, KeySource};
 use spinney_base::runtime::SplitMix;
+use spinney_sync::RacyWords;
 
 const WRITERS: u64 = 4;
 
@@ -159,4 +160,95 @@ fn readers_see_what_stays() {
         stop.store(true, Relaxed);
     });
     map.check().unwrap();
+}
+
+/// Records of a length and at most 24 bytes of key in memory that is used again at once, so that the
+/// tree is told the keys of strangers, and mixtures of two.
+struct Slab(RacyWords);
+
+const SLAB_WORDS: usize = 4;
+
+impl Slab {
+    fn write(&self, slot: u64, key: &[u8]) {
+        let word = usize::try_from(slot).unwrap() * SLAB_WORDS;
+        self.0.store(word, key.len() as u64);
+        self.0.write_from(word + 1, key);
+    }
+}
+
+impl KeySource for Slab {
+    fn read_key(&self, leaf: u64, out: &mut Vec<u8>) {
+        let word = usize::try_from(leaf).unwrap() * SLAB_WORDS;
+        let length = usize::try_from(self.0.load(word)).unwrap().min(24);
+        self.0.read_into(word + 1, length, out);
+    }
+}
+
+/// Records are used for another key as soon as they are removed, without an epoch in between: what
+/// the tree is told of a removed leaf is never believed.
+#[test]
+fn records_are_used_again_at_once() {
+    const OWN: u64 = 64;
+    let art = Art::new(Slab(RacyWords::new((4 * OWN) as usize * SLAB_WORDS)));
+    let stop = AtomicBool::new(false);
+    let key = |number: u64, owner: u64| {
+        let mut key = vec![b'k'; number as usize % 20];
+        key.extend([(number >> 5) as u8 % 8, owner as u8]);
+        key
+    };
+    // Owner 0 has the keys that stay.
+    let mut staying: Vec<Vec<u8>> = (0..OWN).map(|number| key(number * 37, 0)).collect();
+    staying.sort();
+    staying.dedup();
+    for (slot, key) in staying.iter().enumerate() {
+        art.source().write(slot as u64, key);
+        assert_eq!(art.upsert(key, slot as u64), None);
+    }
+    thread::scope(|scope| {
+        for owner in 1..4 {
+            let (art, stop) = (&art, &stop);
+            scope.spawn(move || {
+                let mut random = SplitMix(owner);
+                let mut keys: Vec<Option<Vec<u8>>> = vec![None; OWN as usize];
+                while !stop.load(Relaxed) {
+                    let at = random.below(OWN as usize);
+                    let slot = owner * OWN + at as u64;
+                    if let Some(old) = keys[at].take() {
+                        assert!(art.remove_if(&old, slot));
+                    }
+                    let key = key(random.next_u64() % 1024, owner);
+                    art.source().write(slot, &key);
+                    if art.insert_if_absent(&key, slot).is_ok() {
+                        keys[at] = Some(key);
+                    }
+                }
+            });
+        }
+        let mut random = SplitMix(99);
+        for round in 0..3000 {
+            let at = random.below(staying.len());
+            assert_eq!(art.get(&staying[at]), Some(at as u64));
+            let mut floor = Vec::new();
+            let probe = key(random.next_u64() % 1024, 0);
+            let below = staying.partition_point(|key| *key <= probe).checked_sub(1);
+            let from = Bound::Included(probe.as_slice());
+            let found = art.neighbour(from, Direction::Backward, Some(&mut floor));
+            assert!(below.is_none_or(|below| found.is_some() && floor >= staying[below]));
+            assert!(found.is_none() || floor <= probe);
+            if round % 20 == 0 {
+                let mut scan = art.scan(Bound::Unbounded, Bound::Unbounded, Direction::Forward);
+                let (mut before, mut seen) = (None, 0);
+                while let Some((key, leaf)) = scan.next() {
+                    assert!(before.as_deref() < Some(key), "out of order");
+                    let owner = u64::from(*key.last().unwrap());
+                    assert_eq!(owner, leaf / OWN, "the key of another record");
+                    seen += usize::from(owner == 0);
+                    before = Some(key.to_vec());
+                }
+                assert_eq!(seen, staying.len());
+            }
+        }
+        stop.store(true, Relaxed);
+    });
+    art.check().unwrap();
 }
