@@ -322,6 +322,17 @@ pub fn crash_beside_threads(product: &dyn Product) {
     }
 }
 
+/// Faults beside real threads.
+///
+/// # Panics
+/// When a thread waits for ever, or something acknowledged is lost.
+pub fn faults_beside_threads(product: &dyn Product) {
+    for seed in tier::seeds(tier::count(12, 400)) {
+        let _announce = tier::Announce(seed);
+        outage::run_with_fault(product, &crash::config(MEMORY_BYTES, LOG_BYTES), 400, seed);
+    }
+}
+
 /// A small database that faults start from.
 fn fault_start(product: &dyn Product) -> fault::Start {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
@@ -419,7 +430,7 @@ macro_rules! suite {
 
             $crate::suite!(@tests $product;
                 a_seed_replays model_on_simulated_disk model_on_real_disk crash_small crash_large
-                crash_while_creating crash_beside_threads faults_at_every_call
+                crash_while_creating crash_beside_threads faults_beside_threads faults_at_every_call
                 faults_while_creating flipped_bits
                 misdirected_writes full_disk linearizable whole_batches);
         }
