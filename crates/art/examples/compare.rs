@@ -38,7 +38,7 @@ impl Map for ArtMap<u64> {
     fn range(&self, from: &Key) -> u64 {
         let range =
             ArtMap::range(self, Bound::Included(from), Bound::Unbounded, Direction::Forward);
-        range.take(RANGE_LENGTH).map(|(_, value)| value).sum()
+        range.at_most(RANGE_LENGTH).map(|(_, value)| value).sum()
     }
     fn erase(&self, key: &Key) {
         self.remove(key);

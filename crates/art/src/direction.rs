@@ -39,6 +39,11 @@ impl Direction {
         }
     }
 
+    /// Whether a position comes before another.
+    pub(crate) fn is_before(self, position: Position, other: Position) -> bool {
+        other.cmp(&position) == self.ahead()
+    }
+
     /// How a key compares to one that lies ahead of it.
     pub(crate) fn ahead(self) -> Ordering {
         match self {

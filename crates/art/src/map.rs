@@ -226,6 +226,16 @@ pub struct Range<'a, V: Copy + Send + Sync + 'static> {
     values: Vec<V>,
 }
 
+impl<V: Copy + Send + Sync + 'static> Range<'_, V> {
+    /// Ends the range after so many entries, which saves reading ahead of what is wanted. Said
+    /// before the first entry.
+    #[must_use]
+    pub fn at_most(mut self, entries: usize) -> Self {
+        self.chunks.at_most(entries);
+        self
+    }
+}
+
 impl<V: Copy + Send + Sync + 'static> Iterator for Range<'_, V> {
     type Item = (Vec<u8>, V);
 

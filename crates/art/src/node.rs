@@ -106,6 +106,13 @@ pub(crate) enum Child<'g> {
 }
 
 impl Child<'_> {
+    /// Says that the child will be wanted soon, if it is a node.
+    pub(crate) fn prefetch(self) {
+        if let Child::Node(node) = self {
+            prefetch(node.0.as_ptr().addr());
+        }
+    }
+
     /// The child as a slot holds it.
     pub(crate) fn word(self) -> Word {
         match self {
@@ -259,6 +266,19 @@ impl Root {
             }
         }
     }
+}
+
+/// Asks the processor for the memory at an address, which need not be one.
+#[inline]
+pub(crate) fn prefetch(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch has no effect that can be seen, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 /// The byte of a position, if it is one of a byte.

@@ -23,6 +23,7 @@ use crossbeam_epoch::Guard;
 
 use crate::map::ArtMap;
 use crate::memory::Memory;
+use crate::node::prefetch;
 use crate::source::{KeySource, Parting};
 
 #[repr(C)]
@@ -198,15 +199,7 @@ impl<V: Copy> KeySource for Records<V> {
 
     #[inline]
     fn prefetch(&self, leaf: u64) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let address = usize::try_from(leaf).expect("it was an address");
-            // SAFETY: a prefetch reads nothing that can be seen, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::without_provenance(address)) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = leaf;
+        prefetch(usize::try_from(leaf).expect("it was an address"));
     }
 
     #[inline]

@@ -15,7 +15,7 @@ use std::ops::Bound;
 use crossbeam_epoch::{Guard, pin};
 
 use crate::direction::Direction;
-use crate::layout::{FIRST, Position};
+use crate::layout::Position;
 use crate::node::Child;
 use crate::source::KeySource;
 use crate::trail::{Landing, Restart, Step, Trail, until_done};
@@ -57,7 +57,7 @@ impl Chunk {
     }
 }
 
-/// Most steps that one chunk validates, so that a range over sparse nodes ends its chunks too.
+/// Most steps that one chunk takes and validates, so that one over sparse nodes ends too.
 const CHUNK_STEPS_MAX: usize = 64;
 
 impl<S: KeySource> Art<S> {
@@ -98,7 +98,7 @@ impl<S: KeySource> Art<S> {
         until_done(|| {
             let mut found = None;
             if let Some(mut cursor) = self.seek(from, direction, &mut trail)? {
-                found = advance(&mut trail, &mut cursor, direction)?;
+                found = advance(&mut trail, &mut cursor, direction, false)?;
             }
             if let (Some(leaf), Some(key)) = (found, key.as_deref_mut()) {
                 key.clear();
@@ -143,10 +143,11 @@ impl<S: KeySource> Art<S> {
         chunk.clear();
         let mut last = true;
         if let Some(mut cursor) = self.seek(from, direction, trail)? {
-            while let Some(leaf) = advance(trail, &mut cursor, direction)? {
+            let steps_max = trail.len() + CHUNK_STEPS_MAX;
+            while let Some(leaf) = advance(trail, &mut cursor, direction, true)? {
                 self.source.prefetch(leaf);
                 chunk.entries.push((0, leaf));
-                if chunk.len() == limit || trail.len() > CHUNK_STEPS_MAX {
+                if chunk.len() == limit || trail.len() > steps_max {
                     last = false;
                     break;
                 }
@@ -214,11 +215,12 @@ impl<S: KeySource> Art<S> {
 }
 
 /// The next leaf from the cursor on, which moves past it. Steps that are left behind stay in the
-/// trail, to be validated.
+/// trail, to be validated. `go_on` says that those after it will be wanted too.
 fn advance(
     trail: &mut Trail<'_>,
     cursor: &mut Cursor,
     direction: Direction,
+    go_on: bool,
 ) -> Result<Option<u64>, Restart> {
     loop {
         let step = *trail.step(cursor.step);
@@ -234,9 +236,12 @@ fn advance(
             }
             Some((position, Child::Node(node))) => {
                 let version = step.enter(node)?;
-                trail.step_mut(cursor.step).position = position;
-                let parent = cursor.step;
-                trail.push(Step { node, version, position: FIRST, parent });
+                let above = trail.step_mut(cursor.step);
+                above.position = position;
+                if go_on {
+                    above.ask_ahead(position, direction);
+                }
+                trail.push(Step::new(node, version, cursor.step));
                 *cursor = Cursor { step: trail.len() - 1, position: direction.start() };
             }
             Some((_, Child::Nothing)) => return Err(Restart),
@@ -245,7 +250,7 @@ fn advance(
 }
 
 /// Entries of the first chunk of a range, which may be short; later ones have twice as many.
-const CHUNK_FIRST: usize = 16;
+const CHUNK_FIRST: usize = 32;
 
 /// Most entries of a chunk.
 const CHUNK_MAX: usize = 128;
@@ -257,7 +262,10 @@ pub(crate) struct Chunks {
     to: Bound<Vec<u8>>,
     direction: Direction,
     chunk: Chunk,
+    /// Entries of the next chunk.
     limit: usize,
+    /// Entries that are wanted beyond the chunk.
+    left: usize,
     next: usize,
     exhausted: bool,
 }
@@ -270,9 +278,17 @@ impl Chunks {
             direction,
             chunk: Chunk::default(),
             limit: CHUNK_FIRST,
+            left: usize::MAX,
             next: 0,
             exhausted: false,
         }
+    }
+
+    /// Wants so many entries and no more.
+    pub(crate) fn at_most(&mut self, entries: usize) {
+        self.left = entries;
+        self.limit = CHUNK_MAX;
+        self.exhausted = entries == 0;
     }
 
     /// Whether the next entry takes another chunk.
@@ -282,7 +298,10 @@ impl Chunks {
 
     /// Copies the next chunk.
     pub(crate) fn refill<S: KeySource>(&mut self, art: &Art<S>, guard: &Guard) {
-        self.exhausted = art.fill(self, guard);
+        self.limit = self.limit.min(self.left);
+        let last = art.fill(self, guard);
+        self.left -= self.chunk.len();
+        self.exhausted = last || self.left == 0;
         self.next = 0;
         self.limit = (self.limit * 2).min(CHUNK_MAX);
         if let Some((last, _)) = self.chunk.len().checked_sub(1).and_then(|at| self.chunk.entry(at))
@@ -313,6 +332,14 @@ pub struct Scan<'a, S> {
 }
 
 impl<S: KeySource> Scan<'_, S> {
+    /// Ends the range after so many entries, which saves reading ahead of what is wanted. Said
+    /// before the first entry.
+    #[must_use]
+    pub fn at_most(mut self, entries: usize) -> Self {
+        self.chunks.at_most(entries);
+        self
+    }
+
     /// The next key and leaf.
     #[expect(clippy::should_implement_trait, reason = "the key is lent, which an iterator cannot")]
     pub fn next(&mut self) -> Option<(&[u8], u64)> {

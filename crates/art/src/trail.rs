@@ -51,9 +51,35 @@ pub(crate) struct Step<'g> {
     pub(crate) position: Position,
     /// Index of the step above it; the root's is its own.
     pub(crate) parent: usize,
+    /// In a range: up to which position the children were asked for ahead of their turn.
+    pub(crate) asked: Option<Position>,
 }
 
+/// How many children are asked for ahead: enough to cover the wait for one of them.
+const ASK_AHEAD: usize = 8;
+
 impl<'g> Step<'g> {
+    /// A step whose position is yet to be found.
+    #[inline]
+    pub(crate) fn new(node: NodeRef<'g>, version: Version, parent: usize) -> Self {
+        Step { node, version, position: FIRST, parent, asked: None }
+    }
+
+    /// Asks the processor for the nodes that come after `position`, unless it was done: a range
+    /// would otherwise wait for one after the other.
+    pub(crate) fn ask_ahead(&mut self, position: Position, direction: Direction) {
+        if self.asked.is_some_and(|asked| direction.is_before(position, asked)) {
+            return;
+        }
+        let mut next = direction.after(position);
+        for _ in 0..ASK_AHEAD {
+            let Some((at, child)) = self.node.next(next, direction) else { break };
+            child.prefetch();
+            next = direction.after(at);
+        }
+        self.asked = Some(next);
+    }
+
     /// Whether the node is as it was.
     #[inline]
     pub(crate) fn validate(&self) -> Result<(), Restart> {
@@ -115,7 +141,7 @@ impl<'g> Trail<'g> {
     /// A trail of one step, the root.
     pub(crate) fn new(root: &'g Root, guard: &'g Guard) -> Self {
         let node = root.node(guard);
-        let step = Step { node, version: node.version(), position: FIRST, parent: 0 };
+        let step = Step::new(node, node.version(), 0);
         Trail { inline: [step; INLINE_STEPS], length: 1, spilled: Vec::new() }
     }
 
@@ -202,7 +228,7 @@ impl<'g> Trail<'g> {
             match node.find(position) {
                 Child::Node(child) => {
                     let version = step.enter(child)?;
-                    self.push(Step { node: child, version, position: FIRST, parent: index });
+                    self.push(Step::new(child, version, index));
                 }
                 Child::Leaf(leaf) => {
                     let parting = source.compare(leaf, key);

@@ -129,7 +129,7 @@ impl<S: KeySource> Art<S> {
 
     fn try_get(&self, key: &[u8], guard: &Guard) -> std::result::Result<Option<u64>, Restart> {
         let node = self.root.node(guard);
-        let mut step = Step { node, version: node.version(), position: FIRST, parent: 0 };
+        let mut step = Step::new(node, node.version(), 0);
         loop {
             match step.node.find(step.position) {
                 Child::Node(child) => {

@@ -92,6 +92,8 @@ fn ranges(map: &ArtMap<u64>, model: &Model, low: &[u8], high: &[u8]) {
                 .collect();
             let found: Vec<_> = map.range(from, to, Direction::Forward).collect();
             assert_eq!(found, expected);
+            let some = map.range(from, to, Direction::Forward).at_most(expected.len() / 2);
+            assert!(some.eq(expected[..expected.len() / 2].iter().cloned()));
             let mut found: Vec<_> = map.range(to, from, Direction::Backward).collect();
             found.reverse();
             assert_eq!(found, expected);
