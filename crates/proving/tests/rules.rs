@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use spinney::{Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_base::Runtime;
-use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_proving::tier::{self, Random};
 use spinney_proving::watch::Watch;
 
@@ -320,4 +320,36 @@ fn p20_a_keyspace_is_not_older_than_the_log() {
     let db = open(&third);
     let late = db.existing_keyspace("late").unwrap();
     assert_eq!(late.get(b"a").unwrap().as_deref(), Some(&b"sync"[..]));
+}
+
+/// A drop fails at any of its calls; what the keyspace then acknowledges is not lost with it.
+#[test]
+fn p20_a_failed_drop_takes_no_later_write_with_it() {
+    let steps_of_a_drop = 12;
+    for at in 0..3 * steps_of_a_drop {
+        for survivors in [CrashMode::KeepAll, CrashMode::LoseAll] {
+            let disk = SimDisk::new(1);
+            let db = open(&disk);
+            let main = main_of(&db);
+            main.insert(b"before", b"1").unwrap();
+            let nth = 1 + at / 3;
+            disk.inject(match at % 3 {
+                0 => Fault::WriteError { at: disk.writes() + nth },
+                1 => Fault::NoSpace { at: disk.room_requests() + nth },
+                _ => Fault::SyncError { at: disk.syncs() + nth },
+            });
+            if db.drop_keyspace("main").is_ok() || disk.faults_struck() == 0 {
+                continue;
+            }
+            let later = main.insert(b"later", b"2");
+            let image = disk.crash(survivors);
+            let db = open(&image);
+            if later.is_ok() {
+                let main = db.existing_keyspace("main");
+                let main = main.unwrap_or_else(|error| panic!("fault {at}: {error:?}"));
+                assert_eq!(main.get(b"later").unwrap().as_deref(), Some(&b"2"[..]), "fault {at}");
+                assert_eq!(main.get(b"before").unwrap().as_deref(), Some(&b"1"[..]), "fault {at}");
+            }
+        }
+    }
 }
