@@ -139,8 +139,16 @@ fn run(map: &ArtMap<u64>, model: &mut Model, op: Op) {
     assert_eq!(map.len(), model.len());
 }
 
+/// Runs of random operations; many more in the full tier.
+fn cases() -> u32 {
+    match std::env::var("SPINNEY_PROVING").as_deref() {
+        Ok("full") => 20_000,
+        _ => 256,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn behaves_as_a_btree_map(ops in prop::collection::vec(op(), 1..600)) {
@@ -212,4 +220,39 @@ fn a_key_and_all_its_prefixes() {
     }
     let all = map.range(Bound::Unbounded, Bound::Unbounded, Direction::Backward);
     assert!(all.map(|(_, value)| value).eq((0..=1024).rev()));
+}
+
+/// All orders of adding a few keys that are prefixes of each other, and of removing them: every
+/// neighbour of every probe is right at every step.
+#[test]
+fn all_small_trees() {
+    let keys: [&[u8]; 6] = [b"", b"a", b"ab", b"ab\0", b"abc", b"b"];
+    let probes: [&[u8]; 11] =
+        [b"", b"\0", b"a", b"a\xff", b"ab", b"ab\0", b"ab\0\0", b"abb", b"abcd", b"b", b"c"];
+    let compare = |map: &ArtMap<u64>, model: &Model| {
+        map.check().unwrap();
+        for probe in probes {
+            assert_eq!(map.get(probe), model.get(probe).copied());
+            neighbours(map, model, probe);
+        }
+    };
+    // The order is the digits of a number to falling bases, each the place among those not yet taken.
+    for order in 0..720 {
+        let map = ArtMap::new();
+        let mut model = Model::new();
+        for adding in [true, false] {
+            let (mut rest, mut order) = (keys.to_vec(), order);
+            while !rest.is_empty() {
+                let key = rest.remove(order % rest.len());
+                order /= rest.len() + 1;
+                if adding {
+                    assert_eq!(map.insert(key, 1), model.insert(key.to_vec(), 1));
+                } else {
+                    assert_eq!(map.remove(key), model.remove(key));
+                }
+                compare(&map, &model);
+            }
+        }
+        assert!(map.is_empty());
+    }
 }

@@ -7,7 +7,13 @@ use std::sync::Arc;
 
 use spinney_art::{ArtMap, Direction};
 
-const ITERATIONS: usize = 4000;
+/// Schedules of each model; many more in the full tier.
+fn iterations() -> usize {
+    match std::env::var("SPINNEY_PROVING").as_deref() {
+        Ok("full") => 200_000,
+        _ => 4000,
+    }
+}
 
 fn map(keys: &[&[u8]]) -> Arc<ArtMap<u64>> {
     let map = ArtMap::new();
@@ -56,7 +62,7 @@ fn splits_of_one_edge() {
                 [b"pre", b"preamble", b"prefix-1", b"prefix-1-longer", b"prefix-2"];
             assert_eq!(keys(&map, Direction::Forward), expected);
         },
-        ITERATIONS,
+        iterations(),
     );
 }
 
@@ -90,7 +96,7 @@ fn readers_pass_through_a_changing_node() {
                 },
             );
         },
-        ITERATIONS,
+        iterations(),
     );
 }
 
@@ -113,8 +119,8 @@ fn children_move_under_lookups() {
             both(&map, |map| assert_eq!(map.remove(b"a1"), Some(0)), look);
             assert_eq!(map.get(b"a5"), Some(0));
         };
-        shuttle::check_random(model, ITERATIONS);
-        shuttle::check_pct(model, ITERATIONS, 3);
+        shuttle::check_random(model, iterations());
+        shuttle::check_pct(model, iterations(), 3);
     }
 }
 
@@ -151,7 +157,7 @@ fn nothing_is_written_to_a_node_that_gave_way() {
                 assert_eq!(map.get(b"a6"), Some(8));
                 assert_eq!(map.get(b"a2"), None);
             },
-            ITERATIONS,
+            iterations(),
         );
     }
 }
@@ -175,7 +181,7 @@ fn nothing_is_lost_above_a_node_that_gives_way() {
             assert_eq!(map.get(b"stem-5"), Some(2));
             assert_eq!(map.len(), 6);
         },
-        ITERATIONS,
+        iterations(),
     );
 }
 
@@ -197,7 +203,7 @@ fn a_key_is_added_once() {
             assert!(matches!((own, other), (None, Some(2)) | (Some(1), None)));
             assert_eq!(keys(&map, Direction::Backward), [b"a5", b"a4", b"a3", b"a1"]);
         },
-        ITERATIONS,
+        iterations(),
     );
 }
 
@@ -224,7 +230,7 @@ fn joins_and_splits_above_a_key_that_stays() {
             );
             assert_eq!(keys(&map, Direction::Forward), [&b"stem-x-1"[..], b"stem-x-1-more"]);
         },
-        ITERATIONS,
+        iterations(),
     );
 }
 
@@ -251,7 +257,7 @@ fn one_of_two_wins() {
             assert!(own != other);
             assert_eq!(map.get(b"key"), own.then_some(3));
         },
-        ITERATIONS,
+        iterations(),
     );
 }
 
@@ -280,6 +286,6 @@ fn floors_are_of_one_moment() {
                 },
             );
         },
-        ITERATIONS,
+        iterations(),
     );
 }
