@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use spinney_base::Runtime;
-use spinney_base::shim::Mutex;
+use spinney_base::shim::{Mutex, thread};
 use spinney_db::{Db, KeyspaceOptions, Options, Result};
 use spinney_io::sim::SimDisk;
 use spinney_io::{DirectoryLock, Disk, File, IoCounters, OpenMode, Purpose, Transfer};
@@ -150,13 +150,14 @@ fn p23_a_late_lookup_keeps_nothing_old() {
     let (threads, thread) = mpsc::channel();
     *disk.act.lock() = Some(Box::new(move || {
         let (ends, end) = mpsc::channel();
-        let thread = std::thread::spawn(move || {
+        let thread = thread::spawn("writer", move || {
             writer.insert(b"k", b"new").unwrap();
             home.checkpoint().unwrap();
             evict(&writer, 1);
             // Nobody waits any more, if the lock did its work.
             let _ = ends.send(());
-        });
+        })
+        .unwrap();
         // The page's lock keeps it from ending before this lookup has ended.
         let ended = end.recv_timeout(Duration::from_millis(500)).is_ok();
         threads.send((thread, ended)).unwrap();

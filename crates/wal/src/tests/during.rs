@@ -1,5 +1,5 @@
-//! What happens while a sync is under way, by a file that lets a test act inside it: schedules reach
-//! the same, but only now and then.
+//! What happens while a sync is under way, by a file that lets a test act inside it: schedules
+//! reach the same, but only now and then.
 
 use spinney_base::shim::Mutex;
 use spinney_io::sim::{CrashMode, Fault};
@@ -9,8 +9,8 @@ use super::*;
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// A file whose next sync lets a test act after the media have what was written before it, and before
-/// the caller knows.
+/// A file whose next sync lets a test act after the media have what was written before it, and
+/// before the caller knows.
 struct Acting {
     file: Arc<dyn File>,
     act: Mutex<Option<Act>>,
