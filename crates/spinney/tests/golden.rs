@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 
-use spinney::{Batch, Db, Durability, ErrorKind, KeyspaceOptions, Options};
+use spinney::{Batch, Db, ErrorKind, KeyspaceOptions, Options};
 
 fn options() -> Options {
     Options::default().memory(2 << 20).log_bytes_max(4 << 20).create_if_missing(false)
