@@ -338,6 +338,8 @@ fn fault_start(product: &dyn Product) -> fault::Start {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
     let mut mix = crash_mix(800, 100..600);
     mix.shape = KeyShape::Paths;
+    // Without a log a kill may take what is not checkpointed, fault or no fault.
+    mix.unlogged = false;
     let (disk, model) = crash::prepare(product, &config, 2, Some(&mix));
     fault::Start { disk, model, mix, config }
 }
