@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Sorted<W, N>   keys: W words of 8 bytes, ascending | children: N slots, in the order of the keys
-//! Indexed        index: 256 bytes, 0 = none, else child + 1 | children: 48 slots, in any order
+//! Indexed<N>     index: 256 bytes, 0 = none, else child + 1 | children: N slots, in any order
 //! Direct         children: 256 slots, by byte
 //! ```
 //!
@@ -179,18 +179,17 @@ impl<const W: usize, const N: usize> Layout for Sorted<W, N> {
     }
 }
 
-const INDEXED: usize = 48;
-
 /// A byte for each key that tells where its child is.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Indexed {
+pub(crate) struct Indexed<const N: usize> {
     index: [AtomicU64; 256 / LANES],
-    children: [Slot; INDEXED],
+    children: [Slot; N],
 }
 
-impl Default for Indexed {
+impl<const N: usize> Default for Indexed<N> {
     fn default() -> Self {
+        const { assert!(N < 256) };
         Indexed {
             index: std::array::from_fn(|_| AtomicU64::new(0)),
             children: std::array::from_fn(|_| Slot::default()),
@@ -198,7 +197,7 @@ impl Default for Indexed {
     }
 }
 
-impl Indexed {
+impl<const N: usize> Indexed<N> {
     fn set(&self, byte: u8, entry: u8) {
         let word = &self.index[usize::from(byte) / LANES];
         let shift = 8 * (usize::from(byte) % LANES);
@@ -216,8 +215,8 @@ fn byte_of(word: usize, lane: u32) -> u8 {
     (word * LANES + lane as usize) as u8
 }
 
-impl Layout for Indexed {
-    const CAPACITY: usize = INDEXED;
+impl<const N: usize> Layout for Indexed<N> {
+    const CAPACITY: usize = N;
 
     #[inline]
     fn find(&self, _: usize, byte: u8) -> Option<&Slot> {
@@ -258,11 +257,11 @@ impl Layout for Indexed {
     }
 
     fn insert(&self, count: usize, byte: u8, child: Word) {
-        assert!(count < INDEXED, "the node is full");
+        assert!(count < N, "the node is full");
         let free = self.children.iter().position(|slot| slot.load().is_empty());
         let free = free.expect("fewer slots are in use than there are");
         self.children[free].store(child);
-        self.set(byte, u8::try_from(free + 1).expect("there are 48 slots"));
+        self.set(byte, u8::try_from(free + 1).expect("asserted in `default`"));
     }
 
     fn remove(&self, count: usize, byte: u8) {
@@ -383,7 +382,8 @@ mod tests {
         behaves::<Sorted<1, 8>>();
         behaves::<Sorted<2, 16>>();
         behaves::<Sorted<4, 32>>();
-        behaves::<Indexed>();
+        behaves::<Indexed<48>>();
+        behaves::<Indexed<112>>();
         behaves::<Direct>();
     }
 }

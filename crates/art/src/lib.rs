@@ -11,9 +11,8 @@
 //! **Differs from the papers.** Nodes store no prefix, only how deep they are: the leaf's key is
 //! compared in any case, so a prefix would be a second copy of what the leaf has, and a node need
 //! not change when the edge above it is split or joined. A node has a place for the key that ends at
-//! it, so no key needs a terminator. There are nodes of 8 and 32 children between those of 4, 16, 48
-//! and 256: with them a million random keys of 8 bytes take 17 bytes each instead
-//! of 27.
+//! it, so no key needs a terminator. There are nodes of 8, 32 and 112 children between those of 4, 16,
+//! 48 and 256: with them a million random keys of 8 bytes take 17 bytes each instead of 27.
 //!
 //! **Concurrency.** Everything but `clear` and `drop` takes `&self` from any number of threads.
 //! Readers write nothing but their epoch. Lookups, writes and neighbours are linearizable; a range

@@ -11,7 +11,7 @@
 //!           leaf, 63 bits                | 1       a leaf: the caller's record reference
 //!           address of a node            | 0       a node, aligned to 8
 //!
-//!  bytes    root 24, 4: 64, 8: 96, 16: 168, 32: 312, 48: 664, 256: 2072
+//!  bytes    root 24, 4: 64, 8: 96, 16: 168, 32: 312, 48: 664, 112: 1176, 256: 2072
 //! ```
 //!
 //! `depth` is the index of the key byte that chooses the child; all keys below a node are at least
@@ -148,7 +148,11 @@ macro_rules! by_kind {
                 $run
             }
             Kind::FortyEight => {
-                type $L = Indexed;
+                type $L = Indexed<48>;
+                $run
+            }
+            Kind::HundredTwelve => {
+                type $L = Indexed<112>;
                 $run
             }
             Kind::All => {
@@ -169,12 +173,20 @@ pub(crate) enum Kind {
     Sixteen,
     ThirtyTwo,
     FortyEight,
+    HundredTwelve,
     All,
 }
 
 impl Kind {
-    pub(crate) const NODES: [Kind; 6] =
-        [Kind::Four, Kind::Eight, Kind::Sixteen, Kind::ThirtyTwo, Kind::FortyEight, Kind::All];
+    pub(crate) const NODES: [Kind; 7] = [
+        Kind::Four,
+        Kind::Eight,
+        Kind::Sixteen,
+        Kind::ThirtyTwo,
+        Kind::FortyEight,
+        Kind::HundredTwelve,
+        Kind::All,
+    ];
 
     /// Most children with a byte.
     #[inline]
@@ -225,7 +237,8 @@ const _: () = {
     assert!(size_of::<Inner<Sorted<1, 8>>>() == 96);
     assert!(size_of::<Inner<Sorted<2, 16>>>() == 168);
     assert!(size_of::<Inner<Sorted<4, 32>>>() == 312);
-    assert!(size_of::<Inner<Indexed>>() == 664);
+    assert!(size_of::<Inner<Indexed<48>>>() == 664);
+    assert!(size_of::<Inner<Indexed<112>>>() == 1176);
     assert!(size_of::<Inner<Direct>>() == 2072);
 };
 

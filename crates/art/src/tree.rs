@@ -60,8 +60,8 @@ pub struct Art<S> {
 pub struct Census {
     /// Leaves, that is, keys.
     pub leaves: usize,
-    /// Nodes by capacity: 4, 8, 16, 32, 48, 256 children.
-    pub nodes: [usize; 6],
+    /// Nodes by capacity: 4, 8, 16, 32, 48, 112, 256 children.
+    pub nodes: [usize; 7],
     /// Bytes of all nodes and of the tree itself.
     pub bytes: usize,
     /// Nodes on the longest way from the root to a leaf.

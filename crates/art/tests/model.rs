@@ -189,12 +189,12 @@ fn nodes_grow_and_shrink() {
             let census = map.check().unwrap();
             assert_eq!(census.nodes.iter().sum::<usize>(), 1);
         }
-        assert_eq!(map.check().unwrap().nodes[5], 1);
+        assert_eq!(map.check().unwrap().nodes[6], 1);
         for byte in 0..=255u8 {
             assert_eq!(map.remove(&key(byte)), Some(u64::from(byte)));
             map.check().unwrap();
         }
-        assert_eq!(map.check().unwrap().nodes, [0; 6]);
+        assert_eq!(map.check().unwrap().nodes, [0; 7]);
         assert_eq!(map.remove(&key(0)[..prefix]), Some(1000));
         assert_eq!(map.bytes(), empty);
     }
