@@ -50,24 +50,14 @@ impl MemoryAccount {
         self.used.store(bytes, Relaxed);
     }
 
-    /// Adds to what is held.
-    pub fn grow(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Relaxed);
-    }
-
-    /// Takes from what is held.
-    pub fn shrink(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
-    }
-
     /// Moves the target; the component follows when it next makes room.
     pub fn set_target(&self, bytes: u64) {
         self.target.store(bytes, Relaxed);
     }
 
-    /// Counts `n` hits that the last bytes brought.
-    pub fn add_worth(&self, n: u64) {
-        self.worth.fetch_add(n, Relaxed);
+    /// Says how many hits the last bytes have brought so far.
+    pub fn set_worth(&self, hits: u64) {
+        self.worth.store(hits, Relaxed);
     }
 }
 

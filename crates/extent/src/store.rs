@@ -259,19 +259,6 @@ impl Store {
         Err(last.unwrap_or_else(|| Error::new(ErrorKind::Full, "the store file cannot grow")))
     }
 
-    /// Makes sure that `pages` single pages can be allocated without growing the file.
-    ///
-    /// # Errors
-    /// As [`Store::allocate`].
-    pub fn make_room(&self, pages: u32) -> Result<()> {
-        self.options.poison.check()?;
-        let mut space = self.space.lock();
-        while space.free.free_pages() < u64::from(pages) {
-            self.grow(&mut space, pages)?;
-        }
-        Ok(())
-    }
-
     /// Gives back an extent that was allocated and that no record and no checkpoint names.
     pub fn release(&self, extent: Extent) {
         self.space.lock().free.release(extent);

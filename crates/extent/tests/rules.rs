@@ -317,7 +317,6 @@ fn p21_a_failed_sync_stops_the_store() {
         write(&store, &pages, 2, true),
         publish(&store, 2),
         store.allocate(0).map(|_| ()),
-        store.make_room(1),
     ];
     for answer in refused {
         let error = answer.unwrap_err();

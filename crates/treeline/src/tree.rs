@@ -258,7 +258,9 @@ impl TreeLine {
         let index = self.index.bytes();
         let cache = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
         self.cache.resize(cache);
-        self.context.memory.set_used(index + self.cache.usage().bytes);
+        let usage = self.cache.usage();
+        self.context.memory.set_used(index + usage.bytes);
+        self.context.memory.set_worth(usage.worth);
     }
 }
 

@@ -237,12 +237,14 @@ impl Memory {
         self.priorities[bucket].store(priority, Relaxed);
     }
 
-    /// Counts an access: one more, up to the highest. A hot record is not written to.
-    pub(super) fn bump_priority(&self, bucket: usize) {
+    /// Counts an access: one more, up to the highest. A hot record is not written to. Says whether
+    /// the record was among those that the hand would take next.
+    pub(super) fn bump_priority(&self, bucket: usize) -> bool {
         let priority = self.priority(bucket);
         if priority < PRIORITY_MAX {
             self.set_priority(bucket, priority + 1);
         }
+        priority == 0
     }
 
     fn home(&self, id: RecordId) -> usize {

@@ -150,6 +150,7 @@ impl RecordCache {
             records: sum.records + one.records,
             dirty: sum.dirty + one.dirty,
             bytes: sum.bytes + one.bytes,
+            worth: sum.worth + one.worth,
         })
     }
 
@@ -164,4 +165,6 @@ pub(crate) struct Usage {
     pub(crate) records: u64,
     pub(crate) dirty: u64,
     pub(crate) bytes: u64,
+    /// Hits on records that would have been the next to leave.
+    pub(crate) worth: u64,
 }

@@ -26,6 +26,7 @@
 
 use arc_swap::ArcSwap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
@@ -79,6 +80,8 @@ pub(super) struct Shard {
     latch: VersionLatch,
     memory: ArcSwap<Memory>,
     state: Mutex<State>,
+    /// Hits on records of priority 0: what a smaller cache would have missed first.
+    worth: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -110,6 +113,7 @@ impl Shard {
     pub(super) fn new(bytes: u64) -> Self {
         Shard {
             latch: VersionLatch::new(),
+            worth: AtomicU64::new(0),
             memory: ArcSwap::from_pointee(Memory::new(bytes, RECORD_WORDS_EXPECTED)),
             state: Mutex::new(State {
                 head: 0,
@@ -140,7 +144,9 @@ impl Shard {
                 memory.read_value(word, header, out);
             }
             if self.latch.validate(version) {
-                memory.bump_priority(bucket);
+                if memory.bump_priority(bucket) {
+                    self.worth.fetch_add(1, Relaxed);
+                }
                 return if header.has(TOMBSTONE) { Cached::Absent } else { Cached::Present };
             }
             out.truncate(start);
@@ -288,6 +294,7 @@ impl Shard {
             records: state.records as u64,
             dirty: state.dirty as u64,
             bytes: self.memory.load().bytes(),
+            worth: self.worth.load(Relaxed),
         }
     }
 
