@@ -42,10 +42,11 @@ impl Default for DoubleWrite {
 }
 
 impl DoubleWrite {
-    /// Copies at most [`HALF_PAGES`] sealed pages into the next half and syncs the file.
+    /// Copies at most [`HALF_PAGES`] sealed pages into the next half. The caller syncs the file before
+    /// it writes any of them in place, and poisons if that fails.
     ///
     /// # Errors
-    /// `Full`, `Io`; a failed sync is the caller's to poison.
+    /// `Full` or `Io`.
     pub fn protect(&mut self, file: &dyn File, pages: &[&[u8; PAGE_BYTES]]) -> Result<()> {
         for (index, page) in pages.iter().enumerate() {
             self.copies.page_mut(index).copy_from_slice(*page);

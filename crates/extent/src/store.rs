@@ -285,11 +285,14 @@ impl Store {
     /// Free pages, pages waiting to be freed, and the pages of the file.
     #[must_use]
     pub fn space(&self) -> SpaceStats {
+        // Before the space is locked: a checkpoint holds the slot across its sync, and whoever
+        // allocates must not wait for that.
+        let checkpoint_pages = self.checkpoint_pages();
         let space = self.space.lock();
         SpaceStats {
             free_pages: space.free.free_pages(),
             retired_pages: space.retired.iter().map(|(_, extent)| u64::from(extent.pages())).sum(),
-            checkpoint_pages: self.checkpoint_pages() + space.doubtful_pages,
+            checkpoint_pages: checkpoint_pages + space.doubtful_pages,
             end_page: space.end,
         }
     }

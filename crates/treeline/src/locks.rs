@@ -2,7 +2,8 @@
 //! segment's place (TreeLine, 4.8).
 //!
 //! One lock covers a base page and its overflow page. Locks are striped by page number, so they
-//! cost nothing per page. They are held across I/O, unlike every other lock of the engine.
+//! cost nothing per page. They are held
+//! across I/O; so are the write-back gate and the publishing lock, and no other of the engine's.
 //!
 //! **Invariant**: who takes several takes them in ascending order of stripes, each once; who holds
 //! one never waits for a record-cache reservation.
