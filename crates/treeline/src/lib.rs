@@ -25,9 +25,14 @@
 mod cache;
 mod codec;
 mod counters;
+#[cfg_attr(not(test), expect(dead_code, reason = "write-back calls it next"))]
+mod fit;
 mod index;
 mod locks;
 mod merge;
+#[cfg_attr(not(test), expect(dead_code, reason = "write-back calls it next"))]
+mod model;
+mod plr;
 mod publish;
 mod scan;
 mod tree;
