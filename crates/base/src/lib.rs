@@ -12,9 +12,11 @@ pub mod probe;
 pub mod runtime;
 pub mod shim;
 pub mod size;
+pub mod value;
 
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Epoch, Generation, KeyspaceId, Lsn, PageNumber};
 pub use memory::{MemoryAccount, MemoryBudget};
 pub use poison::Poison;
 pub use runtime::{Next, Runtime, Task};
+pub use value::ValueRef;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use spinney_base::{Error, Result};
-use spinney_engine::{Chunk, Direction, ScanRequest};
+use spinney_engine::{Chunk, Direction, Record, ScanRequest};
 
 use crate::keyspace::Keyspace;
 use crate::value::Value;
@@ -17,8 +17,6 @@ use crate::value::Value;
 const CHUNK_RECORDS_MIN: usize = 16;
 const CHUNK_RECORDS_MAX: usize = 1024;
 const CHUNK_BYTES_MAX: usize = 256 << 10;
-
-type Record = (Vec<u8>, Vec<u8>);
 
 /// Iterates over records, from the front, the back, or both.
 #[derive(Debug)]
@@ -73,7 +71,7 @@ impl Cursor {
         self.keyspace.state.engine.scan(&request, &mut chunk)?;
         self.exhausted = chunk.finished;
         self.chunk_records = (self.chunk_records * 4).min(CHUNK_RECORDS_MAX);
-        let last = || chunk.records.last().map(|(key, _)| Bound::Excluded(key.clone()));
+        let last = || chunk.records.last().map(|record| Bound::Excluded(record.key.clone()));
         if let Some(end) = chunk.resume.take().or_else(last) {
             match direction {
                 Direction::Forward => self.lower = end,
@@ -105,8 +103,8 @@ impl Cursor {
                 record = take(far);
                 record.as_ref()?;
             }
-            if let Some((key, value)) = record {
-                return Some(Ok((key, Value::from(value))));
+            if let Some(Record { key, value }) = record {
+                return Some(Ok((key, Value::from(value.bytes))));
             }
             if let Err(error) = self.fetch(direction) {
                 self.error = Some(error.clone());

@@ -3,8 +3,8 @@
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use spinney_base::{Error, KeyspaceId, Lsn, Result};
-use spinney_engine::{Capabilities, Direction, EngineStats};
+use spinney_base::{Error, KeyspaceId, Lsn, Result, ValueRef};
+use spinney_engine::{Capabilities, Direction, EngineStats, Found};
 use spinney_sync::hash_key;
 
 use crate::cursor::{Cursor, Keys};
@@ -75,7 +75,8 @@ impl Keyspace {
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
         let hash = hash_key(self.state.id, key);
-        self.handle.state.read(&self.state, key, hash, out).map(|(found, _)| found)
+        let (found, _) = self.handle.state.read(&self.state, key, hash, out)?;
+        Ok(found != Found::Absent)
     }
 
     /// Whether a key has a value.
@@ -104,7 +105,7 @@ impl Keyspace {
         let mut answers = Vec::with_capacity(keys.len());
         for ((value, (key, hash)), version) in values.into_iter().zip(hashed).zip(versions) {
             answers.push(if state.stripes.stripe(hash).validate(version) {
-                value.map(Value::from)
+                value.map(|value| Value::from(value.bytes))
             } else {
                 self.get(key)?
             });
@@ -127,6 +128,7 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::insert`].
     pub fn insert_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
+        let value = ValueRef::inline(value);
         self.handle.state.write(&[KeyspaceWrite::new(&self.state, key, Some(value))], durability)
     }
 

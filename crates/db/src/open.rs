@@ -173,7 +173,7 @@ impl State {
         };
         recovered.replay(recovered.first_lsn(), |entry| match entry.kind {
             RecordKind::Structure(id) => match find(id)? {
-                Some(keyspace) => keyspace.engine.replay_structure(entry.payload),
+                Some(keyspace) => keyspace.engine.replay_structure(entry.lsn, entry.payload),
                 None => Ok(()),
             },
             RecordKind::User => Ok(()),

@@ -2,19 +2,21 @@
 //! key).
 //!
 //! version `u8` (1), number of operations `u32`, then for each: keyspace `u32`, kind `u8` (1 put, 2
-//! remove), key length `u16`, value length `u32` (0 for a removal), key, value. All integers are
+//! remove, 3 put large: the value is the pointer to the value, see `crates/extent/src/large.rs`),
+//! key length `u16`, value length `u32` (0 for a removal), key, value. All integers are
 //! little-endian. Each key of a keyspace occurs once: the last operation of the batch on it.
 //!
 //! Example: putting `v` at `k` in keyspace 3: `01  01 00 00 00  03 00 00 00  01  01 00  01 00 00 00
 //! 6b  76`.
 
-use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
 
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 5;
 const OPERATION_BYTES: usize = 11;
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
+const PUT_LARGE: u8 = 3;
 
 /// Bytes of a record with one operation of these lengths more.
 pub(crate) fn operation_bytes(key: usize, value: usize) -> usize {
@@ -30,16 +32,25 @@ pub(crate) fn begin(out: &mut Vec<u8>, count: usize) {
 }
 
 /// Appends one operation.
-pub(crate) fn push(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: Option<&[u8]>) {
+pub(crate) fn push(
+    out: &mut Vec<u8>,
+    keyspace: KeyspaceId,
+    key: &[u8],
+    value: Option<ValueRef<'_>>,
+) {
     out.extend_from_slice(&keyspace.0.to_le_bytes());
-    out.push(if value.is_some() { PUT } else { REMOVE });
+    out.push(match value {
+        Some(value) if value.large => PUT_LARGE,
+        Some(_) => PUT,
+        None => REMOVE,
+    });
+    let value = value.unwrap_or(ValueRef::EMPTY);
     let key_length = u16::try_from(key.len()).expect("KEY_BYTES_MAX is below");
     out.extend_from_slice(&key_length.to_le_bytes());
-    let value_length =
-        u32::try_from(value.map_or(0, <[u8]>::len)).expect("VALUE_BYTES_MAX is below");
+    let value_length = u32::try_from(value.len()).expect("VALUE_BYTES_MAX is below");
     out.extend_from_slice(&value_length.to_le_bytes());
     out.extend_from_slice(key);
-    out.extend_from_slice(value.unwrap_or(&[]));
+    out.extend_from_slice(value.bytes);
 }
 
 /// Hands every operation of a record to `visit`.
@@ -49,7 +60,7 @@ pub(crate) fn push(out: &mut Vec<u8>, keyspace: KeyspaceId, key: &[u8], value: O
 pub(crate) fn decode(
     payload: &[u8],
     lsn: Lsn,
-    mut visit: impl FnMut(KeyspaceId, &[u8], Option<&[u8]>) -> Result<()>,
+    mut visit: impl FnMut(KeyspaceId, &[u8], Option<ValueRef<'_>>) -> Result<()>,
 ) -> Result<()> {
     let damaged = || {
         Error::new(ErrorKind::Corruption, format!("log record {lsn} is not a batch of operations"))
@@ -67,7 +78,8 @@ pub(crate) fn decode(
         let (key, rest) = rest.split_at_checked(key_length).ok_or_else(damaged)?;
         let (value, rest) = rest.split_at_checked(value_length).ok_or_else(damaged)?;
         let value = match kind {
-            PUT => Some(value),
+            PUT => Some(ValueRef::inline(value)),
+            PUT_LARGE => Some(ValueRef::large(value)),
             REMOVE if value.is_empty() => None,
             _ => return Err(damaged()),
         };
@@ -92,7 +104,7 @@ mod tests {
     fn golden_bytes() {
         let mut out = Vec::new();
         begin(&mut out, 1);
-        push(&mut out, KeyspaceId(3), b"k", Some(b"v"));
+        push(&mut out, KeyspaceId(3), b"k", Some(ValueRef::inline(b"v")));
         assert_eq!(out, [1, 1, 0, 0, 0, 3, 0, 0, 0, 1, 1, 0, 1, 0, 0, 0, b'k', b'v']);
     }
 
@@ -100,15 +112,15 @@ mod tests {
         #[test]
         fn comes_back(operations in proptest::collection::vec((any::<u32>(),
             proptest::collection::vec(any::<u8>(), 0..20),
-            proptest::option::of(proptest::collection::vec(any::<u8>(), 0..50))), 0..10), cut in 0usize..200) {
+            proptest::option::of((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..50)))), 0..10), cut in 0usize..200) {
             let mut out = Vec::new();
             begin(&mut out, operations.len());
             for (keyspace, key, value) in &operations {
-                push(&mut out, KeyspaceId(*keyspace), key, value.as_deref());
+                push(&mut out, KeyspaceId(*keyspace), key, value.as_ref().map(|(large, bytes)| ValueRef { bytes, large: *large }));
             }
             let mut back = Vec::new();
             decode(&out, Lsn(1), |keyspace, key, value| {
-                back.push((keyspace.0, key.to_vec(), value.map(<[u8]>::to_vec)));
+                back.push((keyspace.0, key.to_vec(), value.map(|value| (value.large, value.bytes.to_vec()))));
                 Ok(())
             }).unwrap();
             prop_assert_eq!(back, operations);

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use spinney_base::{Error, ErrorKind, Lsn, Result};
-use spinney_engine::{Resident, Write};
+use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef};
+use spinney_engine::{Found, Resident, Write};
 use spinney_sync::{StripeGuards, Version, hash_key};
 use spinney_wal::{RecordKind, Reservation, ReserveFor};
 
@@ -39,7 +39,11 @@ pub(crate) struct KeyspaceWrite<'a> {
 }
 
 impl<'a> KeyspaceWrite<'a> {
-    pub(crate) fn new(keyspace: &'a KeyspaceState, key: &'a [u8], value: Option<&'a [u8]>) -> Self {
+    pub(crate) fn new(
+        keyspace: &'a KeyspaceState,
+        key: &'a [u8],
+        value: Option<ValueRef<'a>>,
+    ) -> Self {
         let hash = hash_key(keyspace.id, key);
         KeyspaceWrite { keyspace, write: Write { key, hash, value } }
     }
@@ -47,7 +51,7 @@ impl<'a> KeyspaceWrite<'a> {
     /// Checks the limits of the contract and of the engine.
     pub(crate) fn check(&self) -> Result<()> {
         check_key(self.write.key)?;
-        let value = self.write.value.map_or(0, <[u8]>::len);
+        let value = self.write.value.map_or(0, ValueRef::len);
         if value > VALUE_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a value of {value} bytes is too long (VALUE_BYTES_MAX, {VALUE_BYTES_MAX})"
@@ -58,7 +62,7 @@ impl<'a> KeyspaceWrite<'a> {
     }
 
     fn bytes(&self) -> usize {
-        self.write.key.len() + self.write.value.map_or(0, <[u8]>::len)
+        self.write.key.len() + self.write.value.map_or(0, ValueRef::len)
     }
 }
 
@@ -102,7 +106,8 @@ impl State {
             .operations
             .iter()
             .map(|operation| {
-                KeyspaceWrite::new(&operation.keyspace, &operation.key, operation.value.as_deref())
+                let value = operation.value.as_deref().map(ValueRef::inline);
+                KeyspaceWrite::new(&operation.keyspace, &operation.key, value)
             })
             .collect();
         self.check_batch(&writes)?;
@@ -269,14 +274,14 @@ impl State {
     }
 
     /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says
-    /// whether there is a value, and under which version.
+    /// what was found, and under which version.
     pub(crate) fn read(
         &self,
         keyspace: &KeyspaceState,
         key: &[u8],
         hash: u64,
         out: &mut Vec<u8>,
-    ) -> Result<(bool, Version)> {
+    ) -> Result<(Found, Version)> {
         self.check_open()?;
         keyspace.check_alive()?;
         check_key(key)?;
@@ -305,8 +310,10 @@ impl State {
         let mut current = Vec::new();
         let (mut found, mut version) = self.read(keyspace, key, hash, &mut current)?;
         loop {
-            let Some(new) = next(found.then_some(&current)) else { return Ok(None) };
-            let write = KeyspaceWrite::new(keyspace, key, new.as_deref());
+            let Some(new) = next((found != Found::Absent).then_some(&current)) else {
+                return Ok(None);
+            };
+            let write = KeyspaceWrite::new(keyspace, key, new.as_deref().map(ValueRef::inline));
             let mut resident = Resident::Unknown;
             let mut now = Vec::new();
             let written = self.write_if(&[write], |_| {
@@ -317,8 +324,9 @@ impl State {
                 // I/O.
                 resident = keyspace.engine.get_resident(key, hash, &mut now);
                 match resident {
-                    Resident::Present => found && now == current,
-                    Resident::Absent => !found,
+                    Resident::Present => found == Found::Inline && now == current,
+                    Resident::Large => found == Found::Large && now == current,
+                    Resident::Absent => found == Found::Absent,
                     Resident::Unknown => false,
                 }
             })?;

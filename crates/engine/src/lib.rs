@@ -20,12 +20,12 @@ mod scan;
 mod stats;
 
 pub use context::EngineContext;
-pub use scan::{Chunk, Direction, ScanRequest};
+pub use scan::{Chunk, Direction, Record, ScanRequest};
 pub use stats::{EngineStats, VerifyReport};
 
 use std::fmt::Debug;
 
-use spinney_base::{Lsn, Next, Result};
+use spinney_base::{Lsn, Next, Result, ValueRef};
 
 /// What a keyspace can do beyond points and batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,34 @@ pub struct Write<'a> {
     pub key: &'a [u8],
     /// `hash_key` of it, computed once for stripes and caches.
     pub hash: u64,
-    /// The new value, or `None` to remove the key.
-    pub value: Option<&'a [u8]>,
+    /// The new value or the pointer to it, or `None` to remove the key.
+    pub value: Option<ValueRef<'a>>,
+}
+
+/// What a lookup found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The key has no value.
+    Absent,
+    /// It has one, which was appended to the output.
+    Inline,
+    /// It has a large one: the pointer to it was appended.
+    Large,
+}
+
+/// A value, or the pointer to it, as a lookup of many keys hands it over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnedValue {
+    /// The value, or the encoded pointer.
+    pub bytes: Vec<u8>,
+    /// Whether the bytes are a pointer.
+    pub large: bool,
+}
+
+impl From<ValueRef<'_>> for OwnedValue {
+    fn from(value: ValueRef<'_>) -> Self {
+        OwnedValue { bytes: value.bytes.to_vec(), large: value.large }
+    }
 }
 
 /// What is known of a key without I/O.
@@ -56,6 +82,8 @@ pub struct Write<'a> {
 pub enum Resident {
     /// It has a value, which was appended to the output.
     Present,
+    /// It has a large value: the pointer to it was appended.
+    Large,
     /// It has no value.
     Absent,
     /// Only the disk knows.
@@ -73,11 +101,11 @@ pub trait Engine: Send + Sync + Debug {
     /// `InvalidArgument` naming the limit.
     fn check(&self, write: &Write<'_>) -> Result<()>;
 
-    /// Appends the key's value to `out`; says whether it has one.
+    /// Appends the key's value, or the pointer to a large one, to `out`; says which.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<bool>;
+    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found>;
 
     /// As [`Engine::get`], from memory only: may be called under a stripe.
     fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Resident;
@@ -87,11 +115,13 @@ pub trait Engine: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Corruption` or `Io`, of the first that failed.
-    fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
         keys.iter()
             .map(|(key, hash)| {
-                let mut value = Vec::new();
-                Ok(self.get(key, *hash, &mut value)?.then_some(value))
+                let mut bytes = Vec::new();
+                let found = self.get(key, *hash, &mut bytes)?;
+                let large = found == Found::Large;
+                Ok((found != Found::Absent).then_some(OwnedValue { bytes, large }))
             })
             .collect()
     }
@@ -140,7 +170,7 @@ pub trait Engine: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Corruption` when it does not fit what came before.
-    fn replay_structure(&self, payload: &[u8]) -> Result<()>;
+    fn replay_structure(&self, lsn: Lsn, payload: &[u8]) -> Result<()>;
 
     /// Ends the replay of structure: the engine restores torn pages, rebuilds what it derives, and
     /// serves.

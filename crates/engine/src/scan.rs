@@ -2,6 +2,8 @@
 
 use std::ops::Bound;
 
+use crate::OwnedValue;
+
 /// Which end of a range comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -24,15 +26,24 @@ pub struct ScanRequest<'a> {
     /// anyway. At least one is delivered if the range has any, and no more than one if one is asked
     /// for.
     pub records_max: usize,
-    /// Stop after about this many bytes of keys and values.
+    /// Stop after about this many bytes of keys and values; a large value counts by its pointer.
     pub bytes_max: usize,
+}
+
+/// One record of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The value, or the pointer to a large one.
+    pub value: OwnedValue,
 }
 
 /// Records copied out of a range.
 #[derive(Clone, Debug, Default)]
 pub struct Chunk {
     /// Keys and values, in the direction of the request.
-    pub records: Vec<(Vec<u8>, Vec<u8>)>,
+    pub records: Vec<Record>,
     /// Whether the range holds nothing beyond them.
     pub finished: bool,
     /// Where the part of the range that was not read begins (or, in reverse, ends), if that is not

@@ -9,12 +9,13 @@
 //! ```
 //!
 //! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots;
-//! [`double_write`] of the double-write area; [`free`] says which pages nobody owns; [`store`] puts
+//! [`double_write`] of the double-write area; [`large`] of pointers to large values; [`free`] says which pages nobody owns; [`store`] puts
 //! them together. The crate knows no tree: who owns a page is the engine's to say.
 
 pub mod double_write;
 pub mod free;
 pub mod header;
+pub mod large;
 pub mod slot;
 pub mod store;
 

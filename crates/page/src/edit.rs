@@ -1,9 +1,10 @@
 //! Changing a slotted page.
 
+use spinney_base::ValueRef;
 use spinney_base::limits::PAGE_BYTES;
 
 use crate::layout::{
-    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTS, PREFIX_LENGTH, Page, SLOT_BYTES, SLOTS,
+    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTS, LARGE, PREFIX_LENGTH, Page, SLOT_BYTES, SLOTS,
     head_of, set_u16, slot_at, u16_at,
 };
 use crate::view::PageView;
@@ -49,7 +50,8 @@ impl<'a> PageEditor<'a> {
     ///
     /// # Panics
     /// When the key does not begin with the page's prefix: it belongs to another page.
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Put {
+    pub fn put<'v>(&mut self, key: &[u8], value: impl Into<ValueRef<'v>>) -> Put {
+        let value = value.into();
         match self.view().search_without_hints(key) {
             Ok(index) => self.replace(index, value),
             Err(index) => {
@@ -88,12 +90,12 @@ impl<'a> PageEditor<'a> {
         true
     }
 
-    fn replace(&mut self, index: usize, value: &[u8]) -> Put {
+    fn replace(&mut self, index: usize, value: ValueRef<'_>) -> Put {
         let (offset, suffix_length, old) = self.view().slot(index);
         if value.len() <= old {
             let at = offset + suffix_length;
-            self.page[at..at + value.len()].copy_from_slice(value);
-            set_u16(self.page, slot_at(index) + 4, value.len());
+            self.page[at..at + value.len()].copy_from_slice(value.bytes);
+            set_u16(self.page, slot_at(index) + 4, length_of(value));
             set_u16(self.page, HEAP_LIVE, u16_at(self.page, HEAP_LIVE) - old + value.len());
             return Put::Done;
         }
@@ -147,15 +149,15 @@ impl<'a> PageEditor<'a> {
         set_u16(self.page, HEAP_START, heap_start);
     }
 
-    fn fill_slot(&mut self, index: usize, suffix: &[u8], value: &[u8]) {
+    fn fill_slot(&mut self, index: usize, suffix: &[u8], value: ValueRef<'_>) {
         let offset = u16_at(self.page, HEAP_START) - suffix.len() - value.len();
         self.page[offset..offset + suffix.len()].copy_from_slice(suffix);
-        self.page[offset + suffix.len()..][..value.len()].copy_from_slice(value);
+        self.page[offset + suffix.len()..][..value.len()].copy_from_slice(value.bytes);
         set_u16(self.page, HEAP_START, offset);
         let at = slot_at(index);
         set_u16(self.page, at, offset);
         set_u16(self.page, at + 2, suffix.len());
-        set_u16(self.page, at + 4, value.len());
+        set_u16(self.page, at + 4, length_of(value));
         self.page[at + 6..at + 10].copy_from_slice(&head_of(suffix).to_le_bytes());
     }
 
@@ -178,6 +180,11 @@ impl<'a> PageEditor<'a> {
             self.page[HINTS + index * 4..][..4].copy_from_slice(&hint.to_le_bytes());
         }
     }
+}
+
+/// The length field of a slot with this value.
+fn length_of(value: ValueRef<'_>) -> usize {
+    value.len() | if value.large { LARGE } else { 0 }
 }
 
 impl Drop for PageEditor<'_> {

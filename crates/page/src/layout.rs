@@ -11,7 +11,9 @@
 //! | 80 | 10 each | slots | sorted by key |
 //!
 //! A slot: heap offset `u16`, suffix length `u16`, value length `u16`, head `u32`. The record at
-//! the offset is the key's suffix (what follows the prefix) and then the value. The head is the
+//! the offset is the key's suffix (what follows the prefix) and then the value. The highest bit of
+//! the value length says that the value is the pointer to a large one (lengths in a page need 12
+//! bits; pages from before there were large values have it clear). The head is the
 //! suffix's first four bytes as a big-endian number, zero-padded, so heads order as suffixes do.
 //! All integers are little-endian.
 //!
@@ -44,6 +46,10 @@ pub const SLOT_BYTES: usize = 10;
 /// Longest key and value together that a page holds, in bytes: any one record fits an empty page,
 /// whatever its prefix.
 pub const RECORD_BYTES_MAX: usize = PAGE_BYTES - SLOTS - SLOT_BYTES;
+
+/// The bit of a slot's value length that says "pointer to a large value".
+pub(crate) const LARGE: usize = 1 << 15;
+const _: () = assert!(RECORD_BYTES_MAX < LARGE);
 
 /// Fewest records for which hints are kept.
 pub(crate) const HINTED_COUNT_MIN: usize = 2 * (HINT_COUNT + 1);

@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 
+use spinney_base::ValueRef;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_extent::header::Damage;
 
 use crate::layout::{
-    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTED_COUNT_MIN, HINTS, PREFIX_LENGTH, Page,
+    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTED_COUNT_MIN, HINTS, LARGE, PREFIX_LENGTH, Page,
     RESERVED, SLOT_BYTES, SLOTS, head_of, hinted_slot, slot_at, u16_at, u32_at,
 };
 
@@ -121,14 +122,16 @@ impl<'a> PageView<'a> {
         [self.prefix(), self.suffix(index)].concat()
     }
 
-    /// Value `index`.
+    /// Value `index`, or the pointer to it.
     ///
     /// # Panics
     /// When there is no such record.
     #[must_use]
-    pub fn value(&self, index: usize) -> &'a [u8] {
+    pub fn value(&self, index: usize) -> ValueRef<'a> {
         let (offset, suffix, value) = self.slot(index);
-        &self.page[offset + suffix..offset + suffix + value]
+        let bytes = &self.page[offset + suffix..offset + suffix + value];
+        let large = u16_at(self.page, slot_at(index) + 4) & LARGE != 0;
+        ValueRef { bytes, large }
     }
 
     /// Where `key` is, or where it would be.
@@ -169,9 +172,9 @@ impl<'a> PageView<'a> {
         Err(low)
     }
 
-    /// The value of `key`.
+    /// The value of `key`, or the pointer to it.
     #[must_use]
-    pub fn find(&self, key: &[u8]) -> Option<&'a [u8]> {
+    pub fn find(&self, key: &[u8]) -> Option<ValueRef<'a>> {
         self.search(key).ok().map(|index| self.value(index))
     }
 
@@ -201,7 +204,7 @@ impl<'a> PageView<'a> {
     /// Offset, suffix length, value length.
     pub(crate) fn slot(&self, index: usize) -> (usize, usize, usize) {
         let at = slot_at(index);
-        (u16_at(self.page, at), u16_at(self.page, at + 2), u16_at(self.page, at + 4))
+        (u16_at(self.page, at), u16_at(self.page, at + 2), u16_at(self.page, at + 4) & !LARGE)
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber};
+use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, ValueRef};
 use spinney_extent::{BlockHeader, BlockKind};
 use spinney_page::{PageEditor, PageView, Put, RECORD_BYTES_MAX, SLOT_BYTES};
 
@@ -12,7 +12,7 @@ type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn records_of(page: &[u8; PAGE_BYTES]) -> Records {
     let view = PageView::parse(page).expect("the page is whole");
-    (0..view.len()).map(|index| (view.key(index), view.value(index).to_vec())).collect()
+    (0..view.len()).map(|index| (view.key(index), view.value(index).bytes.to_vec())).collect()
 }
 
 proptest! {
@@ -52,7 +52,7 @@ proptest! {
             drop(editor);
             prop_assert_eq!(&records_of(&page), &model);
             let view = PageView::parse(&page).unwrap();
-            prop_assert_eq!(view.find(&key), model.get(&key).map(Vec::as_slice));
+            prop_assert_eq!(view.find(&key).map(|value| value.bytes), model.get(&key).map(Vec::as_slice));
             let below = model.range(..key.clone()).count();
             prop_assert_eq!(view.search(&key).unwrap_or_else(|index| index), below);
         }
@@ -147,4 +147,28 @@ fn golden_dump() {
     assert_eq!(page[80..90], [0xfa, 0x0f, 1, 0, 1, 0, 0, 0, 0, b'a']);
     assert_eq!(page[90..100], [0xfc, 0x0f, 1, 0, 2, 0, 0, 0, 0, b'b']);
     assert_eq!(&page[4090..], b"a1b22k");
+}
+
+/// Whether a value is the pointer to a large one stays with it, whatever happens around it.
+#[test]
+fn pointers_stay_pointers() {
+    let mut page = sample();
+    let mut editor = PageEditor::edit(&mut page);
+    for (round, large) in [true, false, true].into_iter().enumerate() {
+        for length in [10, 3, 400] {
+            let bytes = vec![round as u8; length];
+            let value = ValueRef { bytes: &bytes, large };
+            assert_eq!(editor.put(b"pre-07", value), Put::Done);
+        }
+        // Makes holes until compaction closes them.
+        for length in (0..1500).step_by(100) {
+            assert_eq!(editor.put(b"pre-08", &vec![7; length]), Put::Done);
+        }
+    }
+    drop(editor);
+    let view = PageView::parse(&page).unwrap();
+    assert_eq!(view.find(b"pre-07"), Some(ValueRef::large(&[2; 400])));
+    assert!((0..view.len()).all(|index| view.value(index).large == (index == 7)));
+    // Slot 7: the length of 400 with the highest bit.
+    assert_eq!(page[80 + 7 * 10 + 4..][..2], [0x90, 0x81]);
 }

@@ -6,12 +6,17 @@
 //!
 //! A **checkpoint payload**: version `u8` (1), number of segments `u64`, then for each, in
 //! ascending order of lower bounds: bound length `u16`, bound, segment. The first bound is the
-//! empty key. A keyspace without data has an empty payload.
+//! empty key. A keyspace without data has an empty payload. Version 2 is written when there are
+//! large values; after the segments it has the number of their live extents `u64`, then for each:
+//! page `u32`, order `u8` (highest bit: a value begins here), generation `u32`; then the same for
+//! extents whose values were superseded and that may not be reused yet.
 //!
 //! A **structure record**: version `u8` (1), kind `u8` (1: replace), sequence `u64`, number of
 //! segments that go `u16`, then for each: bound length `u16`, lower bound, segment (all zero for the
 //! one segment of a keyspace that has no page yet); number of segments that come `u16`, then the
-//! same for each. Both are in ascending order and begin with the same bound.
+//! same for each. Both are in ascending order and begin with the same bound. Kind 2 (large values
+//! allocated, in a keyspace whose data is not logged): number of extents `u64`, then each as in a
+//! payload; it has no sequence.
 //!
 //! Example: the record of the first change of a keyspace, which makes its first page 128 of
 //! generation 1:
@@ -19,11 +24,23 @@
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
+use spinney_extent::Extent;
+use spinney_extent::free::ORDER_MAX;
 
 use crate::index::{Change, PageRef, Segment};
+use crate::large::{LargeExtent, LargeList};
 
 const VERSION: u8 = 1;
+/// A payload with extents of large values.
+const VERSION_LARGE: u8 = 2;
 const KIND_REPLACE: u8 = 1;
+const KIND_LARGE: u8 = 2;
+
+/// In the order of an extent of a large value: the value begins here.
+const FIRST: u8 = 1 << 7;
+
+/// Lower bounds and places, in order.
+pub(crate) type Segments = Vec<(Vec<u8>, Segment)>;
 
 /// Encodes a checkpoint payload, segment by segment in order.
 #[derive(Default)]
@@ -34,17 +51,27 @@ pub(crate) struct SegmentsEncoder {
 
 impl SegmentsEncoder {
     pub(crate) fn push(&mut self, lower: &[u8], segment: Segment) {
-        if self.out.is_empty() {
-            self.out.push(VERSION);
-            self.out.extend_from_slice(&[0; 8]);
-        }
+        self.begin();
         self.count += 1;
         put_bound(&mut self.out, lower);
         put_segment(&mut self.out, segment);
     }
 
-    /// The payload; empty if there were no segments.
-    pub(crate) fn finish(mut self) -> Vec<u8> {
+    fn begin(&mut self) {
+        if self.out.is_empty() {
+            self.out.push(VERSION);
+            self.out.extend_from_slice(&[0; 8]);
+        }
+    }
+
+    /// The payload; empty if there were no segments and no large values.
+    pub(crate) fn finish(mut self, large: &LargeList) -> Vec<u8> {
+        if !large.is_empty() {
+            self.begin();
+            self.out[0] = VERSION_LARGE;
+            put_extents(&mut self.out, &large.live);
+            put_extents(&mut self.out, &large.freed);
+        }
         if let Some(count) = self.out.get_mut(1..9) {
             count.copy_from_slice(&self.count.to_le_bytes());
         }
@@ -56,12 +83,16 @@ impl SegmentsEncoder {
 ///
 /// # Errors
 /// `Corruption` when it is not what [`SegmentsEncoder`] makes.
-pub(crate) fn decode_segments(payload: &[u8]) -> Result<Vec<(Vec<u8>, Segment)>> {
+pub(crate) fn decode_segments(payload: &[u8]) -> Result<(Segments, LargeList)> {
     if payload.is_empty() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), LargeList::default()));
     }
     let mut reader = Reader { left: payload };
-    reader.version()?;
+    let has_large = match reader.u8()? {
+        VERSION => false,
+        VERSION_LARGE => true,
+        _ => return Err(damaged("version 1 or 2")),
+    };
     let count = reader.u64()?;
     let mut segments: Vec<(Vec<u8>, Segment)> = Vec::new();
     for _ in 0..count {
@@ -72,8 +103,32 @@ pub(crate) fn decode_segments(payload: &[u8]) -> Result<Vec<(Vec<u8>, Segment)>>
         }
         segments.push((lower, reader.some_segment()?));
     }
+    let mut large = LargeList::default();
+    if has_large {
+        large = LargeList { live: reader.extents()?, freed: reader.extents()? };
+    }
     reader.end()?;
-    Ok(segments)
+    Ok((segments, large))
+}
+
+/// Encodes the structure record of the allocation of large values.
+#[cfg(test)]
+pub(crate) fn encode_large(extents: &[LargeExtent]) -> Vec<u8> {
+    let mut out = vec![VERSION, KIND_LARGE];
+    put_extents(&mut out, extents);
+    out
+}
+
+/// Decodes a structure record if it is of the allocation of large values.
+///
+/// # Errors
+/// `Corruption` when it is not what [`encode_large`] makes.
+pub(crate) fn decode_large(payload: &[u8]) -> Result<Option<Vec<LargeExtent>>> {
+    let Some(extents) = payload.strip_prefix(&[VERSION, KIND_LARGE]) else { return Ok(None) };
+    let mut reader = Reader { left: extents };
+    let extents = reader.extents()?;
+    reader.end()?;
+    Ok(Some(extents))
 }
 
 /// Encodes the structure record of change number `sequence`.
@@ -121,6 +176,15 @@ fn put_segment(out: &mut Vec<u8>, segment: Segment) {
     for page in [segment.base, segment.overflow.unwrap_or(Segment::VIRTUAL.base)] {
         out.extend_from_slice(&page.page.0.to_le_bytes());
         out.extend_from_slice(&page.generation.0.to_le_bytes());
+    }
+}
+
+fn put_extents(out: &mut Vec<u8>, extents: &[LargeExtent]) {
+    out.extend_from_slice(&(extents.len() as u64).to_le_bytes());
+    for LargeExtent { extent, generation, first } in extents {
+        out.extend_from_slice(&extent.page.0.to_le_bytes());
+        out.push(extent.order | if *first { FIRST } else { 0 });
+        out.extend_from_slice(&generation.0.to_le_bytes());
     }
 }
 
@@ -202,6 +266,22 @@ impl Reader<'_> {
         if segments.is_empty() { Err(damaged("at least one segment")) } else { Ok(segments) }
     }
 
+    fn extents(&mut self) -> Result<Vec<LargeExtent>> {
+        let count = self.u64()?;
+        let mut extents = Vec::new();
+        for _ in 0..count {
+            let (page, order, generation) = (self.u32()?, self.u8()?, self.u32()?);
+            let extent = Extent { page: PageNumber(page), order: order & !FIRST };
+            let aligned = extent.order <= ORDER_MAX && extent.page.0.is_multiple_of(extent.pages());
+            if !aligned {
+                return Err(damaged("aligned extents of large values"));
+            }
+            let generation = Generation(generation);
+            extents.push(LargeExtent { extent, generation, first: order & FIRST != 0 });
+        }
+        Ok(extents)
+    }
+
     fn end(&self) -> Result<()> {
         if self.left.is_empty() { Ok(()) } else { Err(damaged("no further bytes")) }
     }
@@ -252,7 +332,23 @@ mod tests {
             let segments: Vec<_> = bounds.into_iter().zip((first..).map(segment)).collect();
             let mut encoder = SegmentsEncoder::default();
             segments.iter().for_each(|(lower, segment)| encoder.push(lower, *segment));
-            prop_assert_eq!(decode_segments(&encoder.finish()).unwrap(), segments);
+            let extents = |orders: std::ops::Range<u8>| {
+                orders.map(|order| LargeExtent {
+                    extent: Extent { page: PageNumber(first << order), order },
+                    generation: Generation(first),
+                    first: order == 3,
+                })
+            };
+            let large = match first % 3 {
+                0 => LargeList::default(),
+                _ => LargeList { live: extents(3..9).collect(), freed: extents(0..2).collect() },
+            };
+            let payload = encoder.finish(&large);
+            prop_assert_eq!(payload[0], if large.is_empty() { VERSION } else { VERSION_LARGE });
+            let record = encode_large(&large.live);
+            prop_assert_eq!(decode_large(&record).unwrap(), Some(large.live.clone()));
+            prop_assert!(decode_change(&record).is_err());
+            prop_assert_eq!(decode_segments(&payload).unwrap(), (segments, large));
         }
 
         /// No bytes make a decoder panic, truncated and changed ones included.
@@ -261,7 +357,7 @@ mod tests {
             bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..120, at in 0usize..120, byte in any::<u8>(),
         ) {
             let _ = decode_change(&bytes);
-            let _ = decode_segments(&bytes);
+            let _ = (decode_segments(&bytes), decode_large(&bytes));
             let after = vec![(b"a".to_vec(), segment(3)), (b"b".to_vec(), segment(4))];
             let before = vec![(b"a".to_vec(), segment(1))];
             let mut whole = encode_change(&Change { before, after }, 9);

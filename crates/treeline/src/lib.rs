@@ -15,7 +15,7 @@
 //!
 //! Reading order: `cache` (records in memory), `index` (where segments lie), `merge` (what becomes
 //! of a page, a pure decision), `write_back` (carrying it out), `publish` (what a crash finds),
-//! `tree` (the engine), `scan`, `verify`, `codec` (bytes).
+//! `large` (values outside of pages), `tree` (the engine), `scan`, `verify`, `codec` (bytes).
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
 //! pages are synced in batches before their records; changed pages are copied when records would
@@ -28,6 +28,7 @@ mod counters;
 #[cfg_attr(not(test), expect(dead_code, reason = "write-back calls it next"))]
 mod fit;
 mod index;
+mod large;
 mod locks;
 mod merge;
 #[cfg_attr(not(test), expect(dead_code, reason = "write-back calls it next"))]

@@ -11,6 +11,7 @@
 
 use std::ops::Range;
 
+use spinney_base::ValueRef;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_io::{BufferPool, Lent};
 use spinney_page::{PageEditor, PageView, Put, SLOT_BYTES};
@@ -18,7 +19,7 @@ use spinney_page::{PageEditor, PageView, Put, SLOT_BYTES};
 use crate::index::{Located, common_prefix};
 
 /// One dirty record: a key and its new value, or `None` if it was removed.
-pub(crate) type Dirty<'a> = (&'a [u8], Option<&'a [u8]>);
+pub(crate) type Dirty<'a> = (&'a [u8], Option<ValueRef<'a>>);
 
 /// The pages of one segment, read and parsed.
 #[derive(Clone, Copy)]
@@ -123,7 +124,7 @@ fn edit_in_place<'p>(
             let in_base = base_editor.contains(key);
             let in_second = second_editor.contains(key);
             if in_base || !in_second {
-                match base_editor.put(key, value) {
+                match base_editor.put(key, *value) {
                     Put::Done => {
                         base_changed = true;
                         second_changed |= in_second && second_editor.remove(key);
@@ -134,7 +135,7 @@ fn edit_in_place<'p>(
                     Put::Full => {}
                 }
             }
-            if second_editor.put(key, value) == Put::Full {
+            if second_editor.put(key, *value) == Put::Full {
                 return None;
             }
             second_changed = true;
@@ -170,7 +171,7 @@ struct Record<'a> {
     key: Range<usize>,
     /// Later ones win.
     rank: u8,
-    value: Option<&'a [u8]>,
+    value: Option<ValueRef<'a>>,
 }
 
 impl<'a> Records<'a> {
@@ -202,7 +203,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    fn add(&mut self, prefix: &[u8], suffix: &[u8], rank: u8, value: Option<&'a [u8]>) {
+    fn add(&mut self, prefix: &[u8], suffix: &[u8], rank: u8, value: Option<ValueRef<'a>>) {
         let start = self.keys.len();
         self.keys.extend_from_slice(prefix);
         self.keys.extend_from_slice(suffix);
@@ -213,9 +214,9 @@ impl<'a> Records<'a> {
         self.list.len()
     }
 
-    pub(crate) fn get(&self, index: usize) -> (&[u8], &'a [u8]) {
+    pub(crate) fn get(&self, index: usize) -> (&[u8], ValueRef<'a>) {
         let Record { key, value, .. } = &self.list[index];
-        (&self.keys[key.clone()], value.unwrap_or(&[]))
+        (&self.keys[key.clone()], value.unwrap_or(ValueRef::EMPTY))
     }
 }
 
@@ -230,6 +231,19 @@ fn rebuild<'p>(
     let appends = upper.is_none() && segments.len() == 1 && appends(pages[0], dirty);
     let records = Records::merge(pages, dirty);
     lay_out(pool, first.lower.bytes(), upper, &records, appends)
+}
+
+/// Pointers to large values that these pages hold and that `dirty` puts others in the place of.
+pub(crate) fn superseded(pages: &[Pages<'_>], dirty: &[Dirty<'_>]) -> Vec<Vec<u8>> {
+    let mut gone = Vec::new();
+    let pages = pages.iter().flat_map(|pages| [pages.base, pages.overflow]);
+    for view in pages.flatten().map(PageView::trusted) {
+        for (key, new) in dirty {
+            let old = view.find(key).filter(|old| old.large && Some(*old) != *new);
+            gone.extend(old.map(|old| old.bytes.to_vec()));
+        }
+    }
+    gone
 }
 
 /// Whether all that comes lies behind all that was.
@@ -331,11 +345,14 @@ mod tests {
 
     fn records_of(page: &[u8; PAGE_BYTES]) -> Model {
         let view = PageView::parse(page).expect("whole");
-        (0..view.len()).map(|index| (view.key(index), view.value(index).to_vec())).collect()
+        (0..view.len()).map(|index| (view.key(index), view.value(index).bytes.to_vec())).collect()
     }
 
     fn dirty_of(round: &Round) -> Vec<Dirty<'_>> {
-        round.iter().map(|(key, value)| (key.as_slice(), value.as_deref())).collect()
+        round
+            .iter()
+            .map(|(key, value)| (key.as_slice(), value.as_deref().map(ValueRef::inline)))
+            .collect()
     }
 
     fn apply(model: &mut Model, round: &Round) {
@@ -395,7 +412,7 @@ mod tests {
             let records = Records::merge(&[self.pages()], &[]);
             let now: Model = (0..records.len())
                 .map(|index| records.get(index))
-                .map(|(key, value)| (key.to_vec(), value.to_vec()))
+                .map(|(key, value)| (key.to_vec(), value.bytes.to_vec()))
                 .collect();
             assert_eq!(now, self.model);
             true

@@ -122,6 +122,7 @@ impl TreeLine {
     /// Brings everything applied up to `redo` home and publishes it (P14).
     pub(crate) fn publish_checkpoint(&self, redo: Lsn) -> Result<()> {
         let _inside = probe::enter("checkpoint");
+        let mark = self.large.mark();
         let failures = self.failures.load(Ordering::SeqCst);
         self.write_back_everything()?;
         // Batches that others began before may hold records up to `redo`.
@@ -136,12 +137,13 @@ impl TreeLine {
         let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
         if self.redo.load(Ordering::Acquire) == redo.0
             && self.published.load(Ordering::Acquire) == structure
+            && !self.large.has_settled(mark, redo)
         {
             // Nothing was written since the last checkpoint but what is not logged, and that only
             // needs a sync.
             return self.store.sync(Purpose::Checkpoint);
         }
-        let payload = payload.finish();
+        let payload = payload.finish(&self.large.list(mark, redo));
         let log = &self.context.log;
         self.store.publish(Checkpoint { redo, structure }, &payload, || {
             log.ensure_durable(log.last_lsn())
@@ -154,6 +156,8 @@ impl TreeLine {
                 self.store.release(Extent::single(page.page));
             }
         }
+        let settled = self.large.settle(mark, redo);
+        settled.into_iter().for_each(|extent| self.store.release(extent));
         self.redo.store(redo.0, Ordering::Release);
         self.published.store(structure, Ordering::Release);
         add(&self.writes.checkpoints, 1);

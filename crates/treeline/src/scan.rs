@@ -8,8 +8,8 @@
 
 use std::ops::{Bound, Range};
 
-use spinney_base::Result;
-use spinney_engine::{Chunk, Direction, ScanRequest};
+use spinney_base::{Result, ValueRef};
+use spinney_engine::{Chunk, Direction, OwnedValue, Record, ScanRequest};
 use spinney_io::Purpose;
 use spinney_page::PageView;
 
@@ -90,7 +90,7 @@ impl TreeLine {
                 return Ok(Step::Full);
             }
             *bytes += key.len() + value.len();
-            chunk.records.push((key.to_vec(), value.to_vec()));
+            chunk.records.push(Record { key: key.to_vec(), value: value.into() });
         }
         Ok(Step::Done(located))
     }
@@ -112,8 +112,8 @@ impl TreeLine {
     }
 
     /// Answers many gets with as few and as parallel reads as can be.
-    pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut answers: Vec<Option<Vec<u8>>> = vec![None; keys.len()];
+    pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
+        let mut answers: Vec<Option<OwnedValue>> = vec![None; keys.len()];
         let mut missing: Vec<usize> = Vec::new();
         for (index, (key, hash)) in keys.iter().enumerate() {
             if !self.lookup_cached(key, *hash, &mut answers[index]) {
@@ -126,10 +126,11 @@ impl TreeLine {
         Ok(answers)
     }
 
-    fn lookup_cached(&self, key: &[u8], hash: u64, answer: &mut Option<Vec<u8>>) -> bool {
-        let mut value = Vec::new();
-        match self.cache.get(RecordId::of(hash), key, &mut value) {
-            Cached::Present => *answer = Some(value),
+    fn lookup_cached(&self, key: &[u8], hash: u64, answer: &mut Option<OwnedValue>) -> bool {
+        let mut bytes = Vec::new();
+        match self.cache.get(RecordId::of(hash), key, &mut bytes) {
+            Cached::Present => *answer = Some(OwnedValue { bytes, large: false }),
+            Cached::Large => *answer = Some(OwnedValue { bytes, large: true }),
             Cached::Absent => *answer = None,
             Cached::Unknown => return false,
         }
@@ -143,7 +144,7 @@ impl TreeLine {
         &self,
         keys: &[(&[u8], u64)],
         missing: Vec<usize>,
-        answers: &mut [Option<Vec<u8>>],
+        answers: &mut [Option<OwnedValue>],
     ) -> Result<Vec<usize>> {
         /// Keys per round, which bounds the buffer.
         const ROUND: usize = 64;
@@ -170,7 +171,7 @@ impl TreeLine {
             let (key, hash) = keys[index];
             self.reads.miss(range.len() as u64);
             let value = range.clone().find_map(|page| PageView::trusted(buf.page(page)).find(key));
-            answers[index] = value.map(<[u8]>::to_vec);
+            answers[index] = value.map(OwnedValue::from);
             self.cache.admit(RecordId::of(hash), key, value);
         }
         Ok(again)
@@ -187,26 +188,30 @@ enum Step {
     Done(Located),
 }
 
+/// Where a value is, and whether it is the pointer to a large one.
+type ValuePlace = (Range<usize>, bool);
+
 /// Copies of dirty records, in one piece of memory.
 #[derive(Default)]
 struct DirtyCopies {
     bytes: Vec<u8>,
-    places: Vec<(Range<usize>, Option<Range<usize>>)>,
+    places: Vec<(Range<usize>, Option<ValuePlace>)>,
 }
 
 impl DirtyCopies {
-    fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
+    fn push(&mut self, key: &[u8], value: Option<ValueRef<'_>>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len();
-        self.bytes.extend_from_slice(value.unwrap_or(&[]));
-        let value = value.map(|_| middle..self.bytes.len());
+        self.bytes.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
+        let value = value.map(|value| (middle..self.bytes.len(), value.large));
         self.places.push((start..middle, value));
     }
 
     fn records(&self) -> Vec<Dirty<'_>> {
         let place = |range: &Range<usize>| &self.bytes[range.clone()];
-        self.places.iter().map(|(key, value)| (place(key), value.as_ref().map(place))).collect()
+        let value = |(range, large): &ValuePlace| ValueRef { bytes: place(range), large: *large };
+        self.places.iter().map(|(key, found)| (place(key), found.as_ref().map(value))).collect()
     }
 }
 

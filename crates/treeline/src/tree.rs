@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
-use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result};
+use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, ValueRef};
 use spinney_engine::{
-    Capabilities, Chunk, Engine, EngineContext, EngineStats, Resident, ScanRequest, VerifyReport,
-    Write,
+    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, OwnedValue, Resident,
+    ScanRequest, VerifyReport, Write,
 };
 use spinney_extent::{Extent, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::cache::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
-use crate::codec::{decode_change, decode_segments};
+use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
 use crate::index::{PageRef, Segment, SegmentIndex};
+use crate::large::{LargeList, LargeValues};
 use crate::locks::PageLocks;
 use crate::publish::Pending;
 
@@ -50,6 +51,7 @@ pub struct TreeLine {
     pub(crate) index: SegmentIndex,
     pub(crate) cache: RecordCache,
     pub(crate) locks: PageLocks,
+    pub(crate) large: LargeValues,
     /// Held shared by every write-back, exclusively by who must know that none is under way.
     pub(crate) gate: RwLock<()>,
     /// Write-backs that failed.
@@ -85,7 +87,8 @@ impl TreeLine {
     pub fn create(context: EngineContext, redo: Lsn) -> Result<TreeLine> {
         let options = store_options(&context);
         let store = Store::create(&*context.disk, &context.path, options, redo)?;
-        Ok(Self::assemble(context, store, SegmentIndex::new(Vec::new(), 0), redo))
+        let index = SegmentIndex::new(Vec::new(), 0);
+        Ok(Self::assemble(context, store, index, LargeList::default(), redo))
     }
 
     /// Opens a keyspace at its newest checkpoint; structure records must be replayed before
@@ -96,22 +99,30 @@ impl TreeLine {
     pub fn open(context: EngineContext) -> Result<TreeLine> {
         let options = store_options(&context);
         let (store, checkpoint, payload) = Store::open(&*context.disk, &context.path, options)?;
-        let segments = decode_segments(&payload)
+        let (segments, large) = decode_segments(&payload)
             .map_err(|error| error.wrap(ErrorKind::Corruption, context.path.display()))?;
         let index = SegmentIndex::new(segments, checkpoint.structure);
-        Ok(Self::assemble(context, store, index, checkpoint.redo))
+        Ok(Self::assemble(context, store, index, large, checkpoint.redo))
     }
 
-    fn assemble(context: EngineContext, store: Store, index: SegmentIndex, redo: Lsn) -> TreeLine {
+    fn assemble(
+        context: EngineContext,
+        store: Store,
+        index: SegmentIndex,
+        large: LargeList,
+        redo: Lsn,
+    ) -> TreeLine {
         let published = AtomicU64::new(index.sequence());
         let cache_bytes =
             context.memory.target().saturating_sub(index.bytes()).max(CACHE_BYTES_MIN);
+        let end = context.log.last_lsn();
         TreeLine {
             context,
             store,
             index,
             cache: RecordCache::new(cache_bytes),
             locks: PageLocks::new(),
+            large: LargeValues::new(large, end),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
@@ -131,7 +142,7 @@ impl TreeLine {
     }
 
     /// Looks a key up behind the cache, and keeps what it finds.
-    fn read_through(&self, key: &[u8], id: RecordId, out: &mut Vec<u8>) -> Result<bool> {
+    fn read_through(&self, key: &[u8], id: RecordId, out: &mut Vec<u8>) -> Result<Found> {
         loop {
             let (segment, version) = self.index.find_place(key);
             let _lock = self.locks.read(segment.base.page);
@@ -140,28 +151,31 @@ impl TreeLine {
             }
             // A record that became dirty meanwhile cannot leave the cache while the page is locked
             // (P23).
-            match self.cache.get(id, key, out) {
-                Cached::Present => return Ok(true),
-                Cached::Absent => return Ok(false),
-                Cached::Unknown => {}
+            if let Some(found) = found_in(self.cache.get(id, key, out)) {
+                return Ok(found);
             }
             let start = out.len();
-            let mut found = false;
+            let mut found = Found::Absent;
             let mut pages = 0;
             for page in segment.pages() {
                 pages += 1;
                 found = with_page_buffer(|buf| {
                     self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
                     let value = PageView::trusted(buf.page(0)).find(key);
-                    out.extend_from_slice(value.unwrap_or(&[]));
-                    Ok(value.is_some())
+                    out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
+                    Ok(match value {
+                        None => Found::Absent,
+                        Some(value) if value.large => Found::Large,
+                        Some(_) => Found::Inline,
+                    })
                 })?;
-                if found {
+                if found != Found::Absent {
                     break;
                 }
             }
             self.reads.miss(pages);
-            self.cache.admit(id, key, found.then(|| &out[start..]));
+            let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
+            self.cache.admit(id, key, (found != Found::Absent).then_some(value));
             return Ok(found);
         }
     }
@@ -275,7 +289,7 @@ impl Engine for TreeLine {
     }
 
     fn check(&self, write: &Write<'_>) -> Result<()> {
-        let bytes = write.key.len() + write.value.map_or(0, <[u8]>::len);
+        let bytes = write.key.len() + write.value.map_or(0, ValueRef::len);
         if bytes > RECORD_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a record of {bytes} bytes is larger than a TreeLine page holds (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
@@ -284,30 +298,27 @@ impl Engine for TreeLine {
         Ok(())
     }
 
-    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<bool> {
+    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         let id = RecordId::of(hash);
-        match self.cache.get(id, key, out) {
-            Cached::Present => {
+        match found_in(self.cache.get(id, key, out)) {
+            Some(found) => {
                 self.reads.hit();
-                Ok(true)
+                Ok(found)
             }
-            Cached::Absent => {
-                self.reads.hit();
-                Ok(false)
-            }
-            Cached::Unknown => self.read_through(key, id, out),
+            None => self.read_through(key, id, out),
         }
     }
 
     fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Resident {
         match self.cache.get(RecordId::of(hash), key, out) {
             Cached::Present => Resident::Present,
+            Cached::Large => Resident::Large,
             Cached::Absent => Resident::Absent,
             Cached::Unknown => Resident::Unknown,
         }
     }
 
-    fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<Vec<u8>>>> {
+    fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
         self.lookup_many(keys)
     }
 
@@ -344,9 +355,16 @@ impl Engine for TreeLine {
 
     fn apply(&self, write: &Write<'_>) {
         let id = RecordId::of(write.hash);
-        if self.cache.put(id, write.key, write.value)
-            && self.index.push_dirty(write.key, id).is_multiple_of(LONG_LIST)
-        {
+        let pointer = write.value.filter(|value| value.large);
+        if let Some(pointer) = pointer {
+            self.own_large(pointer.bytes);
+        }
+        let mut replaced = Vec::new();
+        let dirty = self.cache.put(id, write.key, write.value, &mut replaced);
+        if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
+            self.supersede_large(&replaced);
+        }
+        if dirty && self.index.push_dirty(write.key, id).is_multiple_of(LONG_LIST) {
             self.long_lists.lock().push(write.key.to_vec());
             self.long_lists_count.fetch_add(1, Ordering::Relaxed);
             self.wanted.store(true, Ordering::Relaxed);
@@ -370,9 +388,14 @@ impl Engine for TreeLine {
         Lsn(self.redo.load(Ordering::Acquire))
     }
 
-    fn replay_structure(&self, payload: &[u8]) -> Result<()> {
-        let (change, sequence) = decode_change(payload)
-            .map_err(|error| error.wrap(ErrorKind::Corruption, self.context.path.display()))?;
+    fn replay_structure(&self, lsn: Lsn, payload: &[u8]) -> Result<()> {
+        let wrapped = |error: Error| error.wrap(ErrorKind::Corruption, self.context.path.display());
+        if let Some(extents) = decode_large(payload).map_err(wrapped)? {
+            // The checkpoint knows what was allocated up to its redo LSN.
+            let news = lsn > self.redo();
+            return if news { self.large.replayed(extents).map_err(wrapped) } else { Ok(()) };
+        }
+        let (change, sequence) = decode_change(payload).map_err(wrapped)?;
         let done = self.index.sequence();
         if sequence <= done {
             // The checkpoint was taken after this change, though its redo LSN lies before the
@@ -398,6 +421,7 @@ impl Engine for TreeLine {
             let pages = segment.pages();
             owned.extend(pages.map(|page| (Extent::single(page.page), page.generation)));
         });
+        owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
         self.follow_memory();
@@ -459,6 +483,16 @@ fn store_options(context: &EngineContext) -> StoreOptions {
         keyspace: context.keyspace,
         double_write: context.double_write,
         poison: context.poison.clone(),
+    }
+}
+
+/// What a lookup answers when the cache knows.
+fn found_in(cached: Cached) -> Option<Found> {
+    match cached {
+        Cached::Present => Some(Found::Inline),
+        Cached::Large => Some(Found::Large),
+        Cached::Absent => Some(Found::Absent),
+        Cached::Unknown => None,
     }
 }
 

@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, Lsn, PageNumber, Result, probe};
+use spinney_base::{Error, Lsn, PageNumber, Result, ValueRef, probe};
 use spinney_extent::{BlockHeader, BlockKind, Extent};
 use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_sync::hash_key;
@@ -31,7 +31,7 @@ use spinney_sync::hash_key;
 use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
 use crate::index::{Change, Located, PageRef, Segment};
-use crate::merge::{Dirty, Pages, Plan, plan};
+use crate::merge::{Dirty, Pages, Plan, plan, superseded};
 use crate::tree::TreeLine;
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
@@ -54,6 +54,8 @@ struct Target {
 struct Taken {
     key: Range<usize>,
     value: Option<Range<usize>>,
+    /// Whether the value is the pointer to a large one.
+    large: bool,
 }
 
 /// What a write-back did not take along.
@@ -81,6 +83,8 @@ struct Output<'p> {
     splits: usize,
     /// Lower bounds of segments that should be joined with a neighbour.
     sparse: Vec<Vec<u8>>,
+    /// Pointers to large values that the pages do not hold any more.
+    superseded: Vec<Vec<u8>>,
 }
 
 impl TreeLine {
@@ -198,9 +202,10 @@ impl TreeLine {
                     let start = bytes.len();
                     bytes.extend_from_slice(key);
                     let middle = bytes.len();
-                    bytes.extend_from_slice(value.unwrap_or(&[]));
+                    bytes.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
+                    let large = value.is_some_and(|value| value.large);
                     let value = value.map(|_| middle..bytes.len());
-                    dirty.push(Taken { key: start..middle, value });
+                    dirty.push(Taken { key: start..middle, value, large });
                 }
                 ours
             });
@@ -249,8 +254,13 @@ impl TreeLine {
         let mut output = Output::default();
         let refused = self.plan_all(bytes, targets, &buf, &mut output);
         let _inside = (!output.changes.is_empty()).then(|| probe::enter("split"));
-        let durable =
-            if self.context.logged { self.context.log.ensure_durable(lsn) } else { Ok(()) };
+        // The extents of large values are in the log even when their records are not (P16).
+        let large = targets.iter().flat_map(|target| &target.dirty).any(|taken| taken.large);
+        let durable = match (self.context.logged, large) {
+            (true, _) => self.context.log.ensure_durable(lsn),
+            (false, true) => self.context.log.ensure_durable(self.context.log.last_lsn()),
+            (false, false) => Ok(()),
+        };
         if let Err(error) = durable.and_then(|()| self.write_output(&mut output, lsn)) {
             output.fresh.iter().for_each(|(page, _)| self.store.release(Extent::single(page.page)));
             targets.extend(refused.into_iter().flat_map(|(refused, _)| refused));
@@ -260,6 +270,7 @@ impl TreeLine {
             let record = |sequence| self.pending.lock().push(sequence, change.clone());
             self.index.apply(change, |id| self.dirty_keys(id), record)?;
         }
+        output.superseded.iter().for_each(|pointer| self.supersede_large(pointer));
         self.note_sparse(std::mem::take(&mut output.sparse));
         add(&self.writes.splits, output.splits);
         add(&self.writes.pages_written_back, output.in_place.len() + output.fresh.len());
@@ -329,10 +340,13 @@ impl TreeLine {
         let dirty: Vec<Dirty<'_>> = target
             .dirty
             .iter()
-            .map(|taken| {
-                (&bytes[taken.key.clone()], taken.value.clone().map(|value| &bytes[value]))
+            .map(|Taken { key, value, large }| {
+                let value = value.clone().map(|value| &bytes[value]);
+                let value = value.map(|bytes| ValueRef { bytes, large: *large });
+                (&bytes[key.clone()], value)
             })
             .collect();
+        output.superseded.append(&mut superseded(pages, &dirty));
         let plan = plan(&self.buffers, &target.segments, pages, &dirty);
         let (lower, segment) = before[0].clone();
         if plan.leaves_sparse(pages[0]) {

@@ -11,6 +11,8 @@
 //! | value, padded with zeros to whole words             |
 //! ```
 //!
+//! The highest bit of the value length says that the value is the pointer to a large one.
+//!
 //! A bucket is `0` when empty, else `tag << 24 | place + 1`: eight bits of the id and the record's
 //! word index. Probing is linear; removal shifts back, so there are no tombstones among buckets.
 //! Each bucket has a priority beside it, in a byte of its own: a reader bumps it without holding
@@ -19,11 +21,14 @@
 //! **Invariant**: everything here is read and written as atomics, because optimistic readers race
 //! with writers (rule P27); readers conclude nothing before the shard's latch validates.
 
+use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use spinney_sync::RacyWords;
 
 use super::RecordId;
 
+/// In the value length: the value is the pointer to a large one.
+pub(super) const LARGE: u64 = 1 << 15;
 pub(super) const LIVE: u64 = 1 << 28;
 pub(super) const DIRTY: u64 = 1 << 29;
 pub(super) const WRITING: u64 = 1 << 30;
@@ -49,9 +54,10 @@ const BUCKET_BYTES: usize = size_of::<AtomicU32>() + size_of::<AtomicU8>();
 pub(super) struct Header(pub(super) u64);
 
 impl Header {
-    pub(super) fn new(id: RecordId, key: usize, value: usize, flags: u64) -> Self {
-        debug_assert!(key < 1 << 12 && value < 1 << 16, "lengths were checked at the door");
-        Header(u64::from(id.0) << 32 | flags | (key as u64) << 16 | value as u64)
+    pub(super) fn new(id: RecordId, key: usize, value: ValueRef<'_>, flags: u64) -> Self {
+        debug_assert!(key < 1 << 12 && value.len() < 1 << 15, "lengths were checked at the door");
+        let large = if value.large { LARGE } else { 0 };
+        Header(u64::from(id.0) << 32 | flags | (key as u64) << 16 | large | value.len() as u64)
     }
 
     pub(super) fn id(self) -> RecordId {
@@ -63,7 +69,7 @@ impl Header {
     }
 
     pub(super) fn value_length(self) -> usize {
-        self.0 as usize & 0xffff
+        self.0 as usize & 0x7fff
     }
 
     pub(super) fn has(self, flag: u64) -> bool {

@@ -25,6 +25,7 @@ pub(crate) use shard::{Prepared, Visit};
 
 use memory::SHARD_BYTES_MIN;
 use shard::Shard;
+use spinney_base::ValueRef;
 
 /// 32 bits of a key's hash: finds the shard, the bucket, and all records that might be meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,7 +42,7 @@ impl RecordId {
 }
 
 /// Is shown a key and its value (`None` for a tombstone), and says whether it takes the record.
-pub(crate) type Show<'a> = &'a mut dyn FnMut(&[u8], Option<&[u8]>) -> bool;
+pub(crate) type Show<'a> = &'a mut dyn FnMut(&[u8], Option<ValueRef<'_>>) -> bool;
 
 /// Room for a key and a value while they are shown; used again and again.
 #[derive(Debug, Default)]
@@ -55,6 +56,8 @@ pub(crate) struct Scratch {
 pub(crate) enum Cached {
     /// Its value was appended.
     Present,
+    /// The pointer to its large value was appended.
+    Large,
     /// It is known to be absent.
     Absent,
     /// Nothing is known.
@@ -89,23 +92,35 @@ impl RecordCache {
     }
 
     /// Reserves room for one put; see [`Shard::prepare`].
-    pub(crate) fn prepare(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) -> Prepared {
-        self.shard(id).prepare(key.len(), value.map_or(0, <[u8]>::len))
+    pub(crate) fn prepare(
+        &self,
+        id: RecordId,
+        key: &[u8],
+        value: Option<ValueRef<'_>>,
+    ) -> Prepared {
+        self.shard(id).prepare(key.len(), value.map_or(0, ValueRef::len))
     }
 
     /// Gives reserved room back.
-    pub(crate) fn cancel(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) {
-        self.shard(id).cancel(key.len(), value.map_or(0, <[u8]>::len));
+    pub(crate) fn cancel(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+        self.shard(id).cancel(key.len(), value.map_or(0, ValueRef::len));
     }
 
     /// Puts a dirty record into reserved room; says whether it has become dirty now, so that its
-    /// page must be told.
-    pub(crate) fn put(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) -> bool {
-        self.shard(id).put(id, key, value)
+    /// page must be told. If it replaces the pointer to a large value, that is appended to
+    /// `replaced`.
+    pub(crate) fn put(
+        &self,
+        id: RecordId,
+        key: &[u8],
+        value: Option<ValueRef<'_>>,
+        replaced: &mut Vec<u8>,
+    ) -> bool {
+        self.shard(id).put(id, key, value, replaced)
     }
 
     /// Keeps what was read from a page, if there is room without I/O and nothing newer is here.
-    pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) {
+    pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         self.shard(id).admit(id, key, value);
     }
 

@@ -28,11 +28,12 @@ use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use spinney_base::ValueRef;
 use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
 use super::memory::{
-    DIRTY, Header, LIVE, Memory, PRIORITY_MAX, Place, SHARD_BYTES_MIN, TOMBSTONE, WRITING,
+    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, SHARD_BYTES_MIN, TOMBSTONE, WRITING,
     record_words,
 };
 use super::{Cached, RecordId, Scratch, Show, Usage};
@@ -147,7 +148,11 @@ impl Shard {
                 if memory.bump_priority(bucket) {
                     self.worth.fetch_add(1, Relaxed);
                 }
-                return if header.has(TOMBSTONE) { Cached::Absent } else { Cached::Present };
+                return match header {
+                    _ if header.has(TOMBSTONE) => Cached::Absent,
+                    _ if header.has(LARGE) => Cached::Large,
+                    _ => Cached::Present,
+                };
             }
             out.truncate(start);
         }
@@ -171,11 +176,18 @@ impl Shard {
         state.reserved_records -= 1;
     }
 
-    pub(super) fn put(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) -> bool {
-        let bytes = value.unwrap_or(&[]);
-        let words = record_words(key.len(), bytes.len());
+    pub(super) fn put(
+        &self,
+        id: RecordId,
+        key: &[u8],
+        value: Option<ValueRef<'_>>,
+        replaced: &mut Vec<u8>,
+    ) -> bool {
         let flags = LIVE | DIRTY | if value.is_none() { TOMBSTONE } else { 0 };
-        let header = Header::new(id, key.len(), bytes.len(), flags);
+        let value = value.unwrap_or(ValueRef::EMPTY);
+        let bytes = value.bytes;
+        let words = record_words(key.len(), bytes.len());
+        let header = Header::new(id, key.len(), value, flags);
         let mut state = self.state.lock();
         state.reserved_words -= words;
         state.reserved_records -= 1;
@@ -186,6 +198,9 @@ impl Shard {
             return true;
         };
         memory.bump_priority(old.bucket);
+        if old.header.has(LARGE) {
+            memory.read_value(old.word, old.header, replaced);
+        }
         if old.header.words() == words {
             memory.write(old.word, header, key, bytes);
         } else {
@@ -201,10 +216,10 @@ impl Shard {
         !old.header.has(DIRTY) || old.header.has(WRITING)
     }
 
-    pub(super) fn admit(&self, id: RecordId, key: &[u8], value: Option<&[u8]>) {
-        let bytes = value.unwrap_or(&[]);
-        let words = record_words(key.len(), bytes.len());
+    pub(super) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         let flags = LIVE | if value.is_none() { TOMBSTONE } else { 0 };
+        let value = value.unwrap_or(ValueRef::EMPTY);
+        let words = record_words(key.len(), value.len());
         let mut state = self.state.lock();
         if self.memory.load().find_key(id, key).is_some() {
             return;
@@ -217,9 +232,9 @@ impl Shard {
         let _latch = self.latch.lock();
         state.append(
             &memory,
-            Header::new(id, key.len(), bytes.len(), flags),
+            Header::new(id, key.len(), value, flags),
             key,
-            bytes,
+            value.bytes,
             PRIORITY_READ,
         );
     }
@@ -241,7 +256,8 @@ impl Shard {
                 value.clear();
                 memory.read_key(word, header, key);
                 memory.read_value(word, header, value);
-                let accepted = show(key, (!header.has(TOMBSTONE)).then_some(value));
+                let found = ValueRef { bytes: value, large: header.has(LARGE) };
+                let accepted = show(key, (!header.has(TOMBSTONE)).then_some(found));
                 if accepted && visit == Visit::BeginWrite {
                     memory.set_header(word, Header(header.0 | WRITING));
                 }

@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use spinney_base::KeyspaceId;
 use spinney_base::runtime::SplitMix;
+use spinney_base::{KeyspaceId, ValueRef};
 use spinney_sync::hash_key;
 
 use super::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Scratch, Visit};
 
 fn id_of(key: &[u8]) -> RecordId {
     RecordId::of(hash_key(KeyspaceId(1), key))
+}
+
+/// The value of these bytes: of some lengths they are pointers.
+fn value_of(bytes: &[u8]) -> ValueRef<'_> {
+    ValueRef { bytes, large: bytes.len() % 7 == 3 }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -35,14 +40,19 @@ impl Driver {
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
         loop {
-            match self.cache.prepare(id_of(key), key, value) {
+            match self.cache.prepare(id_of(key), key, value.map(value_of)) {
                 Prepared::Ready => break,
                 Prepared::Dirty(victim) => self.write_back(&victim, None),
                 Prepared::Busy => panic!("one thread reserves nothing for long"),
             }
         }
         let was_dirty = self.model.get(key).is_some_and(|known| known.dirty);
-        assert_eq!(self.cache.put(id_of(key), key, value), !was_dirty);
+        let mut cached = Vec::new();
+        let large = self.cache.get(id_of(key), key, &mut cached) == Cached::Large;
+        let mut replaced = Vec::new();
+        let put = self.cache.put(id_of(key), key, value.map(value_of), &mut replaced);
+        assert_eq!(put, !was_dirty);
+        assert_eq!(replaced, if large { cached } else { Vec::new() });
         self.model.insert(key.to_vec(), Known { value: value.map(<[u8]>::to_vec), dirty: true });
     }
 
@@ -55,7 +65,8 @@ impl Driver {
             &mut Scratch::default(),
             &mut |found, value| {
                 if found == key {
-                    taken = Some(value.map(<[u8]>::to_vec));
+                    assert!(value.is_none_or(|value| value == value_of(value.bytes)));
+                    taken = Some(value.map(|value| value.bytes.to_vec()));
                 }
                 found == key
             },
@@ -63,10 +74,10 @@ impl Driver {
         let Some(value) = taken else { return };
         assert_eq!(self.model[key].value, value, "write-back sees the newest version");
         if let Some(newer) = meanwhile
-            && self.cache.prepare(id_of(key), key, Some(newer)) == Prepared::Ready
+            && self.cache.prepare(id_of(key), key, Some(newer.into())) == Prepared::Ready
         {
             assert!(
-                self.cache.put(id_of(key), key, Some(newer)),
+                self.cache.put(id_of(key), key, Some(newer.into()), &mut Vec::new()),
                 "a change during write-back is dirty anew"
             );
             self.model.insert(key.to_vec(), Known { value: Some(newer.to_vec()), dirty: true });
@@ -84,7 +95,8 @@ impl Driver {
         let mut out = b"before".to_vec();
         let known = self.model.get(key);
         match self.cache.get(id_of(key), key, &mut out) {
-            Cached::Present => {
+            cached @ (Cached::Present | Cached::Large) => {
+                assert_eq!(cached == Cached::Large, value_of(&out[6..]).large);
                 assert_eq!(known.and_then(|known| known.value.as_deref()), Some(&out[6..]));
             }
             Cached::Absent => assert_eq!(known.and_then(|known| known.value.as_ref()), None),
@@ -119,7 +131,7 @@ proptest! {
                 10..12 => {
                     // What a reader does after a miss.
                     if driver.cache.get(id_of(&key), &key, &mut Vec::new()) == Cached::Unknown {
-                        driver.cache.admit(id_of(&key), &key, driver.pages.get(&key).map(Vec::as_slice));
+                        driver.cache.admit(id_of(&key), &key, driver.pages.get(&key).map(|value| value_of(value)));
                     }
                 }
                 12 if random.below(50) == 0 => {
@@ -165,7 +177,7 @@ fn hot_records_stay() {
     }
     for cold in 0..100_000u32 {
         let key = format!("cold{cold:08}").into_bytes();
-        driver.cache.admit(id_of(&key), &key, Some(&[2; 50]));
+        driver.cache.admit(id_of(&key), &key, Some(ValueRef::inline(&[2; 50])));
         if cold % 10 == 0 {
             for number in (cold / 10 % 10)..1000 {
                 if number % 10 == cold / 10 % 10 {
@@ -219,7 +231,7 @@ fn readers_see_whole_values() {
         let fill = random.below(200) as u8;
         let value = vec![fill; 1 + usize::from(fill) * 3];
         loop {
-            match cache.prepare(id_of(key), key, Some(&value)) {
+            match cache.prepare(id_of(key), key, Some(ValueRef::inline(&value))) {
                 Prepared::Ready => break,
                 Prepared::Dirty(victim) => {
                     let mut found = false;
@@ -239,7 +251,7 @@ fn readers_see_whole_values() {
                 Prepared::Busy => panic!("one writer"),
             }
         }
-        cache.put(id_of(key), key, Some(&value));
+        cache.put(id_of(key), key, Some(ValueRef::inline(&value)), &mut Vec::new());
     }
     stop.store(true, Relaxed);
     for reader in readers {

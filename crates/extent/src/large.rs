@@ -1,0 +1,184 @@
+//! Pointers to large values: values of more bytes than a page holds, in extents of their own (rule
+//! P17).
+//!
+//! ```text
+//!  pointer (in a page, the cache, a log record)          store file
+//! +--------+------+---+-----------------------+        +---------------------+
+//! | length | hash | n | page, order, generation| ----> | kind 4 | 4064 bytes | 2^order pages,
+//! +--------+------+---+-----------------------+        | kind 4 | 4064 bytes | in order
+//!                     | page, order, generation| --+   +---------------------+
+//!                     +-----------------------+   +--> ...
+//! ```
+//!
+//! | offset | size | field | meaning |
+//! |---|---|---|---|
+//! | 0 | 8 | length | bytes of the value, at least 1, at most [`VALUE_BYTES_MAX`] |
+//! | 8 | 8 | hash | XXH3-64 of the value |
+//! | 16 | 1 | extents | how many extents hold it, at most [`EXTENTS_MAX`] |
+//! | 17 | 9 each | extents | page `u32`, order `u8`, generation `u32`; orders descend strictly |
+//!
+//! All integers are little-endian. The extents are the binary digits of the number of pages, so
+//! that a value takes no page more than it needs. Each page is a block of kind 4 with its own page
+//! number and the generation of its extent, followed by the next [`PIECE_BYTES`] bytes of the
+//! value; the rest of the last page is zero.
+//!
+//! **Invariant**: a decoded pointer's extents are aligned, do not overlap, and hold exactly the
+//! pages that its length needs, so no byte of a pointer can make a reader leave them.
+//!
+//! Example: 5000 bytes with hash 42 in the two pages from 130 of generation 7: `88 13 00 00 00 00
+//! 00 00  2a 00 00 00 00 00 00 00  01  82 00 00 00 01 07 00 00 00`.
+
+use spinney_base::limits::{PAGE_BYTES, VALUE_BYTES_MAX};
+use spinney_base::{Generation, PageNumber};
+
+use crate::free::{Extent, ORDER_MAX};
+use crate::header::{Damage, HEADER_BYTES, u32_at, u64_at};
+
+/// Bytes of a value in each of its pages.
+pub const PIECE_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
+
+/// Most extents of one value: the binary digits of the most pages.
+pub const EXTENTS_MAX: usize = 15;
+const _: () = assert!(VALUE_BYTES_MAX.div_ceil(PIECE_BYTES) < 1 << EXTENTS_MAX);
+const _: () = assert!(EXTENTS_MAX <= ORDER_MAX as usize + 1);
+
+const HASH: usize = 8;
+const COUNT: usize = 16;
+const EXTENTS: usize = 17;
+const EXTENT_BYTES: usize = 9;
+
+/// Longest encoded pointer, in bytes.
+pub const POINTER_BYTES_MAX: usize = EXTENTS + EXTENTS_MAX * EXTENT_BYTES;
+
+/// Where a large value lies and what it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LargePointer {
+    /// Bytes of the value.
+    pub length: u64,
+    /// XXH3-64 of the value.
+    pub hash: u64,
+    /// Where it lies, in order.
+    pub extents: Vec<(Extent, Generation)>,
+}
+
+impl LargePointer {
+    /// The orders of the extents that a value of `length` bytes needs, largest first.
+    pub fn orders(length: u64) -> impl Iterator<Item = u8> {
+        let pages = length.div_ceil(PIECE_BYTES as u64);
+        #[expect(clippy::cast_possible_truncation, reason = "bounded by EXTENTS_MAX")]
+        (0..EXTENTS_MAX as u8).rev().filter(move |order| pages >> order & 1 == 1)
+    }
+
+    /// Appends the encoded pointer to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.length.to_le_bytes());
+        out.extend_from_slice(&self.hash.to_le_bytes());
+        out.push(u8::try_from(self.extents.len()).expect("at most EXTENTS_MAX"));
+        for (extent, generation) in &self.extents {
+            out.extend_from_slice(&extent.page.0.to_le_bytes());
+            out.push(extent.order);
+            out.extend_from_slice(&generation.0.to_le_bytes());
+        }
+    }
+
+    /// Decodes a pointer.
+    ///
+    /// # Errors
+    /// What was expected and found.
+    pub fn decode(bytes: &[u8]) -> Result<LargePointer, Damage> {
+        let count = bytes.get(COUNT).copied().map_or(0, usize::from);
+        if count == 0 || bytes.len() != EXTENTS + count * EXTENT_BYTES {
+            return Err(Damage::new(
+                "a pointer to a large value",
+                format!("{} bytes", bytes.len()),
+            ));
+        }
+        let (length, hash) = (u64_at(bytes, 0), u64_at(bytes, HASH));
+        if length == 0 || length > VALUE_BYTES_MAX as u64 {
+            return Err(Damage::new(format!("a length of 1 to {VALUE_BYTES_MAX}"), length));
+        }
+        let mut extents: Vec<(Extent, Generation)> = Vec::with_capacity(count);
+        for index in 0..count {
+            let at = EXTENTS + index * EXTENT_BYTES;
+            let extent = Extent { page: PageNumber(u32_at(bytes, at)), order: bytes[at + 4] };
+            let aligned = extent.order <= ORDER_MAX
+                && extent.page.0.is_multiple_of(extent.pages())
+                && extent.page.0.checked_add(extent.pages()).is_some();
+            if !aligned || extents.iter().any(|(other, _)| overlap(*other, extent)) {
+                return Err(Damage::new("aligned extents of their own", format!("{extent:?}")));
+            }
+            extents.push((extent, Generation(u32_at(bytes, at + 5))));
+        }
+        if !LargePointer::orders(length).eq(extents.iter().map(|(extent, _)| extent.order)) {
+            return Err(Damage::new(format!("extents for {length} bytes"), format!("{extents:?}")));
+        }
+        Ok(LargePointer { length, hash, extents })
+    }
+
+    /// How many pages the value takes.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum()
+    }
+}
+
+fn overlap(a: Extent, b: Extent) -> bool {
+    a.page.0 < b.page.0 + b.pages() && b.page.0 < a.page.0 + a.pages()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pointer(length: u64) -> LargePointer {
+        let mut page = 1 << 16;
+        let mut extents = Vec::new();
+        for order in LargePointer::orders(length) {
+            extents.push((Extent { page: PageNumber(page), order }, Generation(page + 7)));
+            page += 1 << order;
+        }
+        LargePointer { length, hash: length ^ 99, extents }
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let extents = vec![(Extent { page: PageNumber(130), order: 1 }, Generation(7))];
+        let mut out = Vec::new();
+        LargePointer { length: 5000, hash: 42, extents }.encode(&mut out);
+        let mut expected = vec![0x88, 0x13, 0, 0, 0, 0, 0, 0, 42, 0, 0, 0, 0, 0, 0, 0, 1];
+        expected.extend_from_slice(&[0x82, 0, 0, 0, 1, 7, 0, 0, 0]);
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn the_largest_value_has_a_short_pointer() {
+        for length in [1, 4064, 4065, VALUE_BYTES_MAX as u64, (1 << 14) * 4064 - 1] {
+            let pointer = pointer(length);
+            assert_eq!(pointer.pages(), length.div_ceil(PIECE_BYTES as u64));
+            let mut out = Vec::new();
+            pointer.encode(&mut out);
+            assert!(out.len() <= POINTER_BYTES_MAX && POINTER_BYTES_MAX < 200);
+            assert_eq!(LargePointer::decode(&out).unwrap(), pointer);
+        }
+    }
+
+    proptest! {
+        /// Any change of a pointer's bytes is refused or leaves a pointer that keeps the invariant.
+        #[test]
+        fn nonsense_does_not_panic(
+            length in 1u64..=VALUE_BYTES_MAX as u64, at in any::<prop::sample::Index>(), byte in any::<u8>(),
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let _ = LargePointer::decode(&bytes);
+            let mut out = Vec::new();
+            pointer(length).encode(&mut out);
+            let at = at.index(out.len());
+            out[at] = byte;
+            if let Ok(pointer) = LargePointer::decode(&out) {
+                prop_assert_eq!(pointer.pages(), pointer.length.div_ceil(PIECE_BYTES as u64));
+            }
+            prop_assert!(LargePointer::decode(&out[..out.len() - 1]).is_err());
+        }
+    }
+}
