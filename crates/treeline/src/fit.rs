@@ -24,19 +24,22 @@
 //!    the region; each other begins with the shortest key above the piece before it, or, with a
 //!    model, with as much of its first record as all of its records share.
 //!
-//! A prefix that a long piece shares may be too short to tell its records apart by 8 bytes: `https:`
-//! says little about the host. So a piece that the regression refuses early is tried again with the
+//! A prefix that a long piece shares may be too short to tell its records apart by 8 bytes, as
+//! `https:` says little about the host. So a piece that the regression refuses early is tried again with the
 //! prefix of only what it would take.
 //!
+//! Where no line makes four pages, the piece becomes two or four pages cut at any word where they
+//! are full: text is seldom close to a line ([`Fit::steps`]).
+//!
 //! Paper: 3.2, 4.5, 6; notes 1.1. **Differs from the paper**: offsets in bytes; records that share
-//! their 8 bytes have one place in the line, which must be right for the first and the last of them;
-//! [`Fit::even`] spreads a region's rest.
+//! their 8 bytes have one place in the line, which must be right for the first and last of them;
+//! [`Fit::even`] spreads a region's rest; [`Fit::steps`].
 
 use std::ops::Range;
 
 use spinney_page::SLOT_BYTES;
 
-use crate::model::{Model, word_after};
+use crate::model::{Model, NO_STEP, word_after};
 use crate::plr::{Line, Plr};
 
 /// A record: its key, and the bytes that it takes in a page, slot included, at least 1.
@@ -56,6 +59,9 @@ pub(crate) struct Fit {
     /// Whether the goal is lowered a little so that a region's last page is about as full as the
     /// others. Not for appends, whose last page goes on to fill.
     pub(crate) even: bool,
+    /// Whether pages may be told apart by steps where a line does worse; without, models are the
+    /// paper's.
+    pub(crate) steps: bool,
 }
 
 /// A segment to be made.
@@ -95,8 +101,11 @@ pub(crate) enum Start<'a> {
 /// Most pages of a segment are `1 << ORDER_MAX`.
 pub(crate) const ORDER_MAX: u8 = 4;
 
-/// How many prefixes are tried for a piece.
-const TRIES_MAX: usize = 3;
+/// How many prefixes are tried for a line.
+const PREFIXES_MAX: usize = 3;
+
+/// Steps tell at most `1 << STEPS_ORDER_MAX` pages apart.
+const STEPS_ORDER_MAX: u8 = 2;
 
 impl Fit {
     /// What suits records of this size (slot included) in pages of this capacity: about four fifths
@@ -106,14 +115,14 @@ impl Fit {
     pub(crate) fn choose(average_record_bytes: usize, capacity_bytes: usize) -> Fit {
         let average = average_record_bytes.clamp(SLOT_BYTES, capacity_bytes.max(SLOT_BYTES));
         let fit = capacity_bytes / average;
-        let goal = (fit * 82 / 100).max(1);
+        let goal = ((fit * 82 + 50) / 100).max(1);
         Fit {
             goal_bytes: goal * average,
             epsilon_bytes: (fit.max(goal) - goal) * average / 2,
             capacity_bytes,
-            // Where a page holds one record, nothing is left to be off by.
-            orders_max: if fit > 1 { ORDER_MAX } else { 0 },
+            orders_max: ORDER_MAX,
             even: true,
+            steps: true,
         }
     }
 
@@ -233,7 +242,7 @@ impl Builder {
         let longest = shared(first, records[two_pages - 1].0).min(bound);
         let mut prefix = shared(first, records[window - 1].0).min(bound);
         let mut best: Option<Candidate> = None;
-        for _ in 0..TRIES_MAX {
+        for _ in 0..PREFIXES_MAX {
             let fed = self.feed(&records[..window], prefix);
             if let Some(candidate) = self.candidate(records, fed, prefix)
                 && best.as_ref().is_none_or(|best| candidate.count > best.count)
@@ -254,7 +263,57 @@ impl Builder {
             prefix = next;
             window = records[..window].partition_point(|(key, _)| shared(first, key) >= prefix);
         }
+        let order = best.as_ref().map_or(0, |best| best.order);
+        if self.fit.steps && order < STEPS_ORDER_MAX.min(orders_max) {
+            let orders = (order.max(1)..=STEPS_ORDER_MAX.min(orders_max)).rev();
+            let steps = orders.filter_map(|order| self.steps(records, bound, order)).next();
+            return steps.or(best);
+        }
         best
+    }
+
+    /// A piece of `1 << order` pages with steps, each page about as full as the goal.
+    fn steps(&self, records: &[Sized<'_>], bound: usize, order: u8) -> Option<Candidate> {
+        let pages = 1_usize << order;
+        // What the pages hold is not known before the prefix is, so it is that of a little more.
+        let most = begin_within(records, pages * (self.fit.goal_bytes + self.fit.epsilon_bytes));
+        let first = records[0].0;
+        let prefix = shared(first, records[most - 1].0).min(bound);
+        let mut steps = [NO_STEP; 3];
+        let mut count = 0;
+        for step in 0..pages {
+            let rest = &records[count..most];
+            count += self.step(rest, prefix, most == records.len() && step == pages - 1)?;
+            if let Some(step) = steps[..pages - 1].get_mut(step) {
+                *step = word_after(records.get(count)?.0, prefix);
+            }
+        }
+        let model = Model::steps(u16::try_from(prefix).ok()?, steps).ok()?;
+        Some(Candidate { count, order, prefix, model })
+    }
+
+    /// How many records make a page about as full as the goal and end where the word changes, or
+    /// with all records.
+    fn step(&self, records: &[Sized<'_>], prefix: usize, is_last: bool) -> Option<usize> {
+        let Fit { goal_bytes: goal, epsilon_bytes: epsilon, capacity_bytes, .. } = self.fit;
+        let mut best: Option<(usize, usize)> = None;
+        let mut used = 0;
+        for (index, (key, bytes)) in records.iter().enumerate() {
+            used += bytes;
+            if used > capacity_bytes.min(goal + 2 * epsilon) {
+                break;
+            }
+            let word = word_after(key, prefix);
+            let ends = match records.get(index + 1) {
+                Some((next, _)) => word_after(next, prefix) != word,
+                None => is_last,
+            };
+            let off = used.abs_diff(goal);
+            if ends && best.is_none_or(|(least, _)| off < least) {
+                best = Some((off, index + 1));
+            }
+        }
+        best.filter(|(off, _)| 2 * off <= goal).map(|(_, count)| count)
     }
 
     /// Feeds the regression; returns how many records it accepts.
@@ -311,7 +370,7 @@ impl Builder {
     fn model_of(&self, line: Line, prefix: usize) -> Option<Model> {
         let goal = float(self.fit.goal_bytes.max(1));
         let prefix = u16::try_from(prefix).ok()?;
-        Model::parse(prefix, line.origin, line.slope / goal, line.intercept / goal).ok()
+        Model::line(prefix, line.origin, line.slope / goal, line.intercept / goal).ok()
     }
 
     /// Rule 1: counts what the model puts on each page.

@@ -1,10 +1,12 @@
-//! The linear model of a segment: from a key to the one page that holds it.
+//! The model of a segment: from a key to the one page that holds it.
 //!
 //! ```text
 //!   lower bound   https://a.org/x        key   https://a.org/kiwi
 //!                 |--prefix--|                 |--prefix--|
-//!   x    = the 8 bytes after the prefix, big-endian, zeros after the end:  "x" -> origin, "kiwi"
-//!   page = floor((x - origin) * slope + intercept), held between the first page and the last
+//!   x     = the 8 bytes after the prefix, big-endian, zeros after the end of the key
+//!   line:   page = floor((x - origin) * slope + intercept)        2 to 16 pages
+//!   steps:  page = how many of three numbers are not above x      2 or 4 pages
+//!   and in both the page is held between the first and the last
 //! ```
 //!
 //! **Invariants** (each a test below)
@@ -22,58 +24,76 @@
 //! Records are placed by this very function (notes 14: the same model and the same clamp), so a
 //! prediction is never off.
 //!
-//! **Bytes** (26, little-endian): prefix `u16`, origin `u64`, slope `f64` bits, intercept `f64`
-//! bits; slope and intercept count in pages.
+//! **Bytes** (26, little-endian): `u16` with the length of the prefix in its lower 15 bits and the
+//! kind in its highest (0: line, 1: steps), then three `u64`. Of a line these are the origin and
+//! the bits of two `f64`, slope and intercept, which count in pages; of steps the least `x` of the
+//! second, third and fourth page, in ascending order, [`NO_STEP`] for pages that there are not.
 //!
 //! Paper: 3.2, 4.4. **Differs from the paper**: keys are byte strings; the authors' keys are
-//! integers, and the model starts at the segment's first key.
+//! integers, and the model starts at the segment's first key. Steps are ours: text is seldom close
+//! to a line even over two pages, and three numbers take no more room than a line.
 
 use std::cmp::Ordering;
+use std::fmt;
 
+use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Result};
 
 /// Maps the keys of one segment to its pages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Model {
+    /// With [`STEPS`] or without.
     prefix: u16,
-    origin: u64,
-    slope: f64,
-    intercept: f64,
+    words: [u64; 3],
 }
-
-/// Bit for bit, so that a model is itself on both sides of a crash.
-impl PartialEq for Model {
-    fn eq(&self, other: &Model) -> bool {
-        self.to_bytes() == other.to_bytes()
-    }
-}
-
-impl Eq for Model {}
 
 /// Bytes of a model on disk.
 pub(crate) const MODEL_BYTES: usize = 26;
 
+/// The step of a page that there is not.
+pub(crate) const NO_STEP: u64 = u64::MAX;
+
+/// The bit of the prefix that tells steps from a line.
+const STEPS: u16 = 1 << 15;
+
 impl Model {
-    /// A model of a segment whose lower bound begins with `prefix` bytes that the keys share.
+    /// A line for a segment whose lower bound begins with `prefix` bytes that its records share.
     ///
     /// # Errors
-    /// `Corruption` when the slope is negative or either number is not finite.
-    pub(crate) fn parse(prefix: u16, origin: u64, slope: f64, intercept: f64) -> Result<Model> {
-        if !(slope.is_finite() && slope >= 0.0 && intercept.is_finite()) {
-            return Err(Error::new(
-                ErrorKind::Corruption,
-                format!("a segment's model has slope {slope} and intercept {intercept}"),
-            ));
+    /// `Corruption` when the slope is negative or either number is not finite, or when the prefix
+    /// is longer than any key.
+    pub(crate) fn line(prefix: u16, origin: u64, slope: f64, intercept: f64) -> Result<Model> {
+        Model::checked(Model { prefix, words: [origin, slope.to_bits(), intercept.to_bits()] })
+    }
+
+    /// The least words of the second, third and fourth page.
+    ///
+    /// # Errors
+    /// `Corruption` when they do not ascend, or when the prefix is longer than any key.
+    pub(crate) fn steps(prefix: u16, steps: [u64; 3]) -> Result<Model> {
+        Model::checked(Model { prefix: prefix | STEPS, words: steps })
+    }
+
+    fn checked(model: Model) -> Result<Model> {
+        let [_, slope, intercept] = model.words;
+        let (slope, intercept) = (f64::from_bits(slope), f64::from_bits(intercept));
+        let sound = if model.is_steps() {
+            model.words.is_sorted()
+        } else {
+            slope.is_finite() && slope >= 0.0 && intercept.is_finite()
+        };
+        if sound && model.prefix_length() <= KEY_BYTES_MAX {
+            return Ok(model);
         }
-        Ok(Model { prefix, origin, slope, intercept })
+        Err(Error::new(ErrorKind::Corruption, format!("a segment's model is {model:?}")))
     }
 
     pub(crate) fn to_bytes(self) -> [u8; MODEL_BYTES] {
         let mut bytes = [0; MODEL_BYTES];
         bytes[..2].copy_from_slice(&self.prefix.to_le_bytes());
-        bytes[2..10].copy_from_slice(&self.origin.to_le_bytes());
-        bytes[10..18].copy_from_slice(&self.slope.to_bits().to_le_bytes());
-        bytes[18..].copy_from_slice(&self.intercept.to_bits().to_le_bytes());
+        for (chunk, word) in bytes[2..].chunks_exact_mut(8).zip(self.words) {
+            chunk.copy_from_slice(&word.to_le_bytes());
+        }
         bytes
     }
 
@@ -84,19 +104,34 @@ impl Model {
     pub(crate) fn from_bytes(bytes: &[u8; MODEL_BYTES], lower: &[u8]) -> Result<Model> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
         let prefix = u16::from_le_bytes([bytes[0], bytes[1]]);
-        if usize::from(prefix) > lower.len() {
+        let model = Model::checked(Model { prefix, words: [word(2), word(10), word(18)] })?;
+        if model.prefix_length() > lower.len() {
             return Err(Error::new(
                 ErrorKind::Corruption,
-                format!("a segment's model passes {prefix} bytes of a bound of {}", lower.len()),
+                format!("a segment with a bound of {} bytes has {model:?}", lower.len()),
             ));
         }
-        Model::parse(prefix, word(2), f64::from_bits(word(10)), f64::from_bits(word(18)))
+        Ok(model)
+    }
+
+    /// Whether it is steps and not a line.
+    pub(crate) fn is_steps(&self) -> bool {
+        self.prefix & STEPS != 0
+    }
+
+    fn prefix_length(&self) -> usize {
+        usize::from(self.prefix & !STEPS)
+    }
+
+    /// What the records begin with: the beginning of the lower bound.
+    fn prefix<'a>(&self, lower: &'a [u8]) -> &'a [u8] {
+        &lower[..lower.len().min(self.prefix_length())]
     }
 
     /// The page of `key` in a segment of `pages` pages (at least 1) with this lower bound. A key
-    /// below the bound, which is of another segment, gives the first page.
+    /// below the bound, which is of another segment, gives any page.
     pub(crate) fn page(&self, lower: &[u8], key: &[u8], pages: u32) -> u32 {
-        let prefix = &lower[..lower.len().min(usize::from(self.prefix))];
+        let prefix = self.prefix(lower);
         let head = key.get(..prefix.len()).unwrap_or(key);
         match head.cmp(prefix) {
             Ordering::Less => 0,
@@ -106,21 +141,22 @@ impl Model {
     }
 
     fn page_of_word(&self, word: u64, pages: u32) -> u32 {
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "the conversion saturates: 0 from below, u32::MAX from above"
-        )]
-        let page = self.position(word) as u32;
+        let page = if self.is_steps() {
+            self.words.iter().map(|step| u32::from(*step <= word)).sum()
+        } else {
+            let [origin, slope, intercept] = self.words;
+            #[expect(clippy::cast_precision_loss, reason = "rounding is monotone, invariant 1")]
+            let distance = word.saturating_sub(origin) as f64;
+            let place = distance * f64::from_bits(slope) + f64::from_bits(intercept);
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "the floor; the conversion saturates: 0 from below, u32::MAX from above"
+            )]
+            let page = place as u32;
+            page
+        };
         page.min(pages.saturating_sub(1))
-    }
-
-    /// Where a word lies, in pages; may be negative or past the last page. The conversion to an
-    /// integer takes the floor of what is not negative.
-    fn position(&self, word: u64) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "rounding is monotone, invariant 1")]
-        let distance = word.saturating_sub(self.origin) as f64;
-        distance * self.slope + self.intercept
     }
 
     /// The least key of a segment with this lower bound that belongs to `page` or a later one, or
@@ -131,7 +167,7 @@ impl Model {
         if page == 0 {
             return Some(lower.to_vec());
         }
-        let prefix = &lower[..lower.len().min(usize::from(self.prefix))];
+        let prefix = self.prefix(lower);
         if self.page_of_word(u64::MAX, pages) < page {
             return above_all(prefix);
         }
@@ -150,6 +186,18 @@ impl Model {
         let mut key = prefix.to_vec();
         key.extend_from_slice(&word[..length]);
         Some(if key.as_slice() < lower { lower.to_vec() } else { key })
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = self.prefix_length();
+        let [first, second, third] = self.words;
+        if self.is_steps() {
+            return write!(f, "steps at {first:x}, {second:x}, {third:x} after {prefix} bytes");
+        }
+        let (slope, intercept) = (f64::from_bits(second), f64::from_bits(third));
+        write!(f, "a line from {first:x} with {slope:e} and {intercept:e} after {prefix} bytes")
     }
 }
 
@@ -190,9 +238,17 @@ mod tests {
 
     fn models() -> impl Strategy<Value = Model> {
         let word = prop_oneof![any::<u64>(), Just(0), Just(u64::MAX)];
-        (0_u16..9, word, numbers(), numbers()).prop_filter_map("refused", |(prefix, word, a, b)| {
-            Model::parse(prefix, word, a, b).ok()
-        })
+        let line = (0_u16..9, word.clone(), numbers(), numbers());
+        let steps = (0_u16..9, [word.clone(), word.clone(), word]);
+        prop_oneof![
+            line.prop_filter_map("refused", |(prefix, origin, a, b)| {
+                Model::line(prefix, origin, a, b).ok()
+            }),
+            steps.prop_map(|(prefix, mut steps)| {
+                steps.sort_unstable();
+                Model::steps(prefix, steps).unwrap()
+            }),
+        ]
     }
 
     proptest! {
@@ -209,7 +265,9 @@ mod tests {
         }
 
         #[test]
-        fn any_key_has_a_page(model in models(), lower in keys(), key in keys(), pages in 0_u32..9) {
+        fn any_key_has_a_page(
+            model in models(), lower in keys(), key in keys(), pages in 0_u32..9,
+        ) {
             prop_assert!(model.page(&lower, &key, pages) < pages.max(1));
         }
 
@@ -219,7 +277,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_model_or_refused(bytes: [u8; MODEL_BYTES], lower in keys(), key in keys()) {
+        fn any_bytes_are_a_model_or_refused(
+            bytes: [u8; MODEL_BYTES], lower in keys(), key in keys(),
+        ) {
             if let Ok(model) = Model::from_bytes(&bytes, &lower) {
                 prop_assert!(model.page(&lower, &key, 16) < 16);
                 prop_assert_eq!(model.to_bytes(), bytes);
@@ -247,7 +307,7 @@ mod tests {
 
     #[test]
     fn keys_beyond_the_prefix_belong_to_the_last_page() {
-        let model = Model::parse(2, 0, 0.0, 1.0).unwrap();
+        let model = Model::line(2, 0, 0.0, 1.0).unwrap();
         assert_eq!(model.page(b"ab", b"ab", 4), 1);
         assert_eq!(model.page(b"abc", b"abzz", 4), 1);
         assert_eq!(model.page(b"ab", b"ac", 4), 3);
@@ -264,10 +324,12 @@ mod tests {
             (1.0, f64::NAN),
             (1.0, f64::INFINITY),
         ] {
-            let refused = Model::parse(0, 0, slope, intercept).unwrap_err();
+            let refused = Model::line(0, 0, slope, intercept).unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Corruption);
         }
-        let long = Model::parse(3, 0, 1.0, 0.0).unwrap().to_bytes();
+        assert_eq!(Model::steps(0, [1, 3, 2]).unwrap_err().kind(), ErrorKind::Corruption);
+        assert_eq!(Model::steps(1025, [1, 2, 3]).unwrap_err().kind(), ErrorKind::Corruption);
+        let long = Model::line(3, 0, 1.0, 0.0).unwrap().to_bytes();
         assert_eq!(Model::from_bytes(&long, b"ab").unwrap_err().kind(), ErrorKind::Corruption);
     }
 }

@@ -131,8 +131,8 @@ impl Plr {
         (self.steepest, self.flattest) = (None, None);
     }
 
-    /// Accepts the range from `low` to `high` at `x` if one line crosses it and all before. Each `x`
-    /// is greater than the one before, and neither end is below the one before. Nothing changes
+    /// Accepts the range from `low` to `high` at `x` if one line crosses it and all before. Each
+    /// `x` is greater than the one before, and neither end is below the one before. Nothing changes
     /// when it is refused.
     pub(crate) fn add(&mut self, x: u64, low: i64, high: i64) -> bool {
         debug_assert!(low.abs() <= Y_MAX && high.abs() <= Y_MAX, "products fit i128");

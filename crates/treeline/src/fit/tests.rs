@@ -83,13 +83,14 @@ fn keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
 
 /// Small and large goals, so that every way out is taken.
 fn fits() -> impl Strategy<Value = Fit> {
-    (1_usize..400, 0_usize..100, 0_usize..200, 0_u8..5, any::<bool>()).prop_map(
-        |(goal_bytes, epsilon_bytes, more, orders_max, even)| Fit {
+    (1_usize..400, 0_usize..100, 0_usize..200, 0_u8..5, any::<bool>(), any::<bool>()).prop_map(
+        |(goal_bytes, epsilon_bytes, more, orders_max, even, steps)| Fit {
             goal_bytes,
             epsilon_bytes,
             capacity_bytes: goal_bytes + more,
             orders_max,
             even,
+            steps,
         },
     )
 }
@@ -109,9 +110,10 @@ proptest! {
 
     #[test]
     fn records_of_one_size_behave_as_records(
-        seed: u64, size in 1_usize..70, goal in 2_usize..45, halves in 0_usize..20,
+        seed: u64, scale in 0_u32..8, goal in 2_usize..45, halves in 0_usize..20,
     ) {
-        let halves = halves.min(goal);
+        // A power of two, with which floats round alike.
+        let (size, halves) = (1 << scale, halves.min(goal));
         let keys = numbers(&uniform(2000, 1_000_000, seed));
         let at = |size: usize| Fit {
             goal_bytes: 2 * goal * size,
@@ -119,6 +121,7 @@ proptest! {
             capacity_bytes: usize::MAX / 2,
             orders_max: 4,
             even: false,
+            steps: false,
         };
         let records = sized(&keys, 2 * size);
         let pieces = at(size).pieces(&[], &records);
@@ -165,6 +168,7 @@ fn paper_statistics(count: usize) {
         capacity_bytes: CAPACITY,
         orders_max: 4,
         even: false,
+        steps: false,
     };
     let pieces = fit.pieces(&[], &records);
     let loads = check(&fit, &[], &records, &pieces);
@@ -196,9 +200,103 @@ fn the_defaults_are_the_papers() {
     assert_eq!((fit.goal_bytes, fit.epsilon_bytes), (44 * 74, 5 * 74));
     let fit = Fit::choose(1024 + SLOT_BYTES, CAPACITY);
     assert_eq!((fit.goal_bytes, fit.epsilon_bytes), (2 * 1034, 517));
+    let fit = Fit::choose(1900, CAPACITY);
+    assert_eq!((fit.goal_bytes, fit.epsilon_bytes), (2 * 1900, 0));
     for bytes in 0..5000 {
         let fit = Fit::choose(bytes, CAPACITY);
         assert!(fit.goal_bytes >= 2 * fit.epsilon_bytes && fit.goal_bytes > 0);
         assert!(fit.goal_bytes + 2 * fit.epsilon_bytes <= CAPACITY);
     }
+}
+
+/// Text of which no part is close to a line: syllables, some far more frequent than others.
+fn word(random: &mut SplitMix) -> String {
+    const SYLLABLES: [&str; 24] = [
+        "an", "ba", "co", "de", "er", "fi", "go", "in", "ka", "le", "lib", "mo", "ne", "on", "per",
+        "py", "qua", "re", "sta", "ti", "un", "ve", "xi", "zo",
+    ];
+    let often = |random: &mut SplitMix| random.below(24).min(random.below(24));
+    (0..2 + random.below(3)).map(|_| SYLLABLES[often(random)]).collect()
+}
+
+fn texts(count: usize, mut text: impl FnMut(&mut SplitMix) -> String) -> Vec<Vec<u8>> {
+    let mut random = SplitMix(11);
+    let mut keys: Vec<Vec<u8>> = (0..count).map(|_| text(&mut random).into_bytes()).collect();
+    keys.sort();
+    keys.dedup();
+    keys
+}
+
+#[test]
+fn text_makes_segments_longer_than_a_page() {
+    let long = "spinney/".repeat(25);
+    let hosts = {
+        let mut random = SplitMix(3);
+        (0..400).map(|_| word(&mut random) + ".example").collect::<Vec<_>>()
+    };
+    let cases = [
+        ("words", 3.5, texts(60_000, word)),
+        (
+            "packages",
+            2.5,
+            texts(60_000, |random| {
+                let parts: Vec<String> = (0..1 + random.below(4)).map(|_| word(random)).collect();
+                parts.join("-")
+            }),
+        ),
+        (
+            "addresses",
+            2.0,
+            texts(60_000, |random| {
+                let host = &hosts[random.below(400).min(random.below(400)).min(random.below(400))];
+                let number = random.below(10_000);
+                format!("https://www.{host}/{}/{}/{number}.html", word(random), word(random))
+            }),
+        ),
+        (
+            "shared prefixes",
+            3.5,
+            texts(60_000, |random| format!("{long}{}", word(random) + &word(random))),
+        ),
+        (
+            "decimals",
+            3.5,
+            texts(60_000, |random| format!("user{:012}", random.below(1_000_000_000))),
+        ),
+    ];
+    for (name, least, keys) in cases {
+        let mut random = SplitMix(5);
+        let size = |key: &Vec<u8>| key.len() + 40 + random.below(40) + SLOT_BYTES;
+        let sizes: Vec<usize> = keys.iter().map(size).collect();
+        let total: usize = sizes.iter().sum();
+        let records: Vec<Sized<'_>> =
+            keys.iter().map(Vec::as_slice).zip(sizes.iter().copied()).collect();
+        let fit = Fit::choose(total / keys.len(), CAPACITY);
+        let pieces = fit.pieces(&[], &records);
+        let pages = check(&fit, &[], &records, &pieces).len();
+        let (found, fill) = (pages_per_segment(&pieces), total * 100 / (pages * CAPACITY));
+        let lines = fit
+            .pieces(&[], &records)
+            .iter()
+            .filter(|piece| piece.model.is_some_and(|model| !model.is_steps()))
+            .count();
+        println!(
+            "{name}: {found:.2} pages a segment, {lines} of {} with lines, {fill} % full",
+            pieces.len()
+        );
+        assert!(found >= least, "{name}: {found} pages a segment");
+        assert!(fill >= 70, "{name}: {fill} % full");
+        // Never a longer piece, nor fuller pages, at the price of more of them.
+        let single = Fit { orders_max: 0, ..fit }.pieces(&[], &records);
+        assert!(pages * 100 <= single.len() * 108, "{name}: {pages} pages, alone {}", single.len());
+    }
+}
+
+#[test]
+fn even_numbers_make_the_longest_segments() {
+    let keys = numbers(&(0..100_000).map(|key| key * 3 + 5_000_000).collect::<Vec<_>>());
+    let fit = Fit::choose(74, CAPACITY);
+    let pieces = fit.pieces(&[], &sized(&keys, 74));
+    check(&fit, &[], &sized(&keys, 74), &pieces);
+    assert!(pages_per_segment(&pieces) > 15.0);
 }
