@@ -25,8 +25,8 @@
 //!    model, with as much of its first record as all of its records share.
 //!
 //! A prefix that a long piece shares may be too short to tell its records apart by 8 bytes, as
-//! `https:` says little about the host. So a piece that the regression refuses early is tried again with the
-//! prefix of only what it would take.
+//! `https:` says little about the host. So a piece that the regression refuses early is tried again
+//! with the prefix of only what it would take.
 //!
 //! Where no line makes four pages, the piece becomes two or four pages cut at any word where they
 //! are full: text is seldom close to a line ([`Fit::steps`]).

@@ -27,6 +27,8 @@ mod codec;
 mod counters;
 #[cfg_attr(not(test), expect(dead_code, reason = "write-back calls it next"))]
 mod fit;
+#[cfg_attr(not(test), expect(dead_code, reason = "the engine records and asks next"))]
+mod forecast;
 mod index;
 mod large;
 mod locks;
