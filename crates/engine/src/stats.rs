@@ -35,8 +35,14 @@ pub struct EngineStats {
     pub stall_ns: u64,
     /// The longest of those times, in nanoseconds.
     pub longest_stall_ns: u64,
-    /// Pages that were split or merged into others.
-    pub splits: u64,
+    /// Segments by size: of 1, 2, 4, 8 and 16 pages.
+    pub segments: [u64; 5],
+    /// Reorganizations: full or half empty segments made anew.
+    pub reorganizations: u64,
+    /// Pages that reorganizations read.
+    pub reorganized_pages_in: u64,
+    /// Pages that reorganizations wrote.
+    pub reorganized_pages_out: u64,
     /// Checkpoints published.
     pub checkpoints: u64,
     /// Torn pages restored when the keyspace was opened.

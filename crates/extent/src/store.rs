@@ -196,12 +196,15 @@ impl Store {
             space.free = free;
             space.end = end;
         }
-        let by_page: std::collections::HashMap<u32, Generation> =
-            owned.iter().map(|(extent, generation)| (extent.page.0, *generation)).collect();
+        let by_page: std::collections::BTreeMap<u32, (u32, Generation)> = owned
+            .iter()
+            .map(|(extent, generation)| (extent.page.0, (extent.pages(), *generation)))
+            .collect();
         // A failure here fails the opening, so there is nothing left to poison, and its own kind
         // says more.
         double_write::recover(&*self.file, self.options.keyspace, |page| {
-            by_page.get(&page.0).copied()
+            let (first, (pages, generation)) = by_page.range(..=page.0).next_back()?;
+            (page.0 - first < *pages).then_some(*generation)
         })
     }
 
@@ -325,7 +328,8 @@ impl Store {
         self.check(buf, page, generation)
     }
 
-    /// Reads many data pages into the pages of `buf`, in their order, in one batch.
+    /// Reads many data pages into the pages of `buf`, in their order, in one batch; pages that
+    /// follow each other in the file are read together.
     ///
     /// # Errors
     /// As [`Store::read`], of the first that failed.
@@ -335,11 +339,13 @@ impl Store {
         buf: &mut AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
-        let mut batch: Vec<Transfer<'_>> = pages
-            .iter()
-            .zip(buf.bytes_mut().chunks_exact_mut(PAGE_BYTES))
-            .map(|((page, _), target)| Transfer::read(target, page.offset()))
-            .collect();
+        let mut batch: Vec<Transfer<'_>> = Vec::with_capacity(pages.len());
+        let mut left = &mut buf.bytes_mut()[..];
+        for run in pages.chunk_by(|(one, _), (next, _)| one.0.checked_add(1) == Some(next.0)) {
+            let (target, rest) = left.split_at_mut(run.len() * PAGE_BYTES);
+            batch.push(Transfer::read(target, run[0].0.offset()));
+            left = rest;
+        }
         self.file.transfer(&mut batch, purpose);
         for transfer in batch {
             transfer.result?;
@@ -373,6 +379,18 @@ impl Store {
         self.options.poison.check()?;
         let mut batch: Vec<Transfer<'_>> =
             pages.iter().map(|(page, block)| Transfer::write(&block[..], page.offset())).collect();
+        self.file.transfer(&mut batch, purpose);
+        batch.into_iter().try_for_each(|transfer| transfer.result)
+    }
+
+    /// As [`Store::write_fresh`], for pages that follow each other: each run in one piece.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub fn write_runs(&self, runs: &[(PageNumber, &[u8])], purpose: Purpose) -> Result<()> {
+        self.options.poison.check()?;
+        let mut batch: Vec<Transfer<'_>> =
+            runs.iter().map(|(page, blocks)| Transfer::write(blocks, page.offset())).collect();
         self.file.transfer(&mut batch, purpose);
         batch.into_iter().try_for_each(|transfer| transfer.result)
     }

@@ -4,8 +4,8 @@ use spinney_base::ValueRef;
 use spinney_base::limits::PAGE_BYTES;
 
 use crate::layout::{
-    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTS, LARGE, PREFIX_LENGTH, Page, SLOT_BYTES, SLOTS,
-    head_of, set_u16, slot_at, u16_at,
+    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTS, LARGE, ORIGIN_LENGTH, PREFIX_LENGTH, Page,
+    SLOT_BYTES, SLOTS, head_of, set_u16, slot_at, u16_at,
 };
 use crate::view::PageView;
 
@@ -27,17 +27,21 @@ pub struct PageEditor<'a> {
 }
 
 impl<'a> PageEditor<'a> {
-    /// Begins an empty page for keys that all begin with `prefix`.
+    /// Begins an empty page for keys that all begin with `prefix`. It remembers `origin`, which
+    /// says where it comes from and takes room from the records.
     ///
     /// # Panics
-    /// When the prefix is longer than a key may be.
-    pub fn format(page: &'a mut [u8; PAGE_BYTES], prefix: &[u8]) -> Self {
+    /// When the prefix is longer than a key may be, or both together longer than a page.
+    pub fn format(page: &'a mut [u8; PAGE_BYTES], prefix: &[u8], origin: &[u8]) -> Self {
         page.fill(0);
-        let heap_start = PAGE_BYTES - prefix.len();
-        page[heap_start..].copy_from_slice(prefix);
+        let prefix_start = PAGE_BYTES - prefix.len();
+        let heap_start = prefix_start - origin.len();
+        page[prefix_start..].copy_from_slice(prefix);
+        page[heap_start..prefix_start].copy_from_slice(origin);
         set_u16(page, HEAP_START, heap_start);
-        set_u16(page, HEAP_LIVE, prefix.len());
+        set_u16(page, HEAP_LIVE, prefix.len() + origin.len());
         set_u16(page, PREFIX_LENGTH, prefix.len());
+        set_u16(page, ORIGIN_LENGTH, origin.len());
         PageEditor { page }
     }
 
@@ -136,7 +140,7 @@ impl<'a> PageEditor<'a> {
     fn compact(&mut self) {
         let old = *self.page;
         let view = PageView::trusted(&old);
-        let mut heap_start = PAGE_BYTES - u16_at(&old, PREFIX_LENGTH);
+        let mut heap_start = PAGE_BYTES - u16_at(&old, PREFIX_LENGTH) - u16_at(&old, ORIGIN_LENGTH);
         for index in 0..view.len() {
             let (offset, suffix, value) = view.slot(index);
             heap_start -= suffix + value;

@@ -4,9 +4,10 @@
 //! |---|---|---|---|
 //! | 32 | 2 | count | number of records |
 //! | 34 | 2 | heap start | lowest byte that the heap uses; it grows down from the end of the page |
-//! | 36 | 2 | heap live | bytes of the heap that records and the prefix use; the rest is reclaimed by compaction |
+//! | 36 | 2 | heap live | bytes of the heap that records, the origin and the prefix use; the rest is reclaimed by compaction |
 //! | 38 | 2 | prefix length | bytes that all keys of this page's range share; stored in the last bytes of the page |
-//! | 40 | 8 | reserved | zero, and checked |
+//! | 40 | 2 | origin length | bytes that say where the page comes from, which lie before the prefix; opaque here, 0 in pages of older databases |
+//! | 42 | 6 | reserved | zero, and checked |
 //! | 48 | 32 | hints | eight `u32` heads: that of slot (i + 1) * count / 9, or 0 when there are fewer than 18 records |
 //! | 80 | 10 each | slots | sorted by key |
 //!
@@ -20,9 +21,9 @@
 //! **Invariants**, checked by [`PageView::parse`](crate::PageView::parse) before anything is used,
 //! so that no byte of a page can cause a panic:
 //! 1. slots end at or before the heap start, every record lies between the heap start and the
-//!    prefix;
+//!    origin;
 //! 2. suffixes ascend strictly, heads match them;
-//! 3. heap live is the sum of all record lengths and the prefix;
+//! 3. heap live is the sum of all record lengths, the origin and the prefix;
 //! 4. hints are what the slots say.
 
 use spinney_base::limits::PAGE_BYTES;
@@ -32,19 +33,23 @@ pub(crate) const COUNT: usize = 32;
 pub(crate) const HEAP_START: usize = 34;
 pub(crate) const HEAP_LIVE: usize = 36;
 pub(crate) const PREFIX_LENGTH: usize = 38;
-pub(crate) const RESERVED: usize = 40;
+pub(crate) const ORIGIN_LENGTH: usize = 40;
+pub(crate) const RESERVED: usize = 42;
 pub(crate) const HINTS: usize = 48;
 pub(crate) const HINT_COUNT: usize = 8;
 pub(crate) const SLOTS: usize = 80;
+
+/// Where slots begin: the bytes before it are headers.
+pub const SLOTS_BEGIN: usize = SLOTS;
 const _: () = assert!(COUNT == HEADER_BYTES);
-const _: () = assert!(RESERVED + 8 == HINTS);
+const _: () = assert!(RESERVED + 6 == HINTS);
 const _: () = assert!(HINTS + HINT_COUNT * 4 == SLOTS);
 
 /// Bytes of one slot.
 pub const SLOT_BYTES: usize = 10;
 
-/// Longest key and value together that a page holds, in bytes: any one record fits an empty page,
-/// whatever its prefix.
+/// Longest key and value together that a page holds, in bytes: any one record fits an empty page
+/// without an origin, whatever its prefix.
 pub const RECORD_BYTES_MAX: usize = PAGE_BYTES - SLOTS - SLOT_BYTES;
 
 /// The bit of a slot's value length that says "pointer to a large value".

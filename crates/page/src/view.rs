@@ -7,8 +7,9 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_extent::header::Damage;
 
 use crate::layout::{
-    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTED_COUNT_MIN, HINTS, LARGE, PREFIX_LENGTH, Page,
-    RESERVED, SLOT_BYTES, SLOTS, head_of, hinted_slot, slot_at, u16_at, u32_at,
+    COUNT, HEAP_LIVE, HEAP_START, HINT_COUNT, HINTED_COUNT_MIN, HINTS, LARGE, ORIGIN_LENGTH,
+    PREFIX_LENGTH, Page, RESERVED, SLOT_BYTES, SLOTS, head_of, hinted_slot, slot_at, u16_at,
+    u32_at,
 };
 
 /// A page whose layout was checked. Cheap to copy.
@@ -28,20 +29,24 @@ impl<'a> PageView<'a> {
         let prefix_length = u16_at(page, PREFIX_LENGTH);
         let count = view.len();
         let slots_end = SLOTS + count * SLOT_BYTES;
-        let prefix_start = PAGE_BYTES.checked_sub(prefix_length);
-        if slots_end > heap_start || prefix_start.is_none_or(|start| heap_start > start) {
+        let origin_length = u16_at(page, ORIGIN_LENGTH);
+        let heap_end = PAGE_BYTES.checked_sub(prefix_length + origin_length);
+        let Some(heap_end) = heap_end.filter(|end| (slots_end..=*end).contains(&heap_start)) else {
             return Err(Damage::new(
-                "slots, heap and prefix in this order",
-                format!("slots to {slots_end}, heap from {heap_start}, prefix of {prefix_length}"),
+                "slots, heap, origin and prefix in this order",
+                format!(
+                    "slots to {slots_end}, heap from {heap_start}, origin of {origin_length}, \
+                     prefix of {prefix_length}"
+                ),
             ));
-        }
+        };
         if page[RESERVED..HINTS].iter().any(|byte| *byte != 0) {
             return Err(Damage::new("zero in reserved bytes", "something else"));
         }
-        let mut live = prefix_length;
+        let mut live = prefix_length + origin_length;
         for index in 0..count {
             let (offset, suffix, value) = view.slot(index);
-            if offset < heap_start || offset + suffix + value > PAGE_BYTES - prefix_length {
+            if offset < heap_start || offset + suffix + value > heap_end {
                 return Err(Damage::new(
                     format!("record {index} inside the heap"),
                     format!("{} bytes at {offset}", suffix + value),
@@ -97,7 +102,14 @@ impl<'a> PageView<'a> {
         &self.page[PAGE_BYTES - u16_at(self.page, PREFIX_LENGTH)..]
     }
 
-    /// Bytes that records, their slots and the prefix use.
+    /// What [`PageEditor::format`](crate::PageEditor::format) was told of where the page comes from.
+    #[must_use]
+    pub fn origin(&self) -> &'a [u8] {
+        let end = PAGE_BYTES - u16_at(self.page, PREFIX_LENGTH);
+        &self.page[end - u16_at(self.page, ORIGIN_LENGTH)..end]
+    }
+
+    /// Bytes that records, their slots, the origin and the prefix use.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         u16_at(self.page, HEAP_LIVE) + self.len() * SLOT_BYTES

@@ -27,7 +27,7 @@ proptest! {
             (proptest::collection::vec(0u8..4, 0..6), proptest::option::weighted(0.7, 0usize..300)), 1..300),
     ) {
         let mut page = [0; PAGE_BYTES];
-        drop(PageEditor::format(&mut page, &prefix));
+        drop(PageEditor::format(&mut page, &prefix, b"origin"));
         let mut model = Records::new();
         for (number, (suffix, value)) in steps.into_iter().enumerate() {
             let key = [prefix.as_slice(), &suffix].concat();
@@ -41,7 +41,7 @@ proptest! {
                         .iter()
                         .map(|(key, value)| key.len() - prefix.len() + value.len() + SLOT_BYTES)
                         .sum();
-                    let fits = size + prefix.len() + 80 <= PAGE_BYTES;
+                    let fits = size + prefix.len() + b"origin".len() + 80 <= PAGE_BYTES;
                     prop_assert_eq!(editor.put(&key, &value), if fits { Put::Done } else { Put::Full });
                     if fits {
                         model = after;
@@ -89,7 +89,7 @@ proptest! {
 
 fn sample() -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
-    let mut editor = PageEditor::format(&mut page, b"pre-");
+    let mut editor = PageEditor::format(&mut page, b"pre-", b"");
     for number in (0..30).rev() {
         let key = format!("pre-{number:02}");
         assert_eq!(editor.put(key.as_bytes(), &[b'v'; 10]), Put::Done);
@@ -104,7 +104,7 @@ fn the_largest_record_fits_any_prefix() {
         let key = vec![7; 1024];
         let value = vec![1; RECORD_BYTES_MAX - key.len()];
         let mut page = [0; PAGE_BYTES];
-        let mut editor = PageEditor::format(&mut page, &key[..prefix_length]);
+        let mut editor = PageEditor::format(&mut page, &key[..prefix_length], b"");
         assert_eq!(editor.put(&key, &value), Put::Done);
         drop(editor);
         assert_eq!(records_of(&page), Records::from([(key, value)]));
@@ -138,15 +138,16 @@ fn compaction_keeps_the_header() {
 #[test]
 fn golden_dump() {
     let mut page = [0; PAGE_BYTES];
-    let mut editor = PageEditor::format(&mut page, b"k");
+    let mut editor = PageEditor::format(&mut page, b"k", b"from here");
     assert_eq!(editor.put(b"kb", b"22"), Put::Done);
     assert_eq!(editor.put(b"ka", b"1"), Put::Done);
     drop(editor);
-    // count 2, heap start 4090, heap live 6, prefix length 1.
-    assert_eq!(page[32..40], [2, 0, 0xfa, 0x0f, 6, 0, 1, 0]);
-    assert_eq!(page[80..90], [0xfa, 0x0f, 1, 0, 1, 0, 0, 0, 0, b'a']);
-    assert_eq!(page[90..100], [0xfc, 0x0f, 1, 0, 2, 0, 0, 0, 0, b'b']);
-    assert_eq!(&page[4090..], b"a1b22k");
+    // count 2, heap start 4081, heap live 15, prefix length 1, origin length 9.
+    assert_eq!(page[32..42], [2, 0, 0xf1, 0x0f, 15, 0, 1, 0, 9, 0]);
+    assert_eq!(page[80..90], [0xf1, 0x0f, 1, 0, 1, 0, 0, 0, 0, b'a']);
+    assert_eq!(page[90..100], [0xf3, 0x0f, 1, 0, 2, 0, 0, 0, 0, b'b']);
+    assert_eq!(&page[4081..], b"a1b22from herek");
+    assert_eq!(PageView::parse(&page).unwrap().origin(), b"from here");
 }
 
 /// Whether a value is the pointer to a large one stays with it, whatever happens around it.

@@ -101,7 +101,7 @@ fn eagerness(state: &str) -> usize {
         "file growth" | "publish structure" => 60,
         "trim" | "log growth" => 20,
         "keyspace create" | "keyspace drop" => 10,
-        "split" => 2,
+        "reorganize" => 2,
         "checkpoint" => 2,
         _ => 1,
     }

@@ -260,7 +260,7 @@ pub fn crash_large(product: &dyn Product) {
     for state in [
         "checkpoint",
         "trim",
-        "split",
+        "reorganize",
         "file growth",
         "keyspace create",
         "keyspace drop",

@@ -199,8 +199,12 @@ fn check_added(
     keyspace: KeyspaceId,
     payload: &[u8],
 ) -> Result<(), String> {
+    if payload.get(1) == Some(&2) {
+        // The extents of large values, which P17 is about.
+        return Ok(());
+    }
     let added = added_pages(payload).ok_or("a structure record does not parse")?;
-    let store: PathBuf = log.with_file_name(format!("keyspace-{:08x}.spn", keyspace.0));
+    let store: PathBuf = log.with_file_name(format!("keyspace-{:08}.spn", keyspace.0));
     if !view.files().any(|path| path == store) {
         // The keyspace was dropped before its last records left memory; replay passes over them.
         return Ok(());
@@ -224,30 +228,45 @@ fn check_added(
     Ok(())
 }
 
-/// The pages that a record adds, with their generations; those that the replaced segment had
+/// The pages that a record adds, with their generations; those that the replaced segments had
 /// already are among them. The layout is TreeLine's `codec`.
 fn added_pages(payload: &[u8]) -> Option<Vec<(u32, u32)>> {
-    /// Takes a list of segments: for each the base and the overflow page with their generations.
-    fn segments<'a>(left: &mut &'a [u8]) -> Option<Vec<&'a [u8; 8]>> {
-        let mut pages = Vec::new();
-        let (count, rest) = left.split_first_chunk::<2>()?;
+    const MODEL_BYTES: usize = 26;
+
+    fn take<'a, const N: usize>(left: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+        let (taken, rest) = left.split_first_chunk()?;
         *left = rest;
-        for _ in 0..u16::from_le_bytes(*count) {
-            let (bound, rest) = left.split_first_chunk::<2>()?;
-            let rest = rest.get(usize::from(u16::from_le_bytes(*bound))..)?;
-            let (base, rest) = rest.split_first_chunk::<8>()?;
-            let (overflow, rest) = rest.split_first_chunk::<8>()?;
-            pages.extend([base, overflow]);
-            *left = rest;
+        Some(taken)
+    }
+
+    fn page(left: &mut &[u8]) -> Option<(u32, u32)> {
+        Some((u32::from_le_bytes(*take(left)?), u32::from_le_bytes(*take(left)?)))
+    }
+
+    /// Takes a list of segments.
+    fn segments(left: &mut &[u8]) -> Option<Vec<(u32, u32)>> {
+        let mut pages = Vec::new();
+        for _ in 0..u16::from_le_bytes(*take(left)?) {
+            let bound = usize::from(u16::from_le_bytes(*take(left)?));
+            *left = left.get(bound..)?;
+            let (base, generation) = page(left)?;
+            let [order] = *take(left)?;
+            if order > 0 {
+                take::<MODEL_BYTES>(left)?;
+            }
+            pages.extend((0..1 << order).map(|index| (base + index, generation)));
+            let [overflows] = *take(left)?;
+            for _ in 0..overflows {
+                take::<1>(left)?;
+                pages.push(page(left)?);
+            }
         }
         Some(pages)
     }
-    let mut left = payload.get(10..)?;
+
+    const REPLACE: [u8; 2] = [2, 1];
+    let mut left = payload.strip_prefix(&REPLACE)?.get(8..)?;
     segments(&mut left)?;
-    let added = segments(&mut left)?.into_iter().map(|pair| {
-        let number =
-            |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
-        (number(0), number(4))
-    });
-    left.is_empty().then(|| added.filter(|(page, _)| *page != 0).collect())
+    let added = segments(&mut left)?;
+    left.is_empty().then(|| added.into_iter().filter(|(page, _)| *page != 0).collect())
 }

@@ -77,7 +77,7 @@ proptest! {
         changes in prop::collection::vec((0usize..PAGE_BYTES, 0usize..5, any::<u8>()), 0..6),
     ) {
         let mut page = Box::new([0; PAGE_BYTES]);
-        let mut editor = PageEditor::format(&mut page, &prefix);
+        let mut editor = PageEditor::format(&mut page, &prefix, b"origin");
         for (suffix, value) in &records {
             let key = [&prefix[..], suffix].concat();
             let _ = editor.put(&key, value);

@@ -1,38 +1,44 @@
 //! The bytes that TreeLine keeps beside its data pages: checkpoint payloads and structure records.
 //! All integers are little-endian.
 //!
-//! A **segment**: base page `u32`, base generation `u32`, overflow page `u32` (0 for none),
-//! overflow generation `u32` (0 for none).
+//! A **segment** (version 2): base page `u32`, base generation `u32`, order `u8` (the binary
+//! logarithm of its pages, at most 4), its model if the order is above 0
+//! ([`Model`](crate::model::Model), 26 bytes), number of overflow pages `u8`, then for each, in the
+//! order of the pages that they belong to: index of that page `u8`, page `u32`, generation `u32`.
+//! All zero (10 bytes) stands for the one segment of a keyspace that has no page yet.
 //!
-//! A **checkpoint payload**: version `u8` (1), number of segments `u64`, then for each, in
+//! A segment of version 1, which is read and no longer written: base page `u32`, base generation
+//! `u32`, overflow page `u32` (0 for none), overflow generation `u32`; it is one page.
+//!
+//! A **checkpoint payload**: version `u8` (2), number of segments `u64`, then for each, in
 //! ascending order of lower bounds: bound length `u16`, bound, segment. The first bound is the
-//! empty key. A keyspace without data has an empty payload. Version 2 is written when there are
-//! large values; after the segments it has the number of their live extents `u64`, then for each:
-//! page `u32`, order `u8` (highest bit: a value begins here), generation `u32`; then the same for
-//! extents whose values were superseded and that may not be reused yet.
+//! empty key. After the segments: number of live extents of large values `u64`, then for each: page
+//! `u32`, order `u8` (highest bit: a value begins here), generation `u32`; then the same for extents
+//! whose values were superseded and that may not be reused yet. Version 1 has neither. A keyspace
+//! without data has an empty payload.
 //!
-//! A **structure record**: version `u8` (1), kind `u8` (1: replace), sequence `u64`, number of
-//! segments that go `u16`, then for each: bound length `u16`, lower bound, segment (all zero for the
-//! one segment of a keyspace that has no page yet); number of segments that come `u16`, then the
-//! same for each. Both are in ascending order and begin with the same bound. Kind 2 (large values
-//! allocated, in a keyspace whose data is not logged): number of extents `u64`, then each as in a
-//! payload; it has no sequence.
+//! A **structure record**: version `u8` (2), kind `u8` (1: replace), sequence `u64`, number of
+//! segments that go `u16`, then for each: bound length `u16`, lower bound, segment; number of
+//! segments that come `u16`, then the same for each. Both are in ascending order and begin with the
+//! same bound. Kind 2 (large values allocated, in a keyspace whose data is not logged): number of
+//! extents `u64`, then each as in a payload; it has no sequence.
 //!
 //! Example: the record of the first change of a keyspace, which makes its first page 128 of
 //! generation 1:
-//! `01 01  01 00 00 00 00 00 00 00  01 00  00 00  00×16  01 00  00 00  80 00 00 00 01 00 00 00 00×8`.
+//! `02 01  01 00 00 00 00 00 00 00  01 00  00 00  00×10  01 00  00 00  80 00 00 00 01 00 00 00 00 00`.
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
 use spinney_extent::Extent;
 use spinney_extent::free::ORDER_MAX;
 
-use crate::index::{Change, PageRef, Segment};
 use crate::large::{LargeExtent, LargeList};
+use crate::model::{MODEL_BYTES, Model};
+use crate::segment::{Change, Overflow, PageRef, SEGMENT_ORDER_MAX, Segment};
 
-const VERSION: u8 = 1;
-/// A payload with extents of large values.
-const VERSION_LARGE: u8 = 2;
+const VERSION: u8 = 2;
+/// Read, not written: segments of one page, no large values.
+const VERSION_SINGLE: u8 = 1;
 const KIND_REPLACE: u8 = 1;
 const KIND_LARGE: u8 = 2;
 
@@ -50,7 +56,7 @@ pub(crate) struct SegmentsEncoder {
 }
 
 impl SegmentsEncoder {
-    pub(crate) fn push(&mut self, lower: &[u8], segment: Segment) {
+    pub(crate) fn push(&mut self, lower: &[u8], segment: &Segment) {
         self.begin();
         self.count += 1;
         put_bound(&mut self.out, lower);
@@ -66,9 +72,8 @@ impl SegmentsEncoder {
 
     /// The payload; empty if there were no segments and no large values.
     pub(crate) fn finish(mut self, large: &LargeList) -> Vec<u8> {
-        if !large.is_empty() {
+        if !large.is_empty() || self.count > 0 {
             self.begin();
-            self.out[0] = VERSION_LARGE;
             put_extents(&mut self.out, &large.live);
             put_extents(&mut self.out, &large.freed);
         }
@@ -87,24 +92,20 @@ pub(crate) fn decode_segments(payload: &[u8]) -> Result<(Segments, LargeList)> {
     if payload.is_empty() {
         return Ok((Vec::new(), LargeList::default()));
     }
-    let mut reader = Reader { left: payload };
-    let has_large = match reader.u8()? {
-        VERSION => false,
-        VERSION_LARGE => true,
-        _ => return Err(damaged("version 1 or 2")),
-    };
+    let mut reader = Reader::new(payload)?;
     let count = reader.u64()?;
     let mut segments: Vec<(Vec<u8>, Segment)> = Vec::new();
     for _ in 0..count {
         let lower = reader.bound()?;
+        let segment = reader.some_segment(&lower)?;
         let ascending = segments.last().map_or(lower.is_empty(), |(before, _)| *before < lower);
         if !ascending {
             return Err(damaged("segments in ascending order"));
         }
-        segments.push((lower, reader.some_segment()?));
+        segments.push((lower, segment));
     }
     let mut large = LargeList::default();
-    if has_large {
+    if reader.version != VERSION_SINGLE {
         large = LargeList { live: reader.extents()?, freed: reader.extents()? };
     }
     reader.end()?;
@@ -125,7 +126,7 @@ pub(crate) fn encode_large(extents: &[LargeExtent]) -> Vec<u8> {
 /// `Corruption` when it is not what [`encode_large`] makes.
 pub(crate) fn decode_large(payload: &[u8]) -> Result<Option<Vec<LargeExtent>>> {
     let Some(extents) = payload.strip_prefix(&[VERSION, KIND_LARGE]) else { return Ok(None) };
-    let mut reader = Reader { left: extents };
+    let mut reader = Reader { version: VERSION, left: extents };
     let extents = reader.extents()?;
     reader.end()?;
     Ok(Some(extents))
@@ -140,7 +141,7 @@ pub(crate) fn encode_change(change: &Change, sequence: u64) -> Vec<u8> {
         out.extend_from_slice(&count.to_le_bytes());
         for (lower, segment) in segments {
             put_bound(&mut out, lower);
-            put_segment(&mut out, *segment);
+            put_segment(&mut out, segment);
         }
     }
     out
@@ -151,8 +152,7 @@ pub(crate) fn encode_change(change: &Change, sequence: u64) -> Vec<u8> {
 /// # Errors
 /// `Corruption` when it is not what [`encode_change`] makes.
 pub(crate) fn decode_change(payload: &[u8]) -> Result<(Change, u64)> {
-    let mut reader = Reader { left: payload };
-    reader.version()?;
+    let mut reader = Reader::new(payload)?;
     if reader.u8()? != KIND_REPLACE {
         return Err(damaged("a structure record of kind 1"));
     }
@@ -172,10 +172,14 @@ fn put_bound(out: &mut Vec<u8>, bound: &[u8]) {
     out.extend_from_slice(bound);
 }
 
-fn put_segment(out: &mut Vec<u8>, segment: Segment) {
-    for page in [segment.base, segment.overflow.unwrap_or(Segment::VIRTUAL.base)] {
-        out.extend_from_slice(&page.page.0.to_le_bytes());
-        out.extend_from_slice(&page.generation.0.to_le_bytes());
+fn put_segment(out: &mut Vec<u8>, segment: &Segment) {
+    put_page(out, segment.base);
+    out.push(segment.order);
+    out.extend(segment.model.iter().flat_map(|model| model.to_bytes()));
+    out.push(u8::try_from(segment.overflows.len()).expect("at most one for each of 16 pages"));
+    for overflow in &segment.overflows {
+        out.push(overflow.index);
+        put_page(out, overflow.at);
     }
 }
 
@@ -188,15 +192,29 @@ fn put_extents(out: &mut Vec<u8>, extents: &[LargeExtent]) {
     }
 }
 
+fn put_page(out: &mut Vec<u8>, page: PageRef) {
+    out.extend_from_slice(&page.page.0.to_le_bytes());
+    out.extend_from_slice(&page.generation.0.to_le_bytes());
+}
+
 fn damaged(expected: &str) -> Error {
     Error::new(ErrorKind::Corruption, format!("TreeLine structure: expected {expected}"))
 }
 
 struct Reader<'a> {
+    version: u8,
     left: &'a [u8],
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// A reader of what follows the version.
+    fn new(payload: &'a [u8]) -> Result<Self> {
+        match payload.split_first() {
+            Some((&version @ (VERSION | VERSION_SINGLE), left)) => Ok(Reader { version, left }),
+            _ => Err(damaged("version 1 or 2")),
+        }
+    }
+
     fn take<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (taken, left) = self.left.split_first_chunk().ok_or_else(|| damaged("more bytes"))?;
         self.left = left;
@@ -219,10 +237,6 @@ impl Reader<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
-    fn version(&mut self) -> Result<()> {
-        if self.u8()? == VERSION { Ok(()) } else { Err(damaged("version 1")) }
-    }
-
     fn bound(&mut self) -> Result<Vec<u8>> {
         let length = usize::from(self.u16()?);
         if length > KEY_BYTES_MAX || length > self.left.len() {
@@ -239,13 +253,47 @@ impl Reader<'_> {
         Ok((page != PageNumber::NONE).then_some(PageRef { page, generation }))
     }
 
-    fn segment(&mut self) -> Result<Option<Segment>> {
-        let (base, overflow) = (self.page()?, self.page()?);
-        Ok(base.map(|base| Segment { base, overflow }))
+    fn segment(&mut self, lower: &[u8]) -> Result<Option<Segment>> {
+        let base = self.page()?;
+        if self.version == VERSION_SINGLE {
+            let overflow = self.page()?.map(|at| Overflow { index: 0, at });
+            return Ok(base.map(|base| {
+                let segment = Segment::new(base, 0, None);
+                overflow.iter().fold(segment, |segment, overflow| segment.with_overflow(*overflow))
+            }));
+        }
+        let order = self.u8()?;
+        if order > SEGMENT_ORDER_MAX {
+            return Err(damaged("a segment of at most 16 pages"));
+        }
+        let model = if order == 0 { None } else { Some(self.model(lower)?) };
+        let mut segment = Segment::new(base.unwrap_or(Segment::virtual_one().base), order, model);
+        for _ in 0..self.u8()? {
+            let index = self.u8()?;
+            let at = self.page()?.ok_or_else(|| damaged("an overflow page"))?;
+            let ascending = segment.overflows.last().is_none_or(|last| last.index < index);
+            if !ascending || usize::from(index) >= segment.base_pages() {
+                return Err(damaged("one overflow page for each page, in their order"));
+            }
+            segment.overflows.push(Overflow { index, at });
+        }
+        let last = u64::from(segment.base.page.0) + segment.base_pages() as u64;
+        if base.is_some() && (!segment.base.page.0.is_multiple_of(1 << order) || last > 1 << 32) {
+            return Err(damaged("an aligned extent"));
+        }
+        if base.is_none() && order > 0 {
+            return Err(damaged("a base page"));
+        }
+        Ok(base.map(|_| segment))
     }
 
-    fn some_segment(&mut self) -> Result<Segment> {
-        self.segment()?.ok_or_else(|| damaged("a base page"))
+    fn model(&mut self, lower: &[u8]) -> Result<Model> {
+        let bytes: [u8; MODEL_BYTES] = self.take()?;
+        Model::from_bytes(&bytes, lower)
+    }
+
+    fn some_segment(&mut self, lower: &[u8]) -> Result<Segment> {
+        self.segment(lower)?.ok_or_else(|| damaged("a base page"))
     }
 
     /// Segments in ascending order, at least one.
@@ -257,8 +305,8 @@ impl Reader<'_> {
             if segments.last().is_some_and(|(last, _)| *last >= lower) {
                 return Err(damaged("segments in ascending order"));
             }
-            let segment = match self.segment()? {
-                None if may_be_virtual => Segment::VIRTUAL,
+            let segment = match self.segment(&lower)? {
+                None if may_be_virtual => Segment::virtual_one(),
                 segment => segment.ok_or_else(|| damaged("a base page"))?,
             };
             segments.push((lower, segment));
@@ -294,23 +342,46 @@ mod tests {
 
     fn segment(page: u32) -> Segment {
         let page_ref = |page| PageRef { page: PageNumber(page), generation: Generation(page + 1) };
-        Segment {
-            base: page_ref(page),
-            overflow: page.is_multiple_of(2).then(|| page_ref(page + 500)),
+        let order = u8::try_from(page % 4).unwrap();
+        let model = (order > 0).then(|| Model::line(0, 77, 0.5, f64::from(page)).unwrap());
+        let segment = Segment::new(page_ref(page << order), order, model);
+        let overflow = |index: u8| Overflow { index, at: page_ref(page + 500 + u32::from(index)) };
+        match page % 3 {
+            0 => segment,
+            1 => segment.with_overflow(overflow(0)),
+            _ => (0..1 << order)
+                .fold(segment, |segment, index| segment.with_overflow(overflow(index))),
         }
     }
 
     #[test]
     fn golden_record() {
         let base = PageRef { page: PageNumber(128), generation: Generation(1) };
-        let after = vec![(Vec::new(), Segment { base, overflow: None })];
-        let before = vec![(Vec::new(), Segment::VIRTUAL)];
+        let after = vec![(Vec::new(), Segment::new(base, 0, None))];
+        let before = vec![(Vec::new(), Segment::virtual_one())];
         let bytes = encode_change(&Change { before, after }, 1);
-        let mut expected = vec![1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
-        expected.extend_from_slice(&[0; 16]);
-        expected.extend_from_slice(&[1, 0, 0, 0, 0x80, 0, 0, 0, 1, 0, 0, 0]);
-        expected.extend_from_slice(&[0; 8]);
+        let mut expected = vec![2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+        expected.extend_from_slice(&[0; 10]);
+        expected.extend_from_slice(&[1, 0, 0, 0, 0x80, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
         assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn version_1_is_read() {
+        let mut bytes = vec![1, 1, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
+        bytes.extend_from_slice(&[0; 16]);
+        bytes
+            .extend_from_slice(&[1, 0, 0, 0, 0x80, 0, 0, 0, 1, 0, 0, 0, 0x81, 0, 0, 0, 2, 0, 0, 0]);
+        let (change, sequence) = decode_change(&bytes).unwrap();
+        assert_eq!(sequence, 9);
+        let page_ref = |page, generation| PageRef {
+            page: PageNumber(page),
+            generation: Generation(generation),
+        };
+        assert_eq!(change.before, vec![(Vec::new(), Segment::virtual_one())]);
+        let overflow = Overflow { index: 0, at: page_ref(0x81, 2) };
+        let segment = Segment::new(page_ref(0x80, 1), 0, None).with_overflow(overflow);
+        assert_eq!(change.after, vec![(Vec::new(), segment)]);
     }
 
     proptest! {
@@ -324,14 +395,14 @@ mod tests {
             let before = if first > 500 {
                 vec![(lower.clone(), segment(first)), ([lower.as_slice(), b"x"].concat(), segment(7))]
             } else {
-                vec![(lower, Segment::VIRTUAL)]
+                vec![(lower, Segment::virtual_one())]
             };
             let change = Change { before, after };
             prop_assert_eq!(decode_change(&encode_change(&change, sequence)).unwrap(), (change, sequence));
             bounds.insert(Vec::new());
             let segments: Vec<_> = bounds.into_iter().zip((first..).map(segment)).collect();
             let mut encoder = SegmentsEncoder::default();
-            segments.iter().for_each(|(lower, segment)| encoder.push(lower, *segment));
+            segments.iter().for_each(|(lower, segment)| encoder.push(lower, segment));
             let extents = |orders: std::ops::Range<u8>| {
                 orders.map(|order| LargeExtent {
                     extent: Extent { page: PageNumber(first << order), order },
@@ -344,7 +415,6 @@ mod tests {
                 _ => LargeList { live: extents(3..9).collect(), freed: extents(0..2).collect() },
             };
             let payload = encoder.finish(&large);
-            prop_assert_eq!(payload[0], if large.is_empty() { VERSION } else { VERSION_LARGE });
             let record = encode_large(&large.live);
             prop_assert_eq!(decode_large(&record).unwrap(), Some(large.live.clone()));
             prop_assert!(decode_change(&record).is_err());

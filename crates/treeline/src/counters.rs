@@ -28,10 +28,18 @@ struct Padded {
     pages_read: AtomicU64,
 }
 
+/// Records that a page is taken to hold before any was scanned.
+const RECORDS_PER_PAGE_EXPECTED: u64 = 16;
+
+/// So many scanned pages count; then both numbers are halved, so that old ones count less.
+const SCANNED_PAGES_MAX: u64 = 4096;
+
 /// Counters of the read path.
 #[derive(Debug, Default)]
 pub(crate) struct ReadCounters {
     cells: [Padded; CELLS],
+    /// Pages in the high half, records in the low one: of scans, not long ago.
+    scanned: AtomicU64,
 }
 
 impl ReadCounters {
@@ -43,6 +51,26 @@ impl ReadCounters {
         let cell = &self.cells[mine()];
         cell.misses.fetch_add(1, Relaxed);
         cell.pages_read.fetch_add(pages, Relaxed);
+    }
+
+    /// A scan found so many records in so many pages.
+    pub(crate) fn scanned(&self, pages: u64, records: u64) {
+        let before = self.scanned.load(Relaxed);
+        let (mut all_pages, mut all_records) = (before >> 32, before & u64::from(u32::MAX));
+        if all_pages > SCANNED_PAGES_MAX {
+            (all_pages, all_records) = (all_pages / 2, all_records / 2);
+        }
+        let records = (all_records + records).min(u64::from(u32::MAX));
+        // A lost update is a lost observation.
+        self.scanned.store((all_pages + pages) << 32 | records, Relaxed);
+    }
+
+    /// Records that a page holds on average, as scans found lately; at least 1.
+    pub(crate) fn records_per_scanned_page(&self) -> usize {
+        let scanned = self.scanned.load(Relaxed);
+        let (pages, records) = (scanned >> 32, scanned & u64::from(u32::MAX));
+        let average = if pages == 0 { RECORDS_PER_PAGE_EXPECTED } else { records.div_ceil(pages) };
+        usize::try_from(average.max(1)).unwrap_or(usize::MAX)
     }
 
     /// Hits, misses, pages read.
@@ -65,7 +93,9 @@ pub(crate) struct WriteCounters {
     pub(crate) foreground_write_backs: AtomicU64,
     pub(crate) stall_ns: AtomicU64,
     pub(crate) longest_stall_ns: AtomicU64,
-    pub(crate) splits: AtomicU64,
+    pub(crate) reorganizations: AtomicU64,
+    pub(crate) reorganized_pages_in: AtomicU64,
+    pub(crate) reorganized_pages_out: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) pages_restored: AtomicU64,
 }

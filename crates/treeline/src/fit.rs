@@ -153,6 +153,7 @@ impl Fit {
 
     /// Cuts only the first piece, for records that arrive in a stream: it is what [`Fit::pieces`]
     /// makes if these records are all that come or are at least [`Fit::window_bytes`].
+    #[cfg_attr(not(test), expect(dead_code, reason = "bulk loading calls it next"))]
     pub(crate) fn first_piece(&self, start: Start<'_>, records: &[Sized<'_>]) -> Piece {
         Builder { fit: *self, plr: Plr::default(), loads: Vec::new() }.piece(start, records)
     }
@@ -413,7 +414,7 @@ fn total_within(records: &[Sized<'_>], most: usize) -> bool {
 
 /// How many bytes two keys share at their beginning.
 fn shared(a: &[u8], b: &[u8]) -> usize {
-    crate::index::common_prefix(a, b).len()
+    crate::segment::common_prefix(a, b).len()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "bytes of a few pages are exact")]

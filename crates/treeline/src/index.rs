@@ -1,24 +1,23 @@
 //! The segment index: from the lowest key of each segment to where it lies (TreeLine, section 4.3).
 //!
-//! In this shape every segment is one base page and at most one overflow page. The index is in
-//! memory, whole; its bytes on disk are a checkpoint's payload and the structure records after it
-//! (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of the cached
+//! The index is in memory, whole; its bytes on disk are a checkpoint's payload and the structure
+//! records after it (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of the cached
 //! records that its pages do not hold yet: the dirty list. The list may name records twice, or
 //! records that are clean again or belong elsewhere; whoever takes it looks each up and picks by
 //! key. What it never does is miss a dirty record for good: a put lists a record right after making
-//! it dirty, within the same write. Lists are in the order of becoming dirty, also after a split
-//! has shared one out.
+//! it dirty, within the same write.
 //!
 //! **Invariants**
 //! 1. The first segment's lower bound is the empty key, so every key has exactly one segment.
 //! 2. [`SegmentIndex::version`] changes with every change of structure, so a place found before is
 //!    still right if the version is.
+//! 3. A dirty list is in the order of becoming dirty, unless [`SegmentIndex::mixed`] says that long
+//!    ones became one; what was taken and put back is at its front again.
 //!
 //! **Concurrency.** A reader-writer lock around a map; dirty lists have locks of their own. Pages
-//! are protected by page locks, not here: a segment's place changes only under the exclusive page
-//! lock of its base page.
+//! are protected by locks of segments and pages, not here ([`locks`](crate::locks)): a segment goes
+//! only under its exclusive lock, and gets an overflow page only under the page's.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -26,146 +25,20 @@ use spinney_base::shim::{
     Mutex, RwLock,
     atomic::{AtomicU64, Ordering},
 };
-use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
+use spinney_base::{Error, ErrorKind, Result};
 use thin_vec::ThinVec;
 
 use crate::cache::RecordId;
+use crate::segment::{
+    Change, IndexKey, Located, Overflow, PageRef, Place, SEGMENT_ORDER_MAX, Segment,
+};
 
-/// Longest key that the index keeps without an allocation of its own.
-const INLINE_BYTES: usize = 22;
+/// A dirty list of at most so many entries is taken whole by every write-back.
+pub(crate) const LONG_LIST: usize = 2048;
 
 /// What a segment's dirty list takes on average: a handful of ids, a header, and the allocator's
 /// own.
 const DIRTY_LIST_BYTES: usize = 80;
-
-/// A key of the index. Short ones take 24 bytes and nothing else.
-#[derive(Clone)]
-pub(crate) enum IndexKey {
-    /// Length and bytes.
-    Inline(u8, [u8; INLINE_BYTES]),
-    /// Elsewhere.
-    Heap(Box<[u8]>),
-}
-
-const _: () = assert!(size_of::<IndexKey>() == 24);
-
-impl IndexKey {
-    pub(crate) fn new(key: &[u8]) -> Self {
-        match u8::try_from(key.len()) {
-            Ok(length) if key.len() <= INLINE_BYTES => {
-                let mut bytes = [0; INLINE_BYTES];
-                bytes[..key.len()].copy_from_slice(key);
-                IndexKey::Inline(length, bytes)
-            }
-            _ => IndexKey::Heap(key.into()),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            IndexKey::Inline(length, bytes) => &bytes[..usize::from(*length)],
-            IndexKey::Heap(bytes) => bytes,
-        }
-    }
-
-    fn heap_bytes(&self) -> usize {
-        match self {
-            IndexKey::Inline(..) => 0,
-            IndexKey::Heap(bytes) => bytes.len() + 16,
-        }
-    }
-}
-
-impl Borrow<[u8]> for IndexKey {
-    fn borrow(&self) -> &[u8] {
-        self.bytes()
-    }
-}
-
-impl PartialEq for IndexKey {
-    fn eq(&self, other: &Self) -> bool {
-        self.bytes() == other.bytes()
-    }
-}
-
-impl Eq for IndexKey {}
-
-impl PartialOrd for IndexKey {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for IndexKey {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.bytes().cmp(other.bytes())
-    }
-}
-
-impl std::fmt::Debug for IndexKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.bytes().escape_ascii())
-    }
-}
-
-/// A page and the allocation that made it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PageRef {
-    pub(crate) page: PageNumber,
-    pub(crate) generation: Generation,
-}
-
-/// Where a segment lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    pub(crate) base: PageRef,
-    pub(crate) overflow: Option<PageRef>,
-}
-
-impl Segment {
-    /// The one segment of a keyspace that never held data: no page lies behind it yet.
-    pub(crate) const VIRTUAL: Segment = Segment {
-        base: PageRef { page: PageNumber::NONE, generation: Generation(0) },
-        overflow: None,
-    };
-
-    /// Its pages that exist, base first.
-    pub(crate) fn pages(&self) -> impl Iterator<Item = PageRef> + use<> {
-        let base = (!self.is_virtual()).then_some(self.base);
-        base.into_iter().chain(self.overflow)
-    }
-
-    /// Whether no page lies behind it.
-    pub(crate) fn is_virtual(&self) -> bool {
-        self.base.page == PageNumber::NONE
-    }
-}
-
-/// A segment with its bounds, as it was at some version of the index.
-#[derive(Clone, Debug)]
-pub(crate) struct Located {
-    pub(crate) lower: IndexKey,
-    /// The next segment's lower bound; `None` for the last segment.
-    pub(crate) upper: Option<IndexKey>,
-    pub(crate) segment: Segment,
-}
-
-impl Located {
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
-        key >= self.lower.bytes() && self.upper.as_ref().is_none_or(|upper| key < upper.bytes())
-    }
-
-    /// What all keys of the segment begin with.
-    pub(crate) fn prefix(&self) -> &[u8] {
-        self.upper.as_ref().map_or(&[], |upper| common_prefix(self.lower.bytes(), upper.bytes()))
-    }
-}
-
-/// What two keys both begin with.
-pub(crate) fn common_prefix<'a>(a: &'a [u8], b: &[u8]) -> &'a [u8] {
-    let length = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    &a[..length]
-}
 
 #[derive(Debug)]
 struct Entry {
@@ -173,31 +46,14 @@ struct Entry {
     dirty: Mutex<ThinVec<RecordId>>,
 }
 
-/// One change of structure: neighbouring segments give way to others in their place (a split, a new
-/// overflow page, two pages becoming one).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Change {
-    /// The segments that go: lower bounds and places, in order, at least one.
-    pub(crate) before: Vec<(Vec<u8>, Segment)>,
-    /// What comes instead, in order, at least one; the first has the bound of the first that goes.
-    pub(crate) after: Vec<(Vec<u8>, Segment)>,
-}
-
-impl Change {
-    /// Pages that nobody owns any more after it.
-    pub(crate) fn freed(&self) -> Vec<PageRef> {
-        let kept: Vec<PageRef> =
-            self.after.iter().flat_map(|(_, segment)| segment.pages()).collect();
-        let before = self.before.iter().flat_map(|(_, segment)| segment.pages());
-        before.filter(|page| !kept.contains(page)).collect()
-    }
-}
-
 /// The index. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct SegmentIndex {
     map: RwLock<Map>,
     version: AtomicU64,
+    /// How often long dirty lists of several segments became one, so that its ids are not in the
+    /// order of becoming dirty.
+    mixed: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -206,6 +62,7 @@ struct Map {
     /// Number of the last change of structure.
     sequence: u64,
     heap_bytes: usize,
+    segments: [u64; SEGMENT_ORDER_MAX as usize + 1],
     overflow_pages: u64,
 }
 
@@ -215,17 +72,22 @@ impl SegmentIndex {
     pub(crate) fn new(segments: Vec<(Vec<u8>, Segment)>, sequence: u64) -> Self {
         let mut map = Map { sequence, ..Map::default() };
         if segments.is_empty() {
-            map.insert(&[], Segment::VIRTUAL, ThinVec::new());
+            map.insert(&[], Segment::virtual_one(), ThinVec::new());
         }
         for (lower, segment) in segments {
             map.insert(&lower, segment, ThinVec::new());
         }
-        SegmentIndex { map: RwLock::new(map), version: AtomicU64::new(0) }
+        SegmentIndex { map: RwLock::new(map), version: AtomicU64::new(0), mixed: AtomicU64::new(0) }
     }
 
     /// Changes with every change of structure.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
+    }
+
+    /// Changes whenever long dirty lists of several segments become one.
+    pub(crate) fn mixed(&self) -> u64 {
+        self.mixed.load(Ordering::SeqCst)
     }
 
     /// Where a key belongs.
@@ -236,9 +98,10 @@ impl SegmentIndex {
     }
 
     /// Where a key's pages are, without its bounds, and the version that this is true of.
-    pub(crate) fn find_place(&self, key: &[u8]) -> (Segment, u64) {
+    pub(crate) fn find_place(&self, key: &[u8]) -> (Place, u64) {
         let map = self.map.read();
-        (map.floor(key).1.segment, self.version())
+        let (lower, entry) = map.floor(key);
+        (entry.segment.place(lower.bytes(), key), self.version())
     }
 
     /// The segment with the greatest lower bound that is less than `key`, or the last of all.
@@ -273,6 +136,17 @@ impl SegmentIndex {
             return std::mem::take(&mut *dirty).to_vec();
         }
         dirty.drain(..most).collect()
+    }
+
+    /// Puts ids that were taken back to the front of the list, where they came from.
+    pub(crate) fn return_dirty(&self, lower: &[u8], ids: &[RecordId]) {
+        if ids.is_empty() {
+            return;
+        }
+        let map = self.map.read();
+        let mut dirty = map.floor(lower).1.dirty.lock();
+        let later = std::mem::take(&mut *dirty);
+        dirty.extend(ids.iter().copied().chain(later));
     }
 
     /// Length of the longest dirty list.
@@ -323,11 +197,14 @@ impl SegmentIndex {
         for (lower, _) in &change.before {
             let entry = map.entries.remove(lower.as_slice()).expect("checked above");
             map.heap_bytes -= IndexKey::new(lower).heap_bytes();
-            map.overflow_pages -= u64::from(entry.segment.overflow.is_some());
+            map.count(&entry.segment, u64::wrapping_sub);
             dirty.append(&mut entry.dirty.into_inner());
         }
+        if change.before.len() > 1 && dirty.len() > LONG_LIST {
+            self.mixed.fetch_add(1, Ordering::SeqCst);
+        }
         for (lower, segment) in &change.after {
-            map.insert(lower, *segment, ThinVec::new());
+            map.insert(lower, segment.clone(), ThinVec::new());
         }
         if let [(lower, _)] = change.after.as_slice() {
             *map.floor(lower).1.dirty.lock() = dirty;
@@ -346,6 +223,38 @@ impl SegmentIndex {
         Ok(())
     }
 
+    /// Gives a page of the segment that begins at `lower` in extent `base` an overflow page: a
+    /// change of structure like any other, made up here because others may add overflow pages to
+    /// the same segment at the same time.
+    ///
+    /// # Errors
+    /// `Corruption` when the segment is not there.
+    pub(crate) fn add_overflow(
+        &self,
+        lower: &[u8],
+        base: PageRef,
+        overflow: Overflow,
+        recorded: impl FnOnce(u64, Change),
+    ) -> Result<()> {
+        let mut map = self.map.write();
+        let entry = map.entries.get_mut(lower).filter(|entry| entry.segment.base == base);
+        let Some(entry) = entry else {
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                format!("an overflow page of a segment at {base:?}, which is not there"),
+            ));
+        };
+        let after = entry.segment.with_overflow(overflow);
+        let before = std::mem::replace(&mut entry.segment, after.clone());
+        map.overflow_pages += 1;
+        map.sequence += 1;
+        let change =
+            Change { before: vec![(lower.to_vec(), before)], after: vec![(lower.to_vec(), after)] };
+        recorded(map.sequence, change);
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
     /// Number of the last change.
     pub(crate) fn sequence(&self) -> u64 {
         self.map.read().sequence
@@ -353,10 +262,10 @@ impl SegmentIndex {
 
     /// Shows all segments that have pages, in order, as they are after the change whose number is
     /// returned. Nothing changes meanwhile.
-    pub(crate) fn for_each(&self, mut show: impl FnMut(&[u8], Segment)) -> u64 {
+    pub(crate) fn for_each(&self, mut show: impl FnMut(&[u8], &Segment)) -> u64 {
         let map = self.map.read();
         let entries = map.entries.iter().filter(|(_, entry)| !entry.segment.is_virtual());
-        entries.for_each(|(lower, entry)| show(lower.bytes(), entry.segment));
+        entries.for_each(|(lower, entry)| show(lower.bytes(), &entry.segment));
         map.sequence
     }
 
@@ -368,18 +277,42 @@ impl SegmentIndex {
         (map.entries.len() * (entry * 10 / 7 + DIRTY_LIST_BYTES) + map.heap_bytes) as u64
     }
 
-    /// Segments and overflow pages.
-    pub(crate) fn pages(&self) -> (u64, u64) {
+    /// Segments by order, and overflow pages.
+    pub(crate) fn counts(&self) -> Counts {
         let map = self.map.read();
-        (map.entries.len() as u64, map.overflow_pages)
+        Counts { segments: map.segments, overflow_pages: map.overflow_pages }
+    }
+}
+
+/// How many segments and overflow pages there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// By the logarithm of their size in pages.
+    pub(crate) segments: [u64; SEGMENT_ORDER_MAX as usize + 1],
+    pub(crate) overflow_pages: u64,
+}
+
+impl Counts {
+    /// Pages without overflow pages.
+    pub(crate) fn base_pages(&self) -> u64 {
+        self.segments.iter().enumerate().map(|(order, count)| count << order).sum()
     }
 }
 
 impl Map {
+    fn count(&mut self, segment: &Segment, operation: fn(u64, u64) -> u64) {
+        let overflows = segment.overflows.len() as u64;
+        self.overflow_pages = operation(self.overflow_pages, overflows);
+        if !segment.is_virtual() {
+            let count = &mut self.segments[usize::from(segment.order)];
+            *count = operation(*count, 1);
+        }
+    }
+
     fn insert(&mut self, lower: &[u8], segment: Segment, dirty: ThinVec<RecordId>) {
         let key = IndexKey::new(lower);
         self.heap_bytes += key.heap_bytes();
-        self.overflow_pages += u64::from(segment.overflow.is_some());
+        self.count(&segment, u64::wrapping_add);
         self.entries.insert(key, Entry { segment, dirty: Mutex::new(dirty) });
     }
 
@@ -410,6 +343,6 @@ impl Map {
     fn located(&self, lower: &IndexKey, entry: &Entry) -> Located {
         let above = (Bound::Excluded(lower.bytes()), Bound::Unbounded);
         let upper = self.entries.range::<[u8], _>(above).next().map(|(upper, _)| upper.clone());
-        Located { lower: lower.clone(), upper, segment: entry.segment }
+        Located { lower: lower.clone(), upper, segment: entry.segment.clone() }
     }
 }

@@ -22,10 +22,10 @@
 //! move between pages. Segments of several pages, forecasting and the radix tree come next.
 #![forbid(unsafe_code)]
 
+mod build;
 mod cache;
 mod codec;
 mod counters;
-#[cfg_attr(not(test), expect(dead_code, reason = "write-back calls it next"))]
 mod fit;
 #[cfg_attr(not(test), expect(dead_code, reason = "the engine records and asks next"))]
 mod forecast;
@@ -33,11 +33,13 @@ mod index;
 mod large;
 mod locks;
 mod merge;
-#[cfg_attr(not(test), expect(dead_code, reason = "write-back calls it next"))]
 mod model;
+mod origin;
 mod plr;
 mod publish;
+mod reorganize;
 mod scan;
+mod segment;
 mod tree;
 mod verify;
 mod write_back;

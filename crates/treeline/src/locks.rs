@@ -1,18 +1,205 @@
-//! Page locks: shared to read a segment's pages, exclusive to rewrite them or to change the
-//! segment's place (TreeLine, 4.8).
+//! Locks of segments and of their pages (TreeLine, section 4.8).
 //!
-//! One lock covers a base page and its overflow page. Locks are striped by page number, so they
-//! cost nothing per page. They are held
-//! across I/O; so are the write-back gate and the publishing lock, and no other of the engine's.
+//! Segments are locked in four modes, named by the extent's first page:
 //!
-//! **Invariant**: who takes several takes them in ascending order of stripes, each once; who holds
-//! one never waits for a record-cache reservation.
+//! | held \ wanted | IR | IW | O | OX |
+//! |---|---|---|---|---|
+//! | **IR** (pages are read) | yes | yes | yes | no |
+//! | **IW** (pages are rewritten in place) | yes | yes | no | no |
+//! | **O** (reorganized: read, and written elsewhere) | yes | no | no | no |
+//! | **OX** (the index changes) | no | no | no | no |
+//!
+//! Pages are locked shared or exclusively, under a segment lock of IR or IW; one lock covers a page
+//! and its overflow page. So a lookup waits only while its own page is rewritten, and of a
+//! reorganization only for the moment in which the index changes.
+//!
+//! Both are striped by page number, so they cost nothing per page; two segments of one stripe only
+//! wait for each other more often. They are held across I/O; so are the write-back gate and the
+//! publishing lock, and no other of the engine's.
+//!
+//! **Invariants**
+//! 1. Who takes several takes them in ascending order of stripes, each once, segments before pages;
+//!    the upgrade from O to OX goes through the stripes in the same order. Everybody then waits
+//!    only for holders of higher stripes, so nobody waits in a circle: a reader of several segments
+//!    gets IR on those still in O, and those already in OX are below.
+//! 2. While somebody waits for O, nobody gets a new IW; while somebody waits for OX, nobody gets a
+//!    new IR. So neither writers nor readers starve a reorganization.
+//! 3. Who holds one never waits for a record-cache reservation.
 
 use spinney_base::PageNumber;
-use spinney_base::shim::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const STRIPES: usize = 4096;
 
+fn stripe_of(page: PageNumber) -> usize {
+    // Extents begin at round numbers; the product spreads them.
+    (page.0.wrapping_mul(0x9E37_79B1) >> (u32::BITS - STRIPES.ilog2())) as usize
+}
+
+fn ascending(pages: impl Iterator<Item = PageNumber>) -> Vec<usize> {
+    let mut stripes: Vec<usize> = pages.map(stripe_of).collect();
+    stripes.sort_unstable();
+    stripes.dedup();
+    stripes
+}
+
+/// How many hold a stripe, and how.
+#[derive(Debug, Default)]
+struct State {
+    reading: u32,
+    writing: u32,
+    reorganizing: bool,
+    exclusive: bool,
+    waiting_to_reorganize: u32,
+}
+
+#[derive(Debug, Default)]
+struct Stripe {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Stripe {
+    fn wait_until(&self, ready: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while !ready(&state) {
+            self.changed.wait(&mut state);
+        }
+        state
+    }
+
+    fn read(&self) {
+        self.wait_until(|state| !state.exclusive).reading += 1;
+    }
+
+    fn write(&self) {
+        let ready = |state: &State| !state.reorganizing && state.waiting_to_reorganize == 0;
+        self.wait_until(ready).writing += 1;
+    }
+
+    fn reorganize(&self) {
+        let mut state = self.state.lock();
+        state.waiting_to_reorganize += 1;
+        while state.reorganizing || state.writing > 0 {
+            self.changed.wait(&mut state);
+        }
+        state.waiting_to_reorganize -= 1;
+        state.reorganizing = true;
+    }
+
+    fn upgrade(&self) {
+        let mut state = self.state.lock();
+        state.exclusive = true;
+        while state.reading > 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn release(&self, mode: Mode) {
+        let mut state = self.state.lock();
+        match mode {
+            Mode::Read => state.reading -= 1,
+            Mode::Write => state.writing -= 1,
+            Mode::Reorganize => (state.reorganizing, state.exclusive) = (false, false),
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    Read,
+    Write,
+    Reorganize,
+}
+
+/// Locks of segments.
+#[derive(Debug)]
+pub(crate) struct SegmentLocks {
+    stripes: Box<[Stripe]>,
+}
+
+/// Holds one segment in IR.
+#[derive(Debug)]
+pub(crate) struct Reading<'a>(&'a Stripe);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.release(Mode::Read);
+    }
+}
+
+/// Holds several segments in one mode.
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
+    locks: &'a SegmentLocks,
+    mode: Mode,
+    stripes: Vec<usize>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.stripes.iter().for_each(|stripe| self.locks.stripes[*stripe].release(self.mode));
+    }
+}
+
+/// Holds several segments in O.
+#[derive(Debug)]
+pub(crate) struct Reorganizing<'a>(Held<'a>);
+
+impl Reorganizing<'_> {
+    /// From O to OX: waits until nobody reads the segments, and keeps new readers out until it is
+    /// dropped.
+    pub(crate) fn upgrade(&self) {
+        let Held { locks, stripes, .. } = &self.0;
+        stripes.iter().for_each(|stripe| locks.stripes[*stripe].upgrade());
+    }
+}
+
+impl SegmentLocks {
+    pub(crate) fn new() -> Self {
+        SegmentLocks { stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+    }
+
+    /// IR on one segment.
+    pub(crate) fn read(&self, segment: PageNumber) -> Reading<'_> {
+        let stripe = &self.stripes[stripe_of(segment)];
+        stripe.read();
+        Reading(stripe)
+    }
+
+    /// IR on several.
+    pub(crate) fn read_many(&self, segments: impl Iterator<Item = PageNumber>) -> Held<'_> {
+        self.hold(Mode::Read, segments, Stripe::read)
+    }
+
+    /// IW on several.
+    pub(crate) fn write_many(&self, segments: impl Iterator<Item = PageNumber>) -> Held<'_> {
+        self.hold(Mode::Write, segments, Stripe::write)
+    }
+
+    /// O on several.
+    pub(crate) fn reorganize(
+        &self,
+        segments: impl Iterator<Item = PageNumber>,
+    ) -> Reorganizing<'_> {
+        Reorganizing(self.hold(Mode::Reorganize, segments, Stripe::reorganize))
+    }
+
+    fn hold(
+        &self,
+        mode: Mode,
+        segments: impl Iterator<Item = PageNumber>,
+        take: fn(&Stripe),
+    ) -> Held<'_> {
+        let stripes = ascending(segments);
+        stripes.iter().for_each(|stripe| take(&self.stripes[*stripe]));
+        Held { locks: self, mode, stripes }
+    }
+}
+
+/// Locks of pages.
 #[derive(Debug)]
 pub(crate) struct PageLocks {
     stripes: Box<[RwLock<()>]>,
@@ -25,7 +212,7 @@ impl PageLocks {
 
     /// Locks one page for reading.
     pub(crate) fn read(&self, page: PageNumber) -> RwLockReadGuard<'_, ()> {
-        self.stripes[self.stripe(page)].read()
+        self.stripes[stripe_of(page)].read()
     }
 
     /// Locks many pages for reading.
@@ -33,7 +220,7 @@ impl PageLocks {
         &self,
         pages: impl Iterator<Item = PageNumber>,
     ) -> Vec<RwLockReadGuard<'_, ()>> {
-        self.ascending(pages).into_iter().map(|stripe| self.stripes[stripe].read()).collect()
+        ascending(pages).into_iter().map(|stripe| self.stripes[stripe].read()).collect()
     }
 
     /// Locks many pages for writing.
@@ -41,17 +228,101 @@ impl PageLocks {
         &self,
         pages: impl Iterator<Item = PageNumber>,
     ) -> Vec<RwLockWriteGuard<'_, ()>> {
-        self.ascending(pages).into_iter().map(|stripe| self.stripes[stripe].write()).collect()
+        ascending(pages).into_iter().map(|stripe| self.stripes[stripe].write()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+    use std::time::Duration;
+
+    const PAGE: PageNumber = PageNumber(128);
+
+    fn one() -> impl Iterator<Item = PageNumber> {
+        std::iter::once(PAGE)
     }
 
-    fn ascending(&self, pages: impl Iterator<Item = PageNumber>) -> Vec<usize> {
-        let mut stripes: Vec<usize> = pages.map(|page| self.stripe(page)).collect();
-        stripes.sort_unstable();
-        stripes.dedup();
-        stripes
+    type Hold = for<'a> fn(&'a SegmentLocks) -> Box<dyn std::fmt::Debug + 'a>;
+
+    const ALL: [(&str, Hold); 4] = [
+        ("IR", |locks| Box::new(locks.read(PAGE))),
+        ("IW", |locks| Box::new(locks.write_many(one()))),
+        ("O", |locks| Box::new(locks.reorganize(one()))),
+        ("OX", |locks| {
+            let held = locks.reorganize(one());
+            held.upgrade();
+            Box::new(held)
+        }),
+    ];
+
+    /// Whether a second holder gets in beside the first.
+    fn passes(first: Hold, second: Hold) -> bool {
+        let locks = SegmentLocks::new();
+        let inside = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let held = first(&locks);
+            scope.spawn(|| {
+                drop(second(&locks));
+                inside.store(true, SeqCst);
+            });
+            for _ in 0..30 {
+                std::thread::sleep(Duration::from_millis(1));
+                if inside.load(SeqCst) {
+                    break;
+                }
+            }
+            let passed = inside.load(SeqCst);
+            drop(held);
+            passed
+        })
     }
 
-    fn stripe(&self, page: PageNumber) -> usize {
-        page.0 as usize % self.stripes.len()
+    #[test]
+    fn the_matrix_is_the_papers() {
+        let allowed = [
+            [true, true, true, false],
+            [true, true, false, false],
+            [true, false, false, false],
+            [false, false, false, false],
+        ];
+        for ((held, first), row) in ALL.into_iter().zip(allowed) {
+            for ((wanted, second), allowed) in ALL.into_iter().zip(row) {
+                assert_eq!(passes(first, second), allowed, "{held} is held, {wanted} is wanted");
+            }
+        }
+    }
+
+    /// Writers that come and go without a pause do not keep a reorganization out.
+    #[test]
+    fn writers_do_not_starve_a_reorganization() {
+        let locks = SegmentLocks::new();
+        let done = AtomicBool::new(false);
+        let rounds = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut held = Some(locks.write_many(one()));
+                    while !done.load(SeqCst) {
+                        let waiting = locks.stripes[stripe_of(PAGE)].state.lock();
+                        let wanted = waiting.waiting_to_reorganize > 0;
+                        drop(waiting);
+                        if wanted {
+                            held = None;
+                        }
+                        held = Some(held.unwrap_or_else(|| locks.write_many(one())));
+                        rounds.fetch_add(1, SeqCst);
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    locks.reorganize(one()).upgrade();
+                }
+                done.store(true, SeqCst);
+            });
+        });
+        assert!(rounds.load(SeqCst) > 0);
     }
 }

@@ -25,7 +25,7 @@ use spinney_wal::{RecordKind, ReserveFor};
 
 use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
-use crate::index::{Change, Located};
+use crate::segment::Change;
 use crate::tree::{BATCH_PAGES, TreeLine};
 use crate::write_back::TARGET_RECORDS_MAX;
 
@@ -50,10 +50,7 @@ impl Pending {
 
     /// Pages that are freed by changes still pending.
     pub(crate) fn freed(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.changes
-            .iter()
-            .flat_map(|(_, change)| change.freed())
-            .map(|page| Extent::single(page.page))
+        self.changes.iter().flat_map(|(_, change)| change.freed())
     }
 
     fn take_up_to(&mut self, sequence: u64) -> Vec<(u64, Change)> {
@@ -113,8 +110,7 @@ impl TreeLine {
                 RecordKind::Structure(self.context.keyspace),
                 &record,
             );
-            let freed = change.freed();
-            self.store.retire(freed.iter().map(|page| Extent::single(page.page)), lsn);
+            self.store.retire(change.freed(), lsn);
             self.pending.lock().take_up_to(sequence);
         }
     }
@@ -152,9 +148,7 @@ impl TreeLine {
         let _in_order = self.publishing.lock();
         let covered = self.pending.lock().take_up_to(structure);
         for (_, change) in covered {
-            for page in change.freed() {
-                self.store.release(Extent::single(page.page));
-            }
+            change.freed().into_iter().for_each(|extent| self.store.release(extent));
         }
         let settled = self.large.settle(mark, redo);
         settled.into_iter().for_each(|extent| self.store.release(extent));
@@ -167,25 +161,22 @@ impl TreeLine {
     /// Brings home every record that is dirty now.
     fn write_back_everything(&self) -> Result<()> {
         // One batch takes the oldest entries of a list; so many passes reach the end that the
-        // longest one has now, however it is split meanwhile. Only a join mixes the ages of two
-        // lists; after one, only a pass that leaves nothing of any list is the last.
-        let joins = self.joins.load(Ordering::SeqCst);
+        // longest one has now, however it is split meanwhile. Only where long lists became one are
+        // ages mixed; after that, only a pass that leaves nothing of any list is the last.
+        let mixed = self.index.mixed();
         let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MAX);
         for pass in 1.. {
             let mut left = false;
             let mut from = Some(Vec::new());
             while let Some(lower) = from {
                 let (segments, next) = self.index.dirty_segments(&lower, BATCH_PAGES);
-                let groups: Vec<Vec<Located>> =
-                    segments.into_iter().map(|located| vec![located]).collect();
-                let missed = self.write_back_groups(&groups)?;
+                let missed = self.write_back_segments(&segments)?;
                 left |= missed.left;
-                // A segment that others split or joined meanwhile left records to its successors
-                // that they did not take along: the pass goes on from there, with what came.
+                // A segment that others reorganized meanwhile left records to its successors that
+                // they did not take along: the pass goes on from there, with what came.
                 from = missed.changed.or(next);
             }
-            let joined = self.joins.load(Ordering::SeqCst) != joins;
-            if !left || (pass >= passes && !joined) {
+            if !left || (pass >= passes && self.index.mixed() == mixed) {
                 break;
             }
         }

@@ -1,36 +1,49 @@
 //! Reading many records: ranges in both directions, and batches of points.
 //!
-//! A range is read segment by segment under the shared lock of its page: first the segment's dirty
-//! records are copied out of the cache, then its pages are read, then both are merged, newer over
-//! older. In that order, and because a record leaves the cache only after its page was written
-//! under the exclusive lock, a record can be in neither place at no time (P23). Nothing is held
-//! between segments, let alone between chunks (P24): the scan goes on by key.
+//! A range is read batch by batch (TreeLine, 4.1; rule P23): the pages that the request is likely to
+//! need, of one segment or of several neighbours, are locked; their dirty records are copied out of
+//! the cache; the pages are read, all together, neighbours in one piece; and both are merged, newer
+//! over older. In that order, and because a record leaves the cache only after its page was written
+//! under the exclusive lock, a record can be in neither place at no time. Nothing is held between
+//! batches, let alone between chunks (P24): the scan goes on by key.
+//!
+//! How many pages are likely to be needed follows from the records that pages held so far, so a
+//! short scan reads no page that it does not need, and a long one reads many at a time.
 
 use std::ops::{Bound, Range};
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Direction, OwnedValue, Record, ScanRequest};
 use spinney_io::Purpose;
 use spinney_page::PageView;
 
 use crate::cache::{Cached, RecordId, Scratch, Visit};
-use crate::index::Located;
 use crate::merge::{Dirty, Pages, Records};
+use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
+
+/// Most pages of one batch, without overflow pages: 256 KiB.
+const BATCH_PAGES_MAX: usize = 64;
+
+/// Some pages of one segment that are read together.
+struct Run {
+    located: Located,
+    pages: Range<usize>,
+}
 
 impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         let mut bytes = 0;
         let mut next = Some(Position::start(request));
         while let Some(position) = next {
-            let located = loop {
-                match self.scan_segment(&position, request, chunk, &mut bytes)? {
+            next = loop {
+                match self.scan_batch(&position, request, chunk, &mut bytes)? {
                     Step::Changed => {}
                     Step::Full => return Ok(()),
-                    Step::Done(located) => break located,
+                    Step::Done(next) => break next,
                 }
             };
-            next = Position::after(&located, request);
             let enough = chunk.records.len() >= request.records_max || bytes >= request.bytes_max;
             if let Some(position) = &next
                 && enough
@@ -43,8 +56,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Appends the records of the segment at a position to the chunk, as far as it has room.
-    fn scan_segment(
+    /// Appends the records of one batch of pages, from a position on, to the chunk.
+    fn scan_batch(
         &self,
         position: &Position,
         request: &ScanRequest<'_>,
@@ -52,63 +65,112 @@ impl TreeLine {
         bytes: &mut usize,
     ) -> Result<Step> {
         let version = self.index.version();
-        let located = match position {
-            Position::At(key) => self.index.find(key),
-            Position::Below(key) => match self.index.find_below(key.as_deref()) {
-                Some(located) => located,
-                None => self.index.find(&[]),
-            },
-        };
-        let _lock = self.locks.read(located.segment.base.page);
-        if self.index.version() != version {
-            let again = self.index.find(located.lower.bytes());
-            if again.segment != located.segment
-                || again.lower != located.lower
-                || again.upper != located.upper
-            {
-                return Ok(Step::Changed);
-            }
+        let wanted = self.pages_wanted(request, chunk.records.len(), *bytes);
+        let (runs, next) = self.choose_runs(position, request, wanted);
+        let bases = runs.iter().map(|run| run.located.segment.base.page);
+        let _segments = self.segment_locks.read_many(bases);
+        let base_pages = runs.iter().flat_map(|run| {
+            run.pages.clone().map(|index| run.located.segment.base_page(index).page)
+        });
+        let _pages = self.page_locks.read_many(base_pages);
+        let same = |run: &Run| self.index.find(run.located.lower.bytes()) == run.located;
+        if self.index.version() != version && !runs.iter().all(same) {
+            return Ok(Step::Changed);
         }
-        let mut copies = DirtyCopies::default();
-        self.copy_dirty(&located, &mut copies);
-        let pages: Vec<_> = located.segment.pages().collect();
-        let mut buf = self.buffers.lend(pages.len().max(1));
-        self.read_pages(&pages, &mut buf, Purpose::Scan)?;
-        let read: Vec<_> = (0..pages.len()).map(|index| buf.page(index)).collect();
-        let records = Records::merge(&[Pages::new(&read)], &copies.records());
-        for step in 0..records.len() {
-            let index = match request.direction {
-                Direction::Forward => step,
-                Direction::Reverse => records.len() - 1 - step,
-            };
-            let (key, value) = records.get(index);
-            if !request.contains(key) {
-                continue;
-            }
-            // What was read is delivered to its end, so that the next chunk need not read it again.
-            if request.records_max == 1 && !chunk.records.is_empty() {
+        let copies: Vec<DirtyCopies> = runs.iter().map(|run| self.copy_dirty(run)).collect();
+        let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
+        let mut buf = self.buffers.lend(refs.len().max(1));
+        self.read_pages(&refs, &mut buf, Purpose::Scan)?;
+        let mut at = 0;
+        for (run, copies) in runs.iter().zip(&copies) {
+            let count = run.pages.len();
+            let mut overflow = at + count;
+            let pages: Vec<Pages<'_>> = run
+                .existing()
+                .map(|index| Pages {
+                    base: Some(buf.page(at + index - run.pages.start)),
+                    overflow: run.located.segment.overflow(index).map(|_| {
+                        overflow += 1;
+                        buf.page(overflow - 1)
+                    }),
+                })
+                .collect();
+            at += run.refs().count();
+            let records = Records::merge(&pages, &copies.records());
+            self.reads.scanned(pages.len() as u64, records.len() as u64);
+            if !deliver(&records, request, chunk, bytes) {
                 return Ok(Step::Full);
             }
-            *bytes += key.len() + value.len();
-            chunk.records.push(Record { key: key.to_vec(), value: value.into() });
         }
-        Ok(Step::Done(located))
+        Ok(Step::Done(next))
     }
 
-    /// Copies the dirty records of a segment out of the cache.
-    fn copy_dirty(&self, located: &Located, copies: &mut DirtyCopies) {
+    /// How many pages are likely to hold what the request still wants.
+    fn pages_wanted(&self, request: &ScanRequest<'_>, records: usize, bytes: usize) -> usize {
+        let left = request.records_max.saturating_sub(records);
+        let by_records = left.div_ceil(self.reads.records_per_scanned_page());
+        let by_bytes = request.bytes_max.saturating_sub(bytes).div_ceil(PAGE_BYTES);
+        by_records.min(by_bytes).clamp(1, BATCH_PAGES_MAX)
+    }
+
+    /// The next `wanted` pages of a scan, and where it goes on after them.
+    fn choose_runs(
+        &self,
+        position: &Position,
+        request: &ScanRequest<'_>,
+        wanted: usize,
+    ) -> (Vec<Run>, Option<Position>) {
+        let mut runs = Vec::new();
+        let mut left = wanted;
+        let mut next = Some(position.clone());
+        while let Some(position) = next.take_if(|_| left > 0) {
+            let located = match &position {
+                Position::At(key) => self.index.find(key),
+                Position::Below(key) => match self.index.find_below(key.as_deref()) {
+                    Some(located) => located,
+                    None => self.index.find(&[]),
+                },
+            };
+            let count = located.segment.base_pages().max(1);
+            let here = position.key().map(|key| located.page_of(key));
+            let pages = match request.direction {
+                Direction::Forward => {
+                    let first = here.unwrap_or(0);
+                    first..count.min(first + left)
+                }
+                Direction::Reverse => {
+                    let last = here.unwrap_or(count - 1);
+                    // The page that begins with the key has no key below it.
+                    let begins = matches!(&position, Position::Below(Some(key))
+                        if last > 0 && located.first_key(last).as_ref() == Some(key));
+                    let end = if begins { last } else { last + 1 };
+                    end.saturating_sub(left)..end
+                }
+            };
+            left -= pages.len();
+            next = Position::after(&located, &pages, request);
+            runs.push(Run { located, pages });
+        }
+        (runs, next)
+    }
+
+    /// Copies the dirty records of a run's pages out of the cache.
+    fn copy_dirty(&self, run: &Run) -> DirtyCopies {
+        let Run { located, pages } = run;
+        let mut copies = DirtyCopies::default();
         let mut ids = self.index.dirty(located.lower.bytes());
         ids.sort_unstable();
         ids.dedup();
         let mut scratch = Scratch::default();
         for id in ids {
             self.cache.visit_dirty(id, Visit::Look, &mut scratch, &mut |key, value| {
-                if located.contains(key) {
+                if located.contains(key) && pages.contains(&located.page_of(key)) {
                     copies.push(key, value);
                 }
                 false
             });
         }
+        copies
     }
 
     /// Answers many gets with as few and as parallel reads as can be.
@@ -151,17 +213,19 @@ impl TreeLine {
         let (round, later) = missing.split_at(missing.len().min(ROUND));
         let places: Vec<_> =
             round.iter().map(|index| self.index.find_place(keys[*index].0)).collect();
-        let _locks = self.locks.read_many(places.iter().map(|(segment, _)| segment.base.page));
+        let segments = places.iter().map(|(place, _)| place.segment.page);
+        let _segments = self.segment_locks.read_many(segments);
+        let _pages = self.page_locks.read_many(places.iter().map(|(place, _)| place.page.page));
         let mut again = later.to_vec();
         let mut wanted = Vec::new();
         let mut pages = Vec::new();
-        for (index, (segment, version)) in round.iter().zip(&places) {
+        for (index, (place, version)) in round.iter().zip(&places) {
             let (key, hash) = keys[*index];
-            if !self.is_still(key, *segment, *version) {
+            if !self.is_still(key, *place, *version) {
                 again.push(*index);
             } else if !self.lookup_cached(key, hash, &mut answers[*index]) {
                 let first = pages.len();
-                pages.extend(segment.pages());
+                pages.extend(place.pages());
                 wanted.push((*index, first..pages.len()));
             }
         }
@@ -178,17 +242,57 @@ impl TreeLine {
     }
 }
 
-/// How the reading of one segment ended.
+impl Run {
+    /// Those of its pages that exist.
+    fn existing(&self) -> Range<usize> {
+        self.pages.start..self.pages.end.min(self.located.segment.base_pages())
+    }
+
+    /// The pages to read: those of the extent, then their overflow pages.
+    fn refs(&self) -> impl Iterator<Item = PageRef> + '_ {
+        let segment = &self.located.segment;
+        let base = self.existing().map(|index| segment.base_page(index));
+        base.chain(self.existing().filter_map(|index| segment.overflow(index)))
+    }
+}
+
+/// Appends what the request wants of some records; says whether it takes more. What was read is
+/// delivered to its end, so that the next chunk need not read it again.
+fn deliver(
+    records: &Records<'_>,
+    request: &ScanRequest<'_>,
+    chunk: &mut Chunk,
+    bytes: &mut usize,
+) -> bool {
+    for step in 0..records.len() {
+        let index = match request.direction {
+            Direction::Forward => step,
+            Direction::Reverse => records.len() - 1 - step,
+        };
+        let (key, value) = records.get(index);
+        if !request.contains(key) {
+            continue;
+        }
+        if request.records_max == 1 && !chunk.records.is_empty() {
+            return false;
+        }
+        *bytes += key.len() + value.len();
+        chunk.records.push(Record { key: key.to_vec(), value: value.into() });
+    }
+    true
+}
+
+/// How the reading of one batch ended.
 enum Step {
     /// It was not locked before it changed: look again.
     Changed,
     /// The chunk is full.
     Full,
-    /// All of it that the request wants is in the chunk.
-    Done(Located),
+    /// All of it that the request wants is in the chunk; the scan goes on here.
+    Done(Option<Position>),
 }
 
-/// Where a value is, and whether it is the pointer to a large one.
+/// Where a value lies, and whether it is the pointer to a large one.
 type ValuePlace = (Range<usize>, bool);
 
 /// Copies of dirty records, in one piece of memory.
@@ -215,11 +319,12 @@ impl DirtyCopies {
     }
 }
 
-/// Which segment a scan reads next.
+/// Which page a scan reads next.
+#[derive(Clone)]
 enum Position {
     /// The one that a key belongs to.
     At(Vec<u8>),
-    /// The one with the greatest lower bound below a key, or the last one.
+    /// The one that the greatest key below this one belongs to, or the last one.
     Below(Option<Vec<u8>>),
 }
 
@@ -236,6 +341,14 @@ impl Position {
         }
     }
 
+    /// The key that the page is found by; none for the last page of all.
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Position::At(key) => Some(key),
+            Position::Below(key) => key.as_deref(),
+        }
+    }
+
     /// Where the part of the range that was not read begins, or in reverse ends.
     fn bound(&self) -> Bound<Vec<u8>> {
         match self {
@@ -245,19 +358,25 @@ impl Position {
         }
     }
 
-    fn after(located: &Located, request: &ScanRequest<'_>) -> Option<Self> {
+    /// Where a scan goes on after these pages of a segment.
+    fn after(located: &Located, pages: &Range<usize>, request: &ScanRequest<'_>) -> Option<Self> {
         match request.direction {
             Direction::Forward => {
-                let upper = located.upper.as_ref()?.bytes();
-                (!request.is_past_upper(upper)).then(|| Position::At(upper.to_vec()))
+                let upper = located.upper.as_ref().map(|upper| upper.bytes().to_vec());
+                let from = located.first_key(pages.end).or(upper)?;
+                (!request.is_past_upper(&from)).then_some(Position::At(from))
             }
             Direction::Reverse => {
-                let lower = located.lower.bytes();
+                let lower = match pages.start {
+                    0 => None,
+                    start => located.first_key(start),
+                };
+                let lower = lower.unwrap_or_else(|| located.lower.bytes().to_vec());
                 let past = match request.lower {
-                    Bound::Included(bound) | Bound::Excluded(bound) => lower <= bound,
+                    Bound::Included(bound) | Bound::Excluded(bound) => lower.as_slice() <= bound,
                     Bound::Unbounded => lower.is_empty(),
                 };
-                (!past).then(|| Position::Below(Some(lower.to_vec())))
+                (!past).then_some(Position::Below(Some(lower)))
             }
         }
     }

@@ -11,17 +11,18 @@ use spinney_engine::{
     Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, OwnedValue, Resident,
     ScanRequest, VerifyReport, Write,
 };
-use spinney_extent::{Extent, Store, StoreOptions};
+use spinney_extent::{Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::cache::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
-use crate::index::{PageRef, Segment, SegmentIndex};
+use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeValues};
-use crate::locks::PageLocks;
+use crate::locks::{PageLocks, SegmentLocks};
 use crate::publish::Pending;
+use crate::segment::{PageRef, Place};
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
 /// area protects.
@@ -50,7 +51,8 @@ pub struct TreeLine {
     pub(crate) store: Store,
     pub(crate) index: SegmentIndex,
     pub(crate) cache: RecordCache,
-    pub(crate) locks: PageLocks,
+    pub(crate) segment_locks: SegmentLocks,
+    pub(crate) page_locks: PageLocks,
     pub(crate) large: LargeValues,
     /// Held shared by every write-back, exclusively by who must know that none is under way.
     pub(crate) gate: RwLock<()>,
@@ -70,9 +72,7 @@ pub struct TreeLine {
     /// Which shard the background looks at next.
     hand: AtomicUsize,
     wanted: AtomicBool,
-    /// Segments joined with a neighbour so far.
-    pub(crate) joins: AtomicU64,
-    /// Lower bounds of segments to be joined with a neighbour.
+    /// Lower bounds of segments that may take fewer pages.
     pub(crate) sparse: Mutex<BTreeSet<Vec<u8>>>,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
@@ -121,7 +121,8 @@ impl TreeLine {
             store,
             index,
             cache: RecordCache::new(cache_bytes),
-            locks: PageLocks::new(),
+            segment_locks: SegmentLocks::new(),
+            page_locks: PageLocks::new(),
             large: LargeValues::new(large, end),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
@@ -134,7 +135,6 @@ impl TreeLine {
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
-            joins: AtomicU64::new(0),
             sparse: Mutex::new(BTreeSet::new()),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
@@ -144,9 +144,10 @@ impl TreeLine {
     /// Looks a key up behind the cache, and keeps what it finds.
     fn read_through(&self, key: &[u8], id: RecordId, out: &mut Vec<u8>) -> Result<Found> {
         loop {
-            let (segment, version) = self.index.find_place(key);
-            let _lock = self.locks.read(segment.base.page);
-            if !self.is_still(key, segment, version) {
+            let (place, version) = self.index.find_place(key);
+            let _segment = self.segment_locks.read(place.segment.page);
+            let _page = self.page_locks.read(place.page.page);
+            if !self.is_still(key, place, version) {
                 continue;
             }
             // A record that became dirty meanwhile cannot leave the cache while the page is locked
@@ -157,7 +158,7 @@ impl TreeLine {
             let start = out.len();
             let mut found = Found::Absent;
             let mut pages = 0;
-            for page in segment.pages() {
+            for page in place.pages() {
                 pages += 1;
                 found = with_page_buffer(|buf| {
                     self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
@@ -180,10 +181,10 @@ impl TreeLine {
         }
     }
 
-    /// Whether a key's segment is still the one that was found when the index had this version.
-    /// Stays true while its page is locked.
-    pub(crate) fn is_still(&self, key: &[u8], segment: Segment, version: u64) -> bool {
-        self.index.version() == version || self.index.find_place(key).0 == segment
+    /// Whether a key's place is still the one that was found when the index had this version. Stays
+    /// true while its segment and its page are locked.
+    pub(crate) fn is_still(&self, key: &[u8], place: Place, version: u64) -> bool {
+        self.index.version() == version || self.index.find_place(key).0 == place
     }
 
     /// Reads and checks a page, its slotted layout included.
@@ -418,8 +419,7 @@ impl Engine for TreeLine {
     fn end_structure_replay(&self) -> Result<()> {
         let mut owned = Vec::new();
         self.index.for_each(|_, segment| {
-            let pages = segment.pages();
-            owned.extend(pages.map(|page| (Extent::single(page.page), page.generation)));
+            owned.extend(segment.extents());
         });
         owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
         let restored = self.store.adopt(&owned)?;
@@ -435,7 +435,7 @@ impl Engine for TreeLine {
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
-        let wrote = self.shorten_lists()? | self.write_back_soon()? | self.join_sparse()?;
+        let wrote = self.shorten_lists()? | self.write_back_soon()? | self.shrink_sparse()?;
         self.publish_structure_if_due(!wrote)?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }
@@ -451,7 +451,7 @@ impl Engine for TreeLine {
     fn stats(&self) -> EngineStats {
         let usage = self.cache.usage();
         let space = self.store.space();
-        let (pages, overflow_pages) = self.index.pages();
+        let counts = self.index.counts();
         let (cache_hits, cache_misses, pages_read) = self.reads.sum();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         EngineStats {
@@ -461,8 +461,9 @@ impl Engine for TreeLine {
             records_dirty: usage.dirty,
             cache_bytes: usage.bytes,
             index_bytes: self.index.bytes(),
-            pages,
-            overflow_pages,
+            pages: counts.base_pages(),
+            overflow_pages: counts.overflow_pages,
+            segments: counts.segments,
             free_pages: space.free_pages,
             file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
             pages_read,
@@ -471,7 +472,9 @@ impl Engine for TreeLine {
             foreground_write_backs: load(&self.writes.foreground_write_backs),
             stall_ns: load(&self.writes.stall_ns),
             longest_stall_ns: load(&self.writes.longest_stall_ns),
-            splits: load(&self.writes.splits),
+            reorganizations: load(&self.writes.reorganizations),
+            reorganized_pages_in: load(&self.writes.reorganized_pages_in),
+            reorganized_pages_out: load(&self.writes.reorganized_pages_out),
             checkpoints: load(&self.writes.checkpoints),
             pages_restored: load(&self.writes.pages_restored),
         }

@@ -6,11 +6,12 @@ use std::collections::HashSet;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
 use spinney_engine::VerifyReport;
+use spinney_extent::Extent;
 use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_io::Purpose;
 use spinney_page::PageView;
 
-use crate::index::{Located, PageRef};
+use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
 
 impl TreeLine {
@@ -30,36 +31,47 @@ impl TreeLine {
     fn verify_segment(&self, key: &[u8], report: &mut VerifyReport) -> Result<Option<Vec<u8>>> {
         loop {
             let located = self.index.find(key);
-            let _lock = self.locks.read(located.segment.base.page);
-            if self.index.find(key).segment != located.segment {
+            let segment = &located.segment;
+            let _segment = self.segment_locks.read(segment.base.page);
+            let pages = (0..segment.base_pages()).map(|index| segment.base_page(index).page);
+            let _pages = self.page_locks.read_many(pages);
+            if self.index.find(key) != located {
                 continue;
             }
-            let pages: Vec<PageRef> = located.segment.pages().collect();
-            let mut buf = self.buffers.lend(pages.len().max(1));
-            self.read_pages(&pages, &mut buf, Purpose::Tool)?;
-            for (index, page) in pages.iter().enumerate() {
-                self.verify_bounds(&located, *page, buf.page(index))?;
+            let refs: Vec<PageRef> = segment.all().collect();
+            let mut buf = self.buffers.lend(refs.len().max(1));
+            self.read_pages(&refs, &mut buf, Purpose::Tool)?;
+            let base = 0..segment.base_pages();
+            let owners = base.chain(segment.overflows.iter().map(|one| usize::from(one.index)));
+            for ((at, page), owner) in refs.iter().enumerate().zip(owners) {
+                self.verify_places(&located, owner, *page, buf.page(at))?;
                 report.pages += 1;
-                report.records += PageView::trusted(buf.page(index)).len() as u64;
+                report.records += PageView::trusted(buf.page(at)).len() as u64;
             }
             return Ok(located.upper.map(|upper| upper.bytes().to_vec()));
         }
     }
 
-    fn verify_bounds(
+    /// Checks that a page holds only keys that page `owner` of the segment is for.
+    fn verify_places(
         &self,
         located: &Located,
+        owner: usize,
         page: PageRef,
         block: &[u8; PAGE_BYTES],
     ) -> Result<()> {
         let view = PageView::trusted(block);
-        for index in [0, view.len().wrapping_sub(1)] {
-            if index < view.len() && !located.contains(&view.key(index)) {
+        for index in 0..view.len() {
+            let key = view.key(index);
+            if !located.contains(&key) || located.page_of(&key) != owner {
                 return Err(Error::corruption(
                     self.store.path().display(),
                     page.page.offset(),
-                    format!("keys from {:?} up to {:?}", located.lower, located.upper),
-                    format!("key {}", view.key(index).escape_ascii()),
+                    format!(
+                        "keys of page {owner} of the segment from {:?} up to {:?}",
+                        located.lower, located.upper
+                    ),
+                    format!("key {}", key.escape_ascii()),
                 ));
             }
         }
@@ -72,7 +84,7 @@ impl TreeLine {
         let _no_write_back = self.gate.write();
         let _no_publishing = self.publishing.lock();
         let mut pages = Vec::new();
-        self.index.for_each(|_, segment| pages.extend(segment.pages()));
+        self.index.for_each(|_, segment| pages.extend(segment.all()));
         let mut owned = HashSet::new();
         let damaged = |text: String| {
             Err(Error::new(
@@ -88,7 +100,8 @@ impl TreeLine {
                 return damaged(format!("page {} is owned and free", page.page));
             }
         }
-        let pending = self.pending.lock().freed().count() as u64;
+        let freed = |extent: Extent| u64::from(extent.pages());
+        let pending: u64 = self.pending.lock().freed().map(freed).sum();
         let space = self.store.space();
         let accounted = owned.len() as u64
             + pending

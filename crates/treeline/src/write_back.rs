@@ -1,10 +1,11 @@
 //! Write-back: dirty records come home to their pages, all of a page in one write (TreeLine, 4.1,
 //! 4.2, 4.5).
 //!
-//! One batch: lock the pages, take their dirty lists, mark the records as being written, wait until
-//! the log is durable up to the last of them (P10), read the pages, [`plan`](crate::merge::plan),
-//! write, change the index, make the records clean, unlock. New pages need no protection from
-//! tearing; pages rewritten in place do, and the store sees to it.
+//! One batch: lock the segments (IW), see which of their pages have dirty records, lock these pages,
+//! take the records off the dirty lists and mark them as being written, wait until the log is
+//! durable up to the last of them (P10), read the pages, [edit](crate::merge::edit_in_place) them,
+//! write, make the records clean, unlock. What finds no room in its page and that page's overflow
+//! page is given back, and its segment is [reorganized](crate::reorganize) afterwards.
 //!
 //! **Invariants**
 //! 1. A record becomes clean, and may leave the cache, only after the page that holds it was
@@ -13,12 +14,15 @@
 //!    durability; the page's LSN says up to where (P10).
 //! 3. If anything fails, every record that was taken is dirty and listed again, and pages that were
 //!    allocated are given back.
+//! 4. A record is marked as being written only by who holds its page exclusively or its segment in
+//!    O, so there is one writer of it at a time.
 //!
 //! **Crash.** In-place writes may be lost or mixed with older ones of other pages: every record in
 //! them is in the log above the redo LSN, which moves only after a sync. A change of structure is
 //! in the log only after its pages were synced ([`publish`](crate::publish)); until then a crash
 //! finds the old pages untouched.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -30,48 +34,84 @@ use spinney_sync::hash_key;
 
 use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
-use crate::index::{Change, Located, PageRef, Segment};
-use crate::merge::{Dirty, Pages, Plan, plan, superseded};
+use crate::merge::{Dirty, Edit, Pages, edit_in_place, superseded};
+use crate::reorganize::Why;
+use crate::segment::{Located, Overflow, PageRef};
 use crate::tree::TreeLine;
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
-pub(crate) const TARGET_RECORDS_MAX: usize = 2048;
+pub(crate) const TARGET_RECORDS_MAX: usize = crate::index::LONG_LIST;
 
 /// A batch with so many bytes of dirty records takes no further segment, which bounds its memory.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
-/// Most segments that wait to be joined with a neighbour; more are noticed again when they change.
-const SPARSE_MAX: usize = 4096;
-
-/// Neighbouring segments, mostly one, whose dirty records are being brought home.
+/// A segment whose dirty records are being brought home.
 struct Target {
-    segments: Vec<Located>,
-    ids: Vec<RecordId>,
+    located: Located,
+    /// Ascending by key.
     dirty: Vec<Taken>,
 }
 
 /// A dirty record, by its places in the batch's bytes.
-struct Taken {
-    key: Range<usize>,
+#[derive(Clone)]
+pub(crate) struct Taken {
+    pub(crate) key: Range<usize>,
     value: Option<Range<usize>>,
     /// Whether the value is the pointer to a large one.
     large: bool,
+    /// Which page of its segment it belongs to.
+    page: usize,
+}
+
+/// Copies of dirty records that were taken, in one piece of memory.
+#[derive(Default)]
+pub(crate) struct Bytes(Vec<u8>);
+
+impl Bytes {
+    pub(crate) fn push(&mut self, key: &[u8], value: Option<ValueRef<'_>>, page: usize) -> Taken {
+        let start = self.0.len();
+        self.0.extend_from_slice(key);
+        let middle = self.0.len();
+        self.0.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
+        let large = value.is_some_and(|value| value.large);
+        let value = value.map(|_| middle..self.0.len());
+        Taken { key: start..middle, value, large, page }
+    }
+
+    pub(crate) fn key(&self, taken: &Taken) -> &[u8] {
+        &self.0[taken.key.clone()]
+    }
+
+    pub(crate) fn dirty(&self, taken: &Taken) -> Dirty<'_> {
+        let value = taken.value.clone();
+        let value = value.map(|value| ValueRef { bytes: &self.0[value], large: taken.large });
+        (self.key(taken), value)
+    }
+
+    pub(crate) fn sort(&self, taken: &mut [Taken]) {
+        taken.sort_unstable_by(|a, b| self.key(a).cmp(self.key(b)));
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 /// What a write-back did not take along.
 #[derive(Debug, Default)]
 pub(crate) struct Missed {
-    /// Where the first group began that others changed before it was locked.
+    /// Where the first segment began that others changed before it was locked.
     pub(crate) changed: Option<Vec<u8>>,
     /// Whether entries of a list were left, because it was long.
     pub(crate) left: bool,
 }
 
-/// Targets and the bytes of their dirty records.
-#[derive(Default)]
-struct Batch {
-    bytes: Vec<u8>,
-    targets: Vec<Target>,
+impl Missed {
+    pub(crate) fn note_changed(&mut self, lower: &[u8]) {
+        if self.changed.as_deref().is_none_or(|first| lower < first) {
+            self.changed = Some(lower.to_vec());
+        }
+    }
 }
 
 /// What one batch writes.
@@ -79,12 +119,14 @@ struct Batch {
 struct Output<'p> {
     in_place: Vec<(PageRef, Lent<'p>)>,
     fresh: Vec<(PageRef, Lent<'p>)>,
-    changes: Vec<Change>,
-    splits: usize,
-    /// Lower bounds of segments that should be joined with a neighbour.
-    sparse: Vec<Vec<u8>>,
+    overflows: Vec<(Located, Overflow)>,
     /// Pointers to large values that the pages do not hold any more.
     superseded: Vec<Vec<u8>>,
+    /// Records that found no room, and why.
+    refused: Vec<(Vec<u8>, Vec<Taken>)>,
+    error: Option<Error>,
+    /// What is to be reorganized afterwards.
+    wanted: Vec<(Located, Why)>,
 }
 
 impl TreeLine {
@@ -93,129 +135,157 @@ impl TreeLine {
     /// # Errors
     /// `Full` (what fits was brought home), `Poisoned`, `Io`, `Corruption`; the records stay dirty.
     pub(crate) fn write_back(&self, keys: &[Vec<u8>]) -> Result<()> {
-        let mut segments: Vec<Vec<Located>> = Vec::with_capacity(keys.len());
+        let mut segments: Vec<Located> = Vec::with_capacity(keys.len());
         for key in keys {
-            if !segments.iter().flatten().any(|located| located.contains(key)) {
-                segments.push(vec![self.index.find(key)]);
+            if !segments.iter().any(|located| located.contains(key)) {
+                segments.push(self.index.find(key));
             }
         }
-        self.write_back_groups(&segments).map(|_| ())
+        self.write_back_segments(&segments).map(|_| ())
     }
 
-    /// Makes one segment of two neighbours that have become sparse; says whether any waited.
-    pub(crate) fn join_sparse(&self) -> Result<bool> {
-        let Some(key) = self.sparse.lock().pop_first() else { return Ok(false) };
-        let located = self.index.find(&key);
-        let pair = match &located.upper {
-            Some(upper) => {
-                let right = self.index.find(upper.bytes());
-                vec![located, right]
-            }
-            None => match self.index.find_below(Some(located.lower.bytes())) {
-                Some(left) => vec![left, located],
-                None => return Ok(true),
-            },
-        };
-        let _inside = probe::enter("join");
-        // Before and after, so that a checkpoint beside any part of it notices.
-        self.joins.fetch_add(1, Ordering::SeqCst);
-        let result = self.write_back_groups(&[pair]);
-        self.joins.fetch_add(1, Ordering::SeqCst);
-        result.map(|_| true)
-    }
-
-    /// Brings home the dirty records of groups of neighbouring segments, and makes each group of
-    /// several anew. Groups that others changed before they were locked are passed over.
-    pub(crate) fn write_back_groups(&self, groups: &[Vec<Located>]) -> Result<Missed> {
+    /// Brings home the dirty records of segments. Those that others changed before they were locked
+    /// are passed over.
+    pub(crate) fn write_back_segments(&self, segments: &[Located]) -> Result<Missed> {
         let mut missed = Missed::default();
-        if groups.is_empty() {
+        if segments.is_empty() {
             return Ok(missed);
         }
         let _inside = probe::enter("write-back");
         let _gate = self.gate.read();
-        let pages = groups.iter().flatten().map(|located| located.segment.base.page);
-        let _locks = self.locks.write_many(pages);
-        let mut left = groups;
-        while !left.is_empty() {
-            let mut batch = self.take_dirty(&mut left, &mut missed);
-            if batch.targets.is_empty() {
-                continue;
-            }
-            if let Err(error) = self.carry_out(&mut batch) {
-                self.failures.fetch_add(1, Ordering::SeqCst);
-                batch.targets.iter().for_each(|target| self.give_back(&batch.bytes, target));
-                return Err(error);
+        let mut wanted = Vec::new();
+        let result = self.write_in_place(segments, &mut missed, &mut wanted);
+        result?;
+        for (located, why) in wanted {
+            match why {
+                Why::Shrink => self.note_sparse(located.lower.bytes()),
+                Why::Full => self.reorganize(&located, why, &mut missed)?,
             }
         }
         Ok(missed)
     }
 
-    /// Takes the dirty records of the groups that still are what they were, until there are enough
-    /// for one batch; what is not looked at stays in `groups`.
-    fn take_dirty(&self, groups: &mut &[Vec<Located>], missed: &mut Missed) -> Batch {
-        let mut batch = Batch::default();
-        let mut scratch = Scratch::default();
-        while let Some((group, rest)) = groups.split_first()
-            && batch.bytes.len() < BATCH_BYTES_MAX
-        {
-            *groups = rest;
-            // The bounds again: a neighbour may have changed without this one changing place.
-            let now: Vec<Located> =
-                group.iter().map(|old| self.index.find(old.lower.bytes())).collect();
-            let unchanged = now
-                .iter()
-                .zip(group)
-                .all(|(now, old)| now.segment == old.segment && now.lower == old.lower)
-                && now.last().map(|now| &now.upper) == group.last().map(|old| &old.upper);
-            let adjacent =
-                now.windows(2).all(|pair| pair[0].upper.as_ref() == Some(&pair[1].lower));
-            if !unchanged || !adjacent {
-                let lower = group.first().map(|old| old.lower.bytes().to_vec());
-                missed.changed = missed.changed.take().or(lower);
+    fn write_in_place(
+        &self,
+        segments: &[Located],
+        missed: &mut Missed,
+        wanted: &mut Vec<(Located, Why)>,
+    ) -> Result<()> {
+        let bases = segments.iter().map(|located| located.segment.base.page);
+        let _held = self.segment_locks.write_many(bases);
+        let mut left = Vec::with_capacity(segments.len());
+        for old in segments {
+            let now = self.index.find(old.lower.bytes());
+            // The bounds too: a neighbour may have changed without this one changing place.
+            let same = now.segment.base == old.segment.base;
+            if !(same && now.lower == old.lower && now.upper == old.upper) {
+                missed.note_changed(old.lower.bytes());
+            } else if now.segment.is_virtual() {
+                wanted.push((now, Why::Full));
+            } else {
+                left.push(now);
+            }
+        }
+        let mut left = &left[..];
+        while !left.is_empty() {
+            let (batch, pages) = self.choose_batch(&mut left);
+            let _pages = self.page_locks.write_many(pages.iter().copied());
+            let mut bytes = Bytes::default();
+            let mut targets = Vec::with_capacity(batch.len());
+            for (located, most) in batch {
+                let dirty = self.take_dirty(&located, most, &pages, &mut bytes, missed);
+                if !dirty.is_empty() {
+                    targets.push(Target { located, dirty });
+                }
+            }
+            if targets.is_empty() {
                 continue;
             }
-            let mut target = Target { segments: now, ids: Vec::new(), dirty: Vec::new() };
-            missed.left |= self.take_target(&mut target, &mut batch.bytes, &mut scratch);
-            // A group of several is made anew in any case.
-            if !target.dirty.is_empty() || target.segments.len() > 1 {
-                batch.targets.push(target);
+            if let Err(error) = self.carry_out(&bytes, &mut targets, wanted) {
+                self.failures.fetch_add(1, Ordering::SeqCst);
+                for Target { located, dirty } in &targets {
+                    self.give_back(&bytes, located.lower.bytes(), dirty);
+                }
+                return Err(error);
             }
         }
-        batch
+        Ok(())
     }
 
-    /// Takes the dirty records of one target; says whether a list was too long to be taken whole.
-    fn take_target(&self, target: &mut Target, bytes: &mut Vec<u8>, scratch: &mut Scratch) -> bool {
-        let Target { segments, ids, dirty } = target;
-        let mut left = false;
-        for located in segments.iter() {
-            let taken = self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
-            left |= taken.len() == TARGET_RECORDS_MAX;
-            ids.extend(taken);
+    /// Chooses segments for one batch, how many entries of each dirty list, and the pages that these
+    /// belong to; what is not chosen stays in `left`.
+    fn choose_batch(&self, left: &mut &[Located]) -> (Vec<(Located, usize)>, BTreeSet<PageNumber>) {
+        let mut batch = Vec::new();
+        let mut pages = BTreeSet::new();
+        let mut bytes = 0;
+        let mut scratch = Scratch::default();
+        while let Some((located, rest)) = left.split_first()
+            && bytes < BATCH_BYTES_MAX
+        {
+            *left = rest;
+            let segment = &located.segment;
+            let mut ids = self.index.dirty(located.lower.bytes());
+            ids.truncate(TARGET_RECORDS_MAX);
+            for id in &ids {
+                self.cache.visit_dirty(*id, Visit::Look, &mut scratch, &mut |key, value| {
+                    if located.contains(key) {
+                        bytes += key.len() + value.map_or(0, ValueRef::len);
+                        pages.insert(segment.base_page(located.page_of(key)).page);
+                    }
+                    false
+                });
+            }
+            batch.push((located.clone(), ids.len()));
         }
+        (batch, pages)
+    }
+
+    /// Takes the oldest `most` entries off the dirty list of a segment and marks their records as
+    /// being written, as far as they belong to `pages`; the others are listed again.
+    fn take_dirty(
+        &self,
+        located: &Located,
+        most: usize,
+        pages: &BTreeSet<PageNumber>,
+        bytes: &mut Bytes,
+        missed: &mut Missed,
+    ) -> Vec<Taken> {
+        let lower = located.lower.bytes();
+        let mut ids = self.index.take_dirty(lower, most);
+        missed.left |= ids.len() == TARGET_RECORDS_MAX;
+        let mut taken = Vec::with_capacity(ids.len());
+        let mut scratch = Scratch::default();
+        let mut elsewhere = Vec::new();
+        let in_order = ids.clone();
         ids.sort_unstable();
         ids.dedup();
-        for id in ids.iter() {
-            self.cache.visit_dirty(*id, Visit::BeginWrite, scratch, &mut |key, value| {
-                let ours = segments.iter().any(|located| located.contains(key));
-                if ours {
-                    let start = bytes.len();
-                    bytes.extend_from_slice(key);
-                    let middle = bytes.len();
-                    bytes.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
-                    let large = value.is_some_and(|value| value.large);
-                    let value = value.map(|_| middle..bytes.len());
-                    dirty.push(Taken { key: start..middle, value, large });
+        for id in ids {
+            self.cache.visit_dirty(id, Visit::BeginWrite, &mut scratch, &mut |key, value| {
+                if !located.contains(key) {
+                    return false;
                 }
-                ours
+                let page = located.page_of(key);
+                if !pages.contains(&located.segment.base_page(page).page) {
+                    elsewhere.push(id);
+                    return false;
+                }
+                taken.push(bytes.push(key, value, page));
+                true
             });
         }
-        dirty.sort_unstable_by(|a, b| bytes[a.key.clone()].cmp(&bytes[b.key.clone()]));
-        left
+        if !elsewhere.is_empty() {
+            // Another writer took what was looked at, and these came in its stead.
+            let back: Vec<RecordId> =
+                in_order.into_iter().filter(|id| elsewhere.contains(id)).collect();
+            self.index.return_dirty(lower, &back);
+            missed.note_changed(lower);
+        }
+        bytes.sort(&mut taken);
+        taken
     }
 
     /// The keys of dirty records that bear an id.
-    fn dirty_keys(&self, id: RecordId) -> Vec<Vec<u8>> {
+    pub(crate) fn dirty_keys(&self, id: RecordId) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
         self.cache.visit_dirty(id, Visit::Look, &mut Scratch::default(), &mut |key, _| {
             keys.push(key.to_vec());
@@ -224,183 +294,169 @@ impl TreeLine {
         keys
     }
 
-    /// Undoes `take_dirty`.
-    fn give_back(&self, bytes: &[u8], target: &Target) {
-        self.end_write(bytes, target, false);
-        for id in &target.ids {
-            // Of several segments each gets what it had; a stranger's id does no harm.
-            for located in &target.segments {
-                self.index.push_dirty(located.lower.bytes(), *id);
+    /// Makes records dirty again that were taken, and lists them.
+    pub(crate) fn give_back(&self, bytes: &Bytes, lower: &[u8], taken: &[Taken]) {
+        self.end_write(bytes, taken, false);
+        let ids: Vec<RecordId> = taken.iter().map(|taken| self.id_of(bytes.key(taken))).collect();
+        self.index.return_dirty(lower, &ids);
+    }
+
+    pub(crate) fn end_write(&self, bytes: &Bytes, taken: &[Taken], written: bool) {
+        for taken in taken {
+            let key = bytes.key(taken);
+            self.cache.end_write(self.id_of(key), key, written);
+        }
+    }
+
+    fn id_of(&self, key: &[u8]) -> RecordId {
+        RecordId::of(hash_key(self.context.keyspace, key))
+    }
+
+    /// Every record taken was applied, so it has been appended: its LSN is at most this.
+    pub(crate) fn lsn_of_taken(&self) -> Lsn {
+        if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO }
+    }
+
+    /// Waits until the log is durable as far as pages with these records need it (P10).
+    pub(crate) fn ensure_durable<'a>(
+        &self,
+        lsn: Lsn,
+        mut taken: impl Iterator<Item = &'a Taken>,
+    ) -> Result<()> {
+        let log = &self.context.log;
+        if self.context.logged {
+            return log.ensure_durable(lsn);
+        }
+        // The extents of large values are in the log even when their records are not (P16).
+        if taken.any(|taken| taken.large) { log.ensure_durable(log.last_lsn()) } else { Ok(()) }
+    }
+
+    fn carry_out(
+        &self,
+        bytes: &Bytes,
+        targets: &mut Vec<Target>,
+        wanted: &mut Vec<(Located, Why)>,
+    ) -> Result<()> {
+        let lsn = self.lsn_of_taken();
+        let mut pages: Vec<PageRef> = Vec::new();
+        for Target { located, dirty } in targets.iter() {
+            for run in dirty.chunk_by(|a, b| a.page == b.page) {
+                let place = located.segment.base_page(run[0].page);
+                pages.push(place);
+                pages.extend(located.segment.overflow(run[0].page));
             }
         }
-    }
-
-    fn end_write(&self, bytes: &[u8], target: &Target, written: bool) {
-        for Taken { key, .. } in &target.dirty {
-            let key = &bytes[key.clone()];
-            let id = RecordId::of(hash_key(self.context.keyspace, key));
-            self.cache.end_write(id, key, written);
-        }
-    }
-
-    fn carry_out(&self, batch: &mut Batch) -> Result<()> {
-        let Batch { bytes, targets } = batch;
-        // Every record taken was applied, so it has been appended: its LSN is at most this.
-        let lsn = if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO };
-        let segments = || targets.iter().flat_map(|target| &target.segments);
-        let pages: Vec<PageRef> = segments().flat_map(|located| located.segment.pages()).collect();
         let mut buf = self.buffers.lend(pages.len().max(1));
         self.read_pages(&pages, &mut buf, Purpose::WriteBack)?;
         let mut output = Output::default();
-        let refused = self.plan_all(bytes, targets, &buf, &mut output);
-        let _inside = (!output.changes.is_empty()).then(|| probe::enter("split"));
-        // The extents of large values are in the log even when their records are not (P16).
-        let large = targets.iter().flat_map(|target| &target.dirty).any(|taken| taken.large);
-        let durable = match (self.context.logged, large) {
-            (true, _) => self.context.log.ensure_durable(lsn),
-            (false, true) => self.context.log.ensure_durable(self.context.log.last_lsn()),
-            (false, false) => Ok(()),
-        };
+        let mut next = 0;
+        for target in targets.iter_mut() {
+            self.edit_target(bytes, target, &buf, &mut next, &mut output);
+        }
+        let durable = self.ensure_durable(lsn, targets.iter().flat_map(|target| &target.dirty));
         if let Err(error) = durable.and_then(|()| self.write_output(&mut output, lsn)) {
             output.fresh.iter().for_each(|(page, _)| self.store.release(Extent::single(page.page)));
-            targets.extend(refused.into_iter().flat_map(|(refused, _)| refused));
+            for (lower, taken) in &output.refused {
+                self.give_back(bytes, lower, taken);
+            }
             return Err(error);
         }
-        for change in &output.changes {
-            let record = |sequence| self.pending.lock().push(sequence, change.clone());
-            self.index.apply(change, |id| self.dirty_keys(id), record)?;
+        for (located, overflow) in &output.overflows {
+            let record = |sequence, change| self.pending.lock().push(sequence, change);
+            let Located { lower, segment, .. } = located;
+            self.index.add_overflow(lower.bytes(), segment.base, *overflow, record)?;
         }
-        output.superseded.iter().for_each(|pointer| self.supersede_large(pointer));
-        self.note_sparse(std::mem::take(&mut output.sparse));
-        add(&self.writes.splits, output.splits);
-        add(&self.writes.pages_written_back, output.in_place.len() + output.fresh.len());
+        let written = output.in_place.len() + output.fresh.len();
+        add(&self.writes.pages_written_back, written);
         let records = targets.iter().map(|target| target.dirty.len()).sum();
         add(&self.writes.records_written_back, records);
-        targets.iter().for_each(|target| self.end_write(bytes, target, true));
+        targets.iter().for_each(|target| self.end_write(bytes, &target.dirty, true));
         targets.clear();
-        let Some((refused, error)) = refused else { return Ok(()) };
-        targets.extend(refused);
-        Err(error)
+        for (lower, taken) in &output.refused {
+            self.give_back(bytes, lower, taken);
+        }
+        output.superseded.iter().for_each(|pointer| self.supersede_large(pointer));
+        wanted.append(&mut output.wanted);
+        output.error.map_or(Ok(()), Err)
     }
 
-    fn note_sparse(&self, lowers: Vec<Vec<u8>>) {
-        if lowers.is_empty() {
-            return;
-        }
-        let mut sparse = self.sparse.lock();
-        for lower in lowers {
-            if sparse.len() < SPARSE_MAX {
-                sparse.insert(lower);
-            }
-        }
-    }
-
-    /// Plans every target. Those for which there is no room on the disk are taken out of `targets`
-    /// and returned with the reason.
-    fn plan_all<'p>(
+    /// Edits the pages of one target; the records that find no room are moved from the target to
+    /// those refused.
+    fn edit_target<'p>(
         &'p self,
-        bytes: &[u8],
-        targets: &mut Vec<Target>,
+        bytes: &Bytes,
+        target: &mut Target,
         buf: &AlignedBuf,
+        next: &mut usize,
         output: &mut Output<'p>,
-    ) -> Option<(Vec<Target>, Error)> {
-        let mut next_page = 0;
+    ) {
+        let Target { located, dirty } = target;
         let mut refused = Vec::new();
-        let mut reason = None;
-        let mut kept = Vec::with_capacity(targets.len());
-        for target in targets.drain(..) {
-            let mut pages = Vec::with_capacity(target.segments.len());
-            for located in &target.segments {
-                let first = next_page;
-                next_page += located.segment.pages().count();
-                let mine: Vec<_> = (first..next_page).map(|index| buf.page(index)).collect();
-                pages.push(Pages::new(&mine));
-            }
-            match self.plan_one(bytes, &target, &pages, output) {
-                Ok(()) => kept.push(target),
-                Err(error) => {
-                    refused.push(target);
-                    reason.get_or_insert(error);
-                }
-            }
-        }
-        *targets = kept;
-        reason.map(|reason| (refused, reason))
-    }
-
-    fn plan_one<'p>(
-        &'p self,
-        bytes: &[u8],
-        target: &Target,
-        pages: &[Pages<'_>],
-        output: &mut Output<'p>,
-    ) -> Result<()> {
-        let bounded = |located: &Located| (located.lower.bytes().to_vec(), located.segment);
-        let before: Vec<(Vec<u8>, Segment)> = target.segments.iter().map(bounded).collect();
-        let dirty: Vec<Dirty<'_>> = target
-            .dirty
-            .iter()
-            .map(|Taken { key, value, large }| {
-                let value = value.clone().map(|value| &bytes[value]);
-                let value = value.map(|bytes| ValueRef { bytes, large: *large });
-                (&bytes[key.clone()], value)
-            })
-            .collect();
-        output.superseded.append(&mut superseded(pages, &dirty));
-        let plan = plan(&self.buffers, &target.segments, pages, &dirty);
-        let (lower, segment) = before[0].clone();
-        if plan.leaves_sparse(pages[0]) {
-            output.sparse.push(lower.clone());
-        }
-        match plan {
-            Plan::InPlace { base, overflow, new_overflow } => {
-                if let Some(page) = new_overflow {
-                    let overflow = self.allocate()?;
-                    output.fresh.push((overflow, page));
-                    let after = vec![(lower, Segment { overflow: Some(overflow), ..segment })];
-                    output.changes.push(Change { before, after });
-                }
-                output.in_place.extend(base.map(|page| (segment.base, page)));
-                output.in_place.extend(segment.overflow.zip(overflow));
-            }
-            Plan::Replace(pages) => {
-                let mut after = Vec::with_capacity(pages.len());
-                let mut fresh = Vec::with_capacity(pages.len());
-                for (lower, page) in pages {
-                    match self.allocate() {
-                        Ok(base) => {
-                            after.push((lower, Segment { base, overflow: None }));
-                            fresh.push((base, page));
-                        }
-                        Err(error) => {
-                            fresh.iter().for_each(|(page, _)| {
-                                self.store.release(Extent::single(page.page));
-                            });
-                            return Err(error);
-                        }
+        let mut kept = Vec::with_capacity(dirty.len());
+        let mut why = None;
+        for run in dirty.chunk_by(|a, b| a.page == b.page) {
+            let page = run[0].page;
+            let base = *next;
+            *next += 1 + usize::from(located.segment.overflow(page).is_some());
+            let overflow = (base + 1..*next).next().map(|at| buf.page(at));
+            let pages = Pages { base: Some(buf.page(base)), overflow };
+            let records: Vec<Dirty<'_>> = run.iter().map(|taken| bytes.dirty(taken)).collect();
+            let edit = edit_in_place(&self.buffers, located, page, pages, &records);
+            match edit.map(|edit| self.note_edit(located, page, edit, output)) {
+                Some(Ok(may_shrink)) => {
+                    if may_shrink {
+                        why = why.or(Some(Why::Shrink));
                     }
+                    output.superseded.append(&mut superseded(&[pages], &records));
+                    kept.extend_from_slice(run);
                 }
-                output.fresh.append(&mut fresh);
-                output.splits += 1;
-                output.changes.push(Change { before, after });
+                Some(Err(error)) => {
+                    output.error.get_or_insert(error);
+                    refused.extend_from_slice(run);
+                }
+                None => {
+                    why = Some(Why::Full);
+                    refused.extend_from_slice(run);
+                }
             }
         }
-        Ok(())
+        let lower = located.lower.bytes();
+        output.wanted.extend(why.map(|why| (located.clone(), why)));
+        if !refused.is_empty() {
+            output.refused.push((lower.to_vec(), refused));
+        }
+        *dirty = kept;
     }
 
-    fn allocate(&self) -> Result<PageRef> {
+    fn note_edit<'p>(
+        &self,
+        located: &Located,
+        index: usize,
+        edit: Edit<'p>,
+        output: &mut Output<'p>,
+    ) -> Result<bool> {
+        let segment = &located.segment;
+        if let Some(page) = edit.new_overflow {
+            let (extent, generation) = self.allocate(0)?;
+            let at = PageRef { page: extent.page, generation };
+            let index = u8::try_from(index).expect("a segment has at most 16 pages");
+            output.fresh.push((at, page));
+            output.overflows.push((located.clone(), Overflow { index, at }));
+        }
+        output.in_place.extend(edit.base.map(|page| (segment.base_page(index), page)));
+        output.in_place.extend(segment.overflow(index).zip(edit.overflow));
+        Ok(edit.may_shrink)
+    }
+
+    pub(crate) fn allocate(&self, order: u8) -> Result<(Extent, spinney_base::Generation)> {
         self.store.reclaim(self.context.log.durable_lsn());
-        let (extent, generation) = self.store.allocate(0)?;
-        Ok(PageRef { page: extent.page, generation })
+        self.store.allocate(order)
     }
 
     fn write_output(&self, output: &mut Output<'_>, lsn: Lsn) -> Result<()> {
-        let keyspace = self.context.keyspace;
         for (pages, fresh) in [(&mut output.fresh, true), (&mut output.in_place, false)] {
             for (page, buf) in pages.iter_mut() {
-                let PageRef { page, generation } = *page;
-                BlockHeader { kind: BlockKind::Data, page, generation, keyspace, lsn }
-                    .seal(buf.page_mut(0));
+                self.seal(*page, lsn, buf.page_mut(0));
             }
             let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> =
                 pages.iter().map(|(page, buf)| (page.page, buf.page(0))).collect();
@@ -414,5 +470,11 @@ impl TreeLine {
             }
         }
         Ok(())
+    }
+
+    pub(crate) fn seal(&self, page: PageRef, lsn: Lsn, block: &mut [u8; PAGE_BYTES]) {
+        let PageRef { page, generation } = page;
+        let keyspace = self.context.keyspace;
+        BlockHeader { kind: BlockKind::Data, page, generation, keyspace, lsn }.seal(block);
     }
 }

@@ -163,7 +163,7 @@ pub(super) fn share_below(low: u128, high: u128, at: u128) -> f64 {
 
 /// How many bytes two keys share at their beginning.
 pub(super) fn shared(a: &[u8], b: &[u8]) -> usize {
-    crate::index::common_prefix(a, b).len()
+    crate::segment::common_prefix(a, b).len()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a count of samples")]

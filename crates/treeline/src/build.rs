@@ -1,0 +1,144 @@
+//! New segments from records: phases II and III of a reorganization (TreeLine, section 4.5), without
+//! I/O.
+//!
+//! [`fit`](crate::fit) cuts the records into pieces that one linear model each can place in
+//! consecutive pages; here each piece becomes the pages of a segment. A page's records share the
+//! prefix of the segment's bounds, and a page says where it comes from
+//! ([`origin`](crate::origin)).
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_io::{BufferPool, Lent};
+use spinney_page::{PageEditor, Put, SLOT_BYTES};
+
+use crate::fit::{Fit, Piece, Sized};
+use crate::merge::{CAPACITY, ORIGIN_BYTES_MAX, Records};
+use crate::model::{MODEL_BYTES, Model};
+use crate::origin::Origin;
+use crate::segment::common_prefix;
+
+/// What an origin takes of a page: fixed fields, a model, and bounds as long as short keys. If
+/// bounds are longer and a page is full, it goes without one.
+const ORIGIN_BYTES: usize = 8 + MODEL_BYTES + 2 * 8;
+
+/// A segment to be, its pages one behind the other, unsealed.
+#[derive(Debug)]
+pub(crate) struct NewSegment<'p> {
+    pub(crate) lower: Vec<u8>,
+    pub(crate) order: u8,
+    pub(crate) model: Option<Model>,
+    pub(crate) pages: Lent<'p>,
+}
+
+impl NewSegment<'_> {
+    pub(crate) fn page_count(&self) -> usize {
+        1 << self.order
+    }
+}
+
+/// All records of a range of keys, to be laid out anew.
+#[derive(Clone, Copy)]
+pub(crate) struct Region<'a> {
+    pub(crate) lower: &'a [u8],
+    /// `None` for a region that goes to the last key.
+    pub(crate) upper: Option<&'a [u8]>,
+    pub(crate) records: &'a Records<'a>,
+}
+
+impl Region<'_> {
+    fn prefix(&self) -> usize {
+        self.upper.map_or(0, |upper| common_prefix(self.lower, upper).len())
+    }
+
+    /// Bytes that a page of the region has for records and their slots.
+    pub(crate) fn room(&self) -> usize {
+        CAPACITY - self.prefix() - ORIGIN_BYTES
+    }
+
+    /// Bytes that a record takes of a page, slot included.
+    fn record_bytes(&self, index: usize) -> usize {
+        let (key, value) = self.records.get(index);
+        // A record that fits no page beside an origin has one without, alone.
+        (key.len() - self.prefix() + value.len() + SLOT_BYTES).min(self.room())
+    }
+
+    /// Bytes of all records.
+    pub(crate) fn bytes(&self) -> usize {
+        (0..self.records.len()).map(|index| self.record_bytes(index)).sum()
+    }
+
+    /// Cuts the records into segments.
+    pub(crate) fn pieces(&self, fit: &Fit) -> Vec<Piece> {
+        let records: Vec<Sized<'_>> = (0..self.records.len())
+            .map(|index| (self.records.get(index).0, self.record_bytes(index)))
+            .collect();
+        fit.pieces(self.lower, &records)
+    }
+
+    /// Makes the pages of pieces of this region.
+    pub(crate) fn build<'p>(
+        &self,
+        pool: &'p BufferPool,
+        pieces: Vec<Piece>,
+    ) -> Vec<NewSegment<'p>> {
+        let mut segments = Vec::with_capacity(pieces.len());
+        let mut left = pieces.into_iter().peekable();
+        while let Some(piece) = left.next() {
+            let upper = left.peek().map(|next| next.lower.as_slice()).or(self.upper);
+            segments.push(self.segment(pool, piece, upper));
+        }
+        segments
+    }
+
+    fn segment<'p>(
+        &self,
+        pool: &'p BufferPool,
+        piece: Piece,
+        upper: Option<&[u8]>,
+    ) -> NewSegment<'p> {
+        let count = piece.pages() as usize;
+        let mut pages = pool.lend(count);
+        let prefix = upper.map_or(&[][..], |upper| common_prefix(&piece.lower, upper));
+        let mut next = piece.records.start;
+        for index in 0..count {
+            let page_of = |record: usize| piece.page(self.records.get(record).0) as usize;
+            let first = next;
+            while next < piece.records.end && page_of(next) == index {
+                next += 1;
+            }
+            let origin = Origin {
+                overflow_of: None,
+                index: u8::try_from(index).expect("a segment has at most 16 pages"),
+                order: piece.order,
+                model: piece.model,
+                lower: piece.lower.as_slice().into(),
+                upper: upper.map(Into::into),
+            };
+            let mut bytes = Vec::new();
+            origin.encode(prefix.len(), &mut bytes);
+            if bytes.len() > ORIGIN_BYTES_MAX {
+                bytes.clear();
+            }
+            let page = pages.page_mut(index);
+            let fits = self.fill(page, prefix, &bytes, first..next)
+                || self.fill(page, prefix, &[], first..next);
+            assert!(fits, "the pieces were made to fit");
+        }
+        assert_eq!(next, piece.records.end, "pages are in the order of keys");
+        NewSegment { lower: piece.lower, order: piece.order, model: piece.model, pages }
+    }
+
+    /// Makes a page of some of the records; says whether they fit.
+    fn fill(
+        &self,
+        page: &mut [u8; PAGE_BYTES],
+        prefix: &[u8],
+        origin: &[u8],
+        records: std::ops::Range<usize>,
+    ) -> bool {
+        let mut editor = PageEditor::format(page, prefix, origin);
+        records.into_iter().all(|record| {
+            let (key, value) = self.records.get(record);
+            editor.put(key, value) == Put::Done
+        })
+    }
+}

@@ -1,0 +1,346 @@
+//! Reorganization: segments around one that is full, or that holds too little, give way to others
+//! made anew (TreeLine, section 4.5).
+//!
+//! 1. *Choose*: the segment, and neighbours on both sides, at most [`RADIUS`], as long as they have
+//!    overflow pages, so that one reorganization saves several.
+//! 2. *Fit*: lock them (O: readers go on), read them whole, merge their pages with their dirty
+//!    records, and cut the records into pieces with a model each ([`fit`](crate::fit)).
+//! 3. *Place*: make the new segments' pages ([`build`](crate::build)) and write them into new
+//!    extents, each in one write.
+//! 4. *Switch*: lock exclusively (OX) and change the index; the dirty records are clean now. The
+//!    old extents are free once the change is durable ([`publish`](crate::publish)).
+//!
+//! A segment whose pages have become half empty is made anew together with a neighbour, if that
+//! takes fewer pages.
+//!
+//! **Invariants**
+//! 1. A region is bounded ([`REGION_PAGES_MAX`]), and so is the memory of a reorganization.
+//! 2. Nothing is changed before everything new is written, so a failure leaves the old segments and
+//!    the dirty records as they were.
+//! 3. Write-back's invariants 1, 2 and 4 hold here too.
+//!
+//! **Crash.** New extents that no durable record names are nobody's and free at the next open.
+
+use std::sync::atomic::Ordering;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, Generation, PageNumber, Result, probe};
+use spinney_extent::Extent;
+use spinney_io::{AlignedBuf, Purpose};
+
+use crate::build::{NewSegment, Region};
+use crate::cache::{Scratch, Visit};
+use crate::counters::add;
+use crate::fit::{Fit, ORDER_MAX};
+use crate::locks::Reorganizing;
+use crate::merge::{Dirty, Pages, Records, appends, superseded};
+use crate::segment::{Change, Located, PageRef, Segment};
+use crate::tree::TreeLine;
+use crate::write_back::{Bytes, Missed, TARGET_RECORDS_MAX, Taken};
+
+/// How many neighbours on each side may take part.
+const RADIUS: usize = 5;
+
+/// Most pages, overflow pages included, that one reorganization reads; the segment that it is for
+/// takes part in any case.
+const REGION_PAGES_MAX: usize = 64;
+
+/// A reorganization with so many bytes of dirty records takes no more.
+const DIRTY_BYTES_MAX: usize = 1 << 20;
+
+/// How full the pages behind an append are made: nothing will be inserted there.
+const FILL_APPEND_PERCENT: usize = 96;
+
+/// Most segments that wait for it to be looked whether they may shrink; more are noticed again when
+/// they change.
+const SPARSE_MAX: usize = 4096;
+
+/// Why a segment is reorganized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Records find no room.
+    Full,
+    /// It may take fewer pages.
+    Shrink,
+}
+
+/// Neighbouring segments, read and merged with their dirty records.
+struct Merged<'a> {
+    region: Region<'a>,
+    fit: Fit,
+    /// Pages that the segments have now.
+    pages: usize,
+}
+
+/// A new extent and what is in it.
+type Placed<'p> = (Extent, Generation, NewSegment<'p>);
+
+impl TreeLine {
+    /// Reorganizes a segment and, maybe, neighbours. If others changed it first, that is noted.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Io`, `Corruption`: everything is as it was.
+    pub(crate) fn reorganize(&self, seed: &Located, why: Why, missed: &mut Missed) -> Result<()> {
+        let region = self.choose_region(seed, why);
+        let _inside = probe::enter("reorganize");
+        let bases = region.iter().map(|located| located.segment.base.page);
+        let held = self.segment_locks.reorganize(bases);
+        let unchanged = !region.is_empty()
+            && region.iter().all(|old| self.index.find(old.lower.bytes()) == *old);
+        if !unchanged {
+            missed.note_changed(seed.lower.bytes());
+            return Ok(());
+        }
+        let mut bytes = Bytes::default();
+        let mut taken: Vec<Vec<Taken>> = Vec::with_capacity(region.len());
+        for located in &region {
+            taken.push(self.take_all_dirty(located, &mut bytes, missed));
+        }
+        let result = self.make_anew(&region, &bytes, &taken, why, &held);
+        if !matches!(result, Ok(true)) {
+            for (located, taken) in region.iter().zip(&taken) {
+                self.give_back(&bytes, located.lower.bytes(), taken);
+            }
+        }
+        if result.is_err() {
+            self.failures.fetch_add(1, Ordering::SeqCst);
+        }
+        result.map(|_| ())
+    }
+
+    /// The segments that take part, in order; none if the seed is not what it was.
+    fn choose_region(&self, seed: &Located, why: Why) -> Vec<Located> {
+        let found = self.index.find(seed.lower.bytes());
+        let same = found.segment.base == seed.segment.base && found.upper == seed.upper;
+        if !same || found.lower != seed.lower {
+            return Vec::new();
+        }
+        let mut pages = found.segment.pages();
+        let mut fits = |neighbour: &Located| {
+            pages += neighbour.segment.pages();
+            pages <= REGION_PAGES_MAX
+        };
+        let right = |of: &Located| of.upper.as_ref().map(|upper| self.index.find(upper.bytes()));
+        let left = |of: &Located| self.index.find_below(Some(of.lower.bytes()));
+        let mut region = std::collections::VecDeque::from([found.clone()]);
+        if why == Why::Shrink && found.segment.overflows.is_empty() {
+            if let Some(neighbour) = right(&found).filter(|neighbour| fits(neighbour)) {
+                region.push_back(neighbour);
+            } else if let Some(neighbour) = left(&found).filter(|neighbour| fits(neighbour)) {
+                region.push_front(neighbour);
+            }
+            return region.into();
+        }
+        for _ in 0..RADIUS {
+            let Some(neighbour) = region.back().and_then(right) else { break };
+            if neighbour.segment.overflows.is_empty() || !fits(&neighbour) {
+                break;
+            }
+            region.push_back(neighbour);
+        }
+        for _ in 0..RADIUS {
+            let Some(neighbour) = region.front().and_then(left) else { break };
+            if neighbour.segment.overflows.is_empty() || !fits(&neighbour) {
+                break;
+            }
+            region.push_front(neighbour);
+        }
+        region.into()
+    }
+
+    fn take_all_dirty(
+        &self,
+        located: &Located,
+        bytes: &mut Bytes,
+        missed: &mut Missed,
+    ) -> Vec<Taken> {
+        if bytes.len() > DIRTY_BYTES_MAX {
+            missed.note_changed(located.lower.bytes());
+            return Vec::new();
+        }
+        let mut ids = self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
+        missed.left |= ids.len() == TARGET_RECORDS_MAX;
+        ids.sort_unstable();
+        ids.dedup();
+        let mut taken = Vec::with_capacity(ids.len());
+        let mut scratch = Scratch::default();
+        for id in ids {
+            self.cache.visit_dirty(id, Visit::BeginWrite, &mut scratch, &mut |key, value| {
+                let ours = located.contains(key);
+                if ours {
+                    taken.push(bytes.push(key, value, 0));
+                }
+                ours
+            });
+        }
+        bytes.sort(&mut taken);
+        taken
+    }
+
+    /// Makes the segments of a region anew; says whether it was worth it.
+    fn make_anew(
+        &self,
+        region: &[Located],
+        bytes: &Bytes,
+        taken: &[Vec<Taken>],
+        why: Why,
+        held: &Reorganizing<'_>,
+    ) -> Result<bool> {
+        let lsn = self.lsn_of_taken();
+        let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
+        let mut buf = self.buffers.lend(refs.len().max(1));
+        self.read_pages(&refs, &mut buf, Purpose::Reorganize)?;
+        let pages = pages_of(region, &buf);
+        let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
+        let records = Records::merge(&pages, &dirty);
+        let (Some(first), Some(last)) = (region.first(), region.last()) else { return Ok(false) };
+        let whole = Region {
+            lower: first.lower.bytes(),
+            upper: last.upper.as_ref().map(|upper| upper.bytes()),
+            records: &records,
+        };
+        let appends = whole.upper.is_none() && appends(&pages, &dirty);
+        let fit = self.fit(&whole, appends);
+        let merged = Merged { region: whole, fit, pages: refs.len() };
+        let Some(placed) = self.place(&merged, why)? else { return Ok(false) };
+        let written = self
+            .ensure_durable(lsn, taken.iter().flatten())
+            .and_then(|()| self.write_segments(placed, lsn));
+        let placed = written?;
+        let before = region.iter().map(bounded).collect();
+        let after = placed
+            .iter()
+            .map(|(extent, generation, new)| {
+                let base = PageRef { page: extent.page, generation: *generation };
+                (new.lower.clone(), Segment::new(base, new.order, new.model))
+            })
+            .collect();
+        let change = Change { before, after };
+        held.upgrade();
+        let record = |sequence| self.pending.lock().push(sequence, change.clone());
+        self.index.apply(&change, |id| self.dirty_keys(id), record)?;
+        taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
+        superseded(&pages, &dirty).iter().for_each(|pointer| self.supersede_large(pointer));
+        let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
+        add(&self.writes.reorganizations, 1);
+        add(&self.writes.reorganized_pages_in, refs.len());
+        add(&self.writes.reorganized_pages_out, pages_out);
+        add(&self.writes.pages_written_back, pages_out);
+        add(&self.writes.records_written_back, dirty.len());
+        Ok(true)
+    }
+
+    /// How the records of a region are to be laid out.
+    fn fit(&self, region: &Region<'_>, appends: bool) -> Fit {
+        let room = region.room();
+        let average = region.bytes() / region.records.len().max(1);
+        let mut fit = Fit::choose(average, room);
+        if appends {
+            fit.goal_bytes = room * FILL_APPEND_PERCENT / 100;
+            fit.epsilon_bytes = (room - fit.goal_bytes) / 2;
+            fit.even = false;
+        }
+        fit.orders_max = ORDER_MAX.min(fit.orders_max);
+        fit
+    }
+
+    /// Cuts the records into segments and finds room for them; `None` if it is not worth it.
+    fn place(&self, merged: &Merged<'_>, why: Why) -> Result<Option<Vec<Placed<'_>>>> {
+        let mut fit = merged.fit;
+        loop {
+            let pieces = merged.region.pieces(&fit);
+            let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
+            if why == Why::Shrink && pages as usize >= merged.pages {
+                return Ok(None);
+            }
+            let mut placed: Vec<Placed<'_>> = Vec::with_capacity(pieces.len());
+            let mut failure: Option<Error> = None;
+            for segment in merged.region.build(&self.buffers, pieces) {
+                match self.allocate(segment.order) {
+                    Ok((extent, generation)) => placed.push((extent, generation, segment)),
+                    Err(error) => {
+                        failure = Some(error);
+                        break;
+                    }
+                }
+            }
+            let Some(error) = failure else { return Ok(Some(placed)) };
+            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            // Where the disk has no long extents left it may have single pages.
+            if !error.is_full() || fit.orders_max == 0 {
+                return Err(error);
+            }
+            fit.orders_max = 0;
+        }
+    }
+
+    /// Writes new segments, each in one piece; gives the extents back if that fails.
+    fn write_segments<'p>(
+        &self,
+        mut placed: Vec<Placed<'p>>,
+        lsn: spinney_base::Lsn,
+    ) -> Result<Vec<Placed<'p>>> {
+        for (extent, generation, segment) in &mut placed {
+            for index in 0..segment.page_count() {
+                let page = PageNumber(extent.page.0 + u32::try_from(index).unwrap_or(u32::MAX));
+                let page = PageRef { page, generation: *generation };
+                self.seal(page, lsn, segment.pages.page_mut(index));
+            }
+        }
+        let runs: Vec<(PageNumber, &[u8])> = placed
+            .iter()
+            .map(|(extent, _, segment)| {
+                (extent.page, &segment.pages.bytes()[..segment.page_count() * PAGE_BYTES])
+            })
+            .collect();
+        let written = self.store.write_runs(&runs, Purpose::Reorganize);
+        if let Err(error) = written {
+            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            return Err(error);
+        }
+        Ok(placed)
+    }
+
+    /// Notes a segment that may take fewer pages.
+    pub(crate) fn note_sparse(&self, lower: &[u8]) {
+        let mut sparse = self.sparse.lock();
+        if sparse.len() < SPARSE_MAX {
+            sparse.insert(lower.to_vec());
+        }
+    }
+
+    /// Looks at one segment that may take fewer pages; says whether any waited.
+    pub(crate) fn shrink_sparse(&self) -> Result<bool> {
+        let Some(key) = self.sparse.lock().pop_first() else { return Ok(false) };
+        let located = self.index.find(&key);
+        if located.lower.bytes() != key || located.segment.is_virtual() {
+            return Ok(true);
+        }
+        let _inside = probe::enter("join");
+        let _gate = self.gate.read();
+        self.reorganize(&located, Why::Shrink, &mut Missed::default())?;
+        Ok(true)
+    }
+}
+
+fn bounded(located: &Located) -> (Vec<u8>, Segment) {
+    (located.lower.bytes().to_vec(), located.segment.clone())
+}
+
+/// The pages of a region, read in the order of [`Segment::all`].
+fn pages_of<'a>(region: &[Located], buf: &'a AlignedBuf) -> Vec<Pages<'a>> {
+    let mut next = 0;
+    let mut pages = Vec::new();
+    for Located { segment, .. } in region {
+        let base = next;
+        next += segment.base_pages();
+        for index in 0..segment.base_pages() {
+            let overflow = segment.overflow(index).map(|_| {
+                next += 1;
+                buf.page(next - 1)
+            });
+            pages.push(Pages { base: Some(buf.page(base + index)), overflow });
+        }
+    }
+    pages
+}
