@@ -19,6 +19,7 @@
 //! is, chunk by chunk. **Crash**: all of it is in memory only. It upholds P24 and P27.
 
 mod direction;
+mod entries;
 mod layout;
 mod map;
 mod memory;
@@ -31,6 +32,7 @@ mod tree;
 
 pub use crossbeam_epoch::{Guard, pin};
 pub use direction::Direction;
+pub use entries::{Entries, Pinned};
 pub use map::{ArtMap, Range};
 pub use scan::Scan;
 pub use source::{KeySource, LEAF_MAX, Parting};

@@ -1,7 +1,8 @@
 //! A concurrent ordered map that owns its keys: an [`Art`] whose leaves are records of its own.
 //!
-//! Each key costs its record (4 bytes, the value, the key) and its share of the tree. A value is
-//! copied out; a new value means a new record.
+//! Each key costs its record (4 bytes, the value, the key) and its share of the tree. A new value
+//! means a new record. Small values are copied out, here; others are lent while the caller is
+//! [`Pinned`](crate::Pinned), see [`entries`](crate::entries).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::record::{Record, Records};
 use crate::scan::Chunks;
 use crate::tree::{Art, Census};
 
-/// A concurrent ordered map from byte strings to small values. Thread-safe; reads take no lock.
+/// A concurrent ordered map from byte strings to values. Thread-safe; reads take no lock.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -30,18 +31,18 @@ use crate::tree::{Art, Census};
 /// assert_eq!(all.map(|(_, value)| value).collect::<Vec<_>>(), [2, 1]);
 /// ```
 #[derive(Debug)]
-pub struct ArtMap<V: Copy + Send + Sync + 'static> {
+pub struct ArtMap<V: Send + Sync + 'static> {
     pub(crate) art: Art<Records<V>>,
     pub(crate) records: Arc<Memory>,
 }
 
-impl<V: Copy + Send + Sync + 'static> Default for ArtMap<V> {
+impl<V: Send + Sync + 'static> Default for ArtMap<V> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
+impl<V: Send + Sync + 'static> ArtMap<V> {
     /// A map without keys.
     #[must_use]
     pub fn new() -> Self {
@@ -75,11 +76,22 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         self.art.retired_bytes() + self.records.retired()
     }
 
+    /// Checks every invariant and counts what the tree consists of, without the records. The caller
+    /// sees to it that nobody writes meanwhile.
+    ///
+    /// # Errors
+    /// `Corruption` that says what is wrong first.
+    pub fn check(&self) -> Result<Census> {
+        self.art.check()
+    }
+}
+
+impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
     /// The value of `key`.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<V> {
         let guard = pin();
-        self.art.get(key).map(|leaf| self.record(leaf, &guard).value())
+        self.art.get(key).map(|leaf| *self.record(leaf, &guard).value())
     }
 
     /// Whether `key` is there.
@@ -93,7 +105,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         let guard = pin();
         let record = Record::new(key, value, &self.records, &guard);
         let old = self.art.upsert(key, record.leaf())?;
-        Some(self.retire(old, &guard))
+        Some(*self.retire(old, &guard).value())
     }
 
     /// Gives `key` a value if it has none.
@@ -106,7 +118,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         let record = Record::new(key, value, &self.records, &guard);
         self.art.insert_if_absent(key, record.leaf()).map_err(|leaf| {
             self.discard(record);
-            self.record(leaf, &guard).value()
+            *self.record(leaf, &guard).value()
         })
     }
 
@@ -118,7 +130,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         let guard = pin();
         let record = Record::new(key, value, &self.records, &guard);
         while let Some(leaf) = self.art.get(key) {
-            if self.record(leaf, &guard).value() != expected {
+            if *self.record(leaf, &guard).value() != expected {
                 break;
             }
             if self.art.replace(key, leaf, record.leaf()) {
@@ -133,7 +145,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
     /// Removes `key`; returns its value.
     pub fn remove(&self, key: &[u8]) -> Option<V> {
         let guard = pin();
-        self.art.remove(key).map(|leaf| self.retire(leaf, &guard))
+        self.art.remove(key).map(|leaf| *self.retire(leaf, &guard).value())
     }
 
     /// Removes `key` if its value is `expected`; says whether it was.
@@ -143,7 +155,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
     {
         let guard = pin();
         while let Some(leaf) = self.art.get(key) {
-            if self.record(leaf, &guard).value() != expected {
+            if *self.record(leaf, &guard).value() != expected {
                 return false;
             }
             if self.art.remove_if(key, leaf) {
@@ -184,14 +196,14 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         let guard = pin();
         let leaf = self.art.neighbour(from, direction, None)?;
         let record = self.record(leaf, &guard);
-        Some((record.key().to_vec(), record.value()))
+        Some((record.key().to_vec(), *record.value()))
     }
 
     /// The value of the greatest key that is at most `key`, without copying that key.
     #[must_use]
     pub fn floor_value(&self, key: &[u8]) -> Option<V> {
         let guard = pin();
-        self.art.floor(key).map(|leaf| self.record(leaf, &guard).value())
+        self.art.floor(key).map(|leaf| *self.record(leaf, &guard).value())
     }
 
     /// The keys from one bound to another and their values, in either direction: when going
@@ -205,15 +217,6 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         direction: Direction,
     ) -> Range<'_, V> {
         Range { map: self, chunks: Chunks::new(from, to, direction), values: Vec::new() }
-    }
-
-    /// Checks every invariant and counts what the tree consists of, without the records. The caller
-    /// sees to it that nobody writes meanwhile.
-    ///
-    /// # Errors
-    /// `Corruption` that says what is wrong first.
-    pub fn check(&self) -> Result<Census> {
-        self.art.check()
     }
 }
 
@@ -245,7 +248,7 @@ impl<V: Copy + Send + Sync + 'static> Iterator for Range<'_, V> {
             self.chunks.refill(&self.map.art, &guard);
             let leaves = self.chunks.chunk().leaves().rev();
             self.values.clear();
-            self.values.extend(leaves.map(|leaf| self.map.record(leaf, &guard).value()));
+            self.values.extend(leaves.map(|leaf| *self.map.record(leaf, &guard).value()));
         }
         let (key, _) = self.chunks.take()?;
         Some((key.to_vec(), self.values.pop()?))

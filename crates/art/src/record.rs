@@ -11,7 +11,8 @@
 //!
 //! **Invariants**
 //! 1. A record never changes: another value means another record.
-//! 2. A record whose leaf was in the tree is freed an epoch after it was removed, or with the tree.
+//! 2. A record whose leaf was in the tree is freed an epoch after it was removed, or with the tree;
+//!    its value is dropped then.
 #![expect(unsafe_code, reason = "a record is a header and as many bytes as its key has")]
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -44,7 +45,7 @@ impl<V> Clone for Record<'_, V> {
 
 impl<V> Copy for Record<'_, V> {}
 
-impl<'g, V: Copy> Record<'g, V> {
+impl<'g, V> Record<'g, V> {
     fn layout(length: usize) -> Layout {
         let bytes = size_of::<Header<V>>() + length;
         Layout::from_size_align(bytes, align_of::<Header<V>>()).expect("keys are below 4 GiB")
@@ -101,8 +102,8 @@ impl<'g, V: Copy> Record<'g, V> {
         unsafe { std::slice::from_raw_parts(bytes.as_ptr(), length) }
     }
 
-    pub(crate) fn value(self) -> V {
-        self.header().value
+    pub(crate) fn value(self) -> &'g V {
+        &self.header().value
     }
 
     fn bytes(self) -> usize {
@@ -115,12 +116,14 @@ impl<'g, V: Copy> Record<'g, V> {
     /// Nobody uses it any more, and it is freed once.
     unsafe fn free(self) {
         let layout = Self::layout(self.header().length as usize);
-        // SAFETY: it was allocated with this layout, and this is the last use of it.
+        // SAFETY: it was written when it was made, and this is the last use of it.
+        unsafe { self.0.drop_in_place() };
+        // SAFETY: it was allocated with this layout, and nobody uses it any more.
         unsafe { dealloc(self.0.as_ptr().cast(), layout) };
     }
 }
 
-impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
+impl<V: Send + Sync + 'static> ArtMap<V> {
     /// The record of a leaf that the map's own tree told under this guard.
     pub(crate) fn record<'g>(&self, leaf: u64, _: &'g Guard) -> Record<'g, V> {
         // SAFETY: all leaves of the tree are records, this one was in the tree since the guard was
@@ -129,15 +132,14 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
     }
 
     /// Frees the record of a leaf that this call removed from the tree once nobody can see it;
-    /// returns its value.
-    pub(crate) fn retire(&self, leaf: u64, guard: &Guard) -> V {
-        let record = self.record(leaf, guard);
-        let value = record.value();
-        let bytes = record.bytes();
+    /// returns it, for the guard sees it until then.
+    pub(crate) fn retire<'g>(&self, leaf: u64, guard: &'g Guard) -> Record<'g, V> {
+        let retired = self.record(leaf, guard);
+        let bytes = retired.bytes();
         self.records.unlinked(bytes);
         let memory = Arc::clone(&self.records);
         // The guard's lifetime ends before the closure runs.
-        let record: Record<'_, V> = Record(record.0, PhantomData);
+        let record: Record<'_, V> = Record(retired.0, PhantomData);
         let reclaim = move || {
             // SAFETY: as below; the closure runs once.
             unsafe { record.free() };
@@ -145,9 +147,10 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         };
         // SAFETY: only who removes a leaf retires its record, so that is done once. Whoever still
         // reads it was pinned before it was removed, and the closure runs after they are all
-        // unpinned. It drops no value, for `V` is `Copy`.
+        // unpinned. It may run in another thread, and drops the value there, for `V` is `Send`; and
+        // later than the map is gone, for `V` is `'static`.
         unsafe { guard.defer_unchecked(reclaim) };
-        value
+        retired
     }
 
     /// Frees a record that this call made and that did not get into the tree.
@@ -158,7 +161,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
     }
 }
 
-impl<V: Copy + Send + Sync + 'static> Drop for ArtMap<V> {
+impl<V: Send + Sync + 'static> Drop for ArtMap<V> {
     fn drop(&mut self) {
         let records = &self.records;
         self.art.clear(|leaf| {
@@ -182,7 +185,7 @@ impl<V> Default for Records<V> {
     }
 }
 
-impl<V: Copy> Records<V> {
+impl<V> Records<V> {
     #[inline]
     fn key<'a>(&'a self, leaf: u64) -> &'a [u8] {
         // SAFETY: the tree asks while it is pinned and about leaves that were in it since, see
@@ -192,7 +195,7 @@ impl<V: Copy> Records<V> {
     }
 }
 
-impl<V: Copy> KeySource for Records<V> {
+impl<V> KeySource for Records<V> {
     fn read_key(&self, leaf: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(self.key(leaf));
     }
