@@ -12,7 +12,7 @@ use crate::batch::Batch;
 use crate::keyspace::Keyspace;
 use crate::manifest::{ManifestKeyspace, check_name};
 use crate::open;
-use crate::options::{Durability, EngineKind, KeyspaceOptions, Options};
+use crate::options::{Durability, EngineKind, KeptOptions, KeyspaceOptions, Options};
 use crate::state::{KeyspaceState, State};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
@@ -73,6 +73,11 @@ pub struct KeyspaceInfo {
     pub logged: bool,
 }
 
+/// Sets the engine's own options.
+fn set_own(keyspace: &KeyspaceState, options: &KeyspaceOptions) -> Result<()> {
+    options.own.iter().try_for_each(|(name, value)| keyspace.engine.set_option(name, value))
+}
+
 impl Db {
     /// Opens the database in a directory, or makes one there.
     ///
@@ -99,20 +104,23 @@ impl Db {
         // half-way.
         let _no_checkpoint = state.checkpointing.lock();
         if let Some(found) = state.keyspace_by_name(name) {
-            if found.options != options {
+            let KeptOptions { engine, logged } = options.kept;
+            if found.options != options.kept {
                 return Err(Error::invalid(format!(
-                    "keyspace {name:?} exists with engine {} and logged {}, not {} and {}",
-                    found.options.engine, found.options.logged, options.engine, options.logged
+                    "keyspace {name:?} exists with engine {} and logged {}, not {engine} and {logged}",
+                    found.options.engine, found.options.logged
                 )));
             }
+            set_own(&found, &options)?;
             return Ok(self.handle_of(found));
         }
         state.check_writable()?;
-        let made = self.make_keyspace(name, options)?;
+        let made = self.make_keyspace(name, options.kept)?;
+        set_own(&made, &options)?;
         Ok(self.handle_of(made))
     }
 
-    fn make_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceState>> {
+    fn make_keyspace(&self, name: &str, options: KeptOptions) -> Result<Arc<KeyspaceState>> {
         let state = &self.handle.state;
         let _inside = probe::enter("keyspace create");
         let mut manifest = state.manifest.lock();

@@ -22,7 +22,7 @@ use spinney_base::{Error, ErrorKind, KeyspaceId, Poison, Result};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::options::{EngineKind, KeyspaceOptions};
+use crate::options::{EngineKind, KeptOptions};
 
 const MAGIC: [u8; 8] = *b"SPINNEY\0";
 /// Version of the format of a database directory.
@@ -47,7 +47,7 @@ pub(crate) struct Manifest {
 pub(crate) struct ManifestKeyspace {
     pub(crate) id: KeyspaceId,
     pub(crate) name: String,
-    pub(crate) options: KeyspaceOptions,
+    pub(crate) options: KeptOptions,
 }
 
 impl Manifest {
@@ -172,7 +172,7 @@ impl Manifest {
             {
                 return Err(Problem::Damage("keyspaces with ids and names of their own"));
             }
-            let options = KeyspaceOptions { engine, logged: logged == 1 };
+            let options = KeptOptions { engine, logged: logged == 1 };
             keyspaces.push(ManifestKeyspace { id, name, options });
         }
         Ok(Manifest { tag, next_id, keyspaces })
@@ -237,7 +237,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample() -> Manifest {
-        let options = KeyspaceOptions::default();
+        let options = KeptOptions::default();
         let keyspace = |id, name: &str, options| ManifestKeyspace {
             id: KeyspaceId(id),
             name: name.into(),
@@ -248,7 +248,7 @@ mod tests {
             next_id: KeyspaceId(9),
             keyspaces: vec![
                 keyspace(1, "a/../b", options),
-                keyspace(8, "ü", options.logged(false)),
+                keyspace(8, "ü", KeptOptions { logged: false, ..options }),
             ],
         }
     }

@@ -190,16 +190,24 @@ impl Options {
     }
 }
 
-/// How a keyspace is made. An existing keyspace keeps what it was made with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a keyspace is made. An existing keyspace keeps its engine and whether it is logged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceOptions {
+    pub(crate) kept: KeptOptions,
+    /// Options of the engine's own, by name.
+    pub(crate) own: Vec<(String, String)>,
+}
+
+/// What a keyspace is for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptOptions {
     pub(crate) engine: EngineKind,
     pub(crate) logged: bool,
 }
 
-impl Default for KeyspaceOptions {
+impl Default for KeptOptions {
     fn default() -> Self {
-        KeyspaceOptions { engine: EngineKind::default(), logged: true }
+        KeptOptions { engine: EngineKind::default(), logged: true }
     }
 }
 
@@ -207,7 +215,7 @@ impl KeyspaceOptions {
     /// Which engine keeps it; default TreeLine.
     #[must_use]
     pub fn engine(mut self, engine: EngineKind) -> Self {
-        self.engine = engine;
+        self.kept.engine = engine;
         self
     }
 
@@ -215,18 +223,31 @@ impl KeyspaceOptions {
     /// the last checkpoint or some later one, and nothing is promised across keys (rule P11).
     #[must_use]
     pub fn logged(mut self, yes: bool) -> Self {
-        self.logged = yes;
+        self.kept.logged = yes;
         self
     }
 
-    /// Sets an engine's own option by name, as the program's `--<engine>.<option>` flags do.
+    /// Sets an option of the engine's own by name, as the program's `--<engine>.<option>` flags do;
+    /// nobody needs to. It holds from the opening of the keyspace with these options until the
+    /// database is closed. For TreeLine see
+    /// [`check_option`](spinney_treeline::check_option).
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// use spinney_db::KeyspaceOptions;
+    /// let options = KeyspaceOptions::default().set("page-grouping", "off")?;
+    /// assert!(KeyspaceOptions::default().set("colour", "red").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` for a name that the engine does not have.
-    pub fn set(self, name: &str, value: &str) -> Result<Self> {
-        Err(Error::invalid(format!(
-            "{} has no option {name:?} (to be set to {value:?})",
-            self.engine
-        )))
+    /// `InvalidArgument` for a name that the engine does not have or a value out of range.
+    pub fn set(mut self, name: &str, value: &str) -> Result<Self> {
+        match self.kept.engine {
+            EngineKind::TreeLine => spinney_treeline::check_option(name, value)?,
+        }
+        self.own.push((name.to_owned(), value.to_owned()));
+        Ok(self)
     }
 }

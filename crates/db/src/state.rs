@@ -19,7 +19,7 @@ use spinney_treeline::TreeLine;
 use spinney_wal::Log;
 
 use crate::manifest::{Manifest, ManifestKeyspace};
-use crate::options::{EngineKind, KeyspaceOptions, Options};
+use crate::options::{EngineKind, KeptOptions, Options};
 
 /// What the lock table, buffers and bookkeeping take of the budget before keyspaces share the rest.
 const OVERHEAD_BYTES: u64 = 768 << 10;
@@ -32,7 +32,7 @@ const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
 pub(crate) struct KeyspaceState {
     pub(crate) id: KeyspaceId,
     pub(crate) name: String,
-    pub(crate) options: KeyspaceOptions,
+    pub(crate) options: KeptOptions,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) memory: Arc<MemoryAccount>,
     /// Which open database it belongs to.

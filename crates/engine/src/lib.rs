@@ -196,6 +196,12 @@ pub trait Engine: Send + Sync + Debug {
     /// `Corruption` naming the first damage; `Io`.
     fn verify(&self) -> Result<VerifyReport>;
 
+    /// Sets an option of the engine's own, which holds from now on.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a name that it does not have or a value out of range.
+    fn set_option(&self, name: &str, value: &str) -> Result<()>;
+
     /// Numbers about the engine now.
     fn stats(&self) -> EngineStats;
 }

@@ -43,6 +43,15 @@ pub struct EngineStats {
     pub reorganized_pages_in: u64,
     /// Pages that reorganizations wrote.
     pub reorganized_pages_out: u64,
+    /// Inserts of new keys that came in epochs for which there was a forecast.
+    pub inserts_forecast: u64,
+    /// How many of those came where they were expected.
+    pub inserts_as_forecast: u64,
+    /// How far off the histogram and the trend were in the last epoch, in inserts: the mean over
+    /// ranges of keys that took a 64th of the inserts each.
+    pub forecast_errors: [u64; 2],
+    /// Whether the trend answers, and not the histogram.
+    pub forecast_by_trend: bool,
     /// Checkpoints published.
     pub checkpoints: u64,
     /// Torn pages restored when the keyspace was opened.

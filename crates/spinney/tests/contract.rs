@@ -1,6 +1,8 @@
 //! The contract on the real disk: what every user relies on, in small.
 
-use spinney::{Batch, Db, Durability, ErrorKind, KeyspaceOptions, Options, limits};
+use spinney::{
+    Batch, Db, Durability, ErrorKind, KeyspaceOptions, Options, TornWrites, limits,
+};
 
 fn options() -> Options {
     Options::default().memory(4 << 20).log_bytes_max(4 << 20).durability(Durability::Buffered)
@@ -163,4 +165,39 @@ fn conditional_writes_and_batches() {
     assert!(db.existing_keyspace("b").is_err());
     let b = db.keyspace("b", KeyspaceOptions::default()).unwrap();
     assert_eq!(b.id().0, 3, "ids are never used again");
+}
+
+fn round_two(number: u32) -> Vec<u8> {
+    vec![(number % 251) as u8; 80]
+}
+
+/// Threads that insert neighbouring keys bring pages of the same segments home at the same time.
+#[test]
+fn threads_insert_more_than_memory_holds() {
+    const THREADS: u32 = 8;
+    const EACH: u32 = 12_000;
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default()
+        .memory(limits::MEMORY_BYTES_MIN)
+        .durability(Durability::Buffered)
+        .torn_writes(TornWrites::Assume4k);
+    let db = Db::open(directory.path(), options).unwrap();
+    let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let keyspace = &keyspace;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let number = number * THREADS + thread;
+                    keyspace.insert(&key(number), &round_two(number)).unwrap();
+                }
+            });
+        }
+    });
+    for number in 0..THREADS * EACH {
+        let found = keyspace.get(&key(number)).unwrap();
+        assert_eq!(found.as_deref(), Some(&round_two(number)[..]), "key {number}");
+    }
+    assert_eq!(keyspace.iter().count(), (THREADS * EACH) as usize);
+    db.verify().unwrap();
 }

@@ -27,7 +27,6 @@ mod cache;
 mod codec;
 mod counters;
 mod fit;
-#[cfg_attr(not(test), expect(dead_code, reason = "the engine records and asks next"))]
 mod forecast;
 mod index;
 mod large;
@@ -41,7 +40,9 @@ mod reorganize;
 mod scan;
 mod segment;
 mod tree;
+mod tuning;
 mod verify;
 mod write_back;
 
 pub use tree::TreeLine;
+pub use tuning::check_option;

@@ -50,6 +50,8 @@ pub(crate) struct Edit<'p> {
     pub(crate) new_overflow: Option<Lent<'p>>,
     /// Whether the segment would now do with less.
     pub(crate) may_shrink: bool,
+    /// Which of the dirty records are of keys that were in neither page.
+    pub(crate) inserted: Vec<usize>,
 }
 
 /// Brings the dirty records of page `index` of a segment into it and its overflow page. `dirty`
@@ -70,10 +72,11 @@ pub(crate) fn edit_in_place<'p>(
         None => format_overflow(second.page_mut(0), located, index),
     }
     let (mut base_changed, mut second_changed) = (false, false);
+    let mut inserted = Vec::new();
     {
         let mut base_editor = PageEditor::edit(new_base.page_mut(0));
         let mut second_editor = PageEditor::edit(second.page_mut(0));
-        for (key, value) in dirty {
+        for (index, (key, value)) in dirty.iter().enumerate() {
             let Some(value) = value else {
                 base_changed |= base_editor.remove(key);
                 second_changed |= second_editor.remove(key);
@@ -81,6 +84,9 @@ pub(crate) fn edit_in_place<'p>(
             };
             let in_base = base_editor.contains(key);
             let in_second = second_editor.contains(key);
+            if !in_base && !in_second {
+                inserted.push(index);
+            }
             if in_base || !in_second {
                 match base_editor.put(key, *value) {
                     Put::Done => {
@@ -104,7 +110,7 @@ pub(crate) fn edit_in_place<'p>(
     let second = second_changed.then_some(second);
     let (overflow, new_overflow) =
         if pages.overflow.is_some() { (second, None) } else { (None, second) };
-    Some(Edit { base, overflow, new_overflow, may_shrink })
+    Some(Edit { base, overflow, new_overflow, may_shrink, inserted })
 }
 
 fn format_overflow(page: &mut [u8; PAGE_BYTES], located: &Located, index: usize) {
@@ -149,6 +155,9 @@ pub(crate) fn used_bytes(page: &[u8; PAGE_BYTES]) -> usize {
     PageView::trusted(page).used_bytes()
 }
 
+/// The rank of dirty records, above those of pages.
+const RANK_DIRTY: u8 = 2;
+
 /// Records in order, their keys in one piece of memory, their values where they were.
 #[derive(Default)]
 pub(crate) struct Records<'a> {
@@ -160,6 +169,8 @@ struct Record<'a> {
     key: Range<usize>,
     /// Later ones win.
     rank: u8,
+    /// Whether it won over another.
+    wins: bool,
     value: Option<ValueRef<'a>>,
 }
 
@@ -175,13 +186,17 @@ impl<'a> Records<'a> {
             }
         }
         for (key, value) in dirty {
-            records.add(&[], key, 2, *value);
+            records.add(&[], key, RANK_DIRTY, *value);
         }
         let Records { keys, list } = &mut records;
         list.sort_unstable_by(|a, b| {
             keys[a.key.clone()].cmp(&keys[b.key.clone()]).then(b.rank.cmp(&a.rank))
         });
-        list.dedup_by(|later, first| keys[later.key.clone()] == keys[first.key.clone()]);
+        list.dedup_by(|later, first| {
+            let same = keys[later.key.clone()] == keys[first.key.clone()];
+            first.wins |= same;
+            same
+        });
         list.retain(|record| record.value.is_some());
         records
     }
@@ -196,11 +211,17 @@ impl<'a> Records<'a> {
         let start = self.keys.len();
         self.keys.extend_from_slice(prefix);
         self.keys.extend_from_slice(suffix);
-        self.list.push(Record { key: start..self.keys.len(), rank, value });
+        self.list.push(Record { key: start..self.keys.len(), rank, wins: false, value });
     }
 
     pub(crate) fn len(&self) -> usize {
         self.list.len()
+    }
+
+    /// Keys of dirty records that no page had.
+    pub(crate) fn inserted(&self) -> impl Iterator<Item = &[u8]> {
+        let new = self.list.iter().filter(|record| record.rank == RANK_DIRTY && !record.wins);
+        new.map(|record| &self.keys[record.key.clone()])
     }
 
     pub(crate) fn get(&self, index: usize) -> (&[u8], ValueRef<'a>) {

@@ -31,7 +31,8 @@ use spinney_io::{AlignedBuf, Purpose};
 use crate::build::{NewSegment, Region};
 use crate::cache::{Scratch, Visit};
 use crate::counters::add;
-use crate::fit::{Fit, ORDER_MAX};
+use crate::fit::Fit;
+use crate::forecast::goal_for;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends, superseded};
 use crate::segment::{Change, Located, PageRef, Segment};
@@ -222,7 +223,8 @@ impl TreeLine {
         taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
         superseded(&pages, &dirty).iter().for_each(|pointer| self.supersede_large(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
-        add(&self.writes.reorganizations, 1);
+        self.note_inserts(records.inserted());
+        add(&self.writes.reorganizations, usize::from(why == Why::Full));
         add(&self.writes.reorganized_pages_in, refs.len());
         add(&self.writes.reorganized_pages_out, pages_out);
         add(&self.writes.pages_written_back, pages_out);
@@ -235,12 +237,28 @@ impl TreeLine {
         let room = region.room();
         let average = region.bytes() / region.records.len().max(1);
         let mut fit = Fit::choose(average, room);
-        if appends {
+        fit.steps &= self.tuning.steps();
+        if !self.tuning.page_grouping() {
+            fit.orders_max = 0;
+        }
+        if let Some(goal) = self.tuning.goal() {
+            fit.goal_bytes = in_bytes(goal, average).clamp(1, room);
+        } else if appends {
             fit.goal_bytes = room * FILL_APPEND_PERCENT / 100;
             fit.epsilon_bytes = (room - fit.goal_bytes) / 2;
-            fit.even = false;
         }
-        fit.orders_max = ORDER_MAX.min(fit.orders_max);
+        if let Some(epsilon) = self.tuning.epsilon() {
+            fit.epsilon_bytes = in_bytes(epsilon, average).min(room);
+        }
+        if appends {
+            // The last page goes on to fill.
+            fit.even = false;
+        } else if self.tuning.forecast() {
+            let expected = self.forecaster.forecast(region.lower, region.upper).inside;
+            let Fit { goal_bytes, epsilon_bytes, .. } = fit;
+            let records = region.records.len();
+            fit.goal_bytes = goal_for(goal_bytes, epsilon_bytes, records, expected, average);
+        }
         fit
     }
 
@@ -321,6 +339,17 @@ impl TreeLine {
         self.reorganize(&located, Why::Shrink, &mut Missed::default())?;
         Ok(true)
     }
+}
+
+/// What so many records of this size take, in bytes.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "both are small and positive"
+)]
+fn in_bytes(records: f32, average: usize) -> usize {
+    (f64::from(records) * average as f64).round() as usize
 }
 
 fn bounded(located: &Located) -> (Vec<u8>, Segment) {

@@ -236,7 +236,7 @@ impl TreeLine {
             self.reads.miss(range.len() as u64);
             let value = range.clone().find_map(|page| PageView::trusted(buf.page(page)).find(key));
             answers[index] = value.map(OwnedValue::from);
-            self.cache.admit(RecordId::of(hash), key, value);
+            self.admit(RecordId::of(hash), key, value);
         }
         Ok(again)
     }

@@ -14,15 +14,18 @@ use spinney_engine::{
 use spinney_extent::{Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
+use spinney_sync::hash_key;
 
 use crate::cache::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
+use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeValues};
 use crate::locks::{PageLocks, SegmentLocks};
 use crate::publish::Pending;
 use crate::segment::{PageRef, Place};
+use crate::tuning::Tuning;
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
 /// area protects.
@@ -31,6 +34,10 @@ pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 /// Pages that a writer brings up to date itself when it finds no clean record to evict; a whole
 /// batch when each batch costs a sync.
 const FOREGROUND_PAGES: usize = 8;
+
+/// Inserts of one epoch of forecasting, and how many epochs room is left for.
+const FORECAST_EPOCH_INSERTS: u64 = 10_000;
+const FORECAST_EPOCHS: u32 = 10;
 
 /// Pages of buffers that wait for the next batch: 2 MiB.
 const BUFFER_PAGES_KEPT: usize = 512;
@@ -67,6 +74,8 @@ pub struct TreeLine {
     pub(crate) published: AtomicU64,
     /// Buffers of batches.
     pub(crate) buffers: BufferPool,
+    pub(crate) tuning: Tuning,
+    pub(crate) forecaster: Forecaster,
     pub(crate) reads: ReadCounters,
     pub(crate) writes: WriteCounters,
     /// Which shard the background looks at next.
@@ -116,6 +125,8 @@ impl TreeLine {
         let cache_bytes =
             context.memory.target().saturating_sub(index.bytes()).max(CACHE_BYTES_MIN);
         let end = context.log.last_lsn();
+        let forecaster =
+            Forecaster::new(context.runtime.random(), FORECAST_EPOCH_INSERTS, FORECAST_EPOCHS);
         TreeLine {
             context,
             store,
@@ -131,6 +142,8 @@ impl TreeLine {
             redo: AtomicU64::new(redo.0),
             published,
             buffers: BufferPool::new(BUFFER_PAGES_KEPT),
+            tuning: Tuning::default(),
+            forecaster,
             reads: ReadCounters::default(),
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
@@ -162,7 +175,9 @@ impl TreeLine {
                 pages += 1;
                 found = with_page_buffer(|buf| {
                     self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
-                    let value = PageView::trusted(buf.page(0)).find(key);
+                    let view = PageView::trusted(buf.page(0));
+                    let value = view.find(key);
+                    self.admit_neighbours(key, view);
                     out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
                     Ok(match value {
                         None => Found::Absent,
@@ -176,8 +191,30 @@ impl TreeLine {
             }
             self.reads.miss(pages);
             let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
-            self.cache.admit(id, key, (found != Found::Absent).then_some(value));
+            self.admit(id, key, (found != Found::Absent).then_some(value));
             return Ok(found);
+        }
+    }
+
+    /// Keeps what was read from a page that is locked still.
+    pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+        if self.tuning.record_cache() {
+            self.cache.admit(id, key, value);
+        }
+    }
+
+    /// Keeps the other records of a page that was read for `key` and is locked still, if that was
+    /// chosen (optimistic caching, section 4.2).
+    fn admit_neighbours(&self, key: &[u8], view: PageView<'_>) {
+        if !self.tuning.optimistic_admission() || !self.tuning.record_cache() {
+            return;
+        }
+        for index in 0..view.len() {
+            let neighbour = view.key(index);
+            if neighbour != key {
+                let id = RecordId::of(hash_key(self.context.keyspace, &neighbour));
+                self.cache.admit_neighbour(id, &neighbour, view.value(index));
+            }
         }
     }
 
@@ -270,9 +307,9 @@ impl TreeLine {
 
     /// Gives the cache what the index leaves of the keyspace's memory.
     fn follow_memory(&self) {
-        let index = self.index.bytes();
-        let cache = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
-        self.cache.resize(cache);
+        let index = self.index.bytes() + self.forecaster.bytes();
+        let left = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
+        self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
         let usage = self.cache.usage();
         self.context.memory.set_used(index + usage.bytes);
         self.context.memory.set_worth(usage.worth);
@@ -448,10 +485,15 @@ impl Engine for TreeLine {
         self.verify_all()
     }
 
+    fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        self.tuning.set(name, value)
+    }
+
     fn stats(&self) -> EngineStats {
         let usage = self.cache.usage();
         let space = self.store.space();
         let counts = self.index.counts();
+        let forecast = self.forecaster.stats();
         let (cache_hits, cache_misses, pages_read) = self.reads.sum();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         EngineStats {
@@ -475,6 +517,10 @@ impl Engine for TreeLine {
             reorganizations: load(&self.writes.reorganizations),
             reorganized_pages_in: load(&self.writes.reorganized_pages_in),
             reorganized_pages_out: load(&self.writes.reorganized_pages_out),
+            inserts_forecast: whole(forecast.forecast),
+            inserts_as_forecast: whole(forecast.came_as_forecast),
+            forecast_errors: [forecast.histogram_error, forecast.trend_error].map(whole),
+            forecast_by_trend: forecast.trend_answers,
             checkpoints: load(&self.writes.checkpoints),
             pages_restored: load(&self.writes.pages_restored),
         }
@@ -487,6 +533,15 @@ fn store_options(context: &EngineContext) -> StoreOptions {
         double_write: context.double_write,
         poison: context.poison.clone(),
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the conversion saturates"
+)]
+fn whole(number: f64) -> u64 {
+    number.round() as u64
 }
 
 /// What a lookup answers when the cache knows.

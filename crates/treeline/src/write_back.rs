@@ -63,6 +63,17 @@ pub(crate) struct Taken {
     page: usize,
 }
 
+/// Which of a segment's dirty records a batch takes.
+#[derive(Clone, Copy)]
+struct Chosen<'a> {
+    /// So many of the oldest entries of its list.
+    most: usize,
+    /// Those of pages that are locked.
+    pages: &'a BTreeSet<PageNumber>,
+    /// Those with these keys.
+    only: Option<&'a BTreeSet<Vec<u8>>>,
+}
+
 /// Copies of dirty records that were taken, in one piece of memory.
 #[derive(Default)]
 pub(crate) struct Bytes(Vec<u8>);
@@ -141,12 +152,23 @@ impl TreeLine {
                 segments.push(self.index.find(key));
             }
         }
-        self.write_back_segments(&segments).map(|_| ())
+        // Measured against: only what must go is written.
+        let only = (!self.tuning.batch_writeout()).then(|| keys.iter().cloned().collect());
+        self.write_back_part(&segments, only.as_ref()).map(|_| ())
     }
 
     /// Brings home the dirty records of segments. Those that others changed before they were locked
     /// are passed over.
     pub(crate) fn write_back_segments(&self, segments: &[Located]) -> Result<Missed> {
+        self.write_back_part(segments, None)
+    }
+
+    /// The same for records with these keys only, if some are given.
+    fn write_back_part(
+        &self,
+        segments: &[Located],
+        only: Option<&BTreeSet<Vec<u8>>>,
+    ) -> Result<Missed> {
         let mut missed = Missed::default();
         if segments.is_empty() {
             return Ok(missed);
@@ -154,7 +176,7 @@ impl TreeLine {
         let _inside = probe::enter("write-back");
         let _gate = self.gate.read();
         let mut wanted = Vec::new();
-        let result = self.write_in_place(segments, &mut missed, &mut wanted);
+        let result = self.write_in_place(segments, only, &mut missed, &mut wanted);
         result?;
         for (located, why) in wanted {
             match why {
@@ -168,6 +190,7 @@ impl TreeLine {
     fn write_in_place(
         &self,
         segments: &[Located],
+        only: Option<&BTreeSet<Vec<u8>>>,
         missed: &mut Missed,
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
@@ -193,7 +216,10 @@ impl TreeLine {
             let mut bytes = Bytes::default();
             let mut targets = Vec::with_capacity(batch.len());
             for (located, most) in batch {
-                let dirty = self.take_dirty(&located, most, &pages, &mut bytes, missed);
+                // Another writer may have added overflow pages before these pages were locked.
+                let located = self.index.find(located.lower.bytes());
+                let chosen = Chosen { most, pages: &pages, only };
+                let dirty = self.take_dirty(&located, chosen, &mut bytes, missed);
                 if !dirty.is_empty() {
                     targets.push(Target { located, dirty });
                 }
@@ -240,16 +266,16 @@ impl TreeLine {
         (batch, pages)
     }
 
-    /// Takes the oldest `most` entries off the dirty list of a segment and marks their records as
-    /// being written, as far as they belong to `pages`; the others are listed again.
+    /// Takes the oldest entries off the dirty list of a segment and marks their records as being
+    /// written, as far as they are chosen; the others are listed again.
     fn take_dirty(
         &self,
         located: &Located,
-        most: usize,
-        pages: &BTreeSet<PageNumber>,
+        chosen: Chosen<'_>,
         bytes: &mut Bytes,
         missed: &mut Missed,
     ) -> Vec<Taken> {
+        let Chosen { most, pages, only } = chosen;
         let lower = located.lower.bytes();
         let mut ids = self.index.take_dirty(lower, most);
         missed.left |= ids.len() == TARGET_RECORDS_MAX;
@@ -265,7 +291,8 @@ impl TreeLine {
                     return false;
                 }
                 let page = located.page_of(key);
-                if !pages.contains(&located.segment.base_page(page).page) {
+                let locked = pages.contains(&located.segment.base_page(page).page);
+                if !locked || only.is_some_and(|only| !only.contains(key)) {
                     elsewhere.push(id);
                     return false;
                 }
@@ -403,7 +430,8 @@ impl TreeLine {
             let records: Vec<Dirty<'_>> = run.iter().map(|taken| bytes.dirty(taken)).collect();
             let edit = edit_in_place(&self.buffers, located, page, pages, &records);
             match edit.map(|edit| self.note_edit(located, page, edit, output)) {
-                Some(Ok(may_shrink)) => {
+                Some(Ok((may_shrink, inserted))) => {
+                    self.note_inserts(inserted.into_iter().map(|index| records[index].0));
                     if may_shrink {
                         why = why.or(Some(Why::Shrink));
                     }
@@ -434,7 +462,7 @@ impl TreeLine {
         index: usize,
         edit: Edit<'p>,
         output: &mut Output<'p>,
-    ) -> Result<bool> {
+    ) -> Result<(bool, Vec<usize>)> {
         let segment = &located.segment;
         if let Some(page) = edit.new_overflow {
             let (extent, generation) = self.allocate(0)?;
@@ -445,7 +473,14 @@ impl TreeLine {
         }
         output.in_place.extend(edit.base.map(|page| (segment.base_page(index), page)));
         output.in_place.extend(segment.overflow(index).zip(edit.overflow));
-        Ok(edit.may_shrink)
+        Ok((edit.may_shrink, edit.inserted))
+    }
+
+    /// Tells the forecaster of keys that came.
+    pub(crate) fn note_inserts<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
+        if self.tuning.forecast() {
+            keys.for_each(|key| self.forecaster.record(key));
+        }
     }
 
     pub(crate) fn allocate(&self, order: u8) -> Result<(Extent, spinney_base::Generation)> {

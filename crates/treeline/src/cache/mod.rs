@@ -24,7 +24,7 @@ mod tests;
 pub(crate) use shard::{Prepared, Visit};
 
 use memory::SHARD_BYTES_MIN;
-use shard::Shard;
+use shard::{PRIORITY_READ, Shard};
 use spinney_base::ValueRef;
 
 /// 32 bits of a key's hash: finds the shard, the bucket, and all records that might be meant.
@@ -121,7 +121,12 @@ impl RecordCache {
 
     /// Keeps what was read from a page, if there is room without I/O and nothing newer is here.
     pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
-        self.shard(id).admit(id, key, value);
+        self.shard(id).admit(id, key, value, PRIORITY_READ);
+    }
+
+    /// Keeps a neighbour of what was read, as the first to leave.
+    pub(crate) fn admit_neighbour(&self, id: RecordId, key: &[u8], value: ValueRef<'_>) {
+        self.shard(id).admit(id, key, Some(value), 0);
     }
 
     /// Shows all dirty records that bear `id`; see [`Visit`].

@@ -48,7 +48,7 @@ const ADMISSION_STEPS: usize = 64;
 /// Priority of a record that was written.
 const PRIORITY_WRITTEN: u8 = 2;
 /// Priority of a record that was read from its page.
-const PRIORITY_READ: u8 = 1;
+pub(super) const PRIORITY_READ: u8 = 1;
 
 /// Share of the ring before the hand that write-back should keep free of worthless dirty records.
 const SOON: usize = 8;
@@ -216,7 +216,13 @@ impl Shard {
         !old.header.has(DIRTY) || old.header.has(WRITING)
     }
 
-    pub(super) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+    pub(super) fn admit(
+        &self,
+        id: RecordId,
+        key: &[u8],
+        value: Option<ValueRef<'_>>,
+        priority: u8,
+    ) {
         let flags = LIVE | if value.is_none() { TOMBSTONE } else { 0 };
         let value = value.unwrap_or(ValueRef::EMPTY);
         let words = record_words(key.len(), value.len());
@@ -230,13 +236,7 @@ impl Shard {
         // Making room may have rebuilt the memory.
         let memory = self.memory.load();
         let _latch = self.latch.lock();
-        state.append(
-            &memory,
-            Header::new(id, key.len(), value, flags),
-            key,
-            value.bytes,
-            PRIORITY_READ,
-        );
+        state.append(&memory, Header::new(id, key.len(), value, flags), key, value.bytes, priority);
     }
 
     pub(super) fn visit_dirty(

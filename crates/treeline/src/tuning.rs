@@ -1,0 +1,184 @@
+//! What may be chosen of a TreeLine keyspace beyond its memory. Nothing needs to be: these are for
+//! measuring what each technique gains, and for the curious. They may change while the keyspace is
+//! used; what was laid out before stays as it is.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use spinney_base::{Error, Result};
+
+/// Largest number that `goal` and `epsilon` take: no page holds more records.
+const RECORDS_MAX: f32 = 400.0;
+
+/// The options of one keyspace. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct Tuning {
+    page_grouping: AtomicBool,
+    record_cache: AtomicBool,
+    forecast: AtomicBool,
+    batch_writeout: AtomicBool,
+    steps: AtomicBool,
+    optimistic_admission: AtomicBool,
+    /// Bits of an `f32`; 0 for what the engine chooses.
+    goal: AtomicU32,
+    /// The same; an epsilon of 0 is not for choice.
+    epsilon: AtomicU32,
+}
+
+/// An option, parsed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Choice {
+    PageGrouping(bool),
+    RecordCache(bool),
+    Forecast(bool),
+    BatchWriteout(bool),
+    Steps(bool),
+    OptimisticAdmission(bool),
+    Goal(f32),
+    Epsilon(f32),
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning {
+            page_grouping: AtomicBool::new(true),
+            record_cache: AtomicBool::new(true),
+            forecast: AtomicBool::new(true),
+            batch_writeout: AtomicBool::new(true),
+            steps: AtomicBool::new(true),
+            optimistic_admission: AtomicBool::new(false),
+            goal: AtomicU32::new(0),
+            epsilon: AtomicU32::new(0),
+        }
+    }
+}
+
+/// Checks the name and value of an option:
+///
+/// | option | values | default | what it does |
+/// |---|---|---|---|
+/// | `page-grouping` | on, off | on | segments of several pages |
+/// | `record-cache` | on, off | on | records that were read or written stay in memory |
+/// | `forecast` | on, off | on | room is left where inserts are expected |
+/// | `batch-writeout` | on, off | on | all dirty records of a page are written with the one that must go |
+/// | `steps` | on, off | on | a segment's pages may be told apart by steps where no line is close |
+/// | `optimistic-admission` | on, off | off | a read brings all records of its page into the cache |
+/// | `goal` | auto, 1 to 400 | auto | records that a new page gets |
+/// | `epsilon` | auto, above 0 to 400 | auto | records that a segment's model may be off by |
+///
+/// # Errors
+/// `InvalidArgument` for another name or a value out of range.
+pub fn check_option(name: &str, value: &str) -> Result<()> {
+    parse(name, value).map(|_| ())
+}
+
+fn parse(name: &str, value: &str) -> Result<Choice> {
+    let refuse = |expected: &str| {
+        Err(Error::invalid(format!("treeline option {name} takes {expected}, not {value:?}")))
+    };
+    let switch = || match value {
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => refuse("on or off").map(|(): ()| false),
+    };
+    let number = |least: f32| match value.parse::<f32>() {
+        _ if value == "auto" => Ok(0.0),
+        Ok(number) if (least..=RECORDS_MAX).contains(&number) && number > 0.0 => Ok(number),
+        _ => refuse(&format!("auto or a number up to {RECORDS_MAX}")).map(|(): ()| 0.0),
+    };
+    match name.replace('_', "-").as_str() {
+        "page-grouping" => switch().map(Choice::PageGrouping),
+        "record-cache" => switch().map(Choice::RecordCache),
+        "forecast" => switch().map(Choice::Forecast),
+        "batch-writeout" => switch().map(Choice::BatchWriteout),
+        "steps" => switch().map(Choice::Steps),
+        "optimistic-admission" => switch().map(Choice::OptimisticAdmission),
+        "goal" => number(1.0).map(Choice::Goal),
+        "epsilon" => number(0.0).map(Choice::Epsilon),
+        _ => Err(Error::invalid(format!(
+            "treeline has no option {name:?}; there are page-grouping, record-cache, forecast, \
+             batch-writeout, steps, optimistic-admission, goal and epsilon"
+        ))),
+    }
+}
+
+impl Tuning {
+    /// Sets one option; see [`check_option`].
+    pub(crate) fn set(&self, name: &str, value: &str) -> Result<()> {
+        match parse(name, value)? {
+            Choice::PageGrouping(on) => self.page_grouping.store(on, Relaxed),
+            Choice::RecordCache(on) => self.record_cache.store(on, Relaxed),
+            Choice::Forecast(on) => self.forecast.store(on, Relaxed),
+            Choice::BatchWriteout(on) => self.batch_writeout.store(on, Relaxed),
+            Choice::Steps(on) => self.steps.store(on, Relaxed),
+            Choice::OptimisticAdmission(on) => self.optimistic_admission.store(on, Relaxed),
+            Choice::Goal(records) => self.goal.store(records.to_bits(), Relaxed),
+            Choice::Epsilon(records) => self.epsilon.store(records.to_bits(), Relaxed),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn page_grouping(&self) -> bool {
+        self.page_grouping.load(Relaxed)
+    }
+
+    pub(crate) fn record_cache(&self) -> bool {
+        self.record_cache.load(Relaxed)
+    }
+
+    pub(crate) fn forecast(&self) -> bool {
+        self.forecast.load(Relaxed)
+    }
+
+    pub(crate) fn batch_writeout(&self) -> bool {
+        self.batch_writeout.load(Relaxed)
+    }
+
+    pub(crate) fn steps(&self) -> bool {
+        self.steps.load(Relaxed)
+    }
+
+    pub(crate) fn optimistic_admission(&self) -> bool {
+        self.optimistic_admission.load(Relaxed)
+    }
+
+    /// Records that a new page gets, if that is not the engine's choice.
+    pub(crate) fn goal(&self) -> Option<f32> {
+        Some(f32::from_bits(self.goal.load(Relaxed))).filter(|goal| *goal > 0.0)
+    }
+
+    /// Records that a model may be off by, if that is not the engine's choice.
+    pub(crate) fn epsilon(&self) -> Option<f32> {
+        Some(f32::from_bits(self.epsilon.load(Relaxed))).filter(|epsilon| *epsilon > 0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_set_or_refused() {
+        let tuning = Tuning::default();
+        assert!(tuning.page_grouping() && tuning.forecast() && tuning.goal().is_none());
+        tuning.set("page-grouping", "off").unwrap();
+        tuning.set("page_grouping", "off").unwrap();
+        tuning.set("goal", "44").unwrap();
+        tuning.set("epsilon", "0.5").unwrap();
+        assert!(!tuning.page_grouping());
+        assert_eq!((tuning.goal(), tuning.epsilon()), (Some(44.0), Some(0.5)));
+        tuning.set("goal", "auto").unwrap();
+        assert_eq!(tuning.goal(), None);
+        for (name, value) in [
+            ("page-grouping", "maybe"),
+            ("goal", "0"),
+            ("goal", "-3"),
+            ("goal", "NaN"),
+            ("epsilon", "0"),
+            ("epsilon", "1e9"),
+            ("colour", "red"),
+        ] {
+            let error = tuning.set(name, value).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+}
