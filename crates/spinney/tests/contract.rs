@@ -1,8 +1,6 @@
 //! The contract on the real disk: what every user relies on, in small.
 
-use spinney::{
-    Batch, Db, Durability, ErrorKind, KeyspaceOptions, Options, TornWrites, limits,
-};
+use spinney::{Batch, Db, Durability, ErrorKind, KeyspaceOptions, Options, TornWrites, limits};
 
 fn options() -> Options {
     Options::default().memory(4 << 20).log_bytes_max(4 << 20).durability(Durability::Buffered)
