@@ -114,6 +114,13 @@ impl Error {
         Error { inner: Arc::new(Inner { kind, message, source: Some(Box::new(self)) }) }
     }
 
+    /// The same error, of the same kind, with `context` before its sentence.
+    #[must_use]
+    pub fn context(self, context: impl fmt::Display) -> Self {
+        let kind = self.kind();
+        self.wrap(kind, context)
+    }
+
     /// What a caller can do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

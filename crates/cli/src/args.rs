@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArguments;
+use crate::copies::{BackupArguments, RestoreArguments};
 use crate::database::{
     DatabaseArguments, GetArguments, KeyArguments, KeyspacesCommand, PutArguments, ReportArguments,
     ScanArguments,
@@ -48,6 +49,10 @@ pub(crate) enum Command {
     Verify(ReportArguments),
     /// Brings everything into the keyspaces' files and trims the log
     Checkpoint(DatabaseArguments),
+    /// Copies the database into another directory; the copy is a database
+    Backup(BackupArguments),
+    /// Makes a database of a backup, and verifies it
+    Restore(RestoreArguments),
     /// Measures engines side by side
     Bench(BenchArguments),
     #[command(name = CHILD_COMMAND, hide = true)]

@@ -5,6 +5,7 @@
 
 mod args;
 mod bench;
+mod copies;
 mod database;
 mod exit;
 mod knobs;
@@ -44,6 +45,8 @@ fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
         Command::Stats(arguments) => database::stats(&arguments),
         Command::Verify(arguments) => database::verify(&arguments),
         Command::Checkpoint(arguments) => database::checkpoint(&arguments),
+        Command::Backup(arguments) => copies::backup(&arguments),
+        Command::Restore(arguments) => copies::restore(&arguments),
         Command::Bench(bench) => bench::run(bench, knobs),
         Command::BenchChild => bench::child(),
     }

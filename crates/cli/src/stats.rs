@@ -58,6 +58,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "accounts": accounts.collect::<Value>(),
         "io_backend": stats.io_backend,
         "torn_writes": stats.torn_writes,
+        "backup_bytes": stats.backup_bytes,
         "log": {
             "bytes_used": stats.log.bytes_used,
             "bytes_max": stats.log.bytes_max,

@@ -286,3 +286,29 @@ fn damage_is_found() {
     assert!(error.contains("expected"), "{error}");
     fails(4, &["get", db, "oak"], b"");
 }
+
+#[test]
+fn backups_are_taken_and_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let [copy, back] =
+        ["copy", "back"].map(|name| directory.path().join(name).to_str().unwrap().to_owned());
+    for key in ["oak", "elm", "ash"] {
+        expect(0, &["put", db, key, "tall"], b"");
+    }
+    let told = expect(0, &["backup", db, &copy], b"");
+    assert!(told.contains("1 keyspaces"), "{told}");
+    expect(0, &["delete", db, "oak"], b"");
+    let told = expect(0, &["restore", &copy, &back, "--json"], b"");
+    let report: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&report["keyspaces"], &report["records"]), (&1.into(), &3.into()));
+    for place in [&copy, &back] {
+        assert_eq!(expect(0, &["get", place, "oak"], b""), "tall\n");
+        expect(0, &["verify", place], b"");
+    }
+    fails(1, &["backup", db, &copy], b"");
+    fails(1, &["restore", &copy, &back], b"");
+    fails(3, &["restore", &format!("{copy}/nowhere"), &format!("{back}2")], b"");
+    std::fs::remove_file(format!("{copy}/MANIFEST")).unwrap();
+    fails(3, &["restore", &copy, &format!("{back}3")], b"");
+}

@@ -324,6 +324,8 @@ impl Db {
             io_backend: state.disk.backend(),
             torn_writes: if state.double_write { "double-write" } else { "assume-4k" },
             log: LogStats::from(state.log.stats()),
+            backup_bytes: (state.backup_running.load(Ordering::Acquire))
+                .then(|| state.backup_bytes.load(Ordering::Relaxed)),
             stall_ns: stalls + state.stall_ns.load(Ordering::Relaxed),
             longest_stall_ns: longest.max(state.longest_stall_ns.load(Ordering::Relaxed)),
             keyspaces,

@@ -1,10 +1,12 @@
 //! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
 //!
 //! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `cursor`
-//! (ranges), `open` (recovery), `maintain` (background work), `manifest` and `record` (bytes),
+//! (ranges), `open` (recovery), `maintain` (background work), `backup` and
+//! `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 
+mod backup;
 mod batch;
 mod cursor;
 mod database;
@@ -14,16 +16,20 @@ mod manifest;
 mod open;
 mod options;
 mod record;
+mod restore;
 mod state;
 mod stats;
+mod target;
 mod value;
 mod write;
 
+pub use backup::{BackupOptions, BackupProgress, BackupReport};
 pub use batch::Batch;
 pub use cursor::{Cursor, Keys};
 pub use database::{Db, KeyspaceInfo};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Options, TornWrites};
+pub use restore::RestoreReport;
 pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 pub use value::Value;
 

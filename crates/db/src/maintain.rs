@@ -36,6 +36,7 @@ impl State {
         for keyspace in &keyspaces {
             keyspace.engine.checkpoint(bound).inspect_err(|error| self.note(error))?;
         }
+        self.copy_log();
         let _inside = probe::enter("trim");
         // A keyspace made meanwhile has nothing below its own redo LSN, which lies above the bound.
         let redo = keyspaces.iter().map(|keyspace| keyspace.engine.redo()).min().unwrap_or(bound);

@@ -16,10 +16,11 @@
 //! 00  01 00 00 00  00 00 00 00`.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use spinney_base::limits::{KEYSPACE_NAME_BYTES_MAX, PAGE_BYTES};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Poison, Result};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::options::{EngineKind, KeptOptions};
@@ -31,7 +32,7 @@ const HEAD_BYTES: usize = 24;
 /// Far above what names and counts allow.
 const PAYLOAD_BYTES_MAX: usize = 8 << 20;
 
-const NAME: &str = "MANIFEST";
+pub(crate) const NAME: &str = "MANIFEST";
 const NEW_NAME: &str = "MANIFEST.new";
 
 /// What the manifest says.
@@ -63,6 +64,17 @@ impl Manifest {
     /// Replaces the manifest of a directory, durably. A failure from the first sync on poisons:
     /// which manifest the next open finds is unknown then.
     pub(crate) fn write(&self, disk: &dyn Disk, directory: &Path, poison: &Poison) -> Result<()> {
+        let file = self.write_beside(disk, directory)?;
+        poison.guard(put_in_place(&*file, disk, directory))
+    }
+
+    /// The same for a directory that nobody has open.
+    pub(crate) fn write_new(&self, disk: &dyn Disk, directory: &Path) -> Result<()> {
+        let file = self.write_beside(disk, directory)?;
+        put_in_place(&*file, disk, directory)
+    }
+
+    fn write_beside(&self, disk: &dyn Disk, directory: &Path) -> Result<Arc<dyn File>> {
         let bytes = self.encode();
         let mut buf = AlignedBuf::new(bytes.len().div_ceil(PAGE_BYTES));
         buf.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
@@ -72,11 +84,7 @@ impl Manifest {
         }
         let file = disk.open(&new, OpenMode::CREATE.cached())?;
         file.write_at(buf.bytes(), 0, Purpose::Manifest)?;
-        poison.guard(
-            file.sync(Purpose::Manifest)
-                .and_then(|()| disk.rename(&new, &directory.join(NAME)))
-                .and_then(|()| disk.sync_dir(directory)),
-        )
+        Ok(file)
     }
 
     /// Reads the manifest of a directory.
@@ -177,6 +185,12 @@ impl Manifest {
         }
         Ok(Manifest { tag, next_id, keyspaces })
     }
+}
+
+fn put_in_place(file: &dyn File, disk: &dyn Disk, directory: &Path) -> Result<()> {
+    file.sync(Purpose::Manifest)?;
+    disk.rename(&directory.join(NEW_NAME), &directory.join(NAME))?;
+    disk.sync_dir(directory)
 }
 
 enum Problem {

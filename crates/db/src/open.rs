@@ -29,9 +29,10 @@ use crate::manifest::Manifest;
 use crate::options::{Options, TornWrites};
 use crate::record;
 use crate::state::{KeyspaceState, State, is_keyspace_file, next_owner};
+use crate::target;
 use crate::write::KeyspaceWrite;
 
-const LOG_NAME: &str = "wal";
+pub(crate) const LOG_NAME: &str = "wal";
 
 /// Opens or makes the database in `directory`.
 pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
@@ -85,6 +86,9 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
         log_task: Mutex::new(None),
         checkpoint_error: Mutex::new(None),
         checkpoint_wanted: AtomicBool::new(false),
+        backup_running: AtomicBool::new(false),
+        backup_bytes: AtomicU64::new(0),
+        log_part: Mutex::default(),
         stall_ns: AtomicU64::new(0),
         longest_stall_ns: AtomicU64::new(0),
         directory_lock: Mutex::new(Some(directory_lock)),
@@ -107,6 +111,12 @@ fn log_options(tag: u64, options: &Options) -> LogOptions {
 }
 
 fn create(disk: &dyn Disk, directory: &Path, runtime: &Runtime, options: &Options) -> Result<()> {
+    if target::is_unfinished(disk, directory)? {
+        return Err(Error::new(
+            ErrorKind::Corruption,
+            format!("{} holds a copy that was never finished", directory.display()),
+        ));
+    }
     let files = disk.list(directory)?;
     let orphan = files.iter().find(|path| file_name(path).is_some_and(is_keyspace_file));
     if let Some(orphan) = orphan {

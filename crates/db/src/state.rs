@@ -1,6 +1,6 @@
 //! What all handles of one open database share.
 //!
-//! **Lock order**, first to last: `checkpointing`, `door`, `manifest`, `keyspaces`, `large_batch`;
+//! **Lock order**, first to last: `checkpointing`, `log_part`, `door`, `manifest`, `keyspaces`, `large_batch`;
 //! then the engine's preparation (which may do I/O), the stripes, the engine's own latches. Stripes
 //! are held for memory work only.
 
@@ -18,6 +18,7 @@ use spinney_sync::LockTable;
 use spinney_treeline::TreeLine;
 use spinney_wal::Log;
 
+use crate::backup::LogPart;
 use crate::manifest::{Manifest, ManifestKeyspace};
 use crate::options::{EngineKind, KeptOptions, Options};
 
@@ -82,6 +83,11 @@ pub(crate) struct State {
     /// Why the last background checkpoint failed, until one succeeds.
     pub(crate) checkpoint_error: Mutex<Option<Error>>,
     pub(crate) checkpoint_wanted: AtomicBool,
+    /// Whether a backup runs, and how many bytes of pages it has copied.
+    pub(crate) backup_running: AtomicBool,
+    pub(crate) backup_bytes: AtomicU64,
+    /// The log's part in the backup.
+    pub(crate) log_part: Mutex<LogPart>,
     pub(crate) stall_ns: AtomicU64,
     pub(crate) longest_stall_ns: AtomicU64,
     pub(crate) directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,

@@ -20,6 +20,8 @@ pub struct Stats {
     pub torn_writes: &'static str,
     /// The log.
     pub log: LogStats,
+    /// Bytes of pages that the backup under way has copied, if one is.
+    pub backup_bytes: Option<u64>,
     /// Time that writers waited for room in caches or log, in nanoseconds.
     pub stall_ns: u64,
     /// The longest of those waits, in nanoseconds.

@@ -15,15 +15,18 @@
 //! **Threading.** Every method may be called from any thread at any time after
 //! [`Engine::end_structure_replay`]; [`Engine::checkpoint`] by one thread at a time.
 
+mod backup;
 mod context;
 mod scan;
 mod stats;
 
+pub use backup::KeyspaceBackup;
 pub use context::EngineContext;
 pub use scan::{Chunk, Direction, Record, ScanRequest};
 pub use stats::{EngineStats, VerifyReport};
 
 use std::fmt::Debug;
+use std::path::Path;
 
 use spinney_base::{Lsn, Next, Result, ValueRef};
 
@@ -201,6 +204,13 @@ pub trait Engine: Send + Sync + Debug {
     /// # Errors
     /// `InvalidArgument` for a name that it does not have or a value out of range.
     fn set_option(&self, name: &str, value: &str) -> Result<()>;
+
+    /// Begins to copy the keyspace into a new file at `path`. The copy holds everything up to the
+    /// redo LSN of now. Until the result is dropped nothing that is freed is reused (rule P26).
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>>;
 
     /// Numbers about the engine now.
     fn stats(&self) -> EngineStats;

@@ -22,4 +22,4 @@ pub mod store;
 pub use free::{Extent, FreeMap};
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
 pub use slot::Slot;
-pub use store::{Checkpoint, Store, StoreOptions};
+pub use store::{Checkpoint, Hold, Store, StoreOptions};

@@ -6,6 +6,7 @@
 //! 2. Pages reach the file only sealed, and only while the database is not poisoned (P21).
 //! 3. What is freed is reused only once its freeing is durable: [`Store::retire`] holds it back
 //!    until [`Store::reclaim`] is told so (P16).
+//!    While somebody has a [`Hold`] nothing freed is reused at all (P26).
 //! 4. A checkpoint's payload and all data before it are synced before its slot is written, and the
 //!    slot before anything it freed is reused (P14).
 //!
@@ -91,6 +92,34 @@ struct Space {
     /// Pages of the payload of a checkpoint whose slot may or may not be on disk: owned until the
     /// database is opened again.
     doubtful_pages: u64,
+    /// How many hold freed extents back, and which are held.
+    holds: u32,
+    held: Vec<Extent>,
+}
+
+impl Space {
+    /// Frees an extent, unless somebody may still read it.
+    fn free(&mut self, extent: Extent) {
+        if self.holds == 0 { self.free.release(extent) } else { self.held.push(extent) }
+    }
+}
+
+/// Keeps everything that is freed from being reused until it is dropped (rule P26).
+#[derive(Debug)]
+pub struct Hold<'a> {
+    store: &'a Store,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let mut space = self.store.space.lock();
+        space.holds -= 1;
+        if space.holds == 0 {
+            for extent in std::mem::take(&mut space.held) {
+                space.free.release(extent);
+            }
+        }
+    }
 }
 
 impl Store {
@@ -162,6 +191,8 @@ impl Store {
             next_generation: slot.next_generation.0,
             retired: VecDeque::new(),
             doubtful_pages: 0,
+            holds: 0,
+            held: Vec::new(),
         };
         Store {
             file,
@@ -264,7 +295,7 @@ impl Store {
 
     /// Gives back an extent that was allocated and that no record and no checkpoint names.
     pub fn release(&self, extent: Extent) {
-        self.space.lock().free.release(extent);
+        self.space.lock().free(extent);
     }
 
     /// Gives back extents that the record at `lsn` frees: they are reused once it is durable.
@@ -281,8 +312,21 @@ impl Store {
                 break;
             }
             space.retired.pop_front();
-            space.free.release(extent);
+            space.free(extent);
         }
+    }
+
+    /// Lets nothing that is freed from now on be reused until the result is dropped: what a page
+    /// names stays what it was, however long its reader takes (rule P26).
+    pub fn hold(&self) -> Hold<'_> {
+        self.space.lock().holds += 1;
+        Hold { store: self }
+    }
+
+    /// The generation that the next extent gets; all before it have lower ones.
+    #[must_use]
+    pub fn next_generation(&self) -> Generation {
+        Generation(self.space.lock().next_generation)
     }
 
     /// Free pages, pages waiting to be freed, and the pages of the file.
@@ -292,9 +336,10 @@ impl Store {
         // allocates must not wait for that.
         let checkpoint_pages = self.checkpoint_pages();
         let space = self.space.lock();
+        let waiting = space.retired.iter().map(|(_, extent)| extent).chain(&space.held);
         SpaceStats {
             free_pages: space.free.free_pages(),
-            retired_pages: space.retired.iter().map(|(_, extent)| u64::from(extent.pages())).sum(),
+            retired_pages: waiting.map(|extent| u64::from(extent.pages())).sum(),
             checkpoint_pages: checkpoint_pages + space.doubtful_pages,
             end_page: space.end,
         }
@@ -308,9 +353,10 @@ impl Store {
     #[must_use]
     pub fn is_free(&self, page: PageNumber) -> bool {
         let space = self.space.lock();
-        let retired =
+        let covers =
             |extent: &Extent| (extent.page.0..extent.page.0 + extent.pages()).contains(&page.0);
-        space.free.contains(page) || space.retired.iter().any(|(_, extent)| retired(extent))
+        let mut waiting = space.retired.iter().map(|(_, extent)| extent).chain(&space.held);
+        space.free.contains(page) || waiting.any(covers)
     }
 
     /// Reads one data page and checks that it is the one its owner expects.
@@ -622,7 +668,7 @@ impl Store {
 pub struct SpaceStats {
     /// Free pages.
     pub free_pages: u64,
-    /// Pages whose freeing is not durable yet.
+    /// Pages whose freeing is not durable yet, or that are held back for a backup.
     pub retired_pages: u64,
     /// Pages of the newest checkpoint's payload.
     pub checkpoint_pages: u64,

@@ -15,6 +15,9 @@ use spinney_base::Result;
 
 use crate::counters::{IoCounters, Purpose};
 
+/// Name of the file in a directory that the real disk locks; it has no content, and stays.
+pub const LOCK_NAME: &str = "lock";
+
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenMode {

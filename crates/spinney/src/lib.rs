@@ -19,10 +19,10 @@
 #![forbid(unsafe_code)]
 
 pub use spinney_db::{
-    AccountStats, Batch, Capabilities, CompareAndSwapError, Cursor, Db, Durability, EngineKind,
-    EngineStats, Error, ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions,
-    KeyspaceStats, LOG_BYTES_MIN, LogStats, Options, Result, Stats, TornWrites, Value,
-    VerifyReport,
+    AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
+    CompareAndSwapError, Cursor, Db, Durability, EngineKind, EngineStats, Error, ErrorKind, Keys,
+    Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MIN, LogStats,
+    Options, RestoreReport, Result, Stats, TornWrites, Value, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.

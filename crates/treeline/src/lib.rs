@@ -15,13 +15,15 @@
 //!
 //! Reading order: `cache` (records in memory), `index` (where segments lie), `merge` (what becomes
 //! of a page, a pure decision), `write_back` (carrying it out), `publish` (what a crash finds),
-//! `large` (values outside of pages), `tree` (the engine), `scan`, `verify`, `codec` (bytes).
+//! `large` (values outside of pages), `tree` (the engine), `scan`, `verify`, `backup`, `codec`
+//! (bytes).
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
 //! pages are synced in batches before their records; changed pages are copied when records would
 //! move between pages. Segments of several pages, forecasting and the radix tree come next.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod build;
 mod cache;
 mod codec;

@@ -1,6 +1,7 @@
 //! The engine itself: opening, lookups, puts, and what the other modules share.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, ValueRef};
 use spinney_engine::{
-    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, OwnedValue, Resident,
-    ScanRequest, VerifyReport, Write,
+    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, OwnedValue,
+    Resident, ScanRequest, VerifyReport, Write,
 };
 use spinney_extent::{Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
@@ -487,6 +488,10 @@ impl Engine for TreeLine {
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.tuning.set(name, value)
+    }
+
+    fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        Ok(Box::new(self.copy_to(path)?))
     }
 
     fn stats(&self) -> EngineStats {

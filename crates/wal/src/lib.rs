@@ -8,13 +8,16 @@
 //! applies -> the announcement is dropped -> [`Log::commit`].
 //!
 //! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments` and `room` (space), `buffers` and `run`
-//! (from records to a run), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`.
+//! (from records to a run), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`,
+//! `follow` and `copy` (what a backup needs).
 
 mod announce;
 pub mod block;
 mod buffers;
 mod bytes;
+mod copy;
 mod flush;
+mod follow;
 mod log;
 mod options;
 mod reader;
@@ -29,7 +32,9 @@ mod tests;
 
 pub use announce::Announcement;
 pub use block::{Record, RecordKind};
+pub use copy::LogCopy;
 pub use flush::Durability;
+pub use follow::Follower;
 pub use log::{Log, LogStats};
 pub use options::{LogOptions, RECORD_BYTES_MAX};
 pub use replay::Recovered;

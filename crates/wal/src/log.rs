@@ -46,7 +46,7 @@ pub struct Log {
     pub(crate) announcements: Announcements,
     pub(crate) segments: Mutex<SegmentTable>,
     growing: Mutex<()>,
-    superblock: Mutex<Superblock>,
+    pub(crate) superblock: Mutex<Superblock>,
     pub(crate) writer: Mutex<Writer>,
     /// Whether a thread leads a group commit; followers wait on `synced`.
     pub(crate) leading: Mutex<bool>,
@@ -63,6 +63,8 @@ pub struct Log {
     closed: AtomicBool,
     /// First LSN that a replay still needs, whatever is trimmed; `u64::MAX` when none does.
     pub(crate) held: AtomicU64,
+    /// First LSN that a follower has not read, whatever is trimmed; `u64::MAX` when there is none.
+    pub(crate) followed: AtomicU64,
     pub(crate) ticked: Mutex<Lsn>,
     pub(crate) counters: Counters,
 }
@@ -182,6 +184,7 @@ impl Log {
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
             held: AtomicU64::new(u64::MAX),
+            followed: AtomicU64::new(u64::MAX),
             ticked: Mutex::new(Lsn(last)),
             counters: Counters::default(),
         }
@@ -315,7 +318,7 @@ impl Log {
     }
 
     /// Says that no record up to `lsn` is needed any more; what is not durable in the log or held for a replay
-    /// ([`Recovered`](crate::Recovered)) stays all the same. Frees whole segments, for which the superblock is written and synced first.
+    /// ([`Recovered`](crate::Recovered)) or by a [`Follower`](crate::Follower) stays all the same. Frees whole segments, for which the superblock is written and synced first.
     ///
     /// # Errors
     /// `Poisoned`; nothing was freed.
@@ -323,7 +326,7 @@ impl Log {
         self.check()?;
         let _inside = probe::enter("trim");
         let mut superblock = self.superblock.lock();
-        let held = Lsn(self.held.load(SeqCst) - 1);
+        let held = Lsn(self.held.load(SeqCst).min(self.followed.load(SeqCst)) - 1);
         let (start, head) = {
             let table = self.segments.lock();
             (table.start_without(lsn.min(held).min(self.durable_lsn())), table.head())

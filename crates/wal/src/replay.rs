@@ -1,5 +1,6 @@
 //! Reading back what recovery kept, in LSN order, as often as asked and in bounded memory.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use spinney_base::shim::atomic::Ordering::SeqCst;
@@ -8,7 +9,7 @@ use spinney_base::{Error, Lsn, Result};
 use crate::block::{BlockHeader, PAYLOAD_BYTES, Parsed, Record, parse_record, payload};
 use crate::log::Log;
 use crate::reader::BlockReader;
-use crate::segments::{Extent, RunStart};
+use crate::segments::RunStart;
 
 /// The records that recovery kept. It holds them against trimming until they are released or it is dropped, which is when the
 /// replay is complete. A log has at most one.
@@ -56,7 +57,7 @@ impl Recovered {
     ///
     /// # Errors
     /// `Corruption` when the media no longer give what recovery read; what `visit` answers, which ends the replay.
-    pub fn replay(&self, from: Lsn, mut visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+    pub fn replay(&self, from: Lsn, visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
         let from = from.max(Lsn(self.log.held.load(SeqCst)));
         if self.is_empty() || from > self.last_lsn() {
             return Ok(());
@@ -65,37 +66,8 @@ impl Recovered {
         let Some(begin) = begin.filter(|run| run.position < self.end.position) else {
             return Ok(());
         };
-        let mut stream = RunStream { next: begin.first, carry: Vec::new(), left: 0 };
-        let mut reader = BlockReader::new(&*self.log.reader);
-        for position in begin.position..self.end.position {
-            let extent = self.log.segments.lock().locate(position);
-            let extent = extent.ok_or_else(|| self.lost(0, "a mapped segment", "none"))?;
-            let block = reader.block(extent)?;
-            let header = BlockHeader::decode(self.log.tag, block)
-                .map_err(|fault| self.lost(extent.offset, "the block that recovery read", fault))?;
-            if header.position != position {
-                return Err(self.lost(extent.offset, "the block that recovery read", "another"));
-            }
-            stream.enter(&header).map_err(|found| self.malformed(extent, found))?;
-            let mut deliver = |record: Record<'_>| {
-                if record.lsn >= from { visit(record) } else { Ok(()) }
-            };
-            stream.feed(payload(block, &header), &header, &mut deliver).map_err(
-                |fault| match fault {
-                    Fault::Visitor(error) => error,
-                    Fault::Stream(found) => self.malformed(extent, found),
-                },
-            )?;
-        }
-        Ok(())
-    }
-
-    fn malformed(&self, extent: Extent, found: &str) -> Error {
-        self.lost(extent.offset, "whole records", found)
-    }
-
-    fn lost(&self, offset: u64, expected: &str, found: impl std::fmt::Display) -> Error {
-        Error::corruption(self.log.reader.path().display(), offset, expected, found)
+        let wanted = from..=self.last_lsn();
+        read_runs(&self.log, begin, self.end.position, wanted, visit).map(|_| ())
     }
 }
 
@@ -103,6 +75,50 @@ impl Drop for Recovered {
     fn drop(&mut self) {
         self.log.held.store(u64::MAX, SeqCst);
     }
+}
+
+/// Hands out the wanted records of the runs from `begin` up to position `end`, until a run begins behind them. Returns where the first run
+/// begins that was not read to its end.
+pub(crate) fn read_runs(
+    log: &Log,
+    begin: RunStart,
+    end: u64,
+    wanted: RangeInclusive<Lsn>,
+    mut visit: impl FnMut(Record<'_>) -> Result<()>,
+) -> Result<RunStart> {
+    let lost = |offset: u64, expected: &str, found: &dyn std::fmt::Display| {
+        Error::corruption(log.reader.path().display(), offset, expected, found)
+    };
+    let mut next = begin;
+    let mut stream = RunStream { next: begin.first, carry: Vec::new(), left: 0 };
+    let mut reader = BlockReader::new(&*log.reader);
+    for position in begin.position..end {
+        let extent = log.segments.lock().locate(position);
+        let extent = extent.ok_or_else(|| lost(0, "a mapped segment", &"none"))?;
+        let block = reader.block(extent)?;
+        let header = BlockHeader::decode(log.tag, block)
+            .map_err(|fault| lost(extent.offset, "the block that was written", &fault))?;
+        if header.position != position {
+            return Err(lost(extent.offset, "the block that was written", &"another"));
+        }
+        if header.index == 0 && header.first > *wanted.end() {
+            break;
+        }
+        stream.enter(&header).map_err(|found| lost(extent.offset, "whole records", &found))?;
+        let mut deliver = |record: Record<'_>| {
+            if wanted.contains(&record.lsn) { visit(record) } else { Ok(()) }
+        };
+        stream.feed(payload(block, &header), &header, &mut deliver).map_err(
+            |fault| match fault {
+                Fault::Visitor(error) => error,
+                Fault::Stream(found) => lost(extent.offset, "whole records", &found),
+            },
+        )?;
+        if stream.left == 0 && header.last <= *wanted.end() {
+            next = RunStart { position: position + 1, first: header.last.next() };
+        }
+    }
+    Ok(next)
 }
 
 /// Why a block's payload could not be handed out.

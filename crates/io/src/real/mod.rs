@@ -25,12 +25,8 @@ use rustix::io::Errno;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::counters::IoCounters;
-use crate::disk::{DirectoryLock, Disk, File, OpenMode};
+use crate::disk::{DirectoryLock, Disk, File, LOCK_NAME, OpenMode};
 use file::RealFile;
-
-/// The file that carries the directory lock. It stays when the lock is dropped: removing it would
-/// race with the next taker.
-const LOCK_NAME: &str = "lock";
 
 /// Files of the operating system.
 #[derive(Debug)]
@@ -134,6 +130,7 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, directory: &Path) -> Result<Box<dyn DirectoryLock>> {
+        // It stays when the lock is dropped: removing it would race with the next taker.
         let path = directory.join(LOCK_NAME);
         let context = || format!("lock {}", path.display());
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;

@@ -9,6 +9,7 @@ use spinney_io::sim::{CrashMode, Fault, SimView, WriteObserver};
 use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
 use super::*;
+use crate::LogCopy;
 use crate::block::{Block, BlockHeader};
 
 /// All blocks of the log, header and byte offset, in the order of the file.
@@ -468,4 +469,52 @@ fn p21_the_database_may_poison_the_log() {
         told.is_poisoned() && told.to_string().contains("a page could not be synced"),
         "{told}"
     );
+}
+
+/// What a follower has not read is not trimmed, what it has read is; a log written from what it read recovers to the
+/// same records under the same LSNs.
+#[test]
+fn p26_followed_records_stay() {
+    let disk = disk(26);
+    let log = create(&disk);
+    let write = |number| put(&log, &payload(number, 3000), Durability::Sync).unwrap();
+    (1..=10).for_each(|number| _ = write(number));
+    let mut follower = log.follow(Lsn(4)).unwrap();
+    assert_eq!(log.follow(Lsn(4)).unwrap_err().kind(), ErrorKind::Locked);
+    let mut copy = LogCopy::create(&disk, Path::new("/db/copy"), 8, 4 * 4096, Lsn(5)).unwrap();
+    let mut last = 10;
+    for round in 0..12 {
+        log.trim(Lsn(last)).unwrap();
+        follower
+            .read(Lsn(last - round % 2), |record| {
+                assert_eq!(record.payload, payload(record.lsn.0, 3000));
+                copy.append(record.kind, record.payload)
+            })
+            .unwrap();
+        log.trim(Lsn(last)).unwrap();
+        assert!(log.stats().first_lsn.0 + 2 >= last, "what was read is held");
+        (0..5).for_each(|more| _ = write(last + 1 + more));
+        last += 5;
+    }
+    let (mut durable, mut read) = (log.durable_lsn(), 0);
+    append(&log, RecordKind::User, b"not durable").unwrap();
+    follower
+        .read(log.last_lsn(), |record| {
+            durable = record.lsn;
+            read += 1;
+            copy.append(record.kind, record.payload)
+        })
+        .unwrap();
+    assert!(durable == log.durable_lsn() && read > 4, "{read} records up to {durable}");
+    copy.finish().unwrap();
+    drop(follower);
+    log.trim(log.durable_lsn()).unwrap();
+    assert_eq!(log.follow(Lsn(4)).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let options = LogOptions { tag: 8, ..tiny() };
+    let (copied, recovered) = Log::open(&disk, Path::new("/db/copy"), &options).unwrap();
+    let all = records(&recovered);
+    let expected = (5..=last).map(|n| (Lsn(n), RecordKind::User, payload(n, 3000)));
+    assert_eq!(all, expected.collect::<Vec<_>>());
+    drop(recovered);
+    assert_eq!(put(&copied, b"goes on", Durability::Sync).unwrap(), Lsn(last + 1));
 }

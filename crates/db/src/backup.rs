@@ -1,0 +1,330 @@
+//! Backup while writers run, and restore (rule P26).
+//!
+//! 1. Take a checkpoint, so that a keyspace without a log is home, and from then on follow the log:
+//!    no record that was not copied is trimmed, and nothing that is freed is reused.
+//! 2. Copy every keyspace in passes, each over what has moved since the one before. After every
+//!    piece copy the log's newest records; a checkpoint that is about to trim the log does the same,
+//!    so that no writer waits for the backup (P12).
+//! 3. While no keyspace comes or goes: end every keyspace's copy, then take the cut, the log's last
+//!    record of that moment.
+//! 4. Copy the log up to the cut; sync; write the manifest.
+//!
+//! What is left is an ordinary database with an identity of its own, whose recovery replays what users said from
+//! step 1 to the cut over the copied pages. Pages hold nothing above the cut, because it is taken
+//! after them, so a batch is in the backup whole or not at all. Structure records are not copied:
+//! every copied index is whole already, and what moved after it was copied moved only here. Their
+//! LSNs are filled with records that say nothing.
+//!
+//! A keyspace made meanwhile is in the backup, one dropped meanwhile is not.
+//!
+//! **Crash.** The manifest is last; before that the directory is marked unfinished (see `target`).
+//! The database itself changes only by the checkpoint.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, probe};
+use spinney_engine::KeyspaceBackup;
+use spinney_wal::{Follower, LogCopy, RecordKind};
+
+use crate::database::Db;
+use crate::manifest::Manifest;
+use crate::open::LOG_NAME;
+use crate::record;
+use crate::state::{State, file_name};
+use crate::target::Target;
+
+/// Passes end when one has copied no more than this, because ending a copy keeps writes from coming
+/// home for as long as it copies.
+const LITTLE_BYTES: u64 = 1 << 20;
+
+/// Most passes over one keyspace, however much moves.
+const PASSES_MAX: usize = 4;
+
+/// How long a backup with a rate limit sleeps at most before it looks after the log again.
+const NAP: Duration = Duration::from_millis(20);
+
+/// How a backup is taken.
+#[derive(Clone, Debug, Default)]
+pub struct BackupOptions {
+    bytes_per_second: u64,
+}
+
+impl BackupOptions {
+    /// About how many bytes of pages are copied per second; 0, the default, is as fast as possible.
+    #[must_use]
+    pub fn bytes_per_second(mut self, bytes: u64) -> Self {
+        self.bytes_per_second = bytes;
+        self
+    }
+}
+
+/// How far a backup has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackupProgress {
+    /// Bytes of pages copied so far; pages that moved meanwhile count again.
+    pub bytes: u64,
+    /// Bytes of the keyspaces' files when it began, free pages included.
+    pub bytes_expected: u64,
+}
+
+/// What a backup holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackupReport {
+    /// Keyspaces.
+    pub keyspaces: u64,
+    /// Bytes of pages copied; pages that moved meanwhile count again.
+    pub bytes: u64,
+    /// Bytes of the log that a recovery replays.
+    pub log_bytes: u64,
+    /// The backup holds everything up to this LSN, and nothing after it.
+    pub last_lsn: u64,
+}
+
+impl Db {
+    /// Copies the database into a directory that is empty or does not exist, while writes go on.
+    /// Every write acknowledged before the call is in the copy, later ones up to some moment before it returns, and
+    /// batches whole. The copy is an ordinary database.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # let (place, copy) = (directory.path().join("db"), directory.path().join("copy"));
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// let db = Db::open(&place, Options::default())?;
+    /// let fruit = db.keyspace("fruit", KeyspaceOptions::default())?;
+    /// fruit.insert(b"apple", b"red")?;
+    /// db.backup(&copy)?;
+    /// fruit.insert(b"apple", b"green")?;
+    /// let copy = Db::open(&copy, Options::default())?;
+    /// assert_eq!(copy.existing_keyspace("fruit")?.get(b"apple")?.as_deref(), Some(&b"red"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the directory holds files; `Locked` when another backup runs or somebody has the
+    /// directory; `Corruption` naming a page of this database that is damaged; `Full` or `Io` from either side;
+    /// `Poisoned` or `Closed`. Nothing of the copy is left then, and this database is as it was.
+    pub fn backup(&self, directory: impl AsRef<Path>) -> Result<BackupReport> {
+        self.backup_with(directory, &BackupOptions::default(), |_| ())
+    }
+
+    /// Copies the database as [`Db::backup`] does, and tells `progress` after every piece how far it is; that runs
+    /// on this thread, holds nothing, and may use the database.
+    ///
+    /// # Errors
+    /// As [`Db::backup`].
+    pub fn backup_with(
+        &self,
+        directory: impl AsRef<Path>,
+        options: &BackupOptions,
+        mut progress: impl FnMut(BackupProgress),
+    ) -> Result<BackupReport> {
+        let state = &self.handle.state;
+        state.check_writable()?;
+        if state.backup_running.swap(true, Ordering::AcqRel) {
+            return Err(Error::new(ErrorKind::Locked, "a backup of this database is running"));
+        }
+        let _ends = BackupEnds { state };
+        let _inside = probe::enter("backup");
+        let target = Target::begin(&state.disk, directory.as_ref())?;
+        let mut backup =
+            Backup { state, options, progress: &mut progress, begun: state.runtime.now() };
+        let (report, manifest) = backup.run(&target)?;
+        target.complete(&manifest)?;
+        Ok(report)
+    }
+}
+
+struct BackupEnds<'a> {
+    state: &'a State,
+}
+
+impl Drop for BackupEnds<'_> {
+    fn drop(&mut self) {
+        *self.state.log_part.lock() = LogPart::None;
+        self.state.backup_bytes.store(0, Ordering::Relaxed);
+        self.state.backup_running.store(false, Ordering::Release);
+    }
+}
+
+struct Backup<'a> {
+    state: &'a State,
+    options: &'a BackupOptions,
+    progress: &'a mut dyn FnMut(BackupProgress),
+    begun: Duration,
+}
+
+impl Backup<'_> {
+    fn run(&mut self, target: &Target) -> Result<(BackupReport, Manifest)> {
+        let state = self.state;
+        let place = |id: KeyspaceId| target.directory().join(file_name(id));
+        let tag = state.runtime.random();
+        let no_change = state.checkpointing.lock();
+        let after = self.begin()?;
+        let log = LogBackup::begin(state, &target.directory().join(LOG_NAME), tag, after)?;
+        *state.log_part.lock() = LogPart::Copying(log);
+        let keyspaces = state.keyspaces();
+        let mut copies: Vec<(KeyspaceId, Box<dyn KeyspaceBackup + '_>)> = Vec::new();
+        for keyspace in &keyspaces {
+            copies.push((keyspace.id, keyspace.engine.begin_backup(&place(keyspace.id))?));
+        }
+        drop(no_change);
+        let file_bytes = keyspaces.iter().map(|keyspace| keyspace.engine.stats().file_bytes);
+        let mut so_far = BackupProgress { bytes: 0, bytes_expected: file_bytes.sum() };
+        for (_, copy) in &mut copies {
+            for _ in 0..PASSES_MAX {
+                if self.pass(&mut **copy, &mut so_far)? <= LITTLE_BYTES {
+                    break;
+                }
+            }
+        }
+        // From here to the cut no keyspace comes or goes.
+        let no_change = state.checkpointing.lock();
+        state.check_writable()?;
+        let now = state.keyspaces();
+        for keyspace in &now {
+            let found = copies.iter_mut().find(|(id, _)| *id == keyspace.id);
+            so_far.bytes += match found {
+                Some((_, copy)) => copy.finish()?,
+                None => keyspace.engine.begin_backup(&place(keyspace.id))?.finish()?,
+            };
+        }
+        let cut = state.log.last_lsn();
+        let mut manifest = state.manifest.lock().clone();
+        drop(no_change);
+        manifest.tag = tag;
+        for (id, copy) in copies {
+            drop(copy);
+            if !now.iter().any(|keyspace| keyspace.id == id) {
+                state.disk.remove(&place(id))?;
+            }
+        }
+        state.log.ensure_durable(cut).inspect_err(|error| state.note(error))?;
+        let LogPart::Copying(mut log) = std::mem::take(&mut *state.log_part.lock()) else {
+            return state
+                .copy_log_of_mine()
+                .and(Err(Error::new(ErrorKind::Closed, "the backup has lost its log")));
+        };
+        log.copy_to(cut)?;
+        let report = BackupReport {
+            keyspaces: manifest.keyspaces.len() as u64,
+            bytes: so_far.bytes,
+            log_bytes: log.copy.finish()?,
+            last_lsn: cut.0,
+        };
+        Ok((report, manifest))
+    }
+
+    /// Takes a checkpoint, for who holds `checkpointing`; answers after which record the log of the
+    /// copy begins.
+    fn begin(&self) -> Result<Lsn> {
+        let state = self.state;
+        let keyspaces = state.keyspaces();
+        match state.checkpoint_held() {
+            // Without room for a checkpoint the log still has everything that is logged.
+            Err(error)
+                if error.is_full() && keyspaces.iter().all(|keyspace| keyspace.options.logged) => {}
+            result => result?,
+        }
+        let redo = keyspaces.iter().map(|keyspace| keyspace.engine.redo()).min();
+        Ok(redo.unwrap_or_else(|| state.log.last_lsn()))
+    }
+
+    /// One pass over one keyspace; answers how many bytes it copied.
+    fn pass(&mut self, copy: &mut dyn KeyspaceBackup, so_far: &mut BackupProgress) -> Result<u64> {
+        let before = so_far.bytes;
+        while let Some(bytes) = copy.copy()? {
+            so_far.bytes += bytes;
+            self.state.backup_bytes.store(so_far.bytes, Ordering::Relaxed);
+            self.between(so_far)?;
+        }
+        Ok(so_far.bytes - before)
+    }
+
+    /// What is done after every piece, while nothing is held: the log, the caller's wishes, and
+    /// others' turn.
+    fn between(&mut self, so_far: &BackupProgress) -> Result<()> {
+        let state = self.state;
+        (self.progress)(*so_far);
+        state.runtime.help();
+        loop {
+            state.check_writable()?;
+            state.copy_log_of_mine()?;
+            let rate = self.options.bytes_per_second;
+            let due = so_far.bytes.saturating_mul(1_000_000_000).checked_div(rate).unwrap_or(0);
+            let passed = state.runtime.now().saturating_sub(self.begun);
+            let early = Duration::from_nanos(due).saturating_sub(passed);
+            if early.is_zero() {
+                return Ok(());
+            }
+            state.runtime.help();
+            state.runtime.sleep(early.min(NAP));
+        }
+    }
+}
+
+/// The copy of the log, and how far it has come.
+#[derive(Debug)]
+pub(crate) struct LogBackup {
+    follower: Follower,
+    copy: LogCopy,
+    /// A batch of no operations.
+    nothing: Vec<u8>,
+}
+
+impl LogBackup {
+    fn begin(state: &State, path: &Path, tag: u64, after: Lsn) -> Result<LogBackup> {
+        let follower = state.log.follow(after)?;
+        let segment_bytes = state.log.stats().segment_bytes;
+        let copy = LogCopy::create(&*state.disk, path, tag, segment_bytes, after.next())?;
+        let mut nothing = Vec::new();
+        record::begin(&mut nothing, 0);
+        Ok(LogBackup { follower, copy, nothing })
+    }
+
+    /// Copies the log up to `lsn`, as far as it is durable.
+    fn copy_to(&mut self, lsn: Lsn) -> Result<()> {
+        let LogBackup { follower, copy, nothing } = self;
+        follower.read(lsn, |entry| match entry.kind {
+            RecordKind::User => copy.append(RecordKind::User, entry.payload),
+            RecordKind::Structure(_) => copy.append(RecordKind::User, nothing),
+        })
+    }
+}
+
+/// The log's part in the backup under way. The backup copies it, and so does every checkpoint before
+/// it trims: so nobody who waits for room in the log waits for the backup.
+#[derive(Debug, Default)]
+pub(crate) enum LogPart {
+    /// There is no backup.
+    #[default]
+    None,
+    /// It goes on.
+    Copying(LogBackup),
+    /// It failed, and the log is held no longer.
+    Failed(Error),
+}
+
+impl State {
+    /// Copies what is durable of the log into the backup under way, if there is one, and lets go of it.
+    pub(crate) fn copy_log(&self) {
+        let mut part = self.log_part.lock();
+        if let LogPart::Copying(log) = &mut *part
+            && let Err(error) = log.copy_to(self.log.durable_lsn())
+        {
+            *part = LogPart::Failed(error);
+        }
+    }
+
+    /// The same for the backup itself, which hears of it when that failed.
+    fn copy_log_of_mine(&self) -> Result<()> {
+        self.copy_log();
+        match &*self.log_part.lock() {
+            LogPart::Failed(error) => Err(error.clone()),
+            LogPart::None | LogPart::Copying(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Copying a keyspace while it is written to (rule P26).
+//!
+//! Passes go over the segments in key order, a few at a time: their pages are locked, read in the
+//! order of the file, checked, and written to the same places of the new file. A segment is copied
+//! as a whole, so its pages agree with each other. The first pass takes every segment, each later
+//! one those with a page that was allocated since the pass before began; the last one runs while no
+//! write-back does, and with it the index is written out as the copy's checkpoint.
+//!
+//! **Invariants**
+//! 1. When a pass begins, every page of a generation below [`Copying::next_since`] is in the index or
+//!    given back. So a segment that a pass did not meet as it is has a page of a later generation, and the
+//!    next pass takes it.
+//! 2. The copy's index names only pages that were copied after they were last part of a change. What
+//!    a page lacks, because it changed in place after it was copied, the log has above the copy's
+//!    redo LSN; what it holds beyond that LSN the replay says again, key by key, in the same order.
+//! 3. Nothing freed is reused meanwhile, so what a copied page names stays what it was.
+//!
+//! The double-write area is not copied: pages are read whole, under their lock. For a keyspace
+//! without a log each key has its value of the redo LSN or a later one (P11).
+//!
+//! **Concurrency.** Page locks are held while a few segments are read, as a lookup does; the
+//! write-back gate exclusively between passes, for a moment, and through the last one.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Generation, Lsn, PageNumber, Poison, Result};
+use spinney_engine::KeyspaceBackup;
+use spinney_extent::{Checkpoint, Hold, Store, StoreOptions};
+use spinney_io::Purpose;
+
+use crate::codec::SegmentsEncoder;
+use crate::segment::{Located, PageRef, Segment};
+use crate::tree::TreeLine;
+
+/// About so many pages are locked and read at once.
+const PAGES_AT_ONCE: usize = 64;
+
+/// So many segments are looked at for those: a later pass passes over most.
+const LOOK_MAX: usize = 4096;
+
+/// A copy of one keyspace under construction.
+#[derive(Debug)]
+pub(crate) struct Copying<'a> {
+    tree: &'a TreeLine,
+    target: Store,
+    redo: Lsn,
+    /// This pass copies segments with a page of this generation or a later one.
+    since: Generation,
+    /// The same for the next pass.
+    next_since: Generation,
+    /// Where the pass goes on; `None` when it has seen everything.
+    next: Option<Vec<u8>>,
+    passing: bool,
+    _hold: Hold<'a>,
+}
+
+impl TreeLine {
+    /// Begins a copy of this keyspace in a new file.
+    pub(crate) fn copy_to(&self, path: &Path) -> Result<Copying<'_>> {
+        let hold = self.store.hold();
+        let redo = Lsn(self.redo.load(std::sync::atomic::Ordering::Acquire));
+        let options = StoreOptions {
+            keyspace: self.context.keyspace,
+            double_write: false,
+            // What goes wrong in the copy is no reason to stop writing here.
+            poison: Arc::new(Poison::new()),
+        };
+        let target = Store::create(&*self.context.disk, path, options, redo)?;
+        Ok(Copying {
+            tree: self,
+            target,
+            redo,
+            since: Generation(0),
+            next_since: Generation(0),
+            next: None,
+            passing: false,
+            _hold: hold,
+        })
+    }
+}
+
+impl Copying<'_> {
+    fn begin_pass(&mut self) {
+        // No write-back is under way, so none has pages that it did not put into the index yet.
+        let _no_write_back = self.tree.gate.write();
+        self.since = self.next_since;
+        self.next_since = self.tree.store.next_generation();
+        self.next = Some(Vec::new());
+        self.passing = true;
+    }
+
+    fn has_moved(&self, segment: &Segment) -> bool {
+        segment.all().any(|page| page.generation >= self.since)
+    }
+
+    /// Copies the next few segments of the pass.
+    fn copy_segments(&mut self, from: Vec<u8>) -> Result<u64> {
+        let tree = self.tree;
+        let mut segments = Vec::new();
+        let mut pages = 0;
+        let mut next = Some(from);
+        for _ in 0..LOOK_MAX {
+            let Some(key) = &next else { break };
+            let located = tree.index.find(key);
+            next = located.upper.as_ref().map(|upper| upper.bytes().to_vec());
+            if self.has_moved(&located.segment) {
+                pages += located.segment.pages();
+                segments.push(located);
+            }
+            if pages >= PAGES_AT_ONCE {
+                break;
+            }
+        }
+        let bases = segments.iter().map(|located| located.segment.base.page);
+        let _segments = tree.segment_locks.read_many(bases);
+        let all = segments.iter().flat_map(|Located { segment, .. }| {
+            (0..segment.base_pages()).map(|index| segment.base_page(index).page)
+        });
+        let _pages = tree.page_locks.read_many(all);
+        // One that has moved again has newer pages now, and the next pass meets it.
+        segments.retain(|located| tree.index.find(located.lower.bytes()) == *located);
+        let pages = segments.iter().flat_map(|located| located.segment.all()).collect();
+        let bytes = self.copy_pages(pages)?;
+        self.next = next;
+        Ok(bytes)
+    }
+
+    /// Copies pages that do not change meanwhile.
+    fn copy_pages(&self, mut pages: Vec<PageRef>) -> Result<u64> {
+        if pages.is_empty() {
+            return Ok(0);
+        }
+        pages.sort_unstable();
+        let mut buf = self.tree.buffers.lend(pages.len());
+        self.tree.read_pages(&pages, &mut buf, Purpose::Tool)?;
+        let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> =
+            pages.iter().enumerate().map(|(index, page)| (page.page, buf.page(index))).collect();
+        self.target.write_fresh(&blocks, Purpose::Tool)?;
+        Ok((pages.len() * PAGE_BYTES) as u64)
+    }
+}
+
+impl KeyspaceBackup for Copying<'_> {
+    fn copy(&mut self) -> Result<Option<u64>> {
+        if !self.passing {
+            self.begin_pass();
+        }
+        match self.next.take() {
+            Some(from) => self.copy_segments(from).map(Some),
+            None => {
+                self.passing = false;
+                Ok(None)
+            }
+        }
+    }
+
+    fn finish(&mut self) -> Result<u64> {
+        let tree = self.tree;
+        let no_write_back = tree.gate.write();
+        // A pass that was not ended has seen nothing for sure.
+        if !self.passing {
+            self.since = self.next_since;
+        }
+        let mut payload = SegmentsEncoder::default();
+        let mut owned = Vec::new();
+        let mut moved = Vec::new();
+        let structure = tree.index.for_each(|lower, segment| {
+            payload.push(lower, segment);
+            owned.extend(segment.extents());
+            if self.has_moved(segment) {
+                moved.extend(segment.all());
+            }
+        });
+        let mut bytes = 0;
+        for pages in moved.chunks(PAGES_AT_ONCE) {
+            bytes += self.copy_pages(pages.to_vec())?;
+        }
+        // Whatever was freed is listed: which checkpoint proves that it may be reused is for the
+        // copy to find out.
+        let large = tree.large.list(0, Lsn::ZERO);
+        let extents = large.live.iter().chain(&large.freed);
+        owned.extend(extents.map(|large| (large.extent, large.generation)));
+        drop(no_write_back);
+        self.target.adopt(&owned)?;
+        let checkpoint = Checkpoint { redo: self.redo, structure };
+        self.target.publish(checkpoint, &payload.finish(&large), || Ok(()))?;
+        Ok(bytes)
+    }
+}

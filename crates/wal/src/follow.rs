@@ -1,0 +1,86 @@
+//! Reading the log while it is written to: what a backup copies it with (rule P26).
+//!
+//! A [`Follower`] holds every record that it has not handed out against trimming, and no other: so a backup that copies the log as
+//! it goes along never makes writers wait for room, however long it takes.
+//!
+//! Invariants: (1) `followed` is the first LSN that the follower still needs, and no trim passes it. (2) Only durable records are
+//! handed out, so what a copy holds is never more than what a crash of the original leaves.
+//!
+//! **Concurrency**: a follower belongs to one thread; appends, flushes and trims go on beside it.
+
+use std::sync::Arc;
+
+use spinney_base::shim::atomic::Ordering::SeqCst;
+use spinney_base::{Error, ErrorKind, Lsn, Result};
+
+use crate::block::Record;
+use crate::log::Log;
+use crate::replay::read_runs;
+use crate::segments::RunStart;
+
+/// Hands out the records of a log in use, each once and in order. A log has at most one.
+#[derive(Debug)]
+pub struct Follower {
+    log: Arc<Log>,
+    /// The first record that was not handed out.
+    next: Lsn,
+    /// Where the run begins that holds it, as far as it is known.
+    at: Option<RunStart>,
+}
+
+impl Log {
+    /// Begins to follow the log with the first record after `after`. No trim takes a record from the follower.
+    ///
+    /// # Errors
+    /// `Locked` when the log has a follower already; `InvalidArgument` when the log was trimmed beyond `after`.
+    pub fn follow(self: &Arc<Self>, after: Lsn) -> Result<Follower> {
+        let next = after.next();
+        if self.followed.compare_exchange(u64::MAX, next.0, SeqCst, SeqCst).is_err() {
+            return Err(Error::new(ErrorKind::Locked, "somebody follows the log already"));
+        }
+        let follower = Follower { log: self.clone(), next, at: None };
+        // Behind a trim that was under way before it could see the follower.
+        drop(self.superblock.lock());
+        let first = self.segments.lock().first_lsn();
+        if next < first {
+            return Err(Error::invalid(format!(
+                "the log begins at record {first}, after record {next}"
+            )));
+        }
+        Ok(follower)
+    }
+}
+
+impl Follower {
+    /// Hands out the durable records up to `to` that were not handed out, and lets go of them.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io` when the log does not give what was written; what `visit` answers, which ends the reading: it
+    /// lets go of nothing then.
+    pub fn read(&mut self, to: Lsn, visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
+        let to = to.min(self.log.durable_lsn());
+        if to < self.next {
+            return Ok(());
+        }
+        let (begin, end) = {
+            let table = self.log.segments.lock();
+            // A run that was read to its end may have been trimmed since.
+            let at = self.at.filter(|at| table.locate(at.position).is_some());
+            (at.or_else(|| table.run_start_before(self.next)), table.head().position)
+        };
+        let begin = begin.ok_or_else(|| {
+            let path = self.log.reader.path().display();
+            Error::corruption(path, 0, format!("a run with record {}", self.next), "none")
+        })?;
+        self.at = Some(read_runs(&self.log, begin, end, self.next..=to, visit)?);
+        self.next = to.next();
+        self.log.followed.store(self.next.0, SeqCst);
+        Ok(())
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.log.followed.store(u64::MAX, SeqCst);
+    }
+}
