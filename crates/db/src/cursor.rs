@@ -3,7 +3,8 @@
 //! A cursor holds no lock, no page and no place in the tree between calls (rule P24): it copies a
 //! chunk and later goes on by key, so a thread may write while it iterates. The first chunk is
 //! small and later ones grow, so a short look reads little and a long one reads in large pieces.
-//! After an error it gives the same error again, never the records beyond it.
+//! After an error it gives the same error again, never the records beyond it. Large values are read
+//! one by one, when they are asked for; a cursor over keys reads none.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -85,7 +86,31 @@ impl Cursor {
         Ok(())
     }
 
-    fn step(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
+    /// One record with its value, large ones included.
+    fn step_whole(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
+        loop {
+            let Record { key, value } = match self.step(direction)? {
+                Ok(record) => record,
+                Err(error) => return Some(Err(error)),
+            };
+            if !value.large {
+                return Some(Ok((key, Value::from(value.bytes))));
+            }
+            // The pointer of the chunk may be stale, for nothing holds the bytes since then: the key
+            // is looked up anew. If it has gone, the range never promised it.
+            match self.keyspace.get(&key) {
+                Ok(Some(value)) => return Some(Ok((key, value))),
+                Ok(None) => {}
+                Err(error) => {
+                    self.error = Some(error.clone());
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    /// One record as the engine delivers it.
+    fn step(&mut self, direction: Direction) -> Option<Result<Record>> {
         if let Some(error) = &self.error {
             return Some(Err(error.clone()));
         }
@@ -103,8 +128,8 @@ impl Cursor {
                 record = take(far);
                 record.as_ref()?;
             }
-            if let Some(Record { key, value }) = record {
-                return Some(Ok((key, Value::from(value.bytes))));
+            if let Some(record) = record {
+                return Some(Ok(record));
             }
             if let Err(error) = self.fetch(direction) {
                 self.error = Some(error.clone());
@@ -127,13 +152,13 @@ impl Iterator for Cursor {
     type Item = Result<(Vec<u8>, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(Direction::Forward)
+        self.step_whole(Direction::Forward)
     }
 }
 
 impl DoubleEndedIterator for Cursor {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(Direction::Reverse)
+        self.step_whole(Direction::Reverse)
     }
 }
 
@@ -145,12 +170,12 @@ impl Iterator for Keys {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next().map(|record| record.map(|(key, _)| key))
+        Some(self.0.step(Direction::Forward)?.map(|record| record.key))
     }
 }
 
 impl DoubleEndedIterator for Keys {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_back().map(|record| record.map(|(key, _)| key))
+        Some(self.0.step(Direction::Reverse)?.map(|record| record.key))
     }
 }

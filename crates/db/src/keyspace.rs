@@ -1,5 +1,6 @@
 //! The handle of one keyspace: points, ranges, conditional writes.
 
+use std::io::Read;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use spinney_sync::hash_key;
 
 use crate::cursor::{Cursor, Keys};
 use crate::database::Handle;
+use crate::large::ValueReader;
 use crate::options::Durability;
 use crate::state::KeyspaceState;
 use crate::value::Value;
@@ -75,8 +77,15 @@ impl Keyspace {
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
         let hash = hash_key(self.state.id, key);
-        let (found, _) = self.handle.state.read(&self.state, key, hash, out)?;
-        Ok(found != Found::Absent)
+        let state = &self.handle.state;
+        match state.read(&self.state, key, hash, out)?.0 {
+            Found::Absent => Ok(false),
+            Found::Inline => Ok(true),
+            Found::Large => {
+                out.clear();
+                state.read_large(&self.state, key, hash, out)
+            }
+        }
     }
 
     /// Whether a key has a value.
@@ -84,7 +93,36 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
-        self.get_into(key, &mut Vec::new())
+        let hash = hash_key(self.state.id, key);
+        let (found, _) = self.handle.state.read(&self.state, key, hash, &mut Vec::new())?;
+        Ok(found != Found::Absent)
+    }
+
+    /// Opens the value of a key for reading piece by piece: a large value is never whole in memory.
+    /// What is read is the value that the key has now, though it be overwritten meanwhile.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// use std::io::Read;
+    /// keyspace.insert(b"picture", &[7; 1 << 20])?;
+    /// let mut reader = keyspace.get_reader(b"picture")?.expect("it was put");
+    /// assert_eq!(reader.len(), 1 << 20);
+    /// let mut first = [0; 10];
+    /// reader.read_exact(&mut first)?;
+    /// assert_eq!(first, [7; 10]);
+    /// std::io::copy(&mut reader, &mut std::io::sink())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Keyspace::get`]; damage further on is found by the reader.
+    pub fn get_reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
+        ValueReader::open(self, key)
     }
 
     /// The values of many keys, in their order; cold ones are read together. Each is of one moment,
@@ -104,7 +142,8 @@ impl Keyspace {
         let values = self.state.engine.get_many(&hashed)?;
         let mut answers = Vec::with_capacity(keys.len());
         for ((value, (key, hash)), version) in values.into_iter().zip(hashed).zip(versions) {
-            answers.push(if state.stripes.stripe(hash).validate(version) {
+            let large = value.as_ref().is_some_and(|value| value.large);
+            answers.push(if !large && state.stripes.stripe(hash).validate(version) {
                 value.map(|value| Value::from(value.bytes))
             } else {
                 self.get(key)?
@@ -130,6 +169,32 @@ impl Keyspace {
     pub fn insert_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let value = ValueRef::inline(value);
         self.handle.state.write(&[KeyspaceWrite::new(&self.state, key, Some(value))], durability)
+    }
+
+    /// Puts a value of `length` bytes, read from `reader`, at a key, with the database's durability.
+    /// A large value is never whole in memory. The reader is called while nothing is locked; what it
+    /// holds beyond `length` bytes is left in it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// let file = directory.path().join("picture");
+    /// std::fs::write(&file, [7; 100_000])?;
+    /// keyspace.insert_from(b"picture", 100_000, std::fs::File::open(&file)?)?;
+    /// assert_eq!(keyspace.get(b"picture")?.expect("it was put").len(), 100_000);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`]; `InvalidArgument` when the reader ends before `length` bytes, `Io`
+    /// with its own error when it fails: nothing has changed then.
+    pub fn insert_from(&self, key: &[u8], length: u64, mut reader: impl Read) -> Result<()> {
+        let durability = self.handle.state.options.durability;
+        self.handle.state.insert_from(&self.state, key, length, &mut reader, durability)
     }
 
     /// Removes a key, if it is there, with the database's durability.

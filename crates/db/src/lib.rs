@@ -1,8 +1,8 @@
 //! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
 //!
-//! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `cursor`
-//! (ranges), `open` (recovery), `maintain` (background work), `backup` and
-//! `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
+//! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
+//! (values in pieces), `cursor` (ranges), `open` (recovery), `maintain` (background work), `backup`
+//! and `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod batch;
 mod cursor;
 mod database;
 mod keyspace;
+mod large;
 mod maintain;
 mod manifest;
 mod open;
@@ -28,6 +29,7 @@ pub use batch::Batch;
 pub use cursor::{Cursor, Keys};
 pub use database::{Db, KeyspaceInfo};
 pub use keyspace::{CompareAndSwapError, Keyspace};
+pub use large::ValueReader;
 pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Options, TornWrites};
 pub use restore::RestoreReport;
 pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};

@@ -4,7 +4,8 @@
 //! 2. Read the manifest, or make a database.
 //! 3. Open the log, which decides what of it counts and makes that durable (P8, P9).
 //! 4. Open every keyspace at its checkpoint.
-//! 5. Replay structure records, so that every engine stands on a consistent shape.
+//! 5. Replay structure records, and what user records say of the extents of large values, so that
+//!    every engine stands on a consistent shape and knows every page that is owned.
 //! 6. Replay what users said above each keyspace's redo LSN, through the ordinary apply path
 //!    (P15, P19).
 //! 7. Remove files that no keyspace owns.
@@ -186,7 +187,17 @@ impl State {
                 Some(keyspace) => keyspace.engine.replay_structure(entry.lsn, entry.payload),
                 None => Ok(()),
             },
-            RecordKind::User => Ok(()),
+            // Extents of large values that the checkpoints do not know (P17).
+            RecordKind::User => {
+                record::decode(entry.payload, entry.lsn, |id, _, value| match (find(id)?, value) {
+                    (Some(keyspace), Some(pointer))
+                        if pointer.large && entry.lsn > keyspace.engine.redo() =>
+                    {
+                        keyspace.engine.replay_large(pointer.bytes)
+                    }
+                    _ => Ok(()),
+                })
+            }
         })?;
         by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
         let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();
@@ -213,7 +224,8 @@ impl State {
                     return Ok(());
                 }
                 let write = KeyspaceWrite::new(keyspace, key, value);
-                write.check().map_err(|error| {
+                let checked = write.check().and_then(|()| keyspace.engine.check(&write.write));
+                checked.map_err(|error| {
                     error.wrap(
                         ErrorKind::Corruption,
                         format!("log record {} cannot be applied", entry.lsn),

@@ -1,7 +1,7 @@
 //! The user record: what one atomic batch says, in the log (one record per batch, idempotent by
 //! key).
 //!
-//! version `u8` (1), number of operations `u32`, then for each: keyspace `u32`, kind `u8` (1 put, 2
+//! version `u8` (1; 2 if a value is large), number of operations `u32`, then for each: keyspace `u32`, kind `u8` (1 put, 2
 //! remove, 3 put large: the value is the pointer to the value, see `crates/extent/src/large.rs`),
 //! key length `u16`, value length `u32` (0 for a removal), key, value. All integers are
 //! little-endian. Each key of a keyspace occurs once: the last operation of the batch on it.
@@ -12,6 +12,8 @@
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
 
 const VERSION: u8 = 1;
+/// A record with pointers to large values.
+const VERSION_LARGE: u8 = 2;
 const HEAD_BYTES: usize = 5;
 const OPERATION_BYTES: usize = 11;
 const PUT: u8 = 1;
@@ -38,12 +40,16 @@ pub(crate) fn push(
     key: &[u8],
     value: Option<ValueRef<'_>>,
 ) {
-    out.extend_from_slice(&keyspace.0.to_le_bytes());
-    out.push(match value {
-        Some(value) if value.large => PUT_LARGE,
+    let kind = match value {
+        Some(value) if value.large => {
+            out[0] = VERSION_LARGE;
+            PUT_LARGE
+        }
         Some(_) => PUT,
         None => REMOVE,
-    });
+    };
+    out.extend_from_slice(&keyspace.0.to_le_bytes());
+    out.push(kind);
     let value = value.unwrap_or(ValueRef::EMPTY);
     let key_length = u16::try_from(key.len()).expect("KEY_BYTES_MAX is below");
     out.extend_from_slice(&key_length.to_le_bytes());
@@ -66,9 +72,11 @@ pub(crate) fn decode(
         Error::new(ErrorKind::Corruption, format!("log record {lsn} is not a batch of operations"))
     };
     let (head, mut left) = payload.split_at_checked(HEAD_BYTES).ok_or_else(damaged)?;
-    if head[0] != VERSION {
-        return Err(damaged());
-    }
+    let may_be_large = match head[0] {
+        VERSION => false,
+        VERSION_LARGE => true,
+        _ => return Err(damaged()),
+    };
     let count = u32::from_le_bytes([head[1], head[2], head[3], head[4]]);
     for _ in 0..count {
         let (operation, rest) = left.split_first_chunk::<OPERATION_BYTES>().ok_or_else(damaged)?;
@@ -79,7 +87,7 @@ pub(crate) fn decode(
         let (value, rest) = rest.split_at_checked(value_length).ok_or_else(damaged)?;
         let value = match kind {
             PUT => Some(ValueRef::inline(value)),
-            PUT_LARGE => Some(ValueRef::large(value)),
+            PUT_LARGE if may_be_large => Some(ValueRef::large(value)),
             REMOVE if value.is_empty() => None,
             _ => return Err(damaged()),
         };

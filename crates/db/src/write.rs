@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef};
-use spinney_engine::{Found, Resident, Write};
+use spinney_engine::{Found, POINTER_BYTES_MAX, Resident, Write};
 use spinney_sync::{StripeGuards, Version, hash_key};
 use spinney_wal::{RecordKind, Reservation, ReserveFor};
 
@@ -48,21 +48,19 @@ impl<'a> KeyspaceWrite<'a> {
         KeyspaceWrite { keyspace, write: Write { key, hash, value } }
     }
 
-    /// Checks the limits of the contract and of the engine.
+    /// Checks the limits of the contract.
     pub(crate) fn check(&self) -> Result<()> {
         check_key(self.write.key)?;
-        let value = self.write.value.map_or(0, ValueRef::len);
-        if value > VALUE_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a value of {value} bytes is too long (VALUE_BYTES_MAX, {VALUE_BYTES_MAX})"
-            )));
-        }
-        self.keyspace.check_alive()?;
-        self.keyspace.engine.check(&self.write)
+        check_value(self.write.value.map_or(0, ValueRef::len) as u64)?;
+        self.keyspace.check_alive()
     }
 
+    /// Bytes of key and value; a large value counts by its pointer.
     fn bytes(&self) -> usize {
-        self.write.key.len() + self.write.value.map_or(0, ValueRef::len)
+        let Write { key, value, .. } = self.write;
+        let value = value.map_or(0, ValueRef::len);
+        let large = self.keyspace.engine.is_large(key.len(), value as u64);
+        key.len() + if large { POINTER_BYTES_MAX } else { value }
     }
 }
 
@@ -72,6 +70,16 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
         return Err(Error::invalid(format!(
             "a key of {} bytes is too long (KEY_BYTES_MAX, {KEY_BYTES_MAX})",
             key.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the limits of a value.
+pub(crate) fn check_value(length: u64) -> Result<()> {
+    if length > VALUE_BYTES_MAX as u64 {
+        return Err(Error::invalid(format!(
+            "a value of {length} bytes is too long (VALUE_BYTES_MAX, {VALUE_BYTES_MAX})"
         )));
     }
     Ok(())
@@ -145,8 +153,9 @@ impl State {
         self.log.commit(lsn, durability).inspect_err(|error| self.note(error))
     }
 
-    /// Writes operations if `still` says so under their stripes; it does memory work only. Returns
-    /// the LSN, 0 when nothing was logged, or `None` when nothing was written.
+    /// Writes operations if `still` says so under their stripes; it does memory work only. Large
+    /// values are staged before. Returns the LSN, 0 when nothing was logged, or `None` when nothing
+    /// was written.
     pub(crate) fn write_if(
         &self,
         writes: &[KeyspaceWrite<'_>],
@@ -157,13 +166,16 @@ impl State {
         if writes.is_empty() {
             return Ok(Some(Lsn::ZERO));
         }
-        // Taken out while in use: what runs meanwhile may write, too.
-        let mut record = RECORD.take();
-        let result = self.write_encoded(writes, &mut record, still);
-        if record.capacity() <= RECORD_BYTES_KEPT {
-            RECORD.set(record);
-        }
-        result
+        self.with_large(writes, |writes| {
+            writes.iter().try_for_each(|write| write.keyspace.engine.check(&write.write))?;
+            // Taken out while in use: what runs meanwhile may write, too.
+            let mut record = RECORD.take();
+            let result = self.write_encoded(writes, &mut record, still);
+            if record.capacity() <= RECORD_BYTES_KEPT {
+                RECORD.set(record);
+            }
+            result
+        })
     }
 
     fn write_encoded(
@@ -210,6 +222,9 @@ impl State {
                 writes[..index].iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
                 self.note(&error);
                 return Err(error);
+            }
+            if keyspace.engine.wants_checkpoint() {
+                self.want_checkpoint();
             }
             if keyspace.engine.wants_background()
                 && let Some(task) = &*keyspace.task.lock()
@@ -307,8 +322,9 @@ impl State {
         mut next: impl FnMut(Option<&[u8]>) -> Option<Option<Vec<u8>>>,
     ) -> Result<Option<Lsn>> {
         let hash = hash_key(keyspace.id, key);
-        let mut current = Vec::new();
-        let (mut found, mut version) = self.read(keyspace, key, hash, &mut current)?;
+        let (mut current, mut raw) = (Vec::new(), Vec::new());
+        let (mut found, mut version) =
+            self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
         loop {
             let Some(new) = next((found != Found::Absent).then_some(&current)) else {
                 return Ok(None);
@@ -324,8 +340,8 @@ impl State {
                 // I/O.
                 resident = keyspace.engine.get_resident(key, hash, &mut now);
                 match resident {
-                    Resident::Present => found == Found::Inline && now == current,
-                    Resident::Large => found == Found::Large && now == current,
+                    Resident::Present => found == Found::Inline && now == raw,
+                    Resident::Large => found == Found::Large && now == raw,
                     Resident::Absent => found == Found::Absent,
                     Resident::Unknown => false,
                 }
@@ -336,8 +352,9 @@ impl State {
             if resident == Resident::Unknown {
                 keyspace.engine.make_resident(key, hash)?;
             }
+            raw.clear();
             current.clear();
-            (found, version) = self.read(keyspace, key, hash, &mut current)?;
+            (found, version) = self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
         }
     }
 }

@@ -23,6 +23,10 @@ mod stats;
 pub use backup::KeyspaceBackup;
 pub use context::EngineContext;
 pub use scan::{Chunk, Direction, Record, ScanRequest};
+pub use spinney_extent::LargePointer;
+pub use spinney_extent::header::Damage;
+pub use spinney_extent::large::POINTER_BYTES_MAX;
+pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
 pub use stats::{EngineStats, VerifyReport};
 
 use std::fmt::Debug;
@@ -79,6 +83,11 @@ impl From<ValueRef<'_>> for OwnedValue {
         OwnedValue { bytes: value.bytes.to_vec(), large: value.large }
     }
 }
+
+/// Holds the bytes of large values that a reader found; see [`Engine::pin_large`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a pin that is not ended holds space back for ever"]
+pub struct LargePin(pub u64);
 
 /// What is known of a key without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +176,58 @@ pub trait Engine: Send + Sync + Debug {
 
     /// Up to which LSN the keyspace's own files hold everything.
     fn redo(&self) -> Lsn;
+
+    /// Whether a value of `value` bytes at a key of `key` bytes is kept outside of pages: it is to be
+    /// written by [`Engine::allocate_large`], [`Engine::write_large`] and [`Engine::seal_large`], and
+    /// the pointer to it put in its place (rule P17).
+    fn is_large(&self, key: usize, value: u64) -> bool;
+
+    /// Takes room for a large value of `length` bytes, at least 1. The hash of the pointer is for
+    /// the caller to fill in. What was taken is put, or given back by [`Engine::release_large`].
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`; nothing has changed.
+    fn allocate_large(&self, length: u64) -> Result<LargePointer>;
+
+    /// Writes bytes of a large value from `offset` on, in pieces of [`LARGE_CALL_BYTES`] but for the
+    /// last. Nobody sees them yet.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Makes large values durable that were written whole. After it their pointers may be logged and
+    /// put.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    fn seal_large(&self, pointers: &[LargePointer]) -> Result<()>;
+
+    /// Gives back the room of a large value whose pointer was not logged and will not be.
+    fn release_large(&self, pointer: &LargePointer);
+
+    /// Appends bytes of a large value from `offset` on to `out`, [`LARGE_CALL_BYTES`] at most, none
+    /// at its end. The pointer was looked up under a pin.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()>;
+
+    /// Keeps the bytes of all large values whose pointers are looked up from now on, though they be
+    /// overwritten, until [`Engine::unpin_large`].
+    fn pin_large(&self) -> LargePin;
+
+    /// Ends a pin.
+    fn unpin_large(&self, pin: LargePin);
+
+    /// Replays that a record above [`Engine::redo`] names this pointer, in the pass of structure.
+    ///
+    /// # Errors
+    /// `Corruption` when it does not fit what came before.
+    fn replay_large(&self, pointer: &[u8]) -> Result<()>;
+
+    /// Whether a checkpoint would give much space back.
+    fn wants_checkpoint(&self) -> bool;
 
     /// Replays one structure record of this keyspace, in the order of the log, before anything else
     /// is called.

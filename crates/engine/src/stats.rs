@@ -19,6 +19,12 @@ pub struct EngineStats {
     pub pages: u64,
     /// Overflow pages.
     pub overflow_pages: u64,
+    /// Values that are kept outside of pages.
+    pub large_values: u64,
+    /// Bytes that they take in the file.
+    pub large_bytes: u64,
+    /// Bytes of such values that were overwritten or removed, until a checkpoint gives them back.
+    pub large_freed_bytes: u64,
     /// Free pages of the file.
     pub free_pages: u64,
     /// Bytes of the file.
@@ -65,6 +71,8 @@ pub struct VerifyReport {
     pub pages: u64,
     /// Records in them.
     pub records: u64,
+    /// Large values read and checked.
+    pub large_values: u64,
     /// Pages that nobody owns.
     pub free_pages: u64,
 }
@@ -73,6 +81,7 @@ impl std::ops::AddAssign for VerifyReport {
     fn add_assign(&mut self, other: Self) {
         self.pages += other.pages;
         self.records += other.records;
+        self.large_values += other.large_values;
         self.free_pages += other.free_pages;
     }
 }

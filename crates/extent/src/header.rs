@@ -49,6 +49,8 @@ pub enum BlockKind {
     Slot = 2,
     /// A piece of what a checkpoint slot points to.
     Checkpoint = 3,
+    /// A piece of a large value.
+    Large = 4,
 }
 
 /// The decoded header of a block.
@@ -97,7 +99,8 @@ impl BlockHeader {
             1 => BlockKind::Data,
             2 => BlockKind::Slot,
             3 => BlockKind::Checkpoint,
-            other => return Err(Damage::new("a block kind of 1 to 3", other)),
+            4 => BlockKind::Large,
+            other => return Err(Damage::new("a block kind of 1 to 4", other)),
         };
         if block[VERSION_AT] != VERSION {
             return Err(Damage::new(format!("block version {VERSION}"), block[VERSION_AT]));

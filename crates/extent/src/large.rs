@@ -15,10 +15,10 @@
 //! | 0 | 8 | length | bytes of the value, at least 1, at most [`VALUE_BYTES_MAX`] |
 //! | 8 | 8 | hash | XXH3-64 of the value |
 //! | 16 | 1 | extents | how many extents hold it, at most [`EXTENTS_MAX`] |
-//! | 17 | 9 each | extents | page `u32`, order `u8`, generation `u32`; orders descend strictly |
+//! | 17 | 9 each | extents | page `u32`, order `u8`, generation `u32` |
 //!
-//! All integers are little-endian. The extents are the binary digits of the number of pages, so
-//! that a value takes no page more than it needs. Each page is a block of kind 4 with its own page
+//! All integers are little-endian. The extents are as large as can be, up to 16 MiB: the binary
+//! digits of the number of pages, so that a value takes no page more than it needs. Each page is a block of kind 4 with its own page
 //! number and the generation of its extent, followed by the next [`PIECE_BYTES`] bytes of the
 //! value; the rest of the last page is zero.
 //!
@@ -37,10 +37,17 @@ use crate::header::{Damage, HEADER_BYTES, u32_at, u64_at};
 /// Bytes of a value in each of its pages.
 pub const PIECE_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
 
-/// Most extents of one value: the binary digits of the most pages.
-pub const EXTENTS_MAX: usize = 15;
-const _: () = assert!(VALUE_BYTES_MAX.div_ceil(PIECE_BYTES) < 1 << EXTENTS_MAX);
-const _: () = assert!(EXTENTS_MAX <= ORDER_MAX as usize + 1);
+/// Largest extent of a value: 16 MiB. An extent begins at a multiple of its size, so larger ones
+/// would make a file grow by much more than a value needs.
+const VALUE_ORDER_MAX: u8 = 12;
+const _: () = assert!(VALUE_ORDER_MAX <= ORDER_MAX);
+
+/// Most extents of one value.
+pub const EXTENTS_MAX: usize = 16;
+const _: () = assert!(
+    (VALUE_BYTES_MAX.div_ceil(PIECE_BYTES) >> VALUE_ORDER_MAX) + VALUE_ORDER_MAX as usize
+        <= EXTENTS_MAX
+);
 
 const HASH: usize = 8;
 const COUNT: usize = 16;
@@ -64,9 +71,13 @@ pub struct LargePointer {
 impl LargePointer {
     /// The orders of the extents that a value of `length` bytes needs, largest first.
     pub fn orders(length: u64) -> impl Iterator<Item = u8> {
-        let pages = length.div_ceil(PIECE_BYTES as u64);
-        #[expect(clippy::cast_possible_truncation, reason = "bounded by EXTENTS_MAX")]
-        (0..EXTENTS_MAX as u8).rev().filter(move |order| pages >> order & 1 == 1)
+        let mut pages = length.div_ceil(PIECE_BYTES as u64);
+        std::iter::from_fn(move || {
+            let order = u8::try_from(pages.checked_ilog2()?)
+                .map_or(VALUE_ORDER_MAX, |order| order.min(VALUE_ORDER_MAX));
+            pages -= 1 << order;
+            Some(order)
+        })
     }
 
     /// Appends the encoded pointer to `out`.

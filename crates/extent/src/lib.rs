@@ -4,22 +4,24 @@
 //! ```text
 //! page    0      1      2 .......... 127    128 ........................
 //!      +------+------+--------------------+------------------------------
-//!      | slot | slot | double-write area  | extents: data, checkpoints
+//!      | slot | slot | double-write area  | extents: data, large values, checkpoints
 //!      +------+------+--------------------+------------------------------
 //! ```
 //!
 //! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots;
-//! [`double_write`] of the double-write area; [`large`] of pointers to large values; [`free`] says which pages nobody owns; [`store`] puts
+//! [`double_write`] of the double-write area; [`large`] of pointers to large values, which [`large_io`] writes and reads; [`free`] says which pages nobody owns; [`store`] puts
 //! them together. The crate knows no tree: who owns a page is the engine's to say.
 
 pub mod double_write;
 pub mod free;
 pub mod header;
 pub mod large;
+pub mod large_io;
 pub mod slot;
 pub mod store;
 
 pub use free::{Extent, FreeMap};
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
+pub use large::LargePointer;
 pub use slot::Slot;
 pub use store::{Checkpoint, Hold, Store, StoreOptions};

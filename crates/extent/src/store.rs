@@ -73,8 +73,8 @@ pub struct Checkpoint {
 /// One store file.
 #[derive(Debug)]
 pub struct Store {
-    file: Arc<dyn File>,
-    options: StoreOptions,
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) options: StoreOptions,
     space: Mutex<Space>,
     double_write: Mutex<DoubleWrite>,
     slot: Mutex<Slot>,
@@ -273,8 +273,10 @@ impl Store {
         let _inside = probe::enter("file growth");
         let wanted = (space.end / 8).clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
         let mut last = None;
-        // When the disk is nearly full the smallest step may still fit.
-        for pages in [wanted.max(2 * pages_min), 2 * pages_min] {
+        // An extent begins at a multiple of its size. When the disk is nearly full the smallest step
+        // may still fit.
+        let needed = (space.end.wrapping_neg() & (pages_min - 1)) + pages_min;
+        for pages in [wanted.max(needed), needed] {
             let end = space.end.checked_add(pages).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Full,

@@ -26,10 +26,12 @@ pub enum Purpose {
     Recovery = 8,
     /// Verification and other tools.
     Tool = 9,
+    /// The bytes of large values.
+    LargeValue = 10,
 }
 
 /// All purposes, in the order of their counters.
-pub const PURPOSES: [Purpose; 10] = [
+pub const PURPOSES: [Purpose; 11] = [
     Purpose::Log,
     Purpose::Lookup,
     Purpose::Scan,
@@ -40,6 +42,7 @@ pub const PURPOSES: [Purpose; 10] = [
     Purpose::Manifest,
     Purpose::Recovery,
     Purpose::Tool,
+    Purpose::LargeValue,
 ];
 
 impl Purpose {
@@ -57,6 +60,7 @@ impl Purpose {
             Purpose::Manifest => "manifest",
             Purpose::Recovery => "recovery",
             Purpose::Tool => "tool",
+            Purpose::LargeValue => "large-value",
         }
     }
 }

@@ -1,9 +1,11 @@
-//! Asserts P10 and P13 on every write that reaches the simulated disk.
+//! Asserts P10, P13 and P17 on every write that reaches the simulated disk.
 //!
 //! * **P10**: a data page (in place, fresh, or its copy in the double-write area) bears an LSN; the
 //!   log on the media must be durable up to it.
 //! * **P13**: a structure record names pages that a change added; when the record is written to the
 //!   log, the media must already hold each of those pages in the generation that the record names.
+//! * **P17**: a record that points to large values, or says that they were allocated, is written to
+//!   the log only when the media hold every page of them in its generation.
 //!
 //! What is durable in the log is followed from the writes and syncs of its file alone, not from
 //! what the database says of itself. After a recovery the log's superblock says where the cut is;
@@ -17,8 +19,10 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{KeyspaceId, Lsn};
+use spinney_extent::LargePointer;
 use spinney_extent::header::{BlockHeader, BlockKind};
 use spinney_io::sim::{SimView, WriteObserver};
+use spinney_wal::RecordKind;
 use spinney_wal::block::{self, BlockHeader as LogHeader, Parsed};
 use spinney_wal::superblock::Superblock;
 
@@ -30,6 +34,7 @@ pub struct Watch {
     state: Mutex<State>,
     pages_checked: AtomicU64,
     records_checked: AtomicU64,
+    large_checked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +57,12 @@ impl Watch {
     #[must_use]
     pub fn checked(&self) -> (u64, u64) {
         (self.pages_checked.load(Relaxed), self.records_checked.load(Relaxed))
+    }
+
+    /// How many records that name large values were checked.
+    #[must_use]
+    pub fn large_checked(&self) -> u64 {
+        self.large_checked.load(Relaxed)
     }
 
     /// Panics when a rule was broken. The observer panics as well, but perhaps where the database
@@ -139,11 +150,14 @@ impl WriteObserver for Watch {
         for (index, page) in pages(bytes) {
             if is_log(path) {
                 let Some(run) = state.log_written(first + index, page) else { continue };
-                for (keyspace, payload) in structure_records(&run) {
-                    self.records_checked.fetch_add(1, Relaxed);
-                    if let Err(message) = check_added(view, path, keyspace, &payload) {
-                        Watch::violated(&mut state, message);
-                    }
+                let checked = named_pages(&run).and_then(|named| {
+                    let large = named.iter().filter(|named| named.kind == BlockKind::Large).count();
+                    self.large_checked.fetch_add(large as u64, Relaxed);
+                    self.records_checked.fetch_add((named.len() - large) as u64, Relaxed);
+                    named.iter().try_for_each(|named| check_named(view, path, named))
+                });
+                if let Err(message) = checked {
+                    Watch::violated(&mut state, message);
                 }
             } else if is_store(path)
                 && let Ok(header) = BlockHeader::decode(page)
@@ -180,47 +194,58 @@ impl WriteObserver for Watch {
     }
 }
 
-/// The structure records of a run's stream.
-fn structure_records(mut stream: &[u8]) -> Vec<(KeyspaceId, Vec<u8>)> {
-    let mut found = Vec::new();
+/// Pages that a record of the log names, with their generations, and what they must be.
+struct Named {
+    keyspace: KeyspaceId,
+    rule: &'static str,
+    kind: BlockKind,
+    pages: Vec<(u32, u32)>,
+}
+
+/// What the records of a run's stream name; `Err` if one does not parse.
+fn named_pages(mut stream: &[u8]) -> Result<Vec<Named>, String> {
+    let mut named = Vec::new();
     while let Parsed::Record(kind, start, end) = block::parse_record(stream) {
-        if let spinney_wal::RecordKind::Structure(keyspace) = kind {
-            found.push((keyspace, stream[start..end].to_vec()));
+        let payload = &stream[start..end];
+        match (kind, payload.get(1)) {
+            // Large values that a page does not name any more.
+            (RecordKind::Structure(_), Some(3)) => {}
+            (RecordKind::Structure(keyspace), Some(2)) => {
+                let pages =
+                    large_pages(payload).ok_or("a record of large values does not parse")?;
+                named.push(Named { keyspace, rule: "P17", kind: BlockKind::Large, pages });
+            }
+            (RecordKind::Structure(keyspace), _) => {
+                let pages = added_pages(payload).ok_or("a structure record does not parse")?;
+                named.push(Named { keyspace, rule: "P13", kind: BlockKind::Data, pages });
+            }
+            (RecordKind::User, _) => {
+                named.extend(pointed_pages(payload).ok_or("a user record does not parse")?);
+            }
         }
         stream = &stream[end..];
     }
-    found
+    Ok(named)
 }
 
-/// P13 for one of TreeLine's structure records.
-fn check_added(
-    view: &SimView<'_>,
-    log: &Path,
-    keyspace: KeyspaceId,
-    payload: &[u8],
-) -> Result<(), String> {
-    if payload.get(1) == Some(&2) {
-        // The extents of large values, which P17 is about.
-        return Ok(());
-    }
-    let added = added_pages(payload).ok_or("a structure record does not parse")?;
+/// Checks that the media hold the pages that a record names (P13, P17).
+fn check_named(view: &SimView<'_>, log: &Path, named: &Named) -> Result<(), String> {
+    let Named { keyspace, rule, kind, pages } = named;
     let store: PathBuf = log.with_file_name(format!("keyspace-{:08}.spn", keyspace.0));
     if !view.files().any(|path| path == store) {
         // The keyspace was dropped before its last records left memory; replay passes over them.
         return Ok(());
     }
-    for (page, generation) in added {
-        let offset = u64::from(page) * PAGE_BYTES as u64;
+    for (page, generation) in pages {
+        let offset = u64::from(*page) * PAGE_BYTES as u64;
         let durable = view.durable_page(&store, offset);
         let header = durable.and_then(|durable| BlockHeader::decode(durable).ok());
         let there = header.is_some_and(|header| {
-            header.page.0 == page
-                && header.generation.0 == generation
-                && header.kind == BlockKind::Data
+            header.page.0 == *page && header.generation.0 == *generation && header.kind == *kind
         });
         if !there {
             return Err(format!(
-                "P13: a structure record names page {page} of generation {generation} in {}, and the media hold {header:?}",
+                "{rule}: a record names page {page} of generation {generation} in {}, and the media hold {header:?}",
                 store.display()
             ));
         }
@@ -228,16 +253,56 @@ fn check_added(
     Ok(())
 }
 
+fn take<'a, const N: usize>(left: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (taken, rest) = left.split_first_chunk()?;
+    *left = rest;
+    Some(taken)
+}
+
+/// The pages of the large values that a structure record says were allocated. The layout is
+/// TreeLine's `codec`.
+fn large_pages(payload: &[u8]) -> Option<Vec<(u32, u32)>> {
+    let mut left = payload.strip_prefix(&[2, 2])?;
+    let mut pages = Vec::new();
+    for _ in 0..u64::from_le_bytes(*take(&mut left)?) {
+        let page = u32::from_le_bytes(*take(&mut left)?);
+        let [order] = *take(&mut left)?;
+        let generation = u32::from_le_bytes(*take(&mut left)?);
+        pages.extend((0..1 << (order & 0x7f)).map(|index| (page + index, generation)));
+    }
+    left.is_empty().then_some(pages)
+}
+
+/// The pages of the large values that a user record points to. The layout is that of the
+/// database's `record`.
+fn pointed_pages(payload: &[u8]) -> Option<Vec<Named>> {
+    let mut left = payload;
+    let [_version] = *take(&mut left)?;
+    let mut named = Vec::new();
+    for _ in 0..u32::from_le_bytes(*take(&mut left)?) {
+        let keyspace = KeyspaceId(u32::from_le_bytes(*take(&mut left)?));
+        let [operation] = *take(&mut left)?;
+        let key = usize::from(u16::from_le_bytes(*take(&mut left)?));
+        let value = u32::from_le_bytes(*take(&mut left)?) as usize;
+        left = left.get(key..)?;
+        let (bytes, rest) = left.split_at_checked(value)?;
+        left = rest;
+        if operation == 3 {
+            let pointer = LargePointer::decode(bytes).ok()?;
+            let pages = pointer.extents.iter().flat_map(|(extent, generation)| {
+                (0..extent.pages()).map(|index| (extent.page.0 + index, generation.0))
+            });
+            let pages = pages.collect();
+            named.push(Named { keyspace, rule: "P17", kind: BlockKind::Large, pages });
+        }
+    }
+    left.is_empty().then_some(named)
+}
+
 /// The pages that a record adds, with their generations; those that the replaced segments had
 /// already are among them. The layout is TreeLine's `codec`.
 fn added_pages(payload: &[u8]) -> Option<Vec<(u32, u32)>> {
     const MODEL_BYTES: usize = 26;
-
-    fn take<'a, const N: usize>(left: &mut &'a [u8]) -> Option<&'a [u8; N]> {
-        let (taken, rest) = left.split_first_chunk()?;
-        *left = rest;
-        Some(taken)
-    }
 
     fn page(left: &mut &[u8]) -> Option<(u32, u32)> {
         Some((u32::from_le_bytes(*take(left)?), u32::from_le_bytes(*take(left)?)))

@@ -20,8 +20,9 @@
 //! A **structure record**: version `u8` (2), kind `u8` (1: replace), sequence `u64`, number of
 //! segments that go `u16`, then for each: bound length `u16`, lower bound, segment; number of
 //! segments that come `u16`, then the same for each. Both are in ascending order and begin with the
-//! same bound. Kind 2 (large values allocated, in a keyspace whose data is not logged): number of
-//! extents `u64`, then each as in a payload; it has no sequence.
+//! same bound. Kind 2 (large values allocated, in a keyspace whose data is not logged) and kind 3
+//! (large values that a page does not name any more): number of extents `u64`, then each as in a
+//! payload; they have no sequence.
 //!
 //! Example: the record of the first change of a keyspace, which makes its first page 128 of
 //! generation 1:
@@ -40,7 +41,8 @@ const VERSION: u8 = 2;
 /// Read, not written: segments of one page, no large values.
 const VERSION_SINGLE: u8 = 1;
 const KIND_REPLACE: u8 = 1;
-const KIND_LARGE: u8 = 2;
+const KIND_ALLOCATED: u8 = 2;
+const KIND_SUPERSEDED: u8 = 3;
 
 /// In the order of an extent of a large value: the value begins here.
 const FIRST: u8 = 1 << 7;
@@ -112,24 +114,40 @@ pub(crate) fn decode_segments(payload: &[u8]) -> Result<(Segments, LargeList)> {
     Ok((segments, large))
 }
 
-/// Encodes the structure record of the allocation of large values.
-#[cfg(test)]
-pub(crate) fn encode_large(extents: &[LargeExtent]) -> Vec<u8> {
-    let mut out = vec![VERSION, KIND_LARGE];
+/// What a structure record says of extents of large values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LargeChange {
+    /// They are owned from here on.
+    Allocated,
+    /// A page is about to name them no more.
+    Superseded,
+}
+
+/// Encodes a structure record about large values.
+pub(crate) fn encode_large(change: LargeChange, extents: &[LargeExtent]) -> Vec<u8> {
+    let kind = match change {
+        LargeChange::Allocated => KIND_ALLOCATED,
+        LargeChange::Superseded => KIND_SUPERSEDED,
+    };
+    let mut out = vec![VERSION, kind];
     put_extents(&mut out, extents);
     out
 }
 
-/// Decodes a structure record if it is of the allocation of large values.
+/// Decodes a structure record if it is about large values.
 ///
 /// # Errors
 /// `Corruption` when it is not what [`encode_large`] makes.
-pub(crate) fn decode_large(payload: &[u8]) -> Result<Option<Vec<LargeExtent>>> {
-    let Some(extents) = payload.strip_prefix(&[VERSION, KIND_LARGE]) else { return Ok(None) };
-    let mut reader = Reader { version: VERSION, left: extents };
+pub(crate) fn decode_large(payload: &[u8]) -> Result<Option<(LargeChange, Vec<LargeExtent>)>> {
+    let (change, left) = match payload {
+        [VERSION, KIND_ALLOCATED, left @ ..] => (LargeChange::Allocated, left),
+        [VERSION, KIND_SUPERSEDED, left @ ..] => (LargeChange::Superseded, left),
+        _ => return Ok(None),
+    };
+    let mut reader = Reader { version: VERSION, left };
     let extents = reader.extents()?;
     reader.end()?;
-    Ok(Some(extents))
+    Ok(Some((change, extents)))
 }
 
 /// Encodes the structure record of change number `sequence`.
@@ -415,9 +433,11 @@ mod tests {
                 _ => LargeList { live: extents(3..9).collect(), freed: extents(0..2).collect() },
             };
             let payload = encoder.finish(&large);
-            let record = encode_large(&large.live);
-            prop_assert_eq!(decode_large(&record).unwrap(), Some(large.live.clone()));
-            prop_assert!(decode_change(&record).is_err());
+            for change in [LargeChange::Allocated, LargeChange::Superseded] {
+                let record = encode_large(change, &large.live);
+                prop_assert_eq!(decode_large(&record).unwrap(), Some((change, large.live.clone())));
+                prop_assert!(decode_change(&record).is_err());
+            }
             prop_assert_eq!(decode_segments(&payload).unwrap(), (segments, large));
         }
 

@@ -1,218 +1,107 @@
-//! Who owns the extents of large values (rule P17).
+//! Large values: kept outside of pages, in extents of their own (rule P17).
 //!
-//! ```text
-//!   allocated          applied            superseded           checkpoint behind it      no reader left
-//!   ---------> writing -------> live -----------------> freed ----------------> ready ----------------> free map
-//! ```
+//! A put of a large value has four steps, and only the last two are an ordinary write:
 //!
-//! A pointer lives in a page, in the cache and in log records; the extents that it names lie
-//! outside of the tree. This table says which extents are owned and why. An extent is *writing*
-//! from its allocation until the record that names it is applied, *live* while some record or page
-//! may show it, *freed* once its record was superseded, *ready* once no page and no retained log
-//! record names it; it is free when, beyond that, no reader is left who found it before.
+//! 1. [`allocate_large`](TreeLine::allocate_large) takes extents.
+//! 2. The bytes are written to them, piece by piece, and synced
+//!    ([`seal_large`](TreeLine::seal_large)); several values of a batch share the sync. In a keyspace
+//!    whose data is not logged a structure record says that they are owned.
+//! 3. The pointer to them is logged as the key's value.
+//! 4. The pointer is applied: the [`table`] says from then on that the extents are live.
 //!
-//! **Invariants**
-//! 1. An extent is in at most one of the lists; its generation makes it unique, so freeing what is
-//!    not live is nothing: whoever meets a superseded pointer says so, in the cache and again in the
-//!    page.
-//! 2. Freed extents are in the order of their numbers, and those of their LSNs.
-//! 3. A freed extent becomes ready only by a checkpoint that began after it was freed and whose redo
-//!    LSN is at or above the log's end at that time: then no page names it (all were brought home)
-//!    and no record that is still replayed.
-//! 4. Checkpoints name everything that is live or freed and does not become ready by them.
+//! When the record is superseded, its extents are freed, and reused only after a checkpoint beyond
+//! it: until then a page on disk or a record that a crash would replay may still name them. Before a
+//! page is written that names a value no more, a structure record says so.
 //!
-//! **Concurrency.** One lock, for memory work only; it is the last in the order of locks.
+//! **Crash.** Before step 3 nothing names the extents, so the free map, which is derived at open,
+//! has them again. After it replay finds the record in the log, or a page and the checkpoint's list
+//! name them. What replay shows again of values that were superseded before the crash, it
+//! supersedes again. Without a log the pages alone say at open what is live: a keyspace that was not
+//! closed cleanly reads them all, if it had large values that the checkpoint does not settle.
 
-use std::collections::{BTreeMap, VecDeque};
+mod table;
 
-use spinney_base::shim::Mutex;
+use std::collections::HashMap;
+
 use spinney_base::{Error, ErrorKind, Generation, Lsn, PageNumber, Result};
-use spinney_extent::Extent;
-use spinney_extent::large::LargePointer;
+use spinney_extent::{Extent, LargePointer};
+use spinney_io::Purpose;
+use spinney_page::PageView;
+use spinney_wal::{RecordKind, ReserveFor};
 
+use crate::codec::{LargeChange, encode_large};
+use crate::merge::{Dirty, Pages, superseded};
+use crate::segment::PageRef;
 use crate::tree::TreeLine;
 
-/// One extent of a large value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LargeExtent {
-    pub(crate) extent: Extent,
-    pub(crate) generation: Generation,
-    /// Whether the value begins in it: there are as many values as such extents.
-    pub(crate) first: bool,
-}
+pub(crate) use table::{LargeExtent, LargeList, LargeTable, extents_of};
 
-/// What a checkpoint says of large values: which extents are owned though no segment names them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct LargeList {
-    /// Records name them.
-    pub(crate) live: Vec<LargeExtent>,
-    /// Their records were superseded, and the checkpoint does not yet prove it.
-    pub(crate) freed: Vec<LargeExtent>,
-}
+/// Freed pages at which a checkpoint is worth taking for their sake: 32 MiB.
+const CHECKPOINT_FREED_PAGES: u64 = 8192;
 
-impl LargeList {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.live.is_empty() && self.freed.is_empty()
-    }
-}
+/// Pages read together when all are read after a crash.
+const SWEEP_PAGES: usize = 64;
 
-/// The extents of a pointer.
-pub(crate) fn extents_of(pointer: &LargePointer) -> impl Iterator<Item = LargeExtent> {
-    pointer.extents.iter().enumerate().map(|(index, (extent, generation))| LargeExtent {
-        extent: *extent,
-        generation: *generation,
-        first: index == 0,
-    })
-}
-
-/// The table of one keyspace. Thread-safe.
-#[derive(Debug)]
-pub(crate) struct LargeValues {
-    table: Mutex<Table>,
-}
-
-#[derive(Debug, Default)]
-struct Table {
-    /// By first page.
-    live: BTreeMap<u32, Owned>,
-    freed: VecDeque<Freed>,
-    ready: VecDeque<Freed>,
-    /// Number of the next extent that is freed.
-    next_number: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Owned {
-    generation: Generation,
-    order: u8,
-    first: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Freed {
-    large: LargeExtent,
-    /// The log's end when it was freed.
-    lsn: Lsn,
-    number: u64,
-}
-
-impl LargeValues {
-    /// The table as a checkpoint has it; `end` is the log's end when the keyspace opened.
-    pub(crate) fn new(list: LargeList, end: Lsn) -> Self {
-        let mut table = Table::default();
-        list.live.into_iter().for_each(|large| table.insert(large));
-        list.freed.into_iter().for_each(|large| table.free(large, end));
-        LargeValues { table: Mutex::new(table) }
+impl TreeLine {
+    /// Takes extents for a value of `length` bytes.
+    pub(crate) fn allocate_large(&self, length: u64) -> Result<LargePointer> {
+        // So that who accounts for all pages sees them either free or being written.
+        let _gate = self.gate.read();
+        self.store.reclaim(self.context.log.durable_lsn());
+        self.reuse_large();
+        let extents = self.store.allocate_large(length)?;
+        let pointer = LargePointer { length, hash: 0, extents };
+        self.large.allocated(&pointer);
+        Ok(pointer)
     }
 
-    /// A record that names these extents was applied.
-    pub(crate) fn applied(&self, pointer: &LargePointer) {
-        let mut table = self.table.lock();
-        for large in extents_of(pointer) {
-            // Replay may show again what a page already shows and what a record before it, shown
-            // again as well, seemed to supersede there.
-            table.freed.retain(|freed| freed.large != large);
-            table.insert(large);
+    /// Makes values durable that were written whole. In a keyspace whose data is not logged they
+    /// are live from here on.
+    pub(crate) fn seal_large(&self, pointers: &[LargePointer]) -> Result<()> {
+        self.store.sync(Purpose::LargeValue)?;
+        if self.context.logged {
+            return Ok(());
         }
-    }
-
-    /// The log names extents that the checkpoint does not know.
-    ///
-    /// # Errors
-    /// `Corruption` when the checkpoint has another owner for one of them.
-    pub(crate) fn replayed(&self, extents: impl IntoIterator<Item = LargeExtent>) -> Result<()> {
-        let mut table = self.table.lock();
-        for large in extents {
-            match table.live.get(&large.extent.page.0) {
-                Some(owned) if owned.generation != large.generation => {
-                    return Err(Error::new(
-                        ErrorKind::Corruption,
-                        format!("the log names {large:?}, but the checkpoint has {owned:?} there"),
-                    ));
-                }
-                _ if table.freed.iter().any(|freed| freed.large == large) => {}
-                _ => table.insert(large),
-            }
-        }
+        let extents: Vec<LargeExtent> = pointers.iter().flat_map(extents_of).collect();
+        let record = encode_large(LargeChange::Allocated, &extents);
+        let log = &self.context.log;
+        let Some(mut room) = log.reserve(record.len(), ReserveFor::Internal)? else {
+            return Err(Error::new(ErrorKind::Full, "the log is full until the next checkpoint"));
+        };
+        // Live before the record has its place in the log: a checkpoint beyond the record then
+        // names them.
+        pointers.iter().for_each(|pointer| self.large.applied(pointer));
+        log.append(&mut room, RecordKind::Structure(self.context.keyspace), &record);
         Ok(())
     }
 
-    /// The record that named these extents was superseded; `end` is the log's end now.
-    pub(crate) fn superseded(&self, pointer: &LargePointer, end: Lsn) {
-        let mut table = self.table.lock();
-        for large in extents_of(pointer) {
-            let found = table.live.get(&large.extent.page.0);
-            if found.is_some_and(|owned| owned.generation == large.generation) {
-                table.live.remove(&large.extent.page.0);
-                table.free(large, end);
-            }
+    /// Gives back what will not be named after all.
+    pub(crate) fn release_large(&self, pointer: &LargePointer) {
+        let _gate = self.gate.read();
+        for extent in self.large.abandoned(pointer) {
+            self.store.release(extent);
         }
+        // Without a log it is live already, and the record that says so may be durable.
+        self.large.superseded(extents_of(pointer), self.context.log.last_lsn());
     }
 
-    /// A mark that divides what was freed before from what is freed later.
-    pub(crate) fn mark(&self) -> u64 {
-        self.table.lock().next_number
+    /// Lets go what was freed and is ready.
+    pub(crate) fn reuse_large(&self) {
+        self.large.take_ready().into_iter().for_each(|extent| self.store.release(extent));
     }
 
-    /// Whether a checkpoint that began at `mark` would make anything ready.
-    pub(crate) fn has_settled(&self, mark: u64, redo: Lsn) -> bool {
-        self.table.lock().settled(mark, redo) > 0
+    /// Lets go what was freed and is ready, in the background.
+    pub(crate) fn reuse_large_in_background(&self) {
+        let _gate = self.gate.read();
+        self.reuse_large();
     }
 
-    /// What a checkpoint that began at `mark` has to name.
-    pub(crate) fn list(&self, mark: u64, redo: Lsn) -> LargeList {
-        let table = self.table.lock();
-        let settled = table.settled(mark, redo);
-        LargeList {
-            live: table.live().collect(),
-            freed: table.freed.iter().skip(settled).map(|freed| freed.large).collect(),
-        }
+    /// Whether a checkpoint would give much space back.
+    pub(crate) fn large_wants_checkpoint(&self) -> bool {
+        let (live, freed) = self.large.pages();
+        freed >= CHECKPOINT_FREED_PAGES && freed >= live / 4
     }
 
-    /// A checkpoint that began at `mark` is durable: what it did not name is nobody's. Returns what
-    /// may be reused.
-    pub(crate) fn settle(&self, mark: u64, redo: Lsn) -> Vec<Extent> {
-        let mut table = self.table.lock();
-        let settled = table.settled(mark, redo);
-        let ready: Vec<Freed> = table.freed.drain(..settled).collect();
-        table.ready.extend(ready);
-        table.ready.drain(..).map(|freed| freed.large.extent).collect()
-    }
-
-    /// Everything that is owned.
-    pub(crate) fn owned(&self) -> Vec<LargeExtent> {
-        let table = self.table.lock();
-        let freed = table.freed.iter().chain(&table.ready).map(|freed| freed.large);
-        table.live().chain(freed).collect()
-    }
-}
-
-impl Table {
-    fn live(&self) -> impl Iterator<Item = LargeExtent> {
-        self.live.iter().map(|(page, owned)| LargeExtent {
-            extent: Extent { page: PageNumber(*page), order: owned.order },
-            generation: owned.generation,
-            first: owned.first,
-        })
-    }
-
-    fn insert(&mut self, large: LargeExtent) {
-        let LargeExtent { extent, generation, first } = large;
-        self.live.insert(extent.page.0, Owned { generation, order: extent.order, first });
-    }
-
-    fn free(&mut self, large: LargeExtent, lsn: Lsn) {
-        self.freed.push_back(Freed { large, lsn, number: self.next_number });
-        self.next_number += 1;
-    }
-
-    /// How many of the freed extents a checkpoint that began at `mark` makes ready.
-    fn settled(&self, mark: u64, redo: Lsn) -> usize {
-        self.freed.partition_point(|freed| freed.number < mark && freed.lsn <= redo)
-    }
-}
-
-impl TreeLine {
     /// A record that points to a large value was applied.
     pub(crate) fn own_large(&self, pointer: &[u8]) {
         if let Ok(pointer) = LargePointer::decode(pointer) {
@@ -225,7 +114,117 @@ impl TreeLine {
         // Pointers were decoded when they were made or replayed; one that was damaged since, in a
         // page whose checksum holds, names nothing that could be freed.
         if let Ok(pointer) = LargePointer::decode(pointer) {
-            self.large.superseded(&pointer, self.context.log.last_lsn());
+            self.large.superseded(extents_of(&pointer), self.context.log.last_lsn());
         }
+    }
+
+    /// Says in the log that pages are about to name these no more, and where. Replay could not find
+    /// them out by itself: a page that was written before a crash names the new value already, and
+    /// the checkpoint's list has the old one still.
+    ///
+    /// The record is worth waiting for only together with the pages. When the log has no room for
+    /// it, a crash may leave extents owned that nothing names; the pages must go home all the same,
+    /// for that is what makes room in the log.
+    pub(crate) fn log_superseded_large(&self, superseded: &[Vec<u8>]) -> Result<Lsn> {
+        if superseded.is_empty() {
+            return Ok(Lsn::ZERO);
+        }
+        let pointers = superseded.iter().filter_map(|pointer| LargePointer::decode(pointer).ok());
+        let extents: Vec<LargeExtent> =
+            pointers.flat_map(|pointer| extents_of(&pointer).collect::<Vec<_>>()).collect();
+        let record = encode_large(LargeChange::Superseded, &extents);
+        let log = &self.context.log;
+        let room = log.reserve(record.len(), ReserveFor::Internal)?;
+        let append =
+            |mut room| log.append(&mut room, RecordKind::Structure(self.context.keyspace), &record);
+        Ok(room.map_or(Lsn::ZERO, append))
+    }
+
+    /// Replays a structure record about large values.
+    pub(crate) fn replay_large_change(
+        &self,
+        change: LargeChange,
+        extents: Vec<LargeExtent>,
+    ) -> Result<()> {
+        match change {
+            LargeChange::Allocated => self.large.replayed(extents),
+            LargeChange::Superseded => {
+                self.large.superseded(extents, self.context.log.last_lsn());
+                Ok(())
+            }
+        }
+    }
+
+    /// Pointers that these pages hold and that `dirty` puts others in the place of.
+    pub(crate) fn superseded_by(&self, pages: &[Pages<'_>], dirty: &[Dirty<'_>]) -> Vec<Vec<u8>> {
+        // What a page names is in the table.
+        if self.large.pages() == (0, 0) { Vec::new() } else { superseded(pages, dirty) }
+    }
+
+    /// What the log says of a pointer that a checkpoint may not know.
+    pub(crate) fn replay_large_pointer(&self, pointer: &[u8]) -> Result<()> {
+        let pointer = self.decode_pointer(pointer)?;
+        let path = self.context.path.display();
+        let replayed = self.large.replayed(extents_of(&pointer));
+        replayed.map_err(|error| error.wrap(ErrorKind::Corruption, path))
+    }
+
+    pub(crate) fn decode_pointer(&self, pointer: &[u8]) -> Result<LargePointer> {
+        LargePointer::decode(pointer).map_err(|damage| {
+            let text = format!("expected {}, found {}", damage.expected, damage.found);
+            Error::new(ErrorKind::Corruption, text)
+                .wrap(ErrorKind::Corruption, self.context.path.display())
+        })
+    }
+
+    /// What the free map must not have, at the end of the replay of structure.
+    pub(crate) fn owned_large(&self) -> impl Iterator<Item = (Extent, Generation)> {
+        self.large.owned().into_iter().map(|large| (large.extent, large.generation))
+    }
+
+    /// After a crash of a keyspace whose data is not logged: asks the pages what is live.
+    pub(crate) fn reconcile_large(&self) -> Result<()> {
+        let mut pages: Vec<PageRef> = Vec::new();
+        self.index.for_each(|_, segment| pages.extend(segment.all()));
+        let mut named: HashMap<u32, Generation> = HashMap::new();
+        for pages in pages.chunks(SWEEP_PAGES) {
+            let mut buf = self.buffers.lend(pages.len());
+            self.read_pages(pages, &mut buf, Purpose::Recovery)?;
+            for index in 0..pages.len() {
+                let view = PageView::trusted(buf.page(index));
+                for value in (0..view.len()).map(|index| view.value(index)) {
+                    if value.large {
+                        let pointer = self.decode_pointer(value.bytes)?;
+                        let extents = pointer.extents.iter();
+                        named.extend(extents.map(|(extent, made)| (extent.page.0, *made)));
+                    }
+                }
+            }
+        }
+        self.large.reconcile(&named, self.context.log.last_lsn());
+        Ok(())
+    }
+
+    /// Reads a large value to its end and checks it, without keeping it.
+    pub(crate) fn verify_large(&self, pointer: &LargePointer) -> Result<()> {
+        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+        let mut offset = 0;
+        let mut piece = Vec::new();
+        while offset < pointer.length {
+            piece.clear();
+            self.store.read_large(pointer, offset, &mut piece)?;
+            hasher.update(&piece);
+            offset += piece.len() as u64;
+        }
+        if hasher.digest() != pointer.hash {
+            let page = pointer.extents.first().map_or(PageNumber::NONE, |(extent, _)| extent.page);
+            return Err(Error::corruption(
+                self.store.path().display(),
+                page.offset(),
+                format!("a large value with hash {:016x}", pointer.hash),
+                format!("{:016x}", hasher.digest()),
+            ));
+        }
+        Ok(())
     }
 }

@@ -150,8 +150,8 @@ impl TreeLine {
         for (_, change) in covered {
             change.freed().into_iter().for_each(|extent| self.store.release(extent));
         }
-        let settled = self.large.settle(mark, redo);
-        settled.into_iter().for_each(|extent| self.store.release(extent));
+        self.large.settle(mark, redo);
+        self.reuse_large();
         self.redo.store(redo.0, Ordering::Release);
         self.published.store(structure, Ordering::Release);
         add(&self.writes.checkpoints, 1);

@@ -34,7 +34,7 @@ use crate::counters::add;
 use crate::fit::Fit;
 use crate::forecast::goal_for;
 use crate::locks::Reorganizing;
-use crate::merge::{Dirty, Pages, Records, appends, superseded};
+use crate::merge::{Dirty, Pages, Records, appends};
 use crate::segment::{Change, Located, PageRef, Segment};
 use crate::tree::TreeLine;
 use crate::write_back::{Bytes, Missed, TARGET_RECORDS_MAX, Taken};
@@ -204,8 +204,9 @@ impl TreeLine {
         let fit = self.fit(&whole, appends);
         let merged = Merged { region: whole, fit, pages: refs.len() };
         let Some(placed) = self.place(&merged, why)? else { return Ok(false) };
+        let superseded = self.superseded_by(&pages, &dirty);
         let written = self
-            .ensure_durable(lsn, taken.iter().flatten())
+            .ensure_durable(lsn, taken.iter().flatten(), &superseded)
             .and_then(|()| self.write_segments(placed, lsn));
         let placed = written?;
         let before = region.iter().map(bounded).collect();
@@ -221,7 +222,7 @@ impl TreeLine {
         let record = |sequence| self.pending.lock().push(sequence, change.clone());
         self.index.apply(&change, |id| self.dirty_keys(id), record)?;
         taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
-        superseded(&pages, &dirty).iter().for_each(|pointer| self.supersede_large(pointer));
+        superseded.iter().for_each(|pointer| self.supersede_large(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
         self.note_inserts(records.inserted());
         add(&self.writes.reorganizations, usize::from(why == Why::Full));

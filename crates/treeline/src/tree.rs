@@ -9,10 +9,10 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, ValueRef};
 use spinney_engine::{
-    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, OwnedValue,
-    Resident, ScanRequest, VerifyReport, Write,
+    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
+    OwnedValue, Resident, ScanRequest, VerifyReport, Write,
 };
-use spinney_extent::{Store, StoreOptions};
+use spinney_extent::{LargePointer, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 use spinney_sync::hash_key;
@@ -22,7 +22,7 @@ use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
-use crate::large::{LargeList, LargeValues};
+use crate::large::{LargeList, LargeTable};
 use crate::locks::{PageLocks, SegmentLocks};
 use crate::publish::Pending;
 use crate::segment::{PageRef, Place};
@@ -61,7 +61,9 @@ pub struct TreeLine {
     pub(crate) cache: RecordCache,
     pub(crate) segment_locks: SegmentLocks,
     pub(crate) page_locks: PageLocks,
-    pub(crate) large: LargeValues,
+    pub(crate) large: LargeTable,
+    /// Whether only the pages can say which large values are live.
+    large_unsettled: AtomicBool,
     /// Held shared by every write-back, exclusively by who must know that none is under way.
     pub(crate) gate: RwLock<()>,
     /// Write-backs that failed.
@@ -135,7 +137,8 @@ impl TreeLine {
             cache: RecordCache::new(cache_bytes),
             segment_locks: SegmentLocks::new(),
             page_locks: PageLocks::new(),
-            large: LargeValues::new(large, end),
+            large_unsettled: AtomicBool::new(!large.freed.is_empty()),
+            large: LargeTable::new(large, end),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
@@ -308,7 +311,7 @@ impl TreeLine {
 
     /// Gives the cache what the index leaves of the keyspace's memory.
     fn follow_memory(&self) {
-        let index = self.index.bytes() + self.forecaster.bytes();
+        let index = self.index.bytes() + self.forecaster.bytes() + self.large.bytes();
         let left = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
         self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
         let usage = self.cache.usage();
@@ -328,7 +331,11 @@ impl Engine for TreeLine {
     }
 
     fn check(&self, write: &Write<'_>) -> Result<()> {
-        let bytes = write.key.len() + write.value.map_or(0, ValueRef::len);
+        let Some(value) = write.value else { return Ok(()) };
+        if value.large {
+            return self.decode_pointer(value.bytes).map(|_| ());
+        }
+        let bytes = write.key.len() + value.len();
         if bytes > RECORD_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "a record of {bytes} bytes is larger than a TreeLine page holds (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
@@ -429,10 +436,13 @@ impl Engine for TreeLine {
 
     fn replay_structure(&self, lsn: Lsn, payload: &[u8]) -> Result<()> {
         let wrapped = |error: Error| error.wrap(ErrorKind::Corruption, self.context.path.display());
-        if let Some(extents) = decode_large(payload).map_err(wrapped)? {
-            // The checkpoint knows what was allocated up to its redo LSN.
-            let news = lsn > self.redo();
-            return if news { self.large.replayed(extents).map_err(wrapped) } else { Ok(()) };
+        if let Some((change, extents)) = decode_large(payload).map_err(wrapped)? {
+            // The checkpoint knows what happened up to its redo LSN.
+            if lsn > self.redo() {
+                self.large_unsettled.store(true, Ordering::Relaxed);
+                self.replay_large_change(change, extents).map_err(wrapped)?;
+            }
+            return Ok(());
         }
         let (change, sequence) = decode_change(payload).map_err(wrapped)?;
         let done = self.index.sequence();
@@ -459,9 +469,12 @@ impl Engine for TreeLine {
         self.index.for_each(|_, segment| {
             owned.extend(segment.extents());
         });
-        owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
+        owned.extend(self.owned_large());
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
+        if !self.context.logged && self.large_unsettled.load(Ordering::Relaxed) {
+            self.reconcile_large()?;
+        }
         self.follow_memory();
         Ok(())
     }
@@ -470,12 +483,53 @@ impl Engine for TreeLine {
         self.wanted.store(false, Ordering::Relaxed);
         self.follow_memory();
         self.store.reclaim(self.context.log.durable_lsn());
+        self.reuse_large_in_background();
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
         let wrote = self.shorten_lists()? | self.write_back_soon()? | self.shrink_sparse()?;
         self.publish_structure_if_due(!wrote)?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn is_large(&self, key: usize, value: u64) -> bool {
+        key as u64 + value > RECORD_BYTES_MAX as u64
+    }
+
+    fn allocate_large(&self, length: u64) -> Result<LargePointer> {
+        TreeLine::allocate_large(self, length)
+    }
+
+    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.store.write_large(&pointer.extents, offset, bytes)
+    }
+
+    fn seal_large(&self, pointers: &[LargePointer]) -> Result<()> {
+        TreeLine::seal_large(self, pointers)
+    }
+
+    fn release_large(&self, pointer: &LargePointer) {
+        TreeLine::release_large(self, pointer);
+    }
+
+    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
+        self.store.read_large(pointer, offset, out)
+    }
+
+    fn replay_large(&self, pointer: &[u8]) -> Result<()> {
+        self.replay_large_pointer(pointer)
+    }
+
+    fn pin_large(&self) -> LargePin {
+        LargePin(self.large.pin())
+    }
+
+    fn unpin_large(&self, pin: LargePin) {
+        self.large.unpin(pin.0);
+    }
+
+    fn wants_checkpoint(&self) -> bool {
+        self.large_wants_checkpoint()
     }
 
     fn wants_background(&self) -> bool {
@@ -500,6 +554,7 @@ impl Engine for TreeLine {
         let counts = self.index.counts();
         let forecast = self.forecaster.stats();
         let (cache_hits, cache_misses, pages_read) = self.reads.sum();
+        let large = self.large.counts();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         EngineStats {
             cache_hits,
@@ -511,6 +566,9 @@ impl Engine for TreeLine {
             pages: counts.base_pages(),
             overflow_pages: counts.overflow_pages,
             segments: counts.segments,
+            large_values: large.values,
+            large_bytes: large.live_pages * PAGE_BYTES as u64,
+            large_freed_bytes: large.freed_pages * PAGE_BYTES as u64,
             free_pages: space.free_pages,
             file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
             pages_read,

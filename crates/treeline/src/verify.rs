@@ -1,13 +1,11 @@
 //! Verification: reads every page, checks every record's place, and accounts for every page of the
 //! file.
 
-use std::collections::HashSet;
-
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
 use spinney_engine::VerifyReport;
-use spinney_extent::Extent;
 use spinney_extent::store::DATA_PAGE_FIRST;
+use spinney_extent::{Extent, LargePointer};
 use spinney_io::Purpose;
 use spinney_page::PageView;
 
@@ -19,16 +17,34 @@ impl TreeLine {
         let mut report = VerifyReport::default();
         self.store.verify_checkpoint()?;
         self.account_for_pages(&mut report)?;
+        let pin = self.large.pin();
+        let result = self.verify_segments(&mut report);
+        self.large.unpin(pin);
+        result.map(|()| report)
+    }
+
+    /// Checks all segments and the large values that their pages name.
+    fn verify_segments(&self, report: &mut VerifyReport) -> Result<()> {
         let mut next = Some(Vec::new());
+        let mut large = Vec::new();
         while let Some(key) = next {
-            next = self.verify_segment(&key, &mut report)?;
+            next = self.verify_segment(&key, report, &mut large)?;
+            for pointer in large.drain(..) {
+                self.verify_large(&pointer)?;
+                report.large_values += 1;
+            }
         }
-        Ok(report)
+        Ok(())
     }
 
     /// Checks the pages of the segment that a key belongs to; returns where the next segment
-    /// begins.
-    fn verify_segment(&self, key: &[u8], report: &mut VerifyReport) -> Result<Option<Vec<u8>>> {
+    /// begins. Adds the large values that it names.
+    fn verify_segment(
+        &self,
+        key: &[u8],
+        report: &mut VerifyReport,
+        large: &mut Vec<LargePointer>,
+    ) -> Result<Option<Vec<u8>>> {
         loop {
             let located = self.index.find(key);
             let segment = &located.segment;
@@ -45,11 +61,35 @@ impl TreeLine {
             let owners = base.chain(segment.overflows.iter().map(|one| usize::from(one.index)));
             for ((at, page), owner) in refs.iter().enumerate().zip(owners) {
                 self.verify_places(&located, owner, *page, buf.page(at))?;
+                self.verify_pointers(*page, buf.page(at), large)?;
                 report.pages += 1;
                 report.records += PageView::trusted(buf.page(at)).len() as u64;
             }
             return Ok(located.upper.map(|upper| upper.bytes().to_vec()));
         }
+    }
+
+    /// Checks that the extents which a page names are owned.
+    fn verify_pointers(
+        &self,
+        page: PageRef,
+        block: &[u8; PAGE_BYTES],
+        large: &mut Vec<LargePointer>,
+    ) -> Result<()> {
+        let view = PageView::trusted(block);
+        for value in (0..view.len()).map(|index| view.value(index)).filter(|value| value.large) {
+            let pointer = self.decode_pointer(value.bytes)?;
+            if !self.large.owns(&pointer) {
+                return Err(Error::corruption(
+                    self.store.path().display(),
+                    page.page.offset(),
+                    "large values that somebody owns",
+                    format!("{pointer:?}"),
+                ));
+            }
+            large.push(pointer);
+        }
+        Ok(())
     }
 
     /// Checks that a page holds only keys that page `owner` of the segment is for.
@@ -83,27 +123,27 @@ impl TreeLine {
     fn account_for_pages(&self, report: &mut VerifyReport) -> Result<()> {
         let _no_write_back = self.gate.write();
         let _no_publishing = self.publishing.lock();
-        let mut pages = Vec::new();
-        self.index.for_each(|_, segment| pages.extend(segment.all()));
-        let mut owned = HashSet::new();
+        let mut owned: Vec<Extent> = self.owned_large().map(|(extent, _)| extent).collect();
+        self.index.for_each(|_, segment| owned.extend(segment.extents().map(|(extent, _)| extent)));
+        owned.sort_unstable();
         let damaged = |text: String| {
             Err(Error::new(
                 ErrorKind::Corruption,
                 format!("{}: {text}", self.store.path().display()),
             ))
         };
-        for page in pages {
-            if !owned.insert(page.page) {
-                return damaged(format!("page {} has two owners", page.page));
-            }
-            if self.store.is_free(page.page) {
-                return damaged(format!("page {} is owned and free", page.page));
+        for pair in owned.windows(2) {
+            if pair[1].page.0 < pair[0].page.0 + pair[0].pages() {
+                return damaged(format!("page {} has two owners", pair[1].page));
             }
         }
-        let freed = |extent: Extent| u64::from(extent.pages());
-        let pending: u64 = self.pending.lock().freed().map(freed).sum();
+        if let Some(free) = owned.iter().find(|extent| self.store.is_free(extent.page)) {
+            return damaged(format!("page {} is owned and free", free.page));
+        }
+        let pages = |extent: Extent| u64::from(extent.pages());
+        let pending: u64 = self.pending.lock().freed().map(pages).sum();
         let space = self.store.space();
-        let accounted = owned.len() as u64
+        let accounted = owned.into_iter().map(pages).sum::<u64>()
             + pending
             + space.free_pages
             + space.retired_pages

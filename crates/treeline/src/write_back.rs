@@ -34,7 +34,7 @@ use spinney_sync::hash_key;
 
 use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
-use crate::merge::{Dirty, Edit, Pages, edit_in_place, superseded};
+use crate::merge::{Dirty, Edit, Pages, edit_in_place};
 use crate::reorganize::Why;
 use crate::segment::{Located, Overflow, PageRef};
 use crate::tree::TreeLine;
@@ -344,18 +344,23 @@ impl TreeLine {
         if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO }
     }
 
-    /// Waits until the log is durable as far as pages with these records need it (P10).
+    /// Waits until the log is durable as far as pages with these records need it (P10). `superseded`
+    /// are the large values that they name no more (P17).
     pub(crate) fn ensure_durable<'a>(
         &self,
         lsn: Lsn,
         mut taken: impl Iterator<Item = &'a Taken>,
+        superseded: &[Vec<u8>],
     ) -> Result<()> {
+        let superseded = self.log_superseded_large(superseded)?;
         let log = &self.context.log;
-        if self.context.logged {
-            return log.ensure_durable(lsn);
-        }
         // The extents of large values are in the log even when their records are not (P16).
-        if taken.any(|taken| taken.large) { log.ensure_durable(log.last_lsn()) } else { Ok(()) }
+        let needed = match self.context.logged {
+            true => lsn.max(superseded),
+            false if taken.any(|taken| taken.large) => log.last_lsn(),
+            false => superseded,
+        };
+        if needed > Lsn::ZERO { log.ensure_durable(needed) } else { Ok(()) }
     }
 
     fn carry_out(
@@ -380,7 +385,8 @@ impl TreeLine {
         for target in targets.iter_mut() {
             self.edit_target(bytes, target, &buf, &mut next, &mut output);
         }
-        let durable = self.ensure_durable(lsn, targets.iter().flat_map(|target| &target.dirty));
+        let taken = targets.iter().flat_map(|target| &target.dirty);
+        let durable = self.ensure_durable(lsn, taken, &output.superseded);
         if let Err(error) = durable.and_then(|()| self.write_output(&mut output, lsn)) {
             output.fresh.iter().for_each(|(page, _)| self.store.release(Extent::single(page.page)));
             for (lower, taken) in &output.refused {
@@ -435,7 +441,7 @@ impl TreeLine {
                     if may_shrink {
                         why = why.or(Some(Why::Shrink));
                     }
-                    output.superseded.append(&mut superseded(&[pages], &records));
+                    output.superseded.append(&mut self.superseded_by(&[pages], &records));
                     kept.extend_from_slice(run);
                 }
                 Some(Err(error)) => {

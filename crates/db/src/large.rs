@@ -1,0 +1,405 @@
+//! Large values on their way in and out (rule P17).
+//!
+//! A value that its engine keeps outside of pages is written to the engine's file and synced first
+//! ([`Staged`]); then an ordinary write logs and applies the pointer to it. If that write does not
+//! happen, what was staged is given back. A reader pins, looks the pointer up under the pin and
+//! reads piece by piece ([`ValueReader`]): while the pin lasts the bytes stay, even if the key is
+//! overwritten meanwhile, so a reader never sees a mixture.
+//!
+//! Memory is bounded on both ways by one piece of [`LARGE_CALL_BYTES`], whatever the value's length.
+//!
+//! **Locks.** User code (the reader that [`Keyspace::insert_from`](crate::Keyspace::insert_from) is
+//! given) runs while none is held. Each piece is written under the shared door, so that no write
+//! reaches the file of a database that was closed.
+
+use std::io::Read;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef, probe};
+use spinney_engine::{Damage, Found, LARGE_CALL_BYTES, LargePin, LargePointer};
+use spinney_sync::{Version, hash_key};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::keyspace::Keyspace;
+use crate::options::Durability;
+use crate::state::{KeyspaceState, State};
+use crate::write::{KeyspaceWrite, check_key, check_value};
+
+/// Large values that were written and that no record names yet; given back when dropped.
+struct Staged<'a> {
+    /// By their places in the batch.
+    values: Vec<(usize, &'a KeyspaceState, LargePointer)>,
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        for (_, keyspace, pointer) in self.values.drain(..) {
+            keyspace.engine.release_large(&pointer);
+        }
+    }
+}
+
+impl<'a> Staged<'a> {
+    /// The writes with pointers in the place of what was staged; `pointers` holds their bytes.
+    fn with_pointers<'w>(
+        &self,
+        writes: &[KeyspaceWrite<'w>],
+        pointers: &'w mut Vec<Vec<u8>>,
+    ) -> Vec<KeyspaceWrite<'w>> {
+        for (_, _, pointer) in &self.values {
+            let mut bytes = Vec::new();
+            pointer.encode(&mut bytes);
+            pointers.push(bytes);
+        }
+        let mut writes = writes.to_vec();
+        for ((place, _, _), bytes) in self.values.iter().zip(pointers.iter()) {
+            writes[*place].write.value = Some(ValueRef::large(bytes));
+        }
+        writes
+    }
+
+    /// Makes all that was staged durable, with one sync for each keyspace.
+    fn seal(&self, state: &State) -> Result<()> {
+        let mut sealed: Vec<&KeyspaceState> = Vec::new();
+        for (_, keyspace, _) in &self.values {
+            if sealed.iter().any(|other| other.id == keyspace.id) {
+                continue;
+            }
+            sealed.push(keyspace);
+            let own = self.values.iter().filter(|(_, other, _)| other.id == keyspace.id);
+            let pointers: Vec<LargePointer> = own.map(|(_, _, pointer)| pointer.clone()).collect();
+            state.with_room(|| {
+                let _door = state.door.read();
+                state.check_writable()?;
+                keyspace.engine.seal_large(&pointers)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A record names them now.
+    fn keep(mut self) {
+        self.values.clear();
+    }
+
+    /// Writes one value from a reader.
+    fn add(
+        &mut self,
+        state: &State,
+        place: usize,
+        keyspace: &'a KeyspaceState,
+        length: u64,
+        reader: &mut dyn Read,
+    ) -> Result<()> {
+        let pointer = state.with_room(|| {
+            let _door = state.door.read();
+            state.check_writable()?;
+            keyspace.engine.allocate_large(length)
+        })?;
+        // From here on it is given back if anything fails.
+        let at = self.values.len();
+        self.values.push((place, keyspace, pointer));
+        let mut piece = Vec::new();
+        let mut hasher = Xxh3::new();
+        let mut offset = 0;
+        while offset < length {
+            read_piece(reader, length, offset, &mut piece)?;
+            hasher.update(&piece);
+            let _door = state.door.read();
+            state.check_writable()?;
+            let written = keyspace.engine.write_large(&self.values[at].2, offset, &piece);
+            written.inspect_err(|error| state.note(error))?;
+            offset += piece.len() as u64;
+        }
+        self.values[at].2.hash = hasher.digest();
+        Ok(())
+    }
+}
+
+/// Reads the piece of a value of `length` bytes that begins at `offset`.
+fn read_piece(reader: &mut dyn Read, length: u64, offset: u64, piece: &mut Vec<u8>) -> Result<()> {
+    let wanted = (length - offset).min(LARGE_CALL_BYTES as u64);
+    piece.clear();
+    let read = reader.take(wanted).read_to_end(piece);
+    read.map_err(|error| Error::io(format!("read a value of {length} bytes at {offset}"), error))?;
+    if (piece.len() as u64) < wanted {
+        let found = offset + piece.len() as u64;
+        return Err(Error::invalid(format!(
+            "a value was to have {length} bytes, and its reader ended after {found}"
+        )));
+    }
+    Ok(())
+}
+
+fn is_large(KeyspaceWrite { keyspace, write }: &KeyspaceWrite<'_>) -> bool {
+    write.value.is_some_and(|value| {
+        !value.large && keyspace.engine.is_large(write.key.len(), value.len() as u64)
+    })
+}
+
+impl State {
+    /// Lets `write` carry out these writes with pointers in the place of large values, which are
+    /// staged before. `write` says whether it did.
+    pub(crate) fn with_large<T>(
+        &self,
+        writes: &[KeyspaceWrite<'_>],
+        write: impl FnOnce(&[KeyspaceWrite<'_>]) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        if !writes.iter().any(is_large) {
+            return write(writes);
+        }
+        let inside = probe::enter("large value");
+        let mut staged = Staged { values: Vec::new() };
+        for (place, one) in writes.iter().enumerate().filter(|(_, one)| is_large(one)) {
+            let mut bytes = one.write.value.unwrap_or(ValueRef::EMPTY).bytes;
+            staged.add(self, place, one.keyspace, bytes.len() as u64, &mut bytes)?;
+        }
+        staged.seal(self)?;
+        drop(inside);
+        let mut pointers = Vec::new();
+        let done = write(&staged.with_pointers(writes, &mut pointers))?;
+        if done.is_some() {
+            staged.keep();
+        }
+        Ok(done)
+    }
+
+    /// Runs `attempt` once more after a checkpoint if it finds no room that overwritten large values
+    /// hold back.
+    fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        let has_freed =
+            || self.keyspaces().iter().any(|one| one.engine.stats().large_freed_bytes > 0);
+        let result = match attempt() {
+            Err(error) if error.is_full() && has_freed() => {
+                self.checkpoint()?;
+                attempt()
+            }
+            result => result,
+        };
+        result.inspect_err(|error| self.note(error))
+    }
+
+    /// Puts a value of `length` bytes that is read from `reader`.
+    pub(crate) fn insert_from(
+        &self,
+        keyspace: &KeyspaceState,
+        key: &[u8],
+        length: u64,
+        reader: &mut dyn Read,
+        durability: Durability,
+    ) -> Result<()> {
+        self.check_writable()?;
+        keyspace.check_alive()?;
+        check_key(key)?;
+        check_value(length)?;
+        if !keyspace.engine.is_large(key.len(), length) {
+            let mut value = Vec::new();
+            read_piece(reader, length, 0, &mut value)?;
+            let value = ValueRef::inline(&value);
+            return self.write(&[KeyspaceWrite::new(keyspace, key, Some(value))], durability);
+        }
+        let inside = probe::enter("large value");
+        let mut staged = Staged { values: Vec::new() };
+        staged.add(self, 0, keyspace, length, reader)?;
+        staged.seal(self)?;
+        drop(inside);
+        let mut pointers = Vec::new();
+        let write = KeyspaceWrite::new(keyspace, key, Some(ValueRef::EMPTY));
+        let lsn = self.write_if(&staged.with_pointers(&[write], &mut pointers), |_| true)?;
+        staged.keep();
+        self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
+    }
+
+    /// Reads one key as of one moment and, if its value is large, the value, too. Appends what the
+    /// engine keeps for the key to `raw` and the value to `value`.
+    pub(crate) fn read_both(
+        &self,
+        keyspace: &KeyspaceState,
+        key: &[u8],
+        hash: u64,
+        raw: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+    ) -> Result<(Found, Version)> {
+        let mut found = self.read(keyspace, key, hash, raw)?;
+        if found.0 == Found::Large {
+            let _pin = Pin::new(keyspace);
+            raw.clear();
+            found = self.read(keyspace, key, hash, raw)?;
+            if found.0 == Found::Large {
+                self.read_whole(keyspace, raw, value)?;
+                return Ok(found);
+            }
+        }
+        value.extend_from_slice(raw);
+        Ok(found)
+    }
+
+    /// Appends the value of a key whose value was found to be large; says whether it still has one.
+    pub(crate) fn read_large(
+        &self,
+        keyspace: &KeyspaceState,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        Ok(self.read_both(keyspace, key, hash, &mut Vec::new(), out)?.0 != Found::Absent)
+    }
+
+    /// Appends the value that a pointer, looked up under a pin, points to.
+    fn read_whole(
+        &self,
+        keyspace: &KeyspaceState,
+        pointer: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let mut pieces = Pieces::new(self, keyspace, pointer)?;
+        out.reserve_exact(usize::try_from(pieces.left()).unwrap_or(0));
+        while pieces.left() > 0 {
+            pieces.next(self, keyspace, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the bytes of what is looked up while it lasts.
+#[derive(Debug)]
+struct Pin<K: Deref<Target = KeyspaceState>> {
+    keyspace: K,
+    pin: LargePin,
+}
+
+impl<K: Deref<Target = KeyspaceState>> Pin<K> {
+    fn new(keyspace: K) -> Self {
+        let pin = keyspace.engine.pin_large();
+        Pin { keyspace, pin }
+    }
+}
+
+impl<K: Deref<Target = KeyspaceState>> Drop for Pin<K> {
+    fn drop(&mut self) {
+        self.keyspace.engine.unpin_large(self.pin);
+    }
+}
+
+/// A large value that is read piece by piece, under a pin.
+struct Pieces {
+    pointer: LargePointer,
+    offset: u64,
+    hasher: Xxh3,
+}
+
+impl Pieces {
+    fn new(state: &State, keyspace: &KeyspaceState, pointer: &[u8]) -> Result<Self> {
+        let pointer = LargePointer::decode(pointer).map_err(|damage| {
+            let file = state.file_of(keyspace.id);
+            let Damage { expected, found } = damage;
+            let text = format!("{}: expected {expected}, found {found}", file.display());
+            Error::new(ErrorKind::Corruption, text)
+        })?;
+        Ok(Pieces { pointer, offset: 0, hasher: Xxh3::new() })
+    }
+
+    /// How many bytes were not read yet.
+    fn left(&self) -> u64 {
+        self.pointer.length - self.offset
+    }
+
+    /// Appends the next piece. The last one is delivered only if the whole is what was written.
+    fn next(&mut self, state: &State, keyspace: &KeyspaceState, out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        keyspace.engine.read_large(&self.pointer, self.offset, out)?;
+        self.hasher.update(&out[start..]);
+        self.offset += (out.len() - start) as u64;
+        let (expected, found) = (self.pointer.hash, self.hasher.digest());
+        if self.left() == 0 && expected != found {
+            out.truncate(start);
+            let first = self.pointer.extents.first();
+            return Err(Error::corruption(
+                state.file_of(keyspace.id).display(),
+                first.map_or(0, |(extent, _)| extent.page.offset()),
+                format!("a large value with hash {expected:016x}"),
+                format!("{found:016x}"),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Reads one value piece by piece; see [`Keyspace::get_reader`].
+///
+/// It reads the value that the key had when the reader was made, whatever is written meanwhile, and
+/// holds the value's room in the file for so long. The value is checked against its hash before its
+/// last bytes are handed out. An error of the database is inside the [`std::io::Error`].
+pub struct ValueReader {
+    keyspace: Keyspace,
+    length: u64,
+    /// Read and not yet handed out, from `at` on.
+    piece: Vec<u8>,
+    at: usize,
+    large: Option<(Pieces, Pin<Arc<KeyspaceState>>)>,
+}
+
+impl ValueReader {
+    pub(crate) fn open(keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
+        let hash = hash_key(keyspace.state.id, key);
+        let state = &keyspace.handle.state;
+        let mut piece = Vec::new();
+        let mut found = state.read(&keyspace.state, key, hash, &mut piece)?.0;
+        let mut large = None;
+        if found == Found::Large {
+            let pin = Pin::new(keyspace.state.clone());
+            piece.clear();
+            found = state.read(&keyspace.state, key, hash, &mut piece)?.0;
+            if found == Found::Large {
+                let pieces = Pieces::new(state, &keyspace.state, &piece)?;
+                piece.clear();
+                large = Some((pieces, pin));
+            }
+        }
+        let length = large.as_ref().map_or(piece.len() as u64, |(pieces, _)| pieces.left());
+        let reader = ValueReader { keyspace: keyspace.clone(), length, piece, at: 0, large };
+        Ok((found != Found::Absent).then_some(reader))
+    }
+
+    /// Bytes of the whole value.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether the value is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    fn fill(&mut self) -> Result<()> {
+        if let Some((pieces, _)) = &mut self.large
+            && self.at == self.piece.len()
+            && pieces.left() > 0
+        {
+            self.keyspace.check_readable()?;
+            self.piece.clear();
+            self.at = 0;
+            let state = &self.keyspace.handle.state;
+            pieces.next(state, &self.keyspace.state, &mut self.piece)?;
+        }
+        Ok(())
+    }
+}
+
+impl Read for ValueReader {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.fill().map_err(std::io::Error::other)?;
+        let read = (&self.piece[self.at..]).read(buf)?;
+        self.at += read;
+        Ok(read)
+    }
+}
+
+impl std::fmt::Debug for ValueReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ValueReader({} bytes)", self.length)
+    }
+}

@@ -1,0 +1,139 @@
+//! Writing and reading large values, piece by piece, never a whole one in memory (rule P17).
+//!
+//! A value is written by whoever allocated its extents, before anything names them, so a torn page
+//! is never read and nothing needs protection from tearing. It is read by whoever holds a pointer
+//! and knows that the extents were not reused; each block says so itself.
+
+use spinney_base::{Generation, Lsn, PageNumber, Result};
+use spinney_io::{AlignedBuf, Purpose};
+
+use crate::free::Extent;
+use crate::header::{BlockHeader, BlockKind, HEADER_BYTES};
+use crate::large::{LargePointer, PIECE_BYTES};
+use crate::store::Store;
+
+/// Pages that one call writes or reads: 256 KiB.
+pub const CALL_PAGES: usize = 64;
+
+/// Bytes of a value that one call writes or reads.
+pub const CALL_BYTES: usize = CALL_PAGES * PIECE_BYTES;
+
+impl Store {
+    /// Takes extents for a value of `length` bytes.
+    ///
+    /// # Errors
+    /// As [`Store::allocate`]; nothing is taken then.
+    pub fn allocate_large(&self, length: u64) -> Result<Vec<(Extent, Generation)>> {
+        let mut extents = Vec::new();
+        for order in LargePointer::orders(length) {
+            match self.allocate(order) {
+                Ok(extent) => extents.push(extent),
+                Err(error) => {
+                    extents.iter().for_each(|(extent, _)| self.release(*extent));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(extents)
+    }
+
+    /// Writes the bytes of a value from `offset` on, at most [`CALL_BYTES`]. `offset` is a multiple
+    /// of [`PIECE_BYTES`], and so is the number of bytes unless the value ends with them. Nothing is
+    /// durable before [`Store::sync`].
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    ///
+    /// # Panics
+    /// When the extents do not have these bytes.
+    pub fn write_large(
+        &self,
+        extents: &[(Extent, Generation)],
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let mut pieces = bytes.chunks(PIECE_BYTES);
+        for Run { page, pages, generation } in runs(extents, offset, bytes.len()) {
+            let mut buf = AlignedBuf::new(pages);
+            for (index, piece) in (0..pages).zip(&mut pieces) {
+                let block = buf.page_mut(index);
+                block[HEADER_BYTES..HEADER_BYTES + piece.len()].copy_from_slice(piece);
+                let header = BlockHeader {
+                    kind: BlockKind::Large,
+                    page: nth(page, index),
+                    generation,
+                    keyspace: self.keyspace(),
+                    lsn: Lsn::ZERO,
+                };
+                header.seal(block);
+            }
+            self.options.poison.check()?;
+            self.file.write_at(buf.bytes(), page.offset(), Purpose::LargeValue)?;
+        }
+        Ok(())
+    }
+
+    /// Appends the bytes of a value from `offset` on to `out`, at most [`CALL_BYTES`]; none at its
+    /// end. `offset` is a multiple of [`PIECE_BYTES`]. Every block is checked; whether the whole is
+    /// what the pointer's hash says is for who has read it all.
+    ///
+    /// # Errors
+    /// `Corruption` naming file, offset, and what was expected and found; `Io`.
+    pub fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
+        let left = pointer.length.saturating_sub(offset).min(CALL_BYTES as u64);
+        #[expect(clippy::cast_possible_truncation, reason = "at most CALL_BYTES")]
+        let mut left = left as usize;
+        for Run { page, pages, generation } in runs(&pointer.extents, offset, left) {
+            let mut buf = AlignedBuf::new(pages);
+            self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::LargeValue)?;
+            for index in 0..pages {
+                let block = buf.page(index);
+                let (path, keyspace) = (self.path(), self.keyspace());
+                let page = nth(page, index);
+                BlockHeader::check(block, path, BlockKind::Large, keyspace, page, generation)?;
+                let piece = left.min(PIECE_BYTES);
+                out.extend_from_slice(&block[HEADER_BYTES..HEADER_BYTES + piece]);
+                left -= piece;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Neighbouring pages of one extent.
+struct Run {
+    page: PageNumber,
+    pages: usize,
+    generation: Generation,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "an index within an extent")]
+fn nth(page: PageNumber, index: usize) -> PageNumber {
+    PageNumber(page.0 + index as u32)
+}
+
+/// The runs that hold `length` bytes of a value from `offset` on.
+fn runs(extents: &[(Extent, Generation)], offset: u64, length: usize) -> Vec<Run> {
+    let mut skip = offset / PIECE_BYTES as u64;
+    let mut left = length.div_ceil(PIECE_BYTES);
+    let mut runs = Vec::new();
+    for (extent, generation) in extents {
+        let inside = u64::from(extent.pages());
+        if skip >= inside {
+            skip -= inside;
+            continue;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "an extent has at most 2^15 pages")]
+        let pages = ((inside - skip) as usize).min(left);
+        if pages == 0 {
+            break;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "an index within an extent")]
+        let page = PageNumber(extent.page.0 + skip as u32);
+        runs.push(Run { page, pages, generation: *generation });
+        left -= pages;
+        skip = 0;
+    }
+    assert_eq!(left, 0, "a pointer has the pages of its length");
+    runs
+}
