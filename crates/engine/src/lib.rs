@@ -102,6 +102,24 @@ pub enum Resident {
     Unknown,
 }
 
+/// A load of sorted records into an empty keyspace (rule P15). Dropped, it leaves nothing behind.
+pub trait Bulk: Debug {
+    /// Takes the next record.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when its key does not follow the one before or it is too large; `Full`,
+    /// `Poisoned` or `Io`. The load is to be dropped then.
+    fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Makes all records visible and durable at once. Called while no write is under way anywhere
+    /// and no checkpoint is.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the keyspace is not empty; `Full`, `Poisoned` or `Io`: the keyspace is
+    /// as it was.
+    fn install(self: Box<Self>) -> Result<()>;
+}
+
 /// One keyspace's engine.
 pub trait Engine: Send + Sync + Debug {
     /// What it can do.
@@ -259,6 +277,12 @@ pub trait Engine: Send + Sync + Debug {
     /// # Errors
     /// `Corruption` naming the first damage; `Io`.
     fn verify(&self) -> Result<VerifyReport>;
+
+    /// Begins a load of sorted records.
+    ///
+    /// # Errors
+    /// `Unsupported` when the engine has none, `Poisoned`.
+    fn bulk(&self) -> Result<Box<dyn Bulk + '_>>;
 
     /// Sets an option of the engine's own, which holds from now on.
     ///

@@ -33,6 +33,11 @@ impl NewSegment<'_> {
     pub(crate) fn page_count(&self) -> usize {
         1 << self.order
     }
+
+    /// The bytes of all pages.
+    pub(crate) fn blocks(&self) -> &[u8] {
+        &self.pages.bytes()[..self.page_count() * PAGE_BYTES]
+    }
 }
 
 /// All records of a range of keys, to be laid out anew.
@@ -55,7 +60,7 @@ impl Region<'_> {
     }
 
     /// Bytes that a record takes of a page, slot included.
-    fn record_bytes(&self, index: usize) -> usize {
+    pub(crate) fn record_bytes(&self, index: usize) -> usize {
         let (key, value) = self.records.get(index);
         // A record that fits no page beside an origin has one without, alone.
         (key.len() - self.prefix() + value.len() + SLOT_BYTES).min(self.room())

@@ -153,7 +153,6 @@ impl Fit {
 
     /// Cuts only the first piece, for records that arrive in a stream: it is what [`Fit::pieces`]
     /// makes if these records are all that come or are at least [`Fit::window_bytes`].
-    #[cfg_attr(not(test), expect(dead_code, reason = "bulk loading calls it next"))]
     pub(crate) fn first_piece(&self, start: Start<'_>, records: &[Sized<'_>]) -> Piece {
         Builder { fit: *self, plr: Plr::default(), loads: Vec::new() }.piece(start, records)
     }

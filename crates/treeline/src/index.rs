@@ -25,10 +25,11 @@ use spinney_base::shim::{
     Mutex, RwLock,
     atomic::{AtomicU64, Ordering},
 };
-use spinney_base::{Error, ErrorKind, Result};
+use spinney_base::{Error, ErrorKind, PageNumber, Result};
 use thin_vec::ThinVec;
 
 use crate::cache::RecordId;
+use crate::codec::Segments;
 use crate::segment::{
     Change, IndexKey, Located, Overflow, PageRef, Place, SEGMENT_ORDER_MAX, Segment,
 };
@@ -70,13 +71,7 @@ impl SegmentIndex {
     /// An index of these segments, which are the state after change number `sequence`; none means a
     /// keyspace that never held data.
     pub(crate) fn new(segments: Vec<(Vec<u8>, Segment)>, sequence: u64) -> Self {
-        let mut map = Map { sequence, ..Map::default() };
-        if segments.is_empty() {
-            map.insert(&[], Segment::virtual_one(), ThinVec::new());
-        }
-        for (lower, segment) in segments {
-            map.insert(&lower, segment, ThinVec::new());
-        }
+        let map = Map::of(segments, sequence);
         SegmentIndex { map: RwLock::new(map), version: AtomicU64::new(0), mixed: AtomicU64::new(0) }
     }
 
@@ -255,6 +250,23 @@ impl SegmentIndex {
         Ok(())
     }
 
+    /// Puts segments in the place of all there are, which are returned, without a number: only a
+    /// checkpoint tells of it. Nobody else changes the structure meanwhile, and nothing is dirty.
+    pub(crate) fn replace_all(&self, segments: Vec<(Vec<u8>, Segment)>) -> Segments {
+        let mut map = self.map.write();
+        let sequence = map.sequence;
+        let before = std::mem::replace(&mut *map, Map::of(segments, sequence));
+        self.version.fetch_add(1, Ordering::Release);
+        let entries = before.entries.into_iter();
+        entries.map(|(lower, entry)| (lower.bytes().to_vec(), entry.segment)).collect()
+    }
+
+    /// Shows the first page of every segment.
+    pub(crate) fn for_each_place(&self, mut show: impl FnMut(PageNumber)) {
+        let map = self.map.read();
+        map.entries.values().for_each(|entry| show(entry.segment.base.page));
+    }
+
     /// Number of the last change.
     pub(crate) fn sequence(&self) -> u64 {
         self.map.read().sequence
@@ -300,6 +312,17 @@ impl Counts {
 }
 
 impl Map {
+    fn of(segments: Segments, sequence: u64) -> Self {
+        let mut map = Map { sequence, ..Map::default() };
+        if segments.is_empty() {
+            map.insert(&[], Segment::virtual_one(), ThinVec::new());
+        }
+        for (lower, segment) in segments {
+            map.insert(&lower, segment, ThinVec::new());
+        }
+        map
+    }
+
     fn count(&mut self, segment: &Segment, operation: fn(u64, u64) -> u64) {
         let overflows = segment.overflows.len() as u64;
         self.overflow_pages = operation(self.overflow_pages, overflows);

@@ -25,6 +25,7 @@
 
 mod backup;
 mod build;
+mod bulk;
 mod cache;
 mod codec;
 mod counters;

@@ -129,16 +129,22 @@ impl TreeLine {
                 "a write-back failed while a checkpoint waited for it",
             ));
         }
-        let mut payload = SegmentsEncoder::default();
-        let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
         if self.redo.load(Ordering::Acquire) == redo.0
-            && self.published.load(Ordering::Acquire) == structure
+            && self.published.load(Ordering::Acquire) == self.index.sequence()
             && !self.large.has_settled(mark, redo)
         {
             // Nothing was written since the last checkpoint but what is not logged, and that only
             // needs a sync.
             return self.store.sync(Purpose::Checkpoint);
         }
+        self.publish_index(redo, mark)
+    }
+
+    /// Publishes the index as it is, with everything applied up to `redo` home; `mark` divides the
+    /// large values freed before all was brought home from those freed later.
+    pub(crate) fn publish_index(&self, redo: Lsn, mark: u64) -> Result<()> {
+        let mut payload = SegmentsEncoder::default();
+        let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
         let payload = payload.finish(&self.large.list(mark, redo));
         let log = &self.context.log;
         self.store.publish(Checkpoint { redo, structure }, &payload, || {

@@ -23,7 +23,6 @@
 
 use std::sync::atomic::Ordering;
 
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
 use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Purpose};
@@ -234,7 +233,7 @@ impl TreeLine {
     }
 
     /// How the records of a region are to be laid out.
-    fn fit(&self, region: &Region<'_>, appends: bool) -> Fit {
+    pub(crate) fn fit(&self, region: &Region<'_>, appends: bool) -> Fit {
         let room = region.room();
         let average = region.bytes() / region.records.len().max(1);
         let mut fit = Fit::choose(average, room);
@@ -300,24 +299,29 @@ impl TreeLine {
         lsn: spinney_base::Lsn,
     ) -> Result<Vec<Placed<'p>>> {
         for (extent, generation, segment) in &mut placed {
-            for index in 0..segment.page_count() {
-                let page = PageNumber(extent.page.0 + u32::try_from(index).unwrap_or(u32::MAX));
-                let page = PageRef { page, generation: *generation };
-                self.seal(page, lsn, segment.pages.page_mut(index));
-            }
+            let base = PageRef { page: extent.page, generation: *generation };
+            self.seal_segment(base, lsn, segment);
         }
-        let runs: Vec<(PageNumber, &[u8])> = placed
-            .iter()
-            .map(|(extent, _, segment)| {
-                (extent.page, &segment.pages.bytes()[..segment.page_count() * PAGE_BYTES])
-            })
-            .collect();
+        let runs: Vec<(PageNumber, &[u8])> =
+            placed.iter().map(|(extent, _, segment)| (extent.page, segment.blocks())).collect();
         let written = self.store.write_runs(&runs, Purpose::Reorganize);
         if let Err(error) = written {
             placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
             return Err(error);
         }
         Ok(placed)
+    }
+
+    pub(crate) fn seal_segment(
+        &self,
+        base: PageRef,
+        lsn: spinney_base::Lsn,
+        segment: &mut NewSegment<'_>,
+    ) {
+        for index in 0..segment.page_count() {
+            let page = PageNumber(base.page.0 + u32::try_from(index).unwrap_or(u32::MAX));
+            self.seal(PageRef { page, ..base }, lsn, segment.pages.page_mut(index));
+        }
     }
 
     /// Notes a segment that may take fewer pages.

@@ -9,8 +9,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, ValueRef};
 use spinney_engine::{
-    Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
-    OwnedValue, Resident, ScanRequest, VerifyReport, Write,
+    Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup,
+    LargePin, OwnedValue, Resident, ScanRequest, VerifyReport, Write,
 };
 use spinney_extent::{LargePointer, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
@@ -77,6 +77,8 @@ pub struct TreeLine {
     pub(crate) published: AtomicU64,
     /// Buffers of batches.
     pub(crate) buffers: BufferPool,
+    /// Pages of bulk loads that are not installed yet.
+    pub(crate) loading_pages: AtomicU64,
     pub(crate) tuning: Tuning,
     pub(crate) forecaster: Forecaster,
     pub(crate) reads: ReadCounters,
@@ -146,6 +148,7 @@ impl TreeLine {
             redo: AtomicU64::new(redo.0),
             published,
             buffers: BufferPool::new(BUFFER_PAGES_KEPT),
+            loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
             forecaster,
             reads: ReadCounters::default(),
@@ -538,6 +541,11 @@ impl Engine for TreeLine {
 
     fn verify(&self) -> Result<VerifyReport> {
         self.verify_all()
+    }
+
+    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
+        self.context.poison.check()?;
+        Ok(Box::new(self.begin_bulk()))
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {

@@ -1,6 +1,8 @@
 //! Verification: reads every page, checks every record's place, and accounts for every page of the
 //! file.
 
+use std::sync::atomic::Ordering;
+
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
 use spinney_engine::VerifyReport;
@@ -145,6 +147,7 @@ impl TreeLine {
         let space = self.store.space();
         let accounted = owned.into_iter().map(pages).sum::<u64>()
             + pending
+            + self.loading_pages.load(Ordering::Relaxed)
             + space.free_pages
             + space.retired_pages
             + space.checkpoint_pages

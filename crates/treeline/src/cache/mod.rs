@@ -152,6 +152,11 @@ impl RecordCache {
         self.shards[index % self.shards.len()].soon_evicted(most, keys);
     }
 
+    /// Drops all clean records: what is on disk was changed behind the cache.
+    pub(crate) fn forget_clean(&self) {
+        self.shards.iter().for_each(Shard::forget_clean);
+    }
+
     /// How many shards there are.
     pub(crate) fn shards(&self) -> usize {
         self.shards.len()

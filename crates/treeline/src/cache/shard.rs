@@ -304,6 +304,21 @@ impl Shard {
         }
     }
 
+    /// Drops all clean records.
+    pub(super) fn forget_clean(&self) {
+        let mut state = self.state.lock();
+        let memory = self.memory.load();
+        let _latch = self.latch.lock();
+        let clean: Vec<_> = state.live(&memory).filter(|(_, header)| !header.has(DIRTY)).collect();
+        for (word, header) in clean {
+            if let Some(place) = memory.find(header.id(), |at, _| at == word) {
+                memory.set_header(word, Header(header.0 & !LIVE));
+                memory.remove(place.bucket);
+                state.records -= 1;
+            }
+        }
+    }
+
     pub(super) fn usage(&self) -> Usage {
         let state = self.state.lock();
         Usage {

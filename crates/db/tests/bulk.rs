@@ -1,0 +1,124 @@
+//! Loading sorted records (rule P15), on the simulated disk.
+#![cfg(not(feature = "shuttle"))]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::{ErrorKind, Runtime};
+use spinney_db::{Db, Durability, Keyspace, KeyspaceOptions, Options};
+use spinney_io::sim::{Capture, CrashMode, Fault, SimDisk};
+
+const COUNT: u32 = 20_000;
+
+fn open(disk: &SimDisk) -> Db {
+    let options = Options::default()
+        .memory(2 << 20)
+        .log_bytes_max(2 << 20)
+        .disk(Arc::new(disk.clone()))
+        .runtime(Runtime::stepped(1));
+    Db::open(Path::new("/db"), options).unwrap()
+}
+
+fn records() -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    // Clustered, so that segments of all kinds come about.
+    (0..COUNT).map(|number| {
+        let key = u64::from(number) * 13 + u64::from(number / 100).pow(2) * 50;
+        (key.to_be_bytes().to_vec(), vec![(number % 251) as u8; (number % 90) as usize])
+    })
+}
+
+fn check_whole(keyspace: &Keyspace) {
+    assert!(
+        keyspace.iter().map(|record| record.unwrap()).map(|(k, v)| (k, v.to_vec())).eq(records())
+    );
+}
+
+#[test]
+fn p15_a_bulk_load_is_whole_or_not_at_all() {
+    let disk = SimDisk::new(3);
+    let db = open(&disk);
+    let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+    // What was there before and is in the log must not come back over what is loaded: inserted,
+    // removed, and absent as the cache knows.
+    for (key, _) in records().step_by(500) {
+        keyspace.insert(&key, b"old").unwrap();
+    }
+    db.checkpoint().unwrap();
+    for (key, _) in records().step_by(500) {
+        keyspace.remove(&key).unwrap();
+        assert_eq!(keyspace.get(&key).unwrap(), None);
+    }
+    disk.capture_when(Arc::new(|step, _| (step % 3 == 0).then_some(CrashMode::Torn512)));
+    let before = disk.steps();
+    assert_eq!(keyspace.bulk_load(records()).unwrap(), u64::from(COUNT));
+    let loaded = disk.steps();
+    disk.capture_when(Arc::new(|_, _| None));
+    check_whole(&keyspace);
+    for (key, value) in records().step_by(97) {
+        assert_eq!(keyspace.get(&key).unwrap().as_deref(), Some(&value[..]));
+    }
+    let stats = keyspace.stats();
+    assert!(stats.segments[1..].iter().sum::<u64>() > 50, "{:?}", stats.segments);
+    db.verify().unwrap();
+    let (mut empty, mut whole) = (0, 0);
+    for Capture { step, image, .. } in disk.take_captures() {
+        let db = open(&image);
+        let keyspace = db.existing_keyspace("k").unwrap();
+        if keyspace.first_key_value().unwrap().is_none() {
+            empty += 1;
+            assert!(step <= loaded, "acknowledged and gone");
+        } else {
+            whole += 1;
+            check_whole(&keyspace);
+        }
+        db.verify().unwrap();
+        // And it goes on.
+        keyspace.insert(b"later", b"1").unwrap();
+        db.close().unwrap();
+    }
+    assert!(empty > 5 && loaded > before, "{empty} before, {whole} after");
+    // After it, writes and another life are as ever.
+    keyspace.insert(&records().nth(5).unwrap().0, b"new").unwrap();
+    drop((keyspace, db));
+    let db = open(&disk.crash(CrashMode::LoseAll));
+    let keyspace = db.existing_keyspace("k").unwrap();
+    assert_eq!(keyspace.get(&records().nth(5).unwrap().0).unwrap().as_deref(), Some(&b"new"[..]));
+    assert_eq!(keyspace.iter().count(), COUNT as usize);
+}
+
+#[test]
+fn p15_a_refused_load_leaves_nothing_behind() {
+    let disk = SimDisk::new(4);
+    let db = open(&disk);
+    let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+    // A full disk first, before a load has made the file larger.
+    disk.set_capacity(Some(0));
+    assert_eq!(keyspace.bulk_load(records()).unwrap_err().kind(), ErrorKind::Full);
+    disk.set_capacity(None);
+    db.verify().unwrap();
+    assert_eq!(keyspace.first_key_value().unwrap(), None);
+    let twice = records().chain(records().take(1));
+    assert_eq!(keyspace.bulk_load(twice).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    db.verify().unwrap();
+    keyspace.insert_with(b"k", b"v", Durability::Buffered).unwrap();
+    assert_eq!(keyspace.bulk_load(records()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
+    db.verify().unwrap();
+    keyspace.remove(b"k").unwrap();
+    // A disk that fails at any write of the load.
+    for nth in (1..60).step_by(7) {
+        let trial = disk.kill();
+        let db = open(&trial);
+        let keyspace = db.existing_keyspace("k").unwrap();
+        trial.inject(Fault::WriteError { at: trial.writes() + nth });
+        if keyspace.bulk_load(records()).is_err() {
+            drop((keyspace, db));
+            let db = open(&trial.crash(CrashMode::LoseAll));
+            let found = db.existing_keyspace("k").unwrap().iter().count();
+            assert!(found == 0 || found == COUNT as usize, "{found}");
+            db.verify().unwrap();
+        }
+    }
+    assert_eq!(keyspace.bulk_load(records()).unwrap(), u64::from(COUNT));
+    check_whole(&keyspace);
+}

@@ -1,0 +1,231 @@
+//! Loading sorted records into an empty keyspace, past cache and log (rule P15).
+//!
+//! ```text
+//!   sorted records --> window --> pieces --> pages, written in order --> [ door closed: index and
+//!                      of records             nobody's yet                checkpoint change at once ]
+//! ```
+//!
+//! Segments are cut as in a reorganization and written one behind the other. Until
+//! [`Bulk::install`] they are nobody's: dropped or lost in a crash they are free again. To install
+//! them the database keeps writers out, takes a checkpoint, so that the redo LSN lies at the log's
+//! end, and then publishes another one whose index is that of the load. A crash finds the one or
+//! the other: nothing that was logged before can be replayed over what was loaded.
+//!
+//! **Invariants**
+//! 1. While the index of the load is published, no other change of structure is under way or
+//!    pending, and it takes no number: it is in no log record, only in the checkpoint.
+//! 2. If publishing fails, the index is what it was.
+
+use std::sync::atomic::Ordering;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, PageNumber, Result, ValueRef, probe};
+use spinney_engine::{Bulk, Chunk, Direction, Engine, ScanRequest, Write};
+use spinney_io::Purpose;
+use spinney_sync::hash_key;
+
+use crate::build::{NewSegment, Region};
+use crate::fit::{Fit, Piece, Sized, Start};
+use crate::merge::Records;
+use crate::segment::{PageRef, Segment};
+use crate::tree::TreeLine;
+use crate::write_back::{Bytes, Taken};
+
+/// Pages that are gathered for one write.
+const WRITE_PAGES: usize = 64;
+
+/// Bytes of records from which segments are cut: many times what the longest one takes, so that
+/// little is looked at twice.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// A load under way.
+pub(crate) struct BulkLoad<'a> {
+    tree: &'a TreeLine,
+    /// Records that are in no segment yet, in order.
+    bytes: Bytes,
+    window: Vec<Taken>,
+    /// The lower bound of the segment that begins with them.
+    lower: Vec<u8>,
+    last: Option<Vec<u8>>,
+    segments: Vec<(Vec<u8>, Segment)>,
+    /// Pages of the segments, in memory and on disk.
+    pages: u64,
+    gathered: Vec<(PageRef, NewSegment<'a>)>,
+}
+
+impl std::fmt::Debug for BulkLoad<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BulkLoad({} segments so far)", self.segments.len())
+    }
+}
+
+impl TreeLine {
+    pub(crate) fn begin_bulk(&self) -> BulkLoad<'_> {
+        BulkLoad {
+            tree: self,
+            bytes: Bytes::default(),
+            window: Vec::new(),
+            lower: Vec::new(),
+            last: None,
+            segments: Vec::new(),
+            pages: 0,
+            gathered: Vec::new(),
+        }
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        let request = ScanRequest {
+            lower: std::ops::Bound::Unbounded,
+            upper: std::ops::Bound::Unbounded,
+            direction: Direction::Forward,
+            records_max: 1,
+            bytes_max: PAGE_BYTES,
+        };
+        let mut chunk = Chunk::default();
+        self.scan_chunk(&request, &mut chunk)?;
+        Ok(chunk.records.is_empty())
+    }
+}
+
+impl<'a> BulkLoad<'a> {
+    /// Cuts segments off the window: all of it, or as long as what follows cannot change them.
+    fn advance(&mut self, all: bool) -> Result<()> {
+        let bytes = std::mem::take(&mut self.bytes);
+        let window = std::mem::take(&mut self.window);
+        let lower = std::mem::take(&mut self.lower);
+        let dirty: Vec<_> = window.iter().map(|one| bytes.dirty(one)).collect();
+        let records = Records::merge(&[], &dirty);
+        let upper = window.last().filter(|_| !all).map(|last| bytes.key(last));
+        let region = Region { lower: &lower, upper, records: &records };
+        let fit = Fit { even: false, ..self.tree.fit(&region, false) };
+        let mut pieces = cut(&region, &fit, all);
+        // The last one's upper bound is not known unless it is the last of all.
+        let next = if all { None } else { pieces.pop() };
+        let upper = next.as_ref().map(|next| next.lower.as_slice());
+        let region = Region { upper, ..region };
+        for segment in region.build(&self.tree.buffers, pieces) {
+            self.gather(segment)?;
+        }
+        let from = next.as_ref().map_or(window.len(), |next| next.records.start);
+        for one in &window[from..] {
+            let (key, value) = bytes.dirty(one);
+            self.window.push(self.bytes.push(key, value, 0));
+        }
+        self.lower = next.map_or_else(Vec::new, |next| next.lower);
+        if all { self.write_gathered() } else { Ok(()) }
+    }
+
+    fn gather(&mut self, segment: NewSegment<'a>) -> Result<()> {
+        let (extent, generation) = self.tree.allocate(segment.order)?;
+        let base = PageRef { page: extent.page, generation };
+        let made = Segment::new(base, segment.order, segment.model);
+        self.pages += u64::from(extent.pages());
+        self.tree.loading_pages.fetch_add(u64::from(extent.pages()), Ordering::Relaxed);
+        self.segments.push((segment.lower.clone(), made));
+        self.gathered.push((base, segment));
+        let pages: usize = self.gathered.iter().map(|(_, segment)| segment.page_count()).sum();
+        if pages >= WRITE_PAGES { self.write_gathered() } else { Ok(()) }
+    }
+
+    fn write_gathered(&mut self) -> Result<()> {
+        let lsn = self.tree.lsn_of_taken();
+        self.tree.ensure_durable(lsn, std::iter::empty())?;
+        for (base, segment) in &mut self.gathered {
+            self.tree.seal_segment(*base, lsn, segment);
+        }
+        let runs: Vec<(PageNumber, &[u8])> =
+            self.gathered.iter().map(|(base, segment)| (base.page, segment.blocks())).collect();
+        self.tree.store.write_runs(&runs, Purpose::Reorganize)?;
+        self.gathered.clear();
+        Ok(())
+    }
+
+    /// Puts the segments in the place of everything that was, and publishes that.
+    fn publish(&mut self) -> Result<()> {
+        let tree = self.tree;
+        let mut bases = Vec::new();
+        tree.index.for_each_place(|base| bases.push(base));
+        let held = tree.segment_locks.reorganize(bases.into_iter());
+        held.upgrade();
+        let redo = tree.redo();
+        let before = tree.index.replace_all(std::mem::take(&mut self.segments));
+        let published = tree.publish_index(redo, tree.large.mark());
+        // What the cache knows to be absent may be there now.
+        tree.cache.forget_clean();
+        if published.is_err() {
+            self.segments = tree.index.replace_all(before);
+            return published;
+        }
+        tree.loading_pages.fetch_sub(std::mem::take(&mut self.pages), Ordering::Relaxed);
+        let freed = before.iter().flat_map(|(_, segment)| segment.extents());
+        freed.for_each(|(extent, _)| tree.store.release(extent));
+        Ok(())
+    }
+}
+
+/// Cuts pieces off the records of a window.
+fn cut(region: &Region<'_>, fit: &Fit, all: bool) -> Vec<Piece> {
+    let records = region.records;
+    let sizes: Vec<Sized<'_>> = (0..records.len())
+        .map(|index| (records.get(index).0, region.record_bytes(index)))
+        .collect();
+    let mut left: usize = sizes.iter().map(|(_, bytes)| bytes).sum();
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut from = 0;
+    while from < sizes.len() && (all || left > fit.window_bytes() + PAGE_BYTES) {
+        let start = match from.checked_sub(1) {
+            None => Start::At(region.lower),
+            Some(last) => Start::After(sizes[last].0),
+        };
+        let mut piece = fit.first_piece(start, &sizes[from..]);
+        piece.records = from..from + piece.records.end;
+        left -= sizes[piece.records.clone()].iter().map(|(_, bytes)| bytes).sum::<usize>();
+        from = piece.records.end;
+        pieces.push(piece);
+    }
+    pieces
+}
+
+impl Bulk for BulkLoad<'_> {
+    fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        if self.last.as_deref().is_some_and(|last| last >= key) {
+            return Err(Error::invalid(format!(
+                "key {} of a bulk load does not follow the one before",
+                key.escape_ascii()
+            )));
+        }
+        let hash = hash_key(self.tree.context.keyspace, key);
+        let value = ValueRef::inline(value);
+        self.tree.check(&Write { key, hash, value: Some(value) })?;
+        self.last = Some(key.to_vec());
+        self.window.push(self.bytes.push(key, Some(value), 0));
+        if self.bytes.len() >= WINDOW_BYTES { self.advance(false) } else { Ok(()) }
+    }
+
+    fn install(mut self: Box<Self>) -> Result<()> {
+        let _inside = probe::enter("bulk load");
+        let tree = self.tree;
+        if self.last.is_none() {
+            return Ok(());
+        }
+        self.advance(true)?;
+        // Brings home what was removed, and moves the redo LSN to the log's end (P15).
+        tree.publish_checkpoint(tree.context.log.last_lsn())?;
+        let _no_write_back = tree.gate.write();
+        tree.publish_structure()?;
+        if !tree.is_empty()? {
+            return Err(Error::invalid("a bulk load needs an empty keyspace"));
+        }
+        self.publish()
+    }
+}
+
+impl Drop for BulkLoad<'_> {
+    fn drop(&mut self) {
+        // Nothing is left of what was installed.
+        for (_, segment) in &self.segments {
+            segment.extents().for_each(|(extent, _)| self.tree.store.release(extent));
+        }
+        self.tree.loading_pages.fetch_sub(self.pages, Ordering::Relaxed);
+    }
+}
