@@ -105,6 +105,7 @@ fn p15_a_refused_load_leaves_nothing_behind() {
     assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&b"v"[..]));
     db.verify().unwrap();
     keyspace.remove(b"k").unwrap();
+    db.checkpoint().unwrap();
     // A disk that fails at any write of the load.
     for nth in (1..60).step_by(7) {
         let trial = disk.kill();
