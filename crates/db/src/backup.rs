@@ -125,7 +125,7 @@ impl Db {
         let state = &self.handle.state;
         state.check_writable()?;
         if state.backup_running.swap(true, Ordering::AcqRel) {
-            return Err(Error::new(ErrorKind::Locked, "a backup of this database is running"));
+            return Err(Error::new(ErrorKind::Locked, "a backup of this database is running, or a bulk load ends"));
         }
         let _ends = BackupEnds { state };
         let _inside = probe::enter("backup");
@@ -138,8 +138,22 @@ impl Db {
     }
 }
 
-struct BackupEnds<'a> {
+/// Holds the right to take a backup, or keeps others from taking one.
+pub(crate) struct BackupEnds<'a> {
     state: &'a State,
+}
+
+impl State {
+    /// Waits until no backup runs and keeps others from beginning.
+    pub(crate) fn exclude_backup(&self) -> Result<BackupEnds<'_>> {
+        while self.backup_running.swap(true, Ordering::AcqRel) {
+            self.check_writable()?;
+            if !self.runtime.help() {
+                self.runtime.sleep(NAP);
+            }
+        }
+        Ok(BackupEnds { state: self })
+    }
 }
 
 impl Drop for BackupEnds<'_> {

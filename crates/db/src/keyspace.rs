@@ -266,7 +266,7 @@ impl Keyspace {
 
     /// Loads records in strictly ascending order of their keys into the keyspace, which must be
     /// empty: the fastest way in, past cache and log. They become visible and durable all at once
-    /// when the last one was taken; until then, and after an error or a crash, the keyspace is as
+    /// when the last one was taken (and no backup runs); until then, and after an error or a crash, the keyspace is as
     /// it was. Writes to any keyspace wait while they become visible. Returns how many there were.
     ///
     /// ```
@@ -299,6 +299,9 @@ impl Keyspace {
             bulk.push(key.as_ref(), value.as_ref()).inspect_err(|error| state.note(error))?;
             count += 1;
         }
+        // A backup replays what was written while it ran over pages of any moment, so what is loaded
+        // past the log must not come between: one waits for the other.
+        let _no_backup = state.exclude_backup()?;
         let _no_checkpoint = state.checkpointing.lock();
         let _no_writes = state.door.write();
         state.check_writable()?;
