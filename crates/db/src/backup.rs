@@ -125,7 +125,10 @@ impl Db {
         let state = &self.handle.state;
         state.check_writable()?;
         if state.backup_running.swap(true, Ordering::AcqRel) {
-            return Err(Error::new(ErrorKind::Locked, "a backup of this database is running, or a bulk load ends"));
+            return Err(Error::new(
+                ErrorKind::Locked,
+                "a backup of this database is running, or a bulk load ends",
+            ));
         }
         let _ends = BackupEnds { state };
         let _inside = probe::enter("backup");

@@ -129,7 +129,7 @@ impl<'a> BulkLoad<'a> {
 
     fn write_gathered(&mut self) -> Result<()> {
         let lsn = self.tree.lsn_of_taken();
-        self.tree.ensure_durable(lsn, std::iter::empty())?;
+        self.tree.ensure_durable(lsn, std::iter::empty(), &[])?;
         for (base, segment) in &mut self.gathered {
             self.tree.seal_segment(*base, lsn, segment);
         }

@@ -9,8 +9,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, ValueRef};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup,
-    LargePin, OwnedValue, Resident, ScanRequest, VerifyReport, Write,
+    Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
+    OwnedValue, Resident, ScanRequest, VerifyReport, Write,
 };
 use spinney_extent::{LargePointer, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
