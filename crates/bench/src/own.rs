@@ -132,7 +132,7 @@ impl Session for OwnSession {
         limit: usize,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
-        for record in self.keyspace.range(start..).take(limit) {
+        for record in self.keyspace.range(start..).limit(limit) {
             let (key, value) = record?;
             visit(&key, &value);
         }

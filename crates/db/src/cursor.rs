@@ -32,6 +32,8 @@ pub struct Cursor {
     front: VecDeque<Record>,
     back: VecDeque<Record>,
     chunk_records: usize,
+    /// Records that it still gives, if that is limited.
+    left: Option<usize>,
     error: Option<Error>,
 }
 
@@ -46,8 +48,29 @@ impl Cursor {
             front: VecDeque::new(),
             back: VecDeque::new(),
             chunk_records: CHUNK_RECORDS_MIN,
+            left: None,
             error: None,
         }
+    }
+
+    /// Ends after so many records, and reads at once what they need and little more: better than
+    /// `take` where it is known how many are wanted.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// # (0..10u8).try_for_each(|n| keyspace.insert(&[n], b""))?;
+    /// assert_eq!(keyspace.range([3]..).limit(4).count(), 4);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn limit(mut self, records: usize) -> Self {
+        self.left = Some(records);
+        self
     }
 
     /// Reads one record from one end and no more.
@@ -65,7 +88,10 @@ impl Cursor {
             lower: self.lower.as_ref().map(Vec::as_slice),
             upper: self.upper.as_ref().map(Vec::as_slice),
             direction,
-            records_max: self.chunk_records,
+            records_max: match self.left {
+                Some(left) => left.clamp(1, CHUNK_RECORDS_MAX),
+                None => self.chunk_records,
+            },
             bytes_max: CHUNK_BYTES_MAX,
         };
         let mut chunk = Chunk::default();
@@ -114,6 +140,9 @@ impl Cursor {
         if let Some(error) = &self.error {
             return Some(Err(error.clone()));
         }
+        if self.left == Some(0) {
+            return None;
+        }
         loop {
             let (near, far) = match direction {
                 Direction::Forward => (&mut self.front, &mut self.back),
@@ -129,6 +158,7 @@ impl Cursor {
                 record.as_ref()?;
             }
             if let Some(record) = record {
+                self.left = self.left.map(|left| left - 1);
                 return Some(Ok(record));
             }
             if let Err(error) = self.fetch(direction) {
