@@ -1,29 +1,46 @@
 //! The segment index: from the lowest key of each segment to where it lies (TreeLine, section 4.3).
 //!
+//! ```text
+//!   version 42 (odd while segments change)
+//!   radix tree --- "" ------> record: segment | dirty list | lower bound
+//!              \-- "kiwi" --> record: segment | dirty list | lower bound
+//! ```
+//!
 //! The index is in memory, whole; its bytes on disk are a checkpoint's payload and the structure
-//! records after it (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of the cached
-//! records that its pages do not hold yet: the dirty list. The list may name records twice, or
-//! records that are clean again or belong elsewhere; whoever takes it looks each up and picks by
-//! key. What it never does is miss a dirty record for good: a put lists a record right after making
-//! it dirty, within the same write.
+//! records after it (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of
+//! the cached records that its pages do not hold yet: the dirty list. The list may name records
+//! twice, or records that are clean again or belong elsewhere; whoever takes it looks each up and
+//! picks by key. What it never does is miss a dirty record for good: a put lists a record right
+//! after making it dirty, within the same write.
 //!
 //! **Invariants**
-//! 1. The first segment's lower bound is the empty key, so every key has exactly one segment.
+//! 1. The first segment's lower bound is the empty key, so every key has exactly one segment, at
+//!    any moment: its entry is replaced and never removed.
 //! 2. [`SegmentIndex::version`] changes with every change of structure, so a place found before is
 //!    still right if the version is.
 //! 3. A dirty list is in the order of becoming dirty, unless [`SegmentIndex::mixed`] says that long
 //!    ones became one; what was taken and put back is at its front again.
+//! 4. An entry's segment and bounds never change. What changes them makes a new entry and leaves
+//!    the old one without a list, so an id put on a list is on that of a segment of the index, or
+//!    is told that there is none and looks again.
 //!
-//! **Concurrency.** A reader-writer lock around a map; dirty lists have locks of their own. Pages
-//! are protected by locks of segments and pages, not here ([`locks`](crate::locks)): a segment goes
-//! only under its exclusive lock, and gets an overflow page only under the page's.
+//! **Concurrency.** Lookups take no lock: they read the tree, which is right by itself, and then
+//! make sure that no change of structure was under way, for in the midst of one the segments do not
+//! fit together. Changes are made under one lock and keep the version odd; who meets that waits for
+//! the lock, as does who was disturbed too often. Dirty lists have locks of their own. Lock order:
+//! changes, then a list. Pages are protected by locks of segments and pages, not here
+//! ([`locks`](crate::locks)): a segment goes only under its exclusive lock, and gets an overflow
+//! page only under the page's.
+//!
+//! It upholds P14 (no dirty record is passed over) and P23. **Differs from the paper**, which has a
+//! latch around a B+ tree and names this as future work (4.8).
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use spinney_art::{ArtMap, Direction, Entries, Pinned};
 use spinney_base::shim::{
-    Mutex, RwLock,
-    atomic::{AtomicU64, Ordering},
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 use spinney_base::{Error, ErrorKind, PageNumber, Result};
 use thin_vec::ThinVec;
@@ -37,47 +54,82 @@ use crate::segment::{
 /// A dirty list of at most so many entries is taken whole by every write-back.
 pub(crate) const LONG_LIST: usize = 2048;
 
-/// What a segment's dirty list takes on average: a handful of ids, a header, and the allocator's
-/// own.
-const DIRTY_LIST_BYTES: usize = 80;
+/// How often a lookup is tried before it keeps changes out.
+const TRIES_MAX: usize = 4;
+
+type DirtyList = ThinVec<RecordId>;
 
 #[derive(Debug)]
 struct Entry {
     segment: Segment,
-    dirty: Mutex<ThinVec<RecordId>>,
+    /// `None` once the entry is not of the index any more.
+    dirty: Mutex<Option<DirtyList>>,
 }
 
 /// The index. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct SegmentIndex {
-    map: RwLock<Map>,
+    entries: ArtMap<Entry>,
+    structure: Mutex<Structure>,
+    /// Odd while a change is under way.
     version: AtomicU64,
     /// How often long dirty lists of several segments became one, so that its ids are not in the
     /// order of becoming dirty.
     mixed: AtomicU64,
+    /// Bytes of all dirty lists and lists of overflow pages.
+    list_bytes: AtomicUsize,
 }
 
+/// What only changes of structure change.
 #[derive(Debug, Default)]
-struct Map {
-    entries: BTreeMap<IndexKey, Entry>,
-    /// Number of the last change of structure.
+struct Structure {
+    /// Number of the last change.
     sequence: u64,
-    heap_bytes: usize,
-    segments: [u64; SEGMENT_ORDER_MAX as usize + 1],
-    overflow_pages: u64,
+    counts: Counts,
+}
+
+/// How many segments and overflow pages there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// By the logarithm of their size in pages.
+    pub(crate) segments: [u64; SEGMENT_ORDER_MAX as usize + 1],
+    pub(crate) overflow_pages: u64,
+}
+
+impl Counts {
+    /// Pages without overflow pages.
+    pub(crate) fn base_pages(&self) -> u64 {
+        self.segments.iter().enumerate().map(|(order, count)| count << order).sum()
+    }
+
+    fn change(&mut self, segment: &Segment, operation: fn(u64, u64) -> u64) {
+        let overflows = segment.overflows.len() as u64;
+        self.overflow_pages = operation(self.overflow_pages, overflows);
+        if !segment.is_virtual() {
+            let count = &mut self.segments[usize::from(segment.order)];
+            *count = operation(*count, 1);
+        }
+    }
 }
 
 impl SegmentIndex {
     /// An index of these segments, which are the state after change number `sequence`; none means a
     /// keyspace that never held data.
-    pub(crate) fn new(segments: Vec<(Vec<u8>, Segment)>, sequence: u64) -> Self {
-        let map = Map::of(segments, sequence);
-        SegmentIndex { map: RwLock::new(map), version: AtomicU64::new(0), mixed: AtomicU64::new(0) }
+    pub(crate) fn new(segments: Segments, sequence: u64) -> Self {
+        let index = SegmentIndex {
+            entries: ArtMap::new(),
+            structure: Mutex::new(Structure { sequence, ..Structure::default() }),
+            version: AtomicU64::new(0),
+            mixed: AtomicU64::new(0),
+            list_bytes: AtomicUsize::new(0),
+        };
+        index.insert_all(&mut index.structure.lock(), segments);
+        index
     }
 
-    /// Changes with every change of structure.
+    /// Changes with every change of structure; odd while one is under way.
     pub(crate) fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire)
+        self.version.load(Ordering::SeqCst)
     }
 
     /// Changes whenever long dirty lists of several segments become one.
@@ -87,50 +139,56 @@ impl SegmentIndex {
 
     /// Where a key belongs.
     pub(crate) fn find(&self, key: &[u8]) -> Located {
-        let map = self.map.read();
-        let (lower, entry) = map.floor(key);
-        map.located(lower, entry)
+        let find = || {
+            let pinned = Pinned::new();
+            self.located(self.floor(key, &pinned), &pinned)
+        };
+        self.at_one_version(find).0
     }
 
     /// Where a key's pages are, without its bounds, and the version that this is true of.
     pub(crate) fn find_place(&self, key: &[u8]) -> (Place, u64) {
-        let map = self.map.read();
-        let (lower, entry) = map.floor(key);
-        (entry.segment.place(lower.bytes(), key), self.version())
+        self.at_one_version(|| {
+            let pinned = Pinned::new();
+            let (lower, entry) = self.floor(key, &pinned);
+            entry.segment.place(lower, key)
+        })
     }
 
     /// The segment with the greatest lower bound that is less than `key`, or the last of all.
     pub(crate) fn find_below(&self, key: Option<&[u8]>) -> Option<Located> {
-        let map = self.map.read();
         let upper = key.map_or(Bound::Unbounded, Bound::Excluded);
-        let (lower, entry) = map.entries.range::<[u8], _>((Bound::Unbounded, upper)).next_back()?;
-        Some(map.located(lower, entry))
+        let find = || {
+            let pinned = Pinned::new();
+            let found = self.entries.lend_neighbour(upper, Direction::Backward, &pinned)?;
+            Some(self.located(found, &pinned))
+        };
+        self.at_one_version(find).0
     }
 
     /// Tells the key's segment that the record `id` is dirty; returns how long its list is now.
     pub(crate) fn push_dirty(&self, key: &[u8], id: RecordId) -> usize {
-        let map = self.map.read();
-        let mut dirty = map.floor(key).1.dirty.lock();
-        dirty.push(id);
-        dirty.len()
+        self.with_floor(key, |list| {
+            list.push(id);
+            list.len()
+        })
     }
 
     /// Ids of records that may be dirty in the segment with this lower bound.
     pub(crate) fn dirty(&self, lower: &[u8]) -> Vec<RecordId> {
-        let map = self.map.read();
-        map.entries.get(lower).map_or_else(Vec::new, |entry| entry.dirty.lock().to_vec())
+        self.with_list_at(lower, |list| list.to_vec()).unwrap_or_default()
     }
 
     /// Takes the oldest entries of the dirty list of the segment with this lower bound, at most
     /// `most`.
     pub(crate) fn take_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
-        let map = self.map.read();
-        let Some(entry) = map.entries.get(lower) else { return Vec::new() };
-        let mut dirty = entry.dirty.lock();
-        if dirty.len() <= most {
-            return std::mem::take(&mut *dirty).to_vec();
-        }
-        dirty.drain(..most).collect()
+        let take = |list: &mut DirtyList| {
+            if list.len() <= most {
+                return std::mem::take(list).to_vec();
+            }
+            list.drain(..most).collect()
+        };
+        self.with_list_at(lower, take).unwrap_or_default()
     }
 
     /// Puts ids that were taken back to the front of the list, where they came from.
@@ -138,15 +196,18 @@ impl SegmentIndex {
         if ids.is_empty() {
             return;
         }
-        let map = self.map.read();
-        let mut dirty = map.floor(lower).1.dirty.lock();
-        let later = std::mem::take(&mut *dirty);
-        dirty.extend(ids.iter().copied().chain(later));
+        self.with_floor(lower, |list| {
+            let later = std::mem::take(list);
+            list.extend(ids.iter().copied().chain(later));
+        });
     }
 
     /// Length of the longest dirty list.
     pub(crate) fn longest_dirty(&self) -> usize {
-        self.map.read().entries.values().map(|entry| entry.dirty.lock().len()).max().unwrap_or(0)
+        let _structure = self.structure.lock();
+        let pinned = Pinned::new();
+        let entries = self.from(Bound::Unbounded, &pinned);
+        entries.filter_map(|(_, entry)| Some(entry.dirty.lock().as_ref()?.len())).max().unwrap_or(0)
     }
 
     /// At most `most` segments with a dirty list, from the one that `from` belongs to on; and where
@@ -157,26 +218,28 @@ impl SegmentIndex {
         from: &[u8],
         most: usize,
     ) -> (Vec<Located>, Option<Vec<u8>>) {
-        // So many segments are looked at under one lock, so that writers of the index wait little.
+        // So many segments are looked at in one go, so that changes seldom come between.
         const LOOK_MAX: usize = 4096;
-        let map = self.map.read();
-        let first = map.floor(from).0.bytes();
-        let here = map.entries.range::<[u8], _>((Bound::Included(first), Bound::Unbounded));
-        let mut found = Vec::new();
-        for (looked, (lower, entry)) in here.enumerate() {
-            if found.len() == most || looked == LOOK_MAX {
-                return (found, Some(lower.bytes().to_vec()));
+        let look = || {
+            let pinned = Pinned::new();
+            let first = Bound::Included(self.floor(from, &pinned).0);
+            let mut found = Vec::new();
+            for (looked, (lower, entry)) in self.from(first, &pinned).enumerate() {
+                if found.len() == most || looked == LOOK_MAX {
+                    return (found, Some(lower.to_vec()));
+                }
+                if entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty()) {
+                    found.push(self.located((lower, entry), &pinned));
+                }
             }
-            if !entry.dirty.lock().is_empty() {
-                found.push(map.located(lower, entry));
-            }
-        }
-        (found, None)
+            (found, None)
+        };
+        self.at_one_version(look).0
     }
 
     /// Makes a change of structure and gives it its number; `recorded` is called before anybody can
     /// see it. Dirty ids that are left go to the segments that came instead: `keys` tells which
-    /// keys an id stands for.
+    /// keys an id stands for. Neither may look into the index.
     ///
     /// # Errors
     /// `Corruption` when the segments that go are not there as the change says.
@@ -186,35 +249,43 @@ impl SegmentIndex {
         keys: impl Fn(RecordId) -> Vec<Vec<u8>>,
         recorded: impl FnOnce(u64),
     ) -> Result<()> {
-        let mut map = self.map.write();
-        map.check_neighbours(&change.before)?;
+        let mut structure = self.structure.lock();
+        self.check_neighbours(&change.before)?;
         let mut dirty = ThinVec::new();
-        for (lower, _) in &change.before {
-            let entry = map.entries.remove(lower.as_slice()).expect("checked above");
-            map.heap_bytes -= IndexKey::new(lower).heap_bytes();
-            map.count(&entry.segment, u64::wrapping_sub);
-            dirty.append(&mut entry.dirty.into_inner());
-        }
-        if change.before.len() > 1 && dirty.len() > LONG_LIST {
-            self.mixed.fetch_add(1, Ordering::SeqCst);
-        }
-        for (lower, segment) in &change.after {
-            map.insert(lower, segment.clone(), ThinVec::new());
-        }
-        if let [(lower, _)] = change.after.as_slice() {
-            *map.floor(lower).1.dirty.lock() = dirty;
-        } else {
-            for id in dirty {
+        self.change(&mut structure, |structure| {
+            let pinned = Pinned::new();
+            for (lower, _) in &change.before {
+                let entry = self.entries.lend(lower, &pinned).expect("checked above");
+                dirty.append(&mut self.retire(structure, entry));
+            }
+            if change.before.len() > 1 && dirty.len() > LONG_LIST {
+                self.mixed.fetch_add(1, Ordering::SeqCst);
+            }
+            let (whole, shared) = match change.after.len() {
+                1 => (dirty, ThinVec::new()),
+                _ => (ThinVec::new(), dirty),
+            };
+            let mut whole = Some(whole);
+            for (lower, segment) in &change.after {
+                let list = whole.take().unwrap_or_default();
+                self.insert(structure, lower, segment.clone(), list);
+            }
+            for (lower, _) in &change.before {
+                if !change.after.iter().any(|(bound, _)| bound == lower) {
+                    self.entries.take(lower, &pinned);
+                }
+            }
+            for id in shared {
                 for key in keys(id) {
                     // A key of another segment that shares the id is listed there already; once
                     // more does no harm.
-                    map.floor(&key).1.dirty.lock().push(id);
+                    let (_, entry) = self.floor(&key, &pinned);
+                    self.with_list(entry, |list| list.push(id));
                 }
             }
-        }
-        map.sequence += 1;
-        recorded(map.sequence);
-        self.version.fetch_add(1, Ordering::Release);
+            structure.sequence += 1;
+            recorded(structure.sequence);
+        });
         Ok(())
     }
 
@@ -231,122 +302,221 @@ impl SegmentIndex {
         overflow: Overflow,
         recorded: impl FnOnce(u64, Change),
     ) -> Result<()> {
-        let mut map = self.map.write();
-        let entry = map.entries.get_mut(lower).filter(|entry| entry.segment.base == base);
-        let Some(entry) = entry else {
+        let mut structure = self.structure.lock();
+        let pinned = Pinned::new();
+        let entry = self.entries.lend(lower, &pinned);
+        let Some(entry) = entry.filter(|entry| entry.segment.base == base) else {
             return Err(Error::new(
                 ErrorKind::Corruption,
                 format!("an overflow page of a segment at {base:?}, which is not there"),
             ));
         };
-        let after = entry.segment.with_overflow(overflow);
-        let before = std::mem::replace(&mut entry.segment, after.clone());
-        map.overflow_pages += 1;
-        map.sequence += 1;
-        let change =
-            Change { before: vec![(lower.to_vec(), before)], after: vec![(lower.to_vec(), after)] };
-        recorded(map.sequence, change);
-        self.version.fetch_add(1, Ordering::Release);
+        let before = entry.segment.clone();
+        let after = before.with_overflow(overflow);
+        self.change(&mut structure, |structure| {
+            let list = self.retire(structure, entry);
+            self.insert(structure, lower, after.clone(), list);
+            let change = Change {
+                before: vec![(lower.to_vec(), before)],
+                after: vec![(lower.to_vec(), after)],
+            };
+            structure.sequence += 1;
+            recorded(structure.sequence, change);
+        });
         Ok(())
     }
 
     /// Puts segments in the place of all there are, which are returned, without a number: only a
     /// checkpoint tells of it. Nobody else changes the structure meanwhile, and nothing is dirty.
-    pub(crate) fn replace_all(&self, segments: Vec<(Vec<u8>, Segment)>) -> Segments {
-        let mut map = self.map.write();
-        let sequence = map.sequence;
-        let before = std::mem::replace(&mut *map, Map::of(segments, sequence));
-        self.version.fetch_add(1, Ordering::Release);
-        let entries = before.entries.into_iter();
-        entries.map(|(lower, entry)| (lower.bytes().to_vec(), entry.segment)).collect()
+    pub(crate) fn replace_all(&self, segments: Segments) -> Segments {
+        let mut structure = self.structure.lock();
+        let mut before = Vec::new();
+        self.change(&mut structure, |structure| {
+            let pinned = Pinned::new();
+            for (lower, entry) in self.from(Bound::Unbounded, &pinned) {
+                self.retire(structure, entry);
+                before.push((lower.to_vec(), entry.segment.clone()));
+            }
+            let stays = |lower: &[u8]| {
+                lower.is_empty()
+                    || segments.binary_search_by(|(bound, _)| bound.as_slice().cmp(lower)).is_ok()
+            };
+            let gone: Vec<&[u8]> =
+                before.iter().map(|(lower, _)| lower.as_slice()).filter(|at| !stays(at)).collect();
+            self.insert_all(structure, segments);
+            for lower in gone {
+                self.entries.take(lower, &pinned);
+            }
+        });
+        before
     }
 
     /// Shows the first page of every segment.
     pub(crate) fn for_each_place(&self, mut show: impl FnMut(PageNumber)) {
-        let map = self.map.read();
-        map.entries.values().for_each(|entry| show(entry.segment.base.page));
+        let _structure = self.structure.lock();
+        let pinned = Pinned::new();
+        let entries = self.from(Bound::Unbounded, &pinned);
+        entries.for_each(|(_, entry)| show(entry.segment.base.page));
     }
 
     /// Number of the last change.
     pub(crate) fn sequence(&self) -> u64 {
-        self.map.read().sequence
+        self.structure.lock().sequence
     }
 
     /// Shows all segments that have pages, in order, as they are after the change whose number is
     /// returned. Nothing changes meanwhile.
     pub(crate) fn for_each(&self, mut show: impl FnMut(&[u8], &Segment)) -> u64 {
-        let map = self.map.read();
-        let entries = map.entries.iter().filter(|(_, entry)| !entry.segment.is_virtual());
-        entries.for_each(|(lower, entry)| show(lower.bytes(), &entry.segment));
-        map.sequence
+        let structure = self.structure.lock();
+        let pinned = Pinned::new();
+        let entries = self.from(Bound::Unbounded, &pinned);
+        entries
+            .filter(|(_, entry)| !entry.segment.is_virtual())
+            .for_each(|(lower, entry)| show(lower, &entry.segment));
+        structure.sequence
     }
 
-    /// Bytes held, as well as the map's own overhead is known: entries at the average fill of its
-    /// nodes.
+    /// Bytes held, to the byte as they were asked of the allocator, but for what was removed and
+    /// waits for readers: how long that takes is not for a simulation to depend on.
     pub(crate) fn bytes(&self) -> u64 {
-        let map = self.map.read();
-        let entry = size_of::<IndexKey>() + size_of::<Entry>();
-        (map.entries.len() * (entry * 10 / 7 + DIRTY_LIST_BYTES) + map.heap_bytes) as u64
+        (self.entries.bytes() + self.list_bytes.load(Ordering::SeqCst)) as u64
     }
 
     /// Segments by order, and overflow pages.
     pub(crate) fn counts(&self) -> Counts {
-        let map = self.map.read();
-        Counts { segments: map.segments, overflow_pages: map.overflow_pages }
+        self.structure.lock().counts
     }
 }
 
-/// How many segments and overflow pages there are.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counts {
-    /// By the logarithm of their size in pages.
-    pub(crate) segments: [u64; SEGMENT_ORDER_MAX as usize + 1],
-    pub(crate) overflow_pages: u64,
-}
-
-impl Counts {
-    /// Pages without overflow pages.
-    pub(crate) fn base_pages(&self) -> u64 {
-        self.segments.iter().enumerate().map(|(order, count)| count << order).sum()
+/// What the above is made of.
+impl SegmentIndex {
+    /// What `look` finds while nothing changes, and the version that it is true of.
+    fn at_one_version<R>(&self, look: impl Fn() -> R) -> (R, u64) {
+        for _ in 0..TRIES_MAX {
+            let version = self.version();
+            if !version.is_multiple_of(2) {
+                // Whoever changes has the lock until it is done.
+                drop(self.structure.lock());
+                continue;
+            }
+            let found = look();
+            if self.version() == version {
+                return (found, version);
+            }
+        }
+        let _structure = self.structure.lock();
+        (look(), self.version())
     }
-}
 
-impl Map {
-    fn of(segments: Segments, sequence: u64) -> Self {
-        let mut map = Map { sequence, ..Map::default() };
+    /// The entry whose segment a key belongs to; in the midst of a change, any.
+    fn floor<'a>(&'a self, key: &[u8], pinned: &'a Pinned) -> (&'a [u8], &'a Entry) {
+        self.entries.lend_floor(key, pinned).expect("the first bound is the empty key")
+    }
+
+    /// The entries from a bound on.
+    fn from<'a>(&'a self, from: Bound<&[u8]>, pinned: &'a Pinned) -> Entries<'a, Entry> {
+        self.entries.lend_range(from, Bound::Unbounded, Direction::Forward, pinned)
+    }
+
+    fn located(&self, (lower, entry): (&[u8], &Entry), pinned: &Pinned) -> Located {
+        let above = Bound::Excluded(lower);
+        let upper = self.entries.lend_neighbour(above, Direction::Forward, pinned);
+        Located {
+            lower: IndexKey::new(lower),
+            upper: upper.map(|(upper, _)| IndexKey::new(upper)),
+            segment: entry.segment.clone(),
+        }
+    }
+
+    /// Changes an entry's dirty list; `None` when the entry is not of the index any more.
+    fn with_list<R>(&self, entry: &Entry, change: impl FnOnce(&mut DirtyList) -> R) -> Option<R> {
+        let mut dirty = entry.dirty.lock();
+        let list = dirty.as_mut()?;
+        let before = list_bytes(list);
+        let result = change(list);
+        let after = list_bytes(list);
+        if after != before {
+            self.list_bytes.fetch_add(after.wrapping_sub(before), Ordering::SeqCst);
+        }
+        Some(result)
+    }
+
+    /// Changes the dirty list of the segment that a key belongs to.
+    fn with_floor<R>(&self, key: &[u8], mut change: impl FnMut(&mut DirtyList) -> R) -> R {
+        loop {
+            let pinned = Pinned::new();
+            let (_, entry) = self.at_one_version(|| self.floor(key, &pinned)).0;
+            // A list that is still there is of the segment that was found: an entry never changes
+            // its bounds.
+            if let Some(result) = self.with_list(entry, &mut change) {
+                return result;
+            }
+        }
+    }
+
+    /// Changes the dirty list of the segment with this lower bound, if there is such a segment.
+    fn with_list_at<R>(
+        &self,
+        lower: &[u8],
+        mut change: impl FnMut(&mut DirtyList) -> R,
+    ) -> Option<R> {
+        loop {
+            let pinned = Pinned::new();
+            let entry = self.at_one_version(|| self.entries.lend(lower, &pinned)).0?;
+            if let Some(result) = self.with_list(entry, &mut change) {
+                return Some(result);
+            }
+        }
+    }
+
+    /// Makes a change, and keeps lookups out.
+    fn change(
+        &self,
+        structure: &mut MutexGuard<'_, Structure>,
+        change: impl FnOnce(&mut Structure),
+    ) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+        change(&mut *structure);
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Puts in entries of these segments, or of the one of a keyspace that never held data.
+    fn insert_all(&self, structure: &mut Structure, segments: Segments) {
         if segments.is_empty() {
-            map.insert(&[], Segment::virtual_one(), ThinVec::new());
+            self.insert(structure, &[], Segment::virtual_one(), ThinVec::new());
         }
         for (lower, segment) in segments {
-            map.insert(&lower, segment, ThinVec::new());
-        }
-        map
-    }
-
-    fn count(&mut self, segment: &Segment, operation: fn(u64, u64) -> u64) {
-        let overflows = segment.overflows.len() as u64;
-        self.overflow_pages = operation(self.overflow_pages, overflows);
-        if !segment.is_virtual() {
-            let count = &mut self.segments[usize::from(segment.order)];
-            *count = operation(*count, 1);
+            self.insert(structure, &lower, segment, ThinVec::new());
         }
     }
 
-    fn insert(&mut self, lower: &[u8], segment: Segment, dirty: ThinVec<RecordId>) {
-        let key = IndexKey::new(lower);
-        self.heap_bytes += key.heap_bytes();
-        self.count(&segment, u64::wrapping_add);
-        self.entries.insert(key, Entry { segment, dirty: Mutex::new(dirty) });
+    /// Puts an entry in the place of the one with the same bound, which was retired.
+    fn insert(&self, structure: &mut Structure, lower: &[u8], segment: Segment, dirty: DirtyList) {
+        structure.counts.change(&segment, u64::wrapping_add);
+        let bytes = list_bytes(&segment.overflows) + list_bytes(&dirty);
+        self.list_bytes.fetch_add(bytes, Ordering::SeqCst);
+        let entry = Entry { segment, dirty: Mutex::new(Some(dirty)) };
+        self.entries.put(lower, entry, &Pinned::new());
     }
 
-    /// Checks that these segments are here, one right after the other.
+    /// Takes an entry's list away for good: it is about to go from the index.
+    fn retire(&self, structure: &mut Structure, entry: &Entry) -> DirtyList {
+        structure.counts.change(&entry.segment, u64::wrapping_sub);
+        let dirty = entry.dirty.lock().take().unwrap_or_default();
+        let bytes = list_bytes(&entry.segment.overflows) + list_bytes(&dirty);
+        self.list_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        dirty
+    }
+
+    /// Checks that these segments are here, one right after the other. Nothing changes meanwhile.
     fn check_neighbours(&self, segments: &[(Vec<u8>, Segment)]) -> Result<()> {
         let first = segments.first().map_or(&[][..], |(lower, _)| lower.as_slice());
-        let here = self.entries.range::<[u8], _>((Bound::Included(first), Bound::Unbounded));
+        let pinned = Pinned::new();
+        let here = self.from(Bound::Included(first), &pinned).at_most(segments.len());
         let same = here
             .zip(segments)
             .take_while(|((lower, entry), (bound, segment))| {
-                lower.bytes() == bound.as_slice() && entry.segment == *segment
+                *lower == bound.as_slice() && entry.segment == *segment
             })
             .count();
         if segments.is_empty() || same != segments.len() {
@@ -357,15 +527,17 @@ impl Map {
         }
         Ok(())
     }
+}
 
-    fn floor(&self, key: &[u8]) -> (&IndexKey, &Entry) {
-        let below = (Bound::Unbounded, Bound::Included(key));
-        self.entries.range::<[u8], _>(below).next_back().expect("the first bound is the empty key")
-    }
-
-    fn located(&self, lower: &IndexKey, entry: &Entry) -> Located {
-        let above = (Bound::Excluded(lower.bytes()), Bound::Unbounded);
-        let upper = self.entries.range::<[u8], _>(above).next().map(|(upper, _)| upper.clone());
-        Located { lower: lower.clone(), upper, segment: entry.segment.clone() }
+/// What a list takes beside the word that points to it: its header and its room.
+fn list_bytes<T>(list: &ThinVec<T>) -> usize {
+    match list.capacity() {
+        0 => 0,
+        room => 2 * size_of::<usize>() + room * size_of::<T>(),
     }
 }
+
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -64,13 +64,6 @@ impl IndexKey {
             IndexKey::Heap(bytes) => bytes,
         }
     }
-
-    pub(crate) fn heap_bytes(&self) -> usize {
-        match self {
-            IndexKey::Inline(..) => 0,
-            IndexKey::Heap(bytes) => bytes.len() + 16,
-        }
-    }
 }
 
 impl Borrow<[u8]> for IndexKey {

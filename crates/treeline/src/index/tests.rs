@@ -1,0 +1,248 @@
+//! The index against a map that says the same in the simplest way, and under real threads.
+
+use super::*;
+use proptest::prelude::*;
+use spinney_base::runtime::SplitMix;
+use spinney_base::{Generation, PageNumber};
+use std::collections::BTreeMap;
+
+type Model = BTreeMap<Vec<u8>, (Segment, Vec<RecordId>)>;
+
+fn segment(page: u32) -> Segment {
+    let base = PageRef { page: PageNumber(page), generation: Generation(1) };
+    Segment::new(base, 0, None)
+}
+
+/// The id of a record is the number in its key, so that an id tells its key.
+fn key(number: u32) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+fn keys_of(id: RecordId) -> Vec<Vec<u8>> {
+    vec![key(id.0)]
+}
+
+struct Pair {
+    index: SegmentIndex,
+    model: Model,
+    random: SplitMix,
+    pages: u32,
+}
+
+impl Pair {
+    fn new(seed: u64) -> Pair {
+        let mut model = Model::new();
+        model.insert(Vec::new(), (segment(1), Vec::new()));
+        let index = SegmentIndex::new(vec![(Vec::new(), segment(1))], 7);
+        Pair { index, model, random: SplitMix(seed), pages: 1 }
+    }
+
+    fn number(&mut self) -> u32 {
+        u32::try_from(self.random.below(1000)).unwrap()
+    }
+
+    /// Neighbours give way to one to four others.
+    fn change(&mut self) {
+        let at = key(self.number());
+        let first = self.model.range(..=at).next_back().unwrap().0.clone();
+        let most = 1 + self.random.below(3);
+        let before: Vec<(Vec<u8>, Segment)> = self
+            .model
+            .range(first.clone()..)
+            .take(most)
+            .map(|(lower, (segment, _))| (lower.clone(), segment.clone()))
+            .collect();
+        let end = self.model.range(first.clone()..).nth(before.len()).map(|(end, _)| end.clone());
+        let mut bounds = vec![first.clone()];
+        for _ in 0..self.random.below(4) {
+            let bound = key(self.number());
+            if bound > first && end.as_ref().is_none_or(|end| bound < *end) {
+                bounds.push(bound);
+            }
+        }
+        bounds.sort();
+        bounds.dedup();
+        let after: Vec<_> = bounds
+            .into_iter()
+            .map(|bound| {
+                self.pages += 1;
+                (bound, segment(self.pages))
+            })
+            .collect();
+        let mut ids = Vec::new();
+        for (lower, _) in &before {
+            ids.extend(self.model.remove(lower).unwrap().1);
+        }
+        for (lower, segment) in &after {
+            self.model.insert(lower.clone(), (segment.clone(), Vec::new()));
+        }
+        for id in ids {
+            self.model.range_mut(..=key(id.0)).next_back().unwrap().1.1.push(id);
+        }
+        let sequence = self.index.sequence();
+        let mut told = 0;
+        let change = Change { before, after };
+        self.index.apply(&change, keys_of, |number| told = number).unwrap();
+        assert_eq!((told, self.index.sequence()), (sequence + 1, sequence + 1));
+    }
+
+    fn overflow(&mut self) {
+        let at = key(self.number());
+        self.pages += 1;
+        let page = PageRef { page: PageNumber(self.pages), generation: Generation(2) };
+        let overflow = Overflow { index: 0, at: page };
+        let (lower, (segment, _)) = self.model.range_mut(..=at).next_back().unwrap();
+        if segment.overflows.is_empty() {
+            let changed = segment.with_overflow(overflow);
+            let before = std::mem::replace(segment, changed.clone());
+            let expected = Change {
+                before: vec![(lower.clone(), before.clone())],
+                after: vec![(lower.clone(), changed)],
+            };
+            let recorded = |_, change| assert_eq!(change, expected);
+            self.index.add_overflow(lower, before.base, overflow, recorded).unwrap();
+        }
+    }
+
+    fn dirty(&mut self) {
+        let number = self.number();
+        let list = &mut self.model.range_mut(..=key(number)).next_back().unwrap().1.1;
+        list.push(RecordId(number));
+        assert_eq!(self.index.push_dirty(&key(number), RecordId(number)), list.len());
+    }
+
+    fn take(&mut self) {
+        let at = key(self.number());
+        let most = self.random.below(20);
+        let (lower, (_, list)) = self.model.range_mut(..=at).next_back().unwrap();
+        let taken: Vec<_> = list.drain(..most.min(list.len())).collect();
+        assert_eq!(self.index.take_dirty(lower, most), taken);
+        if most.is_multiple_of(3) {
+            list.splice(..0, taken.iter().copied());
+            self.index.return_dirty(lower, &taken);
+        }
+        assert_eq!(self.index.dirty(lower), *list);
+    }
+
+    fn check(&mut self) {
+        let bounds: Vec<&Vec<u8>> = self.model.keys().collect();
+        for (place, lower) in bounds.iter().enumerate() {
+            let upper = bounds.get(place + 1).map(|upper| IndexKey::new(upper));
+            let segment = self.model[*lower].0.clone();
+            let located = Located { lower: IndexKey::new(lower), upper, segment };
+            assert_eq!(self.index.find(lower), located);
+            let behind = [lower.as_slice(), &[0]].concat();
+            assert_eq!(self.index.find(&behind), located);
+            let expected = located.segment.place(lower, &behind);
+            assert_eq!(self.index.find_place(&behind).0, expected);
+            let above = located.upper.as_ref().map(IndexKey::bytes);
+            assert_eq!(self.index.find_below(above), Some(located));
+        }
+        assert_eq!(self.index.find_below(Some(&[])), None);
+        let mut shown = Vec::new();
+        self.index.for_each(|lower, segment| shown.push((lower.to_vec(), segment.clone())));
+        let expected =
+            self.model.iter().map(|(lower, (segment, _))| (lower.clone(), segment.clone()));
+        assert_eq!(shown, expected.collect::<Vec<_>>());
+        let longest = self.model.values().map(|(_, list)| list.len()).max();
+        assert_eq!(self.index.longest_dirty(), longest.unwrap());
+        let (mut dirty, mut from) = (Vec::new(), Some(Vec::new()));
+        while let Some(here) = from {
+            let (found, next) = self.index.dirty_segments(&here, 3);
+            dirty.extend(found.into_iter().map(|located| located.lower.bytes().to_vec()));
+            from = next;
+        }
+        let expected = self.model.iter().filter(|(_, (_, list))| !list.is_empty());
+        assert_eq!(dirty, expected.map(|(lower, _)| lower.clone()).collect::<Vec<_>>());
+        let counts = self.index.counts();
+        assert_eq!(counts.base_pages(), self.model.len() as u64);
+        let overflows = self.model.values().filter(|(segment, _)| !segment.overflows.is_empty());
+        assert_eq!(counts.overflow_pages, overflows.count() as u64);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_index_is_an_ordered_map_of_segments(seed: u64) {
+        let mut pair = Pair::new(seed);
+        let empty = pair.index.bytes();
+        for _ in 0..300 {
+            match pair.random.below(10) {
+                0 | 1 => pair.change(),
+                2 => pair.overflow(),
+                3 | 4 => pair.take(),
+                _ => pair.dirty(),
+            }
+        }
+        pair.check();
+        // All give way to one without a list again: nothing else is held.
+        let before =
+            pair.model.iter().map(|(lower, (segment, _))| (lower.clone(), segment.clone()));
+        let change = Change { before: before.collect(), after: vec![(Vec::new(), segment(1))] };
+        pair.index.apply(&change, keys_of, |_| ()).unwrap();
+        pair.index.take_dirty(&[], usize::MAX);
+        prop_assert_eq!(pair.index.bytes(), empty);
+        // The same without a number, from any segments to any others.
+        let sequence = pair.index.sequence();
+        let all = |from: u32| -> Vec<(Vec<u8>, Segment)> {
+            let bounds = [vec![], key(from), key(from + 5), key(from + 9)];
+            bounds.into_iter().zip(from..).map(|(lower, page)| (lower, segment(page))).collect()
+        };
+        let before = pair.index.replace_all(all(100));
+        prop_assert_eq!(before, vec![(Vec::new(), segment(1))]);
+        prop_assert_eq!(pair.index.replace_all(all(105)), all(100));
+        let mut places = Vec::new();
+        pair.index.for_each_place(|page| places.push(page.0));
+        prop_assert_eq!(places, [105, 106, 107, 108]);
+        prop_assert_eq!(pair.index.replace_all(Vec::new()), all(105));
+        prop_assert!(pair.index.find(&[7]).segment.is_virtual());
+        pair.index.replace_all(vec![(Vec::new(), segment(1))]);
+        prop_assert_eq!((pair.index.bytes(), pair.index.sequence()), (empty, sequence));
+    }
+}
+
+#[test]
+fn a_change_of_what_is_not_there_is_refused() {
+    let index = SegmentIndex::new(Vec::new(), 0);
+    let one = |page| vec![(Vec::new(), segment(page))];
+    let refused = Change { before: one(1), after: one(2) };
+    let error = index.apply(&refused, keys_of, |_| ()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption);
+    assert_eq!(index.version(), 0);
+    let virtual_one = vec![(Vec::new(), Segment::virtual_one())];
+    index.apply(&Change { before: virtual_one, after: one(2) }, keys_of, |_| ()).unwrap();
+    assert_eq!((index.version(), index.sequence()), (2, 1));
+}
+
+/// Threads make records dirty while segments split and join: each is on the list of its segment.
+#[test]
+fn no_dirty_record_is_missed_under_real_threads() {
+    let index = SegmentIndex::new(vec![(Vec::new(), segment(1))], 0);
+    std::thread::scope(|scope| {
+        for thread in 0..2_u32 {
+            let index = &index;
+            scope.spawn(move || {
+                for number in 0..20_000_u32 {
+                    let number = (number * 7919 % 20_000) * 2 + thread;
+                    index.push_dirty(&key(number), RecordId(number));
+                    let (place, version) = index.find_place(&key(number));
+                    assert!(version.is_multiple_of(2) && place.page.page.0 > 0);
+                }
+            });
+        }
+        let (low, high) = (|page| (Vec::new(), segment(page)), |page| (key(20_000), segment(page)));
+        for round in 0..2000 {
+            let page = 3 * round + 1;
+            let (one, two) = (vec![low(page)], vec![low(page + 1), high(page + 2)]);
+            let split = Change { before: one, after: two.clone() };
+            index.apply(&split, keys_of, |_| ()).unwrap();
+            let join = Change { before: two, after: vec![low(page + 3)] };
+            index.apply(&join, keys_of, |_| ()).unwrap();
+        }
+    });
+    let mut ids: Vec<u32> = index.dirty(&[]).into_iter().map(|id| id.0).collect();
+    ids.sort_unstable();
+    assert_eq!(ids, (0..40_000).collect::<Vec<_>>());
+}
