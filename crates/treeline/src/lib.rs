@@ -1,7 +1,7 @@
 //! TreeLine: update in place under a record cache (Yu et al., VLDB'22), in its first shape.
 //!
 //! ```text
-//!   get, put                      ordered map in memory              store file
+//!   get, put                      radix tree in memory               store file
 //!      |                        lower bound -> base, overflow     4 KiB pages, updated in place
 //!  +---v----------+  miss, home   +---------------+                +----+----+----+----+
 //!  | record cache | ------------> | segment index | -------------> |base|base|over|base| ...
