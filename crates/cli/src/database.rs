@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
-use spinney::{Cursor, Db, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney::{Cursor, Db, EngineKind, Error, Keyspace, KeyspaceOptions, Options, ValueReader};
 
 use crate::args;
 use crate::exit::{Failure, Outcome};
@@ -132,8 +132,11 @@ pub(crate) struct PutArguments {
     /// Key
     key: String,
     /// Value; - reads it from standard input as it is
-    #[arg(allow_hyphen_values = true)]
-    value: String,
+    #[arg(allow_hyphen_values = true, required_unless_present = "file")]
+    value: Option<String>,
+    /// File whose bytes are the value; a large one is never whole in memory
+    #[arg(long, conflicts_with = "value")]
+    file: Option<PathBuf>,
     /// What the write survives when this command is done
     #[arg(long, value_enum, default_value = "sync")]
     durability: Durability,
@@ -143,9 +146,22 @@ pub(crate) struct PutArguments {
 
 pub(crate) fn put(arguments: &PutArguments) -> Result<Outcome, Failure> {
     let key = arguments.encoding.word(&arguments.key)?;
-    let value = arguments.encoding.bytes(&arguments.value)?;
+    let durability = arguments.durability.into();
+    if let Some(path) = &arguments.file {
+        let opened = std::fs::File::open(path).and_then(|file| {
+            let length = file.metadata()?.len();
+            Ok((file, length))
+        });
+        let (file, length) =
+            opened.map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+        let (db, keyspace) = arguments.keyspace.open_or_create()?;
+        keyspace.insert_from_with(&key, length, file, durability)?;
+        db.close()?;
+        return Ok(Outcome::Done);
+    }
+    let value = arguments.encoding.bytes(arguments.value.as_deref().unwrap_or_default())?;
     let (db, keyspace) = arguments.keyspace.open_or_create()?;
-    keyspace.insert_with(&key, &value, arguments.durability.into())?;
+    keyspace.insert_with(&key, &value, durability)?;
     db.close()?;
     Ok(Outcome::Done)
 }
@@ -170,32 +186,68 @@ pub(crate) struct GetArguments {
     /// Print the value's bytes alone, without a line end after them
     #[arg(long, conflicts_with_all = ["json", "hex", "base64"])]
     raw: bool,
+    /// Write the value's bytes alone to this file
+    #[arg(long, conflicts_with_all = ["json", "hex", "base64", "raw"])]
+    file: Option<PathBuf>,
 }
 
 pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
     let KeyArguments { keyspace, key, encoding } = &arguments.record;
     let key = encoding.bytes(key)?;
     let (db, keyspace) = keyspace.open()?;
-    let value = keyspace.get(&key)?;
-    let mut out = std::io::stdout().lock();
-    let outcome = match &value {
-        None => Outcome::NotFound,
-        Some(value) => {
-            match encoding.encoding() {
-                _ if arguments.json => writeln!(out, "{}", records::to_json(&key, Some(value)))?,
-                _ if arguments.raw => out.write_all(value)?,
-                Encoding::Text => {
-                    out.write_all(value)?;
-                    writeln!(out)?;
-                }
-                encoding => writeln!(out, "{}", encoding.show(value))?,
-            }
-            Outcome::Done
-        }
+    let Some(mut reader) = keyspace.get_reader(&key)? else {
+        db.close()?;
+        return Ok(Outcome::NotFound);
     };
-    out.flush()?;
+    if let Some(path) = &arguments.file {
+        let failed = |error| Error::io(format!("write {}", path.display()), error);
+        let mut file = std::fs::File::create(path).map_err(failed)?;
+        copy(&mut reader, &mut file, |error| failed(error).into())?;
+        file.sync_all().map_err(failed)?;
+    } else {
+        let mut out = std::io::stdout().lock();
+        match encoding.encoding() {
+            _ if arguments.raw => copy(&mut reader, &mut out, Failure::Stream)?,
+            Encoding::Text if !arguments.json => {
+                copy(&mut reader, &mut out, Failure::Stream)?;
+                writeln!(out)?;
+            }
+            encoding => {
+                let mut value = Vec::new();
+                copy(&mut reader, &mut value, Failure::Stream)?;
+                if arguments.json {
+                    writeln!(out, "{}", records::to_json(&key, Some(&value)))?;
+                } else {
+                    writeln!(out, "{}", encoding.show(&value))?;
+                }
+            }
+        }
+        out.flush()?;
+    }
+    drop(reader);
     db.close()?;
-    Ok(outcome)
+    Ok(Outcome::Done)
+}
+
+/// Copies a value piece by piece. What the database answers keeps its exit code; `failed` says what
+/// the output's error is.
+fn copy(
+    value: &mut ValueReader,
+    out: &mut dyn Write,
+    failed: impl Fn(std::io::Error) -> Failure,
+) -> Result<(), Failure> {
+    const PIECE_BYTES: usize = 64 << 10;
+    let mut piece = vec![0; PIECE_BYTES];
+    loop {
+        let read = value.read(&mut piece).map_err(|error| match error.downcast::<Error>() {
+            Ok(error) => Failure::Error(error),
+            Err(error) => Failure::Stream(error),
+        })?;
+        if read == 0 {
+            return Ok(());
+        }
+        out.write_all(&piece[..read]).map_err(&failed)?;
+    }
 }
 
 pub(crate) fn delete(arguments: &KeyArguments) -> Result<Outcome, Failure> {
@@ -301,14 +353,19 @@ pub(crate) fn verify(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     db.close()?;
     let mut out = std::io::stdout().lock();
     if arguments.json {
-        let report = json!({ "pages": report.pages, "records": report.records, "free_pages": report.free_pages });
+        let report = json!({
+            "pages": report.pages,
+            "records": report.records,
+            "large_values": report.large_values,
+            "free_pages": report.free_pages,
+        });
         writeln!(out, "{report}")?;
     } else {
         let path = arguments.database.path().display();
         writeln!(
             out,
-            "{path} is sound: {} pages with {} records, {} free pages",
-            report.pages, report.records, report.free_pages
+            "{path} is sound: {} pages with {} records, {} large values, {} free pages",
+            report.pages, report.records, report.large_values, report.free_pages
         )?;
     }
     Ok(Outcome::Done)

@@ -32,6 +32,9 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "records_dirty": one.records_dirty,
             "pages": one.pages,
             "overflow_pages": one.overflow_pages,
+            "large_values": one.large_values,
+            "large_bytes": one.large_bytes,
+            "large_freed_bytes": one.large_freed_bytes,
             "free_pages": one.free_pages,
             "file_bytes": one.file_bytes,
             "segments": one.segments,
@@ -115,6 +118,14 @@ pub(crate) fn to_text(stats: &Stats) -> String {
             one.overflow_pages,
             one.free_pages
         ));
+        if one.large_values > 0 || one.large_freed_bytes > 0 {
+            line(format!(
+                "  {} large values in {}; {} of overwritten ones",
+                one.large_values,
+                display_bytes(one.large_bytes),
+                display_bytes(one.large_freed_bytes)
+            ));
+        }
         line(format!(
             "  {} records in memory, {} of them not yet in their pages",
             one.records_cached, one.records_dirty

@@ -75,12 +75,23 @@ fn encode_hex(bytes: &[u8]) -> String {
 fn decode_hex(text: &str) -> Result<Vec<u8>, String> {
     let digits = text.as_bytes();
     if !digits.len().is_multiple_of(2) {
-        return Err(format!("{text:?} is not hexadecimal: its number of digits is odd"));
+        let text = abridged(text);
+        return Err(format!("{text} is not hexadecimal: its number of digits is odd"));
     }
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let bytes =
         digits.chunks(2).map(|pair| u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok());
-    bytes.collect::<Option<Vec<u8>>>().ok_or_else(|| format!("{text:?} is not hexadecimal"))
+    let bytes = bytes.collect::<Option<Vec<u8>>>();
+    bytes.ok_or_else(|| format!("{} is not hexadecimal", abridged(text)))
+}
+
+/// The beginning of a text that may be megabytes long, for a message.
+fn abridged(text: &str) -> String {
+    const SHOWN: usize = 40;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}... ({} bytes)", &text[..end], text.len()),
+        None => format!("{text:?}"),
+    }
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -106,7 +117,16 @@ pub(crate) fn encode_base64(bytes: &[u8]) -> String {
 
 /// The bytes that `text` encodes; padding may be left out.
 pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
-    let wrong = || format!("{text:?} is not base64");
+    const DIGITS: [u8; 256] = {
+        let mut digits = [u8::MAX; 256];
+        let mut index = 0;
+        while index < ALPHABET.len() {
+            digits[ALPHABET[index] as usize] = index as u8;
+            index += 1;
+        }
+        digits
+    };
+    let wrong = || format!("{} is not base64", abridged(text));
     let digits = text.trim_end_matches('=').as_bytes();
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
         return Err(wrong());
@@ -115,8 +135,11 @@ pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
     for chunk in digits.chunks(4) {
         let mut word = 0_u32;
         for (place, digit) in chunk.iter().enumerate() {
-            let index = ALPHABET.iter().position(|letter| letter == digit).ok_or_else(wrong)?;
-            word |= u32::try_from(index).map_err(|_| wrong())? << (18 - 6 * place);
+            let index = DIGITS[usize::from(*digit)];
+            if index == u8::MAX {
+                return Err(wrong());
+            }
+            word |= u32::from(index) << (18 - 6 * place);
         }
         let [_, three @ ..] = word.to_be_bytes();
         let (kept, unused) = three.split_at(chunk.len() - 1);

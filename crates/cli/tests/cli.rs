@@ -312,3 +312,33 @@ fn backups_are_taken_and_restored() {
     std::fs::remove_file(format!("{copy}/MANIFEST")).unwrap();
     fails(3, &["restore", &copy, &format!("{back}3")], b"");
 }
+
+#[test]
+fn large_values_come_and_go_in_pieces() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let value: Vec<u8> =
+        (0..3_000_000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    std::fs::write(path("in"), &value).unwrap();
+    expect(0, &["put", db, "film", "--file", &path("in")], b"");
+    expect(0, &["put", db, "piped", "-"], &value);
+    expect(0, &["get", db, "film", "--file", &path("out")], b"");
+    assert!(std::fs::read(path("out")).unwrap() == value);
+    assert!(spinney(&["get", db, "piped", "--raw"], b"").stdout == value);
+    let stats: serde_json::Value =
+        serde_json::from_str(&expect(0, &["stats", db, "--json"], b"")).unwrap();
+    assert_eq!(stats["keyspaces"][0]["large_values"], 2, "{stats}");
+    for format in ["jsonl", "csv", "tsv"] {
+        let copy = path(&format!("{format}.db"));
+        expect(0, &["export", db, &path(format), "--format", format], b"");
+        expect(0, &["import", &copy, &path(format), "--format", format], b"");
+        expect(0, &["get", &copy, "film", "--file", &path("out")], b"");
+        assert!(std::fs::read(path("out")).unwrap() == value, "{format}");
+        assert!(expect(0, &["verify", &copy], b"").contains("2 large values"));
+    }
+    fails(1, &["put", db, "film", "--file", &path("missing")], b"");
+    fails(2, &["put", db, "film", "value", "--file", &path("in")], b"");
+    expect(3, &["get", db, "nobody", "--file", &path("nothing")], b"");
+    assert!(!directory.path().join("nothing").exists());
+}

@@ -192,8 +192,22 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::insert`]; `InvalidArgument` when the reader ends before `length` bytes, `Io`
     /// with its own error when it fails: nothing has changed then.
-    pub fn insert_from(&self, key: &[u8], length: u64, mut reader: impl Read) -> Result<()> {
-        let durability = self.handle.state.options.durability;
+    pub fn insert_from(&self, key: &[u8], length: u64, reader: impl Read) -> Result<()> {
+        self.insert_from_with(key, length, reader, self.handle.state.options.durability)
+    }
+
+    /// The same with a durability of its own. The bytes of a large value are on stable storage in
+    /// any case; the durability is that of the record that points to them.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert_from`].
+    pub fn insert_from_with(
+        &self,
+        key: &[u8],
+        length: u64,
+        mut reader: impl Read,
+        durability: Durability,
+    ) -> Result<()> {
         self.handle.state.insert_from(&self.state, key, length, &mut reader, durability)
     }
 

@@ -50,7 +50,7 @@ pub struct Plan {
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: Mutex<BTreeMap<&'static str, u64>>,
-    watched: (AtomicU64, AtomicU64),
+    watched: (AtomicU64, AtomicU64, AtomicU64),
 }
 
 /// The state of a crash that struck while the database opened after another.
@@ -80,10 +80,12 @@ impl Tally {
         self.counts.lock().get(state).copied().unwrap_or(0)
     }
 
-    /// How many writes of data pages (P10) and of structure records (P13) were checked.
+    /// How many writes of data pages (P10), of structure records (P13) and of records of large values
+    /// (P17) were checked.
     #[must_use]
-    pub fn watched(&self) -> (u64, u64) {
-        (self.watched.0.load(Relaxed), self.watched.1.load(Relaxed))
+    pub fn watched(&self) -> (u64, u64, u64) {
+        let (pages, records, large) = &self.watched;
+        (pages.load(Relaxed), records.load(Relaxed), large.load(Relaxed))
     }
 
     /// All states and their counts.
@@ -103,6 +105,7 @@ fn eagerness(state: &str) -> usize {
         "keyspace create" | "keyspace drop" => 10,
         "reorganize" => 2,
         "checkpoint" => 2,
+        "large value" => 3,
         _ => 1,
     }
 }
@@ -142,6 +145,7 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
             let (pages, records) = watch.checked();
             tally.watched.0.fetch_add(pages, Relaxed);
             tally.watched.1.fetch_add(records, Relaxed);
+            tally.watched.2.fetch_add(watch.large_checked(), Relaxed);
         }
     }
 }

@@ -118,8 +118,12 @@ pub struct Mix {
     pub value_bytes: Range<usize>,
     /// One write in this many has a value up to `large_bytes`.
     pub large_one_in: usize,
-    /// The longest value.
+    /// The longest of those.
     pub large_bytes: usize,
+    /// One write in this many has a value of `huge_bytes`, too long for a page; 0 is never.
+    pub huge_one_in: usize,
+    /// How long those are.
+    pub huge_bytes: Range<usize>,
     /// The memory budgets that [`Op::SetMemory`] sets; none, and it is never drawn.
     pub memory_bytes: Range<usize>,
     /// Whether [`Op::Reopen`] is drawn.
@@ -144,6 +148,8 @@ impl Mix {
             value_bytes: random.pick(&[0..12, 10..200, 300..900]).clone(),
             large_one_in: 20,
             large_bytes: 1500,
+            huge_one_in: 50,
+            huge_bytes: 3_990..200_000,
             memory_bytes: 2 << 20..4 << 20,
             reopen: true,
             buffered: true,
@@ -222,7 +228,10 @@ impl Generator {
 
     /// A value that no other write of this generator has, unless it is too short to tell.
     pub fn value(&mut self) -> Bytes {
-        let length = if self.random.one_in(self.mix.large_one_in) {
+        let huge = self.mix.huge_one_in > 0 && self.random.one_in(self.mix.huge_one_in);
+        let length = if huge {
+            self.random.within(self.mix.huge_bytes.clone())
+        } else if self.random.one_in(self.mix.large_one_in) {
             self.random.below(self.mix.large_bytes + 1)
         } else {
             self.random.within(self.mix.value_bytes.clone())

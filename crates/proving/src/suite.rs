@@ -196,6 +196,8 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
         value_bytes,
         large_one_in: 40,
         large_bytes: 1500,
+        huge_one_in: 60,
+        huge_bytes: 3_990..60_000,
         memory_bytes: 2 << 20..3 << 20,
         reopen: false,
         buffered: true,
@@ -249,18 +251,24 @@ pub fn crash_large(product: &dyn Product) {
         crash::run(product, &plan, &tally, seed);
     });
     println!("crashes by state: {:#?}", tally.counts());
-    let (pages, records) = tally.watched();
-    println!("watched {pages} data pages (P10) and {records} structure records (P13)");
+    let (pages, records, large) = tally.watched();
+    println!(
+        "watched {pages} data pages (P10), {records} structure records (P13) and {large} records of large values (P17)"
+    );
     if tier::is_replay() {
         return;
     }
     let (all, each) = if tier::is_full() { (10_000, 100) } else { (200, 1) };
-    assert!(product.watch().is_none() || (pages > 0 && records > 0), "nothing to watch");
+    assert!(
+        product.watch().is_none() || (pages > 0 && records > 0 && large > 0),
+        "nothing to watch"
+    );
     assert!(tally.count(crash::ALL) >= all, "too few crashes");
     for state in [
         "checkpoint",
         "trim",
         "reorganize",
+        "large value",
         "file growth",
         "keyspace create",
         "keyspace drop",

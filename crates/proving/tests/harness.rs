@@ -28,6 +28,8 @@ fn plan() -> Plan {
             value_bytes: 0..100,
             large_one_in: 1000,
             large_bytes: 200,
+            huge_one_in: 0,
+            huge_bytes: 0..1,
             memory_bytes: 0..0,
             reopen: false,
             buffered: true,

@@ -22,7 +22,7 @@ pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompareAndSwapError, Cursor, Db, Durability, EngineKind, EngineStats, Error, ErrorKind, Keys,
     Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MIN, LogStats,
-    Options, RestoreReport, Result, Stats, TornWrites, Value, VerifyReport,
+    Options, RestoreReport, Result, Stats, TornWrites, Value, ValueReader, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.
