@@ -198,8 +198,10 @@ impl Backup<'_> {
                 }
             }
         }
-        // From here to the cut no keyspace comes or goes.
+        // From here to the cut no keyspace comes or goes, and no record points to a large value that
+        // the copies do not have.
         let no_change = state.checkpointing.lock();
+        let no_large = state.large_logging.write();
         state.check_writable()?;
         let now = state.keyspaces();
         for keyspace in &now {
@@ -210,6 +212,7 @@ impl Backup<'_> {
             };
         }
         let cut = state.log.last_lsn();
+        drop(no_large);
         let mut manifest = state.manifest.lock().clone();
         drop(no_change);
         manifest.tag = tag;

@@ -83,6 +83,7 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
         keyspaces: RwLock::new(Vec::new()),
         checkpointing: Mutex::new(()),
         large_batch: Mutex::new(()),
+        large_logging: RwLock::new(()),
         checkpoint_task: Mutex::new(None),
         log_task: Mutex::new(None),
         checkpoint_error: Mutex::new(None),

@@ -1,7 +1,7 @@
 //! What all handles of one open database share.
 //!
 //! **Lock order**, first to last: `checkpointing`, `log_part`, `door`, `manifest`, `keyspaces`, `large_batch`;
-//! then the engine's preparation (which may do I/O), the stripes, the engine's own latches. Stripes
+//! then the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
 //! are held for memory work only.
 
 use std::path::PathBuf;
@@ -78,6 +78,9 @@ pub(crate) struct State {
     pub(crate) checkpointing: Mutex<()>,
     /// One large batch at a time, so that two do not wait for room that the other has reserved.
     pub(crate) large_batch: Mutex<()>,
+    /// Held shared while the pointer to a large value is logged and applied; exclusively by a backup
+    /// from the end of its copies to the log's cut.
+    pub(crate) large_logging: RwLock<()>,
     pub(crate) checkpoint_task: Mutex<Option<Task>>,
     pub(crate) log_task: Mutex<Option<Task>>,
     /// Why the last background checkpoint failed, until one succeeds.

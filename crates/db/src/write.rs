@@ -192,6 +192,8 @@ impl State {
         self.check_writable()?;
         writes.iter().try_for_each(|write| write.keyspace.check_alive())?;
         self.prepare(writes)?;
+        let points = writes.iter().any(|one| one.write.value.is_some_and(|value| value.large));
+        let _logging = points.then(|| self.large_logging.read());
         let mut on_panic = PoisonOnPanic { state: self, armed: true };
         let guards = match writes {
             [one] => self.stripes.lock(one.write.hash),

@@ -549,3 +549,80 @@ fn p17_overwritten_values_ask_for_a_checkpoint() {
     let stats = main.stats();
     assert!(stats.file_bytes < 80 << 20, "{} bytes for a value of 2 MiB", stats.file_bytes);
 }
+
+/// A backup has every value that its pages and its log name, whole, whatever is written, overwritten
+/// and given back while it is taken (P26).
+#[test]
+fn p26_large_values_are_in_a_backup() {
+    for seed in 0..8 {
+        let disk = SimDisk::new(seed);
+        let db = open(&disk);
+        let logged = keyspace(&db);
+        let other = db.keyspace("other", KeyspaceOptions::default().logged(false)).unwrap();
+        let states = std::cell::RefCell::new(vec![Model::new()]);
+        let write = |number: u64| {
+            let mut model = states.borrow().last().unwrap().clone();
+            let (key, large) =
+                (key(number % 7), value(number, 3_000 + number as usize * 977 % 90_000));
+            let mut batch = Batch::new();
+            batch.insert(&logged, key.clone(), large.clone());
+            batch.insert(&other, key.clone(), large.clone());
+            if number.is_multiple_of(5) {
+                batch.remove(&logged, self::key((number + 3) % 7));
+                model.remove(&self::key((number + 3) % 7));
+            }
+            model.insert(key, large);
+            // Small records move pages.
+            for small in 0..20 {
+                let key = format!("small{:06}", (number * 20 + small) * 7919 % 1_000_000);
+                batch.insert(&logged, key.clone(), vec![1; 300]);
+                model.insert(key.into(), vec![1; 300]);
+            }
+            db.write(batch).unwrap();
+            states.borrow_mut().push(model);
+        };
+        (0..40 + seed * 5).for_each(write);
+        let least = states.borrow().len() - 1;
+        let mut calls = 0u64;
+        let _report = db
+            .backup_with("/copy", &spinney_db::BackupOptions::default(), |_| {
+                calls += 1;
+                // A writer faster than the copy would keep it busy for long.
+                if calls > 60 {
+                    return;
+                }
+                write(1_000 + calls);
+                if calls.is_multiple_of(3) {
+                    db.checkpoint().unwrap();
+                }
+            })
+            .unwrap();
+        assert!(calls > 3, "{calls}");
+        let most = states.borrow().len() - 1;
+        (5_000..5_040).for_each(write);
+        db.checkpoint().unwrap();
+        db.verify().unwrap();
+        let copy = Db::open(Path::new("/copy"), options(&disk)).unwrap();
+        copy.verify().unwrap();
+        let main = copy.existing_keyspace("main").unwrap();
+        let found: Model =
+            main.iter().map(|record| record.unwrap()).map(|(k, v)| (k, v.into())).collect();
+        let states = states.into_inner();
+        let number = states.iter().position(|state| *state == found).unwrap();
+        assert!((least..=most).contains(&number), "{number} of {least} to {most}");
+        let other = copy.existing_keyspace("other").unwrap();
+        for record in other.iter() {
+            let (key, value) = record.unwrap();
+            assert!(states.iter().any(|state| state.get(&key).is_some_and(|v| value == **v)));
+        }
+        copy.checkpoint().unwrap();
+        copy.checkpoint().unwrap();
+        copy.verify().unwrap();
+        for keyspace in [&main, &other] {
+            let large = keyspace.iter().filter(|record| record.as_ref().unwrap().1.len() >= 4_000);
+            let stats = keyspace.stats();
+            assert_eq!((stats.large_values, stats.large_freed_bytes), (large.count() as u64, 0));
+        }
+        copy.close().unwrap();
+    }
+}

@@ -100,6 +100,39 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Copies pages of a large value's extent to the same places of another store, from page `from`
+    /// of the extent on, at most [`CALL_PAGES`]; each is checked. Answers how many.
+    ///
+    /// # Errors
+    /// `Corruption` naming the damage; `Io` or `Full` from either side.
+    pub fn copy_large(
+        &self,
+        (extent, generation): (Extent, Generation),
+        from: u32,
+        target: &Store,
+    ) -> Result<u32> {
+        let pages = (extent.pages() - from).min(CALL_PAGES as u32);
+        let first = PageNumber(extent.page.0 + from);
+        let mut buf = AlignedBuf::new(pages as usize);
+        self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::Tool)?;
+        for index in 0..pages as usize {
+            let (path, keyspace) = (self.path(), self.keyspace());
+            let page = nth(first, index);
+            BlockHeader::check(
+                buf.page(index),
+                path,
+                BlockKind::Large,
+                keyspace,
+                page,
+                generation,
+            )?;
+        }
+        target.file.write_at(buf.bytes(), first.offset(), Purpose::Tool)?;
+        Ok(pages)
+    }
+}
+
 /// Neighbouring pages of one extent.
 struct Run {
     page: PageNumber,

@@ -120,16 +120,16 @@ fn checksum(bytes: &[u8], place: u64) -> u32 {
 }
 
 fn put(out: &mut Bytes, bytes: &[u8]) {
-    out.extend_from_slice(&u16::try_from(bytes.len()).unwrap_or(u16::MAX).to_le_bytes());
+    out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
 fn take<'a>(from: &mut &'a [u8]) -> &'a [u8] {
-    let Some((length, rest)) = from.split_first_chunk::<2>() else {
+    let Some((length, rest)) = from.split_first_chunk::<4>() else {
         *from = &[];
         return &[];
     };
-    let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
+    let length = rest.len().min(u32::from_le_bytes(*length) as usize);
     let (taken, rest) = rest.split_at(length);
     *from = rest;
     taken

@@ -14,6 +14,10 @@
 //!    a page lacks, because it changed in place after it was copied, the log has above the copy's
 //!    redo LSN; what it holds beyond that LSN the replay says again, key by key, in the same order.
 //! 3. Nothing freed is reused meanwhile, so what a copied page names stays what it was.
+//! 4. The copy has every large value that its pages or its log may name: all that were live when it
+//!    began or later. Their bytes never change, so each extent is copied once, and after the pages
+//!    that may name it. None is put between the end of the copy and the log's cut; the database sees
+//!    to that.
 //!
 //! The double-write area is not copied: pages are read whole, under their lock. For a keyspace
 //! without a log each key has its value of the redo LSN or a later one (P11).
@@ -27,10 +31,11 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Poison, Result};
 use spinney_engine::KeyspaceBackup;
-use spinney_extent::{Checkpoint, Hold, Store, StoreOptions};
+use spinney_extent::{Checkpoint, Extent, Hold, Store, StoreOptions};
 use spinney_io::Purpose;
 
 use crate::codec::SegmentsEncoder;
+use crate::large::LargeList;
 use crate::segment::{Located, PageRef, Segment};
 use crate::tree::TreeLine;
 
@@ -53,6 +58,15 @@ pub(crate) struct Copying<'a> {
     /// Where the pass goes on; `None` when it has seen everything.
     next: Option<Vec<u8>>,
     passing: bool,
+    /// This pass copies extents of large values of this generation or a later one.
+    large_since: Generation,
+    /// The same for the next pass.
+    next_large_since: Generation,
+    /// Extents of large values that the pass has yet to copy, once it has seen all segments; of the
+    /// last one, from this page on.
+    large: Option<Vec<(Extent, Generation)>>,
+    large_page: u32,
+    pin: u64,
     _hold: Hold<'a>,
 }
 
@@ -60,6 +74,7 @@ impl TreeLine {
     /// Begins a copy of this keyspace in a new file.
     pub(crate) fn copy_to(&self, path: &Path) -> Result<Copying<'_>> {
         let hold = self.store.hold();
+        let pin = self.large.pin_everything();
         let redo = Lsn(self.redo.load(std::sync::atomic::Ordering::Acquire));
         let options = StoreOptions {
             keyspace: self.context.keyspace,
@@ -67,7 +82,8 @@ impl TreeLine {
             // What goes wrong in the copy is no reason to stop writing here.
             poison: Arc::new(Poison::new()),
         };
-        let target = Store::create(&*self.context.disk, path, options, redo)?;
+        let target = Store::create(&*self.context.disk, path, options, redo)
+            .inspect_err(|_| self.large.unpin(pin))?;
         Ok(Copying {
             tree: self,
             target,
@@ -76,6 +92,11 @@ impl TreeLine {
             next_since: Generation(0),
             next: None,
             passing: false,
+            large_since: Generation(0),
+            next_large_since: Generation(0),
+            large: None,
+            large_page: 0,
+            pin,
             _hold: hold,
         })
     }
@@ -89,6 +110,37 @@ impl Copying<'_> {
         self.next_since = self.tree.store.next_generation();
         self.next = Some(Vec::new());
         self.passing = true;
+        self.large_since = self.next_large_since;
+        // What is being written is not met by this pass, perhaps.
+        self.next_large_since = self.tree.large.first_writing().unwrap_or(self.next_since);
+        self.large = None;
+    }
+
+    /// Extents of large values that this pass copies.
+    fn large_extents(&self, list: &LargeList) -> Vec<(Extent, Generation)> {
+        let all = list.live.iter().chain(&list.freed);
+        all.map(|large| (large.extent, large.generation))
+            .filter(|(_, generation)| *generation >= self.large_since)
+            .collect()
+    }
+
+    /// Copies a piece of the last large extent that is left; `None` when none is.
+    fn copy_large(&mut self) -> Result<Option<u64>> {
+        let tree = self.tree;
+        if self.large.is_none() {
+            self.large = Some(self.large_extents(&tree.large.list_everything()));
+            self.large_page = 0;
+        }
+        let Some(last) = self.large.as_ref().and_then(|large| large.last()).copied() else {
+            return Ok(None);
+        };
+        let pages = tree.store.copy_large(last, self.large_page, &self.target)?;
+        self.large_page += pages;
+        if self.large_page == last.0.pages() {
+            self.large.iter_mut().for_each(|large| _ = large.pop());
+            self.large_page = 0;
+        }
+        Ok(Some(u64::from(pages) * PAGE_BYTES as u64))
     }
 
     fn has_moved(&self, segment: &Segment) -> bool {
@@ -142,6 +194,12 @@ impl Copying<'_> {
     }
 }
 
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        self.tree.large.unpin(self.pin);
+    }
+}
+
 impl KeyspaceBackup for Copying<'_> {
     fn copy(&mut self) -> Result<Option<u64>> {
         if !self.passing {
@@ -150,8 +208,11 @@ impl KeyspaceBackup for Copying<'_> {
         match self.next.take() {
             Some(from) => self.copy_segments(from).map(Some),
             None => {
-                self.passing = false;
-                Ok(None)
+                let copied = self.copy_large()?;
+                if copied.is_none() {
+                    self.passing = false;
+                }
+                Ok(copied)
             }
         }
     }
@@ -162,6 +223,7 @@ impl KeyspaceBackup for Copying<'_> {
         // A pass that was not ended has seen nothing for sure.
         if !self.passing {
             self.since = self.next_since;
+            self.large_since = self.next_large_since;
         }
         let mut payload = SegmentsEncoder::default();
         let mut owned = Vec::new();
@@ -179,10 +241,22 @@ impl KeyspaceBackup for Copying<'_> {
         }
         // Whatever was freed is listed: which checkpoint proves that it may be reused is for the
         // copy to find out.
-        let large = tree.large.list(0, Lsn::ZERO);
+        let mut large = tree.large.list_everything();
+        drop(no_write_back);
+        for extent in self.large_extents(&large) {
+            let mut from = 0;
+            while from < extent.0.pages() {
+                let pages = tree.store.copy_large(extent, from, &self.target)?;
+                bytes += u64::from(pages) * PAGE_BYTES as u64;
+                from += pages;
+            }
+        }
         let extents = large.live.iter().chain(&large.freed);
         owned.extend(extents.map(|large| (large.extent, large.generation)));
-        drop(no_write_back);
+        if !tree.context.logged {
+            // Only its pages tell what is live in a copy without a log, and a list of freed ones makes it ask them.
+            large.freed.append(&mut large.live);
+        }
         self.target.adopt(&owned)?;
         let checkpoint = Checkpoint { redo: self.redo, structure };
         self.target.publish(checkpoint, &payload.finish(&large), || Ok(()))?;

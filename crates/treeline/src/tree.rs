@@ -576,7 +576,7 @@ impl Engine for TreeLine {
             segments: counts.segments,
             large_values: large.values,
             large_bytes: large.live_pages * PAGE_BYTES as u64,
-            large_freed_bytes: large.freed_pages * PAGE_BYTES as u64,
+            large_freed_bytes: (large.freed_pages + large.ready_pages) * PAGE_BYTES as u64,
             free_pages: space.free_pages,
             file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
             pages_read,

@@ -75,17 +75,20 @@ pub(crate) struct LargeCounts {
     pub(crate) values: u64,
     /// Their pages.
     pub(crate) live_pages: u64,
-    /// Pages that are freed and not yet free.
+    /// Pages that are freed and not yet ready.
     pub(crate) freed_pages: u64,
+    /// Pages that are ready and not yet free.
+    pub(crate) ready_pages: u64,
 }
 
 /// The table of one keyspace. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct LargeTable {
     table: Mutex<Table>,
-    /// Pages of the list of freed extents, for who must not wait.
-    freed_pages: AtomicU64,
+    /// The counts of the table, for who must not wait.
     live_pages: AtomicU64,
+    freed_pages: AtomicU64,
+    ready_pages: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -122,8 +125,9 @@ impl LargeTable {
     pub(crate) fn new(list: LargeList, end: Lsn) -> Self {
         let this = LargeTable {
             table: Mutex::default(),
-            freed_pages: AtomicU64::new(0),
             live_pages: AtomicU64::new(0),
+            freed_pages: AtomicU64::new(0),
+            ready_pages: AtomicU64::new(0),
         };
         this.with(|table| {
             list.live.into_iter().for_each(|large| table.insert(large));
@@ -135,8 +139,9 @@ impl LargeTable {
     fn with<T>(&self, body: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table.lock();
         let result = body(&mut table);
-        self.freed_pages.store(table.counts.freed_pages, Relaxed);
         self.live_pages.store(table.counts.live_pages, Relaxed);
+        self.freed_pages.store(table.counts.freed_pages, Relaxed);
+        self.ready_pages.store(table.counts.ready_pages, Relaxed);
         result
     }
 
@@ -248,18 +253,37 @@ impl LargeTable {
         }
     }
 
+    /// What the copy of a keyspace has to name when nothing was reused since before its redo LSN:
+    /// beside what is live all that was freed, because records of its log may name it.
+    pub(crate) fn list_everything(&self) -> LargeList {
+        let table = self.table.lock();
+        LargeList {
+            live: table.live().collect(),
+            freed: table.freed.iter().chain(&table.ready).map(|freed| freed.large).collect(),
+        }
+    }
+
+    /// The lowest generation that is being written, if any is.
+    pub(crate) fn first_writing(&self) -> Option<Generation> {
+        self.table.lock().writing.values().map(|owned| owned.generation).min()
+    }
+
     /// A checkpoint that began at `mark` is durable: what it did not name is ready.
     pub(crate) fn settle(&self, mark: u64, redo: Lsn) {
         self.with(|table| {
             let settled = table.settled(mark, redo);
             let ready: Vec<Freed> = table.freed.drain(..settled).collect();
+            let pages =
+                ready.iter().map(|freed| u64::from(freed.large.extent.pages())).sum::<u64>();
+            table.counts.freed_pages -= pages;
+            table.counts.ready_pages += pages;
             table.ready.extend(ready);
         });
     }
 
     /// Takes out what is ready and cannot be read by anybody any more.
     pub(crate) fn take_ready(&self) -> Vec<Extent> {
-        if self.freed_pages.load(Relaxed) == 0 {
+        if self.ready_pages.load(Relaxed) == 0 {
             return Vec::new();
         }
         self.with(|table| {
@@ -268,7 +292,7 @@ impl LargeTable {
             let free: Vec<Extent> =
                 table.ready.drain(..free).map(|freed| freed.large.extent).collect();
             let pages: u64 = free.iter().map(|extent| u64::from(extent.pages())).sum();
-            table.counts.freed_pages -= pages;
+            table.counts.ready_pages -= pages;
             free
         })
     }
@@ -279,6 +303,12 @@ impl LargeTable {
             *table.pins.entry(table.next_number).or_default() += 1;
             table.next_number
         })
+    }
+
+    /// Holds back everything that is not reused yet, until [`LargeTable::unpin`] with the answer.
+    pub(crate) fn pin_everything(&self) -> u64 {
+        self.with(|table| *table.pins.entry(0).or_default() += 1);
+        0
     }
 
     /// Ends a pin.
