@@ -12,6 +12,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
+use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 
 const FILE: &str = "/db/keyspace-00000001.spn";
 
@@ -470,22 +471,41 @@ fn p17_damage_is_found() {
     db.verify().unwrap();
 }
 
-/// Memory that an old value's page was given again for other data is never shown as its bytes: a
-/// page of another generation is damage.
-#[test]
-fn p17_pages_of_another_generation_are_damage() {
-    let disk = SimDisk::new(11);
-    let db = open(&disk);
-    let main = keyspace(&db);
-    main.insert(b"a", &value(1, 4_050)).unwrap();
-    db.close().unwrap();
+/// Changes the page of the file that holds `needle`, and seals it again as the store does.
+fn forge(disk: &SimDisk, needle: &[u8], change: impl FnOnce(&mut [u8])) {
     let image = disk.contents(Path::new(FILE)).unwrap();
-    let needle = &value(1, 4_050)[..32];
-    let at = image.windows(32).position(|window| window == needle).unwrap();
-    // The generation in the block's header.
-    disk.flip_bit(Path::new(FILE), (at - 32 + 16) as u64, 0).unwrap();
-    let db = open(&disk);
-    assert!(keyspace(&db).get(b"a").unwrap_err().is_corruption());
+    let at = image.windows(needle.len()).position(|window| window == needle).unwrap();
+    let mut buf = AlignedBuf::new(1);
+    let offset = at / 4096 * 4096;
+    buf.bytes_mut().copy_from_slice(&image[offset..offset + 4096]);
+    change(buf.bytes_mut());
+    let checksum = xxhash_rust::xxh3::xxh3_64(&buf.bytes()[8..]);
+    buf.bytes_mut()[..8].copy_from_slice(&checksum.to_le_bytes());
+    let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
+    file.write_at(buf.bytes(), offset as u64, Purpose::Tool).unwrap();
+    file.sync(Purpose::Tool).unwrap();
+}
+
+/// Whole pages with right checksums, but of another generation, another kind, or with other bytes
+/// than were written, are damage, never data.
+#[test]
+fn p17_pages_that_are_not_the_ones_meant_are_damage() {
+    // What the error names, and a byte that is another then.
+    for (what, at) in [("generation", 16), ("kind", 8), ("page", 12), ("hash", 100)] {
+        let disk = SimDisk::new(11);
+        let db = open(&disk);
+        let main = keyspace(&db);
+        main.insert(b"a", &value(1, 20_000)).unwrap();
+        db.close().unwrap();
+        forge(&disk, &value(1, 20_000)[9_000..9_032], |page| page[at] ^= 5);
+        let db = open(&disk);
+        let error = keyspace(&db).get(b"a").unwrap_err();
+        assert!(error.is_corruption() && error.to_string().contains(what), "{what}: {error}");
+        let mut reader = keyspace(&db).get_reader(b"a").unwrap().unwrap();
+        assert!(reader.read_to_end(&mut Vec::new()).is_err());
+        let error = db.verify().unwrap_err();
+        assert!(error.is_corruption() && error.to_string().contains(what), "{what}: {error}");
+    }
 }
 
 /// The longest value goes in and out in pieces.
