@@ -325,6 +325,10 @@ fn added_pages(payload: &[u8]) -> Option<Vec<(u32, u32)>> {
                 take::<1>(left)?;
                 pages.push(page(left)?);
             }
+            let [staged] = *take(left)?;
+            for _ in 0..staged {
+                pages.push(page(left)?);
+            }
         }
         Some(pages)
     }

@@ -112,6 +112,7 @@ impl Region<'_> {
             }
             let origin = Origin {
                 overflow_of: None,
+                staged: false,
                 index: u8::try_from(index).expect("a segment has at most 16 pages"),
                 order: piece.order,
                 model: piece.model,

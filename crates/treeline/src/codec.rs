@@ -4,8 +4,9 @@
 //! A **segment** (version 2): base page `u32`, base generation `u32`, order `u8` (the binary
 //! logarithm of its pages, at most 4), its model if the order is above 0
 //! ([`Model`](crate::model::Model), 26 bytes), number of overflow pages `u8`, then for each, in the
-//! order of the pages that they belong to: index of that page `u8`, page `u32`, generation `u32`.
-//! All zero (10 bytes) stands for the one segment of a keyspace that has no page yet.
+//! order of the pages that they belong to: index of that page `u8`, page `u32`, generation `u32`;
+//! number of staged pages `u8`, then for each, oldest first: page `u32`, generation `u32`. All zero
+//! (11 bytes) stands for the one segment of a keyspace that has no page yet.
 //!
 //! A segment of version 1, which is read and no longer written: base page `u32`, base generation
 //! `u32`, overflow page `u32` (0 for none), overflow generation `u32`; it is one page.
@@ -26,7 +27,7 @@
 //!
 //! Example: the record of the first change of a keyspace, which makes its first page 128 of
 //! generation 1:
-//! `02 01  01 00 00 00 00 00 00 00  01 00  00 00  00×10  01 00  00 00  80 00 00 00 01 00 00 00 00 00`.
+//! `02 01  01 00 00 00 00 00 00 00  01 00  00 00  00×11  01 00  00 00  80 00 00 00 01 00 00 00 00 00 00`.
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
@@ -35,7 +36,7 @@ use spinney_extent::free::ORDER_MAX;
 
 use crate::large::{LargeExtent, LargeList};
 use crate::model::{MODEL_BYTES, Model};
-use crate::segment::{Change, Overflow, PageRef, SEGMENT_ORDER_MAX, Segment};
+use crate::segment::{Change, Overflow, PageRef, SEGMENT_ORDER_MAX, STAGED_MAX, Segment};
 
 const VERSION: u8 = 2;
 /// Read, not written: segments of one page, no large values.
@@ -199,6 +200,8 @@ fn put_segment(out: &mut Vec<u8>, segment: &Segment) {
         out.push(overflow.index);
         put_page(out, overflow.at);
     }
+    out.push(u8::try_from(segment.staged.len()).expect("at most STAGED_MAX"));
+    segment.staged.iter().for_each(|page| put_page(out, *page));
 }
 
 fn put_extents(out: &mut Vec<u8>, extents: &[LargeExtent]) {
@@ -295,6 +298,13 @@ impl<'a> Reader<'a> {
             }
             segment.overflows.push(Overflow { index, at });
         }
+        for _ in 0..self.u8()? {
+            let page = self.page()?.ok_or_else(|| damaged("a staged page"))?;
+            if segment.staged.len() == STAGED_MAX || base.is_none() {
+                return Err(damaged("few staged pages, of a segment that has others"));
+            }
+            segment.staged.push(page);
+        }
         let last = u64::from(segment.base.page.0) + segment.base_pages() as u64;
         if base.is_some() && (!segment.base.page.0.is_multiple_of(1 << order) || last > 1 << 32) {
             return Err(damaged("an aligned extent"));
@@ -366,7 +376,7 @@ mod tests {
         let overflow = |index: u8| Overflow { index, at: page_ref(page + 500 + u32::from(index)) };
         match page % 3 {
             0 => segment,
-            1 => segment.with_overflow(overflow(0)),
+            1 => segment.with_overflow(overflow(0)).with_staged(page_ref(page + 900)),
             _ => (0..1 << order)
                 .fold(segment, |segment, index| segment.with_overflow(overflow(index))),
         }
@@ -379,8 +389,8 @@ mod tests {
         let before = vec![(Vec::new(), Segment::virtual_one())];
         let bytes = encode_change(&Change { before, after }, 1);
         let mut expected = vec![2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0];
-        expected.extend_from_slice(&[0; 10]);
-        expected.extend_from_slice(&[1, 0, 0, 0, 0x80, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+        expected.extend_from_slice(&[0; 11]);
+        expected.extend_from_slice(&[1, 0, 0, 0, 0x80, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(bytes, expected);
     }
 

@@ -47,9 +47,7 @@ use thin_vec::ThinVec;
 
 use crate::cache::RecordId;
 use crate::codec::Segments;
-use crate::segment::{
-    Change, IndexKey, Located, Overflow, PageRef, Place, SEGMENT_ORDER_MAX, Segment,
-};
+use crate::segment::{Change, IndexKey, Located, PageRef, Place, SEGMENT_ORDER_MAX, Segment};
 
 /// A dirty list of at most so many entries is taken whole by every write-back.
 pub(crate) const LONG_LIST: usize = 2048;
@@ -289,17 +287,17 @@ impl SegmentIndex {
         Ok(())
     }
 
-    /// Gives a page of the segment that begins at `lower` in extent `base` an overflow page: a
-    /// change of structure like any other, made up here because others may add overflow pages to
+    /// Gives the segment that begins at `lower` in extent `base` one more page, overflow or staged: a
+    /// change of structure like any other, made up here because others may add pages to
     /// the same segment at the same time.
     ///
     /// # Errors
     /// `Corruption` when the segment is not there.
-    pub(crate) fn add_overflow(
+    pub(crate) fn add_page(
         &self,
         lower: &[u8],
         base: PageRef,
-        overflow: Overflow,
+        with: impl FnOnce(&Segment) -> Segment,
         recorded: impl FnOnce(u64, Change),
     ) -> Result<()> {
         let mut structure = self.structure.lock();
@@ -312,7 +310,7 @@ impl SegmentIndex {
             ));
         };
         let before = entry.segment.clone();
-        let after = before.with_overflow(overflow);
+        let after = with(&before);
         self.change(&mut structure, |structure| {
             let list = self.retire(structure, entry);
             self.insert(structure, lower, after.clone(), list);

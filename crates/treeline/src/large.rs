@@ -23,6 +23,7 @@ mod table;
 
 use std::collections::HashMap;
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Generation, Lsn, PageNumber, Result};
 use spinney_extent::{Extent, LargePointer};
 use spinney_io::Purpose;
@@ -30,7 +31,7 @@ use spinney_page::PageView;
 use spinney_wal::{RecordKind, ReserveFor};
 
 use crate::codec::{LargeChange, encode_large};
-use crate::merge::{Dirty, Pages, superseded};
+use crate::merge::{Dirty, Pages, Records, superseded, superseded_by};
 use crate::segment::PageRef;
 use crate::tree::TreeLine;
 
@@ -159,6 +160,15 @@ impl TreeLine {
     pub(crate) fn superseded_by(&self, pages: &[Pages<'_>], dirty: &[Dirty<'_>]) -> Vec<Vec<u8>> {
         // What a page names is in the table.
         if self.large.pages() == (0, 0) { Vec::new() } else { superseded(pages, dirty) }
+    }
+
+    /// Pointers that these pages hold and that their merged records do not.
+    pub(crate) fn superseded_by_merge<'a>(
+        &self,
+        pages: impl Iterator<Item = &'a [u8; PAGE_BYTES]>,
+        records: &Records<'_>,
+    ) -> Vec<Vec<u8>> {
+        if self.large.pages() == (0, 0) { Vec::new() } else { superseded_by(pages, records) }
     }
 
     /// What the log says of a pointer that a checkpoint may not know.

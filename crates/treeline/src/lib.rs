@@ -42,6 +42,7 @@ mod publish;
 mod reorganize;
 mod scan;
 mod segment;
+mod stage;
 mod tree;
 mod tuning;
 mod verify;

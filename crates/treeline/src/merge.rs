@@ -117,6 +117,7 @@ fn format_overflow(page: &mut [u8; PAGE_BYTES], located: &Located, index: usize)
     let segment = &located.segment;
     let origin = Origin {
         overflow_of: Some(segment.base.generation),
+        staged: false,
         index: u8::try_from(index).expect("a segment has at most 16 pages"),
         order: segment.order,
         model: segment.model,
@@ -155,8 +156,11 @@ pub(crate) fn used_bytes(page: &[u8; PAGE_BYTES]) -> usize {
     PageView::trusted(page).used_bytes()
 }
 
-/// The rank of dirty records, above those of pages.
-const RANK_DIRTY: u8 = 2;
+/// Ranks: overflow pages, base pages, staged pages from the oldest on, dirty records.
+const RANK_OVERFLOW: u8 = 0;
+const RANK_BASE: u8 = 1;
+const RANK_STAGED: u8 = 2;
+const RANK_DIRTY: u8 = u8::MAX;
 
 /// Records in order, their keys in one piece of memory, their values where they were.
 #[derive(Default)]
@@ -177,9 +181,21 @@ struct Record<'a> {
 impl<'a> Records<'a> {
     /// The records of neighbouring segments as they are after `dirty`.
     pub(crate) fn merge(pages: &[Pages<'a>], dirty: &[Dirty<'a>]) -> Self {
+        Self::merge_staged(pages, &[], dirty)
+    }
+
+    /// The same with staged pages, those of one segment oldest first.
+    pub(crate) fn merge_staged(
+        pages: &[Pages<'a>],
+        staged: &[&'a [u8; PAGE_BYTES]],
+        dirty: &[Dirty<'a>],
+    ) -> Self {
         let mut records = Records::default();
+        for (rank, page) in (RANK_STAGED..RANK_DIRTY).zip(staged) {
+            records.add_page(PageView::trusted(page), rank);
+        }
         for Pages { base, overflow } in pages {
-            for (rank, page) in [(0, overflow), (1, base)] {
+            for (rank, page) in [(RANK_OVERFLOW, overflow), (RANK_BASE, base)] {
                 if let Some(page) = page {
                     records.add_page(PageView::trusted(page), rank);
                 }
@@ -218,9 +234,16 @@ impl<'a> Records<'a> {
         self.list.len()
     }
 
-    /// Keys of dirty records that no page had.
+    /// The value of a key.
+    fn find(&self, key: &[u8]) -> Option<ValueRef<'a>> {
+        let at = |record: &Record<'_>| self.keys[record.key.clone()].cmp(key);
+        let found = self.list.binary_search_by(at).ok()?;
+        self.list[found].value
+    }
+
+    /// Keys of dirty and staged records that no other page had.
     pub(crate) fn inserted(&self) -> impl Iterator<Item = &[u8]> {
-        let new = self.list.iter().filter(|record| record.rank == RANK_DIRTY && !record.wins);
+        let new = self.list.iter().filter(|record| record.rank >= RANK_STAGED && !record.wins);
         new.map(|record| &self.keys[record.key.clone()])
     }
 
@@ -241,6 +264,22 @@ pub(crate) fn superseded(pages: &[Pages<'_>], dirty: &[Dirty<'_>]) -> Vec<Vec<u8
             let found = dirty.binary_search_by(|(dirty, _)| dirty.cmp(&key.as_slice()));
             if found.is_ok_and(|found| dirty[found].1 != Some(old)) {
                 gone.push(old.bytes.to_vec());
+            }
+        }
+    }
+    gone
+}
+
+/// Pointers to large values that these pages hold and that the merged records do not.
+pub(crate) fn superseded_by<'a>(
+    pages: impl Iterator<Item = &'a [u8; PAGE_BYTES]>,
+    records: &Records<'_>,
+) -> Vec<Vec<u8>> {
+    let mut gone = Vec::new();
+    for view in pages.map(PageView::trusted) {
+        for index in (0..view.len()).filter(|index| view.value(*index).large) {
+            if records.find(&view.key(index)) != Some(view.value(index)) {
+                gone.push(view.value(index).bytes.to_vec());
             }
         }
     }

@@ -7,10 +7,10 @@
 //! | size | field | meaning |
 //! |---|---|---|
 //! | 1 | version | 1 |
-//! | 1 | flags | 1: an overflow page; 2: there is an upper bound; 4: there is a model |
-//! | 1 | index | which page of the segment this is, or the page that this one is the overflow page of |
+//! | 1 | flags | 1: an overflow page or a staged page; 2: there is an upper bound; 4: there is a model; 8: a staged page |
+//! | 1 | index | which page of the segment this is, or the page that this one is the overflow page of; 0 for a staged page |
 //! | 1 | order | the binary logarithm of the segment's pages |
-//! | 4 | generation | of the segment's extent, if this is an overflow page |
+//! | 4 | generation | of the segment's extent, if this is an overflow page or a staged page |
 //! | 26 | model | if there is one |
 //! | 2 | lower length | bytes of the lower bound |
 //! | 2 | upper length | bytes of the upper bound, if there is one |
@@ -30,12 +30,15 @@ const VERSION: u8 = 1;
 const OVERFLOW: u8 = 1;
 const UPPER: u8 = 2;
 const MODEL: u8 = 4;
+const STAGED: u8 = 8;
 
 /// Where a page comes from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Origin<'a> {
-    /// The generation of the segment, if this is an overflow page.
+    /// The generation of the segment, if this is an overflow page or a staged page.
     pub(crate) overflow_of: Option<Generation>,
+    /// Whether it is a staged page: newer than the others, of keys of all of them.
+    pub(crate) staged: bool,
     pub(crate) index: u8,
     pub(crate) order: u8,
     pub(crate) model: Option<Model>,
@@ -51,7 +54,8 @@ impl Origin<'_> {
         out.push(
             flag(self.overflow_of.is_some(), OVERFLOW)
                 | flag(self.upper.is_some(), UPPER)
-                | flag(self.model.is_some(), MODEL),
+                | flag(self.model.is_some(), MODEL)
+                | flag(self.staged, STAGED),
         );
         out.extend_from_slice(&[self.index, self.order]);
         out.extend(self.overflow_of.iter().flat_map(|generation| generation.0.to_le_bytes()));
@@ -72,7 +76,7 @@ impl Origin<'static> {
     #[cfg_attr(not(test), expect(dead_code, reason = "salvage calls it next"))]
     pub(crate) fn decode(bytes: &[u8], prefix: &[u8]) -> Option<Self> {
         let ([version, flags, index, order], mut left) = bytes.split_first_chunk()?;
-        let known = flags & !(OVERFLOW | UPPER | MODEL) == 0;
+        let known = flags & !(OVERFLOW | UPPER | MODEL | STAGED) == 0;
         if *version != VERSION || !known || *order > SEGMENT_ORDER_MAX || *index >= 1 << order {
             return None;
         }
@@ -99,7 +103,8 @@ impl Origin<'static> {
         };
         let upper = upper.map(|_| Cow::Owned([prefix, left].concat()));
         let lower = Cow::Owned(lower);
-        Some(Origin { overflow_of, index: *index, order: *order, model, lower, upper })
+        let staged = flags & STAGED != 0;
+        Some(Origin { overflow_of, staged, index: *index, order: *order, model, lower, upper })
     }
 }
 
@@ -129,6 +134,7 @@ mod tests {
             let prefix = crate::segment::common_prefix(&bounds[0], &bounds[1]);
             let origin = Origin {
                 overflow_of: generation.map(Generation),
+                staged: generation.is_some_and(|generation| generation % 2 == 0),
                 index: index % (1 << order),
                 order,
                 model,

@@ -23,6 +23,7 @@
 
 use std::sync::atomic::Ordering;
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
 use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Purpose};
@@ -62,6 +63,8 @@ pub(crate) enum Why {
     Full,
     /// It may take fewer pages.
     Shrink,
+    /// Its staged pages are to be merged with the others.
+    Merge,
 }
 
 /// Neighbouring segments, read and merged with their dirty records.
@@ -123,7 +126,7 @@ impl TreeLine {
         let right = |of: &Located| of.upper.as_ref().map(|upper| self.index.find(upper.bytes()));
         let left = |of: &Located| self.index.find_below(Some(of.lower.bytes()));
         let mut region = std::collections::VecDeque::from([found.clone()]);
-        if why == Why::Shrink && found.segment.overflows.is_empty() {
+        if why == Why::Shrink && !found.segment.has_more() {
             if let Some(neighbour) = right(&found).filter(|neighbour| fits(neighbour)) {
                 region.push_back(neighbour);
             } else if let Some(neighbour) = left(&found).filter(|neighbour| fits(neighbour)) {
@@ -133,14 +136,14 @@ impl TreeLine {
         }
         for _ in 0..RADIUS {
             let Some(neighbour) = region.back().and_then(right) else { break };
-            if neighbour.segment.overflows.is_empty() || !fits(&neighbour) {
+            if !neighbour.segment.has_more() || !fits(&neighbour) {
                 break;
             }
             region.push_back(neighbour);
         }
         for _ in 0..RADIUS {
             let Some(neighbour) = region.front().and_then(left) else { break };
-            if neighbour.segment.overflows.is_empty() || !fits(&neighbour) {
+            if !neighbour.segment.has_more() || !fits(&neighbour) {
                 break;
             }
             region.push_front(neighbour);
@@ -190,24 +193,27 @@ impl TreeLine {
         let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
         self.read_pages(&refs, &mut buf, Purpose::Reorganize)?;
-        let pages = pages_of(region, &buf);
+        let (pages, staged) = pages_of(region, &buf);
         let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
-        let records = Records::merge(&pages, &dirty);
+        let records = Records::merge_staged(&pages, &staged, &dirty);
         let (Some(first), Some(last)) = (region.first(), region.last()) else { return Ok(false) };
         let whole = Region {
             lower: first.lower.bytes(),
             upper: last.upper.as_ref().map(|upper| upper.bytes()),
             records: &records,
         };
-        let appends = whole.upper.is_none() && appends(&pages, &dirty);
+        let appends = whole.upper.is_none() && staged.is_empty() && appends(&pages, &dirty);
         let fit = self.fit(&whole, appends);
         let merged = Merged { region: whole, fit, pages: refs.len() };
         let Some(placed) = self.place(&merged, why)? else { return Ok(false) };
-        let superseded = self.superseded_by(&pages, &dirty);
-        let written = self
-            .ensure_durable(lsn, taken.iter().flatten(), &superseded)
-            .and_then(|()| self.write_segments(placed, lsn));
-        let placed = written?;
+        let all = (0..refs.len()).map(|index| buf.page(index));
+        let superseded = self.superseded_by_merge(all, &records);
+        let durable = self.ensure_durable(lsn, taken.iter().flatten(), &superseded);
+        if let Err(error) = durable {
+            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            return Err(error);
+        }
+        let placed = self.write_segments(placed, lsn)?;
         let before = region.iter().map(bounded).collect();
         let after = placed
             .iter()
@@ -361,10 +367,14 @@ fn bounded(located: &Located) -> (Vec<u8>, Segment) {
     (located.lower.bytes().to_vec(), located.segment.clone())
 }
 
-/// The pages of a region, read in the order of [`Segment::all`].
-fn pages_of<'a>(region: &[Located], buf: &'a AlignedBuf) -> Vec<Pages<'a>> {
+/// The pages of a region, read in the order of [`Segment::all`], and apart from them the staged
+/// ones.
+fn pages_of<'a>(
+    region: &[Located],
+    buf: &'a AlignedBuf,
+) -> (Vec<Pages<'a>>, Vec<&'a [u8; PAGE_BYTES]>) {
     let mut next = 0;
-    let mut pages = Vec::new();
+    let (mut pages, mut staged) = (Vec::new(), Vec::new());
     for Located { segment, .. } in region {
         let base = next;
         next += segment.base_pages();
@@ -375,6 +385,9 @@ fn pages_of<'a>(region: &[Located], buf: &'a AlignedBuf) -> Vec<Pages<'a>> {
             });
             pages.push(Pages { base: Some(buf.page(base + index)), overflow });
         }
+        // Of different segments, so that only the order within one matters.
+        staged.extend((next..next + segment.staged.len()).map(|page| buf.page(page)));
+        next += segment.staged.len();
     }
-    pages
+    (pages, staged)
 }

@@ -95,10 +95,15 @@ impl TreeLine {
                     }),
                 })
                 .collect();
+            let staged: Vec<_> =
+                (overflow..at + run.refs().count()).map(|page| buf.page(page)).collect();
             at += run.refs().count();
-            let records = Records::merge(&pages, &copies.records());
+            let records = Records::merge_staged(&pages, &staged, &copies.records());
             self.reads.scanned(pages.len() as u64, records.len() as u64);
-            if !deliver(&records, request, chunk, bytes) {
+            // Staged pages hold keys of all pages of the segment.
+            let of_run = |key: &[u8]| run.pages.contains(&run.located.page_of(key));
+            let whole = staged.is_empty();
+            if !deliver(&records, |key| whole || of_run(key), request, chunk, bytes) {
                 return Ok(Step::Full);
             }
         }
@@ -248,11 +253,12 @@ impl Run {
         self.pages.start..self.pages.end.min(self.located.segment.base_pages())
     }
 
-    /// The pages to read: those of the extent, then their overflow pages.
+    /// The pages to read: those of the extent, then their overflow pages, then staged pages.
     fn refs(&self) -> impl Iterator<Item = PageRef> + '_ {
         let segment = &self.located.segment;
         let base = self.existing().map(|index| segment.base_page(index));
-        base.chain(self.existing().filter_map(|index| segment.overflow(index)))
+        let overflows = self.existing().filter_map(|index| segment.overflow(index));
+        base.chain(overflows).chain(segment.staged.iter().copied())
     }
 }
 
@@ -260,6 +266,7 @@ impl Run {
 /// delivered to its end, so that the next chunk need not read it again.
 fn deliver(
     records: &Records<'_>,
+    is_wanted: impl Fn(&[u8]) -> bool,
     request: &ScanRequest<'_>,
     chunk: &mut Chunk,
     bytes: &mut usize,
@@ -270,7 +277,7 @@ fn deliver(
             Direction::Reverse => records.len() - 1 - step,
         };
         let (key, value) = records.get(index);
-        if !request.contains(key) {
+        if !request.contains(key) || !is_wanted(key) {
             continue;
         }
         if request.records_max == 1 && !chunk.records.is_empty() {

@@ -11,6 +11,9 @@
 //!                                                        +-----------+
 //! ```
 //!
+//! A segment may also have *staged* pages: sorted runs of newer records of any of its keys, which
+//! wait to be merged with all the others ([`stage`](crate::stage)). A lookup asks them first.
+//!
 //! A record lies in the page that the segment's [`Model`] gives its key, or in that page's overflow
 //! page. The model decides where a record is put as well as where it is looked for, so it need not
 //! be exact to be right; it rises with the key, so pages are in the order of keys.
@@ -19,7 +22,9 @@
 //! 1. A segment of one page has no model; one of several has.
 //! 2. All pages of the extent bear the extent's generation, an overflow page its own.
 //! 3. Bounds, extent and model of a segment never change: what changes them makes a new segment of
-//!    a new generation. Only overflow pages are added.
+//!    a new generation. Only overflow pages and staged pages are added.
+//! 4. What a staged page says of a key is newer than what pages of the extent, their overflow pages
+//!    and staged pages before it say; none of these is edited for such a key while it is there.
 
 use std::borrow::Borrow;
 
@@ -31,6 +36,9 @@ use crate::model::Model;
 
 /// Largest segment: 16 pages.
 pub(crate) const SEGMENT_ORDER_MAX: u8 = 4;
+
+/// Most staged pages of a segment.
+pub(crate) const STAGED_MAX: usize = 4;
 
 /// Longest key that the index keeps without an allocation of its own.
 const INLINE_BYTES: usize = 22;
@@ -123,6 +131,8 @@ pub(crate) struct Segment {
     pub(crate) model: Option<Model>,
     /// In the order of the pages they belong to.
     pub(crate) overflows: ThinVec<Overflow>,
+    /// Oldest first.
+    pub(crate) staged: ThinVec<PageRef>,
 }
 
 impl Segment {
@@ -133,7 +143,7 @@ impl Segment {
 
     /// A segment without overflow pages.
     pub(crate) fn new(base: PageRef, order: u8, model: Option<Model>) -> Self {
-        Segment { base, order, model, overflows: ThinVec::new() }
+        Segment { base, order, model, overflows: ThinVec::new(), staged: ThinVec::new() }
     }
 
     /// Whether no page lies behind it.
@@ -171,33 +181,53 @@ impl Segment {
         segment
     }
 
-    /// All pages that exist: those of the extent, then the overflow pages in the order of those.
-    pub(crate) fn all(&self) -> impl Iterator<Item = PageRef> + '_ {
-        let base = (0..self.base_pages()).map(|index| self.base_page(index));
-        base.chain(self.overflows.iter().map(|overflow| overflow.at))
+    /// The same segment with one more staged page.
+    pub(crate) fn with_staged(&self, page: PageRef) -> Self {
+        let mut segment = self.clone();
+        segment.staged.push(page);
+        segment
     }
 
-    /// Everything that it owns: its extent and its overflow pages.
+    /// Whether it has pages beside its extent, so that a reorganization would gain something.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.overflows.is_empty() || !self.staged.is_empty()
+    }
+
+    /// All pages that exist: those of the extent, then the overflow pages in the order of those,
+    /// then the staged pages, oldest first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = PageRef> + '_ {
+        let base = (0..self.base_pages()).map(|index| self.base_page(index));
+        let overflows = self.overflows.iter().map(|overflow| overflow.at);
+        base.chain(overflows).chain(self.staged.iter().copied())
+    }
+
+    /// Everything that it owns: its extent, its overflow pages and its staged pages.
     pub(crate) fn extents(&self) -> impl Iterator<Item = (Extent, Generation)> + use<> {
         let PageRef { page, generation } = self.base;
         let base = (!self.is_virtual()).then_some((Extent { page, order: self.order }, generation));
-        let overflows: Vec<_> = self
-            .overflows
-            .iter()
-            .map(|overflow| (Extent::single(overflow.at.page), overflow.at.generation))
-            .collect();
-        base.into_iter().chain(overflows)
+        let single = |at: PageRef| (Extent::single(at.page), at.generation);
+        let overflows = self.overflows.iter().map(|overflow| single(overflow.at));
+        let staged = self.staged.iter().map(|page| single(*page));
+        let more: Vec<_> = overflows.chain(staged).collect();
+        base.into_iter().chain(more)
     }
 
     /// Pages in all.
     pub(crate) fn pages(&self) -> usize {
-        self.base_pages() + self.overflows.len()
+        self.base_pages() + self.overflows.len() + self.staged.len()
     }
 
     /// Where a key's record is in this segment, whose lower bound is `lower`.
     pub(crate) fn place(&self, lower: &[u8], key: &[u8]) -> Place {
         let index = self.page_of(lower, key);
-        Place { segment: self.base, page: self.base_page(index), overflow: self.overflow(index) }
+        let mut staged = [None; STAGED_MAX];
+        staged.iter_mut().zip(self.staged.iter().rev()).for_each(|(to, from)| *to = Some(*from));
+        Place {
+            segment: self.base,
+            page: self.base_page(index),
+            overflow: self.overflow(index),
+            staged,
+        }
     }
 }
 
@@ -208,13 +238,15 @@ pub(crate) struct Place {
     pub(crate) segment: PageRef,
     pub(crate) page: PageRef,
     pub(crate) overflow: Option<PageRef>,
+    /// Newest first.
+    staged: [Option<PageRef>; STAGED_MAX],
 }
 
 impl Place {
-    /// The pages that exist, base first.
+    /// The pages that exist, in the order in which the first that has the key is right.
     pub(crate) fn pages(&self) -> impl Iterator<Item = PageRef> + use<> {
         let base = (self.segment.page != PageNumber::NONE).then_some(self.page);
-        base.into_iter().chain(self.overflow)
+        self.staged.into_iter().flatten().chain(base).chain(self.overflow)
     }
 }
 

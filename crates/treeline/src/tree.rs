@@ -86,6 +86,9 @@ pub struct TreeLine {
     /// Which shard the background looks at next.
     hand: AtomicUsize,
     wanted: AtomicBool,
+    /// Lower bounds of segments with staged pages, and where the merging of them is.
+    pub(crate) staged: Mutex<BTreeSet<Vec<u8>>>,
+    pub(crate) last_merged: Mutex<Vec<u8>>,
     /// Lower bounds of segments that may take fewer pages.
     pub(crate) sparse: Mutex<BTreeSet<Vec<u8>>>,
     /// Keys of segments whose dirty lists have grown long.
@@ -155,6 +158,8 @@ impl TreeLine {
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
+            staged: Mutex::new(BTreeSet::new()),
+            last_merged: Mutex::new(Vec::new()),
             sparse: Mutex::new(BTreeSet::new()),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
@@ -469,8 +474,11 @@ impl Engine for TreeLine {
 
     fn end_structure_replay(&self) -> Result<()> {
         let mut owned = Vec::new();
-        self.index.for_each(|_, segment| {
+        self.index.for_each(|lower, segment| {
             owned.extend(segment.extents());
+            if !segment.staged.is_empty() {
+                self.note_staged(lower);
+            }
         });
         owned.extend(self.owned_large());
         let restored = self.store.adopt(&owned)?;
@@ -491,6 +499,7 @@ impl Engine for TreeLine {
             return Ok(Next::Wait(IDLE));
         }
         let wrote = self.shorten_lists()? | self.write_back_soon()? | self.shrink_sparse()?;
+        let wrote = wrote || self.merge_staged()?;
         self.publish_structure_if_due(!wrote)?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }

@@ -17,6 +17,7 @@ pub(crate) struct Tuning {
     forecast: AtomicBool,
     batch_writeout: AtomicBool,
     steps: AtomicBool,
+    staging: AtomicBool,
     optimistic_admission: AtomicBool,
     /// Bits of an `f32`; 0 for what the engine chooses.
     goal: AtomicU32,
@@ -32,6 +33,7 @@ enum Choice {
     Forecast(bool),
     BatchWriteout(bool),
     Steps(bool),
+    Staging(bool),
     OptimisticAdmission(bool),
     Goal(f32),
     Epsilon(f32),
@@ -45,6 +47,7 @@ impl Default for Tuning {
             forecast: AtomicBool::new(true),
             batch_writeout: AtomicBool::new(true),
             steps: AtomicBool::new(true),
+            staging: AtomicBool::new(false),
             optimistic_admission: AtomicBool::new(false),
             goal: AtomicU32::new(0),
             epsilon: AtomicU32::new(0),
@@ -61,6 +64,7 @@ impl Default for Tuning {
 /// | `forecast` | on, off | on | room is left where inserts are expected |
 /// | `batch-writeout` | on, off | on | all dirty records of a page are written with the one that must go |
 /// | `steps` | on, off | on | a segment's pages may be told apart by steps where no line is close |
+/// | `staging` | on, off | off | bursts of new records are written as sorted runs and merged later |
 /// | `optimistic-admission` | on, off | off | a read brings all records of its page into the cache |
 /// | `goal` | auto, 1 to 400 | auto | records that a new page gets |
 /// | `epsilon` | auto, above 0 to 400 | auto | records that a segment's model may be off by |
@@ -91,12 +95,13 @@ fn parse(name: &str, value: &str) -> Result<Choice> {
         "forecast" => switch().map(Choice::Forecast),
         "batch-writeout" => switch().map(Choice::BatchWriteout),
         "steps" => switch().map(Choice::Steps),
+        "staging" => switch().map(Choice::Staging),
         "optimistic-admission" => switch().map(Choice::OptimisticAdmission),
         "goal" => number(1.0).map(Choice::Goal),
         "epsilon" => number(0.0).map(Choice::Epsilon),
         _ => Err(Error::invalid(format!(
             "treeline has no option {name:?}; there are page-grouping, record-cache, forecast, \
-             batch-writeout, steps, optimistic-admission, goal and epsilon"
+             batch-writeout, steps, staging, optimistic-admission, goal and epsilon"
         ))),
     }
 }
@@ -110,6 +115,7 @@ impl Tuning {
             Choice::Forecast(on) => self.forecast.store(on, Relaxed),
             Choice::BatchWriteout(on) => self.batch_writeout.store(on, Relaxed),
             Choice::Steps(on) => self.steps.store(on, Relaxed),
+            Choice::Staging(on) => self.staging.store(on, Relaxed),
             Choice::OptimisticAdmission(on) => self.optimistic_admission.store(on, Relaxed),
             Choice::Goal(records) => self.goal.store(records.to_bits(), Relaxed),
             Choice::Epsilon(records) => self.epsilon.store(records.to_bits(), Relaxed),
@@ -135,6 +141,10 @@ impl Tuning {
 
     pub(crate) fn steps(&self) -> bool {
         self.steps.load(Relaxed)
+    }
+
+    pub(crate) fn staging(&self) -> bool {
+        self.staging.load(Relaxed)
     }
 
     pub(crate) fn optimistic_admission(&self) -> bool {

@@ -61,6 +61,7 @@ impl TreeLine {
             self.read_pages(&refs, &mut buf, Purpose::Tool)?;
             let base = 0..segment.base_pages();
             let owners = base.chain(segment.overflows.iter().map(|one| usize::from(one.index)));
+            let owners = owners.map(Some).chain(segment.staged.iter().map(|_| None));
             for ((at, page), owner) in refs.iter().enumerate().zip(owners) {
                 self.verify_places(&located, owner, *page, buf.page(at))?;
                 self.verify_pointers(*page, buf.page(at), large)?;
@@ -94,23 +95,25 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Checks that a page holds only keys that page `owner` of the segment is for.
+    /// Checks that a page holds only keys that page `owner` of the segment is for; a staged page,
+    /// which has no owner, any of the segment.
     fn verify_places(
         &self,
         located: &Located,
-        owner: usize,
+        owner: Option<usize>,
         page: PageRef,
         block: &[u8; PAGE_BYTES],
     ) -> Result<()> {
         let view = PageView::trusted(block);
         for index in 0..view.len() {
             let key = view.key(index);
-            if !located.contains(&key) || located.page_of(&key) != owner {
+            let elsewhere = owner.is_some_and(|owner| located.page_of(&key) != owner);
+            if !located.contains(&key) || elsewhere {
                 return Err(Error::corruption(
                     self.store.path().display(),
                     page.page.offset(),
                     format!(
-                        "keys of page {owner} of the segment from {:?} up to {:?}",
+                        "keys of page {owner:?} of the segment from {:?} up to {:?}",
                         located.lower, located.upper
                     ),
                     format!("key {}", key.escape_ascii()),

@@ -36,7 +36,7 @@ use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
 use crate::reorganize::Why;
-use crate::segment::{Located, Overflow, PageRef};
+use crate::segment::{Located, Overflow, PageRef, Segment};
 use crate::tree::TreeLine;
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
@@ -46,10 +46,21 @@ pub(crate) const TARGET_RECORDS_MAX: usize = crate::index::LONG_LIST;
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// A segment whose dirty records are being brought home.
-struct Target {
+struct Target<'p> {
     located: Located,
     /// Ascending by key.
     dirty: Vec<Taken>,
+    how: How<'p>,
+}
+
+/// How records come home.
+enum How<'p> {
+    /// Into the pages that are there.
+    InPlace,
+    /// As a staged page.
+    Stage(Lent<'p>),
+    /// Together with the staged pages there are, by a reorganization.
+    Merge,
 }
 
 /// A dirty record, by its places in the batch's bytes.
@@ -131,6 +142,7 @@ struct Output<'p> {
     in_place: Vec<(PageRef, Lent<'p>)>,
     fresh: Vec<(PageRef, Lent<'p>)>,
     overflows: Vec<(Located, Overflow)>,
+    staged: Vec<(Located, PageRef)>,
     /// Pointers to large values that the pages do not hold any more.
     superseded: Vec<Vec<u8>>,
     /// Records that found no room, and why.
@@ -181,7 +193,7 @@ impl TreeLine {
         for (located, why) in wanted {
             match why {
                 Why::Shrink => self.note_sparse(located.lower.bytes()),
-                Why::Full => self.reorganize(&located, why, &mut missed)?,
+                Why::Full | Why::Merge => self.reorganize(&located, why, &mut missed)?,
             }
         }
         Ok(missed)
@@ -221,7 +233,8 @@ impl TreeLine {
                 let chosen = Chosen { most, pages: &pages, only };
                 let dirty = self.take_dirty(&located, chosen, &mut bytes, missed);
                 if !dirty.is_empty() {
-                    targets.push(Target { located, dirty });
+                    let how = self.how(&located, &bytes, &dirty);
+                    targets.push(Target { located, dirty, how });
                 }
             }
             if targets.is_empty() {
@@ -229,7 +242,7 @@ impl TreeLine {
             }
             if let Err(error) = self.carry_out(&bytes, &mut targets, wanted) {
                 self.failures.fetch_add(1, Ordering::SeqCst);
-                for Target { located, dirty } in &targets {
+                for Target { located, dirty, .. } in &targets {
                     self.give_back(&bytes, located.lower.bytes(), dirty);
                 }
                 return Err(error);
@@ -363,15 +376,32 @@ impl TreeLine {
         if needed > Lsn::ZERO { log.ensure_durable(needed) } else { Ok(()) }
     }
 
-    fn carry_out(
-        &self,
+    fn how(&self, located: &Located, bytes: &Bytes, dirty: &[Taken]) -> How<'_> {
+        let pages = dirty.chunk_by(|a, b| a.page == b.page).count();
+        if self.tuning.staging() {
+            let records: Vec<Dirty<'_>> = dirty.iter().map(|taken| bytes.dirty(taken)).collect();
+            let mut page = self.buffers.lend(1);
+            if self.is_to_stage(located, &records, pages)
+                && Self::fill_staged(page.page_mut(0), located, &records)
+            {
+                return How::Stage(page);
+            }
+        }
+        if located.segment.staged.is_empty() { How::InPlace } else { How::Merge }
+    }
+
+    fn carry_out<'p>(
+        &'p self,
         bytes: &Bytes,
-        targets: &mut Vec<Target>,
+        targets: &mut Vec<Target<'p>>,
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
         let lsn = self.lsn_of_taken();
         let mut pages: Vec<PageRef> = Vec::new();
-        for Target { located, dirty } in targets.iter() {
+        for Target { located, dirty, how } in targets.iter() {
+            if !matches!(how, How::InPlace) {
+                continue;
+            }
             for run in dirty.chunk_by(|a, b| a.page == b.page) {
                 let place = located.segment.base_page(run[0].page);
                 pages.push(place);
@@ -383,8 +413,17 @@ impl TreeLine {
         let mut output = Output::default();
         let mut next = 0;
         for target in targets.iter_mut() {
-            self.edit_target(bytes, target, &buf, &mut next, &mut output);
+            match std::mem::replace(&mut target.how, How::InPlace) {
+                How::InPlace => self.edit_target(bytes, target, &buf, &mut next, &mut output),
+                How::Stage(page) => self.stage_target(target, page, &mut output),
+                How::Merge => {
+                    let lower = target.located.lower.bytes().to_vec();
+                    output.refused.push((lower, std::mem::take(&mut target.dirty)));
+                    output.wanted.push((target.located.clone(), Why::Merge));
+                }
+            }
         }
+        let _inside = (!output.staged.is_empty()).then(|| probe::enter("stage"));
         let taken = targets.iter().flat_map(|target| &target.dirty);
         let durable = self.ensure_durable(lsn, taken, &output.superseded);
         if let Err(error) = durable.and_then(|()| self.write_output(&mut output, lsn)) {
@@ -397,7 +436,15 @@ impl TreeLine {
         for (located, overflow) in &output.overflows {
             let record = |sequence, change| self.pending.lock().push(sequence, change);
             let Located { lower, segment, .. } = located;
-            self.index.add_overflow(lower.bytes(), segment.base, *overflow, record)?;
+            let with = |segment: &Segment| segment.with_overflow(*overflow);
+            self.index.add_page(lower.bytes(), segment.base, with, record)?;
+        }
+        for (located, page) in &output.staged {
+            let record = |sequence, change| self.pending.lock().push(sequence, change);
+            let Located { lower, segment, .. } = located;
+            let with = |segment: &Segment| segment.with_staged(*page);
+            self.index.add_page(lower.bytes(), segment.base, with, record)?;
+            self.note_staged(lower.bytes());
         }
         let written = output.in_place.len() + output.fresh.len();
         add(&self.writes.pages_written_back, written);
@@ -413,17 +460,33 @@ impl TreeLine {
         output.error.map_or(Ok(()), Err)
     }
 
+    /// Makes a staged page of the records of one target.
+    fn stage_target<'p>(&self, target: &mut Target<'p>, page: Lent<'p>, output: &mut Output<'p>) {
+        match self.allocate(0) {
+            Ok((extent, generation)) => {
+                let at = PageRef { page: extent.page, generation };
+                output.fresh.push((at, page));
+                output.staged.push((target.located.clone(), at));
+            }
+            Err(error) => {
+                output.error.get_or_insert(error);
+                let lower = target.located.lower.bytes().to_vec();
+                output.refused.push((lower, std::mem::take(&mut target.dirty)));
+            }
+        }
+    }
+
     /// Edits the pages of one target; the records that find no room are moved from the target to
     /// those refused.
     fn edit_target<'p>(
         &'p self,
         bytes: &Bytes,
-        target: &mut Target,
+        target: &mut Target<'p>,
         buf: &AlignedBuf,
         next: &mut usize,
         output: &mut Output<'p>,
     ) {
-        let Target { located, dirty } = target;
+        let Target { located, dirty, .. } = target;
         let mut refused = Vec::new();
         let mut kept = Vec::with_capacity(dirty.len());
         let mut why = None;

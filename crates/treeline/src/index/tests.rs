@@ -1,6 +1,7 @@
 //! The index against a map that says the same in the simplest way, and under real threads.
 
 use super::*;
+use crate::segment::Overflow;
 use proptest::prelude::*;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Generation, PageNumber};
@@ -100,7 +101,8 @@ impl Pair {
                 after: vec![(lower.clone(), changed)],
             };
             let recorded = |_, change| assert_eq!(change, expected);
-            self.index.add_overflow(lower, before.base, overflow, recorded).unwrap();
+            let with = |segment: &Segment| segment.with_overflow(overflow);
+            self.index.add_page(lower, before.base, with, recorded).unwrap();
         }
     }
 
