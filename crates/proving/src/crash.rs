@@ -230,15 +230,32 @@ impl Run<'_> {
             let op = generator.next(ledger.now());
             let effect = effect(&op, ledger.now());
             ledger.begin(&effect);
-            self.capture(disk, one_in, op_state(&op));
+            // A backup takes as many steps as all else together.
+            let rate = if matches!(op, Op::Backup) { one_in * 6 } else { one_in };
+            self.capture(disk, rate, op_state(&op));
             trace(|| format!("{number} at step {}: {op:?}", disk.steps()));
-            let result = play(&*database, &runtime, &op, ledger.now());
+            let result = match &op {
+                Op::Backup => database.backup(&self.plan.config.backup_path()),
+                _ => play(&*database, &runtime, &op, ledger.now()),
+            };
             for capture in disk.take_captures() {
                 let states = [&capture.states[..], &[op_state(&op)]].concat();
                 self.check_image(&capture.image, ledger, &states, 0);
             }
             match result {
-                Ok(()) => acknowledge(&op, &effect, ledger),
+                Ok(()) => {
+                    acknowledge(&op, &effect, ledger);
+                    if matches!(op, Op::Backup) {
+                        // On a disk of its own, so that its steps are not those of this life.
+                        let disk = Arc::new(disk.kill());
+                        play::agree_with_backup(
+                            self.product,
+                            disk,
+                            &self.plan.config,
+                            ledger.now(),
+                        );
+                    }
+                }
                 Err(error) if disk.power_is_off() => {
                     drop(error);
                     let mut states = disk.states_at_power_cut();
@@ -348,6 +365,7 @@ fn op_state(op: &Op) -> &'static str {
         Op::CreateKeyspace { .. } => "keyspace create",
         Op::DropKeyspace { .. } => "keyspace drop",
         Op::Checkpoint => "explicit checkpoint",
+        Op::Backup => "backup",
         Op::Step { .. } => "background",
         Op::SetMemory { .. } => "set memory",
         Op::Flush => "flush",
@@ -363,7 +381,7 @@ fn acknowledge(op: &Op, effect: &play::Effect, ledger: &mut Ledger) {
     ledger.acknowledge(effect, promise);
     match op {
         Op::Flush => ledger.flushed(),
-        Op::Checkpoint => ledger.checkpointed(),
+        Op::Checkpoint | Op::Backup => ledger.checkpointed(),
         _ => {}
     }
 }

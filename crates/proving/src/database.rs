@@ -4,7 +4,7 @@
 //! The methods mirror the public face; keyspaces go by name. Errors are the product's own.
 
 use std::ops::Bound;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spinney_base::{Result, Runtime};
@@ -103,6 +103,8 @@ pub trait Database: Send + Sync {
     fn checkpoint(&self) -> Result<()>;
     /// Looks for damage.
     fn verify(&self) -> Result<()>;
+    /// Copies everything into a directory, in place of what is there.
+    fn backup(&self, directory: &Path) -> Result<()>;
     /// Changes the memory budget.
     fn set_memory(&self, bytes: u64) -> Result<()>;
     /// Bytes of the memory budget in use, and the budget, where the product tells.
@@ -126,6 +128,17 @@ pub struct Config {
     pub assume_4k: bool,
 }
 
+impl Config {
+    /// Where backups go.
+    #[must_use]
+    pub fn backup_path(&self) -> PathBuf {
+        self.path.with_extension(BACKUP)
+    }
+}
+
+/// How the directories of backups end.
+pub(crate) const BACKUP: &str = "backup";
+
 /// Something that opens databases.
 pub trait Product: Sync {
     /// Opens the database of `config.path` on `disk`, or makes it.
@@ -138,6 +151,11 @@ pub trait Product: Sync {
         runtime: Runtime,
         config: &Config,
     ) -> Result<Box<dyn Database>>;
+
+    /// Whether its databases take backups.
+    fn takes_backups(&self) -> bool {
+        true
+    }
 
     /// What watches the simulated disk while the database is open, if the product has rules to be
     /// watched.

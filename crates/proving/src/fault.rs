@@ -226,7 +226,11 @@ fn carry_out(
                 runtime.step();
             }
         }
-        Op::Update { .. } | Op::Prefix { .. } | Op::Ends { .. } | Op::Reopen { .. } => {}
+        Op::Update { .. }
+        | Op::Prefix { .. }
+        | Op::Ends { .. }
+        | Op::Backup
+        | Op::Reopen { .. } => {}
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! of two as well, the model test among them; that an error of one is an error of the other is not
 //! asked, for their limits may differ.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{Result, Runtime};
@@ -20,6 +21,10 @@ pub struct Mirror<A, B>(pub A, pub B);
 struct Mirrored(Box<dyn Database>, Box<dyn Database>);
 
 impl<A: Product, B: Product> Product for Mirror<A, B> {
+    fn takes_backups(&self) -> bool {
+        self.0.takes_backups() && self.1.takes_backups()
+    }
+
     fn open(
         &self,
         disk: Arc<dyn Disk>,
@@ -148,6 +153,11 @@ impl Database for Mirrored {
 
     fn verify(&self) -> Result<()> {
         same("a verification", self.0.verify(), self.1.verify())
+    }
+
+    fn backup(&self, directory: &Path) -> Result<()> {
+        self.0.backup(&directory.join("one"))?;
+        self.1.backup(&directory.join("other"))
     }
 
     fn set_memory(&self, bytes: u64) -> Result<()> {

@@ -38,6 +38,8 @@ pub enum Op {
     Checkpoint,
     /// Look for damage.
     Verify,
+    /// Copy the database beside itself.
+    Backup,
     /// Change the memory budget.
     SetMemory { bytes: u64 },
     /// Make a keyspace.
@@ -87,6 +89,7 @@ impl std::fmt::Debug for Op {
             Op::Flush => f.write_str("flush"),
             Op::Checkpoint => f.write_str("checkpoint"),
             Op::Verify => f.write_str("verify"),
+            Op::Backup => f.write_str("backup"),
             Op::SetMemory { bytes } => write!(f, "set memory to {bytes}"),
             Op::CreateKeyspace { name, logged } => write!(f, "create {name}, logged: {logged}"),
             Op::DropKeyspace { name } => write!(f, "drop {name}"),
@@ -136,6 +139,8 @@ pub struct Mix {
     pub keyspaces_max: usize,
     /// Whether keyspaces without a log are made.
     pub unlogged: bool,
+    /// Whether backups are taken.
+    pub backup: bool,
 }
 
 impl Mix {
@@ -156,6 +161,7 @@ impl Mix {
             rare_per_mille: 50,
             keyspaces_max: 6,
             unlogged: true,
+            backup: true,
         }
     }
 }
@@ -377,6 +383,7 @@ impl Generator {
                     model.keyspaces.keys().filter(|name| *name != "main").collect();
                 Op::DropKeyspace { name: (*self.random.pick(&names)).clone() }
             }
+            46..48 if self.mix.backup => Op::Backup,
             _ => self.step(),
         }
     }

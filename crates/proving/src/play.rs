@@ -1,11 +1,13 @@
 //! One operation on a database and its model: the answers must agree.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::{Result, Runtime};
+use spinney_io::Disk;
 
-use crate::database::{Bytes, Database, Items, Write};
+use crate::database::{Bytes, Config, Database, Items, Product, Write};
 use crate::model::{Model, ModelKeyspace, owned, show, show_value};
 use crate::ops::Op;
 
@@ -185,9 +187,28 @@ pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) 
                 runtime.step();
             }
         }
-        Op::Reopen { .. } => {}
+        // These need more than the database.
+        Op::Reopen { .. } | Op::Backup => {}
     }
     Ok(())
+}
+
+/// Opens the backup that a database took and compares it with the model; `disk` is the one that it lies on, as another
+/// process sees it.
+///
+/// # Panics
+/// When it does not open, or something differs.
+pub fn agree_with_backup(
+    product: &dyn Product,
+    disk: Arc<dyn Disk>,
+    config: &Config,
+    model: &Model,
+) {
+    let config = Config { path: config.backup_path(), ..config.clone() };
+    let copy = product.open(disk, Runtime::stepped(26), &config).expect("a backup opens");
+    agree_whole(&*copy, model).expect("nothing is wrong with the disk");
+    copy.verify().expect("nothing is wrong with the disk");
+    copy.close().expect("nothing is wrong with the disk");
 }
 
 /// Reads everything back and compares it with the model.

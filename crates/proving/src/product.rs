@@ -1,6 +1,7 @@
 //! Spinney behind the door: a database whose keyspaces are all kept by one engine.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use spinney::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options, TornWrites, Value};
@@ -21,6 +22,7 @@ pub struct Spinney(pub EngineKind);
 struct SpinneyDatabase {
     engine: EngineKind,
     db: Db,
+    disk: Arc<dyn Disk>,
     keyspaces: RwLock<HashMap<String, spinney::Keyspace>>,
 }
 
@@ -36,10 +38,11 @@ impl Product for Spinney {
             .memory(config.memory_bytes)
             .log_bytes_max(config.log_bytes_max)
             .torn_writes(torn)
-            .disk(disk)
+            .disk(disk.clone())
             .runtime(runtime);
         let db = Db::open(&config.path, options)?;
-        Ok(Box::new(SpinneyDatabase { engine: self.0, db, keyspaces: RwLock::default() }))
+        let keyspaces = RwLock::default();
+        Ok(Box::new(SpinneyDatabase { engine: self.0, db, disk, keyspaces }))
     }
 
     fn watch(&self) -> Option<Arc<Watch>> {
@@ -197,6 +200,15 @@ impl Database for SpinneyDatabase {
 
     fn verify(&self) -> Result<()> {
         self.db.verify().map(|_| ())
+    }
+
+    fn backup(&self, directory: &Path) -> Result<()> {
+        if self.disk.exists(directory)? {
+            for file in self.disk.list(directory)? {
+                self.disk.remove(&file)?;
+            }
+        }
+        self.db.backup(directory).map(|_| ())
     }
 
     fn set_memory(&self, bytes: u64) -> Result<()> {

@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::ops::{Generator, KeyShape, Mix, Op};
 use crate::outage;
-use crate::play::{agree_whole, effect, play};
+use crate::play::{self, agree_whole, effect, play};
 use crate::threads::{self, Load};
 use crate::tier::{self, Random};
 
@@ -42,6 +42,16 @@ impl Place {
             Place::Real => Arc::new(RealDisk::new()),
         };
         product.open(disk, runtime.clone(), config).expect("nothing is wrong with the disk")
+    }
+}
+
+impl Place {
+    /// The disk as another process sees it.
+    fn another(&self) -> Arc<dyn spinney_io::Disk> {
+        match self {
+            Place::Simulated(disk) => Arc::new(disk.kill()),
+            Place::Real => Arc::new(RealDisk::new()),
+        }
     }
 }
 
@@ -134,9 +144,10 @@ fn model(
     product: &dyn Product,
     mut place: Place,
     config: &Config,
-    (seed, mix): (u64, Mix),
+    (seed, mut mix): (u64, Mix),
     operations: usize,
 ) {
+    mix.backup &= product.takes_backups();
     let mut random = Random::new(seed, 13);
     let mut generator = Generator::new(seed, mix);
     let mut runtime = Runtime::stepped(seed);
@@ -166,6 +177,11 @@ fn model(
         }
         match op {
             Op::Checkpoint => ledger.checkpointed(),
+            Op::Backup => {
+                database.backup(&config.backup_path()).expect("nothing is wrong with the disk");
+                ledger.checkpointed();
+                play::agree_with_backup(product, place.another(), config, ledger.now());
+            }
             Op::Reopen { clean } => {
                 if clean {
                     database.close().expect("nothing is wrong with the disk");
@@ -204,6 +220,7 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
         rare_per_mille: 60,
         keyspaces_max: 6,
         unlogged: true,
+        backup: true,
     }
 }
 
@@ -272,6 +289,7 @@ pub fn crash_large(product: &dyn Product) {
         "file growth",
         "keyspace create",
         "keyspace drop",
+        "backup",
         crash::RECOVERY,
         crash::SECOND_RECOVERY,
     ] {
@@ -348,6 +366,8 @@ fn fault_start(product: &dyn Product) -> fault::Start {
     mix.shape = KeyShape::Paths;
     // Without a log a kill may take what is not checkpointed, fault or no fault.
     mix.unlogged = false;
+    // What goes wrong in a copy is looked at elsewhere, call by call.
+    mix.backup = false;
     let (disk, model) = crash::prepare(product, &config, 2, Some(&mix));
     fault::Start { disk, model, mix, config }
 }

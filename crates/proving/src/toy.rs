@@ -63,6 +63,10 @@ const DROP: u8 = 2;
 const WRITES: u8 = 3;
 
 impl Product for Toy {
+    fn takes_backups(&self) -> bool {
+        false
+    }
+
     fn open(
         &self,
         disk: Arc<dyn Disk>,
@@ -318,6 +322,10 @@ impl Database for ToyDatabase {
 
     fn verify(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn backup(&self, _directory: &Path) -> Result<()> {
+        Err(Error::new(ErrorKind::Unsupported, "the toy takes no backups"))
     }
 
     fn set_memory(&self, _bytes: u64) -> Result<()> {

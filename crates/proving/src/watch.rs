@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use crate::database::BACKUP;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
@@ -85,12 +86,17 @@ fn name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or("")
 }
 
+/// The files of a backup are another database's.
+fn is_ours(path: &Path) -> bool {
+    !path.ancestors().any(|part| part.extension().is_some_and(|extension| extension == BACKUP))
+}
+
 fn is_log(path: &Path) -> bool {
-    name(path) == "wal"
+    name(path) == "wal" && is_ours(path)
 }
 
 fn is_store(path: &Path) -> bool {
-    name(path).starts_with("keyspace-")
+    name(path).starts_with("keyspace-") && is_ours(path)
 }
 
 fn pages(bytes: &[u8]) -> impl Iterator<Item = (u64, &Page)> {

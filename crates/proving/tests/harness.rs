@@ -36,6 +36,7 @@ fn plan() -> Plan {
             rare_per_mille: 150,
             keyspaces_max: 6,
             unlogged: true,
+            backup: false,
         },
         config: crash::config(1 << 20, 1 << 24),
         operations: 60,
