@@ -112,7 +112,7 @@ impl Db {
     }
 
     /// Copies the database as [`Db::backup`] does, and tells `progress` after every piece how far it is; that runs
-    /// on this thread, holds nothing, and may use the database.
+    /// on this thread, holds nothing, and may use the database, but for a bulk load, which waits for the backup's end.
     ///
     /// # Errors
     /// As [`Db::backup`].
@@ -192,10 +192,14 @@ impl Backup<'_> {
         let file_bytes = keyspaces.iter().map(|keyspace| keyspace.engine.stats().file_bytes);
         let mut so_far = BackupProgress { bytes: 0, bytes_expected: file_bytes.sum() };
         for (_, copy) in &mut copies {
+            let mut before = u64::MAX;
             for _ in 0..PASSES_MAX {
-                if self.pass(&mut **copy, &mut so_far)? <= LITTLE_BYTES {
+                let bytes = self.pass(&mut **copy, &mut so_far)?;
+                // Where writers are as fast as the copy, further passes bring nothing.
+                if bytes <= LITTLE_BYTES || bytes > before / 2 {
                     break;
                 }
+                before = bytes;
             }
         }
         // From here to the cut no keyspace comes or goes, and no record points to a large value that

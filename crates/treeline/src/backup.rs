@@ -208,11 +208,15 @@ impl KeyspaceBackup for Copying<'_> {
         match self.next.take() {
             Some(from) => self.copy_segments(from).map(Some),
             None => {
-                let copied = self.copy_large()?;
-                if copied.is_none() {
-                    self.passing = false;
+                let mut bytes = 0;
+                while let Some(copied) = self.copy_large()? {
+                    bytes += copied;
+                    if bytes >= (PAGES_AT_ONCE * PAGE_BYTES) as u64 {
+                        break;
+                    }
                 }
-                Ok(copied)
+                self.passing = bytes > 0;
+                Ok(self.passing.then_some(bytes))
             }
         }
     }
