@@ -7,6 +7,7 @@ use spinney_base::Result;
 use spinney_io::IoSnapshot;
 
 use crate::plan::{Durability, TornWrites};
+use crate::shape::Shape;
 
 /// How to open an engine.
 #[derive(Clone, Debug)]
@@ -59,6 +60,11 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// Whatever the engine says.
     fn counters(&self) -> Result<Counters>;
+
+    /// What the engine looks like inside, counted since it was opened. By default it has nothing to tell.
+    fn describe(&self) -> Option<Shape> {
+        None
+    }
 
     /// What the engine really does, where that differs from what was asked for.
     fn terms(&self) -> Terms;

@@ -15,6 +15,7 @@ pub mod parent;
 pub mod plan;
 pub mod row;
 pub mod runner;
+pub mod shape;
 pub mod value;
 
 mod cascade;

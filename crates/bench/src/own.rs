@@ -5,6 +5,7 @@ use spinney_base::Result;
 
 use crate::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
 use crate::plan::{Durability, TornWrites};
+use crate::shape::Shape;
 
 /// The keyspace that is measured.
 const KEYSPACE: &str = "bench";
@@ -94,6 +95,10 @@ impl Store for OwnStore {
             commits: logged.then_some(stats.log.commits),
             log_flushes: logged.then_some(stats.log.flushes),
         })
+    }
+
+    fn describe(&self) -> Option<Shape> {
+        Some(Shape::from(&self.keyspace.stats()))
     }
 
     fn terms(&self) -> Terms {

@@ -208,7 +208,7 @@ impl Results {
                     &format!("{},{workload},{second:.3},{operations}", plan.engine),
                 )?;
             }
-            Event::Done { row, commits_per_flush } => {
+            Event::Done { row, commits_per_flush, .. } => {
                 self.failed |= row.errors > 0;
                 let line = serde_json::to_string(&row)
                     .map_err(|error| Error::invalid(error.to_string()))?;

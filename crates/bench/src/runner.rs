@@ -16,6 +16,7 @@ use crate::driver::{Counters, Driver, OpenConfig, Store, Terms};
 use crate::plan::{Plan, Workload};
 use crate::process;
 use crate::row::{Row, io_by_purpose};
+use crate::shape::Shape;
 use crate::worker::{MEASURE, STOP, Shared, Tally, Tickets, WARM, Worker};
 
 /// How often the runner looks at its threads.
@@ -53,6 +54,8 @@ pub enum Event {
         row: Box<Row>,
         /// Writes per flush of the log, where known.
         commits_per_flush: Option<f64>,
+        /// What the engine looks like inside and did to itself, where it tells.
+        shape: Option<Shape>,
     },
     /// Something a reader of the table must know.
     Note(String),
@@ -103,8 +106,13 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
         let measured = runner.workload(workload, &mut state)?;
         runner.tell_errors(&measured)?;
         let commits_per_flush = measured.commits_per_flush();
+        let shape = measured.shape();
+        if let Some(shape) = &shape {
+            let note = format!("{} {workload}: {}", plan.engine, shape.note());
+            (runner.emit)(Event::Note(note))?;
+        }
         let row = Box::new(runner.row(workload, &measured, &state)?);
-        (runner.emit)(Event::Done { row, commits_per_flush })?;
+        (runner.emit)(Event::Done { row, commits_per_flush, shape })?;
     }
     store.close()
 }
@@ -130,9 +138,14 @@ struct Measured {
 struct Snapshot {
     engine: Counters,
     process: process::ProcessIo,
+    shape: Option<Shape>,
 }
 
 impl Measured {
+    fn shape(&self) -> Option<Shape> {
+        Some(self.after.shape.as_ref()?.since(self.before.shape.as_ref()?))
+    }
+
     fn commits_per_flush(&self) -> Option<f64> {
         let commits = self.after.engine.commits?.saturating_sub(self.before.engine.commits?);
         let syncs = self.after.engine.log_flushes?.saturating_sub(self.before.engine.log_flushes?);
@@ -143,7 +156,11 @@ impl Measured {
 
 impl Runner<'_> {
     fn snapshot(&self) -> Result<Snapshot> {
-        Ok(Snapshot { engine: self.store.counters()?, process: process::io()? })
+        Ok(Snapshot {
+            engine: self.store.counters()?,
+            process: process::io()?,
+            shape: self.store.describe(),
+        })
     }
 
     fn workload(&mut self, workload: Workload, state: &mut State) -> Result<Measured> {

@@ -358,6 +358,7 @@ pub(crate) fn verify(arguments: &ReportArguments) -> Result<Outcome, Failure> {
             "records": report.records,
             "large_values": report.large_values,
             "free_pages": report.free_pages,
+            "page_records_max": report.page_records_max,
         });
         writeln!(out, "{report}")?;
     } else {

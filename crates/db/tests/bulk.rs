@@ -123,3 +123,25 @@ fn p15_a_refused_load_leaves_nothing_behind() {
     assert_eq!(keyspace.bulk_load(records()).unwrap(), u64::from(COUNT));
     check_whole(&keyspace);
 }
+
+/// What `goal` and `epsilon` promise: no page gets more than `goal + 2 * epsilon` records. Keys with gaps at random,
+/// so that models are off by what they may be.
+#[test]
+fn pages_hold_what_goal_and_epsilon_allow() {
+    let db = open(&SimDisk::new(5));
+    let pinned = |steps: &str| {
+        let options = KeyspaceOptions::default().set("goal", "44").unwrap();
+        options.set("epsilon", "5").unwrap().set("steps", steps).unwrap()
+    };
+    for (name, steps) in [("paper", "off"), ("ours", "on")] {
+        let keyspace = db.keyspace(name, pinned(steps)).unwrap();
+        let keys = (0..u64::from(COUNT)).scan(0, |key, index| {
+            *key += 1 + (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) % 199;
+            Some(key.to_be_bytes())
+        });
+        keyspace.bulk_load(keys.map(|key| (key, [7; 56]))).unwrap();
+        let report = db.verify().unwrap();
+        assert!((40..=54).contains(&report.page_records_max), "{name}: {report:?}");
+        db.drop_keyspace(name).unwrap();
+    }
+}

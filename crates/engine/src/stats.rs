@@ -75,6 +75,8 @@ pub struct VerifyReport {
     pub large_values: u64,
     /// Pages that nobody owns.
     pub free_pages: u64,
+    /// Most records of one page, overflow pages aside.
+    pub page_records_max: u64,
 }
 
 impl std::ops::AddAssign for VerifyReport {
@@ -83,5 +85,6 @@ impl std::ops::AddAssign for VerifyReport {
         self.records += other.records;
         self.large_values += other.large_values;
         self.free_pages += other.free_pages;
+        self.page_records_max = self.page_records_max.max(other.page_records_max);
     }
 }

@@ -66,7 +66,11 @@ impl TreeLine {
                 self.verify_places(&located, owner, *page, buf.page(at))?;
                 self.verify_pointers(*page, buf.page(at), large)?;
                 report.pages += 1;
-                report.records += PageView::trusted(buf.page(at)).len() as u64;
+                let records = PageView::trusted(buf.page(at)).len() as u64;
+                report.records += records;
+                if at < segment.base_pages() {
+                    report.page_records_max = report.page_records_max.max(records);
+                }
             }
             return Ok(located.upper.map(|upper| upper.bytes().to_vec()));
         }
