@@ -62,6 +62,14 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "io_backend": stats.io_backend,
         "torn_writes": stats.torn_writes,
         "backup_bytes": stats.backup_bytes,
+        "scrub": {
+            "pages": stats.scrub.pages,
+            "passes": stats.scrub.passes,
+            "last_pass_seconds": stats.scrub.last_pass.map(|ago| ago.as_secs_f64()),
+            "damaged_pages": stats.scrub.damaged_pages,
+            "damaged": stats.scrub.damaged.iter().map(|page| json!({
+                "file": page.file, "offset": page.offset, "what": page.what })).collect::<Value>(),
+        },
         "log": {
             "bytes_used": stats.log.bytes_used,
             "bytes_max": stats.log.bytes_max,

@@ -326,6 +326,7 @@ impl Db {
             log: LogStats::from(state.log.stats()),
             backup_bytes: (state.backup_running.load(Ordering::Acquire))
                 .then(|| state.backup_bytes.load(Ordering::Relaxed)),
+            scrub: state.scrub.lock().stats(state.runtime.now()),
             stall_ns: stalls + state.stall_ns.load(Ordering::Relaxed),
             longest_stall_ns: longest.max(state.longest_stall_ns.load(Ordering::Relaxed)),
             keyspaces,

@@ -18,6 +18,7 @@ mod open;
 mod options;
 mod record;
 mod restore;
+mod scrub;
 mod state;
 mod stats;
 mod target;
@@ -32,11 +33,12 @@ pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
 pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Options, TornWrites};
 pub use restore::RestoreReport;
+pub use scrub::ScrubStats;
 pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
-pub use spinney_engine::{Capabilities, EngineStats, VerifyReport};
+pub use spinney_engine::{Capabilities, DamagedPage, EngineStats, VerifyReport};
 
 #[doc(hidden)]
 pub mod fuzzing {

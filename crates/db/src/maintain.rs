@@ -64,6 +64,12 @@ impl State {
             state.checkpoint_wanted.store(false, Ordering::Release);
             result.map(|()| Next::Wait(CHECKPOINT_LOOK))
         })?);
+        let rate = self.options.scrub_bytes_per_second;
+        if rate > 0 {
+            let state = self.clone();
+            *self.scrub_task.lock() =
+                Some(self.spawn("spinney-scrub", move || state.scrub_piece(rate))?);
+        }
         self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
     }
 
@@ -88,7 +94,8 @@ impl State {
 
     /// Stops all jobs and waits for them to end.
     pub(crate) fn stop_jobs(&self) {
-        let own = [self.log_task.lock().take(), self.checkpoint_task.lock().take()];
+        let own = [&self.log_task, &self.checkpoint_task, &self.scrub_task];
+        let own = own.map(|task| task.lock().take());
         own.into_iter().flatten().for_each(|task| task.stop());
         for keyspace in self.keyspaces() {
             let task = keyspace.task.lock().take();

@@ -91,6 +91,8 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
         backup_running: AtomicBool::new(false),
         backup_bytes: AtomicU64::new(0),
         log_part: Mutex::default(),
+        scrub: Mutex::default(),
+        scrub_task: Mutex::new(None),
         stall_ns: AtomicU64::new(0),
         longest_stall_ns: AtomicU64::new(0),
         directory_lock: Mutex::new(Some(directory_lock)),

@@ -98,6 +98,7 @@ pub struct Options {
     pub(crate) durability: Durability,
     pub(crate) torn_writes: TornWrites,
     pub(crate) log_bytes_max: u64,
+    pub(crate) scrub_bytes_per_second: u64,
     pub(crate) create_if_missing: bool,
     pub(crate) disk: Option<Arc<dyn Disk>>,
     pub(crate) runtime: Option<Runtime>,
@@ -113,6 +114,7 @@ impl Default for Options {
             durability: Durability::Sync,
             torn_writes: TornWrites::Auto,
             log_bytes_max: 256 << 20,
+            scrub_bytes_per_second: 1 << 20,
             create_if_missing: true,
             disk: None,
             runtime: None,
@@ -149,6 +151,15 @@ impl Options {
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
         self.log_bytes_max = bytes;
+        self
+    }
+
+    /// About how many bytes per second a background job reads of all that is kept, to find damage
+    /// before what it took is needed; default 1 MiB, 0 for none. It reads less while lookups read
+    /// much.
+    #[must_use]
+    pub fn scrub_bytes_per_second(mut self, bytes: u64) -> Self {
+        self.scrub_bytes_per_second = bytes;
         self
     }
 

@@ -21,6 +21,7 @@ use spinney_wal::Log;
 use crate::backup::LogPart;
 use crate::manifest::{Manifest, ManifestKeyspace};
 use crate::options::{EngineKind, KeptOptions, Options};
+use crate::scrub::Scrub;
 
 /// What the lock table, buffers and bookkeeping take of the budget before keyspaces share the rest.
 const OVERHEAD_BYTES: u64 = 768 << 10;
@@ -91,6 +92,8 @@ pub(crate) struct State {
     pub(crate) backup_bytes: AtomicU64,
     /// The log's part in the backup.
     pub(crate) log_part: Mutex<LogPart>,
+    pub(crate) scrub: Mutex<Scrub>,
+    pub(crate) scrub_task: Mutex<Option<Task>>,
     pub(crate) stall_ns: AtomicU64,
     pub(crate) longest_stall_ns: AtomicU64,
     pub(crate) directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,

@@ -3,6 +3,8 @@
 use spinney_engine::EngineStats;
 use spinney_io::IoSnapshot;
 
+use crate::scrub::ScrubStats;
+
 /// A snapshot of a database's numbers. Counters count since it was opened.
 #[derive(Clone, Debug)]
 pub struct Stats {
@@ -22,6 +24,8 @@ pub struct Stats {
     pub log: LogStats,
     /// Bytes of pages that the backup under way has copied, if one is.
     pub backup_bytes: Option<u64>,
+    /// What the scrub has seen.
+    pub scrub: ScrubStats,
     /// Time that writers waited for room in caches or log, in nanoseconds.
     pub stall_ns: u64,
     /// The longest of those waits, in nanoseconds.

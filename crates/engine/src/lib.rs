@@ -18,11 +18,13 @@
 mod backup;
 mod context;
 mod scan;
+mod scrub;
 mod stats;
 
 pub use backup::KeyspaceBackup;
 pub use context::EngineContext;
 pub use scan::{Chunk, Direction, Record, ScanRequest};
+pub use scrub::{DamagedPage, Scrubbed};
 pub use spinney_extent::LargePointer;
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
@@ -289,6 +291,10 @@ pub trait Engine: Send + Sync + Debug {
     /// # Errors
     /// `InvalidArgument` for a name that it does not have or a value out of range.
     fn set_option(&self, name: &str, value: &str) -> Result<()>;
+
+    /// Reads a bounded piece of what the keyspace owns from a place on and checks it; an empty place
+    /// is the start, others are what a piece before answered.
+    fn scrub(&self, from: &[u8]) -> Scrubbed;
 
     /// Begins to copy the keyspace into a new file at `path`. The copy holds everything up to the
     /// redo LSN of now. Until the result is dropped nothing that is freed is reused (rule P26).

@@ -131,6 +131,31 @@ impl Store {
         target.file.write_at(buf.bytes(), first.offset(), Purpose::Tool)?;
         Ok(pages)
     }
+
+    /// Reads pages of a large value's extent from page `from` of it on, at most [`CALL_PAGES`], and shows what
+    /// each is: whole, or what is wrong with it. Answers how many.
+    pub fn check_large(
+        &self,
+        (extent, generation): (Extent, Generation),
+        from: u32,
+        mut show: impl FnMut(PageNumber, Result<()>),
+    ) -> u32 {
+        let pages = extent.pages().saturating_sub(from).min(CALL_PAGES as u32);
+        let first = PageNumber(extent.page.0 + from);
+        let mut buf = AlignedBuf::new(pages as usize);
+        if let Err(error) = self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::Tool) {
+            show(first, Err(error));
+            return pages;
+        }
+        for index in 0..pages as usize {
+            let (path, keyspace, page) = (self.path(), self.keyspace(), nth(first, index));
+            let block = buf.page(index);
+            let checked =
+                BlockHeader::check(block, path, BlockKind::Large, keyspace, page, generation);
+            show(page, checked.map(|_| ()));
+        }
+        pages
+    }
 }
 
 /// Neighbouring pages of one extent.

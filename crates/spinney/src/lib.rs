@@ -20,9 +20,10 @@
 
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
-    CompareAndSwapError, Cursor, Db, Durability, EngineKind, EngineStats, Error, ErrorKind, Keys,
-    Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MIN, LogStats,
-    Options, RestoreReport, Result, Stats, TornWrites, Value, ValueReader, VerifyReport,
+    CompareAndSwapError, Cursor, DamagedPage, Db, Durability, EngineKind, EngineStats, Error,
+    ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats,
+    LOG_BYTES_MIN, LogStats, Options, RestoreReport, Result, ScrubStats, Stats, TornWrites, Value,
+    ValueReader, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.

@@ -41,6 +41,7 @@ mod plr;
 mod publish;
 mod reorganize;
 mod scan;
+mod scrub;
 mod segment;
 mod stage;
 mod tree;

@@ -10,7 +10,7 @@ use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, ValueRef};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
-    OwnedValue, Resident, ScanRequest, VerifyReport, Write,
+    OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
 };
 use spinney_extent::{LargePointer, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
@@ -559,6 +559,10 @@ impl Engine for TreeLine {
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.tuning.set(name, value)
+    }
+
+    fn scrub(&self, from: &[u8]) -> Scrubbed {
+        self.scrub_piece(from)
     }
 
     fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>> {

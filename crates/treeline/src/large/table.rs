@@ -297,6 +297,15 @@ impl LargeTable {
         })
     }
 
+    /// The first live extent that has pages at or behind this one.
+    pub(crate) fn live_from(&self, page: PageNumber) -> Option<LargeExtent> {
+        let table = self.table.lock();
+        let before = table.live.range(..page.0).next_back().map(|(first, _)| *first);
+        let here = table.live.range(before.unwrap_or(page.0)..);
+        here.map(|(first, owned)| owned.at(*first))
+            .find(|large| large.extent.page.0 + large.extent.pages() > page.0)
+    }
+
     /// Holds back what is freed from now on, until [`LargeTable::unpin`] with the same number.
     pub(crate) fn pin(&self) -> u64 {
         self.with(|table| {
@@ -350,11 +359,14 @@ impl LargeTable {
 }
 
 fn extents(table: &BTreeMap<u32, Owned>) -> impl Iterator<Item = LargeExtent> {
-    table.iter().map(|(page, owned)| LargeExtent {
-        extent: Extent { page: PageNumber(*page), order: owned.order },
-        generation: owned.generation,
-        first: owned.first,
-    })
+    table.iter().map(|(page, owned)| owned.at(*page))
+}
+
+impl Owned {
+    fn at(&self, page: u32) -> LargeExtent {
+        let extent = Extent { page: PageNumber(page), order: self.order };
+        LargeExtent { extent, generation: self.generation, first: self.first }
+    }
 }
 
 fn owned(large: LargeExtent) -> (u32, Owned) {
