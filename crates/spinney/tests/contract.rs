@@ -198,3 +198,41 @@ fn threads_insert_more_than_memory_holds() {
     assert_eq!(keyspace.iter().count(), (THREADS * EACH) as usize);
     db.verify().unwrap();
 }
+
+/// A queue whose head is removed while its tail grows: whoever looks for the first element never
+/// sees one that is gone, though pages are reorganized meanwhile (P23).
+#[test]
+fn scans_beside_reorganizations_see_what_memory_knows() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default()
+        .memory(limits::MEMORY_BYTES_MIN)
+        .durability(Durability::Buffered)
+        .torn_writes(TornWrites::Assume4k);
+    let db = Db::open(directory.path(), options).unwrap();
+    let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+    let key = |number: u32| number.to_be_bytes();
+    let insert = |number: u32| keyspace.insert(&key(number), &[7; 60]).unwrap();
+    (0..2000).for_each(insert);
+    std::thread::scope(|scope| {
+        // Fills pages elsewhere, so that there is background work.
+        let noise = scope.spawn(|| {
+            for number in 0..20_000u32 {
+                let number = 1 << 31 | number.wrapping_mul(2_654_435_761) >> 1;
+                keyspace.insert(&key(number), &[8; 60]).unwrap();
+            }
+        });
+        for head in 0..6000 {
+            insert(head + 2000);
+            keyspace.remove(&key(head)).unwrap();
+            let (first, _) = keyspace.first_key_value().unwrap().unwrap();
+            assert_eq!(first, key(head + 1), "element {head} was removed");
+            if head % 64 == 0 {
+                let some: Vec<_> = keyspace.range(key(head + 1)..).limit(300).collect();
+                let expected = (head + 1..).map(|number| key(number).to_vec());
+                assert!(some.into_iter().map(|record| record.unwrap().0).eq(expected.take(300)));
+            }
+        }
+        noise.join().unwrap();
+    });
+    db.verify().unwrap();
+}

@@ -35,6 +35,7 @@
 //! It upholds P14 (no dirty record is passed over) and P23. **Differs from the paper**, which has a
 //! latch around a B+ tree and names this as future work (4.8).
 
+use std::collections::HashMap;
 use std::ops::Bound;
 
 use spinney_art::{ArtMap, Direction, Entries, Pinned};
@@ -177,16 +178,36 @@ impl SegmentIndex {
         self.with_list_at(lower, |list| list.to_vec()).unwrap_or_default()
     }
 
-    /// Takes the oldest entries of the dirty list of the segment with this lower bound, at most
-    /// `most`.
-    pub(crate) fn take_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
-        let take = |list: &mut DirtyList| {
-            if list.len() <= most {
-                return std::mem::take(list).to_vec();
+    /// The oldest entries of the dirty list of the segment with this lower bound, at most `most`.
+    /// They stay listed: whoever reads the segment meanwhile must find them.
+    pub(crate) fn oldest_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
+        let oldest = |list: &mut DirtyList| list[..list.len().min(most)].to_vec();
+        self.with_list_at(lower, oldest).unwrap_or_default()
+    }
+
+    /// Takes entries off the list that [`SegmentIndex::oldest_dirty`] showed, each as often as it
+    /// was shown then, except the ids of `keep`. What was listed again since stays.
+    pub(crate) fn forget_dirty(&self, lower: &[u8], shown: &[RecordId], keep: &[RecordId]) {
+        let mut left: HashMap<RecordId, usize> = HashMap::with_capacity(shown.len());
+        for id in shown.iter().filter(|id| !keep.contains(id)) {
+            *left.entry(*id).or_default() += 1;
+        }
+        let mut is_to_stay = |id: &RecordId| match left.get_mut(id) {
+            Some(count) if *count > 0 => {
+                *count -= 1;
+                false
             }
-            list.drain(..most).collect()
+            _ => true,
         };
-        self.with_list_at(lower, take).unwrap_or_default()
+        self.with_list_at(lower, |list| list.retain(&mut is_to_stay));
+    }
+
+    /// Both at once.
+    #[cfg(test)]
+    pub(crate) fn take_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
+        let shown = self.oldest_dirty(lower, most);
+        self.forget_dirty(lower, &shown, &[]);
+        shown
     }
 
     /// Puts ids that were taken back to the front of the list, where they came from.

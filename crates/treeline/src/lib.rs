@@ -37,6 +37,7 @@ mod locks;
 mod merge;
 mod model;
 mod origin;
+mod peek;
 mod plr;
 mod publish;
 mod reorganize;

@@ -202,16 +202,17 @@ impl SegmentLocks {
 /// Locks of pages.
 #[derive(Debug)]
 pub(crate) struct PageLocks {
-    stripes: Box<[RwLock<()>]>,
+    /// Each with the number of exclusive locks so far.
+    stripes: Box<[RwLock<u64>]>,
 }
 
 impl PageLocks {
     pub(crate) fn new() -> Self {
-        PageLocks { stripes: (0..STRIPES).map(|_| RwLock::new(())).collect() }
+        PageLocks { stripes: (0..STRIPES).map(|_| RwLock::new(0)).collect() }
     }
 
     /// Locks one page for reading.
-    pub(crate) fn read(&self, page: PageNumber) -> RwLockReadGuard<'_, ()> {
+    pub(crate) fn read(&self, page: PageNumber) -> RwLockReadGuard<'_, u64> {
         self.stripes[stripe_of(page)].read()
     }
 
@@ -219,7 +220,7 @@ impl PageLocks {
     pub(crate) fn read_many(
         &self,
         pages: impl Iterator<Item = PageNumber>,
-    ) -> Vec<RwLockReadGuard<'_, ()>> {
+    ) -> Vec<RwLockReadGuard<'_, u64>> {
         ascending(pages).into_iter().map(|stripe| self.stripes[stripe].read()).collect()
     }
 
@@ -227,8 +228,22 @@ impl PageLocks {
     pub(crate) fn write_many(
         &self,
         pages: impl Iterator<Item = PageNumber>,
-    ) -> Vec<RwLockWriteGuard<'_, ()>> {
-        ascending(pages).into_iter().map(|stripe| self.stripes[stripe].write()).collect()
+    ) -> Vec<RwLockWriteGuard<'_, u64>> {
+        let lock = |stripe: usize| {
+            let mut writes = self.stripes[stripe].write();
+            *writes += 1;
+            writes
+        };
+        ascending(pages).into_iter().map(lock).collect()
+    }
+
+    /// How often a page that the caller holds with these locks, alone, was locked exclusively:
+    /// while that stays the same, so does the page.
+    pub(crate) fn writes(held: &[RwLockReadGuard<'_, u64>]) -> Option<u64> {
+        match held {
+            [one] => Some(**one),
+            _ => None,
+        }
     }
 }
 

@@ -29,7 +29,7 @@ use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::build::{NewSegment, Region};
-use crate::cache::{Scratch, Visit};
+use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
 use crate::fit::Fit;
 use crate::forecast::goal_for;
@@ -96,14 +96,21 @@ impl TreeLine {
         }
         let mut bytes = Bytes::default();
         let mut taken: Vec<Vec<Taken>> = Vec::with_capacity(region.len());
+        let mut shown = Vec::with_capacity(region.len());
         for located in &region {
-            taken.push(self.take_all_dirty(located, &mut bytes, missed));
+            let (ids, records) = self.take_all_dirty(located, &mut bytes, missed);
+            shown.push(ids);
+            taken.push(records);
         }
-        let result = self.make_anew(&region, &bytes, &taken, why, &held);
-        if !matches!(result, Ok(true)) {
-            for (located, taken) in region.iter().zip(&taken) {
-                self.give_back(&bytes, located.lower.bytes(), taken);
+        // Readers go on until the index changes, so what they must find stays listed until then.
+        let forget = || {
+            for (located, shown) in region.iter().zip(&shown) {
+                self.index.forget_dirty(located.lower.bytes(), shown, &[]);
             }
+        };
+        let result = self.make_anew(&region, &bytes, &taken, why, &held, forget);
+        if !matches!(result, Ok(true)) {
+            taken.iter().for_each(|taken| self.end_write(&bytes, taken, false));
         }
         if result.is_err() {
             self.failures.fetch_add(1, Ordering::SeqCst);
@@ -156,13 +163,14 @@ impl TreeLine {
         located: &Located,
         bytes: &mut Bytes,
         missed: &mut Missed,
-    ) -> Vec<Taken> {
+    ) -> (Vec<RecordId>, Vec<Taken>) {
         if bytes.len() > DIRTY_BYTES_MAX {
             missed.note_changed(located.lower.bytes());
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
-        let mut ids = self.index.take_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
-        missed.left |= ids.len() == TARGET_RECORDS_MAX;
+        let shown = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
+        missed.left |= shown.len() == TARGET_RECORDS_MAX;
+        let mut ids = shown.clone();
         ids.sort_unstable();
         ids.dedup();
         let mut taken = Vec::with_capacity(ids.len());
@@ -177,7 +185,7 @@ impl TreeLine {
             });
         }
         bytes.sort(&mut taken);
-        taken
+        (shown, taken)
     }
 
     /// Makes the segments of a region anew; says whether it was worth it.
@@ -188,6 +196,7 @@ impl TreeLine {
         taken: &[Vec<Taken>],
         why: Why,
         held: &Reorganizing<'_>,
+        forget: impl FnOnce(),
     ) -> Result<bool> {
         let lsn = self.lsn_of_taken();
         let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
@@ -224,6 +233,7 @@ impl TreeLine {
             .collect();
         let change = Change { before, after };
         held.upgrade();
+        forget();
         let record = |sequence| self.pending.lock().push(sequence, change.clone());
         self.index.apply(&change, |id| self.dirty_keys(id), record)?;
         taken.iter().for_each(|taken| self.end_write(bytes, taken, true));

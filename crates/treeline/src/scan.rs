@@ -19,12 +19,17 @@ use spinney_io::Purpose;
 use spinney_page::PageView;
 
 use crate::cache::{Cached, RecordId, Scratch, Visit};
+use crate::locks::PageLocks;
 use crate::merge::{Dirty, Pages, Records};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
 
 /// Most pages of one batch, without overflow pages: 256 KiB.
 const BATCH_PAGES_MAX: usize = 64;
+
+/// So many removals that a scan had to look at are worth bringing home, so that the next one finds
+/// fewer.
+const REMOVED_MAX: usize = 64;
 
 /// Some pages of one segment that are read together.
 struct Run {
@@ -36,14 +41,18 @@ impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         let mut bytes = 0;
         let mut next = Some(Position::start(request));
+        // Where pages hold nothing any more, more of them are looked at each time.
+        let mut pages_min = 1;
         while let Some(position) = next {
+            let before = chunk.records.len();
             next = loop {
-                match self.scan_batch(&position, request, chunk, &mut bytes)? {
+                match self.scan_batch(&position, request, pages_min, chunk, &mut bytes)? {
                     Step::Changed => {}
                     Step::Full => return Ok(()),
                     Step::Done(next) => break next,
                 }
             };
+            pages_min = if chunk.records.len() == before { 2 * pages_min } else { 1 };
             let enough = chunk.records.len() >= request.records_max || bytes >= request.bytes_max;
             if let Some(position) = &next
                 && enough
@@ -61,18 +70,20 @@ impl TreeLine {
         &self,
         position: &Position,
         request: &ScanRequest<'_>,
+        pages_min: usize,
         chunk: &mut Chunk,
         bytes: &mut usize,
     ) -> Result<Step> {
         let version = self.index.version();
         let wanted = self.pages_wanted(request, chunk.records.len(), *bytes);
+        let wanted = wanted.max(pages_min.min(BATCH_PAGES_MAX));
         let (runs, next) = self.choose_runs(position, request, wanted);
         let bases = runs.iter().map(|run| run.located.segment.base.page);
         let _segments = self.segment_locks.read_many(bases);
         let base_pages = runs.iter().flat_map(|run| {
             run.pages.clone().map(|index| run.located.segment.base_page(index).page)
         });
-        let _pages = self.page_locks.read_many(base_pages);
+        let pages = self.page_locks.read_many(base_pages);
         let same = |run: &Run| self.index.find(run.located.lower.bytes()) == run.located;
         if self.index.version() != version && !runs.iter().all(same) {
             return Ok(Step::Changed);
@@ -80,7 +91,15 @@ impl TreeLine {
         let copies: Vec<DirtyCopies> = runs.iter().map(|run| self.copy_dirty(run)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
-        self.read_pages(&refs, &mut buf, Purpose::Scan)?;
+        match (refs.as_slice(), PageLocks::writes(&pages)) {
+            ([page], Some(writes)) if request.records_max == 1 => {
+                if !self.peek.get(*page, writes, buf.page_mut(0)) {
+                    self.read_pages(&refs, &mut buf, Purpose::Scan)?;
+                    self.peek.put(*page, writes, buf.page(0));
+                }
+            }
+            _ => self.read_pages(&refs, &mut buf, Purpose::Scan)?,
+        }
         let mut at = 0;
         for (run, copies) in runs.iter().zip(&copies) {
             let count = run.pages.len();
@@ -100,6 +119,9 @@ impl TreeLine {
             at += run.refs().count();
             let records = Records::merge_staged(&pages, &staged, &copies.records());
             self.reads.scanned(pages.len() as u64, records.len() as u64);
+            if copies.removed >= REMOVED_MAX {
+                self.note_removed(run.located.lower.bytes());
+            }
             // Staged pages hold keys of all pages of the segment.
             let of_run = |key: &[u8]| run.pages.contains(&run.located.page_of(key));
             let whole = staged.is_empty();
@@ -305,6 +327,8 @@ type ValuePlace = (Range<usize>, bool);
 /// Copies of dirty records, in one piece of memory.
 #[derive(Default)]
 struct DirtyCopies {
+    /// How many of them are removals.
+    removed: usize,
     bytes: Vec<u8>,
     places: Vec<(Range<usize>, Option<ValuePlace>)>,
 }
@@ -315,6 +339,7 @@ impl DirtyCopies {
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
+        self.removed += usize::from(value.is_none());
         let value = value.map(|value| (middle..self.bytes.len(), value.large));
         self.places.push((start..middle, value));
     }

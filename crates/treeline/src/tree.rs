@@ -24,6 +24,7 @@ use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable};
 use crate::locks::{PageLocks, SegmentLocks};
+use crate::peek::{PEEK_BYTES, Peek};
 use crate::publish::Pending;
 use crate::segment::{PageRef, Place};
 use crate::tuning::Tuning;
@@ -91,6 +92,9 @@ pub struct TreeLine {
     pub(crate) last_merged: Mutex<Vec<u8>>,
     /// Lower bounds of segments that may take fewer pages.
     pub(crate) sparse: Mutex<BTreeSet<Vec<u8>>>,
+    /// Lower bounds of segments with removals that scans met.
+    removed: Mutex<BTreeSet<Vec<u8>>>,
+    pub(crate) peek: Peek,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
     long_lists_count: AtomicUsize,
@@ -161,6 +165,8 @@ impl TreeLine {
             staged: Mutex::new(BTreeSet::new()),
             last_merged: Mutex::new(Vec::new()),
             sparse: Mutex::new(BTreeSet::new()),
+            removed: Mutex::new(BTreeSet::new()),
+            peek: Peek::default(),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
         }
@@ -317,9 +323,26 @@ impl TreeLine {
         Ok(true)
     }
 
+    /// Notes that a scan met many removals that are not home in the segment that begins at `lower`.
+    pub(crate) fn note_removed(&self, lower: &[u8]) {
+        if self.removed.lock().insert(lower.to_vec()) {
+            self.wanted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings home removals that scans met; says whether there were any.
+    fn bring_removals_home(&self) -> Result<bool> {
+        let removed: Vec<Vec<u8>> = std::mem::take(&mut *self.removed.lock()).into_iter().collect();
+        if removed.is_empty() {
+            return Ok(false);
+        }
+        self.write_back(&removed)?;
+        Ok(true)
+    }
+
     /// Gives the cache what the index leaves of the keyspace's memory.
     fn follow_memory(&self) {
-        let index = self.index.bytes() + self.forecaster.bytes() + self.large.bytes();
+        let index = self.index.bytes() + self.forecaster.bytes() + PEEK_BYTES + self.large.bytes();
         let left = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
         self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
         let usage = self.cache.usage();
@@ -498,7 +521,10 @@ impl Engine for TreeLine {
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
-        let wrote = self.shorten_lists()? | self.write_back_soon()? | self.shrink_sparse()?;
+        let wrote = self.shorten_lists()?
+            | self.bring_removals_home()?
+            | self.write_back_soon()?
+            | self.shrink_sparse()?;
         let wrote = wrote || self.merge_staged()?;
         self.publish_structure_if_due(!wrote)?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })

@@ -280,7 +280,7 @@ impl TreeLine {
     }
 
     /// Takes the oldest entries off the dirty list of a segment and marks their records as being
-    /// written, as far as they are chosen; the others are listed again.
+    /// written, as far as they are chosen.
     fn take_dirty(
         &self,
         located: &Located,
@@ -290,12 +290,12 @@ impl TreeLine {
     ) -> Vec<Taken> {
         let Chosen { most, pages, only } = chosen;
         let lower = located.lower.bytes();
-        let mut ids = self.index.take_dirty(lower, most);
-        missed.left |= ids.len() == TARGET_RECORDS_MAX;
-        let mut taken = Vec::with_capacity(ids.len());
+        let shown = self.index.oldest_dirty(lower, most);
+        missed.left |= shown.len() == TARGET_RECORDS_MAX;
+        let mut taken = Vec::with_capacity(shown.len());
         let mut scratch = Scratch::default();
         let mut elsewhere = Vec::new();
-        let in_order = ids.clone();
+        let mut ids = shown.clone();
         ids.sort_unstable();
         ids.dedup();
         for id in ids {
@@ -313,11 +313,9 @@ impl TreeLine {
                 true
             });
         }
+        self.index.forget_dirty(lower, &shown, &elsewhere);
         if !elsewhere.is_empty() {
             // Another writer took what was looked at, and these came in its stead.
-            let back: Vec<RecordId> =
-                in_order.into_iter().filter(|id| elsewhere.contains(id)).collect();
-            self.index.return_dirty(lower, &back);
             missed.note_changed(lower);
         }
         bytes.sort(&mut taken);
