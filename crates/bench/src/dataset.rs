@@ -161,6 +161,19 @@ impl Dataset {
         key.extend_from_slice(&(base | mix_bits(index, DRIFT_BITS, self.seed)).to_be_bytes());
     }
 
+    /// The keys of the first `records` records, ascending.
+    #[must_use]
+    pub fn sorted_keys(&self, records: u64) -> SortedKeys {
+        let mut sorted = SortedKeys { bytes: Vec::new(), places: Vec::new() };
+        let mut key = Vec::new();
+        for ordinal in 0..records {
+            self.key(ordinal, &mut key);
+            sorted.push(&key);
+        }
+        sorted.sort();
+        sorted
+    }
+
     fn any_key(&self, ordinal: u64, absent: bool, key: &mut Vec<u8>) {
         key.clear();
         match &self.kind {
@@ -193,6 +206,65 @@ impl Dataset {
                 }
             }
         }
+    }
+}
+
+/// Keys in order, end to end in memory: 24 bytes each and what they are long.
+#[derive(Debug)]
+pub struct SortedKeys {
+    bytes: Vec<u8>,
+    places: Vec<KeyPlace>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct KeyPlace {
+    /// The first eight bytes, filled up with zeros: keys that differ there are not looked up.
+    head: u64,
+    start: usize,
+    length: u16,
+}
+
+impl SortedKeys {
+    fn push(&mut self, key: &[u8]) {
+        let mut head = [0; 8];
+        let length = key.len().min(8);
+        head[..length].copy_from_slice(&key[..length]);
+        self.places.push(KeyPlace {
+            head: u64::from_be_bytes(head),
+            start: self.bytes.len(),
+            length: u16::try_from(key.len()).expect("keys are shorter than 64 KiB"),
+        });
+        self.bytes.extend_from_slice(key);
+    }
+
+    fn sort(&mut self) {
+        let SortedKeys { bytes, places } = self;
+        places.sort_unstable_by(|a, b| {
+            a.head.cmp(&b.head).then_with(|| a.of(bytes).cmp(b.of(bytes)))
+        });
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// All of them, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.places.iter().map(|place| place.of(&self.bytes))
+    }
+}
+
+impl KeyPlace {
+    fn of(self, bytes: &[u8]) -> &[u8] {
+        &bytes[self.start..self.start + usize::from(self.length)]
     }
 }
 
@@ -307,6 +379,25 @@ mod tests {
                 .collect();
             let ascents = keys.windows(2).filter(|pair| pair[0] < pair[1]).count();
             assert!((1300..1700).contains(&ascents), "{name}: {ascents} ascents");
+        }
+    }
+
+    #[test]
+    fn sorted_keys_are_the_same_keys_in_order() {
+        let (_directory, names) = names();
+        for name in names {
+            let dataset = Dataset::open(&name, 2000, 1).unwrap();
+            let mut keys: Vec<Vec<u8>> = (0..2000)
+                .map(|ordinal| {
+                    let mut key = Vec::new();
+                    dataset.key(ordinal, &mut key);
+                    key
+                })
+                .collect();
+            keys.sort();
+            let sorted = dataset.sorted_keys(2000);
+            assert_eq!(sorted.len(), 2000);
+            assert!(sorted.iter().eq(keys.iter().map(Vec::as_slice)), "{name}");
         }
     }
 

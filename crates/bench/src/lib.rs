@@ -11,6 +11,7 @@ pub mod dataset;
 pub mod distribution;
 pub mod driver;
 pub mod own;
+pub mod paper;
 pub mod parent;
 pub mod plan;
 pub mod row;

@@ -103,13 +103,13 @@ fn headline(plan: &Plan) -> String {
 }
 
 /// A directory that is removed with all it holds when dropped.
-struct OwnDirectory {
-    path: PathBuf,
+pub(crate) struct OwnDirectory {
+    pub(crate) path: PathBuf,
     keep: bool,
 }
 
 impl OwnDirectory {
-    fn create(parent: &Path, keep: bool) -> Result<Self> {
+    pub(crate) fn create(parent: &Path, keep: bool) -> Result<Self> {
         let path = parent.join(format!("spinney-bench-{}", std::process::id()));
         std::fs::create_dir_all(parent)
             .and_then(|()| std::fs::create_dir(&path))

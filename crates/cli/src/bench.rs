@@ -12,6 +12,7 @@ use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 use crate::args::{self, CHILD_COMMAND};
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
+use crate::paper::{self, PaperCommand};
 
 /// What can be measured.
 #[derive(Debug, Args)]
@@ -32,6 +33,9 @@ pub(crate) enum BenchCommand {
     /// that are not there), queue (insert at the tail, remove at the head, read the first), drift (half inserts at hot places that
     /// move), shift (reads whose hot set jumps).
     Ycsb(YcsbArguments),
+    /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's ratios beside ours
+    #[command(subcommand)]
+    Paper(PaperCommand),
 }
 
 #[derive(Debug, Args)]
@@ -108,7 +112,10 @@ fn drivers() -> Vec<Box<dyn Driver>> {
 }
 
 pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Failure> {
-    let BenchCommand::Ycsb(arguments) = arguments.command;
+    let arguments = match arguments.command {
+        BenchCommand::Ycsb(arguments) => arguments,
+        BenchCommand::Paper(command) => return paper::run(command, &knobs),
+    };
     let run = plan(arguments, knobs, &drivers())?;
     let well = parent::run(&run, &mut std::io::stdout().lock())?;
     Ok(if well { Outcome::Done } else { Outcome::Failed })

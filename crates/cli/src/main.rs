@@ -9,6 +9,7 @@ mod copies;
 mod database;
 mod exit;
 mod knobs;
+mod paper;
 mod records;
 mod stats;
 mod text;
