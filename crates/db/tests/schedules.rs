@@ -267,3 +267,88 @@ fn p14_a_checkpoint_goes_back_to_segments_that_split() {
         }
     });
 }
+
+/// A large value whose bytes say their version.
+fn large(version: u8) -> Vec<u8> {
+    vec![version; 9_000 + usize::from(version)]
+}
+
+fn is_large(value: &[u8]) -> bool {
+    value.first().is_some_and(|version| value == large(*version))
+}
+
+/// P17: whoever reads a large value reads it whole, though it is overwritten meanwhile and
+/// checkpoints give its room to others.
+#[test]
+fn p17_readers_beside_room_that_is_given_back() {
+    use std::io::Read;
+    check(250, || {
+        let disk = SimDisk::new(1);
+        let db = open(&disk);
+        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        keyspace.insert(b"a", &large(1)).unwrap();
+        let (writer, writing) = (db.clone(), keyspace.clone());
+        let thread = shuttle::thread::spawn(move || {
+            for version in 2..5 {
+                writing.insert(b"a", &large(version)).unwrap();
+                writer.checkpoint().unwrap();
+                // Takes what the checkpoint gave back.
+                writing.insert(b"b", &large(version + 100)).unwrap();
+            }
+        });
+        for _ in 0..3 {
+            assert!(is_large(&keyspace.get(b"a").unwrap().unwrap()));
+            let mut found = Vec::new();
+            let mut reader = keyspace.get_reader(b"a").unwrap().unwrap();
+            reader.read_to_end(&mut found).unwrap();
+            assert!(is_large(&found));
+        }
+        for record in keyspace.iter() {
+            assert!(is_large(&record.unwrap().1));
+        }
+        thread.join().unwrap();
+        db.verify().unwrap();
+    });
+}
+
+/// P17: a large value is put beside a checkpoint: whichever of them comes first at any step, a crash
+/// finds it, and every page is owned once or free.
+#[test]
+fn p17_a_checkpoint_beside_large_values() {
+    for logged in [true, false] {
+        check(200, move || {
+            let disk = SimDisk::new(1);
+            let db = open(&disk);
+            let options = || KeyspaceOptions::default().logged(logged);
+            let keyspace = db.keyspace("k", options()).unwrap();
+            keyspace.insert(b"a", &large(1)).unwrap();
+            db.checkpoint().unwrap();
+            let writing = keyspace.clone();
+            let thread = shuttle::thread::spawn(move || {
+                writing.insert(b"a", &large(2)).unwrap();
+                writing.insert(b"b", &large(3)).unwrap();
+            });
+            db.checkpoint().unwrap();
+            let early = disk.crash(CrashMode::KeepAll);
+            thread.join().unwrap();
+            for (disk, whole) in [(early, false), (disk.crash(CrashMode::LoseAll), logged)] {
+                let db = open(&disk);
+                let keyspace = db.keyspace("k", options()).unwrap();
+                let (a, b) = (keyspace.get(b"a").unwrap(), keyspace.get(b"b").unwrap());
+                if whole {
+                    assert!(a.unwrap() == *large(2) && b.unwrap() == *large(3));
+                } else {
+                    let a = a.unwrap();
+                    assert!(a == *large(1) || a == *large(2));
+                    assert!(b.is_none_or(|b| b == *large(3)));
+                }
+                db.verify().unwrap();
+                db.checkpoint().unwrap();
+                db.checkpoint().unwrap();
+                let stats = keyspace.stats();
+                assert_eq!(stats.large_values, keyspace.iter().count() as u64);
+                assert_eq!(stats.large_freed_bytes, 0);
+            }
+        });
+    }
+}
