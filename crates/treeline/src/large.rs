@@ -21,7 +21,7 @@
 
 mod table;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Generation, Lsn, PageNumber, Result};
@@ -196,7 +196,7 @@ impl TreeLine {
     pub(crate) fn reconcile_large(&self) -> Result<()> {
         let mut pages: Vec<PageRef> = Vec::new();
         self.index.for_each(|_, segment| pages.extend(segment.all()));
-        let mut named: HashMap<u32, Generation> = HashMap::new();
+        let mut named: HashSet<(PageNumber, Generation)> = HashSet::new();
         for pages in pages.chunks(SWEEP_PAGES) {
             let mut buf = self.buffers.lend(pages.len());
             self.read_pages(pages, &mut buf, Purpose::Recovery)?;
@@ -206,7 +206,7 @@ impl TreeLine {
                     if value.large {
                         let pointer = self.decode_pointer(value.bytes)?;
                         let extents = pointer.extents.iter();
-                        named.extend(extents.map(|(extent, made)| (extent.page.0, *made)));
+                        named.extend(extents.map(|(extent, made)| (extent.page, *made)));
                     }
                 }
             }

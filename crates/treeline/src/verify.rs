@@ -64,7 +64,10 @@ impl TreeLine {
             let owners = owners.map(Some).chain(segment.staged.iter().map(|_| None));
             for ((at, page), owner) in refs.iter().enumerate().zip(owners) {
                 self.verify_places(&located, owner, *page, buf.page(at))?;
-                self.verify_pointers(*page, buf.page(at), large)?;
+                let above = refs.len() - segment.staged.len()..refs.len();
+                let above = if owner.is_some() { above } else { 0..0 };
+                let above: Vec<_> = above.map(|at| PageView::trusted(buf.page(at))).collect();
+                self.verify_pointers(*page, buf.page(at), &above, large)?;
                 report.pages += 1;
                 let records = PageView::trusted(buf.page(at)).len() as u64;
                 report.records += records;
@@ -76,15 +79,21 @@ impl TreeLine {
         }
     }
 
-    /// Checks that the extents which a page names are owned.
+    /// Checks that the extents which a page names are owned. What a page `above` it has another value
+    /// for may be gone.
     fn verify_pointers(
         &self,
         page: PageRef,
         block: &[u8; PAGE_BYTES],
+        above: &[PageView<'_>],
         large: &mut Vec<LargePointer>,
     ) -> Result<()> {
         let view = PageView::trusted(block);
-        for value in (0..view.len()).map(|index| view.value(index)).filter(|value| value.large) {
+        for index in (0..view.len()).filter(|index| view.value(*index).large) {
+            let (key, value) = (view.key(index), view.value(index));
+            if above.iter().any(|above| above.find(&key).is_some()) {
+                continue;
+            }
             let pointer = self.decode_pointer(value.bytes)?;
             if !self.large.owns(&pointer) {
                 return Err(Error::corruption(

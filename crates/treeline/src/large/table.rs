@@ -25,7 +25,7 @@
 //!
 //! **Concurrency.** One lock, for memory work only; it is the last in the order of locks.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
@@ -206,12 +206,12 @@ impl LargeTable {
     }
 
     /// After a crash of a keyspace whose data is not logged, pages alone say what is live: `named`
-    /// are the extents that they name, by first page. The rest is freed.
-    pub(crate) fn reconcile(&self, named: &HashMap<u32, Generation>, end: Lsn) {
+    /// are the extents that they name, by first page and generation. The rest is freed.
+    pub(crate) fn reconcile(&self, named: &HashSet<(PageNumber, Generation)>, end: Lsn) {
         self.with(|table| {
             let freed: Vec<LargeExtent> = table.freed.iter().map(|freed| freed.large).collect();
             let is_named =
-                |large: &LargeExtent| named.get(&large.extent.page.0) == Some(&large.generation);
+                |large: &LargeExtent| named.contains(&(large.extent.page, large.generation));
             for large in freed.into_iter().filter(is_named) {
                 table.unfree(large);
                 table.insert(large);
