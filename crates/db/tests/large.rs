@@ -725,3 +725,27 @@ fn p26_large_values_are_in_a_backup() {
         copy.close().unwrap();
     }
 }
+
+/// A change of a large value between the reading and the locking of a conditional write is noticed.
+#[test]
+fn p04_conditional_writes_see_every_large_value() {
+    let disk = SimDisk::new(15);
+    let db = open(&disk);
+    let main = keyspace(&db);
+    main.insert(b"k", &value(1, 20_000)).unwrap();
+    let mut seen = Vec::new();
+    main.update(b"k", |old| {
+        seen.push(old.unwrap().to_vec());
+        if seen.len() == 1 {
+            main.insert(b"k", &value(2, 20_000)).unwrap();
+        }
+        Some(value(3, 20_000))
+    })
+    .unwrap();
+    assert!(seen == [value(1, 20_000), value(2, 20_000)]);
+    assert!(main.get(b"k").unwrap().unwrap() == *value(3, 20_000));
+    // What was staged for the first attempt is given back.
+    db.checkpoint().unwrap();
+    assert_eq!((main.stats().large_values, main.stats().large_freed_bytes), (1, 0));
+    db.verify().unwrap();
+}

@@ -12,7 +12,7 @@ use spinney::{Db, Durability, KeyspaceOptions, Options};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, KeyspaceId, Lsn, PageNumber, Runtime};
 use spinney_db::fuzzing;
-use spinney_extent::{BlockHeader, Slot};
+use spinney_extent::{BlockHeader, LargePointer, Slot};
 use spinney_io::sim::SimDisk;
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 use spinney_page::{PageEditor, PageView};
@@ -49,6 +49,7 @@ fn read_all(page: &[u8; PAGE_BYTES]) {
         for index in 0..view.len() {
             let key = view.key(index);
             assert_eq!(view.find(&key), Some(view.value(index)));
+            let _ = view.value(index).large.then(|| LargePointer::decode(view.value(index).bytes));
         }
         let _ = (view.search(b""), view.search(&[0xFF; 40]), view.used_bytes(), view.prefix());
     }
@@ -117,6 +118,7 @@ proptest! {
     fn records_and_manifests(bytes in prop::collection::vec(any::<u8>(), 0..300), page in page()) {
         fuzzing::decode_anything(&bytes);
         fuzzing::decode_anything(&page[..]);
+        let _ = (LargePointer::decode(&bytes), LargePointer::decode(&page[..]));
         prop_assert!(fuzzing::manifest_round_trips(&bytes));
         prop_assert!(fuzzing::manifest_round_trips(&page[..]));
     }
@@ -141,7 +143,8 @@ fn sample() -> SimDisk {
     db.drop_keyspace("gone").unwrap();
     let mut random = Random::new(1, 30);
     for number in 0..600u32 {
-        let value = vec![b'v'; random.below(300)];
+        let length = if number % 40 == 7 { 20_000 } else { random.below(300) };
+        let value = vec![b'v'; length];
         main.insert_with(&number.to_be_bytes(), &value, Durability::Buffered).unwrap();
         if number == 400 {
             db.checkpoint().unwrap();

@@ -105,7 +105,7 @@ struct Table {
     counts: LargeCounts,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owned {
     generation: Generation,
     order: u8,
@@ -180,10 +180,10 @@ impl LargeTable {
         self.with(|table| {
             for large in extents {
                 match table.live.get(&large.extent.page.0) {
-                    Some(owned) if owned.generation != large.generation => {
+                    Some(_) if !table.is_live(large) => {
                         return Err(Error::new(
                             ErrorKind::Corruption,
-                            format!("the log names {large:?}, but {owned:?} is there"),
+                            format!("the log names {large:?}, but another is there"),
                         ));
                     }
                     _ if table.freed.iter().any(|freed| freed.large == large) => {}
@@ -386,8 +386,8 @@ impl Table {
 
     /// Ends the writing of an extent; says whether it was being written.
     fn end(&mut self, large: LargeExtent) -> bool {
-        let page = large.extent.page.0;
-        let found = self.writing.get(&page).is_some_and(|at| at.generation == large.generation);
+        let (page, owned) = owned(large);
+        let found = self.writing.get(&page) == Some(&owned);
         if found {
             self.writing.remove(&page);
         }
@@ -403,8 +403,8 @@ impl Table {
     }
 
     fn is_live(&self, large: LargeExtent) -> bool {
-        let found = self.live.get(&large.extent.page.0);
-        found.is_some_and(|owned| owned.generation == large.generation)
+        let (page, owned) = owned(large);
+        self.live.get(&page) == Some(&owned)
     }
 
     /// Takes an extent out of the live ones; says whether it was there.
