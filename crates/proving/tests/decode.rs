@@ -199,3 +199,52 @@ fn damage_behind_a_right_checksum_does_not_panic() {
         let _ = db.close();
     });
 }
+
+/// Data pages whose checksum is right but whose prefix is not their segment's: whoever changes them
+/// says so.
+#[test]
+fn a_page_with_another_prefix_is_damage() {
+    let sample = sample();
+    let stores: Vec<_> = sample
+        .files()
+        .into_iter()
+        .filter(|path| path.to_string_lossy().contains("keyspace"))
+        .collect();
+    let bytes = sample.contents(&stores[0]).unwrap();
+    let mut damaged = 0;
+    for (page, block) in bytes.as_chunks::<PAGE_BYTES>().0.iter().enumerate() {
+        // After the double-write area.
+        if page < 128 || block[8] != 1 || PageView::parse(block).is_err() {
+            continue;
+        }
+        let view = PageView::trusted(block);
+        let prefix = view.prefix();
+        if prefix.is_empty() {
+            continue;
+        }
+        for at in 0..prefix.len() {
+            let mut forged = *block;
+            forged[PAGE_BYTES - prefix.len() + at] ^= 0x40;
+            assert_ne!(
+                PageView::parse(&forged).map(|view| view.prefix().to_vec()),
+                Ok(prefix.to_vec())
+            );
+            reseal(&mut forged);
+            let image = sample.kill();
+            let file = image.open(&stores[0], OpenMode::EXISTING).unwrap();
+            let mut buf = AlignedBuf::new(1);
+            buf.page_mut(0).copy_from_slice(&forged);
+            file.write_at(buf.bytes(), (page * PAGE_BYTES) as u64, Purpose::Tool).unwrap();
+            let Ok(db) = open(&image) else { continue };
+            let Ok(main) = db.existing_keyspace("main") else { continue };
+            for number in 0..600u32 {
+                let _ = main.insert(&number.to_be_bytes(), &[b'n'; 200]);
+            }
+            if let Err(error) = db.checkpoint() {
+                assert!(error.is_corruption(), "{error}");
+                damaged += 1;
+            }
+        }
+    }
+    assert!(damaged > 0, "no damage was met");
+}

@@ -202,6 +202,10 @@ impl TreeLine {
         let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
         self.read_pages(&refs, &mut buf, Purpose::Reorganize)?;
+        let owners = region.iter().flat_map(|one| one.segment.all().map(move |page| (one, page)));
+        for (index, (located, page)) in owners.enumerate() {
+            self.check_bounds(located, page, buf.page(index))?;
+        }
         let (pages, staged) = pages_of(region, &buf);
         let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
         let records = Records::merge_staged(&pages, &staged, &dirty);

@@ -26,7 +26,7 @@ use crate::large::{LargeList, LargeTable};
 use crate::locks::{PageLocks, SegmentLocks};
 use crate::peek::{PEEK_BYTES, Peek};
 use crate::publish::Pending;
-use crate::segment::{PageRef, Place};
+use crate::segment::{Located, PageRef, Place};
 use crate::tuning::Tuning;
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
@@ -266,6 +266,32 @@ impl TreeLine {
             .iter()
             .enumerate()
             .try_for_each(|(index, page)| self.check_layout(*page, buf.page(index)))
+    }
+
+    /// Checks that a page may hold what its segment does: whoever is to change it relies on that.
+    ///
+    /// # Errors
+    /// `Corruption` when its prefix or its keys are another segment's.
+    pub(crate) fn check_bounds(
+        &self,
+        located: &Located,
+        page: PageRef,
+        block: &[u8; PAGE_BYTES],
+    ) -> Result<()> {
+        let view = PageView::trusted(block);
+        // Keys ascend.
+        let inside = [0, view.len().wrapping_sub(1)]
+            .iter()
+            .all(|index| *index >= view.len() || located.contains(&view.key(*index)));
+        if located.prefix().starts_with(view.prefix()) && inside {
+            return Ok(());
+        }
+        Err(Error::corruption(
+            self.store.path().display(),
+            page.page.offset(),
+            format!("keys from {:?} up to {:?}", located.lower, located.upper),
+            format!("prefix {} and {view:?}", view.prefix().escape_ascii()),
+        ))
     }
 
     fn check_layout(&self, page: PageRef, buf: &[u8; PAGE_BYTES]) -> Result<()> {

@@ -495,6 +495,15 @@ impl TreeLine {
             let overflow = (base + 1..*next).next().map(|at| buf.page(at));
             let pages = Pages { base: Some(buf.page(base)), overflow };
             let records: Vec<Dirty<'_>> = run.iter().map(|taken| bytes.dirty(taken)).collect();
+            let places = std::iter::once(located.segment.base_page(page));
+            let mut places = places.chain(located.segment.overflow(page)).zip(base..*next);
+            let ours =
+                places.try_for_each(|(at, index)| self.check_bounds(located, at, buf.page(index)));
+            if let Err(error) = ours {
+                output.error.get_or_insert(error);
+                refused.extend_from_slice(run);
+                continue;
+            }
             let edit = edit_in_place(&self.buffers, located, page, pages, &records);
             match edit.map(|edit| self.note_edit(located, page, edit, output)) {
                 Some(Ok((may_shrink, inserted))) => {
