@@ -95,7 +95,9 @@ impl EncodingArguments {
     pub(crate) fn bytes(self, word: &str) -> Result<Vec<u8>, Failure> {
         if word == "-" {
             let mut bytes = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut bytes)?;
+            // One more than may be: the error names the limit then, whatever else would come.
+            let most = spinney::limits::VALUE_BYTES_MAX as u64 + 1;
+            std::io::stdin().lock().take(most).read_to_end(&mut bytes)?;
             return Ok(bytes);
         }
         self.encoding().decode(word).map_err(Failure::usage)

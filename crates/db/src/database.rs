@@ -348,8 +348,13 @@ impl Db {
             }
         }
         state.stop_jobs();
+        // What the checkpoint itself found to be superseded, a second one gives back.
+        let checkpoints = || {
+            state.checkpoint()?;
+            if state.has_freed_large() { state.checkpoint() } else { Ok(()) }
+        };
         let result =
-            state.poison.check().and_then(|()| state.checkpoint()).and_then(|()| state.log.close());
+            state.poison.check().and_then(|()| checkpoints()).and_then(|()| state.log.close());
         state.directory_lock.lock().take();
         result
     }

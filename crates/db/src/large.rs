@@ -165,13 +165,16 @@ impl State {
         Ok(done)
     }
 
+    /// Whether a checkpoint would give back room of large values.
+    pub(crate) fn has_freed_large(&self) -> bool {
+        self.keyspaces().iter().any(|one| one.engine.stats().large_freed_bytes > 0)
+    }
+
     /// Runs `attempt` once more after a checkpoint if it finds no room that overwritten large values
     /// hold back.
     fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        let has_freed =
-            || self.keyspaces().iter().any(|one| one.engine.stats().large_freed_bytes > 0);
         let result = match attempt() {
-            Err(error) if error.is_full() && has_freed() => {
+            Err(error) if error.is_full() && self.has_freed_large() => {
                 self.checkpoint()?;
                 attempt()
             }
