@@ -37,6 +37,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "large_freed_bytes": one.large_freed_bytes,
             "free_pages": one.free_pages,
             "file_bytes": one.file_bytes,
+            "hole_bytes": one.hole_bytes,
             "segments": one.segments,
             "reorganizations": one.reorganizations,
             "reorganized_pages_in": one.reorganized_pages_in,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use spinney_base::{Error, ErrorKind, Next, Result, Task, probe};
+use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, probe};
 
 use crate::state::{KeyspaceState, State};
 
@@ -18,6 +18,34 @@ const CHECKPOINT_LOOK: Duration = Duration::from_millis(100);
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a background job waits after an error before it tries again.
 const RETRY: Duration = Duration::from_millis(50);
+
+/// A database in which nothing was written for so long takes a checkpoint, if its log has so many
+/// bytes.
+const QUIET: Duration = Duration::from_secs(1);
+const QUIET_LOG_BYTES: u64 = 1 << 20;
+
+/// And after so long the log gives back the room that it does not need then.
+const LOG_QUIET: Duration = Duration::from_secs(3);
+
+/// Notices when nothing was written for a while.
+#[derive(Default)]
+struct Quiet {
+    last: Lsn,
+    since: Duration,
+    said: bool,
+}
+
+impl Quiet {
+    /// Whether the log's end has not moved for a while; says so once.
+    fn begins(&mut self, last: Lsn, now: Duration, after: Duration) -> bool {
+        if self.last != last {
+            *self = Quiet { last, since: now, said: false };
+        }
+        let begins = !self.said && now.saturating_sub(self.since) >= after;
+        self.said |= begins;
+        begins
+    }
+}
 
 impl State {
     /// Publishes a checkpoint of every keyspace and trims the log (P14).
@@ -46,15 +74,22 @@ impl State {
     /// Starts the database's own jobs.
     pub(crate) fn start_jobs(self: &Arc<Self>) -> Result<()> {
         let state = self.clone();
+        let mut quiet = Quiet::default();
         *self.log_task.lock() = Some(self.spawn("spinney-log", move || {
             state.log.tick()?;
+            if quiet.begins(state.log.last_lsn(), state.runtime.now(), LOG_QUIET) {
+                state.log.give_back()?;
+            }
             Ok(Next::Wait(LOG_TICK))
         })?);
         let state = self.clone();
         let mut last = self.runtime.now();
+        let mut quiet = Quiet::default();
         *self.checkpoint_task.lock() = Some(self.spawn("spinney-checkpoint", move || {
             let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_INTERVAL;
-            let wanted = state.checkpoint_wanted.load(Ordering::Acquire);
+            let quiet = quiet.begins(state.log.last_lsn(), state.runtime.now(), QUIET);
+            let wanted = state.checkpoint_wanted.load(Ordering::Acquire)
+                || quiet && state.log.stats().bytes_used > QUIET_LOG_BYTES;
             if !(wanted || waited && state.has_news()) {
                 return Ok(Next::Wait(CHECKPOINT_LOOK));
             }

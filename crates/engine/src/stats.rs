@@ -29,6 +29,8 @@ pub struct EngineStats {
     pub free_pages: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
+    /// Bytes of free pages that are known to take no room.
+    pub hole_bytes: u64,
     /// Pages read to answer lookups.
     pub pages_read: u64,
     /// Pages rewritten to bring dirty records home.

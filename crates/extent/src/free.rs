@@ -40,6 +40,17 @@ impl Extent {
     }
 }
 
+/// What to do with a free extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Take it out.
+    Take,
+    /// Leave it.
+    Pass,
+    /// Leave it and all others.
+    Stop,
+}
+
 /// Free extents of one store file.
 #[derive(Debug, Default)]
 pub struct FreeMap {
@@ -116,6 +127,27 @@ impl FreeMap {
             order += 1;
         }
         self.by_order[usize::from(order)].insert(page);
+    }
+
+    /// Takes out free extents as `wanted` says, which is shown the largest first, of equals the
+    /// highest.
+    pub(crate) fn take_largest(&mut self, mut wanted: impl FnMut(Extent) -> Wanted) -> Vec<Extent> {
+        let mut taken = Vec::new();
+        'all: for order in (0..=ORDER_MAX).rev() {
+            for page in self.by_order[usize::from(order)].iter().rev() {
+                let extent = Extent { page: PageNumber(*page), order };
+                match wanted(extent) {
+                    Wanted::Take => taken.push(extent),
+                    Wanted::Pass => {}
+                    Wanted::Stop => break 'all,
+                }
+            }
+        }
+        for extent in &taken {
+            self.by_order[usize::from(extent.order)].remove(&extent.page.0);
+            self.free_pages -= u64::from(extent.pages());
+        }
+        taken
     }
 
     /// Adds the pages from `start` up to, not including, `end`.

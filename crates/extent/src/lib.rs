@@ -14,7 +14,9 @@
 
 pub mod double_write;
 pub mod free;
+mod give_back;
 pub mod header;
+mod holes;
 pub mod large;
 pub mod large_io;
 pub mod slot;

@@ -29,6 +29,7 @@ use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose, Transfer};
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
 use crate::free::{Extent, FreeMap};
 use crate::header::{BlockHeader, BlockKind, Damage, HEADER_BYTES};
+use crate::holes::Holes;
 use crate::slot::{EXTENTS_MAX, Slot};
 
 /// First page that extents may use.
@@ -75,16 +76,16 @@ pub struct Checkpoint {
 pub struct Store {
     pub(crate) file: Arc<dyn File>,
     pub(crate) options: StoreOptions,
-    space: Mutex<Space>,
+    pub(crate) space: Mutex<Space>,
     double_write: Mutex<DoubleWrite>,
     slot: Mutex<Slot>,
 }
 
 #[derive(Debug)]
-struct Space {
-    free: FreeMap,
+pub(crate) struct Space {
+    pub(crate) free: FreeMap,
     /// Pages from here on are beyond the file.
-    end: u32,
+    pub(crate) end: u32,
     next_generation: u32,
     /// Freed extents that wait until the record that frees them, at this LSN, is durable. In
     /// ascending order.
@@ -95,6 +96,11 @@ struct Space {
     /// How many hold freed extents back, and which are held.
     holds: u32,
     held: Vec<Extent>,
+    /// Free pages that take no room; whether the file system knows such; whether more are being
+    /// made.
+    pub(crate) holes: Holes,
+    pub(crate) can_have_holes: bool,
+    pub(crate) giving_back: bool,
 }
 
 impl Space {
@@ -193,6 +199,9 @@ impl Store {
             doubtful_pages: 0,
             holds: 0,
             held: Vec::new(),
+            holes: Holes::default(),
+            can_have_holes: true,
+            giving_back: false,
         };
         Store {
             file,
@@ -260,6 +269,7 @@ impl Store {
         let mut space = self.space.lock();
         let extent = loop {
             if let Some(extent) = space.free.allocate(order) {
+                space.holes.remove(extent);
                 break extent;
             }
             self.grow(&mut space, 1 << order)?;
@@ -344,6 +354,7 @@ impl Store {
             retired_pages: waiting.map(|extent| u64::from(extent.pages())).sum(),
             checkpoint_pages: checkpoint_pages + space.doubtful_pages,
             end_page: space.end,
+            hole_pages: space.holes.pages(),
         }
     }
 
@@ -676,4 +687,6 @@ pub struct SpaceStats {
     pub checkpoint_pages: u64,
     /// Pages of the file, slots and double-write area included.
     pub end_page: u32,
+    /// Free pages that are known to take no room.
+    pub hole_pages: u64,
 }

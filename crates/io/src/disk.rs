@@ -159,6 +159,15 @@ pub trait File: Send + Sync + Debug {
     /// `Full` when there is no room (the file is as it was), or `Io`.
     fn allocate(&self, bytes: u64) -> Result<()>;
 
+    /// Gives the room of some pages back to the file system; they read as zeros from then on, and the
+    /// file is as long as it was. A later write there asks for room as one that grows the file does.
+    /// What was there may be seen again after a power loss, unless [`File::sync`] came between.
+    /// Answers whether the file system can do this; if not, nothing has changed.
+    ///
+    /// # Errors
+    /// `Io` from the system.
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool>;
+
     /// Whether transfers bypass the page cache.
     fn is_direct(&self) -> bool;
 }

@@ -216,7 +216,7 @@ impl TreeLine {
             records: &records,
         };
         let appends = whole.upper.is_none() && staged.is_empty() && appends(&pages, &dirty);
-        let fit = self.fit(&whole, appends);
+        let fit = self.fit(&whole, appends, why);
         let merged = Merged { region: whole, fit, pages: refs.len() };
         let Some(placed) = self.place(&merged, why)? else { return Ok(false) };
         let all = (0..refs.len()).map(|index| buf.page(index));
@@ -252,8 +252,9 @@ impl TreeLine {
         Ok(true)
     }
 
-    /// How the records of a region are to be laid out.
-    pub(crate) fn fit(&self, region: &Region<'_>, appends: bool) -> Fit {
+    /// How the records of a region are to be laid out. What is to take fewer pages has few records:
+    /// no room is kept there for what may come.
+    pub(crate) fn fit(&self, region: &Region<'_>, appends: bool, why: Why) -> Fit {
         let room = region.room();
         let average = region.bytes() / region.records.len().max(1);
         let mut fit = Fit::choose(average, room);
@@ -273,7 +274,7 @@ impl TreeLine {
         if appends {
             // The last page goes on to fill.
             fit.even = false;
-        } else if self.tuning.forecast() {
+        } else if self.tuning.forecast() && why == Why::Full {
             let expected = self.forecaster.forecast(region.lower, region.upper).inside;
             let Fit { goal_bytes, epsilon_bytes, .. } = fit;
             let records = region.records.len();
@@ -362,6 +363,11 @@ impl TreeLine {
         let _inside = probe::enter("join");
         let _gate = self.gate.read();
         self.reorganize(&located, Why::Shrink, &mut Missed::default())?;
+        let now = self.index.find(&key);
+        if now.segment.base != located.segment.base {
+            // What two of them made may take in a third.
+            self.note_sparse(now.lower.bytes());
+        }
         Ok(true)
     }
 }

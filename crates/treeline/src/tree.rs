@@ -236,6 +236,13 @@ impl TreeLine {
         }
     }
 
+    /// Gives room back to the file system if much is free; says whether it did.
+    fn give_back_space(&self) -> Result<bool> {
+        // So that who accounts for all pages finds them.
+        let _gate = self.gate.read();
+        Ok(self.store.give_back()? > 0)
+    }
+
     /// Whether a key's place is still the one that was found when the index had this version. Stays
     /// true while its segment and its page are locked.
     pub(crate) fn is_still(&self, key: &[u8], place: Place, version: u64) -> bool {
@@ -553,6 +560,7 @@ impl Engine for TreeLine {
             | self.shrink_sparse()?;
         let wrote = wrote || self.merge_staged()?;
         self.publish_structure_if_due(!wrote)?;
+        let wrote = wrote || self.give_back_space()?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }
 
@@ -644,6 +652,7 @@ impl Engine for TreeLine {
             large_freed_bytes: (large.freed_pages + large.ready_pages) * PAGE_BYTES as u64,
             free_pages: space.free_pages,
             file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
+            hole_bytes: space.hole_pages * PAGE_BYTES as u64,
             pages_read,
             pages_written_back: load(&self.writes.pages_written_back),
             records_written_back: load(&self.writes.records_written_back),

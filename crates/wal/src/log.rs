@@ -295,7 +295,7 @@ impl Log {
         let (used, segments, first_lsn) = {
             let table = self.segments.lock();
             let used = table.head().position - table.begin();
-            (used, u64::from(table.physical()), table.first_lsn())
+            (used, u64::from(table.solid()), table.first_lsn())
         };
         LogStats {
             bytes_used: used * page,
@@ -363,10 +363,10 @@ impl Log {
                     self.room.ready_to(table.ready());
                     continue;
                 }
-                table.physical()
+                table.next_to_make()
             };
             self.make_segment(new)?;
-            self.segments.lock().add_physical();
+            self.segments.lock().made(new);
         }
         Ok(())
     }
@@ -401,6 +401,38 @@ impl Log {
                 .or_else(|error| if error.is_full() { Ok(()) } else { Err(error) });
         }
         Ok(())
+    }
+
+    /// Gives the room of segments that are not needed now back to the file system; to be called when nothing
+    /// was written for a while. They are made anew when they are needed, and then a full disk is an error that goes away,
+    /// as it is when the log grows.
+    ///
+    /// # Errors
+    /// `Poisoned` or `Io`.
+    pub fn give_back(&self) -> Result<()> {
+        self.check()?;
+        let _one_at_a_time = self.growing.lock();
+        let mut result = Ok(());
+        let taken = self.segments.lock().take_free();
+        for physical in taken {
+            let offset = segment_offset(physical, self.segment_blocks);
+            let bytes = self.segment_blocks * PAGE_BYTES as u64;
+            let punched = match &result {
+                Ok(()) => self.file.punch_hole(offset, bytes),
+                Err(_) => Ok(false),
+            };
+            let mut table = self.segments.lock();
+            match punched {
+                Ok(false) => table.return_free(physical),
+                Ok(true) => table.add_hollow(physical),
+                Err(error) => {
+                    // It may be punched in part.
+                    table.add_hollow(physical);
+                    result = Err(error);
+                }
+            }
+        }
+        result
     }
 
     /// Flushes everything, makes it durable, leaves a block with the watermark behind (rule P7) and refuses reservations from

@@ -13,7 +13,7 @@
 //! A crash anywhere in here leaves what it found: nothing is written before step 5, which writes no block that an older superblock
 //! needs. Memory: one chunk of blocks, and a few words per segment.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -108,6 +108,9 @@ struct Scan<'a> {
     physical: u32,
     /// Highest watermark of a block that counts.
     durable: Lsn,
+    /// Segments with something else than blocks: their room may have been given back, and then they must be made anew
+    /// before they are used again.
+    hollow: BTreeSet<u32>,
 }
 
 /// What the walk accepted, and why it ended.
@@ -130,7 +133,7 @@ impl<'a> Scan<'a> {
     fn new(file: &'a dyn File, superblock: &'a Superblock) -> Result<Scan<'a>> {
         let blocks = u64::from(superblock.segment_blocks);
         let physical = whole_segments(file.len()?, blocks);
-        Ok(Scan { file, superblock, blocks, physical, durable: Lsn::ZERO })
+        Ok(Scan { file, superblock, blocks, physical, durable: Lsn::ZERO, hollow: BTreeSet::new() })
     }
 
     /// Where block `index` of a physical segment is.
@@ -266,7 +269,7 @@ impl<'a> Scan<'a> {
     }
 
     /// The highest LSN that somebody was promised, looking at every block that the walk did not accept as well.
-    fn promised(&self, walk: &Walk) -> Result<Lsn> {
+    fn promised(&mut self, walk: &Walk) -> Result<Lsn> {
         let end = walk.table.head().position;
         let accepted: BTreeMap<u64, u64> = (walk.table.begin() / self.blocks..=end / self.blocks)
             .filter_map(|sequence| {
@@ -281,10 +284,12 @@ impl<'a> Scan<'a> {
             let begin = accepted.get(&self.place(physical, 0).offset).copied().unwrap_or(0);
             for index in begin..self.blocks {
                 let header = self.header(&mut reader, self.place(physical, index))?;
-                if let Ok(header) = header
-                    && self.superblock.admits(&header)
-                {
-                    promised = promised.max(header.durable);
+                match header {
+                    Ok(header) if self.superblock.admits(&header) => {
+                        promised = promised.max(header.durable);
+                    }
+                    Ok(_) => {}
+                    Err(_) => _ = self.hollow.insert(physical),
                 }
             }
         }
@@ -297,7 +302,7 @@ impl<'a> Scan<'a> {
         if life.is_none() {
             table.restart(RunStart { position: next.start, first: next.start_lsn });
         }
-        table.free_rest();
+        table.free_rest(&self.hollow);
         table
     }
 }

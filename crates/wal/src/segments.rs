@@ -5,12 +5,12 @@
 //! the log:        ... trimmed | sequence 7 | sequence 8 | sequence 9 (head) | ...   position / blocks = sequence
 //! ```
 //!
-//! Invariants: (1) `mapped[i]` is the physical segment of sequence `first + i`; a physical segment is in `mapped` or `free`,
-//! never in both. (2) The segments that retained runs lie in are mapped. (3) `run_starts` holds, for every retained segment in
+//! Invariants: (1) `mapped[i]` is the physical segment of sequence `first + i`; a physical segment is in `mapped`, `free`
+//! or `hollow`, never in two of them, or being punched. (2) The segments that retained runs lie in are mapped. (3) `run_starts` holds, for every retained segment in
 //! which a run begins, the first such run: the places where a trimmed log can start. (4) A segment enters `free` only
 //! after the superblock that no longer needs it is durable.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use spinney_base::Lsn;
 use spinney_base::limits::PAGE_BYTES;
@@ -32,7 +32,9 @@ pub(crate) struct SegmentTable {
     first: u64,
     mapped: VecDeque<u32>,
     free: Vec<u32>,
-    /// Segments that the file has room for.
+    /// Segments whose room was given back, or may have been: they must be made anew before they are used.
+    hollow: Vec<u32>,
+    /// Segments that the file is long enough for.
     physical: u32,
     /// Where the next run goes.
     head: RunStart,
@@ -63,7 +65,16 @@ impl SegmentTable {
         physical: u32,
         head: RunStart,
     ) -> Self {
-        SegmentTable { blocks, first, mapped, free, physical, head, run_starts: VecDeque::new() }
+        SegmentTable {
+            blocks,
+            first,
+            mapped,
+            free,
+            hollow: Vec::new(),
+            physical,
+            head,
+            run_starts: VecDeque::new(),
+        }
     }
 
     /// Where position `position` is, if its segment is mapped.
@@ -94,9 +105,9 @@ impl SegmentTable {
         self.head
     }
 
-    /// Segments in the file.
-    pub(crate) fn physical(&self) -> u32 {
-        self.physical
+    /// Segments in the file that have room.
+    pub(crate) fn solid(&self) -> u32 {
+        self.physical - u32::try_from(self.hollow.len()).expect("segments are counted in 32 bits")
     }
 
     /// Maps a free segment behind the others; `false` when there is none.
@@ -106,10 +117,34 @@ impl SegmentTable {
         true
     }
 
-    /// The file got room for one more segment.
-    pub(crate) fn add_physical(&mut self) {
-        self.free.push(self.physical);
-        self.physical += 1;
+    /// Which segment to make next: one that was given back, or one more.
+    pub(crate) fn next_to_make(&self) -> u32 {
+        self.hollow.last().copied().unwrap_or(self.physical)
+    }
+
+    /// The segment that was to be made is made.
+    pub(crate) fn made(&mut self, physical: u32) {
+        if physical == self.physical {
+            self.physical += 1;
+        } else {
+            self.hollow.retain(|hollow| *hollow != physical);
+        }
+        self.free.push(physical);
+    }
+
+    /// Takes out all free segments: their room is about to be given back.
+    pub(crate) fn take_free(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.free)
+    }
+
+    /// The room of a segment was given back, or perhaps a part of it.
+    pub(crate) fn add_hollow(&mut self, physical: u32) {
+        self.hollow.push(physical);
+    }
+
+    /// A segment that was taken out is free as before.
+    pub(crate) fn return_free(&mut self, physical: u32) {
+        self.free.push(physical);
     }
 
     /// A run of `blocks` blocks with records up to `last` was written at the head.
@@ -167,12 +202,12 @@ impl SegmentTable {
         self.run_starts.clear();
     }
 
-    /// Every segment that holds no retained run is free.
-    pub(crate) fn free_rest(&mut self) {
+    /// Every segment that holds no retained run is free, or to be made anew.
+    pub(crate) fn free_rest(&mut self, hollow: &BTreeSet<u32>) {
         let retained = (self.head.position - self.begin()).div_ceil(self.blocks);
         self.mapped.truncate(usize::try_from(retained).expect("segments of a file are countable"));
         // Popped from the back, so that the lowest are used first.
-        self.free =
-            (0..self.physical).rev().filter(|physical| !self.mapped.contains(physical)).collect();
+        let rest = (0..self.physical).rev().filter(|physical| !self.mapped.contains(physical));
+        (self.hollow, self.free) = rest.partition(|physical| hollow.contains(physical));
     }
 }

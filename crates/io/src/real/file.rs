@@ -267,6 +267,22 @@ impl File for RealFile {
         result
     }
 
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punched = rustix::io::retry_on_intr(|| {
+            rustix::fs::fallocate(&self.descriptor, mode, offset, bytes)
+        });
+        match punched {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
+            Err(error) => {
+                let context =
+                    format!("give back {bytes} bytes at {offset} of {}", self.path.display());
+                Err(Error::io(context, error.into()))
+            }
+        }
+    }
+
     fn is_direct(&self) -> bool {
         self.direct
     }

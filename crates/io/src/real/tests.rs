@@ -185,3 +185,26 @@ fn the_device_answers_about_atomic_pages() {
     let place = tempfile::tempdir().unwrap();
     RealDisk::new().writes_pages_atomically(place.path()).unwrap();
 }
+
+#[test]
+fn holes_give_room_back() {
+    use std::os::unix::fs::MetadataExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    let file = RealDisk::new().open(&path, OpenMode::CREATE).unwrap();
+    let mut buf = AlignedBuf::new(64);
+    buf.bytes_mut().fill(7);
+    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
+    file.sync(Purpose::Tool).unwrap();
+    let blocks = || std::fs::metadata(&path).unwrap().blocks();
+    let before = blocks();
+    if !file.punch_hole(16 * 4096, 32 * 4096).unwrap() {
+        assert_eq!(blocks(), before);
+        return;
+    }
+    assert!(blocks() <= before - 32 * 8, "{} blocks of {before}", blocks());
+    let mut read = AlignedBuf::new(64);
+    file.read_at(read.bytes_mut(), 0, Purpose::Tool).unwrap();
+    let zeros = read.bytes().iter().filter(|byte| **byte == 0).count();
+    assert_eq!((zeros, file.len().unwrap()), (32 * 4096, 64 * 4096));
+}

@@ -106,6 +106,13 @@ impl File for SimFile {
         self.disk.shared.state.lock().allocate(&self.path, self.inode, bytes)
     }
 
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
+        self.check_writable()?;
+        let page = PAGE_BYTES as u64;
+        assert!(offset.is_multiple_of(page) && bytes.is_multiple_of(page), "holes are whole pages");
+        self.disk.shared.state.lock().punch_hole(self.inode, offset, bytes)
+    }
+
     fn is_direct(&self) -> bool {
         self.mode.direct
     }

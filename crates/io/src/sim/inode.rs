@@ -12,6 +12,7 @@
 //! media.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
@@ -61,6 +62,8 @@ pub(super) struct Inode {
     /// Pages last written through the page cache.
     cached: BTreeSet<u64>,
     dropped: BTreeSet<u64>,
+    /// Pages below the size that take no room.
+    holes: BTreeSet<u64>,
 }
 
 fn zeros() -> Page {
@@ -97,11 +100,33 @@ impl Inode {
         !self.unsynced.contains_key(&page) && !self.dropped.contains(&page)
     }
 
+    /// Bytes of room that it takes.
+    pub(super) fn room(&self) -> u64 {
+        self.len - (self.holes.len() * PAGE_BYTES) as u64
+    }
+
+    /// How many of these pages take no room although the file has them.
+    pub(super) fn holes_in(&self, pages: Range<u64>) -> u64 {
+        self.holes.range(pages).count() as u64
+    }
+
+    /// Makes a page a hole: until a sync a power loss may bring back what was there.
+    pub(super) fn punch(&mut self, page: u64) {
+        if (page + 1) * PAGE_BYTES as u64 > self.len || !self.holes.insert(page) {
+            return;
+        }
+        self.unsynced.entry(page).or_default().push(zeros());
+        self.current.remove(&page);
+        self.dropped.remove(&page);
+        self.cached.remove(&page);
+    }
+
     pub(super) fn write_page(&mut self, page: u64, bytes: &[u8], direct: bool) {
         let mut content = [0; PAGE_BYTES];
         content.copy_from_slice(bytes);
         let content = Arc::new(content);
         self.unsynced.entry(page).or_default().push(content.clone());
+        self.holes.remove(&page);
         self.current.insert(page, content);
         self.dropped.remove(&page);
         if direct {
@@ -181,7 +206,19 @@ impl Inode {
             len = *self.unsynced_len.get(index).unwrap_or(last);
         }
         pages.split_off(&len.div_ceil(PAGE_BYTES as u64));
-        Inode { current: pages.clone(), len, durable: pages, durable_len: len, ..Inode::default() }
+        let is_hole = |page: &u64| {
+            (page + 1) * PAGE_BYTES as u64 <= len
+                && pages.get(page).is_none_or(|content| content.iter().all(|byte| *byte == 0))
+        };
+        let holes = self.holes.iter().copied().filter(is_hole).collect();
+        Inode {
+            current: pages.clone(),
+            len,
+            durable: pages,
+            durable_len: len,
+            holes,
+            ..Inode::default()
+        }
     }
 }
 

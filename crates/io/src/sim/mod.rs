@@ -204,6 +204,19 @@ impl SimDisk {
         self.shared.state.lock().atomic_pages = yes;
     }
 
+    /// From now on files have no holes: [`File::punch_hole`] answers `false`.
+    pub fn refuse_holes(&self) {
+        self.shared.state.lock().no_holes = true;
+    }
+
+    /// The room that a file takes, in bytes: less than its size when it has holes.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such file.
+    pub fn room(&self, path: &Path) -> Result<u64> {
+        Ok(self.shared.state.lock().inode_at(path)?.room())
+    }
+
     /// Shows every write and sync from now on to `observer`.
     pub fn observe(&self, observer: Arc<dyn WriteObserver>) {
         self.shared.state.lock().observer = Some(observer);

@@ -2,6 +2,7 @@
 //! view of them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -111,6 +112,7 @@ pub(super) struct State {
     pub(super) faults: Faults,
     pub(super) capacity: Option<u64>,
     pub(super) atomic_pages: bool,
+    pub(super) no_holes: bool,
     pub(super) observer: Option<Arc<dyn WriteObserver>>,
     pub(super) capture_policy: Option<Arc<CapturePolicy>>,
     pub(super) captures: Vec<Capture>,
@@ -136,6 +138,7 @@ impl State {
             faults: Faults::default(),
             capacity: None,
             atomic_pages: false,
+            no_holes: false,
             observer: None,
             capture_policy: None,
             captures: Vec::new(),
@@ -162,6 +165,7 @@ impl State {
             directories: self.directories.clone(),
             capacity: self.capacity,
             atomic_pages: self.atomic_pages,
+            no_holes: self.no_holes,
             ..State::new(random)
         }
     }
@@ -173,6 +177,7 @@ impl State {
             directories: self.directories.clone(),
             capacity: self.capacity,
             atomic_pages: self.atomic_pages,
+            no_holes: self.no_holes,
             ..State::new(SplitMix(self.random.next_u64()))
         }
     }
@@ -223,16 +228,24 @@ impl State {
     }
 
     /// Whether a file may grow to `bytes`, by the armed faults and the capacity.
-    pub(super) fn ask_room(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {
-        let before = self.inode(number).len();
-        if bytes <= before {
+    fn ask_room(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {
+        self.ask_room_at(path, number, bytes..bytes)
+    }
+
+    /// Whether bytes of a file may get room that they lack: those past its end, and holes.
+    fn ask_room_at(&mut self, path: &Path, number: InodeNumber, at: Range<u64>) -> Result<()> {
+        let page = PAGE_BYTES as u64;
+        let inode = self.inode(number);
+        let more = at.end.saturating_sub(inode.len())
+            + inode.holes_in(at.start / page..at.end.div_ceil(page)) * page;
+        if more == 0 {
             return Ok(());
         }
         self.faults.room(path)?;
         let Some(capacity) = self.capacity else { return Ok(()) };
         let named: BTreeSet<InodeNumber> = self.names.current().values().copied().collect();
-        let used: u64 = named.iter().map(|number| self.inodes[number].len()).sum();
-        if used + (bytes - before) > capacity { Err(no_space(path)) } else { Ok(()) }
+        let used: u64 = named.iter().map(|number| self.inodes[number].room()).sum();
+        if used + more > capacity { Err(no_space(path)) } else { Ok(()) }
     }
 
     pub(super) fn read(
@@ -273,7 +286,7 @@ impl State {
             observer.before_write(&SimView { state: self }, path, offset, buf);
         }
         let step = self.step();
-        self.ask_room(path, number, offset + buf.len() as u64)?;
+        self.ask_room_at(path, number, offset..offset + buf.len() as u64)?;
         let pages = buf.len() / PAGE_BYTES;
         let (mut target, mut at, mut count) = (number, offset, pages);
         let mut result = step.result();
@@ -321,6 +334,29 @@ impl State {
             observer.after_sync(&SimView { state: self }, path);
         }
         Ok(())
+    }
+
+    pub(super) fn punch_hole(
+        &mut self,
+        number: InodeNumber,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<bool> {
+        self.check_power()?;
+        if self.no_holes {
+            return Ok(false);
+        }
+        let page = PAGE_BYTES as u64;
+        let mut pages = bytes / page;
+        let step = self.step();
+        match step {
+            Step::Done => {}
+            Step::CutBefore => pages = 0,
+            Step::CutAfter => pages /= 2,
+        }
+        let inode = self.inode(number);
+        (offset / page..offset / page + pages).for_each(|page| inode.punch(page));
+        step.result().map(|()| true)
     }
 
     pub(super) fn allocate(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {

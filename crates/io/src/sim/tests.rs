@@ -308,3 +308,40 @@ fn captures_are_images_of_the_middle_of_a_run() {
     assert_eq!(captures[1].step, first + 2);
     assert!(disk.take_captures().is_empty());
 }
+
+/// A hole reads as zeros, takes no room and asks for it again; until a sync a power loss may bring back what was
+/// there.
+#[test]
+fn holes_take_no_room() {
+    let disk = SimDisk::new(40);
+    let path = Path::new("/f");
+    let file = disk.open(path, OpenMode::CREATE).unwrap();
+    let mut buf = AlignedBuf::new(8);
+    buf.bytes_mut().fill(7);
+    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
+    file.sync(Purpose::Tool).unwrap();
+    disk.sync_dir(Path::new("/")).unwrap();
+    assert!(file.punch_hole(2 * 4096, 3 * 4096).unwrap());
+    assert_eq!((file.len().unwrap(), disk.room(path).unwrap()), (8 * 4096, 5 * 4096));
+    let mut read = AlignedBuf::new(8);
+    file.read_at(read.bytes_mut(), 0, Purpose::Tool).unwrap();
+    let zeroed: Vec<bool> = read.bytes().chunks(4096).map(|page| page == [0; 4096]).collect();
+    assert_eq!(zeroed, [false, false, true, true, true, false, false, false]);
+    let lost = disk.crash(CrashMode::LoseAll);
+    assert_eq!(
+        (lost.room(path).unwrap(), lost.contents(path).unwrap()),
+        (8 * 4096, vec![7; 8 * 4096])
+    );
+    file.sync(Purpose::Tool).unwrap();
+    let kept = disk.crash(CrashMode::LoseAll);
+    assert_eq!(kept.room(path).unwrap(), 5 * 4096);
+    disk.set_capacity(Some(7 * 4096));
+    file.write_at(&buf.bytes()[..8192], 3 * 4096, Purpose::Tool).unwrap();
+    let full = file.write_at(&buf.bytes()[..4096], 2 * 4096, Purpose::Tool);
+    assert!(full.unwrap_err().is_full());
+    file.write_at(&buf.bytes()[..8192], 3 * 4096, Purpose::Tool).unwrap();
+    assert_eq!(disk.room(path).unwrap(), 7 * 4096);
+    disk.refuse_holes();
+    assert!(!file.punch_hole(0, 4096).unwrap());
+    assert_eq!(disk.room(path).unwrap(), 7 * 4096);
+}

@@ -56,6 +56,10 @@ impl File for Acting {
         self.file.allocate(bytes)
     }
 
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
+        self.file.punch_hole(offset, bytes)
+    }
+
     fn is_direct(&self) -> bool {
         self.file.is_direct()
     }

@@ -518,3 +518,37 @@ fn p26_followed_records_stay() {
     drop(recovered);
     assert_eq!(put(&copied, b"goes on", Durability::Sync).unwrap(), Lsn(last + 1));
 }
+
+/// Room that an idle log gave back comes again when it is needed; when the disk is full then, that is an error that goes
+/// away, in this life and the next.
+#[test]
+fn p12_room_that_was_given_back() {
+    let disk = disk(27);
+    let log = create(&disk);
+    let write = |log: &Log, number| put(log, &payload(number, 3000), Durability::Sync);
+    (1..=40).for_each(|number| _ = write(&log, number).unwrap());
+    let room = || disk.room(path()).unwrap();
+    let before = (room(), log.stats().segments);
+    log.give_back().unwrap();
+    assert_eq!(room(), before.0, "nothing is free");
+    log.trim(Lsn(40)).unwrap();
+    log.give_back().unwrap();
+    assert!(room() * 4 < before.0 && log.stats().segments <= 2, "{} of {before:?}", room());
+    let refused = |log: &Log| {
+        disk.set_capacity(Some(room()));
+        let full = (0..60).find_map(|number| write(log, number).err()).expect("no room");
+        assert!(full.is_full() && log.poisoned().is_none(), "{full}");
+        disk.set_capacity(None);
+        write(log, 99).unwrap();
+    };
+    refused(&log);
+    log.trim(log.durable_lsn()).unwrap();
+    log.give_back().unwrap();
+    drop(log);
+    let (log, recovered) = open(&disk);
+    drop(recovered);
+    refused(&log);
+    let last = log.last_lsn();
+    drop(log);
+    assert_eq!(open(&disk).1.last_lsn(), last);
+}

@@ -1,0 +1,95 @@
+//! Giving the room of free pages back to the file system.
+//!
+//! When much of a file is free, free extents become holes, the largest first and of equals the highest, for the
+//! lowest are reused first. Some are left solid, so that a little work needs no new room. Only what is in
+//! the free map is touched: its freeing is durable, and nobody may read it (P16, P26).
+//!
+//! A page that was given back is reused like any other, but the write to it may meet a full disk, as a
+//! write that grows the file does. An extent is out of the map while it is punched, so it has no owner
+//! meanwhile whose write could be lost.
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{PageNumber, Result, probe};
+
+use crate::free::Wanted;
+use crate::store::{Space, Store};
+
+/// Fewer free pages than this are not worth it: 1 MiB.
+const FREE_PAGES_MIN: u64 = 256;
+
+/// It begins when this part of what the file takes is free, and ends when that part of it is.
+const BEGIN_PART: u64 = 8;
+const END_PART: u64 = 32;
+
+/// At least so many free pages stay solid.
+const SOLID_PAGES_MIN: u64 = 64;
+
+/// Most extents and pages that one call punches.
+const EXTENTS_MAX: usize = 64;
+const PAGES_MAX: u64 = 4096;
+
+impl Store {
+    /// Gives some room back if much of the file is free; answers how many pages it looked after, 0
+    /// when there is nothing to do.
+    ///
+    /// # Errors
+    /// `Io` or `Poisoned`; the pages are free as before.
+    pub fn give_back(&self) -> Result<u64> {
+        self.options.poison.check()?;
+        let taken = {
+            let mut space = self.space.lock();
+            let solid = space.free.free_pages().saturating_sub(space.holes.pages());
+            let takes = u64::from(space.end).saturating_sub(space.holes.pages());
+            let begins = solid > FREE_PAGES_MIN && solid > takes / BEGIN_PART;
+            let keep = (takes / END_PART).max(SOLID_PAGES_MIN);
+            space.giving_back =
+                space.can_have_holes && solid > keep && (begins || space.giving_back);
+            if !space.giving_back {
+                return Ok(0);
+            }
+            let mut most = (solid - keep).min(PAGES_MAX);
+            let mut parts = Vec::new();
+            let Space { free, holes, .. } = &mut *space;
+            let taken = free.take_largest(|extent| {
+                if most == 0 || parts.len() == EXTENTS_MAX {
+                    return Wanted::Stop;
+                }
+                let hollow = u64::from(holes.pages_of(extent));
+                let pages = (u64::from(extent.pages()) - hollow).min(most);
+                if pages == 0 {
+                    return Wanted::Pass;
+                }
+                most -= pages;
+                // The end of it: the beginning is reused first.
+                let part = u32::try_from(pages + hollow).unwrap_or(u32::MAX).min(extent.pages());
+                parts.push(part);
+                Wanted::Take
+            });
+            taken.into_iter().zip(parts)
+        };
+        let _inside = probe::enter("give back");
+        let mut result = Ok(());
+        let mut pages = 0;
+        for (extent, part) in taken {
+            let end = extent.page.0 + extent.pages();
+            let first = PageNumber(end - part);
+            let bytes = u64::from(part) * PAGE_BYTES as u64;
+            let punched = match &result {
+                Ok(()) => self.file.punch_hole(first.offset(), bytes),
+                Err(_) => Ok(false),
+            };
+            let mut space = self.space.lock();
+            space.free.release(extent);
+            match punched {
+                Ok(true) => {
+                    space.holes.insert(first.0, end);
+                    pages += u64::from(part);
+                }
+                Ok(false) if result.is_ok() => space.can_have_holes = false,
+                Ok(false) => {}
+                Err(error) => result = Err(error),
+            }
+        }
+        result.map(|()| pages)
+    }
+}
