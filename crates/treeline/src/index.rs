@@ -199,7 +199,13 @@ impl SegmentIndex {
             }
             _ => true,
         };
-        self.with_list_at(lower, |list| list.retain(&mut is_to_stay));
+        self.with_list_at(lower, |list| {
+            list.retain(&mut is_to_stay);
+            if list.is_empty() {
+                // And its memory with it.
+                *list = DirtyList::new();
+            }
+        });
     }
 
     /// Both at once.
