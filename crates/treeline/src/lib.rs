@@ -29,6 +29,7 @@ mod bulk;
 mod cache;
 mod codec;
 mod counters;
+mod first;
 mod fit;
 mod forecast;
 mod index;

@@ -27,6 +27,7 @@
 //! 3. Who holds one never waits for a record-cache reservation.
 
 use spinney_base::PageNumber;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const STRIPES: usize = 4096;
@@ -202,17 +203,21 @@ impl SegmentLocks {
 /// Locks of pages.
 #[derive(Debug)]
 pub(crate) struct PageLocks {
-    /// Each with the number of exclusive locks so far.
-    stripes: Box<[RwLock<u64>]>,
+    stripes: Box<[RwLock<()>]>,
+    /// How often each was locked exclusively.
+    writes: Box<[AtomicU64]>,
 }
 
 impl PageLocks {
     pub(crate) fn new() -> Self {
-        PageLocks { stripes: (0..STRIPES).map(|_| RwLock::new(0)).collect() }
+        PageLocks {
+            stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
+            writes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
+        }
     }
 
     /// Locks one page for reading.
-    pub(crate) fn read(&self, page: PageNumber) -> RwLockReadGuard<'_, u64> {
+    pub(crate) fn read(&self, page: PageNumber) -> RwLockReadGuard<'_, ()> {
         self.stripes[stripe_of(page)].read()
     }
 
@@ -220,7 +225,7 @@ impl PageLocks {
     pub(crate) fn read_many(
         &self,
         pages: impl Iterator<Item = PageNumber>,
-    ) -> Vec<RwLockReadGuard<'_, u64>> {
+    ) -> Vec<RwLockReadGuard<'_, ()>> {
         ascending(pages).into_iter().map(|stripe| self.stripes[stripe].read()).collect()
     }
 
@@ -228,22 +233,19 @@ impl PageLocks {
     pub(crate) fn write_many(
         &self,
         pages: impl Iterator<Item = PageNumber>,
-    ) -> Vec<RwLockWriteGuard<'_, u64>> {
+    ) -> Vec<RwLockWriteGuard<'_, ()>> {
         let lock = |stripe: usize| {
-            let mut writes = self.stripes[stripe].write();
-            *writes += 1;
-            writes
+            let held = self.stripes[stripe].write();
+            self.writes[stripe].fetch_add(1, Relaxed);
+            held
         };
         ascending(pages).into_iter().map(lock).collect()
     }
 
-    /// How often a page that the caller holds with these locks, alone, was locked exclusively:
-    /// while that stays the same, so does the page.
-    pub(crate) fn writes(held: &[RwLockReadGuard<'_, u64>]) -> Option<u64> {
-        match held {
-            [one] => Some(**one),
-            _ => None,
-        }
+    /// How often a page that the caller has locked was locked exclusively, or another of its
+    /// stripe: while that stays the same, so does the page.
+    pub(crate) fn writes(&self, page: PageNumber) -> u64 {
+        self.writes[stripe_of(page)].load(Relaxed)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The pages that looks at one end of a range read last, so that a queue whose first element is
 //! asked for again and again reads its page once.
 //!
-//! **Invariant**: a kept page is what is on disk as long as nobody has locked it exclusively since:
+//! **Invariant**: what is said of a page is true as long as nobody has locked it exclusively since:
 //! [`PageLocks::writes`](crate::locks::PageLocks::writes) tells, and is asked while the page is
 //! locked shared.
 
@@ -11,7 +11,7 @@ use spinney_base::shim::Mutex;
 use crate::segment::PageRef;
 
 /// How many pages are kept.
-const PAGES_MAX: usize = 4;
+const PAGES_MAX: usize = 8;
 
 /// What a table of this kind takes of memory at most.
 pub(crate) const PEEK_BYTES: u64 = (PAGES_MAX * PAGE_BYTES) as u64;
@@ -65,13 +65,13 @@ mod tests {
         let peek = Peek::default();
         let page = |number| PageRef { page: PageNumber(number), generation: Generation(1) };
         let mut buf = [0; PAGE_BYTES];
-        for number in 1..6u8 {
+        for number in 1..10u8 {
             peek.put(page(number.into()), 7, &[number; PAGE_BYTES]);
         }
         assert!(!peek.get(page(1), 7, &mut buf), "more than are kept");
         assert!(peek.get(page(2), 7, &mut buf) && buf == [2; PAGE_BYTES]);
         assert!(!peek.get(page(2), 8, &mut buf), "it was written since");
-        peek.put(page(6), 7, &[6; PAGE_BYTES]);
+        peek.put(page(10), 7, &[10; PAGE_BYTES]);
         assert!(peek.get(page(2), 7, &mut buf), "it was used last");
         assert!(!peek.get(page(3), 7, &mut buf));
     }

@@ -10,8 +10,8 @@
 //! 4. *Switch*: lock exclusively (OX) and change the index; the dirty records are clean now. The
 //!    old extents are free once the change is durable ([`publish`](crate::publish)).
 //!
-//! A segment whose pages have become half empty is made anew together with a neighbour, if that
-//! takes fewer pages.
+//! A segment whose pages have become half empty is made anew, alone or together with a neighbour, if
+//! that takes a fourth fewer pages.
 //!
 //! **Invariants**
 //! 1. A region is bounded ([`REGION_PAGES_MAX`]), and so is the memory of a reorganization.
@@ -63,6 +63,8 @@ pub(crate) enum Why {
     Full,
     /// It may take fewer pages.
     Shrink,
+    /// It may take fewer pages together with a neighbour.
+    Join,
     /// Its staged pages are to be merged with the others.
     Merge,
 }
@@ -79,11 +81,12 @@ struct Merged<'a> {
 type Placed<'p> = (Extent, Generation, NewSegment<'p>);
 
 impl TreeLine {
-    /// Reorganizes a segment and, maybe, neighbours. If others changed it first, that is noted.
+    /// Reorganizes a segment and, maybe, neighbours; says whether it did. If others changed it first,
+    /// that is noted.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io`, `Corruption`: everything is as it was.
-    pub(crate) fn reorganize(&self, seed: &Located, why: Why, missed: &mut Missed) -> Result<()> {
+    pub(crate) fn reorganize(&self, seed: &Located, why: Why, missed: &mut Missed) -> Result<bool> {
         let region = self.choose_region(seed, why);
         let _inside = probe::enter("reorganize");
         let bases = region.iter().map(|located| located.segment.base.page);
@@ -92,7 +95,7 @@ impl TreeLine {
             && region.iter().all(|old| self.index.find(old.lower.bytes()) == *old);
         if !unchanged {
             missed.note_changed(seed.lower.bytes());
-            return Ok(());
+            return Ok(false);
         }
         let mut bytes = Bytes::default();
         let mut taken: Vec<Vec<Taken>> = Vec::with_capacity(region.len());
@@ -115,7 +118,7 @@ impl TreeLine {
         if result.is_err() {
             self.failures.fetch_add(1, Ordering::SeqCst);
         }
-        result.map(|_| ())
+        result
     }
 
     /// The segments that take part, in order; none if the seed is not what it was.
@@ -133,7 +136,10 @@ impl TreeLine {
         let right = |of: &Located| of.upper.as_ref().map(|upper| self.index.find(upper.bytes()));
         let left = |of: &Located| self.index.find_below(Some(of.lower.bytes()));
         let mut region = std::collections::VecDeque::from([found.clone()]);
-        if why == Why::Shrink && !found.segment.has_more() {
+        if why == Why::Shrink {
+            return vec![found];
+        }
+        if why == Why::Join {
             if let Some(neighbour) = right(&found).filter(|neighbour| fits(neighbour)) {
                 region.push_back(neighbour);
             } else if let Some(neighbour) = left(&found).filter(|neighbour| fits(neighbour)) {
@@ -289,7 +295,9 @@ impl TreeLine {
         loop {
             let pieces = merged.region.pieces(&fit);
             let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
-            if why == Why::Shrink && pages as usize >= merged.pages {
+            // A fourth fewer at least: rewriting the others costs as much as it saves later.
+            let saves = pages as usize * 4 <= merged.pages * 3;
+            if matches!(why, Why::Shrink | Why::Join) && !saves {
                 return Ok(None);
             }
             let mut placed: Vec<Placed<'_>> = Vec::with_capacity(pieces.len());
@@ -362,11 +370,13 @@ impl TreeLine {
         }
         let _inside = probe::enter("join");
         let _gate = self.gate.read();
-        self.reorganize(&located, Why::Shrink, &mut Missed::default())?;
-        let now = self.index.find(&key);
-        if now.segment.base != located.segment.base {
-            // What two of them made may take in a third.
-            self.note_sparse(now.lower.bytes());
+        let missed = &mut Missed::default();
+        let done = (located.segment.pages() > 1
+            && self.reorganize(&located, Why::Shrink, missed)?)
+            || self.reorganize(&located, Why::Join, missed)?;
+        if done {
+            // What was made may take in another.
+            self.note_sparse(self.index.find(&key).lower.bytes());
         }
         Ok(true)
     }

@@ -15,11 +15,10 @@ use std::ops::{Bound, Range};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Direction, OwnedValue, Record, ScanRequest};
-use spinney_io::Purpose;
+use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 
 use crate::cache::{Cached, RecordId, Scratch, Visit};
-use crate::locks::PageLocks;
 use crate::merge::{Dirty, Pages, Records};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
@@ -27,9 +26,12 @@ use crate::tree::TreeLine;
 /// Most pages of one batch, without overflow pages: 256 KiB.
 const BATCH_PAGES_MAX: usize = 64;
 
+/// So few pages are looked for among those that were looked at before.
+const PEEK_PAGES_MAX: usize = 2;
+
 /// So many removals that a scan had to look at are worth bringing home, so that the next one finds
 /// fewer.
-const REMOVED_MAX: usize = 64;
+const REMOVED_MAX: usize = 16;
 
 /// Some pages of one segment that are read together.
 struct Run {
@@ -37,22 +39,47 @@ struct Run {
     pages: Range<usize>,
 }
 
+/// How far a scan is.
+struct SoFar {
+    /// Bytes delivered.
+    bytes: usize,
+    /// Fewest pages to look at next.
+    pages_min: usize,
+}
+
 impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        let mut bytes = 0;
-        let mut next = Some(Position::start(request));
-        // Where pages hold nothing any more, more of them are looked at each time.
-        let mut pages_min = 1;
+        let first = request.direction == Direction::Forward
+            && request.lower == Bound::Unbounded
+            && request.records_max == 1;
+        if !first {
+            return self.scan_from(Position::start(request), request, chunk);
+        }
+        let hint = self.first.look();
+        let start = Position::At(hint.unwrap_or_default());
+        let result = self.scan_from(start, request, chunk);
+        let found = chunk.records.first().map(|record| record.key.as_slice());
+        self.first.found(found.filter(|_| result.is_ok()));
+        result
+    }
+
+    fn scan_from(
+        &self,
+        start: Position,
+        request: &ScanRequest<'_>,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
+        let mut so_far = SoFar { bytes: 0, pages_min: 1 };
+        let mut next = Some(start);
         while let Some(position) = next {
-            let before = chunk.records.len();
             next = loop {
-                match self.scan_batch(&position, request, pages_min, chunk, &mut bytes)? {
+                match self.scan_batch(&position, request, chunk, &mut so_far)? {
                     Step::Changed => {}
                     Step::Full => return Ok(()),
                     Step::Done(next) => break next,
                 }
             };
-            pages_min = if chunk.records.len() == before { 2 * pages_min } else { 1 };
+            let bytes = so_far.bytes;
             let enough = chunk.records.len() >= request.records_max || bytes >= request.bytes_max;
             if let Some(position) = &next
                 && enough
@@ -70,20 +97,20 @@ impl TreeLine {
         &self,
         position: &Position,
         request: &ScanRequest<'_>,
-        pages_min: usize,
         chunk: &mut Chunk,
-        bytes: &mut usize,
+        so_far: &mut SoFar,
     ) -> Result<Step> {
+        let before = chunk.records.len();
         let version = self.index.version();
-        let wanted = self.pages_wanted(request, chunk.records.len(), *bytes);
-        let wanted = wanted.max(pages_min.min(BATCH_PAGES_MAX));
+        let wanted = self.pages_wanted(request, before, so_far.bytes);
+        let wanted = wanted.max(so_far.pages_min.min(BATCH_PAGES_MAX));
         let (runs, next) = self.choose_runs(position, request, wanted);
         let bases = runs.iter().map(|run| run.located.segment.base.page);
         let _segments = self.segment_locks.read_many(bases);
         let base_pages = runs.iter().flat_map(|run| {
             run.pages.clone().map(|index| run.located.segment.base_page(index).page)
         });
-        let pages = self.page_locks.read_many(base_pages);
+        let _pages = self.page_locks.read_many(base_pages);
         let same = |run: &Run| self.index.find(run.located.lower.bytes()) == run.located;
         if self.index.version() != version && !runs.iter().all(same) {
             return Ok(Step::Changed);
@@ -91,15 +118,12 @@ impl TreeLine {
         let copies: Vec<DirtyCopies> = runs.iter().map(|run| self.copy_dirty(run)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
-        match (refs.as_slice(), PageLocks::writes(&pages)) {
-            ([page], Some(writes)) if request.records_max == 1 => {
-                if !self.peek.get(*page, writes, buf.page_mut(0)) {
-                    self.read_pages(&refs, &mut buf, Purpose::Scan)?;
-                    self.peek.put(*page, writes, buf.page(0));
-                }
-            }
-            _ => self.read_pages(&refs, &mut buf, Purpose::Scan)?,
-        }
+        let read = if request.records_max == 1 && runs.iter().all(Run::is_plain) {
+            self.read_peeking(&runs, &refs, &mut buf)?
+        } else {
+            self.read_pages(&refs, &mut buf, Purpose::Scan)?;
+            true
+        };
         let mut at = 0;
         for (run, copies) in runs.iter().zip(&copies) {
             let count = run.pages.len();
@@ -125,11 +149,36 @@ impl TreeLine {
             // Staged pages hold keys of all pages of the segment.
             let of_run = |key: &[u8]| run.pages.contains(&run.located.page_of(key));
             let whole = staged.is_empty();
-            if !deliver(&records, |key| whole || of_run(key), request, chunk, bytes) {
+            if !deliver(&records, |key| whole || of_run(key), request, chunk, &mut so_far.bytes) {
                 return Ok(Step::Full);
             }
         }
+        // Where pages hold nothing any more, more of them are read each time.
+        let in_vain = read && chunk.records.len() == before;
+        so_far.pages_min = if in_vain { 2 * so_far.pages_min } else { 1 };
         Ok(Step::Done(next))
+    }
+
+    /// Reads the pages of runs, which the caller has locked, for a look at one record: those that
+    /// were looked at before and did not change are known. Says whether any had to be read.
+    fn read_peeking(&self, runs: &[Run], pages: &[PageRef], buf: &mut AlignedBuf) -> Result<bool> {
+        // How often the page or, of an overflow page, its owner was locked exclusively.
+        let owners = runs.iter().flat_map(Run::owners);
+        let writes: Vec<u64> = owners.map(|owner| self.page_locks.writes(owner.page)).collect();
+        if pages.len() > PEEK_PAGES_MAX {
+            self.read_pages(pages, buf, Purpose::Scan)?;
+            return Ok(true);
+        }
+        let mut read = false;
+        for (index, page) in pages.iter().enumerate() {
+            let block = buf.page_mut(index);
+            if !self.peek.get(*page, writes[index], block) {
+                self.read_page(*page, block, Purpose::Scan)?;
+                self.peek.put(*page, writes[index], block);
+                read = true;
+            }
+        }
+        Ok(read)
     }
 
     /// How many pages are likely to hold what the request still wants.
@@ -273,6 +322,19 @@ impl Run {
     /// Those of its pages that exist.
     fn existing(&self) -> Range<usize> {
         self.pages.start..self.pages.end.min(self.located.segment.base_pages())
+    }
+
+    /// Whether there is nothing to read but pages of the extent and their overflow pages.
+    fn is_plain(&self) -> bool {
+        self.located.segment.staged.is_empty()
+    }
+
+    /// The pages to read, each with the page of the extent whose lock it is under.
+    fn owners(&self) -> impl Iterator<Item = PageRef> + '_ {
+        let segment = &self.located.segment;
+        let base = self.existing().map(|index| segment.base_page(index));
+        let with_overflow = self.existing().filter(|index| segment.overflow(*index).is_some());
+        base.chain(with_overflow.map(|index| segment.base_page(index)))
     }
 
     /// The pages to read: those of the extent, then their overflow pages, then staged pages.

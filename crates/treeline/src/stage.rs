@@ -99,6 +99,6 @@ impl TreeLine {
         if merged.is_err() {
             self.note_staged(&next);
         }
-        merged.map(|()| true)
+        merged.map(|_| true)
     }
 }

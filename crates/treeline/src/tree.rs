@@ -20,6 +20,7 @@ use spinney_sync::hash_key;
 use crate::cache::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
+use crate::first::FirstKey;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable};
@@ -95,6 +96,7 @@ pub struct TreeLine {
     /// Lower bounds of segments with removals that scans met.
     removed: Mutex<BTreeSet<Vec<u8>>>,
     pub(crate) peek: Peek,
+    pub(crate) first: FirstKey,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
     long_lists_count: AtomicUsize,
@@ -167,6 +169,7 @@ impl TreeLine {
             sparse: Mutex::new(BTreeSet::new()),
             removed: Mutex::new(BTreeSet::new()),
             peek: Peek::default(),
+            first: FirstKey::default(),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
         }
@@ -478,6 +481,10 @@ impl Engine for TreeLine {
             self.long_lists.lock().push(write.key.to_vec());
             self.long_lists_count.fetch_add(1, Ordering::Relaxed);
             self.wanted.store(true, Ordering::Relaxed);
+        }
+        // When scans find it.
+        if write.value.is_some() {
+            self.first.inserted(write.key);
         }
     }
 

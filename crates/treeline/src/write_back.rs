@@ -192,8 +192,10 @@ impl TreeLine {
         result?;
         for (located, why) in wanted {
             match why {
-                Why::Shrink => self.note_sparse(located.lower.bytes()),
-                Why::Full | Why::Merge => self.reorganize(&located, why, &mut missed)?,
+                Why::Shrink | Why::Join => self.note_sparse(located.lower.bytes()),
+                Why::Full | Why::Merge => {
+                    self.reorganize(&located, why, &mut missed)?;
+                }
             }
         }
         Ok(missed)
