@@ -11,7 +11,7 @@
 //!    old extents are free once the change is durable ([`publish`](crate::publish)).
 //!
 //! A segment whose pages have become half empty is made anew, alone or together with a neighbour, if
-//! that takes a fourth fewer pages.
+//! that takes fewer pages.
 //!
 //! **Invariants**
 //! 1. A region is bounded ([`REGION_PAGES_MAX`]), and so is the memory of a reorganization.
@@ -45,6 +45,9 @@ const RADIUS: usize = 5;
 /// Most pages, overflow pages included, that one reorganization reads; the segment that it is for
 /// takes part in any case.
 const REGION_PAGES_MAX: usize = 64;
+
+/// Of so few pages it is worth it to make one fewer.
+const FEW_PAGES: usize = 9;
 
 /// A reorganization with so many bytes of dirty records takes no more.
 const DIRTY_BYTES_MAX: usize = 1 << 20;
@@ -295,8 +298,9 @@ impl TreeLine {
         loop {
             let pieces = merged.region.pieces(&fit);
             let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
-            // A fourth fewer at least: rewriting the others costs as much as it saves later.
-            let saves = pages as usize * 4 <= merged.pages * 3;
+            // Of many pages a fourth at least: rewriting the others costs as much as it saves later.
+            let (now, then) = (merged.pages, pages as usize);
+            let saves = if now <= FEW_PAGES { then < now } else { then * 4 <= now * 3 };
             if matches!(why, Why::Shrink | Why::Join) && !saves {
                 return Ok(None);
             }
