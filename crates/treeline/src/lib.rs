@@ -1,26 +1,29 @@
-//! TreeLine: update in place under a record cache (Yu et al., VLDB'22), in its first shape.
+//! TreeLine: update in place under a record cache (Yu et al., VLDB'22).
 //!
 //! ```text
 //!   get, put                      radix tree in memory               store file
-//!      |                        lower bound -> base, overflow     4 KiB pages, updated in place
-//!  +---v----------+  miss, home   +---------------+                +----+----+----+----+
-//!  | record cache | ------------> | segment index | -------------> |base|base|over|base| ...
-//!  +--------------+               +---------------+                +----+----+----+----+
+//!      |                        lower bound -> segment          4 KiB pages, updated in place
+//!  +---v----------+  miss, home   +---------------+   model    +----+----+----+----+ +----+
+//!  | record cache | ------------> | segment index | ---------> |  0 |  1 |  2 |  3 | |over| ...
+//!  +--------------+               +---------------+            +----+----+----+----+ +----+
 //! ```
 //!
 //! Single hot records are cached, not pages: a put makes a dirty record, a get of a cold key reads
 //! one page and keeps one record. Dirty records come home in the background, all of a page in one
-//! write. A page that is full gets an overflow page; when that is full too, both are split into new
-//! pages.
+//! write. A segment is 1 to 16 pages that lie one behind the other, and a model of its keys says
+//! which of them has a key. A page that is full gets an overflow page; when that is full too, the
+//! segment and neighbours are made anew, with as much room as forecasts say that will be needed.
 //!
-//! Reading order: `cache` (records in memory), `index` (where segments lie), `merge` (what becomes
-//! of a page, a pure decision), `write_back` (carrying it out), `publish` (what a crash finds),
-//! `large` (values outside of pages), `tree` (the engine), `scan`, `verify`, `backup`, `codec`
-//! (bytes).
+//! Reading order: `cache` (records in memory), `segment` (what lies where), `model`, `plr` and `fit`
+//! (which records go to which pages, pure), `forecast` (pure), `index` (from keys to segments),
+//! `locks`, `merge` (what becomes of a page, pure), `write_back` (carrying it out), `build` and
+//! `reorganize` (new segments), `stage` (bursts), `publish` (what a crash finds), `large` (values
+//! outside of pages), `tree` (the engine), `scan` with `peek` and `first`, `bulk`, `verify`,
+//! `backup`, `codec` and `origin` (bytes), `tuning` (switches for measuring).
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
-//! pages are synced in batches before their records; changed pages are copied when records would
-//! move between pages. Segments of several pages, forecasting and the radix tree come next.
+//! pages are synced in batches before their records; records move only into new pages; models are
+//! over bytes and keys of any kind, and may be steps; deletes give their room back.
 #![forbid(unsafe_code)]
 
 mod backup;
