@@ -36,7 +36,9 @@ pub fn key(thread: usize, slot: usize) -> Vec<u8> {
 #[must_use]
 pub fn value(number: u64) -> Vec<u8> {
     let mut value = number.to_be_bytes().to_vec();
-    let length = 8 + usize::try_from(number * 37 % 700).expect("small");
+    // One in thirty does not fit a page.
+    let length = if number % 30 == 7 { 4_000 + number * 977 % 30_000 } else { number * 37 % 700 };
+    let length = 8 + usize::try_from(length).expect("small");
     value.resize(length, u8::try_from(number % 251).expect("small"));
     value
 }

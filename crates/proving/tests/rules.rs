@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney::{Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
+use spinney::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_base::Runtime;
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_proving::tier::{self, Random};
@@ -166,6 +166,37 @@ fn p14_publish_in_order() {
             assert!(steps > 5, "a checkpoint of {steps} steps");
         }
     });
+}
+
+/// Large values in batches and alone, over each other, with a log and without; the watch looks for
+/// every page of them on the media when a record names it.
+#[test]
+fn p17_large_values_are_durable_before_they_are_named() {
+    let disk = SimDisk::new(1);
+    let runtime = Runtime::stepped(1);
+    let watch = Arc::new(Watch::default());
+    disk.observe(watch.clone());
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
+    let main = main_of(&db);
+    let other = db.keyspace("other", KeyspaceOptions::default().logged(false)).unwrap();
+    let large = |number: u64| vec![7; 4_000 + usize::try_from(number * 977 % 30_000).unwrap()];
+    for number in 0..200 {
+        let mut batch = Batch::new();
+        for one in 0..number % 4 {
+            batch.insert(&main, key(number % 20 + one), large(number + one));
+            batch.insert(&other, key(number % 20 + one), large(number));
+        }
+        db.write_with(batch, Durability::Buffered).unwrap();
+        main.insert_with(&key(number % 7), &large(number), Durability::Buffered).unwrap();
+        if number % 30 == 0 {
+            db.checkpoint().unwrap();
+        }
+        runtime.step();
+    }
+    db.flush().unwrap();
+    watch.check();
+    assert!(watch.large_checked() > 400, "only {} records", watch.large_checked());
+    db.verify().unwrap();
 }
 
 /// Pages split again and again, and what a split frees is used by later ones; at every step the
