@@ -14,7 +14,7 @@ use crate::large::ValueReader;
 use crate::options::Durability;
 use crate::state::KeyspaceState;
 use crate::value::Value;
-use crate::write::{KeyspaceWrite, check_key};
+use crate::write::{KeyspaceWrite, check_key, check_value};
 
 /// A keyspace of an open database. Cheap to clone; any number of threads may use it.
 ///
@@ -297,8 +297,8 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` when keys do not ascend, a record is too large or the keyspace is not
-    /// empty; `Full`, `Io`, `Poisoned` or `Closed`.
+    /// `InvalidArgument` when keys do not ascend, a key or value is past its limit or the keyspace is
+    /// not empty; `Full`, `Io`, `Poisoned` or `Closed`.
     pub fn bulk_load<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         records: impl IntoIterator<Item = (K, V)>,
@@ -309,8 +309,13 @@ impl Keyspace {
         let mut count = 0;
         let mut bulk = self.state.engine.bulk()?;
         for (key, value) in records {
-            check_key(key.as_ref())?;
-            bulk.push(key.as_ref(), value.as_ref()).inspect_err(|error| state.note(error))?;
+            let (key, value) = (key.as_ref(), value.as_ref());
+            check_key(key)?;
+            check_value(value.len() as u64)?;
+            let push = |value: ValueRef<'_>| bulk.push(key, value);
+            state
+                .push_to_bulk(&self.state, key, value, push)
+                .inspect_err(|error| state.note(error))?;
             count += 1;
         }
         // A backup replays what was written while it ran over pages of any moment, so what is loaded

@@ -214,6 +214,29 @@ impl State {
         self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
     }
 
+    /// Hands a value to a bulk load, or the pointer to it if it is large: what it points to is the
+    /// load's to make durable and to give back.
+    pub(crate) fn push_to_bulk(
+        &self,
+        keyspace: &KeyspaceState,
+        key: &[u8],
+        mut value: &[u8],
+        push: impl FnOnce(ValueRef<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let length = value.len() as u64;
+        if !keyspace.engine.is_large(key.len(), length) {
+            return push(ValueRef::inline(value));
+        }
+        let _inside = probe::enter("large value");
+        let mut staged = Staged { values: Vec::new() };
+        staged.add(self, 0, keyspace, length, &mut value)?;
+        let mut bytes = Vec::new();
+        staged.values.iter().for_each(|(_, _, pointer)| pointer.encode(&mut bytes));
+        push(ValueRef::large(&bytes))?;
+        staged.keep();
+        Ok(())
+    }
+
     /// Reads one key as of one moment and, if its value is large, the value, too. Appends what the
     /// engine keeps for the key to `raw` and the value to `value`.
     pub(crate) fn read_both(

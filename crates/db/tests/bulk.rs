@@ -145,3 +145,61 @@ fn pages_hold_what_goal_and_epsilon_allow() {
         db.drop_keyspace(name).unwrap();
     }
 }
+
+/// Values too long for a page are loaded like any others: a crash finds all of them or none, and a
+/// load that fails gives their room back (P17).
+#[test]
+fn p15_large_values_are_loaded() {
+    let records = |count: u32| {
+        (0..count).map(|number| {
+            let large = number % 40 == 7;
+            let length = if large { 4_000 + number * 37 % 30_000 } else { number % 90 };
+            (number.to_be_bytes(), vec![(number % 251) as u8; length as usize])
+        })
+    };
+    let count = 1_500;
+    let large = records(count).filter(|(_, value)| value.len() >= 4_000).count() as u64;
+    let is_whole = |keyspace: &Keyspace| {
+        keyspace
+            .iter()
+            .map(|record| record.unwrap())
+            .map(|(key, value)| (key, value.to_vec()))
+            .eq(records(count).map(|(key, value)| (key.to_vec(), value)))
+    };
+    for logged in [true, false] {
+        let disk = SimDisk::new(7);
+        let db = open(&disk);
+        let options = || KeyspaceOptions::default().logged(logged);
+        let keyspace = db.keyspace("k", options()).unwrap();
+        // One that ends in an error first.
+        let wrong = records(count).chain([(0u32.to_be_bytes(), vec![0; 9_000])]);
+        assert_eq!(keyspace.bulk_load(wrong).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let stats = keyspace.stats();
+        assert_eq!((stats.large_values, stats.large_freed_bytes), (0, 0));
+        db.verify().unwrap();
+        let room = stats.file_bytes;
+        disk.capture_when(Arc::new(|step, _| (step % 5 == 0).then_some(CrashMode::Torn512)));
+        assert_eq!(keyspace.bulk_load(records(count)).unwrap(), u64::from(count));
+        disk.capture_when(Arc::new(|_, _| None));
+        assert!(is_whole(&keyspace));
+        let stats = keyspace.stats();
+        assert_eq!((stats.large_values, stats.large_freed_bytes), (large, 0));
+        assert!(stats.file_bytes <= room + (1 << 20), "the room of the failed load is used again");
+        assert_eq!(db.verify().unwrap().large_values, large);
+        let mut last = disk.take_captures();
+        last.push(Capture { step: 0, states: Vec::new(), image: disk.crash(CrashMode::LoseAll) });
+        for Capture { step, image, .. } in last {
+            let db = open(&image);
+            let keyspace = db.keyspace("k", options()).unwrap();
+            let is_empty = keyspace.first_key_value().unwrap().is_none();
+            assert!(if is_empty { step > 0 } else { is_whole(&keyspace) }, "step {step}");
+            db.verify().unwrap();
+            let held = keyspace.stats().large_values;
+            assert_eq!(held, if is_empty { 0 } else { large }, "step {step}");
+        }
+        keyspace.remove(&7u32.to_be_bytes()).unwrap();
+        db.close().unwrap();
+        let stats = open(&disk).keyspace("k", options()).unwrap().stats();
+        assert_eq!((stats.large_values, stats.large_freed_bytes), (large - 1, 0));
+    }
+}

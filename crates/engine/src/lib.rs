@@ -106,12 +106,13 @@ pub enum Resident {
 
 /// A load of sorted records into an empty keyspace (rule P15). Dropped, it leaves nothing behind.
 pub trait Bulk: Debug {
-    /// Takes the next record.
+    /// Takes the next record. What a pointer names was written by [`Engine::write_large`], and is the
+    /// load's from here on.
     ///
     /// # Errors
     /// `InvalidArgument` when its key does not follow the one before or it is too large; `Full`,
     /// `Poisoned` or `Io`. The load is to be dropped then.
-    fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+    fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()>;
 
     /// Makes all records visible and durable at once. Called while no write is under way anywhere
     /// and no checkpoint is.

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, PageNumber, Result, ValueRef, probe};
 use spinney_engine::{Bulk, Chunk, Direction, Engine, ScanRequest, Write};
+use spinney_extent::LargePointer;
 use spinney_io::Purpose;
 use spinney_sync::hash_key;
 
@@ -52,6 +53,8 @@ pub(crate) struct BulkLoad<'a> {
     /// Pages of the segments, in memory and on disk.
     pages: u64,
     gathered: Vec<(PageRef, NewSegment<'a>)>,
+    /// Large values that the records point to.
+    large: Vec<LargePointer>,
 }
 
 impl std::fmt::Debug for BulkLoad<'_> {
@@ -71,6 +74,7 @@ impl TreeLine {
             segments: Vec::new(),
             pages: 0,
             gathered: Vec::new(),
+            large: Vec::new(),
         }
     }
 
@@ -149,6 +153,8 @@ impl<'a> BulkLoad<'a> {
         let held = tree.segment_locks.reorganize(bases.into_iter());
         held.upgrade();
         let redo = tree.redo();
+        // In the checkpoint's list, whose writing makes their bytes durable with everything else.
+        self.large.iter().for_each(|pointer| tree.large.applied(pointer));
         let before = tree.index.replace_all(std::mem::take(&mut self.segments));
         let published = tree.publish_index(redo, tree.large.mark());
         // What the cache knows to be absent may be there now.
@@ -159,6 +165,7 @@ impl<'a> BulkLoad<'a> {
             return published;
         }
         tree.loading_pages.fetch_sub(std::mem::take(&mut self.pages), Ordering::Relaxed);
+        self.large.clear();
         let freed = before.iter().flat_map(|(_, segment)| segment.extents());
         freed.for_each(|(extent, _)| tree.store.release(extent));
         Ok(())
@@ -189,7 +196,7 @@ fn cut(region: &Region<'_>, fit: &Fit, all: bool) -> Vec<Piece> {
 }
 
 impl Bulk for BulkLoad<'_> {
-    fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+    fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()> {
         if self.last.as_deref().is_some_and(|last| last >= key) {
             return Err(Error::invalid(format!(
                 "key {} of a bulk load does not follow the one before",
@@ -197,8 +204,10 @@ impl Bulk for BulkLoad<'_> {
             )));
         }
         let hash = hash_key(self.tree.context.keyspace, key);
-        let value = ValueRef::inline(value);
         self.tree.check(&Write { key, hash, value: Some(value) })?;
+        if value.large {
+            self.large.push(self.tree.decode_pointer(value.bytes)?);
+        }
         self.last = Some(key.to_vec());
         self.window.push(self.bytes.push(key, Some(value), 0));
         if self.bytes.len() >= WINDOW_BYTES { self.advance(false) } else { Ok(()) }
@@ -229,5 +238,6 @@ impl Drop for BulkLoad<'_> {
             segment.extents().for_each(|(extent, _)| self.tree.store.release(extent));
         }
         self.tree.loading_pages.fetch_sub(self.pages, Ordering::Relaxed);
+        self.large.iter().for_each(|pointer| self.tree.release_large(pointer));
     }
 }
