@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArguments;
-use crate::copies::{BackupArguments, RestoreArguments};
+use crate::copies::{BackupArguments, RestoreArguments, SalvageArguments};
 use crate::database::{
     DatabaseArguments, GetArguments, KeyArguments, KeyspacesCommand, PutArguments, ReportArguments,
     ScanArguments,
@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Backup(BackupArguments),
     /// Makes a database of a backup, and verifies it
     Restore(RestoreArguments),
+    /// Saves what can be read of a damaged database into a new one; exits with 8 when something is lost
+    Salvage(SalvageArguments),
     /// Measures engines side by side
     Bench(BenchArguments),
     #[command(name = CHILD_COMMAND, hide = true)]

@@ -1,16 +1,17 @@
-//! Commands that make a database out of another: backup and restore.
+//! Commands that make a database out of another: backup, restore and salvage.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::json;
-use spinney::{BackupOptions, Db, Options};
+use spinney::{BackupOptions, Db, LostRange, Options, SalvageReport};
 use spinney_base::size::display_bytes;
 
 use crate::args;
 use crate::database::DatabaseArguments;
 use crate::exit::{Failure, Outcome};
+use crate::text::Encoding;
 
 #[derive(Debug, Args)]
 pub(crate) struct BackupArguments {
@@ -97,4 +98,103 @@ pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Outcome, Failure> 
         )?;
     }
     Ok(Outcome::Done)
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SalvageArguments {
+    /// Directory of the damaged database, which is not changed
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// Directory of the database to make: empty or not there
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// Memory budget while the command runs (64MiB)
+    #[arg(long, default_value = "64MiB", value_parser = args::size)]
+    memory: u64,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn salvage(arguments: &SalvageArguments) -> Result<Outcome, Failure> {
+    let options = Options::default().memory(arguments.memory);
+    let report = Db::salvage(&arguments.old, &arguments.new, options)?;
+    let mut out = std::io::stdout().lock();
+    if arguments.json {
+        writeln!(out, "{}", to_json(&report))?;
+    } else {
+        write!(out, "{}", to_text(&report))?;
+    }
+    Ok(if report.is_whole() { Outcome::Done } else { Outcome::Lost })
+}
+
+fn show(key: &[u8]) -> String {
+    Encoding::Text.show(key)
+}
+
+fn range_text(range: &LostRange) -> String {
+    let upper = range.upper.as_deref().map_or_else(|| "the end".to_owned(), show);
+    format!("from {:?} up to {upper:?}", show(&range.lower))
+}
+
+fn to_json(report: &SalvageReport) -> serde_json::Value {
+    let hex = |key: &[u8]| Encoding::Hex.show(key);
+    let ranges = |ranges: &[LostRange]| -> serde_json::Value {
+        let one = |range: &LostRange| json!({ "lower_hex": hex(&range.lower), "upper_hex": range.upper.as_deref().map(hex) });
+        ranges.iter().map(one).collect()
+    };
+    let keyspaces = report.keyspaces.iter().map(|one| {
+        let damaged = one
+            .damaged
+            .iter()
+            .map(|page| json!({ "file": page.file, "offset": page.offset, "what": page.what }));
+        json!({
+            "name": one.name,
+            "records": one.records,
+            "file": one.file,
+            "checkpoint": one.checkpoint,
+            "damaged": damaged.collect::<serde_json::Value>(),
+            "lost": ranges(&one.lost),
+            "older": ranges(&one.older),
+            "lost_values_hex": one.lost_values.iter().map(|key| hex(key)).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "whole": report.is_whole(),
+        "manifest": report.manifest,
+        "log": report.log,
+        "log_operations": report.log_operations,
+        "keyspaces": keyspaces.collect::<serde_json::Value>(),
+    })
+}
+
+fn to_text(report: &SalvageReport) -> String {
+    let mut lines = Vec::new();
+    for (what, lost) in [("manifest", &report.manifest), ("log", &report.log)] {
+        lines.extend(lost.iter().map(|why| format!("{what}: not used: {why}")));
+    }
+    if report.log.is_none() {
+        lines.push(format!("log: {} operations applied", report.log_operations));
+    }
+    for one in &report.keyspaces {
+        lines.push(format!("keyspace {}: {} records from its pages", one.name, one.records));
+        for (what, why) in [("file", &one.file), ("checkpoint", &one.checkpoint)] {
+            lines.extend(why.iter().map(|why| format!("  {what}: not used: {why}")));
+        }
+        for page in &one.damaged {
+            let (file, offset) = (page.file.display(), page.offset);
+            lines.push(format!("  damaged: {file} at {offset}: {}", page.what));
+        }
+        let lost = one.lost.iter().map(|range| format!("  lost: keys {}", range_text(range)));
+        let older = one.older.iter().map(|range| format!("  older: keys {}", range_text(range)));
+        lines.extend(lost.chain(older));
+        let values = one.lost_values.iter();
+        lines.extend(values.map(|key| format!("  lost: the large value of {:?}", show(key))));
+    }
+    lines.push(if report.is_whole() {
+        "everything was saved".to_owned()
+    } else {
+        "not everything could be saved".to_owned()
+    });
+    lines.join("\n") + "\n"
 }

@@ -10,6 +10,7 @@
 //! | 5 | another process has the database open |
 //! | 6 | no room: the disk, the log or the memory budget is full |
 //! | 7 | `import`: some records were refused, the others are in |
+//! | 8 | `salvage`: something could not be saved, the rest is in |
 
 use std::fmt;
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ use spinney_base::{Error, ErrorKind};
 
 /// What `--help` says about exit codes.
 pub(crate) const HELP: &str = "Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 damage on disk, 5 locked by another process, \
-6 no room, 7 some records refused by import";
+6 no room, 7 some records refused by import, 8 something lost in salvage";
 
 /// How a command that ran to its end came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub(crate) enum Outcome {
     Failed,
     /// `get` without a value: nothing is printed.
     NotFound,
+    /// `salvage` that could not save everything: what, was printed.
+    Lost,
     /// `import` that refused records: they were named one by one.
     Rejected,
 }
@@ -39,6 +42,7 @@ impl Outcome {
             Outcome::Failed => 1,
             Outcome::NotFound => 3,
             Outcome::Rejected => 7,
+            Outcome::Lost => 8,
         })
     }
 }

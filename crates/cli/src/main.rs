@@ -48,6 +48,7 @@ fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
         Command::Checkpoint(arguments) => database::checkpoint(&arguments),
         Command::Backup(arguments) => copies::backup(&arguments),
         Command::Restore(arguments) => copies::restore(&arguments),
+        Command::Salvage(arguments) => copies::salvage(&arguments),
         Command::Bench(bench) => bench::run(bench, knobs),
         Command::BenchChild => bench::child(),
     }

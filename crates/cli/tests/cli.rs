@@ -342,3 +342,26 @@ fn large_values_come_and_go_in_pieces() {
     expect(3, &["get", db, "nobody", "--file", &path("nothing")], b"");
     assert!(!directory.path().join("nothing").exists());
 }
+
+#[test]
+fn what_can_be_saved_is_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    for key in ["oak", "elm", "ash"] {
+        expect(0, &["put", db, key, "tall"], b"");
+    }
+    let told = expect(0, &["salvage", db, &place("whole")], b"");
+    assert!(told.contains("3 records") && told.contains("everything was saved"), "{told}");
+    assert_eq!(expect(0, &["get", &place("whole"), "oak"], b""), "tall\n");
+    std::fs::remove_file(format!("{db}/MANIFEST")).unwrap();
+    std::fs::remove_file(format!("{db}/wal")).unwrap();
+    let told = expect(8, &["salvage", db, &place("rest"), "--json"], b"");
+    let report: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(report["manifest"].is_string() && report["log"].is_string(), "{report}");
+    let name = report["keyspaces"][0]["name"].as_str().unwrap();
+    let found = expect(0, &["scan", &place("rest"), "--keyspace", name, "--keys-only"], b"");
+    assert_eq!(found.split_whitespace().collect::<Vec<_>>(), ["ash", "elm", "oak"]);
+    fails(1, &["salvage", db, &place("rest")], b"");
+    fails(3, &["salvage", &place("nowhere"), &place("new")], b"");
+}

@@ -18,6 +18,7 @@ mod open;
 mod options;
 mod record;
 mod restore;
+mod salvage;
 mod scrub;
 mod state;
 mod stats;
@@ -33,12 +34,14 @@ pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
 pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Options, TornWrites};
 pub use restore::RestoreReport;
+pub use salvage::{SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
 pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
 pub use spinney_engine::{Capabilities, DamagedPage, EngineStats, VerifyReport};
+pub use spinney_treeline::LostRange;
 
 #[doc(hidden)]
 pub mod fuzzing {

@@ -51,6 +51,12 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
     }
     let directory_lock = disk.lock(directory)?;
     let exists = Manifest::exists(&*disk, directory)?;
+    if !options.salvaging && target::is_being_salvaged(&*disk, directory)? {
+        return Err(Error::new(
+            ErrorKind::Corruption,
+            format!("{} holds what a salvage never finished", directory.display()),
+        ));
+    }
     if !exists && !options.create_if_missing {
         return Err(not_found(directory));
     }

@@ -100,6 +100,8 @@ pub struct Options {
     pub(crate) log_bytes_max: u64,
     pub(crate) scrub_bytes_per_second: u64,
     pub(crate) create_if_missing: bool,
+    /// Whether this is a salvage's own new database.
+    pub(crate) salvaging: bool,
     pub(crate) disk: Option<Arc<dyn Disk>>,
     pub(crate) runtime: Option<Runtime>,
 }
@@ -116,6 +118,7 @@ impl Default for Options {
             log_bytes_max: 256 << 20,
             scrub_bytes_per_second: 1 << 20,
             create_if_missing: true,
+            salvaging: false,
             disk: None,
             runtime: None,
         }

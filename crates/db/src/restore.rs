@@ -52,6 +52,10 @@ impl Db {
             return Err(not_found(backup));
         }
         let _lock = disk.lock(backup)?;
+        if target::is_being_salvaged(&*disk, backup)? {
+            let message = format!("{} holds what a salvage never finished", backup.display());
+            return Err(Error::new(ErrorKind::Corruption, message));
+        }
         if !Manifest::exists(&*disk, backup)? {
             return Err(if target::is_unfinished(&*disk, backup)? {
                 let message = format!("the backup in {} was never finished", backup.display());
@@ -62,9 +66,11 @@ impl Db {
         }
         let manifest = Manifest::read(&*disk, backup)?;
         let target = Target::begin(&disk, directory)?;
-        let mut bytes = copy(&*disk, backup, directory, LOG_NAME, false)?;
+        let log = |directory: &Path| directory.join(LOG_NAME);
+        let mut bytes = copy(&*disk, &log(backup), &log(directory), false)?;
         for keyspace in &manifest.keyspaces {
-            bytes += copy(&*disk, backup, directory, &file_name(keyspace.id), true)?;
+            let name = file_name(keyspace.id);
+            bytes += copy(&*disk, &backup.join(&name), &directory.join(&name), true)?;
         }
         target.complete(&manifest)?;
         let verified = verify(directory, options)
@@ -87,9 +93,9 @@ fn verify(directory: &Path, options: Options) -> Result<VerifyReport> {
 }
 
 /// Copies a file and makes it durable. Pages of zeros become holes if the file may have some.
-fn copy(disk: &dyn Disk, from: &Path, to: &Path, name: &str, holes: bool) -> Result<u64> {
-    let source = disk.open(&from.join(name), OpenMode::EXISTING.read_only())?;
-    let file = disk.open(&to.join(name), OpenMode::CREATE)?;
+pub(crate) fn copy(disk: &dyn Disk, from: &Path, to: &Path, holes: bool) -> Result<u64> {
+    let source = disk.open(from, OpenMode::EXISTING.read_only())?;
+    let file = disk.open(to, OpenMode::CREATE)?;
     let length = source.len()?;
     let pages = usize::try_from(length / PAGE_BYTES as u64).unwrap_or(usize::MAX);
     let mut buf = AlignedBuf::new(CHUNK_PAGES);

@@ -24,6 +24,14 @@ pub(crate) struct Target {
     lock: Option<Box<dyn DirectoryLock>>,
 }
 
+/// Says that a salvage has not yet saved all that it can.
+const SALVAGING: &str = "SALVAGING";
+
+/// Whether a salvage into a directory was never finished.
+pub(crate) fn is_being_salvaged(disk: &dyn Disk, directory: &Path) -> Result<bool> {
+    disk.exists(&directory.join(SALVAGING))
+}
+
 /// Whether a directory holds what was left unfinished.
 pub(crate) fn is_unfinished(disk: &dyn Disk, directory: &Path) -> Result<bool> {
     disk.exists(&directory.join(MARK))
@@ -39,25 +47,10 @@ impl Target {
             disk.create_dir(directory)?;
         }
         let lock = disk.lock(directory)?;
-        let files = disk.list(directory)?;
-        if let Some(file) = files.iter().find(|file| !is_lock(file)) {
-            let left = if is_unfinished(&**disk, directory)? {
-                "what an earlier attempt left unfinished"
-            } else {
-                "files"
-            };
-            return Err(Error::invalid(format!(
-                "{} must be empty, and holds {left}: {}",
-                directory.display(),
-                file.display()
-            )));
-        }
+        check_empty(&**disk, directory)?;
         let target =
             Target { disk: disk.clone(), directory: directory.to_owned(), lock: Some(lock) };
-        let file = disk.open(&directory.join(MARK), OpenMode::CREATE.cached())?;
-        file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::Tool)?;
-        file.sync(Purpose::Tool)?;
-        disk.sync_dir(directory)?;
+        mark(&**disk, directory, MARK)?;
         Ok(target)
     }
 
@@ -88,20 +81,86 @@ impl Drop for Target {
     }
 }
 
+fn check_empty(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let files = disk.list(directory)?;
+    let Some(file) = files.iter().find(|file| !is_lock(file)) else { return Ok(()) };
+    let unfinished = is_unfinished(disk, directory)? || is_being_salvaged(disk, directory)?;
+    let left = if unfinished { "what an earlier attempt left unfinished" } else { "files" };
+    Err(Error::invalid(format!(
+        "{} must be empty, and holds {left}: {}",
+        directory.display(),
+        file.display()
+    )))
+}
+
+fn mark(disk: &dyn Disk, directory: &Path, name: &str) -> Result<()> {
+    let file = disk.open(&directory.join(name), OpenMode::CREATE.cached())?;
+    file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::Tool)?;
+    file.sync(Purpose::Tool)?;
+    disk.sync_dir(directory)
+}
+
+/// A database that is open while a salvage fills it: it has a manifest from the start, so its mark
+/// counts whatever is beside it. Dropping it before [`Salvaging::complete`] removes what was made.
+#[derive(Debug)]
+pub(crate) struct Salvaging {
+    disk: Arc<dyn Disk>,
+    directory: PathBuf,
+    complete: bool,
+}
+
+impl Salvaging {
+    /// Takes a directory that is empty or does not exist.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when there are files in it; `Full` or `Io`.
+    pub(crate) fn begin(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Salvaging> {
+        if !disk.exists(directory)? {
+            disk.create_dir(directory)?;
+        }
+        check_empty(&**disk, directory)?;
+        let directory = directory.to_owned();
+        let salvaging = Salvaging { disk: disk.clone(), directory, complete: false };
+        mark(&**disk, &salvaging.directory, SALVAGING)?;
+        Ok(salvaging)
+    }
+
+    /// Everything is in, and on stable storage: makes it a database like any other.
+    ///
+    /// # Errors
+    /// `Io`; everything that was made is removed.
+    pub(crate) fn complete(mut self) -> Result<()> {
+        self.disk.remove(&self.directory.join(SALVAGING))?;
+        self.disk.sync_dir(&self.directory)?;
+        self.complete = true;
+        Ok(())
+    }
+}
+
+impl Drop for Salvaging {
+    fn drop(&mut self) {
+        if !self.complete {
+            remove_all(&*self.disk, &self.directory);
+        }
+    }
+}
+
 /// Removes the files of a database in a directory that is ours, as far as possible: the manifest
 /// first, so that what is left is no database, and the mark last. An error here comes after one that
 /// says more, and is not told.
 pub(crate) fn remove_all(disk: &dyn Disk, directory: &Path) {
     let _ = disk.remove(&directory.join(manifest::NAME));
     let _ = disk.sync_dir(directory);
-    let mark = directory.join(MARK);
+    let marks = [MARK, SALVAGING].map(|mark| directory.join(mark));
     for file in disk.list(directory).unwrap_or_default() {
-        if !is_lock(&file) && file != mark {
+        if !is_lock(&file) && !marks.contains(&file) {
             let _ = disk.remove(&file);
         }
     }
     let _ = disk.sync_dir(directory);
-    let _ = disk.remove(&mark);
+    for mark in marks {
+        let _ = disk.remove(&mark);
+    }
     let _ = disk.sync_dir(directory);
 }
 

@@ -19,11 +19,13 @@ pub mod header;
 mod holes;
 pub mod large;
 pub mod large_io;
+mod salvage;
 pub mod slot;
 pub mod store;
 
 pub use free::{Extent, FreeMap};
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
 pub use large::LargePointer;
+pub use salvage::{Copies, Newest};
 pub use slot::Slot;
 pub use store::{Checkpoint, Hold, Store, StoreOptions};

@@ -190,7 +190,7 @@ impl Store {
         Ok((store, checkpoint, payload))
     }
 
-    fn new(file: Arc<dyn File>, options: StoreOptions, slot: Slot) -> Store {
+    pub(crate) fn new(file: Arc<dyn File>, options: StoreOptions, slot: Slot) -> Store {
         let space = Space {
             free: FreeMap::default(),
             end: slot.end.0.max(DATA_PAGE_FIRST),

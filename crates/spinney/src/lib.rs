@@ -22,8 +22,8 @@ pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompareAndSwapError, Cursor, DamagedPage, Db, Durability, EngineKind, EngineStats, Error,
     ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats,
-    LOG_BYTES_MIN, LogStats, Options, RestoreReport, Result, ScrubStats, Stats, TornWrites, Value,
-    ValueReader, VerifyReport,
+    LOG_BYTES_MIN, LogStats, LostRange, Options, RestoreReport, Result, SalvageReport,
+    SalvagedKeyspace, ScrubStats, Stats, TornWrites, Value, ValueReader, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.

@@ -45,6 +45,7 @@ mod peek;
 mod plr;
 mod publish;
 mod reorganize;
+mod salvage;
 mod scan;
 mod scrub;
 mod segment;
@@ -54,5 +55,6 @@ mod tuning;
 mod verify;
 mod write_back;
 
+pub use salvage::{LostRange, Salvage, SalvageFindings};
 pub use tree::TreeLine;
 pub use tuning::check_option;

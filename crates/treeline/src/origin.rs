@@ -73,7 +73,6 @@ impl Origin<'_> {
 impl Origin<'static> {
     /// Reads what [`Origin::encode`] wrote into a page with this prefix. `None` for other bytes,
     /// and for a page without an origin.
-    #[cfg_attr(not(test), expect(dead_code, reason = "salvage calls it next"))]
     pub(crate) fn decode(bytes: &[u8], prefix: &[u8]) -> Option<Self> {
         let ([version, flags, index, order], mut left) = bytes.split_first_chunk()?;
         let known = flags & !(OVERFLOW | UPPER | MODEL | STAGED) == 0;

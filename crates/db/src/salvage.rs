@@ -1,0 +1,322 @@
+//! Salvage: what can be read of a damaged database goes into a new one (rule P22).
+//!
+//! 1. Read the manifest, if it is there; without it every store file is a keyspace, named after its
+//!    file and taken to be logged.
+//! 2. Read the pages of every store file and write the records that they hold into the new database,
+//!    through its public interface ([`spinney_treeline::Salvage`] says which these are).
+//! 3. Recover a copy of the log. If that succeeds, everything that was promised is in it: apply what
+//!    users said above each keyspace's redo LSN, in order. A log that has lost something is not
+//!    used at all, because what it has left may be older than the pages. Where a keyspace's checkpoint is lost, too, all
+//!    of the log is applied: records of a keyspace that was bulk loaded behind them could then come back.
+//!
+//! The old database is not changed; nobody may have it open. What could not be saved is told.
+//!
+//! **Crash.** Until everything is in, the new directory is marked, and refuses to open.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
+use spinney_engine::DamagedPage;
+use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose, RealDisk};
+use spinney_treeline::{LostRange, Salvage};
+use spinney_wal::superblock::Superblock;
+use spinney_wal::{Log, LogOptions, RecordKind};
+
+use crate::database::Db;
+use crate::keyspace::Keyspace;
+use crate::manifest::Manifest;
+use crate::open::LOG_NAME;
+use crate::options::{Durability, KeyspaceOptions, Options};
+use crate::record;
+use crate::restore::copy;
+use crate::state::{file_name, is_keyspace_file};
+use crate::target::Salvaging;
+
+/// Where the copy of the log lies meanwhile.
+const LOG_COPY: &str = "wal.salvaged";
+
+/// What a salvage made and what it could not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Why the manifest could not be read, if so: keyspaces are named after their files then.
+    pub manifest: Option<String>,
+    /// Why the log could not be used, if so: what was not yet in pages is lost then.
+    pub log: Option<String>,
+    /// Operations of the log that were applied.
+    pub log_operations: u64,
+    /// Every keyspace.
+    pub keyspaces: Vec<SalvagedKeyspace>,
+}
+
+/// One keyspace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SalvagedKeyspace {
+    /// Its name.
+    pub name: String,
+    /// Records that its pages gave.
+    pub records: u64,
+    /// Why its file could not be read at all, if so.
+    pub file: Option<String>,
+    /// Why its newest checkpoint could not be read, if so.
+    pub checkpoint: Option<String>,
+    /// Damaged pages that may have held records. Where the checkpoint is lost, too, the ranges below are not
+    /// all that these may be missing from.
+    pub damaged: Vec<DamagedPage>,
+    /// Ranges of keys whose pages are gone: records there are lost, but for those of the log.
+    pub lost: Vec<LostRange>,
+    /// Ranges of keys whose newest pages are gone: records there may be older ones.
+    pub older: Vec<LostRange>,
+    /// Keys whose large values are damaged; they are not in the new database.
+    pub lost_values: Vec<Vec<u8>>,
+}
+
+impl SalvageReport {
+    /// Whether everything could be saved.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let whole = |one: &SalvagedKeyspace| {
+            one.file.is_none()
+                && one.damaged.is_empty()
+                && one.lost.is_empty()
+                && one.older.is_empty()
+                && one.lost_values.is_empty()
+        };
+        self.log.is_none() && self.keyspaces.iter().all(whole)
+    }
+}
+
+impl Db {
+    /// Saves what can be read of a database into a new one, in a directory that is empty or does not exist. The
+    /// old one is not changed; `options` are those of the new one.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no file of a database in `old`; `InvalidArgument` when `new` holds files; `Locked`
+    /// when somebody has the old one open; `Full` or `Io`, and nothing is left in `new` then. Damage in `old` is
+    /// no error: the report tells of it.
+    pub fn salvage(
+        old: impl AsRef<Path>,
+        new: impl AsRef<Path>,
+        options: Options,
+    ) -> Result<SalvageReport> {
+        let (old, new) = (old.as_ref(), new.as_ref());
+        let _inside = probe::enter("salvage");
+        let disk: Arc<dyn Disk> = match &options.disk {
+            Some(disk) => disk.clone(),
+            None => Arc::new(RealDisk::new()),
+        };
+        let not_found = || {
+            let message = format!("there is no file of a Spinney database in {}", old.display());
+            Error::new(ErrorKind::NotFound, message)
+        };
+        if !disk.exists(old)? {
+            return Err(not_found());
+        }
+        let _lock = disk.lock(old)?;
+        let mut report = SalvageReport::default();
+        let manifest = match Manifest::read(&*disk, old) {
+            Ok(manifest) => Some(manifest),
+            // Nothing is wrong with it; this program is too old for it.
+            Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+            Err(error) => {
+                report.manifest = Some(error.to_string());
+                None
+            }
+        };
+        let found = keyspaces(&*disk, old, manifest.as_ref())?;
+        if manifest.is_none() && found.is_empty() {
+            return Err(not_found());
+        }
+        let marked = Salvaging::begin(&disk, new)?;
+        let tag = manifest.as_ref().map(|manifest| manifest.tag);
+        let saved = save(&disk, old, new, &found, tag, options, &mut report);
+        saved.and_then(|()| marked.complete())?;
+        Ok(report)
+    }
+}
+
+/// A keyspace to be saved.
+struct OldKeyspace {
+    id: KeyspaceId,
+    name: String,
+    options: KeyspaceOptions,
+}
+
+/// A keyspace that is being saved.
+struct Saving {
+    old: Option<Salvage>,
+    new: Keyspace,
+    report: SalvagedKeyspace,
+    /// Keys whose large value could not be read.
+    lost: BTreeMap<Vec<u8>, ()>,
+}
+
+fn keyspaces(disk: &dyn Disk, old: &Path, manifest: Option<&Manifest>) -> Result<Vec<OldKeyspace>> {
+    if let Some(manifest) = manifest {
+        let of = |entry: &crate::manifest::ManifestKeyspace| OldKeyspace {
+            id: entry.id,
+            name: entry.name.clone(),
+            options: KeyspaceOptions::default()
+                .engine(entry.options.engine)
+                .logged(entry.options.logged),
+        };
+        return Ok(manifest.keyspaces.iter().map(of).collect());
+    }
+    let id_of = |path: PathBuf| {
+        let name = path.file_name()?.to_str().filter(|name| is_keyspace_file(name))?.to_owned();
+        let number = name.strip_prefix("keyspace-")?.strip_suffix(".spn")?;
+        number.parse().ok().map(KeyspaceId)
+    };
+    let ids = disk.list(old)?.into_iter().filter_map(id_of);
+    let named = |id: KeyspaceId| OldKeyspace {
+        id,
+        name: format!("keyspace-{:08}", id.0),
+        options: KeyspaceOptions::default(),
+    };
+    Ok(ids.map(named).collect())
+}
+
+fn save(
+    disk: &Arc<dyn Disk>,
+    old: &Path,
+    new: &Path,
+    found: &[OldKeyspace],
+    tag: Option<u64>,
+    options: Options,
+    report: &mut SalvageReport,
+) -> Result<()> {
+    let log_bytes_max = options.log_bytes_max;
+    let options = Options { salvaging: true, disk: Some(disk.clone()), ..options };
+    let db = Db::open(new, options)?;
+    let mut savings: BTreeMap<KeyspaceId, Saving> = BTreeMap::new();
+    for keyspace in found {
+        let handle = db.keyspace(&keyspace.name, keyspace.options.clone())?;
+        let mut saving = Saving {
+            old: None,
+            new: handle,
+            report: SalvagedKeyspace { name: keyspace.name.clone(), ..Default::default() },
+            lost: BTreeMap::new(),
+        };
+        match Salvage::open(&**disk, &old.join(file_name(keyspace.id)), keyspace.id) {
+            Ok(salvage) => saving.save_pages(salvage)?,
+            Err(error) => saving.report.file = Some(error.to_string()),
+        }
+        savings.insert(keyspace.id, saving);
+    }
+    // What is in pages is home before the log comes on top of it.
+    db.checkpoint()?;
+    match copied_log(disk, old, new, tag, log_bytes_max) {
+        Ok((_log, recovered)) => {
+            recovered.replay(recovered.first_lsn(), |entry| {
+                if entry.kind != RecordKind::User {
+                    return Ok(());
+                }
+                record::decode(entry.payload, entry.lsn, |id, key, value| {
+                    let Some(saving) = savings.get_mut(&id) else { return Ok(()) };
+                    let redo = saving.old.as_ref().and_then(Salvage::redo);
+                    if redo.is_some_and(|redo| entry.lsn <= redo) {
+                        return Ok(());
+                    }
+                    report.log_operations += 1;
+                    saving.put(key, value)
+                })
+            })?;
+        }
+        Err(error) => report.log = Some(error.to_string()),
+    }
+    let copy = new.join(LOG_COPY);
+    if disk.exists(&copy)? {
+        disk.remove(&copy)?;
+    }
+    report.keyspaces = savings.into_values().map(Saving::end).collect();
+    db.close()
+}
+
+/// Recovers a copy of the old log, so that the old one stays as it is.
+fn copied_log(
+    disk: &Arc<dyn Disk>,
+    old: &Path,
+    new: &Path,
+    tag: Option<u64>,
+    bytes_max: u64,
+) -> Result<(Arc<Log>, spinney_wal::Recovered)> {
+    let (from, to) = (old.join(LOG_NAME), new.join(LOG_COPY));
+    let tag = match tag {
+        Some(tag) => tag,
+        None => tag_of_log(&**disk, &from)?,
+    };
+    copy(&**disk, &from, &to, false)?;
+    Log::open(&**disk, &to, &LogOptions::sized(tag, bytes_max))
+}
+
+/// Which database a log says that it belongs to.
+fn tag_of_log(disk: &dyn Disk, path: &Path) -> Result<u64> {
+    let file = disk.open(path, OpenMode::EXISTING.read_only())?;
+    let mut buf = AlignedBuf::new(1);
+    for slot in 0..2 {
+        file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::Tool)?;
+        if let Ok(superblock) = Superblock::decode(slot, buf.page(0)) {
+            return Ok(superblock.tag);
+        }
+    }
+    Err(Error::corruption(path.display(), 0, "a superblock", "two damaged ones"))
+}
+
+impl Saving {
+    fn save_pages(&mut self, mut salvage: Salvage) -> Result<()> {
+        let Saving { new, report, lost, .. } = self;
+        // The large values of what was shown are read afterwards, for showing holds the pages.
+        let mut pointers: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        salvage.records(&mut |key, value| {
+            report.records += 1;
+            if value.large {
+                pointers.push((key.to_vec(), value.bytes.to_vec()));
+                return Ok(());
+            }
+            new.insert_with(key, value.bytes, Durability::Buffered)
+        })?;
+        for (key, pointer) in pointers {
+            match salvage.large(&pointer) {
+                Ok(value) => new.insert_with(&key, &value, Durability::Buffered)?,
+                Err(_) => _ = lost.insert(key, ()),
+            }
+        }
+        self.old = Some(salvage);
+        Ok(())
+    }
+
+    /// Applies an operation of the log.
+    fn put(&mut self, key: &[u8], value: Option<ValueRef<'_>>) -> Result<()> {
+        self.lost.remove(key);
+        match value {
+            None => self.new.remove_with(key, Durability::Buffered),
+            Some(value) if !value.large => {
+                self.new.insert_with(key, value.bytes, Durability::Buffered)
+            }
+            Some(pointer) => match self.old.as_ref().map(|old| old.large(pointer.bytes)) {
+                Some(Ok(value)) => self.new.insert_with(key, &value, Durability::Buffered),
+                // A later operation says what the key has, or it is lost; what it had before is
+                // neither.
+                _ => {
+                    self.lost.insert(key.to_vec(), ());
+                    self.new.remove_with(key, Durability::Buffered)
+                }
+            },
+        }
+    }
+
+    fn end(self) -> SalvagedKeyspace {
+        let mut report = self.report;
+        report.lost_values = self.lost.into_keys().collect();
+        if let Some(salvage) = self.old {
+            let findings = salvage.findings().clone();
+            report.checkpoint = findings.checkpoint;
+            report.damaged = findings.damaged;
+            report.lost = findings.lost;
+            report.older = findings.older;
+        }
+        report
+    }
+}

@@ -1,0 +1,371 @@
+//! Salvage (rule P22), on the simulated disk: manifest, log, checkpoints and pages are lost or damaged, and what is left
+//! is saved: every record whose pages are whole, none that was removed, none twice, and what could not be saved is told.
+#![cfg(not(feature = "shuttle"))]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spinney_base::Runtime;
+use spinney_db::{
+    Db, Durability, ErrorKind, Keyspace, KeyspaceOptions, LostRange, Options, SalvageReport,
+};
+use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+
+const FILE: &str = "/db/keyspace-00000001.spn";
+const NEW: &str = "/new";
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
+    Options::default()
+        .memory(1 << 20)
+        .log_bytes_max(2 << 20)
+        .scrub_bytes_per_second(0)
+        .disk(Arc::new(disk.clone()))
+        .runtime(runtime.clone())
+}
+
+/// A database with a past: records come, change and go, so that pages were split, merged and freed.
+struct Old {
+    disk: SimDisk,
+    runtime: Runtime,
+    db: Db,
+    main: Keyspace,
+    model: Model,
+    /// Every value that a key ever had; `None` when it was removed.
+    ever: BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
+    number: u64,
+}
+
+impl Old {
+    fn new(seed: u64, logged: bool) -> Old {
+        let (disk, runtime) = (SimDisk::new(seed), Runtime::stepped(seed));
+        let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
+        let main = db.keyspace("main", KeyspaceOptions::default().logged(logged)).unwrap();
+        let (model, ever) = (Model::new(), BTreeMap::new());
+        Old { disk, runtime, db, main, model, ever, number: seed * 1_000_000 }
+    }
+
+    fn write(&mut self, count: u64) {
+        for _ in 0..count {
+            self.number += 1;
+            let number = self.number;
+            let key = format!("key {:06}", number.wrapping_mul(0x9E37_79B9) % 3_000).into_bytes();
+            let value = match number % 7 {
+                0 | 1 => None,
+                2 if number % 91 == 2 => Some(number.to_be_bytes().repeat(1_500)),
+                _ => Some(number.to_be_bytes().repeat(15 + (number % 60) as usize)),
+            };
+            match &value {
+                Some(value) => {
+                    self.main.insert_with(&key, value, Durability::Buffered).unwrap();
+                    self.model.insert(key.clone(), value.clone());
+                }
+                None => {
+                    self.main.remove_with(&key, Durability::Buffered).unwrap();
+                    self.model.remove(&key);
+                }
+            }
+            self.ever.entry(key).or_default().push(value);
+            if number % 40 == 0 {
+                (0..4).for_each(|_| _ = self.runtime.step());
+            }
+        }
+    }
+
+    /// All that a salvage may find.
+    fn close(self) -> (SimDisk, Model) {
+        self.db.close().unwrap();
+        (self.disk, self.model)
+    }
+}
+
+fn salvage(disk: &SimDisk) -> SalvageReport {
+    Db::salvage("/db", NEW, options(disk, &Runtime::stepped(1))).unwrap()
+}
+
+fn contents(disk: &SimDisk, name: &str) -> Model {
+    let db = Db::open(Path::new(NEW), options(disk, &Runtime::stepped(2))).unwrap();
+    db.verify().unwrap();
+    let keyspace = db.existing_keyspace(name).unwrap();
+    let all = keyspace.iter().map(Result::unwrap);
+    all.map(|(key, value)| (key, value.to_vec())).collect()
+}
+
+fn zero(disk: &SimDisk, path: &str, pages: std::ops::Range<u64>) {
+    let file = disk.open(Path::new(path), OpenMode::EXISTING).unwrap();
+    let count = usize::try_from(pages.end - pages.start).unwrap();
+    file.write_at(AlignedBuf::new(count).bytes(), pages.start * 4096, Purpose::Tool).unwrap();
+    file.sync(Purpose::Tool).unwrap();
+}
+
+fn remove(disk: &SimDisk, path: &str) {
+    disk.remove(Path::new(path)).unwrap();
+    disk.sync_dir(Path::new("/db")).unwrap();
+}
+
+fn files(disk: &SimDisk) -> Vec<(PathBuf, Vec<u8>)> {
+    let ours = disk.files().into_iter().filter(|path| path.parent() == Some(Path::new("/db")));
+    ours.map(|path| (path.clone(), disk.contents(&path).unwrap())).collect()
+}
+
+fn same(found: &Model, expected: &Model, when: &str) {
+    for (key, value) in expected {
+        assert!(found.get(key) == Some(value), "{when}: {} is wrong", key.escape_ascii());
+    }
+    let more = found.keys().find(|key| !expected.contains_key(*key));
+    assert!(more.is_none(), "{when}: {} came back", more.unwrap().escape_ascii());
+}
+
+/// Every record of a healthy database, closed or killed, with a log or without, and nothing of the old one changes.
+#[test]
+fn p22_a_healthy_database_is_saved_whole() {
+    for seed in 0..6 {
+        let logged = seed % 3 != 2;
+        let mut old = Old::new(seed, logged);
+        old.write(9_000);
+        let disk = if seed % 2 == 0 && logged {
+            old.db.flush().unwrap();
+            old.disk.kill()
+        } else {
+            old.db.checkpoint().unwrap();
+            old.disk.kill()
+        };
+        let before = files(&disk);
+        let report = salvage(&disk);
+        assert!(report.is_whole() && report.manifest.is_none(), "{report:#?}");
+        assert!(files(&disk) == before, "the old database has changed");
+        same(&contents(&disk, "main"), &old.model, &format!("seed {seed}"));
+        let again = Db::salvage("/db", NEW, options(&disk, &Runtime::stepped(1)));
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+/// Manifest, log and both slots are lost after a clean end: the pages alone have everything, and of freed pages nothing
+/// comes back.
+#[test]
+fn p22_pages_alone_have_everything() {
+    for seed in 0..12 {
+        let mut old = Old::new(seed, seed % 4 != 3);
+        old.write(3_000 + seed * 1_000);
+        if seed % 2 == 0 {
+            old.db.checkpoint().unwrap();
+            old.write(1_500);
+        }
+        let (disk, model) = old.close();
+        remove(&disk, "/db/MANIFEST");
+        remove(&disk, "/db/wal");
+        if seed % 3 != 0 {
+            zero(&disk, FILE, 0..2);
+        }
+        let report = salvage(&disk);
+        assert!(report.manifest.is_some() && report.log.is_some(), "{report:#?}");
+        assert_eq!(report.keyspaces[0].checkpoint.is_some(), seed % 3 != 0);
+        let one = &report.keyspaces[0];
+        assert!(one.damaged.is_empty() && one.lost.is_empty(), "seed {seed}: {one:#?}");
+        same(&contents(&disk, "keyspace-00000001"), &model, &format!("seed {seed}"));
+    }
+}
+
+fn within(ranges: &[LostRange], key: &[u8]) -> bool {
+    ranges.iter().any(|range| {
+        range.lower.as_slice() <= key && range.upper.as_deref().is_none_or(|upper| key < upper)
+    })
+}
+
+/// Pages are damaged: their records are lost or older ones, and told so; all others are as they were.
+#[test]
+fn p22_damaged_pages_are_told() {
+    let mut told = 0;
+    for seed in 0..12 {
+        let mut old = Old::new(seed, true);
+        old.write(6_000);
+        let ever = old.ever.clone();
+        let (disk, model) = old.close();
+        let db = Db::open(Path::new("/db"), options(&disk, &Runtime::stepped(9))).unwrap();
+        db.backup("/sound").unwrap();
+        db.close().unwrap();
+        let sound = disk.contents(Path::new("/sound/keyspace-00000001.spn")).unwrap();
+        let kind = |page: usize| sound[page * 4096 + 8];
+        let data: Vec<usize> = (128..sound.len() / 4096).filter(|page| kind(*page) == 1).collect();
+        for nth in [1, data.len() / 3, data.len() - 2] {
+            disk.flip_bit(Path::new(FILE), data[nth] as u64 * 4096 + 1000 + seed, 2).unwrap();
+        }
+        if seed % 2 == 0 {
+            zero(&disk, FILE, 0..2);
+        }
+        let report = salvage(&disk);
+        let one = &report.keyspaces[0];
+        assert!(!report.is_whole() && one.damaged.len() >= 3, "seed {seed}: {one:#?}");
+        let found = contents(&disk, "main");
+        for key in ever.keys() {
+            let (now, right) = (found.get(key), model.get(key));
+            if now != right {
+                // Without a checkpoint nobody knows whose overflow page a damaged one was.
+                let unknown = one.checkpoint.is_some();
+                let damaged = unknown || within(&one.lost, key) || within(&one.older, key);
+                assert!(damaged, "seed {seed}: {} is wrong, {one:#?}", key.escape_ascii());
+                let once = ever[key].iter().any(|value| value.as_ref() == now);
+                assert!(once || now.is_none(), "{} never had this", key.escape_ascii());
+                told += 1;
+            }
+        }
+        assert!(found.len() * 10 > model.len() * 8, "too much is lost: {one:#?}");
+        assert!(found.keys().all(|key| ever.contains_key(key)));
+    }
+    assert!(told > 0, "no damage has hurt");
+}
+
+/// A crash in the middle of reorganizations: with the log everything that was promised is saved; without it each key has
+/// a value that it had since the last checkpoint.
+#[test]
+fn p22_crashes_in_reorganizations() {
+    let mut images = 0;
+    for seed in 0..5 {
+        let mut old = Old::new(seed, true);
+        old.write(4_000);
+        old.db.checkpoint().unwrap();
+        let settled = old.model.clone();
+        let marks: BTreeMap<_, _> =
+            old.ever.iter().map(|(key, all)| (key.clone(), all.len())).collect();
+        old.disk.capture_when(Arc::new(move |step, states| {
+            let here = states.contains(&"reorganize") || states.contains(&"publish structure");
+            (here && (step + seed).is_multiple_of(9)).then_some(CrashMode::Torn512)
+        }));
+        for _ in 0..60 {
+            old.write(40);
+            old.db.flush().unwrap();
+            for capture in old.disk.take_captures().into_iter().take(1) {
+                images += 1;
+                let image = capture.image;
+                let without_log = image.kill();
+                let report = salvage(&image);
+                assert!(
+                    report.log.is_none() && report.keyspaces[0].damaged.is_empty(),
+                    "{report:#?}"
+                );
+                let found = contents(&image, "main");
+                // What was in flight may be there or not: those keys are the last of the story.
+                for (key, all) in &old.ever {
+                    let now = found.get(key).cloned();
+                    let settled_at = marks.get(key).map_or(0, |mark| mark.saturating_sub(1));
+                    let none = marks.get(key).is_none() && now.is_none();
+                    assert!(none || all[settled_at..].contains(&now), "{}", key.escape_ascii());
+                }
+                remove(&without_log, "/db/wal");
+                remove(&without_log, "/db/MANIFEST");
+                let report = salvage(&without_log);
+                assert!(report.keyspaces[0].lost.is_empty(), "{report:#?}");
+                let found = contents(&without_log, "keyspace-00000001");
+                for (key, all) in &old.ever {
+                    let now = found.get(key).cloned();
+                    let settled_at = marks.get(key).map_or(0, |mark| mark.saturating_sub(1));
+                    let before = settled.get(key).cloned() == now;
+                    assert!(before || all[settled_at..].contains(&now), "{}", key.escape_ascii());
+                }
+            }
+        }
+    }
+    assert!(images > 10, "{images} images");
+}
+
+/// Everything acknowledged before the power went is saved when the log is there, whatever became of manifest and slots.
+#[test]
+fn p22_the_log_has_what_pages_lack() {
+    for seed in 0..6 {
+        let mut old = Old::new(seed, true);
+        old.write(3_000);
+        old.db.checkpoint().unwrap();
+        old.write(900);
+        old.db.flush().unwrap();
+        let disk = old.disk.crash(CrashMode::LoseAll);
+        if seed % 2 == 0 {
+            remove(&disk, "/db/MANIFEST");
+        }
+        if seed % 3 == 0 {
+            zero(&disk, FILE, 0..2);
+        }
+        let report = salvage(&disk);
+        assert!(report.log.is_none() && report.log_operations > 0, "{report:#?}");
+        let name = if seed % 2 == 0 { "keyspace-00000001" } else { "main" };
+        same(&contents(&disk, name), &old.model, &format!("seed {seed}"));
+    }
+}
+
+/// A damaged large value is lost alone, and named.
+#[test]
+fn p22_damaged_large_values_are_named() {
+    let mut old = Old::new(3, true);
+    old.write(2_000);
+    let (disk, mut model) = old.close();
+    let bytes = disk.contents(Path::new(FILE)).unwrap();
+    let large = bytes.chunks(4096).enumerate().skip(128).filter(|(_, block)| block[8] == 4);
+    for (page, _) in large.collect::<Vec<_>>() {
+        disk.flip_bit(Path::new(FILE), page as u64 * 4096 + 50, 1).unwrap();
+    }
+    let report = salvage(&disk);
+    let lost = &report.keyspaces[0].lost_values;
+    assert!(!report.is_whole() && !lost.is_empty());
+    assert!(lost.iter().all(|key| model.remove(key).is_some_and(|value| value.len() > 4_000)));
+    assert!(model.values().all(|value| value.len() < 4_000));
+    same(&contents(&disk, "main"), &model, "without large values");
+}
+
+/// Power goes inside a salvage: the old database is as it was, and what was made refuses to open, or is whole.
+#[test]
+fn p22_a_crash_inside_a_salvage() {
+    let (mut refused, mut whole) = (0, 0);
+    for seed in 0..3 {
+        let mut old = Old::new(seed, true);
+        old.write(2_000);
+        let (disk, model) = old.close();
+        let before = files(&disk);
+        disk.capture_when(Arc::new(move |step, states| {
+            let here = states.contains(&"salvage") && (step + seed).is_multiple_of(23);
+            here.then_some(CrashMode::Torn512)
+        }));
+        let report = salvage(&disk);
+        assert!(report.is_whole(), "{report:#?}");
+        for capture in disk.take_captures() {
+            let image = capture.image;
+            assert!(files(&image) == before, "the old database has changed");
+            let begun = image.files().iter().any(|path| path.parent() == Some(Path::new(NEW)));
+            match Db::open(Path::new(NEW), options(&image, &Runtime::stepped(4))) {
+                Ok(db) if begun => {
+                    whole += 1;
+                    drop(db);
+                    same(&contents(&image, "main"), &model, "after a crash");
+                }
+                Ok(db) => drop(db),
+                Err(error) => {
+                    refused += 1;
+                    assert!(error.is_corruption(), "{error}");
+                    let restored = Db::restore(NEW, "/back", options(&image, &Runtime::stepped(4)));
+                    assert!(restored.is_err());
+                }
+            }
+        }
+    }
+    assert!(refused > 20, "{refused} refused, {whole} whole");
+}
+
+#[test]
+fn salvage_wants_a_closed_database_and_an_empty_place() {
+    let mut old = Old::new(1, true);
+    old.write(100);
+    let try_it = |disk: &SimDisk, from: &str, to: &str| {
+        Db::salvage(from, to, options(disk, &Runtime::stepped(1))).unwrap_err().kind()
+    };
+    assert_eq!(try_it(&old.disk, "/db", NEW), ErrorKind::Locked);
+    let (disk, _) = old.close();
+    assert_eq!(try_it(&disk, "/nowhere", NEW), ErrorKind::NotFound);
+    assert_eq!(try_it(&disk, "/db", "/db"), ErrorKind::InvalidArgument);
+    disk.create_dir(Path::new("/empty")).unwrap();
+    assert_eq!(try_it(&disk, "/empty", NEW), ErrorKind::NotFound);
+    // No room: an error, and nothing is left.
+    disk.set_capacity(Some(0));
+    assert_eq!(try_it(&disk, "/db", NEW), ErrorKind::Full);
+    assert!(!disk.files().iter().any(|path| path.parent() == Some(Path::new(NEW))));
+}
