@@ -352,3 +352,28 @@ fn p17_a_checkpoint_beside_large_values() {
         });
     }
 }
+
+/// P17: threads that put large values share syncs of the file; each one's value is on stable storage
+/// when its put returns.
+#[test]
+fn p17_shared_syncs_cover_everybody() {
+    check(300, || {
+        let disk = SimDisk::new(1);
+        let db = open(&disk);
+        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let threads: Vec<_> = (1..4)
+            .map(|version| {
+                let (keyspace, disk) = (keyspace.clone(), disk.clone());
+                shuttle::thread::spawn(move || {
+                    keyspace.insert(&[version], &large(version)).unwrap();
+                    disk.crash(CrashMode::LoseAll)
+                })
+            })
+            .collect();
+        for (thread, version) in threads.into_iter().zip(1..) {
+            let db = open(&thread.join().unwrap());
+            let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+            assert!(keyspace.get(&[version]).unwrap().unwrap() == *large(version));
+        }
+    });
+}

@@ -19,6 +19,7 @@
 //! supersedes again. Without a log the pages alone say at open what is live: a keyspace that was not
 //! closed cleanly reads them all, if it had large values that the checkpoint does not settle.
 
+mod syncs;
 mod table;
 
 use std::collections::HashSet;
@@ -35,6 +36,7 @@ use crate::merge::{Dirty, Pages, Records, superseded, superseded_by};
 use crate::segment::PageRef;
 use crate::tree::TreeLine;
 
+pub(crate) use syncs::SharedSync;
 pub(crate) use table::{LargeExtent, LargeList, LargeTable, extents_of};
 
 /// Freed pages at which a checkpoint is worth taking for their sake: 32 MiB.
@@ -59,7 +61,7 @@ impl TreeLine {
     /// Makes values durable that were written whole. In a keyspace whose data is not logged they
     /// are live from here on.
     pub(crate) fn seal_large(&self, pointers: &[LargePointer]) -> Result<()> {
-        self.store.sync(Purpose::LargeValue)?;
+        self.large_syncs.join(|| self.store.sync(Purpose::LargeValue))?;
         if self.context.logged {
             return Ok(());
         }

@@ -23,7 +23,7 @@ use crate::counters::{ReadCounters, WriteCounters, add};
 use crate::first::FirstKey;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
-use crate::large::{LargeList, LargeTable};
+use crate::large::{LargeList, LargeTable, SharedSync};
 use crate::locks::{PageLocks, SegmentLocks};
 use crate::peek::{PEEK_BYTES, Peek};
 use crate::publish::Pending;
@@ -64,6 +64,7 @@ pub struct TreeLine {
     pub(crate) segment_locks: SegmentLocks,
     pub(crate) page_locks: PageLocks,
     pub(crate) large: LargeTable,
+    pub(crate) large_syncs: SharedSync,
     /// Whether only the pages can say which large values are live.
     large_unsettled: AtomicBool,
     /// Held shared by every write-back, exclusively by who must know that none is under way.
@@ -150,6 +151,7 @@ impl TreeLine {
             page_locks: PageLocks::new(),
             large_unsettled: AtomicBool::new(!large.freed.is_empty()),
             large: LargeTable::new(large, end),
+            large_syncs: SharedSync::default(),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
