@@ -78,8 +78,10 @@ impl SalvageReport {
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let whole = |one: &SalvagedKeyspace| {
+            // What a page held that the checkpoint names is told by the ranges; it may be nothing,
+            // because others hold it now.
             one.file.is_none()
-                && one.damaged.is_empty()
+                && (one.damaged.is_empty() || one.checkpoint.is_none())
                 && one.lost.is_empty()
                 && one.older.is_empty()
                 && one.lost_values.is_empty()

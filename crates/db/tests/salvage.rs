@@ -69,7 +69,7 @@ impl Old {
                 }
             }
             self.ever.entry(key).or_default().push(value);
-            if number % 40 == 0 {
+            if number.is_multiple_of(40) {
                 (0..4).for_each(|_| _ = self.runtime.step());
             }
         }
@@ -251,7 +251,7 @@ fn p22_crashes_in_reorganizations() {
                 for (key, all) in &old.ever {
                     let now = found.get(key).cloned();
                     let settled_at = marks.get(key).map_or(0, |mark| mark.saturating_sub(1));
-                    let none = marks.get(key).is_none() && now.is_none();
+                    let none = !marks.contains_key(key) && now.is_none();
                     assert!(none || all[settled_at..].contains(&now), "{}", key.escape_ascii());
                 }
                 remove(&without_log, "/db/wal");

@@ -59,6 +59,8 @@ pub const RECOVERY: &str = "recovery";
 pub const SECOND_RECOVERY: &str = "second recovery";
 /// The state of a crash that struck while the database closed.
 pub const CLOSE: &str = "close";
+/// The state of a crash that struck inside a salvage.
+pub const SALVAGE: &str = "salvage";
 /// Every crash.
 pub const ALL: &str = "all";
 
@@ -245,6 +247,9 @@ impl Run<'_> {
             match result {
                 Ok(()) => {
                     acknowledge(&op, &effect, ledger);
+                    if matches!(op, Op::Salvage) {
+                        self.salvage(&disk.kill(), ledger);
+                    }
                     if matches!(op, Op::Backup) {
                         // On a disk of its own, so that its steps are not those of this life.
                         let disk = Arc::new(disk.kill());
@@ -280,6 +285,37 @@ impl Run<'_> {
         let mut states = disk.states_at_power_cut();
         states.push(CLOSE);
         states
+    }
+
+    /// Salvages what a process that died would leave, and looks at crashes inside: the old database is as it was, and the
+    /// new one whole, or it refuses to open.
+    fn salvage(&mut self, disk: &SimDisk, ledger: &Ledger) {
+        let (mode, random) = (self.mode, Mutex::new(Random::new(self.random.next_u64(), 7)));
+        disk.capture_when(Arc::new(move |_, states| {
+            let here = states.contains(&SALVAGE) && random.lock().one_in(400);
+            here.then_some(mode)
+        }));
+        let config = &self.plan.config;
+        let to = config.salvage_path();
+        let runtime = Runtime::stepped(self.random.next_u64());
+        let saved = self.product.salvage(Arc::new(disk.clone()), runtime, config, &to);
+        let Some(whole) = saved.expect("nothing is wrong with the disk") else { return };
+        assert!(whole, "nothing is damaged, and something could not be saved");
+        let captures = disk.take_captures();
+        disk.capture_when(Arc::new(|_, _| None));
+        let new = Config { path: to.clone(), ..config.clone() };
+        let open = |disk: SimDisk| self.product.open(Arc::new(disk), Runtime::stepped(8), &new);
+        drop(settled(ledger, &*open(disk.clone()).expect("what was saved opens")));
+        for capture in &captures {
+            let image = capture.image.kill();
+            let begun = image.files().iter().any(|path| path.starts_with(&to));
+            if begun && let Ok(database) = open(image) {
+                drop(settled(ledger, &*database));
+            }
+        }
+        for capture in captures {
+            self.check_image(&capture.image, ledger, &capture.states, 1);
+        }
     }
 
     /// Opens what the cut left, perhaps through more cuts, and settles the books on what is there.

@@ -136,6 +136,14 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Where salvages go.
+    #[must_use]
+    pub fn salvage_path(&self) -> PathBuf {
+        self.path.with_extension("salvaged")
+    }
+}
+
 /// How the directories of backups end.
 pub(crate) const BACKUP: &str = "backup";
 
@@ -151,6 +159,21 @@ pub trait Product: Sync {
         runtime: Runtime,
         config: &Config,
     ) -> Result<Box<dyn Database>>;
+
+    /// Saves what can be read of a database that nobody has open into `to`, and answers whether that
+    /// was everything; `None` when it cannot do such a thing.
+    ///
+    /// # Errors
+    /// The product's own.
+    fn salvage(
+        &self,
+        _disk: Arc<dyn Disk>,
+        _runtime: Runtime,
+        _config: &Config,
+        _to: &Path,
+    ) -> Result<Option<bool>> {
+        Ok(None)
+    }
 
     /// Whether its databases take backups.
     fn takes_backups(&self) -> bool {

@@ -230,6 +230,7 @@ fn carry_out(
         | Op::Prefix { .. }
         | Op::Ends { .. }
         | Op::Backup
+        | Op::Salvage
         | Op::Reopen { .. } => {}
     }
     Ok(())

@@ -40,6 +40,8 @@ pub enum Op {
     Verify,
     /// Copy the database beside itself.
     Backup,
+    /// Save what a process that died now would leave into another database.
+    Salvage,
     /// Change the memory budget.
     SetMemory { bytes: u64 },
     /// Make a keyspace.
@@ -90,6 +92,7 @@ impl std::fmt::Debug for Op {
             Op::Checkpoint => f.write_str("checkpoint"),
             Op::Verify => f.write_str("verify"),
             Op::Backup => f.write_str("backup"),
+            Op::Salvage => f.write_str("salvage"),
             Op::SetMemory { bytes } => write!(f, "set memory to {bytes}"),
             Op::CreateKeyspace { name, logged } => write!(f, "create {name}, logged: {logged}"),
             Op::DropKeyspace { name } => write!(f, "drop {name}"),
@@ -139,7 +142,7 @@ pub struct Mix {
     pub keyspaces_max: usize,
     /// Whether keyspaces without a log are made.
     pub unlogged: bool,
-    /// Whether backups are taken.
+    /// Whether backups are taken, and salvages.
     pub backup: bool,
 }
 
@@ -384,6 +387,7 @@ impl Generator {
                 Op::DropKeyspace { name: (*self.random.pick(&names)).clone() }
             }
             46..48 if self.mix.backup => Op::Backup,
+            48 if self.mix.backup => Op::Salvage,
             _ => self.step(),
         }
     }

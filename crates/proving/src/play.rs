@@ -188,7 +188,7 @@ pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) 
             }
         }
         // These need more than the database.
-        Op::Reopen { .. } | Op::Backup => {}
+        Op::Reopen { .. } | Op::Backup | Op::Salvage => {}
     }
     Ok(())
 }

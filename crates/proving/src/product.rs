@@ -33,21 +33,39 @@ impl Product for Spinney {
         runtime: Runtime,
         config: &Config,
     ) -> Result<Box<dyn Database>> {
-        let torn = if config.assume_4k { TornWrites::Assume4k } else { TornWrites::Auto };
-        let options = Options::default()
-            .memory(config.memory_bytes)
-            .log_bytes_max(config.log_bytes_max)
-            .torn_writes(torn)
-            .disk(disk.clone())
-            .runtime(runtime);
+        let options = options(disk.clone(), runtime, config);
         let db = Db::open(&config.path, options)?;
         let keyspaces = RwLock::default();
         Ok(Box::new(SpinneyDatabase { engine: self.0, db, disk, keyspaces }))
     }
 
+    fn salvage(
+        &self,
+        disk: Arc<dyn Disk>,
+        runtime: Runtime,
+        config: &Config,
+        to: &Path,
+    ) -> Result<Option<bool>> {
+        let report = Db::salvage(&config.path, to, options(disk, runtime, config))?;
+        if !report.is_whole() {
+            eprintln!("{report:#?}");
+        }
+        Ok(Some(report.is_whole()))
+    }
+
     fn watch(&self) -> Option<Arc<Watch>> {
         Some(Arc::new(Watch::default()))
     }
+}
+
+fn options(disk: Arc<dyn Disk>, runtime: Runtime, config: &Config) -> Options {
+    let torn = if config.assume_4k { TornWrites::Assume4k } else { TornWrites::Auto };
+    Options::default()
+        .memory(config.memory_bytes)
+        .log_bytes_max(config.log_bytes_max)
+        .torn_writes(torn)
+        .disk(disk)
+        .runtime(runtime)
 }
 
 impl SpinneyDatabase {

@@ -182,6 +182,11 @@ fn model(
                 ledger.checkpointed();
                 play::agree_with_backup(product, place.another(), config, ledger.now());
             }
+            Op::Salvage => {
+                if let Place::Simulated(disk) = &place {
+                    salvage(product, &disk.kill(), config, &ledger);
+                }
+            }
             Op::Reopen { clean } => {
                 if clean {
                     database.close().expect("nothing is wrong with the disk");
@@ -201,6 +206,21 @@ fn model(
         }
     }
     agree_whole(&*database, ledger.now()).expect("nothing is wrong with the disk");
+    database.verify().expect("nothing is wrong with the disk");
+    database.close().expect("nothing is wrong with the disk");
+}
+
+/// Saves what a process that died would leave: all of it.
+fn salvage(product: &dyn Product, disk: &SimDisk, config: &Config, ledger: &Ledger) {
+    let to = config.salvage_path();
+    let shared = Arc::new(disk.clone());
+    let saved = product.salvage(shared.clone(), Runtime::stepped(9), config, &to);
+    let Some(whole) = saved.expect("nothing is wrong with the disk") else { return };
+    assert!(whole, "nothing is damaged, and something could not be saved");
+    let new = Config { path: to, ..config.clone() };
+    let database = product.open(shared, Runtime::stepped(10), &new).expect("what was saved opens");
+    let found = ledger.check(&*database).expect("nothing is wrong with the disk");
+    drop(found);
     database.verify().expect("nothing is wrong with the disk");
     database.close().expect("nothing is wrong with the disk");
 }
@@ -290,6 +310,7 @@ pub fn crash_large(product: &dyn Product) {
         "keyspace create",
         "keyspace drop",
         "backup",
+        crash::SALVAGE,
         crash::RECOVERY,
         crash::SECOND_RECOVERY,
     ] {

@@ -234,10 +234,11 @@ impl Salvage {
             match found {
                 Ok(found) => whole.push(found),
                 Err(damage) => {
-                    // What nobody owned may be anything; pages of zeros were never written.
-                    let written = block.iter().any(|byte| *byte != 0)
-                        || damage.expected.starts_with("a page");
-                    if owned.contains(&page) || !has_checkpoint && written {
+                    // What nobody owned may be anything. A page of zeros was never written or was
+                    // given back since the checkpoint; if it was not, its range is told as lost.
+                    let unreadable = damage.expected.starts_with("a page");
+                    let written = unreadable || block.iter().any(|byte| *byte != 0);
+                    if written && (owned.contains(&page) || !has_checkpoint) {
                         damaged.push((page, damage));
                     }
                 }
