@@ -242,6 +242,7 @@ fn plan(how: &Factors, technique: &Technique, switch: &str, directory: PathBuf) 
         durability: Durability::Buffered,
         torn_writes: TornWrites::Auto,
         dataset: DatasetName::Uniform,
+        scan_length: None,
         directory,
         seed: how.seed,
         knobs: [(technique.option.to_owned(), switch.to_owned())].into(),
