@@ -236,10 +236,13 @@ impl Backup<'_> {
                 .and(Err(Error::new(ErrorKind::Closed, "the backup has lost its log")));
         };
         log.copy_to(cut)?;
+        let LogBackup { follower, copy: log, .. } = log;
+        // The rest takes time, and needs the original's log no more.
+        drop(follower);
         let report = BackupReport {
             keyspaces: manifest.keyspaces.len() as u64,
             bytes: so_far.bytes,
-            log_bytes: log.copy.finish()?,
+            log_bytes: log.finish()?,
             last_lsn: cut.0,
         };
         Ok((report, manifest))
