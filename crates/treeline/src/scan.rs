@@ -5,7 +5,8 @@
 //! the cache; the pages are read, all together, neighbours in one piece; and both are merged, newer
 //! over older. In that order, and because a record leaves the cache only after its page was written
 //! under the exclusive lock, a record can be in neither place at no time. Nothing is held between
-//! batches, let alone between chunks (P24): the scan goes on by key.
+//! batches, let alone between chunks (P24): the scan goes on by key, and passes over what pages that
+//! were cut anew meanwhile hold of keys behind it.
 //!
 //! How many pages are likely to be needed follows from the records that pages held so far, so a
 //! short scan reads no page that it does not need, and a long one reads many at a time.
@@ -146,10 +147,14 @@ impl TreeLine {
             if copies.removed >= REMOVED_MAX {
                 self.note_removed(run.located.lower.bytes());
             }
-            // Staged pages hold keys of all pages of the segment.
-            let of_run = |key: &[u8]| run.pages.contains(&run.located.page_of(key));
+            // Staged pages hold keys of all pages of the segment. And where the segments changed
+            // since the batch before, the page of this position holds keys that were delivered.
             let whole = staged.is_empty();
-            if !deliver(&records, |key| whole || of_run(key), request, chunk, &mut so_far.bytes) {
+            let is_wanted = |key: &[u8]| {
+                let of_run = whole || run.pages.contains(&run.located.page_of(key));
+                of_run && position.is_ahead(key, request.direction)
+            };
+            if !deliver(&records, is_wanted, request, chunk, &mut so_far.bytes) {
                 return Ok(Step::Full);
             }
         }
@@ -440,6 +445,17 @@ impl Position {
         match self {
             Position::At(key) => Some(key),
             Position::Below(key) => key.as_deref(),
+        }
+    }
+
+    /// Whether a key is not behind it.
+    fn is_ahead(&self, key: &[u8], direction: Direction) -> bool {
+        match (self, direction) {
+            (Position::At(from), Direction::Forward) => key >= from.as_slice(),
+            (Position::At(from), Direction::Reverse) => key <= from.as_slice(),
+            (Position::Below(bound), _) => {
+                bound.as_ref().is_none_or(|bound| key < bound.as_slice())
+            }
         }
     }
 
