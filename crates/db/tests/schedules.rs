@@ -238,7 +238,7 @@ fn p14_a_checkpoint_waits_for_batches_under_way() {
 /// beside threads: half of an acknowledged batch was gone).
 #[test]
 fn p14_a_checkpoint_goes_back_to_segments_that_split() {
-    check(150, || {
+    check(15, || {
         let disk = SimDisk::new(1);
         let runtime = Runtime::stepped(1);
         let db = open_with(&disk, runtime.clone());

@@ -104,7 +104,8 @@ fn eagerness(state: &str) -> usize {
     match state {
         "file growth" | "publish structure" => 60,
         "trim" | "log growth" => 20,
-        "keyspace create" | "keyspace drop" => 10,
+        "keyspace create" | "keyspace drop" | "bulk load" => 10,
+        "stage merge" => 60,
         "reorganize" => 2,
         "checkpoint" => 2,
         "large value" => 3,
@@ -292,7 +293,7 @@ impl Run<'_> {
     fn salvage(&mut self, disk: &SimDisk, ledger: &Ledger) {
         let (mode, random) = (self.mode, Mutex::new(Random::new(self.random.next_u64(), 7)));
         disk.capture_when(Arc::new(move |_, states| {
-            let here = states.contains(&SALVAGE) && random.lock().one_in(3000);
+            let here = states.contains(&SALVAGE) && random.lock().one_in(400);
             here.then_some(mode)
         }));
         let config = &self.plan.config;
@@ -402,6 +403,7 @@ fn op_state(op: &Op) -> &'static str {
         Op::DropKeyspace { .. } => "keyspace drop",
         Op::Checkpoint => "explicit checkpoint",
         Op::Backup => "backup",
+        Op::BulkLoad { .. } => "bulk load",
         Op::Step { .. } => "background",
         Op::SetMemory { .. } => "set memory",
         Op::Flush => "flush",
@@ -425,5 +427,6 @@ fn acknowledge(op: &Op, effect: &play::Effect, ledger: &mut Ledger) {
 /// A configuration for simulated disks.
 #[must_use]
 pub fn config(memory_bytes: u64, log_bytes_max: u64) -> Config {
-    Config { path: PathBuf::from("/db"), memory_bytes, log_bytes_max, assume_4k: false }
+    let path = PathBuf::from("/db");
+    Config { path, memory_bytes, log_bytes_max, assume_4k: false, knobs: &[] }
 }

@@ -105,6 +105,18 @@ pub trait Database: Send + Sync {
     fn verify(&self) -> Result<()>;
     /// Copies everything into a directory, in place of what is there.
     fn backup(&self, directory: &Path) -> Result<()>;
+    /// Loads records in ascending order into an empty keyspace, all or none.
+    ///
+    /// # Errors
+    /// The product's own.
+    fn bulk_load(&self, keyspace: &str, records: &[(Bytes, Bytes)]) -> Result<()> {
+        let write = |(key, value): &(Bytes, Bytes)| Write {
+            keyspace: keyspace.to_owned(),
+            key: key.clone(),
+            value: Some(value.clone()),
+        };
+        self.write(&records.iter().map(write).collect::<Vec<_>>(), Promise::Sync)
+    }
     /// Changes the memory budget.
     fn set_memory(&self, bytes: u64) -> Result<()>;
     /// Bytes of the memory budget in use, and the budget, where the product tells.
@@ -126,6 +138,8 @@ pub struct Config {
     pub log_bytes_max: u64,
     /// Whether to trust the device with writes of 4 KiB.
     pub assume_4k: bool,
+    /// Options of the product's own that every keyspace gets.
+    pub knobs: &'static [(&'static str, &'static str)],
 }
 
 impl Config {

@@ -218,6 +218,7 @@ fn carry_out(
         Op::Checkpoint => database.checkpoint()?,
         Op::Verify => database.verify()?,
         Op::SetMemory { bytes } => database.set_memory(*bytes)?,
+        Op::BulkLoad { keyspace, records } => database.bulk_load(keyspace, records)?,
         Op::CreateKeyspace { name, logged } => database.create_keyspace(name, *logged)?,
         Op::DropKeyspace { name } => database.drop_keyspace(name)?,
         Op::Step { pieces, millis } => {

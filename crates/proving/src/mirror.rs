@@ -160,6 +160,11 @@ impl Database for Mirrored {
         self.1.backup(&directory.join("other"))
     }
 
+    fn bulk_load(&self, keyspace: &str, records: &[(Bytes, Bytes)]) -> Result<()> {
+        let one = self.0.bulk_load(keyspace, records);
+        same("a bulk load", one, self.1.bulk_load(keyspace, records))
+    }
+
     fn set_memory(&self, bytes: u64) -> Result<()> {
         same("a budget", self.0.set_memory(bytes), self.1.set_memory(bytes))
     }

@@ -44,6 +44,8 @@ pub enum Op {
     Salvage,
     /// Change the memory budget.
     SetMemory { bytes: u64 },
+    /// Load records in ascending order into a keyspace that is empty.
+    BulkLoad { keyspace: String, records: Vec<(Bytes, Bytes)> },
     /// Make a keyspace.
     CreateKeyspace { name: String, logged: bool },
     /// Drop a keyspace.
@@ -94,6 +96,9 @@ impl std::fmt::Debug for Op {
             Op::Backup => f.write_str("backup"),
             Op::Salvage => f.write_str("salvage"),
             Op::SetMemory { bytes } => write!(f, "set memory to {bytes}"),
+            Op::BulkLoad { keyspace, records } => {
+                write!(f, "bulk load {keyspace}, {} records", records.len())
+            }
             Op::CreateKeyspace { name, logged } => write!(f, "create {name}, logged: {logged}"),
             Op::DropKeyspace { name } => write!(f, "drop {name}"),
             Op::Step { pieces, millis } => write!(f, "step {pieces}, {millis} ms each"),
@@ -138,6 +143,10 @@ pub struct Mix {
     pub buffered: bool,
     /// Of every thousand operations, how many are on the whole database.
     pub rare_per_mille: usize,
+    /// Whether empty keyspaces are sometimes loaded in bulk.
+    pub bulk: bool,
+    /// One write in this many is a removal.
+    pub removes_one_in: usize,
     /// Most keyspaces alive at once.
     pub keyspaces_max: usize,
     /// Whether keyspaces without a log are made.
@@ -162,6 +171,8 @@ impl Mix {
             reopen: true,
             buffered: true,
             rare_per_mille: 50,
+            bulk: true,
+            removes_one_in: 4,
             keyspaces_max: 6,
             unlogged: true,
             backup: true,
@@ -260,7 +271,8 @@ impl Generator {
         if self.random.one_in(3) {
             return Write { keyspace, key: self.crowded_key(), value: Some(self.value()) };
         }
-        let value = (!self.random.one_in(4)).then(|| self.value());
+        let removes = self.random.one_in(self.mix.removes_one_in);
+        let value = (!removes).then(|| self.value());
         Write { keyspace, key: self.any_key(), value }
     }
 
@@ -296,6 +308,12 @@ impl Generator {
         let key = self.any_key();
         if self.random.below(1000) < self.mix.rare_per_mille {
             return self.rare(model);
+        }
+        if self.mix.bulk
+            && self.random.one_in(4)
+            && let Some(load) = self.bulk_load(model)
+        {
+            return load;
         }
         match self.random.below(950) {
             0..120 => Op::Get { keyspace, key },
@@ -355,6 +373,17 @@ impl Generator {
             };
         }
         Op::Step { pieces: self.random.within(1..5), millis: 0 }
+    }
+
+    /// Sorted records for a keyspace that is empty, if there is one that promises them all.
+    fn bulk_load(&mut self, model: &Model) -> Option<Op> {
+        let mut keyspaces = model.keyspaces.iter();
+        let empty = keyspaces.find(|(_, one)| one.logged && one.records.is_empty())?;
+        let keyspace = empty.0.clone();
+        let keys: std::collections::BTreeSet<Bytes> =
+            (0..self.random.within(20..600)).map(|_| self.any_key()).collect();
+        let records = keys.into_iter().map(|key| (key, self.value())).collect();
+        Some(Op::BulkLoad { keyspace, records })
     }
 
     /// An operation on the whole database.

@@ -40,6 +40,14 @@ pub fn effect(op: &Op, model: &Model) -> Effect {
         Op::Update { keyspace, key, suffix } => {
             one(keyspace, key, changed(model.get(keyspace, key), suffix.as_ref()))
         }
+        Op::BulkLoad { keyspace, records } => {
+            let writes = records.iter().map(|(key, value)| Write {
+                keyspace: keyspace.clone(),
+                key: key.clone(),
+                value: Some(value.clone()),
+            });
+            Effect::Writes(writes.collect())
+        }
         Op::CreateKeyspace { name, logged } => Effect::Create(name.clone(), *logged),
         Op::DropKeyspace { name } => Effect::Drop(name.clone()),
         _ => Effect::None,
@@ -179,6 +187,7 @@ pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) 
         Op::Checkpoint => database.checkpoint()?,
         Op::Verify => database.verify()?,
         Op::SetMemory { bytes } => database.set_memory(*bytes)?,
+        Op::BulkLoad { keyspace, records } => database.bulk_load(keyspace, records)?,
         Op::CreateKeyspace { name, logged } => database.create_keyspace(name, *logged)?,
         Op::DropKeyspace { name } => database.drop_keyspace(name)?,
         Op::Step { pieces, millis } => {

@@ -24,6 +24,7 @@ struct SpinneyDatabase {
     db: Db,
     disk: Arc<dyn Disk>,
     keyspaces: RwLock<HashMap<String, spinney::Keyspace>>,
+    knobs: &'static [(&'static str, &'static str)],
 }
 
 impl Product for Spinney {
@@ -36,7 +37,11 @@ impl Product for Spinney {
         let options = options(disk.clone(), runtime, config);
         let db = Db::open(&config.path, options)?;
         let keyspaces = RwLock::default();
-        Ok(Box::new(SpinneyDatabase { engine: self.0, db, disk, keyspaces }))
+        let database = SpinneyDatabase { engine: self.0, db, disk, keyspaces, knobs: config.knobs };
+        for info in database.db.keyspaces() {
+            database.create_keyspace(&info.name, info.logged)?;
+        }
+        Ok(Box::new(database))
     }
 
     fn salvage(
@@ -97,10 +102,18 @@ fn owned(item: Result<(Bytes, Value)>) -> Result<(Bytes, Bytes)> {
 
 impl Database for SpinneyDatabase {
     fn create_keyspace(&self, name: &str, logged: bool) -> Result<()> {
-        let options = KeyspaceOptions::default().engine(self.engine).logged(logged);
+        let mut options = KeyspaceOptions::default().engine(self.engine).logged(logged);
+        for (name, value) in self.knobs {
+            options = options.set(name, value)?;
+        }
         let keyspace = self.db.keyspace(name, options)?;
         self.keyspaces.write().insert(name.to_owned(), keyspace);
         Ok(())
+    }
+
+    fn bulk_load(&self, keyspace: &str, records: &[(Bytes, Bytes)]) -> Result<()> {
+        let records = records.iter().map(|(key, value)| (key, value));
+        self.keyspace(keyspace)?.bulk_load(records).map(|_| ())
     }
 
     fn drop_keyspace(&self, name: &str) -> Result<()> {

@@ -34,6 +34,8 @@ fn plan() -> Plan {
             reopen: false,
             buffered: true,
             rare_per_mille: 150,
+            bulk: true,
+            removes_one_in: 4,
             keyspaces_max: 6,
             unlogged: true,
             backup: false,

@@ -15,6 +15,9 @@
 //! 1. While the index of the load is published, no other change of structure is under way or
 //!    pending, and it takes no number: it is in no log record, only in the checkpoint.
 //! 2. If publishing fails, the index is what it was.
+//! 3. No page of the keyspace is written from the beginning of a load to its end but the load's own,
+//!    so these are the newest, and salvage takes them (decision 0006): a load into a keyspace that
+//!    was written meanwhile is refused, even if it is empty again.
 
 use std::sync::atomic::Ordering;
 
@@ -43,6 +46,8 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// A load under way.
 pub(crate) struct BulkLoad<'a> {
     tree: &'a TreeLine,
+    /// What [`TreeLine::written`] said when it began.
+    begun: (u64, u64),
     /// Records that are in no segment yet, in order.
     bytes: Bytes,
     window: Vec<Taken>,
@@ -64,9 +69,11 @@ impl std::fmt::Debug for BulkLoad<'_> {
 }
 
 impl TreeLine {
-    pub(crate) fn begin_bulk(&self) -> BulkLoad<'_> {
-        BulkLoad {
+    pub(crate) fn begin_bulk(&self) -> Result<BulkLoad<'_>> {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+        let mut load = BulkLoad {
             tree: self,
+            begun: (0, 0),
             bytes: Bytes::default(),
             window: Vec::new(),
             lower: Vec::new(),
@@ -75,7 +82,16 @@ impl TreeLine {
             pages: 0,
             gathered: Vec::new(),
             large: Vec::new(),
-        }
+        };
+        self.write_back_everything()?;
+        drop(self.gate.write());
+        load.begun = self.written();
+        Ok(load)
+    }
+
+    /// Changes whenever a page is written that is not a load's.
+    fn written(&self) -> (u64, u64) {
+        (self.index.sequence(), self.writes.pages_written_back.load(Ordering::Relaxed))
     }
 
     fn is_empty(&self) -> Result<bool> {
@@ -227,12 +243,16 @@ impl Bulk for BulkLoad<'_> {
         if !tree.is_empty()? {
             return Err(Error::invalid("a bulk load needs an empty keyspace"));
         }
+        if tree.written() != self.begun {
+            return Err(Error::invalid("the keyspace was written while it was loaded"));
+        }
         self.publish()
     }
 }
 
 impl Drop for BulkLoad<'_> {
     fn drop(&mut self) {
+        self.tree.loads.fetch_sub(1, Ordering::SeqCst);
         // Nothing is left of what was installed.
         for (_, segment) in &self.segments {
             segment.extents().for_each(|(extent, _)| self.tree.store.release(extent));

@@ -30,7 +30,8 @@ use spinney_base::PageNumber;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-const STRIPES: usize = 4096;
+/// Few where schedules are tried, for every lock costs there.
+const STRIPES: usize = if cfg!(feature = "shuttle") { 64 } else { 4096 };
 
 fn stripe_of(page: PageNumber) -> usize {
     // Extents begin at round numbers; the product spreads them.

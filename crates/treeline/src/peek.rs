@@ -13,9 +13,6 @@ use crate::segment::PageRef;
 /// How many pages are kept.
 const PAGES_MAX: usize = 8;
 
-/// What a table of this kind takes of memory at most.
-pub(crate) const PEEK_BYTES: u64 = (PAGES_MAX * PAGE_BYTES) as u64;
-
 #[derive(Debug)]
 struct Kept {
     page: PageRef,
@@ -30,6 +27,11 @@ pub(crate) struct Peek {
 }
 
 impl Peek {
+    /// Bytes of memory that it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.kept.lock().len() * PAGE_BYTES) as u64
+    }
+
     /// Copies a page to `to` if it is here as it was after so many exclusive locks.
     pub(crate) fn get(&self, page: PageRef, writes: u64, to: &mut [u8; PAGE_BYTES]) -> bool {
         let mut kept = self.kept.lock();

@@ -165,7 +165,7 @@ impl TreeLine {
     }
 
     /// Brings home every record that is dirty now.
-    fn write_back_everything(&self) -> Result<()> {
+    pub(crate) fn write_back_everything(&self) -> Result<()> {
         // One batch takes the oldest entries of a list; so many passes reach the end that the
         // longest one has now, however it is split meanwhile. Only where long lists became one are
         // ages mixed; after that, only a pass that leaves nothing of any list is the last.

@@ -91,7 +91,7 @@ impl TreeLine {
     /// `Full`, `Poisoned`, `Io`, `Corruption`: everything is as it was.
     pub(crate) fn reorganize(&self, seed: &Located, why: Why, missed: &mut Missed) -> Result<bool> {
         let region = self.choose_region(seed, why);
-        let _inside = probe::enter("reorganize");
+        let _inside = probe::enter(if why == Why::Merge { "stage merge" } else { "reorganize" });
         let bases = region.iter().map(|located| located.segment.base.page);
         let held = self.segment_locks.reorganize(bases);
         let unchanged = !region.is_empty()

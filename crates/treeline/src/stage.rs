@@ -15,7 +15,7 @@
 //!
 //! Whether it pays is measured: see `docs/decisions/0007`. It is off unless asked for.
 
-use spinney_base::{Result, probe};
+use spinney_base::Result;
 use spinney_page::{PageEditor, Put};
 
 use crate::merge::{CAPACITY, Dirty, ORIGIN_BYTES_MAX};
@@ -93,7 +93,6 @@ impl TreeLine {
         if located.segment.staged.is_empty() {
             return Ok(true);
         }
-        let _inside = probe::enter("stage merge");
         let _gate = self.gate.read();
         let merged = self.reorganize(&located, Why::Merge, &mut Missed::default());
         if merged.is_err() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
-use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, ValueRef};
+use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime, ValueRef};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
     OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
@@ -25,7 +25,7 @@ use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable, SharedSync};
 use crate::locks::{PageLocks, SegmentLocks};
-use crate::peek::{PEEK_BYTES, Peek};
+use crate::peek::Peek;
 use crate::publish::Pending;
 use crate::segment::{Located, PageRef, Place};
 use crate::tuning::Tuning;
@@ -80,6 +80,8 @@ pub struct TreeLine {
     pub(crate) published: AtomicU64,
     /// Buffers of batches.
     pub(crate) buffers: BufferPool,
+    /// Bulk loads under way: nothing is written meanwhile that need not be.
+    pub(crate) loads: AtomicUsize,
     /// Pages of bulk loads that are not installed yet.
     pub(crate) loading_pages: AtomicU64,
     pub(crate) tuning: Tuning,
@@ -159,6 +161,7 @@ impl TreeLine {
             redo: AtomicU64::new(redo.0),
             published,
             buffers: BufferPool::new(BUFFER_PAGES_KEPT),
+            loads: AtomicUsize::new(0),
             loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
             forecaster,
@@ -380,7 +383,8 @@ impl TreeLine {
 
     /// Gives the cache what the index leaves of the keyspace's memory.
     fn follow_memory(&self) {
-        let index = self.index.bytes() + self.forecaster.bytes() + PEEK_BYTES + self.large.bytes();
+        let index =
+            self.index.bytes() + self.forecaster.bytes() + self.peek.bytes() + self.large.bytes();
         let left = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
         self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
         let usage = self.cache.usage();
@@ -442,6 +446,7 @@ impl Engine for TreeLine {
         if self.long_lists_count.load(Ordering::Relaxed) > LONG_LISTS_MAX {
             self.shorten_lists()?;
         }
+        let mut busy = Busy::default();
         loop {
             match self.cache.prepare(id, write.key, write.value) {
                 Prepared::Ready => return Ok(()),
@@ -456,6 +461,7 @@ impl Engine for TreeLine {
                     self.writes.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
                 }
                 Prepared::Busy => {
+                    busy.wait(&self.context.runtime)?;
                     if !self.context.runtime.help() {
                         thread::yield_now();
                     }
@@ -563,11 +569,12 @@ impl Engine for TreeLine {
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
+        let loading = self.loads.load(Ordering::SeqCst) > 0;
         let wrote = self.shorten_lists()?
             | self.bring_removals_home()?
             | self.write_back_soon()?
-            | self.shrink_sparse()?;
-        let wrote = wrote || self.merge_staged()?;
+            | (!loading && self.shrink_sparse()?);
+        let wrote = wrote || (!loading && self.merge_staged()?);
         self.publish_structure_if_due(!wrote)?;
         let wrote = wrote || self.give_back_space()?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
@@ -623,7 +630,7 @@ impl Engine for TreeLine {
 
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
         self.context.poison.check()?;
-        Ok(Box::new(self.begin_bulk()))
+        Ok(Box::new(self.begin_bulk()?))
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
@@ -696,6 +703,30 @@ fn store_options(context: &EngineContext) -> StoreOptions {
 )]
 fn whole(number: f64) -> u64 {
     number.round() as u64
+}
+
+/// Room in the cache that others have reserved, and are about to use.
+#[derive(Default)]
+struct Busy {
+    times: u32,
+    since: Option<Duration>,
+}
+
+impl Busy {
+    /// Gives up when that takes far longer than any write: then it is one's own batch that has
+    /// reserved what there is, and no waiting helps.
+    fn wait(&mut self, runtime: &Runtime) -> Result<()> {
+        const TIMES: u32 = 2000;
+        const TIME: Duration = Duration::from_secs(2);
+        self.times += 1;
+        let now = runtime.now();
+        let since = *self.since.get_or_insert(now);
+        if self.times > TIMES && now.saturating_sub(since) > TIME {
+            let text = "the writes under way need more memory than the record cache has";
+            return Err(Error::new(ErrorKind::Full, text));
+        }
+        Ok(())
+    }
 }
 
 /// What a lookup answers when the cache knows.

@@ -49,7 +49,8 @@ fn p14_a_dirty_record_is_listed_however_its_segment_changes() {
         apply(&index, one(1), two(2));
         let overflow = PageRef { page: PageNumber(9), generation: Generation(1) };
         let overflow = Overflow { index: 0, at: overflow };
-        index.add_overflow(b"m", segment(3).base, overflow, |_, _| ()).unwrap();
+        let with = |segment: &Segment| segment.with_overflow(overflow);
+        index.add_page(b"m", segment(3).base, with, |_, _| ()).unwrap();
         writer.join().unwrap();
         assert_eq!(index.dirty(&[]), [RecordId(1)]);
         assert_eq!(index.dirty(b"m"), [RecordId(10)]);
