@@ -66,8 +66,10 @@ pub(crate) enum Why {
     Full,
     /// It may take fewer pages.
     Shrink,
-    /// It may take fewer pages together with a neighbour.
-    Join,
+    /// It may take fewer pages together with the next one.
+    JoinRight,
+    /// It may take fewer pages together with the one before.
+    JoinLeft,
     /// Its staged pages are to be merged with the others.
     Merge,
 }
@@ -142,12 +144,13 @@ impl TreeLine {
         if why == Why::Shrink {
             return vec![found];
         }
-        if why == Why::Join {
-            if let Some(neighbour) = right(&found).filter(|neighbour| fits(neighbour)) {
-                region.push_back(neighbour);
-            } else if let Some(neighbour) = left(&found).filter(|neighbour| fits(neighbour)) {
-                region.push_front(neighbour);
-            }
+        if why == Why::JoinRight {
+            region.extend(right(&found).filter(|neighbour| fits(neighbour)));
+            return region.into();
+        }
+        if why == Why::JoinLeft {
+            let neighbour = left(&found).filter(|neighbour| fits(neighbour));
+            neighbour.into_iter().for_each(|neighbour| region.push_front(neighbour));
             return region.into();
         }
         for _ in 0..RADIUS {
@@ -301,7 +304,7 @@ impl TreeLine {
             // Of many pages a fourth at least: rewriting the others costs as much as it saves later.
             let (now, then) = (merged.pages, pages as usize);
             let saves = if now <= FEW_PAGES { then < now } else { then * 4 <= now * 3 };
-            if matches!(why, Why::Shrink | Why::Join) && !saves {
+            if matches!(why, Why::Shrink | Why::JoinRight | Why::JoinLeft) && !saves {
                 return Ok(None);
             }
             let mut placed: Vec<Placed<'_>> = Vec::with_capacity(pieces.len());
@@ -377,7 +380,8 @@ impl TreeLine {
         let missed = &mut Missed::default();
         let done = (located.segment.pages() > 1
             && self.reorganize(&located, Why::Shrink, missed)?)
-            || self.reorganize(&located, Why::Join, missed)?;
+            || self.reorganize(&located, Why::JoinRight, missed)?
+            || self.reorganize(&located, Why::JoinLeft, missed)?;
         if done {
             // What was made may take in another.
             self.note_sparse(self.index.find(&key).lower.bytes());

@@ -192,7 +192,9 @@ impl TreeLine {
         result?;
         for (located, why) in wanted {
             match why {
-                Why::Shrink | Why::Join => self.note_sparse(located.lower.bytes()),
+                Why::Shrink | Why::JoinRight | Why::JoinLeft => {
+                    self.note_sparse(located.lower.bytes())
+                }
                 Why::Full | Why::Merge => {
                     self.reorganize(&located, why, &mut missed)?;
                 }
