@@ -123,10 +123,11 @@ impl Cursor {
                 return Some(Ok((key, Value::from(value.bytes))));
             }
             // The pointer of the chunk may be stale, for nothing holds the bytes since then: the key
-            // is looked up anew. If it has gone, the range never promised it.
+            // is looked up anew. If it has gone, the range never promised it, and another takes its
+            // place within the limit.
             match self.keyspace.get(&key) {
                 Ok(Some(value)) => return Some(Ok((key, value))),
-                Ok(None) => {}
+                Ok(None) => self.left = self.left.map(|left| left + 1),
                 Err(error) => {
                     self.error = Some(error.clone());
                     return Some(Err(error));

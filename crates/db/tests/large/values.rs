@@ -294,3 +294,23 @@ fn p26_large_values_are_in_a_backup() {
         copy.close().unwrap();
     }
 }
+
+/// A large value that goes between the reading of its key and its own does not count for a limit.
+#[test]
+fn a_limit_counts_what_is_given() {
+    let db = open(&SimDisk::new(1));
+    let main = keyspace(&db);
+    for number in 0..6 {
+        main.insert(&key(number), &value(number, 6000)).unwrap();
+    }
+    let mut ahead = main.iter().limit(3);
+    let mut back = main.iter().limit(3);
+    assert_eq!(ahead.next().unwrap().unwrap().0, key(0));
+    assert_eq!(back.next_back().unwrap().unwrap().0, key(5));
+    main.remove(&key(1)).unwrap();
+    main.remove(&key(4)).unwrap();
+    let ahead: Vec<_> = ahead.map(|record| record.unwrap().0).collect();
+    assert_eq!(ahead, [key(2), key(3)]);
+    let back: Vec<_> = back.rev().map(|record| record.unwrap().0).collect();
+    assert_eq!(back, [key(3), key(2)]);
+}
