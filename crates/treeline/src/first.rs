@@ -88,10 +88,12 @@ impl FirstKey {
         self.word.store(state.word(), SeqCst);
     }
 
-    /// Nothing is known any more; while nobody inserts or looks.
+    /// Nothing is known any more, and what those who look now will find does not count; while nobody
+    /// inserts.
     pub(crate) fn forget(&self) {
         let mut state = self.state.lock();
         state.hint = None;
+        state.least = Some(Vec::new());
         self.word.store(state.word(), SeqCst);
     }
 }
@@ -114,6 +116,19 @@ mod tests {
         first.found(Some(b"c"));
         first.forget();
         assert_eq!(first.look(), None);
+        first.found(None);
+    }
+
+    /// A look that found its key before a bulk load says so after it.
+    #[test]
+    fn a_look_beside_a_bulk_load_leaves_no_hint() {
+        let first = FirstKey::default();
+        first.look();
+        first.forget();
+        first.found(Some(b"m"));
+        assert_eq!(first.look(), None);
+        first.found(Some(b"b"));
+        assert_eq!(first.look().as_deref(), Some(&b"b"[..]), "and the next one does");
         first.found(None);
     }
 
