@@ -376,7 +376,7 @@ mod tests {
         let overflow = |index: u8| Overflow { index, at: page_ref(page + 500 + u32::from(index)) };
         match page % 3 {
             0 => segment,
-            1 => segment.with_overflow(overflow(0)).with_staged(page_ref(page + 900)),
+            1 => segment.with_overflow(overflow(0)).with_staged(page_ref(page + 900)).unwrap(),
             _ => (0..1 << order)
                 .fold(segment, |segment, index| segment.with_overflow(overflow(index))),
         }

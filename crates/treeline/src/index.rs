@@ -316,7 +316,7 @@ impl SegmentIndex {
 
     /// Gives the segment that begins at `lower` in extent `base` one more page, overflow or staged: a
     /// change of structure like any other, made up here because others may add pages to
-    /// the same segment at the same time.
+    /// the same segment at the same time. Says whether `with` found room for it.
     ///
     /// # Errors
     /// `Corruption` when the segment is not there.
@@ -324,9 +324,9 @@ impl SegmentIndex {
         &self,
         lower: &[u8],
         base: PageRef,
-        with: impl FnOnce(&Segment) -> Segment,
+        with: impl FnOnce(&Segment) -> Option<Segment>,
         recorded: impl FnOnce(u64, Change),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let mut structure = self.structure.lock();
         let pinned = Pinned::new();
         let entry = self.entries.lend(lower, &pinned);
@@ -337,7 +337,7 @@ impl SegmentIndex {
             ));
         };
         let before = entry.segment.clone();
-        let after = with(&before);
+        let Some(after) = with(&before) else { return Ok(false) };
         self.change(&mut structure, |structure| {
             let list = self.retire(structure, entry);
             self.insert(structure, lower, after.clone(), list);
@@ -348,7 +348,7 @@ impl SegmentIndex {
             structure.sequence += 1;
             recorded(structure.sequence, change);
         });
-        Ok(())
+        Ok(true)
     }
 
     /// Puts segments in the place of all there are, which are returned, without a number: only a

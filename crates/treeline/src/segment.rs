@@ -181,11 +181,11 @@ impl Segment {
         segment
     }
 
-    /// The same segment with one more staged page.
-    pub(crate) fn with_staged(&self, page: PageRef) -> Self {
+    /// The same segment with one more staged page; `None` when it has as many as it may have.
+    pub(crate) fn with_staged(&self, page: PageRef) -> Option<Self> {
         let mut segment = self.clone();
         segment.staged.push(page);
-        segment
+        (segment.staged.len() <= STAGED_MAX).then_some(segment)
     }
 
     /// Whether it has pages beside its extent, so that a reorganization would gain something.
@@ -243,6 +243,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// Whether the segment has no staged pages.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.staged.iter().all(Option::is_none)
+    }
+
     /// The pages that exist, in the order in which the first that has the key is right.
     pub(crate) fn pages(&self) -> impl Iterator<Item = PageRef> + use<> {
         let base = (self.segment.page != PageNumber::NONE).then_some(self.page);

@@ -95,7 +95,8 @@ impl TreeLine {
         }
         let _gate = self.gate.read();
         let merged = self.reorganize(&located, Why::Merge, &mut Missed::default());
-        if merged.is_err() {
+        // Or others changed it first.
+        if !matches!(merged, Ok(true)) {
             self.note_staged(&next);
         }
         merged.map(|_| true)

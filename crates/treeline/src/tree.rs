@@ -203,7 +203,10 @@ impl TreeLine {
                     self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
                     let view = PageView::trusted(buf.page(0));
                     let value = view.find(key);
-                    self.admit_neighbours(key, view);
+                    // What lies beside it is the newest only where nothing is staged above.
+                    if place.is_plain() {
+                        self.admit_neighbours(key, view);
+                    }
                     out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
                     Ok(match value {
                         None => Found::Absent,

@@ -438,15 +438,23 @@ impl TreeLine {
         for (located, overflow) in &output.overflows {
             let record = |sequence, change| self.pending.lock().push(sequence, change);
             let Located { lower, segment, .. } = located;
-            let with = |segment: &Segment| segment.with_overflow(*overflow);
+            let with = |segment: &Segment| Some(segment.with_overflow(*overflow));
             self.index.add_page(lower.bytes(), segment.base, with, record)?;
         }
         for (located, page) in &output.staged {
             let record = |sequence, change| self.pending.lock().push(sequence, change);
             let Located { lower, segment, .. } = located;
             let with = |segment: &Segment| segment.with_staged(*page);
-            self.index.add_page(lower.bytes(), segment.base, with, record)?;
-            self.note_staged(lower.bytes());
+            if self.index.add_page(lower.bytes(), segment.base, with, record)? {
+                self.note_staged(lower.bytes());
+                continue;
+            }
+            // Others staged pages of the same segment meanwhile: there is room for no more.
+            self.store.release(Extent::single(page.page));
+            output.wanted.push((located.clone(), Why::Merge));
+            let ours = targets.iter_mut().find(|one| one.located.lower == *lower);
+            let dirty = ours.map(|ours| std::mem::take(&mut ours.dirty)).unwrap_or_default();
+            output.refused.push((lower.bytes().to_vec(), dirty));
         }
         let written = output.in_place.len() + output.fresh.len();
         add(&self.writes.pages_written_back, written);

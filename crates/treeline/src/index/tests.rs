@@ -101,7 +101,7 @@ impl Pair {
                 after: vec![(lower.clone(), changed)],
             };
             let recorded = |_, change| assert_eq!(change, expected);
-            let with = |segment: &Segment| segment.with_overflow(overflow);
+            let with = |segment: &Segment| Some(segment.with_overflow(overflow));
             self.index.add_page(lower, before.base, with, recorded).unwrap();
         }
     }
@@ -247,4 +247,21 @@ fn no_dirty_record_is_missed_under_real_threads() {
     let mut ids: Vec<u32> = index.dirty(&[]).into_iter().map(|id| id.0).collect();
     ids.sort_unstable();
     assert_eq!(ids, (0..40_000).collect::<Vec<_>>());
+}
+
+/// Writers of different pages stage for one segment at the same time, each of which saw room for one
+/// more: what a lookup may meet and a record of the log may name is bounded.
+#[test]
+fn staged_pages_are_no_more_than_may_be() {
+    let page = |number| PageRef { page: PageNumber(number), generation: Generation(1) };
+    let index = SegmentIndex::new(vec![(Vec::new(), Segment::new(page(9), 0, None))], 0);
+    let add = |number| {
+        let with = |segment: &Segment| segment.with_staged(page(number));
+        index.add_page(b"", page(9), with, |_, _| ()).unwrap()
+    };
+    let most = u32::try_from(crate::segment::STAGED_MAX).unwrap();
+    assert!((0..most).all(|number| add(20 + number)));
+    assert!(!add(30), "there is room for no more");
+    assert_eq!(index.sequence(), u64::from(most));
+    assert_eq!(index.find(b"k").segment.staged.len(), crate::segment::STAGED_MAX);
 }
