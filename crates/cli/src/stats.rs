@@ -118,6 +118,12 @@ pub(crate) fn to_text(stats: &Stats) -> String {
         log.last_lsn
     ));
     line(format!("I/O          {}; torn writes: {}", stats.io_backend, stats.torn_writes));
+    if let Some(bytes) = stats.backup_bytes {
+        line(format!("backup       {} of pages copied so far", display_bytes(bytes)));
+    }
+    for page in &stats.scrub.damaged {
+        line(format!("damaged      {} at {}: {}", page.file.display(), page.offset, page.what));
+    }
     for one in &stats.keyspaces {
         line(format!("keyspace     {} ({})", one.name, one.engine));
         line(format!(

@@ -74,7 +74,7 @@ pub struct SalvagedKeyspace {
 }
 
 impl SalvageReport {
-    /// Whether everything could be saved.
+    /// Whether everything could be saved, names included.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let whole = |one: &SalvagedKeyspace| {
@@ -86,7 +86,7 @@ impl SalvageReport {
                 && one.older.is_empty()
                 && one.lost_values.is_empty()
         };
-        self.log.is_none() && self.keyspaces.iter().all(whole)
+        self.manifest.is_none() && self.log.is_none() && self.keyspaces.iter().all(whole)
     }
 }
 

@@ -10,7 +10,7 @@ use spinney_base::Runtime;
 use spinney_db::{
     Db, Durability, ErrorKind, Keyspace, KeyspaceOptions, LostRange, Options, SalvageReport,
 };
-use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 
 const FILE: &str = "/db/keyspace-00000001.spn";
@@ -408,4 +408,46 @@ fn p22_what_crashes_left_behind_does_not_win() {
         same(&contents(&disk, "keyspace-00000001"), &model, &format!("seed {seed}"));
     }
     assert!(crashes > 20, "{crashes} crashes");
+}
+
+/// Reads of the old files fail: what they held is told as lost, or nothing was lost; writes and syncs of the new ones fail:
+/// an error, and nothing is left.
+#[test]
+fn p22_faults_while_salvaging() {
+    let mut old = Old::new(5, true);
+    old.write(1_500);
+    let ever = old.ever.clone();
+    let (disk, model) = old.close();
+    let counts = |disk: &SimDisk| [disk.reads(), disk.writes(), disk.syncs(), disk.room_requests()];
+    let whole = disk.kill();
+    assert!(salvage(&whole).is_whole());
+    let ends = counts(&whole);
+    let (mut told, mut failed) = (0, 0);
+    for (kind, end) in ends.into_iter().enumerate() {
+        for at in (1..=end).step_by(usize::try_from(end / 40 + 1).unwrap()) {
+            let disk = disk.kill();
+            disk.inject(match kind {
+                0 => Fault::ReadError { at },
+                1 => Fault::WriteError { at },
+                2 => Fault::SyncError { at },
+                _ => Fault::NoSpace { at },
+            });
+            let saved = Db::salvage("/db", NEW, options(&disk, &Runtime::stepped(1)));
+            match saved {
+                Ok(report) if report.is_whole() => same(&contents(&disk, "main"), &model, "whole"),
+                Ok(report) => {
+                    told += 1;
+                    for (key, value) in contents(&disk, &report.keyspaces[0].name) {
+                        assert!(ever[&key].contains(&Some(value)), "{report:#?}");
+                    }
+                }
+                Err(_) => {
+                    failed += 1;
+                    let left = disk.files().into_iter().find(|file| file.starts_with(NEW));
+                    assert!(left.is_none(), "{left:?} was left by a fault at {at} of kind {kind}");
+                }
+            }
+        }
+    }
+    assert!(failed > 20 && told > 0, "{failed} failed, {told} told");
 }
