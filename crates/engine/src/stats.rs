@@ -51,7 +51,7 @@ pub struct EngineStats {
     pub reorganized_pages_in: u64,
     /// Pages that reorganizations wrote.
     pub reorganized_pages_out: u64,
-    /// Inserts of new keys that came in epochs for which there was a forecast.
+    /// Puts of keys not known to be there that came in epochs for which there was a forecast.
     pub inserts_forecast: u64,
     /// How many of those came where they were expected.
     pub inserts_as_forecast: u64,

@@ -20,6 +20,13 @@ use crate::segment::common_prefix;
 /// bounds are longer and a page is full, it goes without one.
 const ORIGIN_BYTES: usize = 8 + MODEL_BYTES + 2 * 8;
 
+/// Records that share one forecast: what a page holds or so.
+const FORECAST_RECORDS: usize = 32;
+
+/// Most room that is left, in times of what the records take. A forecast that is wrong costs no
+/// more space than that.
+const ROOM_TIMES_MAX: f64 = 8.0;
+
 /// A segment to be, its pages one behind the other, unsealed.
 #[derive(Debug)]
 pub(crate) struct NewSegment<'p> {
@@ -71,11 +78,26 @@ impl Region<'_> {
         (0..self.records.len()).map(|index| self.record_bytes(index)).sum()
     }
 
-    /// Cuts the records into segments.
-    pub(crate) fn pieces(&self, fit: &Fit) -> Vec<Piece> {
-        let records: Vec<Sized<'_>> = (0..self.records.len())
-            .map(|index| (self.records.get(index).0, self.record_bytes(index)))
-            .collect();
+    /// Cuts the records into segments. `expected` tells how many inserts will come into a range of
+    /// keys: the records around that place are cut as if they were larger, so that there is room.
+    pub(crate) fn pieces(
+        &self,
+        fit: &Fit,
+        expected: impl Fn(&[u8], Option<&[u8]>) -> f64,
+    ) -> Vec<Piece> {
+        let count = self.records.len();
+        let mut records: Vec<Sized<'_>> = Vec::with_capacity(count);
+        for from in (0..count).step_by(FORECAST_RECORDS) {
+            let until = (from + FORECAST_RECORDS).min(count);
+            let lower = if from == 0 { self.lower } else { self.records.get(from).0 };
+            let upper = if until < count { Some(self.records.get(until).0) } else { self.upper };
+            let times = room_for(until - from, expected(lower, upper));
+            records.extend((from..until).map(|index| {
+                let bytes = self.record_bytes(index);
+                let with_room = scaled(bytes, times).min(fit.goal_bytes).max(bytes);
+                (self.records.get(index).0, with_room)
+            }));
+        }
         fit.pieces(self.lower, &records)
     }
 
@@ -146,5 +168,65 @@ impl Region<'_> {
             let (key, value) = self.records.get(record);
             editor.put(key, value) == Put::Done
         })
+    }
+}
+
+/// How many times the bytes of `now` records they need with those that are expected.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn room_for(now: usize, expected: f64) -> f64 {
+    ((now as f64 + expected.max(0.0)) / now.max(1) as f64).clamp(1.0, ROOM_TIMES_MAX)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "both are small and positive"
+)]
+fn scaled(bytes: usize, times: f64) -> usize {
+    (bytes as f64 * times) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::merge::Dirty;
+    use spinney_base::ValueRef;
+
+    /// Room is left where inserts are expected and nowhere else.
+    #[test]
+    fn pages_get_room_for_what_is_expected_in_them() {
+        let keys: Vec<[u8; 8]> = (0..2000_u64).map(|key| (key << 20).to_be_bytes()).collect();
+        let dirty: Vec<Dirty<'_>> =
+            keys.iter().map(|key| (&key[..], Some(ValueRef::inline(&[7; 56])))).collect();
+        let records = Records::merge(&[], &dirty);
+        let region = Region { lower: &[], upper: None, records: &records };
+        let fit = Fit::choose(region.bytes() / records.len(), region.room());
+        let pages = |expected: f64| {
+            let hot = keys[1000];
+            let pieces = region.pieces(&fit, |lower, upper| {
+                // Evenly over the upper half.
+                let upper = upper.unwrap_or(&[0xFF; 8]);
+                if lower >= &hot[..] && upper > &hot[..] { expected } else { 0.0 }
+            });
+            assert_eq!(pieces.iter().map(|piece| piece.records.len()).sum::<usize>(), 2000);
+            let mut places: Vec<(bool, usize, u32)> = Vec::new();
+            for (at, piece) in pieces.iter().enumerate() {
+                let of = |record: usize| (record >= 1000, at, piece.page(&keys[record]));
+                places.extend(piece.records.clone().map(of));
+            }
+            places.dedup();
+            let hot = places.iter().filter(|(hot, ..)| *hot).count();
+            (places.len() - hot, hot)
+        };
+        let (cold, hot) = pages(0.0);
+        assert!(cold.abs_diff(hot) <= 8, "{cold} {hot}");
+        // As many again as there are.
+        let (same, double) = pages(32.0);
+        assert!(same.abs_diff(cold) <= 8 && double.abs_diff(2 * hot) <= 12, "{same} {double}");
+        let (same, most) = pages(1e9);
+        assert!(same.abs_diff(cold) <= 8, "{same}");
+        assert!(most < ROOM_TIMES_MAX as usize * (hot + 4), "{most}");
+        assert_eq!(pages(f64::NAN), pages(0.0));
     }
 }

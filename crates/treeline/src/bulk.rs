@@ -31,7 +31,6 @@ use spinney_sync::hash_key;
 use crate::build::{NewSegment, Region};
 use crate::fit::{Fit, Piece, Sized, Start};
 use crate::merge::Records;
-use crate::reorganize::Why;
 use crate::segment::{PageRef, Segment};
 use crate::tree::TreeLine;
 use crate::write_back::{Bytes, Taken};
@@ -118,7 +117,7 @@ impl<'a> BulkLoad<'a> {
         let records = Records::merge(&[], &dirty);
         let upper = window.last().filter(|_| !all).map(|last| bytes.key(last));
         let region = Region { lower: &lower, upper, records: &records };
-        let fit = Fit { even: false, ..self.tree.fit(&region, false, Why::Full) };
+        let fit = Fit { even: false, ..self.tree.fit(&region, false) };
         let mut pieces = cut(&region, &fit, all);
         // The last one's upper bound is not known unless it is the last of all.
         let next = if all { None } else { pieces.pop() };

@@ -1,5 +1,5 @@
 //! Insert forecasting: how many keys will come into a range, so that a reorganization leaves that
-//! much room.
+//! much room ([`build`](crate::build)).
 //!
 //! ```text
 //!   put of a new key --1 of n--> sample of this epoch        (a reservoir of at most 4096 keys)
@@ -32,6 +32,11 @@
 //! if it is free and is left out otherwise (shares stay what they are), so it never waits. Only the
 //! call that ends an epoch does, and sorts the sample. A forecast reads what was frozen then. Lock
 //! order: sample, then frozen.
+//!
+//! Keys are recorded when they are put and not when their records come home to their pages: by then
+//! what was hot may have passed, and the room that it needed had to be left earlier. What the cache
+//! does not know to be there counts as an insert; who asks weighs that with what it finds
+//! ([`reorganize`](crate::reorganize)).
 //!
 //! **Crash**: nothing is kept; a new life begins with an epoch without forecasts.
 //!
@@ -165,7 +170,7 @@ impl Forecaster {
         }
     }
 
-    /// Counts the insert of a key that was not there.
+    /// Counts the put of a key that is not known to be there.
     pub(crate) fn record(&self, key: &[u8]) {
         let ordinal = self.inserts.fetch_add(1, Ordering::Relaxed);
         let ends = (ordinal + 1).is_multiple_of(self.epoch_inserts);
@@ -315,25 +320,4 @@ impl Frozen {
             ..self.stats
         }
     }
-}
-
-/// How full pages are made when records are expected: `goal * now / (now + expected)`, so that they
-/// are at the goal when the expected ones came, but not below `2 * epsilon`, where a page may come
-/// to cover no keys, nor below one record. All in bytes but the numbers of records.
-pub(crate) fn goal_for(
-    goal_bytes: usize,
-    epsilon_bytes: usize,
-    records_now: usize,
-    expected: f64,
-    average_record_bytes: usize,
-) -> usize {
-    let now = ratio(records_now.max(1));
-    let share = (now / (now + expected.max(0.0))).clamp(0.0, 1.0);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "not above the goal"
-    )]
-    let goal = (ratio(goal_bytes) * share) as usize;
-    goal.max(2 * epsilon_bytes).max(average_record_bytes).min(goal_bytes)
 }

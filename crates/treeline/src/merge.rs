@@ -50,8 +50,6 @@ pub(crate) struct Edit<'p> {
     pub(crate) new_overflow: Option<Lent<'p>>,
     /// Whether the segment would now do with less.
     pub(crate) may_shrink: bool,
-    /// Which of the dirty records are of keys that were in neither page.
-    pub(crate) inserted: Vec<usize>,
 }
 
 /// Brings the dirty records of page `index` of a segment into it and its overflow page. `dirty`
@@ -72,11 +70,10 @@ pub(crate) fn edit_in_place<'p>(
         None => format_overflow(second.page_mut(0), located, index),
     }
     let (mut base_changed, mut second_changed) = (false, false);
-    let mut inserted = Vec::new();
     {
         let mut base_editor = PageEditor::edit(new_base.page_mut(0));
         let mut second_editor = PageEditor::edit(second.page_mut(0));
-        for (index, (key, value)) in dirty.iter().enumerate() {
+        for (key, value) in dirty {
             let Some(value) = value else {
                 base_changed |= base_editor.remove(key);
                 second_changed |= second_editor.remove(key);
@@ -84,9 +81,6 @@ pub(crate) fn edit_in_place<'p>(
             };
             let in_base = base_editor.contains(key);
             let in_second = second_editor.contains(key);
-            if !in_base && !in_second {
-                inserted.push(index);
-            }
             if in_base || !in_second {
                 match base_editor.put(key, *value) {
                     Put::Done => {
@@ -110,7 +104,7 @@ pub(crate) fn edit_in_place<'p>(
     let second = second_changed.then_some(second);
     let (overflow, new_overflow) =
         if pages.overflow.is_some() { (second, None) } else { (None, second) };
-    Some(Edit { base, overflow, new_overflow, may_shrink, inserted })
+    Some(Edit { base, overflow, new_overflow, may_shrink })
 }
 
 fn format_overflow(page: &mut [u8; PAGE_BYTES], located: &Located, index: usize) {
@@ -241,10 +235,9 @@ impl<'a> Records<'a> {
         self.list[found].value
     }
 
-    /// Keys of dirty and staged records that no other page had.
-    pub(crate) fn inserted(&self) -> impl Iterator<Item = &[u8]> {
-        let new = self.list.iter().filter(|record| record.rank >= RANK_STAGED && !record.wins);
-        new.map(|record| &self.keys[record.key.clone()])
+    /// How many dirty and staged records have keys that no other page had.
+    pub(crate) fn inserted(&self) -> usize {
+        self.list.iter().filter(|record| record.rank >= RANK_STAGED && !record.wins).count()
     }
 
     pub(crate) fn get(&self, index: usize) -> (&[u8], ValueRef<'a>) {
@@ -455,7 +448,7 @@ mod tests {
             let region = Region { lower: b"", upper: None, records: &records };
             let mut fit = Fit::choose(region.bytes() / records.len(), region.room());
             fit.even = !appends;
-            let segments = region.build(&pool, region.pieces(&fit));
+            let segments = region.build(&pool, region.pieces(&fit, |_, _| 0.0));
             prop_assert_eq!(&segments[0].lower, b"");
             let mut all = Model::new();
             for (index, new) in segments.iter().enumerate() {

@@ -32,7 +32,6 @@ use crate::build::{NewSegment, Region};
 use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
 use crate::fit::Fit;
-use crate::forecast::goal_for;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
 use crate::segment::{Change, Located, PageRef, Segment};
@@ -78,6 +77,8 @@ pub(crate) enum Why {
 struct Merged<'a> {
     region: Region<'a>,
     fit: Fit,
+    /// Which share of the writes to this region that may be inserts are.
+    new_share: f64,
     /// Pages that the segments have now.
     pages: usize,
 }
@@ -228,8 +229,10 @@ impl TreeLine {
             records: &records,
         };
         let appends = whole.upper.is_none() && staged.is_empty() && appends(&pages, &dirty);
-        let fit = self.fit(&whole, appends, why);
-        let merged = Merged { region: whole, fit, pages: refs.len() };
+        let fit = self.fit(&whole, appends);
+        let forecast = self.tuning.forecast() && why == Why::Full && !appends;
+        let new_share = if forecast { new_share(records.inserted(), dirty.len()) } else { 0.0 };
+        let merged = Merged { region: whole, fit, new_share, pages: refs.len() };
         let Some(placed) = self.place(&merged, why)? else { return Ok(false) };
         let all = (0..refs.len()).map(|index| buf.page(index));
         let superseded = self.superseded_by_merge(all, &records);
@@ -255,7 +258,6 @@ impl TreeLine {
         taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
         superseded.iter().for_each(|pointer| self.supersede_large(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
-        self.note_inserts(records.inserted());
         add(&self.writes.reorganizations, usize::from(why == Why::Full));
         add(&self.writes.reorganized_pages_in, refs.len());
         add(&self.writes.reorganized_pages_out, pages_out);
@@ -266,7 +268,7 @@ impl TreeLine {
 
     /// How the records of a region are to be laid out. What is to take fewer pages has few records:
     /// no room is kept there for what may come.
-    pub(crate) fn fit(&self, region: &Region<'_>, appends: bool, why: Why) -> Fit {
+    pub(crate) fn fit(&self, region: &Region<'_>, appends: bool) -> Fit {
         let room = region.room();
         let average = region.bytes() / region.records.len().max(1);
         let mut fit = Fit::choose(average, room);
@@ -286,11 +288,6 @@ impl TreeLine {
         if appends {
             // The last page goes on to fill.
             fit.even = false;
-        } else if self.tuning.forecast() && why == Why::Full {
-            let expected = self.forecaster.forecast(region.lower, region.upper).inside;
-            let Fit { goal_bytes, epsilon_bytes, .. } = fit;
-            let records = region.records.len();
-            fit.goal_bytes = goal_for(goal_bytes, epsilon_bytes, records, expected, average);
         }
         fit
     }
@@ -299,7 +296,9 @@ impl TreeLine {
     fn place(&self, merged: &Merged<'_>, why: Why) -> Result<Option<Vec<Placed<'_>>>> {
         let mut fit = merged.fit;
         loop {
-            let pieces = merged.region.pieces(&fit);
+            let pieces = merged.region.pieces(&fit, |lower, upper| {
+                merged.new_share * self.forecaster.forecast(lower, upper).inside
+            });
             let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
             // Of many pages a fourth at least: rewriting the others costs as much as it saves later.
             let (now, then) = (merged.pages, pages as usize);
@@ -388,6 +387,13 @@ impl TreeLine {
         }
         Ok(true)
     }
+}
+
+/// The share of new keys among the records that came home to a region. Nobody knew when they were
+/// put, so all were counted as inserts; without any, those are believed.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn new_share(new: usize, dirty: usize) -> f64 {
+    ((new + 1) as f64 / (dirty + 1) as f64).min(1.0)
 }
 
 /// What so many records of this size take, in bytes.

@@ -17,7 +17,7 @@ use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 use spinney_sync::hash_key;
 
-use crate::cache::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
+use crate::cache::{Became, CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
 use crate::first::FirstKey;
@@ -38,9 +38,10 @@ pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 /// batch when each batch costs a sync.
 const FOREGROUND_PAGES: usize = 8;
 
-/// Inserts of one epoch of forecasting, and how many epochs room is left for.
-const FORECAST_EPOCH_INSERTS: u64 = 10_000;
-const FORECAST_EPOCHS: u32 = 10;
+/// Inserts of one epoch of forecasting, and how many epochs room is left for. What is hot must be
+/// known when its first records come home, a thousand or so: then they get their room at once.
+const FORECAST_EPOCH_INSERTS: u64 = 2_000;
+const FORECAST_EPOCHS: u32 = 25;
 
 /// Pages of buffers that wait for the next batch: 2 MiB.
 const BUFFER_PAGES_KEPT: usize = 512;
@@ -484,7 +485,11 @@ impl Engine for TreeLine {
             self.own_large(pointer.bytes);
         }
         let mut replaced = Vec::new();
-        let dirty = self.cache.put(id, write.key, write.value, &mut replaced);
+        let Became { dirty, may_be_new } =
+            self.cache.put(id, write.key, write.value, &mut replaced);
+        if may_be_new && write.value.is_some() && self.tuning.forecast() {
+            self.forecaster.record(write.key);
+        }
         if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
             self.supersede_large(&replaced);
         }

@@ -518,8 +518,7 @@ impl TreeLine {
             }
             let edit = edit_in_place(&self.buffers, located, page, pages, &records);
             match edit.map(|edit| self.note_edit(located, page, edit, output)) {
-                Some(Ok((may_shrink, inserted))) => {
-                    self.note_inserts(inserted.into_iter().map(|index| records[index].0));
+                Some(Ok(may_shrink)) => {
                     if may_shrink {
                         why = why.or(Some(Why::Shrink));
                     }
@@ -550,7 +549,7 @@ impl TreeLine {
         index: usize,
         edit: Edit<'p>,
         output: &mut Output<'p>,
-    ) -> Result<(bool, Vec<usize>)> {
+    ) -> Result<bool> {
         let segment = &located.segment;
         if let Some(page) = edit.new_overflow {
             let (extent, generation) = self.allocate(0)?;
@@ -561,14 +560,7 @@ impl TreeLine {
         }
         output.in_place.extend(edit.base.map(|page| (segment.base_page(index), page)));
         output.in_place.extend(segment.overflow(index).zip(edit.overflow));
-        Ok((edit.may_shrink, edit.inserted))
-    }
-
-    /// Tells the forecaster of keys that came.
-    pub(crate) fn note_inserts<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) {
-        if self.tuning.forecast() {
-            keys.for_each(|key| self.forecaster.record(key));
-        }
+        Ok(edit.may_shrink)
     }
 
     pub(crate) fn allocate(&self, order: u8) -> Result<(Extent, spinney_base::Generation)> {

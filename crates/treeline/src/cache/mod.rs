@@ -64,6 +64,15 @@ pub(crate) enum Cached {
     Unknown,
 }
 
+/// What a put made of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Became {
+    /// It is dirty and was not, or is being written as it was before, so its page must be told.
+    pub(crate) dirty: bool,
+    /// For all that the cache knows, the key had no value.
+    pub(crate) may_be_new: bool,
+}
+
 /// Fewest bytes that a cache can work with.
 pub(crate) const CACHE_BYTES_MIN: u64 = SHARD_BYTES_MIN as u64;
 
@@ -106,16 +115,15 @@ impl RecordCache {
         self.shard(id).cancel(key.len(), value.map_or(0, ValueRef::len));
     }
 
-    /// Puts a dirty record into reserved room; says whether it has become dirty now, so that its
-    /// page must be told. If it replaces the pointer to a large value, that is appended to
-    /// `replaced`.
+    /// Puts a dirty record into reserved room. If it replaces the pointer to a large value, that is
+    /// appended to `replaced`.
     pub(crate) fn put(
         &self,
         id: RecordId,
         key: &[u8],
         value: Option<ValueRef<'_>>,
         replaced: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Became {
         self.shard(id).put(id, key, value, replaced)
     }
 

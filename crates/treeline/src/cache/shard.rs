@@ -36,7 +36,7 @@ use super::memory::{
     DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, SHARD_BYTES_MIN, TOMBSTONE, WRITING,
     record_words,
 };
-use super::{Cached, RecordId, Scratch, Show, Usage};
+use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
 /// How many dirty records of priority 0 the hand passes over before a writer must bring one home
 /// itself (TreeLine, 4.2).
@@ -182,7 +182,7 @@ impl Shard {
         key: &[u8],
         value: Option<ValueRef<'_>>,
         replaced: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Became {
         let flags = LIVE | DIRTY | if value.is_none() { TOMBSTONE } else { 0 };
         let value = value.unwrap_or(ValueRef::EMPTY);
         let bytes = value.bytes;
@@ -195,7 +195,7 @@ impl Shard {
         let _latch = self.latch.lock();
         let Some(old) = memory.find_key(id, key) else {
             state.append(&memory, header, key, bytes, PRIORITY_WRITTEN);
-            return true;
+            return Became { dirty: true, may_be_new: true };
         };
         memory.bump_priority(old.bucket);
         if old.header.has(LARGE) {
@@ -213,7 +213,10 @@ impl Shard {
         if !old.header.has(DIRTY) {
             state.dirty += 1;
         }
-        !old.header.has(DIRTY) || old.header.has(WRITING)
+        Became {
+            dirty: !old.header.has(DIRTY) || old.header.has(WRITING),
+            may_be_new: old.header.has(TOMBSTONE),
+        }
     }
 
     pub(super) fn admit(

@@ -51,7 +51,9 @@ impl Driver {
         let large = self.cache.get(id_of(key), key, &mut cached) == Cached::Large;
         let mut replaced = Vec::new();
         let put = self.cache.put(id_of(key), key, value.map(value_of), &mut replaced);
-        assert_eq!(put, !was_dirty);
+        let present = self.model.get(key).is_some_and(|known| known.value.is_some());
+        assert_eq!(put.dirty, !was_dirty);
+        assert!(!(put.may_be_new && was_dirty && present), "a dirty value is known");
         assert_eq!(replaced, if large { cached } else { Vec::new() });
         self.model.insert(key.to_vec(), Known { value: value.map(<[u8]>::to_vec), dirty: true });
     }
@@ -77,7 +79,7 @@ impl Driver {
             && self.cache.prepare(id_of(key), key, Some(newer.into())) == Prepared::Ready
         {
             assert!(
-                self.cache.put(id_of(key), key, Some(newer.into()), &mut Vec::new()),
+                self.cache.put(id_of(key), key, Some(newer.into()), &mut Vec::new()).dirty,
                 "a change during write-back is dirty anew"
             );
             self.model.insert(key.to_vec(), Known { value: Some(newer.to_vec()), dirty: true });

@@ -221,17 +221,6 @@ fn threads_record_at_once() {
     near(half, EPOCH as f64 / 2.0, 0.2 * EPOCH as f64);
 }
 
-#[test]
-fn the_goal_falls_as_inserts_are_expected() {
-    let goal = |now, expected| goal_for(3256, 370, now, expected, 74);
-    assert_eq!(goal(100, 0.0), 3256);
-    assert_eq!(goal(100, 100.0), 1628);
-    assert_eq!(goal(100, 1e9), 740, "not below 2 epsilon");
-    assert_eq!(goal(0, 0.0), 3256);
-    assert_eq!(goal_for(2000, 0, 10, 1e9, 900), 900, "not below a record");
-    assert_eq!(goal_for(2000, 100, 10, f64::NAN, 100), 2000);
-}
-
 /// Not a limit for this machine's load, but far from what would be felt.
 #[test]
 fn recording_is_cheap() {
