@@ -18,7 +18,7 @@
 //! ranges that each took an equal share of it, how far were they off? The better one answers until
 //! the next epoch ends; in doubt the histogram.
 //!
-//! **The right edge**: keys above all before them are counted apart. They come behind everything,
+//! **The right edge**: keys above all of the epochs before are counted apart. They come behind everything,
 //! so the pages of a range need no room for them ([`Expected::appended`]), and a histogram that put
 //! them where they came would put them where nothing comes any more.
 //!
@@ -130,6 +130,9 @@ struct Sample {
     offered: usize,
     /// The greatest key that was ever offered.
     highest: Vec<u8>,
+    /// The greatest key when the last epoch ended. What lies behind it is appended, though many
+    /// threads append at once and the keys come in no strict order.
+    edge: Option<Vec<u8>>,
     history: Vec<Histogram>,
 }
 
@@ -164,6 +167,7 @@ impl Forecaster {
                 keys: Keys::default(),
                 offered: 0,
                 highest: Vec::new(),
+                edge: None,
                 history: Vec::new(),
             }),
             frozen: RwLock::new(Arc::default()),
@@ -202,7 +206,7 @@ impl Forecaster {
     pub(crate) fn bytes(&self) -> u64 {
         let sample = self.sample.lock();
         let history: usize = sample.history.iter().map(Histogram::bytes).sum();
-        let own = sample.keys.bytes() + sample.highest.capacity() + history;
+        let own = sample.keys.bytes() + 2 * sample.highest.capacity() + history;
         drop(sample);
         let frozen = self.frozen.read();
         let histogram = frozen.histogram.as_ref().map_or(0, Histogram::bytes);
@@ -216,8 +220,8 @@ impl Sample {
     /// Algorithm R: of all that were offered each is kept with the same probability.
     fn offer(&mut self, key: &[u8]) {
         self.offered += 1;
-        let appended = key > self.highest.as_slice();
-        if appended {
+        let appended = key > self.edge.as_ref().unwrap_or(&self.highest).as_slice();
+        if key > self.highest.as_slice() {
             self.highest.clear();
             self.highest.extend_from_slice(key);
         }
@@ -241,6 +245,7 @@ impl Sample {
         let histogram = Histogram::new(&self.keys, PARTS);
         self.keys.shorts.clear();
         self.offered = 0;
+        self.edge.get_or_insert_default().clone_from(&self.highest);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let inserts = inserts as f64;
         let stats = judge.map_or(last.stats, |came| last.judge(&came, inserts));

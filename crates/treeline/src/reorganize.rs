@@ -54,6 +54,9 @@ const DIRTY_BYTES_MAX: usize = 1 << 20;
 /// How full the pages behind an append are made: nothing will be inserted there.
 const FILL_APPEND_PERCENT: usize = 96;
 
+/// Most inserts that room is left for, as a share of the records that there are.
+const FORECAST_SHARE_MAX: f64 = 0.25;
+
 /// Most segments that wait for it to be looked whether they may shrink; more are noticed again when
 /// they change.
 const SPARSE_MAX: usize = 4096;
@@ -77,7 +80,7 @@ pub(crate) enum Why {
 struct Merged<'a> {
     region: Region<'a>,
     fit: Fit,
-    /// Which share of the writes to this region that may be inserts are.
+    /// Which share of the inserts forecast for this region room is left for.
     new_share: f64,
     /// Pages that the segments have now.
     pages: usize,
@@ -231,7 +234,11 @@ impl TreeLine {
         let appends = whole.upper.is_none() && staged.is_empty() && appends(&pages, &dirty);
         let fit = self.fit(&whole, appends);
         let forecast = self.tuning.forecast() && why == Why::Full && !appends;
-        let new_share = if forecast { new_share(records.inserted(), dirty.len()) } else { 0.0 };
+        let new_share = if forecast {
+            new_share(records.inserted(), dirty.len()) * self.believed(&whole, &fit)
+        } else {
+            0.0
+        };
         let merged = Merged { region: whole, fit, new_share, pages: refs.len() };
         let Some(placed) = self.place(&merged, why)? else { return Ok(false) };
         let all = (0..refs.len()).map(|index| buf.page(index));
@@ -290,6 +297,17 @@ impl TreeLine {
             fit.even = false;
         }
         fit
+    }
+
+    /// The share of the forecast that room is left for: all of it, as long as that is little beside
+    /// what the keyspace holds. However wrong it is, so much space at most is left unused.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    fn believed(&self, region: &Region<'_>, fit: &Fit) -> f64 {
+        let average = region.bytes() / region.records.len().max(1);
+        let page = fit.goal_bytes as f64 / average.max(1) as f64;
+        let records = self.index.counts().base_pages() as f64 * page;
+        let expected = self.forecaster.forecast(&[], None).inside;
+        if expected > 0.0 { (records * FORECAST_SHARE_MAX / expected).min(1.0) } else { 0.0 }
     }
 
     /// Cuts the records into segments and finds room for them; `None` if it is not worth it.

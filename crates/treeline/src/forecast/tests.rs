@@ -221,6 +221,20 @@ fn threads_record_at_once() {
     near(half, EPOCH as f64 / 2.0, 0.2 * EPOCH as f64);
 }
 
+/// Many threads that append at once do so in no strict order; no room is left behind the edge.
+#[test]
+fn appends_out_of_order_are_appends() {
+    let forecaster = Forecaster::new(3, EPOCH, 1);
+    let mut random = SplitMix(5);
+    for insert in 0..6 * EPOCH {
+        let key = insert + random.below(100) as u64;
+        forecaster.record(&key.to_be_bytes());
+    }
+    let all = forecaster.forecast(&[], None);
+    near(all.total(), EPOCH as f64, 0.05 * EPOCH as f64);
+    assert!(all.inside < 0.1 * EPOCH as f64, "{all:?}");
+}
+
 /// Not a limit for this machine's load, but far from what would be felt.
 #[test]
 fn recording_is_cheap() {
