@@ -55,7 +55,7 @@ const DIRTY_BYTES_MAX: usize = 1 << 20;
 const FILL_APPEND_PERCENT: usize = 96;
 
 /// Most inserts that room is left for, as a share of the records that there are.
-const FORECAST_SHARE_MAX: f64 = 0.1;
+const FORECAST_SHARE_MAX: f64 = 0.25;
 
 /// Most segments that wait for it to be looked whether they may shrink; more are noticed again when
 /// they change.
