@@ -14,7 +14,9 @@ use spinney_base::{Error, ErrorKind, Result};
 
 use crate::driver::Driver;
 use crate::plan::Plan;
+use crate::row::Row;
 use crate::runner::{self, Event};
+use crate::shape::Shape;
 use crate::table::{self, Line};
 
 /// Steps of the progress bar.
@@ -77,6 +79,30 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
     Ok(!results.failed)
 }
 
+/// The result of one workload.
+pub(crate) type Measured = (Row, Option<Shape>);
+
+/// Runs one plan in a child process, in a new directory that is removed afterwards: the row and the shape of each workload, or
+/// why there are none.
+pub(crate) fn measure(
+    plan: &Plan,
+    arguments: &[String],
+) -> Result<std::result::Result<Vec<Measured>, String>> {
+    let own = &plan.directory;
+    std::fs::create_dir(own)
+        .map_err(|error| Error::io(format!("create {}", own.display()), error))?;
+    let mut results = Results::default();
+    let ran = results.run_child(plan, arguments);
+    std::fs::remove_dir_all(own)
+        .map_err(|error| Error::io(format!("remove {}", own.display()), error))?;
+    ran?;
+    Ok(if results.failed {
+        Err(results.notes.join("; "))
+    } else {
+        Ok(results.lines.into_iter().map(|line| (line.row, line.shape)).collect())
+    })
+}
+
 fn say(out: &mut dyn Write, text: &str) -> Result<()> {
     writeln!(out, "{text}").map_err(|error| Error::io("write the results", error))
 }
@@ -128,6 +154,7 @@ impl Drop for OwnDirectory {
 }
 
 /// What the children have told so far, and the files that it goes to.
+#[derive(Default)]
 struct Results {
     lines: Vec<Line>,
     notes: Vec<String>,
@@ -208,7 +235,7 @@ impl Results {
                     &format!("{},{workload},{second:.3},{operations}", plan.engine),
                 )?;
             }
-            Event::Done { row, commits_per_flush, .. } => {
+            Event::Done { row, commits_per_flush, shape } => {
                 self.failed |= row.errors > 0;
                 let line = serde_json::to_string(&row)
                     .map_err(|error| Error::invalid(error.to_string()))?;
@@ -221,7 +248,7 @@ impl Results {
                         table::grouped(row.ops_per_second)
                     );
                 }
-                self.lines.push(Line { row: *row, commits_per_flush });
+                self.lines.push(Line { row: *row, commits_per_flush, shape });
             }
             Event::Note(note) => self.notes.push(note),
             Event::Failed(message) => {

@@ -42,6 +42,8 @@ pub struct Plan {
     pub torn_writes: TornWrites,
     /// The data set.
     pub dataset: DatasetName,
+    /// Records of every scan; without it 1 to 100 at random.
+    pub scan_length: Option<usize>,
     /// A directory of this engine's own; it exists and is empty.
     pub directory: PathBuf,
     /// The seed of keys and choices.
@@ -64,6 +66,7 @@ impl Plan {
             (self.theta > 0.0 && self.theta <= 10.0, "--theta must be above 0 and at most 10"),
             (self.seconds > 0.0 && self.seconds < 1e6, "--seconds must be above 0"),
             ((0.0..1e6).contains(&self.warmup_seconds), "--warmup must be 0 or more seconds"),
+            (self.scan_length != Some(0), "--scan-length must be at least 1"),
             (self.operations != Some(0), "--operations must be at least 1"),
             (!self.workloads.is_empty(), "--workloads names no workload"),
         ];

@@ -17,6 +17,7 @@ use crate::plan::{Plan, Workload};
 use crate::process;
 use crate::row::{Row, io_by_purpose};
 use crate::shape::Shape;
+use crate::table::grouped;
 use crate::worker::{MEASURE, STOP, Shared, Tally, Tickets, WARM, Worker};
 
 /// How often the runner looks at its threads.
@@ -111,6 +112,9 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
             let note = format!("{} {workload}: {}", plan.engine, shape.note());
             (runner.emit)(Event::Note(note))?;
         }
+        if let Some(note) = measured.note() {
+            (runner.emit)(Event::Note(format!("{} {workload}: {note}", plan.engine)))?;
+        }
         let row = Box::new(runner.row(workload, &measured, &state)?);
         (runner.emit)(Event::Done { row, commits_per_flush, shape })?;
     }
@@ -133,6 +137,8 @@ struct Measured {
     seconds: f64,
     before: Snapshot,
     after: Snapshot,
+    /// Operations a second of the first million and of the last, if there are two.
+    ends: [Option<f64>; 2],
 }
 
 struct Snapshot {
@@ -142,6 +148,30 @@ struct Snapshot {
 }
 
 impl Measured {
+    /// What misses cost, and whether the end was as fast as the beginning.
+    #[expect(clippy::cast_precision_loss, reason = "ratios are shown with two digits")]
+    fn note(&self) -> Option<String> {
+        let since = |of: fn(&Counters) -> Option<u64>| {
+            Some(of(&self.after.engine)?.saturating_sub(of(&self.before.engine)?))
+        };
+        let mut sentences = Vec::new();
+        if let Some((misses, pages)) =
+            since(|one| one.cache_misses).zip(since(|one| one.pages_read))
+            && misses > 0
+        {
+            let each = pages as f64 / misses as f64;
+            sentences
+                .push(format!("{each:.3} pages read for each of {misses} lookups that missed"));
+        }
+        if let [Some(first), Some(last)] = self.ends {
+            let (share, first, last) = (last / first, grouped(first), grouped(last));
+            sentences.push(format!(
+                "first million at {first} ops/s, last million at {last} ({share:.2}x)"
+            ));
+        }
+        (!sentences.is_empty()).then(|| sentences.join("; "))
+    }
+
     fn shape(&self) -> Option<Shape> {
         Some(self.after.shape.as_ref()?.since(self.before.shape.as_ref()?))
     }
@@ -183,7 +213,7 @@ impl Runner<'_> {
         shared.phase.store(MEASURE, SeqCst);
         let seconds = (workload != Workload::Load && self.plan.operations.is_none())
             .then_some(self.plan.seconds);
-        self.watch(&shared, started, seconds, true)?;
+        let ticks = self.watch(&shared, started, seconds, true)?;
         shared.phase.store(STOP, SeqCst);
         let mut tally = Tally::new()?;
         for thread in threads {
@@ -200,7 +230,7 @@ impl Runner<'_> {
         state.queue_tail = shared.queue_tail.next();
         state.queue_head = shared.queue_head.next();
         state.logical_bytes += tally.logical_bytes;
-        Ok(Measured { workload, tally, seconds, before, after })
+        Ok(Measured { workload, tally, seconds, before, after, ends: ends(&ticks) })
     }
 
     fn shared(&self, workload: Workload, state: &State) -> Shared {
@@ -213,6 +243,7 @@ impl Runner<'_> {
             dataset: self.dataset.clone(),
             chooser: Chooser::new(distribution, plan.theta, state.records.max(1)),
             record_size: plan.record_size,
+            scan_length: plan.scan_length,
             seed: plan.seed,
             clock: self.clock.clone(),
             records: plan.records,
@@ -235,24 +266,26 @@ impl Runner<'_> {
         Some(operations / threads + u64::from(index < operations % threads))
     }
 
-    /// Watches the threads for `seconds`, or until all have ended.
+    /// Watches the threads for `seconds`, or until all have ended. Returns when how many operations were done.
     fn watch(
         &mut self,
         shared: &Shared,
         started: Duration,
         seconds: Option<f64>,
         measured: bool,
-    ) -> Result<()> {
+    ) -> Result<Vec<(Duration, u64)>> {
         let workload = shared.workload.name().to_owned();
         let sum = || shared.done.iter().map(|done| done.load(Relaxed)).sum::<u64>();
         let first = sum();
         let (mut told, mut told_sum) = (started, first);
         let (mut point, mut point_sum) = (started, first);
+        let mut ticks = vec![(started, 0)];
         loop {
             let finished = shared.finished.load(SeqCst) >= self.plan.threads;
             let now = self.clock.now();
             let total = sum();
             let elapsed = (now - started).as_secs_f64();
+            ticks.push((now, total - first));
             let goal = if shared.workload == Workload::Load {
                 Some(self.plan.records)
             } else {
@@ -293,7 +326,7 @@ impl Runner<'_> {
                 (point, point_sum) = (now, total);
             }
             if over {
-                return Ok(());
+                return Ok(ticks);
             }
             self.clock.sleep(TICK);
         }
@@ -373,6 +406,23 @@ impl Runner<'_> {
     }
 }
 
+/// Operations a second of the first million and of the last, as near as the watch saw.
+fn ends(ticks: &[(Duration, u64)]) -> [Option<f64>; 2] {
+    const MILLION: u64 = 1_000_000;
+    let (Some(&(start, _)), Some(&(end, total))) = (ticks.first(), ticks.last()) else {
+        return [None; 2];
+    };
+    if total < 2 * MILLION {
+        return [None; 2];
+    }
+    let first = ticks.iter().find(|(_, done)| *done >= MILLION);
+    let last = ticks.iter().rfind(|(_, done)| *done <= total - MILLION);
+    [
+        first.map(|&(at, done)| rate(done, at - start)),
+        last.map(|&(at, done)| rate(total - done, end - at)),
+    ]
+}
+
 fn merge(tally: &mut Tally, one: Tally) -> Result<()> {
     tally
         .latencies
@@ -393,4 +443,21 @@ fn rate(operations: u64, time: Duration) -> f64 {
 #[expect(clippy::cast_precision_loss, reason = "latencies are far below 2^53 nanoseconds")]
 fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_million_is_compared_with_the_last() {
+        // Two million a second, then one.
+        let tick = |second: u64| {
+            (Duration::from_secs(second), second * 1_000_000 + second.min(2) * 1_000_000)
+        };
+        let ticks: Vec<_> = (0..=5).map(tick).collect();
+        assert_eq!(ends(&ticks), [Some(2e6), Some(1e6)]);
+        assert_eq!(ends(&ticks[..1]), [None; 2]);
+        assert_eq!(ends(&[]), [None; 2]);
+    }
 }

@@ -5,12 +5,14 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::size::display_bytes;
 
 use crate::row::Row;
+use crate::shape::Shape;
 
 /// A finished workload, as the table shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     pub(crate) row: Row,
     pub(crate) commits_per_flush: Option<f64>,
+    pub(crate) shape: Option<Shape>,
 }
 
 /// Draws the table; `peer` is the engine that ratios refer to, if one was measured.
@@ -155,7 +157,7 @@ mod tests {
     use crate::row::sample;
 
     fn line(engine: &str, workload: &str, ops_per_second: f64) -> Line {
-        Line { row: sample(engine, workload, ops_per_second), commits_per_flush: None }
+        Line { row: sample(engine, workload, ops_per_second), commits_per_flush: None, shape: None }
     }
 
     #[test]

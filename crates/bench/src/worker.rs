@@ -89,6 +89,7 @@ pub(crate) struct Shared {
     pub(crate) dataset: Arc<Dataset>,
     pub(crate) chooser: Chooser,
     pub(crate) record_size: usize,
+    pub(crate) scan_length: Option<usize>,
     pub(crate) seed: u64,
     pub(crate) clock: Runtime,
     /// `load` inserts up to here; nobody else has a bound.
@@ -357,7 +358,7 @@ impl Worker {
 
     fn scan(&mut self) -> Result<()> {
         let ordinal = self.choose();
-        let limit = 1 + self.random.below(100);
+        let limit = self.shared.scan_length.unwrap_or_else(|| 1 + self.random.below(100));
         let record_size = self.shared.record_size;
         let mut last: Vec<u8> = Vec::new();
         let (mut seen, mut starts, mut ordered, mut right) = (0, false, true, true);

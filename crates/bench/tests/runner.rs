@@ -118,6 +118,7 @@ fn plan(directory: &std::path::Path) -> Plan {
         durability: Durability::None,
         torn_writes: TornWrites::Assume4k,
         dataset: DatasetName::Uniform,
+        scan_length: None,
         directory: directory.to_owned(),
         seed: 1,
         knobs: BTreeMap::new(),

@@ -64,6 +64,9 @@ pub(crate) struct YcsbArguments {
     /// End each measurement after this many operations instead
     #[arg(long, value_parser = args::size)]
     operations: Option<u64>,
+    /// Records of every scan of e and s [default: 1 to 100 at random]
+    #[arg(long)]
+    scan_length: Option<usize>,
     /// Which records are asked for: uniform, zipfian or latest
     #[arg(long, default_value = "zipfian")]
     distribution: Distribution,
@@ -154,6 +157,7 @@ fn plan(
             durability: arguments.durability,
             torn_writes: arguments.torn_writes,
             dataset: arguments.dataset.clone(),
+            scan_length: arguments.scan_length,
             directory: PathBuf::new(),
             seed: arguments.seed,
             knobs: knobs.remove(engine).unwrap_or_default(),

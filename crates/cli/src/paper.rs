@@ -4,21 +4,75 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use spinney_bench::dataset::DatasetName;
+use spinney_bench::paper::factors::{self, Factors};
 use spinney_bench::paper::segments::{self, Segments};
 
-use crate::args;
+use crate::args::{self, CHILD_COMMAND};
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
 
 /// Which figure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PaperCommand {
+    /// What each technique gains where it should matter
+    ///
+    /// Page grouping on e and s, the record cache on c and a, batched write-out on load and a with uniform keys, forecasting on
+    /// drift: each switched on and off in turn, every run in a process and on a database of its own.
+    #[command(name = "8")]
+    Techniques(FactorArguments<3>),
+    /// Insert forecasting: reorganizations and throughput of drift, on and off in turn
+    #[command(name = "10")]
+    Forecast(FactorArguments<5>),
     /// Segments: what page grouping makes of sorted keys, and what the index saves
     ///
     /// Bulk-loads each data set with single pages, with the paper's page grouping (lines) and with ours (lines and steps), at the
     /// paper's goal and epsilon: 44 and 5 for records of 64 bytes, 2 and 0.5 for 1 KiB. Exits with 1 when a page holds more than goal + 2 epsilon records.
     #[command(name = "9")]
     Segments(SegmentsArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FactorArguments<const RUNS: usize> {
+    /// How many records to load
+    #[arg(long, default_value = "500K", value_parser = args::size)]
+    records: u64,
+    /// Bytes of key and value together
+    #[arg(long, default_value = "64", value_parser = args::small_size)]
+    record_size: usize,
+    /// Runs with a technique, and as many without
+    #[arg(long, default_value_t = RUNS)]
+    runs: usize,
+    /// Seconds of each workload but drift, which ends after twice as many operations as records
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Client threads
+    #[arg(long, default_value_t = 4)]
+    threads: usize,
+    /// Memory budget
+    #[arg(long, default_value = "16MiB", value_parser = args::size)]
+    memory: u64,
+    /// Where to put databases; they are removed at the end
+    #[arg(long, default_value = ".")]
+    dir: PathBuf,
+    /// Seed of keys and choices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl<const RUNS: usize> From<FactorArguments<RUNS>> for Factors {
+    fn from(arguments: FactorArguments<RUNS>) -> Self {
+        Factors {
+            records: arguments.records,
+            record_size: arguments.record_size,
+            runs: arguments.runs,
+            seconds: arguments.seconds,
+            threads: arguments.threads,
+            memory: arguments.memory,
+            seed: arguments.seed,
+            directory: arguments.dir,
+            child_arguments: vec![CHILD_COMMAND.to_owned()],
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -45,6 +99,8 @@ pub(crate) fn run(command: PaperCommand, knobs: &Knobs) -> Result<Outcome, Failu
     }
     let mut out = std::io::stdout().lock();
     let well = match command {
+        PaperCommand::Techniques(arguments) => factors::run_all(&arguments.into(), &mut out)?,
+        PaperCommand::Forecast(arguments) => factors::run_forecast(&arguments.into(), &mut out)?,
         PaperCommand::Segments(arguments) => segments::run(
             &Segments {
                 records: arguments.records,

@@ -35,12 +35,12 @@ use crate::record;
 use crate::state::{State, file_name};
 use crate::target::Target;
 
-/// Passes end when one has copied no more than this, because ending a copy keeps writes from coming
+/// Passes end when a round of them has copied no more than this, because ending a copy keeps writes from coming
 /// home for as long as it copies.
 const LITTLE_BYTES: u64 = 1 << 20;
 
-/// Most passes over one keyspace, however much moves.
-const PASSES_MAX: usize = 4;
+/// Most passes over each keyspace, however much moves.
+const ROUNDS_MAX: usize = 5;
 
 /// How long a backup with a rate limit sleeps at most before it looks after the log again.
 const NAP: Duration = Duration::from_millis(20);
@@ -191,16 +191,19 @@ impl Backup<'_> {
         drop(no_change);
         let file_bytes = keyspaces.iter().map(|keyspace| keyspace.engine.stats().file_bytes);
         let mut so_far = BackupProgress { bytes: 0, bytes_expected: file_bytes.sum() };
-        for (_, copy) in &mut copies {
-            let mut before = u64::MAX;
-            for _ in 0..PASSES_MAX {
-                let bytes = self.pass(&mut **copy, &mut so_far)?;
-                // Where writers are as fast as the copy, further passes bring nothing.
-                if bytes <= LITTLE_BYTES || bytes > before / 2 {
-                    break;
-                }
-                before = bytes;
+        // In rounds over all of them: what moved in one while others were copied is left to the next
+        // round, not to the end.
+        let mut before = u64::MAX;
+        for _ in 0..ROUNDS_MAX {
+            let mut bytes = 0;
+            for (_, copy) in &mut copies {
+                bytes += self.pass(&mut **copy, &mut so_far)?;
             }
+            // Where writers are as fast as the copy, further rounds bring nothing.
+            if bytes <= LITTLE_BYTES || bytes > before / 2 {
+                break;
+            }
+            before = bytes;
         }
         // From here to the cut no keyspace comes or goes, and no record points to a large value that
         // the copies do not have.

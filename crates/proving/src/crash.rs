@@ -293,7 +293,7 @@ impl Run<'_> {
     fn salvage(&mut self, disk: &SimDisk, ledger: &Ledger) {
         let (mode, random) = (self.mode, Mutex::new(Random::new(self.random.next_u64(), 7)));
         disk.capture_when(Arc::new(move |_, states| {
-            let here = states.contains(&SALVAGE) && random.lock().one_in(400);
+            let here = states.contains(&SALVAGE) && random.lock().one_in(3000);
             here.then_some(mode)
         }));
         let config = &self.plan.config;

@@ -73,6 +73,27 @@ fn golden(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version)
 }
 
+/// Checks what a database of version 1 holds.
+fn check(db: &Db) {
+    let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
+    assert_eq!(names, ["main", "cache: not logged"]);
+    let main = db.existing_keyspace("main").unwrap();
+    let cache = db.existing_keyspace("cache: not logged").unwrap();
+    for number in 0..600u32 {
+        let expected = (!number.is_multiple_of(3)).then(|| value(number));
+        assert_eq!(main.get(&key(number)).unwrap().as_deref(), expected.as_deref(), "{number}");
+        assert_eq!(cache.get(&key(number)).unwrap().as_deref(), Some(&value(number + 1)[..]));
+    }
+    for number in 0..200 {
+        assert_eq!(main.get(&key(1000 + number)).unwrap().as_deref(), Some(&value(number)[..]));
+    }
+    assert_eq!(main.get(b"").unwrap().unwrap(), b"the empty key");
+    for number in 0..2000 {
+        assert_eq!(main.get(&tail(number)).unwrap().as_deref(), Some(&[7; 300][..]));
+    }
+    assert_eq!(main.iter().count(), 2601);
+}
+
 #[test]
 fn version_1_opens() {
     if let Some(directory) = std::env::var_os("SPINNEY_WRITE_GOLDEN") {
@@ -82,26 +103,23 @@ fn version_1_opens() {
     copy(&golden("v1"), work.path());
     for _ in 0..2 {
         let db = Db::open(work.path(), options()).unwrap();
-        let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
-        assert_eq!(names, ["main", "cache: not logged"]);
-        let main = db.existing_keyspace("main").unwrap();
-        let cache = db.existing_keyspace("cache: not logged").unwrap();
-        for number in 0..600u32 {
-            let expected = (!number.is_multiple_of(3)).then(|| value(number));
-            assert_eq!(main.get(&key(number)).unwrap().as_deref(), expected.as_deref(), "{number}");
-            assert_eq!(cache.get(&key(number)).unwrap().as_deref(), Some(&value(number + 1)[..]));
-        }
-        for number in 0..200 {
-            assert_eq!(main.get(&key(1000 + number)).unwrap().as_deref(), Some(&value(number)[..]));
-        }
-        assert_eq!(main.get(b"").unwrap().unwrap(), b"the empty key");
-        for number in 0..2000 {
-            assert_eq!(main.get(&tail(number)).unwrap().as_deref(), Some(&[7; 300][..]));
-        }
-        assert_eq!(main.iter().count(), 2601);
+        check(&db);
         db.verify().unwrap();
         db.close().unwrap();
     }
+}
+
+/// Pages of version 1 do not say where they belong; checkpoint and log do.
+#[test]
+fn version_1_is_copied_and_salvaged() {
+    let work = tempfile::tempdir().unwrap();
+    let place = |name: &str| work.path().join(name);
+    copy(&golden("v1"), &place("old"));
+    Db::salvage(place("old"), place("new"), options().create_if_missing(true)).unwrap();
+    check(&Db::open(place("new"), options()).unwrap());
+    let db = Db::open(place("old"), options()).unwrap();
+    db.backup(place("copy")).unwrap();
+    check(&Db::open(place("copy"), options()).unwrap());
 }
 
 /// A directory of a later format is refused by a clear error, and nothing in it changes.
