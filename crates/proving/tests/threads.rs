@@ -433,7 +433,7 @@ fn run(seed: u64, choice: &[(&str, &str)], steps: u64) {
 /// What each thread wrote last is what it reads, and what nobody touches is always there.
 #[test]
 fn threads_lose_nothing() {
-    let steps = tier::count(60, 600);
+    let steps = tier::count(25, 600);
     for seed in tier::seeds(tier::count(CHOICES.len() as u64, 12 * CHOICES.len() as u64)) {
         let announce = Announce(seed);
         run(seed, CHOICES[(seed % CHOICES.len() as u64) as usize], steps);

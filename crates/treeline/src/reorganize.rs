@@ -7,7 +7,7 @@
 //!    records, and cut the records into pieces with a model each ([`fit`](crate::fit)).
 //! 3. *Place*: make the new segments' pages ([`build`](crate::build)) and write them into new
 //!    extents, each in one write.
-//! 4. *Switch*: lock exclusively (OX) and change the index; the dirty records are clean now. The
+//! 4. *Switch*: lock exclusively (OX), make the dirty records clean and change the index at once. The
 //!    old extents are free once the change is durable ([`publish`](crate::publish)).
 //!
 //! A segment whose pages have become half empty is made anew, alone or together with a neighbour, if
@@ -260,9 +260,13 @@ impl TreeLine {
         let change = Change { before, after };
         held.upgrade();
         forget();
-        let record = |sequence| self.pending.lock().push(sequence, change.clone());
+        // Clean before anybody may write the new segments: whoever took a record there that was
+        // changed meanwhile has marked it for itself, and that mark is not ours to end.
+        let record = |sequence| {
+            taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
+            self.pending.lock().push(sequence, change.clone());
+        };
         self.index.apply(&change, |id| self.dirty_keys(id), record)?;
-        taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
         superseded.iter().for_each(|pointer| self.supersede_large(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
         add(&self.writes.reorganizations, usize::from(why == Why::Full));
