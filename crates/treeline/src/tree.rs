@@ -152,7 +152,9 @@ impl TreeLine {
             cache: RecordCache::new(cache_bytes),
             segment_locks: SegmentLocks::new(),
             page_locks: PageLocks::new(),
-            large_unsettled: AtomicBool::new(!large.freed.is_empty()),
+            // A value may be in the checkpoint's list though its record was not applied when the
+            // power went, and without a log only the pages tell.
+            large_unsettled: AtomicBool::new(!large.is_empty()),
             large: LargeTable::new(large, end),
             large_syncs: SharedSync::default(),
             gate: RwLock::new(()),
