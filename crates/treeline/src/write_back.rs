@@ -302,7 +302,13 @@ impl TreeLine {
         let mut ids = shown.clone();
         ids.sort_unstable();
         ids.dedup();
+        let mut kept = Vec::new();
         for id in ids {
+            let (mut ours, mut accepted) = (0, 0);
+            self.cache.visit_dirty(id, Visit::Look, &mut scratch, &mut |key, _| {
+                ours += usize::from(located.contains(key));
+                false
+            });
             self.cache.visit_dirty(id, Visit::BeginWrite, &mut scratch, &mut |key, value| {
                 if !located.contains(key) {
                     return false;
@@ -314,10 +320,17 @@ impl TreeLine {
                     return false;
                 }
                 taken.push(bytes.push(key, value, page));
+                accepted += 1;
                 true
             });
+            if accepted < ours {
+                // Another writer has marked it and takes it off the list itself; if it were taken
+                // off twice, what is put there meanwhile would be gone.
+                kept.push(id);
+            }
         }
-        self.index.forget_dirty(lower, &shown, &elsewhere);
+        kept.extend(&elsewhere);
+        self.index.forget_dirty(lower, &shown, &kept);
         if !elsewhere.is_empty() {
             // Another writer took what was looked at, and these came in its stead.
             missed.note_changed(lower);
