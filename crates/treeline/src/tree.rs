@@ -68,6 +68,8 @@ pub struct TreeLine {
     pub(crate) large_syncs: SharedSync,
     /// Whether only the pages can say which large values are live.
     large_unsettled: AtomicBool,
+    /// Held while dirty records are taken off a segment's list, for memory work only.
+    pub(crate) taking: Mutex<()>,
     /// Held shared by every write-back, exclusively by who must know that none is under way.
     pub(crate) gate: RwLock<()>,
     /// Write-backs that failed.
@@ -157,6 +159,7 @@ impl TreeLine {
             large_unsettled: AtomicBool::new(!large.is_empty()),
             large: LargeTable::new(large, end),
             large_syncs: SharedSync::default(),
+            taking: Mutex::new(()),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),

@@ -188,8 +188,7 @@ impl TreeLine {
         let _inside = probe::enter("write-back");
         let _gate = self.gate.read();
         let mut wanted = Vec::new();
-        let result = self.write_in_place(segments, only, &mut missed, &mut wanted);
-        result?;
+        self.write_in_place(segments, only, &mut missed, &mut wanted)?;
         for (located, why) in wanted {
             match why {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft => {
@@ -294,6 +293,9 @@ impl TreeLine {
     ) -> Vec<Taken> {
         let Chosen { most, pages, only } = chosen;
         let lower = located.lower.bytes();
+        // From looking at the list to taking off it: were two writers of one segment at it together,
+        // each would take off what the other has marked, and with it what is put there in between.
+        let _one_at_a_time = self.taking.lock();
         let shown = self.index.oldest_dirty(lower, most);
         missed.left |= shown.len() == TARGET_RECORDS_MAX;
         let mut taken = Vec::with_capacity(shown.len());
@@ -302,13 +304,7 @@ impl TreeLine {
         let mut ids = shown.clone();
         ids.sort_unstable();
         ids.dedup();
-        let mut kept = Vec::new();
         for id in ids {
-            let (mut ours, mut accepted) = (0, 0);
-            self.cache.visit_dirty(id, Visit::Look, &mut scratch, &mut |key, _| {
-                ours += usize::from(located.contains(key));
-                false
-            });
             self.cache.visit_dirty(id, Visit::BeginWrite, &mut scratch, &mut |key, value| {
                 if !located.contains(key) {
                     return false;
@@ -320,17 +316,10 @@ impl TreeLine {
                     return false;
                 }
                 taken.push(bytes.push(key, value, page));
-                accepted += 1;
                 true
             });
-            if accepted < ours {
-                // Another writer has marked it and takes it off the list itself; if it were taken
-                // off twice, what is put there meanwhile would be gone.
-                kept.push(id);
-            }
         }
-        kept.extend(&elsewhere);
-        self.index.forget_dirty(lower, &shown, &kept);
+        self.index.forget_dirty(lower, &shown, &elsewhere);
         if !elsewhere.is_empty() {
             // Another writer took what was looked at, and these came in its stead.
             missed.note_changed(lower);
