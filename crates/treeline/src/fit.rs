@@ -41,6 +41,7 @@ use spinney_page::SLOT_BYTES;
 
 use crate::model::{Model, NO_STEP, word_after};
 use crate::plr::{Line, Plr};
+use crate::segment::SEGMENT_ORDER_MAX;
 
 /// A record: its key, and the bytes that it takes in a page, slot included, at least 1.
 pub(crate) type Sized<'a> = (&'a [u8], usize);
@@ -98,9 +99,6 @@ pub(crate) enum Start<'a> {
     After(&'a [u8]),
 }
 
-/// Most pages of a segment are `1 << ORDER_MAX`.
-pub(crate) const ORDER_MAX: u8 = 4;
-
 /// How many prefixes are tried for a line.
 const PREFIXES_MAX: usize = 3;
 
@@ -120,7 +118,7 @@ impl Fit {
             goal_bytes: goal * average,
             epsilon_bytes: (fit.max(goal) - goal) * average / 2,
             capacity_bytes,
-            orders_max: ORDER_MAX,
+            orders_max: SEGMENT_ORDER_MAX,
             even: true,
             steps: true,
         }
@@ -159,7 +157,7 @@ impl Fit {
 
     /// How many bytes of records a piece is chosen from, not counting the last record.
     pub(crate) fn window_bytes(&self) -> usize {
-        (self.goal_bytes << self.orders_max.min(ORDER_MAX)) + 2 * self.epsilon_bytes
+        (self.goal_bytes << self.orders_max.min(SEGMENT_ORDER_MAX)) + 2 * self.epsilon_bytes
     }
 }
 
@@ -224,7 +222,7 @@ impl Builder {
 
     /// The longest piece of several pages that is possible with one of a few prefixes.
     fn grouped(&mut self, start: Start<'_>, records: &[Sized<'_>]) -> Option<Candidate> {
-        let orders_max = self.fit.orders_max.min(ORDER_MAX);
+        let orders_max = self.fit.orders_max.min(SEGMENT_ORDER_MAX);
         if orders_max == 0 {
             return None;
         }
@@ -350,7 +348,7 @@ impl Builder {
         let distance = (word_after(last, prefix) - line.origin) as f64;
         let end = (distance * line.slope + line.intercept).max(0.0) + float(*last_bytes);
         let fills = |order: &u8| float(1 << order) * goal <= end;
-        let largest = (1..=self.fit.orders_max.min(ORDER_MAX)).rev().find(fills)?;
+        let largest = (1..=self.fit.orders_max.min(SEGMENT_ORDER_MAX)).rev().find(fills)?;
         for order in (1..=largest).rev() {
             let pages = 1_u32 << order;
             let taken =

@@ -18,8 +18,8 @@
 //! (which records go to which pages, pure), `forecast` (pure), `index` (from keys to segments),
 //! `locks`, `merge` (what becomes of a page, pure), `write_back` (carrying it out), `build` and
 //! `reorganize` (new segments), `stage` (bursts), `publish` (what a crash finds), `large` (values
-//! outside of pages), `tree` (the engine), `scan` with `peek` and `first`, `bulk`, `verify`,
-//! `backup`, `codec` and `origin` (bytes), `tuning` (switches for measuring).
+//! outside of pages), `tree` (the engine), `lookup`, `scan` with `peek` and `first`, `bulk`, `verify`,
+//! `scrub`, `backup`, `salvage`, `codec` and `origin` (bytes), `tuning` (switches for measuring).
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
 //! pages are synced in batches before their records; records move only into new pages; models are
@@ -38,6 +38,7 @@ mod forecast;
 mod index;
 mod large;
 mod locks;
+mod lookup;
 mod merge;
 mod model;
 mod origin;

@@ -1,4 +1,4 @@
-//! Reading many records: ranges in both directions, and batches of points.
+//! Reading ranges, in both directions.
 //!
 //! A range is read batch by batch (TreeLine, 4.1; rule P23): the pages that the request is likely to
 //! need, of one segment or of several neighbours, are locked; their dirty records are copied out of
@@ -15,11 +15,10 @@ use std::ops::{Bound, Range};
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Result, ValueRef};
-use spinney_engine::{Chunk, Direction, OwnedValue, Record, ScanRequest};
+use spinney_engine::{Chunk, Direction, Record, ScanRequest};
 use spinney_io::{AlignedBuf, Purpose};
-use spinney_page::PageView;
 
-use crate::cache::{Cached, RecordId, Scratch, Visit};
+use crate::cache::{Scratch, Visit};
 use crate::merge::{Dirty, Pages, Records};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
@@ -252,74 +251,6 @@ impl TreeLine {
             });
         }
         copies
-    }
-
-    /// Answers many gets with as few and as parallel reads as can be.
-    pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
-        let mut answers: Vec<Option<OwnedValue>> = vec![None; keys.len()];
-        let mut missing: Vec<usize> = Vec::new();
-        for (index, (key, hash)) in keys.iter().enumerate() {
-            if !self.lookup_cached(key, *hash, &mut answers[index]) {
-                missing.push(index);
-            }
-        }
-        while !missing.is_empty() {
-            missing = self.lookup_on_pages(keys, missing, &mut answers)?;
-        }
-        Ok(answers)
-    }
-
-    fn lookup_cached(&self, key: &[u8], hash: u64, answer: &mut Option<OwnedValue>) -> bool {
-        let mut bytes = Vec::new();
-        match self.cache.get(RecordId::of(hash), key, &mut bytes) {
-            Cached::Present => *answer = Some(OwnedValue { bytes, large: false }),
-            Cached::Large => *answer = Some(OwnedValue { bytes, large: true }),
-            Cached::Absent => *answer = None,
-            Cached::Unknown => return false,
-        }
-        self.reads.hit();
-        true
-    }
-
-    /// One round: reads the pages of all missing keys in one batch; returns the keys whose segments
-    /// changed meanwhile.
-    fn lookup_on_pages(
-        &self,
-        keys: &[(&[u8], u64)],
-        missing: Vec<usize>,
-        answers: &mut [Option<OwnedValue>],
-    ) -> Result<Vec<usize>> {
-        /// Keys per round, which bounds the buffer.
-        const ROUND: usize = 64;
-        let (round, later) = missing.split_at(missing.len().min(ROUND));
-        let places: Vec<_> =
-            round.iter().map(|index| self.index.find_place(keys[*index].0)).collect();
-        let segments = places.iter().map(|(place, _)| place.segment.page);
-        let _segments = self.segment_locks.read_many(segments);
-        let _pages = self.page_locks.read_many(places.iter().map(|(place, _)| place.page.page));
-        let mut again = later.to_vec();
-        let mut wanted = Vec::new();
-        let mut pages = Vec::new();
-        for (index, (place, version)) in round.iter().zip(&places) {
-            let (key, hash) = keys[*index];
-            if !self.is_still(key, *place, *version) {
-                again.push(*index);
-            } else if !self.lookup_cached(key, hash, &mut answers[*index]) {
-                let first = pages.len();
-                pages.extend(place.pages());
-                wanted.push((*index, first..pages.len()));
-            }
-        }
-        let mut buf = self.buffers.lend(pages.len().max(1));
-        self.read_pages(&pages, &mut buf, Purpose::Lookup)?;
-        for (index, range) in wanted {
-            let (key, hash) = keys[index];
-            self.reads.miss(range.len() as u64);
-            let value = range.clone().find_map(|page| PageView::trusted(buf.page(page)).find(key));
-            answers[index] = value.map(OwnedValue::from);
-            self.admit(RecordId::of(hash), key, value);
-        }
-        Ok(again)
     }
 }
 

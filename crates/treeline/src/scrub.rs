@@ -14,8 +14,9 @@ use spinney_base::{PageNumber, Result};
 use spinney_engine::{DamagedPage, Scrubbed};
 use spinney_io::Purpose;
 
+use crate::lookup::with_page_buffer;
 use crate::segment::PageRef;
-use crate::tree::{TreeLine, with_page_buffer};
+use crate::tree::TreeLine;
 
 /// Before a key in a place.
 const SEGMENTS: u8 = 0;

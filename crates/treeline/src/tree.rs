@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
-use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime, ValueRef};
+use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
     OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
@@ -15,7 +15,6 @@ use spinney_engine::{
 use spinney_extent::{LargePointer, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
-use spinney_sync::hash_key;
 
 use crate::cache::{Became, CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
 use crate::codec::{decode_change, decode_large, decode_segments};
@@ -25,9 +24,10 @@ use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable, SharedSync};
 use crate::locks::{PageLocks, SegmentLocks};
+use crate::lookup::found_in;
 use crate::peek::Peek;
 use crate::publish::Pending;
-use crate::segment::{Located, PageRef, Place};
+use crate::segment::{Located, PageRef};
 use crate::tuning::Tuning;
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
@@ -186,84 +186,11 @@ impl TreeLine {
         }
     }
 
-    /// Looks a key up behind the cache, and keeps what it finds.
-    fn read_through(&self, key: &[u8], id: RecordId, out: &mut Vec<u8>) -> Result<Found> {
-        loop {
-            let (place, version) = self.index.find_place(key);
-            let _segment = self.segment_locks.read(place.segment.page);
-            let _page = self.page_locks.read(place.page.page);
-            if !self.is_still(key, place, version) {
-                continue;
-            }
-            // A record that became dirty meanwhile cannot leave the cache while the page is locked
-            // (P23).
-            if let Some(found) = found_in(self.cache.get(id, key, out)) {
-                return Ok(found);
-            }
-            let start = out.len();
-            let mut found = Found::Absent;
-            let mut pages = 0;
-            for page in place.pages() {
-                pages += 1;
-                found = with_page_buffer(|buf| {
-                    self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
-                    let view = PageView::trusted(buf.page(0));
-                    let value = view.find(key);
-                    // What lies beside it is the newest only where nothing is staged above.
-                    if place.is_plain() {
-                        self.admit_neighbours(key, view);
-                    }
-                    out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
-                    Ok(match value {
-                        None => Found::Absent,
-                        Some(value) if value.large => Found::Large,
-                        Some(_) => Found::Inline,
-                    })
-                })?;
-                if found != Found::Absent {
-                    break;
-                }
-            }
-            self.reads.miss(pages);
-            let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
-            self.admit(id, key, (found != Found::Absent).then_some(value));
-            return Ok(found);
-        }
-    }
-
-    /// Keeps what was read from a page that is locked still.
-    pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
-        if self.tuning.record_cache() {
-            self.cache.admit(id, key, value);
-        }
-    }
-
-    /// Keeps the other records of a page that was read for `key` and is locked still, if that was
-    /// chosen (optimistic caching, section 4.2).
-    fn admit_neighbours(&self, key: &[u8], view: PageView<'_>) {
-        if !self.tuning.optimistic_admission() || !self.tuning.record_cache() {
-            return;
-        }
-        for index in 0..view.len() {
-            let neighbour = view.key(index);
-            if neighbour != key {
-                let id = RecordId::of(hash_key(self.context.keyspace, &neighbour));
-                self.cache.admit_neighbour(id, &neighbour, view.value(index));
-            }
-        }
-    }
-
     /// Gives room back to the file system if much is free; says whether it did.
     fn give_back_space(&self) -> Result<bool> {
         // So that who accounts for all pages finds them.
         let _gate = self.gate.read();
         Ok(self.store.give_back()? > 0)
-    }
-
-    /// Whether a key's place is still the one that was found when the index had this version. Stays
-    /// true while its segment and its page are locked.
-    pub(crate) fn is_still(&self, key: &[u8], place: Place, version: u64) -> bool {
-        self.index.version() == version || self.index.find_place(key).0 == place
     }
 
     /// Reads and checks a page, its slotted layout included.
@@ -740,27 +667,6 @@ impl Busy {
         }
         Ok(())
     }
-}
-
-/// What a lookup answers when the cache knows.
-fn found_in(cached: Cached) -> Option<Found> {
-    match cached {
-        Cached::Present => Some(Found::Inline),
-        Cached::Large => Some(Found::Large),
-        Cached::Absent => Some(Found::Absent),
-        Cached::Unknown => None,
-    }
-}
-
-/// Lends this thread's page buffer; a nested call gets one of its own.
-pub(crate) fn with_page_buffer<T>(body: impl FnOnce(&mut AlignedBuf) -> T) -> T {
-    thread_local! {
-        static BUFFER: std::cell::Cell<Option<AlignedBuf>> = const { std::cell::Cell::new(None) };
-    }
-    let mut buffer = BUFFER.take().unwrap_or_else(|| AlignedBuf::new(1));
-    let result = body(&mut buffer);
-    BUFFER.set(Some(buffer));
-    result
 }
 
 const _: () = assert!(PageNumber::NONE.0 < spinney_extent::store::DATA_PAGE_FIRST);

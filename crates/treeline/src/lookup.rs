@@ -1,0 +1,187 @@
+//! Lookups behind the record cache: one page for a key, or many pages together for many keys
+//! (TreeLine, section 4.1).
+//!
+//! A lookup finds the key's place in the index without a lock, locks the segment (IR) and the page
+//! (shared), sees whether the place is still right, and looks into the cache once more before it
+//! reads: a record that became dirty meanwhile cannot leave the cache while its page is locked (rule
+//! P23). What it reads it keeps.
+
+use spinney_base::{Result, ValueRef};
+use spinney_engine::{Found, OwnedValue};
+use spinney_io::{AlignedBuf, Purpose};
+use spinney_page::PageView;
+use spinney_sync::hash_key;
+
+use crate::cache::{Cached, RecordId};
+use crate::segment::Place;
+use crate::tree::TreeLine;
+
+impl TreeLine {
+    /// Looks a key up behind the cache, and keeps what it finds.
+    pub(crate) fn read_through(
+        &self,
+        key: &[u8],
+        id: RecordId,
+        out: &mut Vec<u8>,
+    ) -> Result<Found> {
+        loop {
+            let (place, version) = self.index.find_place(key);
+            let _segment = self.segment_locks.read(place.segment.page);
+            let _page = self.page_locks.read(place.page.page);
+            if !self.is_still(key, place, version) {
+                continue;
+            }
+            // A record that became dirty meanwhile cannot leave the cache while the page is locked
+            // (P23).
+            if let Some(found) = found_in(self.cache.get(id, key, out)) {
+                return Ok(found);
+            }
+            let start = out.len();
+            let mut found = Found::Absent;
+            let mut pages = 0;
+            for page in place.pages() {
+                pages += 1;
+                found = with_page_buffer(|buf| {
+                    self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
+                    let view = PageView::trusted(buf.page(0));
+                    let value = view.find(key);
+                    // What lies beside it is the newest only where nothing is staged above, and in
+                    // the base page: an overflow page may hold what that has anew.
+                    if place.is_plain() && pages == 1 {
+                        self.admit_neighbours(key, view);
+                    }
+                    out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
+                    Ok(match value {
+                        None => Found::Absent,
+                        Some(value) if value.large => Found::Large,
+                        Some(_) => Found::Inline,
+                    })
+                })?;
+                if found != Found::Absent {
+                    break;
+                }
+            }
+            self.reads.miss(pages);
+            let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
+            self.admit(id, key, (found != Found::Absent).then_some(value));
+            return Ok(found);
+        }
+    }
+
+    /// Keeps what was read from a page that is locked still.
+    pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+        if self.tuning.record_cache() {
+            self.cache.admit(id, key, value);
+        }
+    }
+
+    /// Keeps the other records of a page that was read for `key` and is locked still, if that was
+    /// chosen (optimistic caching, section 4.2).
+    fn admit_neighbours(&self, key: &[u8], view: PageView<'_>) {
+        if !self.tuning.optimistic_admission() || !self.tuning.record_cache() {
+            return;
+        }
+        for index in 0..view.len() {
+            let neighbour = view.key(index);
+            if neighbour != key {
+                let id = RecordId::of(hash_key(self.context.keyspace, &neighbour));
+                self.cache.admit_neighbour(id, &neighbour, view.value(index));
+            }
+        }
+    }
+
+    /// Whether a key's place is still the one that was found when the index had this version. Stays
+    /// true while its segment and its page are locked.
+    pub(crate) fn is_still(&self, key: &[u8], place: Place, version: u64) -> bool {
+        self.index.version() == version || self.index.find_place(key).0 == place
+    }
+
+    /// Answers many gets with as few and as parallel reads as can be.
+    pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
+        let mut answers: Vec<Option<OwnedValue>> = vec![None; keys.len()];
+        let mut missing: Vec<usize> = Vec::new();
+        for (index, (key, hash)) in keys.iter().enumerate() {
+            if !self.lookup_cached(key, *hash, &mut answers[index]) {
+                missing.push(index);
+            }
+        }
+        while !missing.is_empty() {
+            missing = self.lookup_on_pages(keys, missing, &mut answers)?;
+        }
+        Ok(answers)
+    }
+
+    fn lookup_cached(&self, key: &[u8], hash: u64, answer: &mut Option<OwnedValue>) -> bool {
+        let mut bytes = Vec::new();
+        match self.cache.get(RecordId::of(hash), key, &mut bytes) {
+            Cached::Present => *answer = Some(OwnedValue { bytes, large: false }),
+            Cached::Large => *answer = Some(OwnedValue { bytes, large: true }),
+            Cached::Absent => *answer = None,
+            Cached::Unknown => return false,
+        }
+        self.reads.hit();
+        true
+    }
+
+    /// One round: reads the pages of all missing keys in one batch; returns the keys whose segments
+    /// changed meanwhile.
+    fn lookup_on_pages(
+        &self,
+        keys: &[(&[u8], u64)],
+        missing: Vec<usize>,
+        answers: &mut [Option<OwnedValue>],
+    ) -> Result<Vec<usize>> {
+        /// Keys per round, which bounds the buffer.
+        const ROUND: usize = 64;
+        let (round, later) = missing.split_at(missing.len().min(ROUND));
+        let places: Vec<_> =
+            round.iter().map(|index| self.index.find_place(keys[*index].0)).collect();
+        let segments = places.iter().map(|(place, _)| place.segment.page);
+        let _segments = self.segment_locks.read_many(segments);
+        let _pages = self.page_locks.read_many(places.iter().map(|(place, _)| place.page.page));
+        let mut again = later.to_vec();
+        let mut wanted = Vec::new();
+        let mut pages = Vec::new();
+        for (index, (place, version)) in round.iter().zip(&places) {
+            let (key, hash) = keys[*index];
+            if !self.is_still(key, *place, *version) {
+                again.push(*index);
+            } else if !self.lookup_cached(key, hash, &mut answers[*index]) {
+                let first = pages.len();
+                pages.extend(place.pages());
+                wanted.push((*index, first..pages.len()));
+            }
+        }
+        let mut buf = self.buffers.lend(pages.len().max(1));
+        self.read_pages(&pages, &mut buf, Purpose::Lookup)?;
+        for (index, range) in wanted {
+            let (key, hash) = keys[index];
+            self.reads.miss(range.len() as u64);
+            let value = range.clone().find_map(|page| PageView::trusted(buf.page(page)).find(key));
+            answers[index] = value.map(OwnedValue::from);
+            self.admit(RecordId::of(hash), key, value);
+        }
+        Ok(again)
+    }
+}
+
+/// What a lookup answers when the cache knows.
+pub(crate) fn found_in(cached: Cached) -> Option<Found> {
+    match cached {
+        Cached::Present => Some(Found::Inline),
+        Cached::Large => Some(Found::Large),
+        Cached::Absent => Some(Found::Absent),
+        Cached::Unknown => None,
+    }
+}
+
+/// Lends this thread's page buffer; a nested call gets one of its own.
+pub(crate) fn with_page_buffer<T>(body: impl FnOnce(&mut AlignedBuf) -> T) -> T {
+    thread_local! {
+        static BUFFER: std::cell::Cell<Option<AlignedBuf>> = const { std::cell::Cell::new(None) };
+    }
+    let mut buffer = BUFFER.take().unwrap_or_else(|| AlignedBuf::new(1));
+    let result = body(&mut buffer);
+    BUFFER.set(Some(buffer));
+    result
+}
