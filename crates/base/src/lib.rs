@@ -10,6 +10,8 @@ pub mod memory;
 pub mod poison;
 pub mod probe;
 pub mod runtime;
+#[cfg(feature = "shuttle")]
+pub mod schedules;
 pub mod shim;
 pub mod size;
 pub mod value;

@@ -6,96 +6,66 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+use shuttle::thread::JoinHandle;
 use spinney_base::Runtime;
-use spinney_base::runtime::SplitMix;
-use spinney_db::{Batch, Db, Durability, KeyspaceOptions, Options, TornWrites};
+use spinney_base::schedules::check;
+use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_io::sim::{CrashMode, SimDisk};
 
-fn open(disk: &SimDisk) -> Db {
-    open_with(disk, Runtime::stepped(1))
-}
-
-fn open_with(disk: &SimDisk, runtime: Runtime) -> Db {
+fn open_with(disk: &SimDisk, logged: bool, runtime: Runtime) -> (Db, Keyspace) {
     let options = Options::default()
         .memory(1 << 20)
         .log_bytes_max(1 << 20)
         .torn_writes(TornWrites::Assume4k)
         .disk(Arc::new(disk.clone()))
         .runtime(runtime);
-    Db::open(Path::new("/db"), options).unwrap()
+    let db = Db::open(Path::new("/db"), options).unwrap();
+    let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(logged)).unwrap();
+    (db, keyspace)
 }
 
-/// Lets a thread run for a while before another's turn comes. Choosing anew at every step, as
-/// shuttle's own random scheduler does, all but never lets one thread take a whole checkpoint while
-/// another stands between two steps. All magnitudes of a while are as likely.
-struct Bursts {
-    runs: std::ops::Range<u64>,
-    random: SplitMix,
-    left: usize,
+/// The database on a disk and its one keyspace.
+fn open(disk: &SimDisk) -> (Db, Keyspace) {
+    open_with(disk, true, Runtime::stepped(1))
 }
 
-impl Bursts {
-    const MAGNITUDES: usize = 14;
+/// A new disk and a database on it.
+fn fresh() -> (SimDisk, Db, Keyspace) {
+    let disk = SimDisk::new(1);
+    let (db, keyspace) = open(&disk);
+    (disk, db, keyspace)
+}
 
-    fn burst(&mut self) -> usize {
-        let magnitude = self.random.below(Self::MAGNITUDES);
-        self.random.below(2 << magnitude)
+/// A new database with so many dirty records of one page, numbers of two bytes, that the background
+/// brings them home at once, in a thread of its own.
+fn beside_the_background() -> (SimDisk, Db, Keyspace, JoinHandle<()>) {
+    let disk = SimDisk::new(1);
+    let runtime = Runtime::stepped(1);
+    let (db, keyspace) = open_with(&disk, true, runtime.clone());
+    let mut batch = Batch::new();
+    for number in 0..1024u16 {
+        batch.insert(&keyspace, number.to_be_bytes(), *b"1");
     }
-}
-
-impl Scheduler for Bursts {
-    fn new_execution(&mut self) -> Option<Schedule> {
-        let seed = self.runs.next()?;
-        self.random = SplitMix(seed);
-        self.left = self.burst();
-        Some(Schedule::new(seed))
-    }
-
-    fn next_task(&mut self, ready: &[&Task], now: Option<TaskId>, yields: bool) -> Option<TaskId> {
-        let goes_on = ready.iter().map(|task| task.id()).find(|task| Some(*task) == now);
-        let others: Vec<_> =
-            ready.iter().map(|task| task.id()).filter(|task| Some(*task) != now).collect();
-        match goes_on {
-            Some(task) if others.is_empty() => Some(task),
-            Some(task) if !yields && self.left > 0 => {
-                self.left -= 1;
-                Some(task)
-            }
-            _ => {
-                self.left = self.burst();
-                Some(others[self.random.below(others.len())])
-            }
+    db.write_with(batch, Durability::Buffered).unwrap();
+    let thread = shuttle::thread::spawn(move || {
+        for _ in 0..6 {
+            runtime.step();
         }
-    }
-
-    fn next_u64(&mut self) -> u64 {
-        self.random.next_u64()
-    }
-}
-
-fn check(iterations: u64, body: impl Fn() + Send + Sync + 'static) {
-    let mut config = shuttle::Config::new();
-    config.stack_size = 16 << 20;
-    config.max_steps = shuttle::MaxSteps::None;
-    let bursts = Bursts { runs: 0..iterations, random: SplitMix(0), left: 0 };
-    shuttle::Runner::new(bursts, config).run(body);
+    });
+    (disk, db, keyspace, thread)
 }
 
 /// P1: a writer is stopped between its append and its apply; a checkpoint must not publish past it.
 #[test]
 fn p01_checkpoint_beside_a_writer() {
     check(400, || {
-        let disk = SimDisk::new(1);
-        let db = open(&disk);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (disk, db, keyspace) = fresh();
         keyspace.insert(b"before", b"1").unwrap();
         let writer = keyspace.clone();
         let thread = shuttle::thread::spawn(move || writer.insert(b"beside", b"2").unwrap());
         db.checkpoint().unwrap();
         thread.join().unwrap();
-        let db = open(&disk.crash(CrashMode::LoseAll));
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (_db, keyspace) = open(&disk.crash(CrashMode::LoseAll));
         assert_eq!(keyspace.get(b"before").unwrap().unwrap(), b"1");
         assert_eq!(keyspace.get(b"beside").unwrap().unwrap(), b"2");
     });
@@ -105,9 +75,7 @@ fn p01_checkpoint_beside_a_writer() {
 #[test]
 fn p03_batches_are_seen_whole() {
     check(1500, || {
-        let disk = SimDisk::new(1);
-        let db = open(&disk);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (_disk, db, keyspace) = fresh();
         let (writer, writing) = (db.clone(), keyspace.clone());
         let thread = shuttle::thread::spawn(move || {
             let mut batch = Batch::new();
@@ -130,8 +98,7 @@ fn p03_batches_are_seen_whole() {
 fn p23_records_on_their_way_home_are_seen() {
     check(100, || {
         let disk = SimDisk::new(1);
-        let db = open(&disk);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+        let (db, keyspace) = open_with(&disk, false, Runtime::stepped(1));
         for number in 0..20u8 {
             keyspace.insert(&[number], &[1; 300]).unwrap();
         }
@@ -179,9 +146,7 @@ fn p23_records_on_their_way_home_are_seen() {
 #[test]
 fn p15_structure_beside_a_checkpoint() {
     check(300, || {
-        let disk = SimDisk::new(1);
-        let db = open(&disk);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (disk, db, keyspace) = fresh();
         let writer = keyspace.clone();
         let thread = shuttle::thread::spawn(move || {
             for number in 0..40u8 {
@@ -195,8 +160,7 @@ fn p15_structure_beside_a_checkpoint() {
         thread.join().unwrap();
         db.flush().unwrap();
         db.verify().unwrap();
-        let db = open(&disk.crash(CrashMode::LoseAll));
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (db, keyspace) = open(&disk.crash(CrashMode::LoseAll));
         for number in 0..40u8 {
             assert_eq!(keyspace.get(&[number]).unwrap().unwrap(), &[number; 1000]);
         }
@@ -209,26 +173,11 @@ fn p15_structure_beside_a_checkpoint() {
 #[test]
 fn p14_a_checkpoint_waits_for_batches_under_way() {
     check(150, || {
-        let disk = SimDisk::new(1);
-        let runtime = Runtime::stepped(1);
-        let db = open_with(&disk, runtime.clone());
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
-        // So many dirty records of one page that the background brings them home at once.
-        let mut batch = Batch::new();
-        for number in 0..1024u16 {
-            batch.insert(&keyspace, number.to_be_bytes(), *b"1");
-        }
-        db.write_with(batch, Durability::Buffered).unwrap();
-        let thread = shuttle::thread::spawn(move || {
-            for _ in 0..6 {
-                runtime.step();
-            }
-        });
+        let (disk, db, _, thread) = beside_the_background();
         db.checkpoint().unwrap();
         let image = disk.crash(CrashMode::LoseAll);
         thread.join().unwrap();
-        let db = open(&image);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (_db, keyspace) = open(&image);
         assert_eq!(keyspace.iter().filter(|record| record.is_ok()).count(), 1024);
     });
 }
@@ -239,20 +188,7 @@ fn p14_a_checkpoint_waits_for_batches_under_way() {
 #[test]
 fn p14_a_checkpoint_goes_back_to_segments_that_split() {
     check(15, || {
-        let disk = SimDisk::new(1);
-        let runtime = Runtime::stepped(1);
-        let db = open_with(&disk, runtime.clone());
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
-        let mut batch = Batch::new();
-        for number in 0..1024u16 {
-            batch.insert(&keyspace, number.to_be_bytes(), *b"1");
-        }
-        db.write_with(batch, Durability::Buffered).unwrap();
-        let thread = shuttle::thread::spawn(move || {
-            for _ in 0..6 {
-                runtime.step();
-            }
-        });
+        let (disk, db, keyspace, thread) = beside_the_background();
         let late: Vec<[u8; 3]> = [0, 1, 2, 3].map(|high| [high, 128, 0]).to_vec();
         for key in &late {
             keyspace.insert(key, b"late").unwrap();
@@ -260,8 +196,7 @@ fn p14_a_checkpoint_goes_back_to_segments_that_split() {
         db.checkpoint().unwrap();
         let image = disk.crash(CrashMode::LoseAll);
         thread.join().unwrap();
-        let db = open(&image);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (_db, keyspace) = open(&image);
         for key in &late {
             assert_eq!(keyspace.get(key).unwrap().as_deref(), Some(&b"late"[..]), "{key:?}");
         }
@@ -283,9 +218,7 @@ fn is_large(value: &[u8]) -> bool {
 fn p17_readers_beside_room_that_is_given_back() {
     use std::io::Read;
     check(250, || {
-        let disk = SimDisk::new(1);
-        let db = open(&disk);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (_disk, db, keyspace) = fresh();
         keyspace.insert(b"a", &large(1)).unwrap();
         let (writer, writing) = (db.clone(), keyspace.clone());
         let thread = shuttle::thread::spawn(move || {
@@ -318,9 +251,8 @@ fn p17_a_checkpoint_beside_large_values() {
     for logged in [true, false] {
         check(200, move || {
             let disk = SimDisk::new(1);
-            let db = open(&disk);
-            let options = || KeyspaceOptions::default().logged(logged);
-            let keyspace = db.keyspace("k", options()).unwrap();
+            let open = |disk: &SimDisk| open_with(disk, logged, Runtime::stepped(1));
+            let (db, keyspace) = open(&disk);
             keyspace.insert(b"a", &large(1)).unwrap();
             db.checkpoint().unwrap();
             let writing = keyspace.clone();
@@ -332,8 +264,7 @@ fn p17_a_checkpoint_beside_large_values() {
             let early = disk.crash(CrashMode::KeepAll);
             thread.join().unwrap();
             for (disk, whole) in [(early, false), (disk.crash(CrashMode::LoseAll), logged)] {
-                let db = open(&disk);
-                let keyspace = db.keyspace("k", options()).unwrap();
+                let (db, keyspace) = open(&disk);
                 let (a, b) = (keyspace.get(b"a").unwrap(), keyspace.get(b"b").unwrap());
                 if whole {
                     assert!(a.unwrap() == *large(2) && b.unwrap() == *large(3));
@@ -358,9 +289,7 @@ fn p17_a_checkpoint_beside_large_values() {
 #[test]
 fn p17_shared_syncs_cover_everybody() {
     check(300, || {
-        let disk = SimDisk::new(1);
-        let db = open(&disk);
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let (disk, _db, keyspace) = fresh();
         let threads: Vec<_> = (1..4)
             .map(|version| {
                 let (keyspace, disk) = (keyspace.clone(), disk.clone());
@@ -371,8 +300,7 @@ fn p17_shared_syncs_cover_everybody() {
             })
             .collect();
         for (thread, version) in threads.into_iter().zip(1..) {
-            let db = open(&thread.join().unwrap());
-            let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+            let (_db, keyspace) = open(&thread.join().unwrap());
             assert!(keyspace.get(&[version]).unwrap().unwrap() == *large(version));
         }
     });

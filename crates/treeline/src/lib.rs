@@ -48,6 +48,8 @@ mod publish;
 mod reorganize;
 mod salvage;
 mod scan;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod scrub;
 mod segment;
 mod stage;

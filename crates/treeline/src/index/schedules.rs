@@ -2,6 +2,7 @@
 //! at any lock or atomic: `cargo test -p spinney-treeline --features shuttle --lib schedules`.
 
 use super::*;
+use crate::segment::Overflow;
 use spinney_base::{Generation, PageNumber};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ fn p14_a_dirty_record_is_listed_however_its_segment_changes() {
         apply(&index, one(1), two(2));
         let overflow = PageRef { page: PageNumber(9), generation: Generation(1) };
         let overflow = Overflow { index: 0, at: overflow };
-        let with = |segment: &Segment| segment.with_overflow(overflow);
+        let with = |segment: &Segment| Some(segment.with_overflow(overflow));
         index.add_page(b"m", segment(3).base, with, |_, _| ()).unwrap();
         writer.join().unwrap();
         assert_eq!(index.dirty(&[]), [RecordId(1)]);
