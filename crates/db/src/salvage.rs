@@ -2,11 +2,13 @@
 //!
 //! 1. Read the manifest, if it is there; without it every store file is a keyspace, named after its
 //!    file and taken to be logged.
-//! 2. Read the pages of every store file and write the records that they hold into the new database,
+//! 2. Recover a copy of the log, and take the structure records in it, which say with the newest
+//!    checkpoints which segments there are. A log that has lost something is not used at all,
+//!    because what it has left may be older than the pages.
+//! 3. Read the pages of every store file and write the records that they hold into the new database,
 //!    through its public interface ([`spinney_treeline::Salvage`] says which these are).
-//! 3. Recover a copy of the log. If that succeeds, everything that was promised is in it: apply what
-//!    users said above each keyspace's redo LSN, in order. A log that has lost something is not
-//!    used at all, because what it has left may be older than the pages. Where a keyspace's checkpoint is lost, too, all
+//! 4. With a whole log everything that was promised is in it: apply what
+//!    users said above each keyspace's redo LSN, in order. Where a keyspace's checkpoint is lost, all
 //!    of the log is applied: records of a keyspace that was bulk loaded behind them could then come back.
 //!
 //! The old database is not changed; nobody may have it open. What could not be saved is told.
@@ -202,14 +204,19 @@ fn save(
             lost: BTreeMap::new(),
         };
         match Salvage::open(&**disk, &old.join(file_name(keyspace.id)), keyspace.id) {
-            Ok(salvage) => saving.save_pages(salvage)?,
+            Ok(salvage) => saving.old = Some(salvage),
             Err(error) => saving.report.file = Some(error.to_string()),
         }
         savings.insert(keyspace.id, saving);
     }
+    let log = copied_log(disk, old, new, tag, log_bytes_max).and_then(|(log, recovered)| {
+        follow(&recovered, &mut savings)?;
+        Ok((log, recovered))
+    });
+    savings.values_mut().try_for_each(Saving::save_pages)?;
     // What is in pages is home before the log comes on top of it.
     db.checkpoint()?;
-    match copied_log(disk, old, new, tag, log_bytes_max) {
+    match log {
         Ok((_log, recovered)) => {
             recovered.replay(recovered.first_lsn(), |entry| {
                 if entry.kind != RecordKind::User {
@@ -234,6 +241,25 @@ fn save(
     }
     report.keyspaces = savings.into_values().map(Saving::end).collect();
     db.close()
+}
+
+/// Shows the keyspaces what the log says of their structure.
+fn follow(
+    recovered: &spinney_wal::Recovered,
+    savings: &mut BTreeMap<KeyspaceId, Saving>,
+) -> Result<()> {
+    recovered.replay(recovered.first_lsn(), |entry| {
+        if let RecordKind::Structure(id) = entry.kind
+            && let Some(old) = savings.get_mut(&id).and_then(|saving| saving.old.as_mut())
+        {
+            old.follow(entry.payload);
+        }
+        Ok(())
+    })?;
+    for old in savings.values_mut().filter_map(|saving| saving.old.as_mut()) {
+        old.end_of_log(recovered.first_lsn(), recovered.last_lsn());
+    }
+    Ok(())
 }
 
 /// Recovers a copy of the old log, so that the old one stays as it is.
@@ -267,8 +293,14 @@ fn tag_of_log(disk: &dyn Disk, path: &Path) -> Result<u64> {
 }
 
 impl Saving {
-    fn save_pages(&mut self, mut salvage: Salvage) -> Result<()> {
-        let Saving { new, report, lost, .. } = self;
+    fn save_pages(&mut self) -> Result<()> {
+        let Saving { old, new, report, lost } = self;
+        let Some(salvage) = old else { return Ok(()) };
+        if let Err(error) = salvage.read_pages() {
+            report.file = Some(error.to_string());
+            *old = None;
+            return Ok(());
+        }
         // The large values of what was shown are read afterwards, for showing holds the pages.
         let mut pointers: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         salvage.records(&mut |key, value| {
@@ -285,7 +317,6 @@ impl Saving {
                 Err(_) => _ = lost.insert(key, ()),
             }
         }
-        self.old = Some(salvage);
         Ok(())
     }
 

@@ -37,25 +37,48 @@ struct Old {
     /// Every value that a key ever had; `None` when it was removed.
     ever: BTreeMap<Vec<u8>, Vec<Option<Vec<u8>>>>,
     number: u64,
+    /// The key of a number.
+    key: fn(u64) -> Vec<u8>,
+}
+
+fn short_key(number: u64) -> Vec<u8> {
+    format!("key {:06}", number % 3_000).into_bytes()
+}
+
+/// Every third key is of a cluster that shares some 900 bytes; the bounds between them are as long.
+fn long_key(number: u64) -> Vec<u8> {
+    let number = number % 900;
+    let short = format!("key {:03}", number / 20);
+    let shared = if number.is_multiple_of(3) { "/and so on".repeat(89) } else { String::new() };
+    format!("{short}{shared}{number:04}").into_bytes()
 }
 
 impl Old {
     fn new(seed: u64, logged: bool) -> Old {
+        Old::with_keys(seed, logged, short_key)
+    }
+
+    fn with_keys(seed: u64, logged: bool, key: fn(u64) -> Vec<u8>) -> Old {
         let (disk, runtime) = (SimDisk::new(seed), Runtime::stepped(seed));
         let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
         let main = db.keyspace("main", KeyspaceOptions::default().logged(logged)).unwrap();
         let (model, ever) = (Model::new(), BTreeMap::new());
-        Old { disk, runtime, db, main, model, ever, number: seed * 1_000_000 }
+        Old { disk, runtime, db, main, model, ever, number: seed * 1_000_000, key }
     }
 
     fn write(&mut self, count: u64) {
         for _ in 0..count {
             self.number += 1;
             let number = self.number;
-            let key = format!("key {:06}", number.wrapping_mul(0x9E37_79B9) % 3_000).into_bytes();
+            let key = (self.key)(number.wrapping_mul(0x9E37_79B9));
             let value = match number % 7 {
                 0 | 1 => None,
                 2 if number % 91 == 2 => Some(number.to_be_bytes().repeat(1_500)),
+                // As long as a page takes, or nearly so.
+                3 if number % 21 == 3 => {
+                    let most = 4096 - 80 - 10 - key.len();
+                    Some(vec![number as u8; most - (number % 31) as usize])
+                }
                 _ => Some(number.to_be_bytes().repeat(15 + (number % 60) as usize)),
             };
             match &value {
@@ -166,6 +189,48 @@ fn p22_pages_alone_have_everything() {
         let one = &report.keyspaces[0];
         assert!(one.damaged.is_empty() && one.lost.is_empty(), "seed {seed}: {one:#?}");
         same(&contents(&disk, "keyspace-00000001"), &model, &format!("seed {seed}"));
+    }
+}
+
+/// Keys whose bounds take a fourth of a page, and records that take a page: the pages alone have everything all the same.
+#[test]
+fn p22_pages_alone_have_everything_whatever_the_keys() {
+    for seed in 0..12 {
+        let mut old = Old::with_keys(seed, seed % 4 != 3, long_key);
+        old.write(2_000 + seed * 300);
+        if seed % 2 == 0 {
+            old.db.checkpoint().unwrap();
+            old.write(600);
+        }
+        let (disk, model) = old.close();
+        remove(&disk, "/db/MANIFEST");
+        remove(&disk, "/db/wal");
+        if seed % 3 != 0 {
+            zero(&disk, FILE, 0..2);
+        }
+        let report = salvage(&disk);
+        let one = &report.keyspaces[0];
+        let told = (one.damaged.len(), one.lost.len(), one.older.len());
+        same(&contents(&disk, "keyspace-00000001"), &model, &format!("seed {seed}"));
+        assert_eq!(told, (0, 0, 0), "seed {seed}");
+    }
+}
+
+/// Killed anywhere, with index and log whole: everything is saved, and nothing is told as lost.
+#[test]
+fn p22_nothing_is_lost_where_index_and_log_are_whole() {
+    for seed in 0..12 {
+        let mut old = Old::with_keys(seed, seed % 4 != 3, long_key);
+        for _ in 0..6 {
+            old.write(300);
+            old.db.flush().unwrap();
+            let disk = old.disk.kill();
+            let report = salvage(&disk);
+            assert!(report.is_whole(), "seed {seed}: {} lost", report.keyspaces[0].lost.len());
+            if seed % 4 != 3 {
+                same(&contents(&disk, "main"), &old.model, &format!("seed {seed}"));
+            }
+        }
     }
 }
 
@@ -387,7 +452,7 @@ fn p22_what_crashes_left_behind_does_not_win() {
             old.write(1_200);
             let Some(capture) = old.disk.take_captures().pop() else { continue };
             crashes += 1;
-            let Old { db, main, ever, .. } = old;
+            let Old { db, main, ever, key, .. } = old;
             drop((db, main));
             let (disk, runtime) = (capture.image, Runtime::stepped(seed + life));
             let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
@@ -396,7 +461,7 @@ fn p22_what_crashes_left_behind_does_not_win() {
             let model = all.map(|(key, value)| (key, value.to_vec())).collect();
             // Not the same again.
             let number = written + 1_000_000;
-            old = Old { disk, runtime, db, main, model, ever, number };
+            old = Old { disk, runtime, db, main, model, ever, number, key };
         }
         old.write(300);
         let (disk, model) = old.close();

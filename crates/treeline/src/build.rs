@@ -4,21 +4,19 @@
 //! [`fit`](crate::fit) cuts the records into pieces that one linear model each can place in
 //! consecutive pages; here each piece becomes the pages of a segment. A page's records share the
 //! prefix of the segment's bounds, and a page says where it comes from
-//! ([`origin`](crate::origin)).
+//! ([`origin`](crate::origin)), or another of its segment says it for it.
+
+use std::ops::Range;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_io::{BufferPool, Lent};
 use spinney_page::{PageEditor, Put, SLOT_BYTES};
 
 use crate::fit::{Fit, Piece, Sized};
-use crate::merge::{CAPACITY, ORIGIN_BYTES_MAX, Records};
-use crate::model::{MODEL_BYTES, Model};
-use crate::origin::Origin;
+use crate::merge::{CAPACITY, Records};
+use crate::model::Model;
+use crate::origin::{Bounds, ORIGIN_BYTES, ORIGIN_BYTES_MAX, Origin, origin_bytes};
 use crate::segment::common_prefix;
-
-/// What an origin takes of a page: fixed fields, a model, and bounds as long as short keys. If
-/// bounds are longer and a page is full, it goes without one.
-const ORIGIN_BYTES: usize = 8 + MODEL_BYTES + 2 * 8;
 
 /// Records that share one forecast: what a page holds or so.
 const FORECAST_RECORDS: usize = 32;
@@ -69,8 +67,7 @@ impl Region<'_> {
     /// Bytes that a record takes of a page, slot included.
     pub(crate) fn record_bytes(&self, index: usize) -> usize {
         let (key, value) = self.records.get(index);
-        // A record that fits no page beside an origin has one without, alone.
-        (key.len() - self.prefix() + value.len() + SLOT_BYTES).min(self.room())
+        key.len() - self.prefix() + value.len() + SLOT_BYTES
     }
 
     /// Bytes of all records.
@@ -98,7 +95,7 @@ impl Region<'_> {
                 (self.records.get(index).0, with_room)
             }));
         }
-        fit.pieces(self.lower, &records)
+        fit.pieces(self.lower, self.upper, &records)
     }
 
     /// Makes the pages of pieces of this region.
@@ -125,34 +122,55 @@ impl Region<'_> {
         let count = piece.pages() as usize;
         let mut pages = pool.lend(count);
         let prefix = upper.map_or(&[][..], |upper| common_prefix(&piece.lower, upper));
-        let mut next = piece.records.start;
-        for index in 0..count {
-            let page_of = |record: usize| piece.page(self.records.get(record).0) as usize;
-            let first = next;
-            while next < piece.records.end && page_of(next) == index {
-                next += 1;
-            }
-            let origin = Origin {
-                overflow_of: None,
-                staged: false,
-                index: u8::try_from(index).expect("a segment has at most 16 pages"),
-                order: piece.order,
+        let mut origin = Origin {
+            overflow_of: None,
+            staged: false,
+            index: 0,
+            order: piece.order,
+            bounds: Some(Bounds {
                 model: piece.model,
                 lower: piece.lower.as_slice().into(),
                 upper: upper.map(Into::into),
-            };
-            let mut bytes = Vec::new();
+            }),
+        };
+        let spread = self.spread(&piece);
+        // Long bounds take the room of records, so one page bears them for all.
+        let long = origin_bytes(&piece.lower, upper, piece.model.is_some()) > ORIGIN_BYTES_MAX;
+        let only = if long { self.emptiest(&spread) } else { None };
+        let mut bytes = Vec::new();
+        for (index, records) in spread.into_iter().enumerate() {
+            origin.index = u8::try_from(index).expect("a segment has at most 16 pages");
+            bytes.clear();
             origin.encode(prefix.len(), &mut bytes);
-            if bytes.len() > ORIGIN_BYTES_MAX {
-                bytes.clear();
-            }
+            let bears = only.is_none_or(|only| only == index);
             let page = pages.page_mut(index);
-            let fits = self.fill(page, prefix, &bytes, first..next)
-                || self.fill(page, prefix, &[], first..next);
+            let fits = bears && self.fill(page, prefix, &bytes, records.clone())
+                || self.fill(page, prefix, &[], records);
             assert!(fits, "the pieces were made to fit");
         }
-        assert_eq!(next, piece.records.end, "pages are in the order of keys");
         NewSegment { lower: piece.lower, order: piece.order, model: piece.model, pages }
+    }
+
+    /// Which records go to each of a piece's pages.
+    fn spread(&self, piece: &Piece) -> Vec<Range<usize>> {
+        let mut next = piece.records.start;
+        let mut spread = Vec::with_capacity(piece.pages() as usize);
+        for index in 0..piece.pages() {
+            let first = next;
+            while next < piece.records.end && piece.page(self.records.get(next).0) == index {
+                next += 1;
+            }
+            spread.push(first..next);
+        }
+        assert_eq!(next, piece.records.end, "pages are in the order of keys");
+        spread
+    }
+
+    fn emptiest(&self, spread: &[Range<usize>]) -> Option<usize> {
+        let bytes = |index: &usize| -> usize {
+            spread[*index].clone().map(|record| self.record_bytes(record)).sum()
+        };
+        (0..spread.len()).min_by_key(bytes)
     }
 
     /// Makes a page of some of the records; says whether they fit.
@@ -161,7 +179,7 @@ impl Region<'_> {
         page: &mut [u8; PAGE_BYTES],
         prefix: &[u8],
         origin: &[u8],
-        records: std::ops::Range<usize>,
+        records: Range<usize>,
     ) -> bool {
         let mut editor = PageEditor::format(page, prefix, origin);
         records.into_iter().all(|record| {

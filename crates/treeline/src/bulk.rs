@@ -197,11 +197,11 @@ fn cut(region: &Region<'_>, fit: &Fit, all: bool) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut from = 0;
     while from < sizes.len() && (all || left > fit.window_bytes() + PAGE_BYTES) {
-        let start = match from.checked_sub(1) {
+        let start = match pieces.last() {
             None => Start::At(region.lower),
-            Some(last) => Start::After(sizes[last].0),
+            Some(last) => last.next(sizes[from - 1].0, sizes[from].0),
         };
-        let mut piece = fit.first_piece(start, &sizes[from..]);
+        let mut piece = fit.first_piece(start, region.upper, &sizes[from..]);
         piece.records = from..from + piece.records.end;
         left -= sizes[piece.records.clone()].iter().map(|(_, bytes)| bytes).sum::<usize>();
         from = piece.records.end;

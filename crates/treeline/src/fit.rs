@@ -23,6 +23,10 @@
 //!    key from there on ([`model`](crate::model), invariant 4). The first piece has the bound of
 //!    the region; each other begins with the shortest key above the piece before it, or, with a
 //!    model, with as much of its first record as all of its records share.
+//! 4. One page of a piece has room for its origin, however long the bounds ([`origin`](crate::origin),
+//!    P22). [`ORIGIN_BYTES`] of it are no part of `capacity_bytes`; the emptiest page bears the
+//!    rest. So the bound of a piece may be no longer than the piece before it bears; what cannot be
+//!    helped by a shorter bound or fewer records takes a second page, which stays empty of them.
 //!
 //! A prefix that a long piece shares may be too short to tell its records apart by 8 bytes, as
 //! `https:` says little about the host. So a piece that the regression refuses early is tried again
@@ -40,6 +44,7 @@ use std::ops::Range;
 use spinney_page::SLOT_BYTES;
 
 use crate::model::{Model, NO_STEP, word_after};
+use crate::origin::{ORIGIN_BYTES, origin_bytes};
 use crate::plr::{Line, Plr};
 use crate::segment::SEGMENT_ORDER_MAX;
 
@@ -63,6 +68,8 @@ pub(crate) struct Fit {
     /// Whether pages may be told apart by steps where a line does worse; without, models are the
     /// paper's.
     pub(crate) steps: bool,
+    /// Whether rule 4 holds. Not where there are no extents of two pages.
+    pub(crate) origins: bool,
 }
 
 /// A segment to be made.
@@ -76,6 +83,8 @@ pub(crate) struct Piece {
     pub(crate) order: u8,
     /// Where in it records lie; `None` for one page.
     pub(crate) model: Option<Model>,
+    /// The longest origin that its emptiest page has room for, or less, in bytes.
+    origin_bytes_max: usize,
 }
 
 impl Piece {
@@ -88,6 +97,15 @@ impl Piece {
     pub(crate) fn page(&self, key: &[u8]) -> u32 {
         self.model.map_or(0, |model| model.page(&self.lower, key, self.pages()))
     }
+
+    /// Where the next piece begins: its first record is `first`, and this one's last is `left`.
+    pub(crate) fn next<'a>(&self, left: &'a [u8], first: &[u8]) -> Start<'a> {
+        // What bounds share is not in an origin, and the next bound shares as much with this one
+        // as its first record does.
+        let longest = origin_bytes(&self.lower, Some(first), self.model.is_some());
+        let most = self.origin_bytes_max.saturating_add(first.len());
+        Start::After(left, most.saturating_sub(longest))
+    }
 }
 
 /// Where a piece begins.
@@ -95,8 +113,9 @@ impl Piece {
 pub(crate) enum Start<'a> {
     /// At this key.
     At(&'a [u8]),
-    /// Anywhere behind this record, the last of the piece before.
-    After(&'a [u8]),
+    /// Anywhere behind this record, the last of the piece before, with a bound of at most so many
+    /// bytes if it can be.
+    After(&'a [u8], usize),
 }
 
 /// How many prefixes are tried for a line.
@@ -121,25 +140,31 @@ impl Fit {
             orders_max: SEGMENT_ORDER_MAX,
             even: true,
             steps: true,
+            origins: true,
         }
     }
 
     /// Cuts the records of a region, which ascend by key, each key once, into pieces that cover
     /// them all. There is at least one piece, with the region's lower bound.
-    pub(crate) fn pieces(&self, lower: &[u8], records: &[Sized<'_>]) -> Vec<Piece> {
+    pub(crate) fn pieces(
+        &self,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        records: &[Sized<'_>],
+    ) -> Vec<Piece> {
         let mut fit = *self;
         if self.even {
             let total: usize = records.iter().map(|(_, bytes)| bytes).sum();
             let pages = total.saturating_sub(self.epsilon_bytes).div_ceil(self.goal_bytes.max(1));
             fit.goal_bytes = self.goal_bytes.min(total.div_ceil(pages.max(1))).max(1);
         }
-        let mut builder = Builder { fit, plr: Plr::default(), loads: Vec::new() };
+        let mut builder = Builder { fit, upper, plr: Plr::default(), loads: Vec::new() };
         let mut pieces: Vec<Piece> = Vec::new();
         let mut from = 0;
         while from < records.len() || pieces.is_empty() {
-            let start = match from.checked_sub(1) {
+            let start = match pieces.last() {
                 None => Start::At(lower),
-                Some(last) => Start::After(records[last].0),
+                Some(last) => last.next(records[from - 1].0, records[from].0),
             };
             let mut piece = builder.piece(start, &records[from..]);
             piece.records = from..from + piece.records.end;
@@ -151,8 +176,13 @@ impl Fit {
 
     /// Cuts only the first piece, for records that arrive in a stream: it is what [`Fit::pieces`]
     /// makes if these records are all that come or are at least [`Fit::window_bytes`].
-    pub(crate) fn first_piece(&self, start: Start<'_>, records: &[Sized<'_>]) -> Piece {
-        Builder { fit: *self, plr: Plr::default(), loads: Vec::new() }.piece(start, records)
+    pub(crate) fn first_piece(
+        &self,
+        start: Start<'_>,
+        upper: Option<&[u8]>,
+        records: &[Sized<'_>],
+    ) -> Piece {
+        Builder { fit: *self, upper, plr: Plr::default(), loads: Vec::new() }.piece(start, records)
     }
 
     /// How many bytes of records a piece is chosen from, not counting the last record.
@@ -169,36 +199,82 @@ struct Candidate {
     model: Model,
 }
 
-struct Builder {
+struct Builder<'a> {
     fit: Fit,
+    /// The bound of all records.
+    upper: Option<&'a [u8]>,
     plr: Plr,
     loads: Vec<usize>,
 }
 
-impl Builder {
+impl Builder<'_> {
     /// The first piece of these records.
     fn piece(&mut self, start: Start<'_>, records: &[Sized<'_>]) -> Piece {
         let Some((first, _)) = records.first() else {
             let lower = match start {
                 Start::At(lower) => lower.to_vec(),
-                Start::After(left) => [left, &[0]].concat(),
+                Start::After(left, _) => [left, &[0]].concat(),
             };
-            return Piece { records: 0..0, lower, order: 0, model: None };
+            let origin_bytes_max = self.origin_room(&[], 1);
+            return Piece { records: 0..0, lower, order: 0, model: None, origin_bytes_max };
         };
-        let grouped = self.grouped(start, records);
-        let prefix = grouped.as_ref().map_or(0, |candidate| candidate.prefix);
-        let lower = match start {
-            Start::At(lower) => lower.to_vec(),
-            Start::After(left) => {
-                let shared = shared(left, first);
-                first[..(shared + 1).max(prefix).min(first.len())].to_vec()
-            }
-        };
+        let grouped = self.grouped(start, records).filter(|found| {
+            let lower = lower(start, first, found.prefix);
+            self.bears(&lower, records, found.count, Some(1 << found.order))
+        });
+        let lower = lower(start, first, grouped.as_ref().map_or(0, |found| found.prefix));
         let (count, order, model) = match grouped {
             Some(Candidate { count, order, model, .. }) => (count, order, Some(model)),
-            None => (self.single_page(records), 0, None),
+            None => self.alone(&lower, records),
         };
-        Piece { records: 0..count, lower, order, model }
+        let origin_bytes_max = self.origin_room(&records[..count], 1 << order);
+        Piece { records: 0..count, lower, order, model, origin_bytes_max }
+    }
+
+    /// A piece whose records are all in one page: how many records it has, its order and model.
+    fn alone(&self, lower: &[u8], records: &[Sized<'_>]) -> (usize, u8, Option<Model>) {
+        let most = self.single_page(records);
+        let bears = |count: &usize| self.bears(lower, records, *count, None);
+        match (1..=most).rev().find(bears) {
+            Some(count) if 2 * count >= most => (count, 0, None),
+            // Of two pages the model never asks the second, which bears the origin.
+            _ => match Model::line(0, 0, 0.0, 0.0) {
+                Ok(first_page) => (most, 1, Some(first_page)),
+                Err(_) => (most, 0, None),
+            },
+        }
+    }
+
+    /// Rule 4 for the first `count` records with the shortest bound that may follow: whether the
+    /// emptiest of so many pages, or the one page of a piece without a model, bears the origin.
+    fn bears(
+        &self,
+        lower: &[u8],
+        records: &[Sized<'_>],
+        count: usize,
+        pages: Option<usize>,
+    ) -> bool {
+        if !self.fit.origins {
+            return true;
+        }
+        let upper = match records.get(count) {
+            Some((next, _)) => Some(&next[..shared(records[count - 1].0, next) + 1]),
+            None => self.upper,
+        };
+        let needed = origin_bytes(lower, upper, pages.is_some());
+        // Only a record that is alone takes more than the capacity.
+        (count > 1 && needed <= ORIGIN_BYTES)
+            || needed <= self.origin_room(&records[..count], pages.unwrap_or(1))
+    }
+
+    /// How long an origin the emptiest page of these records may bear: it is no fuller than the
+    /// pages are on average.
+    fn origin_room(&self, records: &[Sized<'_>], pages: usize) -> usize {
+        if !self.fit.origins {
+            return usize::MAX;
+        }
+        let total: usize = records.iter().map(|(_, bytes)| bytes).sum();
+        (ORIGIN_BYTES + self.fit.capacity_bytes).saturating_sub(total.div_ceil(pages))
     }
 
     /// How many records go to a single page: those that fill it to the goal, at least one.
@@ -230,7 +306,7 @@ impl Builder {
         // The prefix must be one of the lower bound too.
         let bound = match start {
             Start::At(lower) => shared(lower, first),
-            Start::After(_) => first.len(),
+            Start::After(_, bytes_max) => first.len().min(bytes_max),
         };
         let bound = bound.min(usize::from(u16::MAX));
         let mut window = begin_within(records, self.fit.window_bytes());
@@ -385,6 +461,18 @@ impl Builder {
             self.loads[model.page(lower, key, pages) as usize] += bytes;
         }
         self.loads.iter().all(|load| *load <= self.fit.capacity_bytes)
+    }
+}
+
+/// The lower bound of a piece whose first record is `first` and whose model has a prefix of so many
+/// bytes.
+fn lower(start: Start<'_>, first: &[u8], prefix: usize) -> Vec<u8> {
+    match start {
+        Start::At(lower) => lower.to_vec(),
+        Start::After(left, _) => {
+            let length = (shared(left, first) + 1).max(prefix);
+            first[..length.min(first.len())].to_vec()
+        }
     }
 }
 

@@ -108,28 +108,8 @@ pub(crate) fn edit_in_place<'p>(
 }
 
 fn format_overflow(page: &mut [u8; PAGE_BYTES], located: &Located, index: usize) {
-    let segment = &located.segment;
-    let origin = Origin {
-        overflow_of: Some(segment.base.generation),
-        staged: false,
-        index: u8::try_from(index).expect("a segment has at most 16 pages"),
-        order: segment.order,
-        model: segment.model,
-        lower: located.lower.bytes().into(),
-        upper: located.upper.as_ref().map(|upper| upper.bytes().into()),
-    };
-    let prefix = located.prefix();
-    let mut bytes = Vec::new();
-    origin.encode(prefix.len(), &mut bytes);
-    if bytes.len() > ORIGIN_BYTES_MAX {
-        bytes.clear();
-    }
-    drop(PageEditor::format(page, prefix, &bytes));
+    drop(PageEditor::format(page, located.prefix(), &Origin::beside(located, index, false)));
 }
-
-/// Longest origin that a page bears; what is longer is left out, so that long bounds do not take
-/// the room of records.
-pub(crate) const ORIGIN_BYTES_MAX: usize = 512;
 
 /// Whether an overflow page became needless, or a page's records have become fewer by a step.
 fn may_shrink(
@@ -458,12 +438,15 @@ mod tests {
                     upper: segments.get(index + 1).map(|next| IndexKey::new(&next.lower)),
                     segment: Segment::new(base, new.order, new.model),
                 };
+                let mut bear = 0;
                 for page in 0..new.page_count() {
                     let view = PageView::parse(new.pages.page(page)).expect("whole");
                     if !view.origin().is_empty() {
                         let origin = Origin::decode(view.origin(), view.prefix()).expect("whole");
-                        prop_assert_eq!(&*origin.lower, located.lower.bytes());
-                        prop_assert_eq!(origin.model, new.model);
+                        let bounds = origin.bounds.expect("of an extent");
+                        prop_assert_eq!(&*bounds.lower, located.lower.bytes());
+                        prop_assert_eq!(bounds.model, new.model);
+                        bear += 1;
                     }
                     for (key, value) in records_of(new.pages.page(page)) {
                         prop_assert!(located.contains(&key));
@@ -471,6 +454,7 @@ mod tests {
                         all.insert(key, value);
                     }
                 }
+                prop_assert!(bear > 0, "no page says whose these keys are");
             }
             prop_assert_eq!(all, model);
         }

@@ -342,10 +342,10 @@ impl TreeLine {
             let Some(error) = failure else { return Ok(Some(placed)) };
             placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
             // Where the disk has no long extents left it may have single pages.
-            if !error.is_full() || fit.orders_max == 0 {
+            if !error.is_full() || !fit.origins {
                 return Err(error);
             }
-            fit.orders_max = 0;
+            (fit.orders_max, fit.origins) = (0, false);
         }
     }
 

@@ -3,18 +3,22 @@
 //!
 //! ```text
 //!   pages --> segments, by generation and place (origin)      --> parts of the key space, newest first --> records
-//!             of the newest checkpoint, if it can be read
+//!             of the newest checkpoint, if it can be read,
+//!             and of the structure records of the log, if that is whole
 //! ```
 //!
-//! Every page says of which segment it is and which part of the keys is its own. A *part* is a page with its overflow page
-//! and the staged pages of its segment. Parts of different times cover the same keys; the newest
-//! decides what these are and that others are not there. Newer is what has the higher LSN, and of
+//! Pages say of which segment they are and which part of the keys is its own, or another page of the
+//! segment does. A *part* is a page with its overflow page and the staged pages of its segment. Parts
+//! of different times cover the same keys; the newest decides what these are and that others are not
+//! there. Newer is what has the higher LSN, and of
 //! equals the later production (paper, checks I and II): a segment that a crash left behind was made no later
 //! than what its successors say, which were written again since. A part whose page is damaged gives what its other
-//! pages hold, and the rest comes from an older part, if there is one.
+//! pages hold, and the rest comes from an older part, if there is one. A page of which nobody knows
+//! the segment is a part that decides nothing but its own records.
 //!
 //! A checkpoint that can be read names segments; a page that it does not name and that was written
-//! before its redo LSN was freed, or never owned.
+//! before its redo LSN was freed, or never owned. With a whole log beside it all segments are known,
+//! and where their pages are whole nothing is lost, whatever is between the pages of others.
 //!
 //! **Invariant**: every key is shown once, and nothing is shown that a newer whole part lacks.
 //!
@@ -22,6 +26,8 @@
 //! apart, part by part instead of segment by segment, so an incomplete segment loses only what it lacks.
 
 mod covered;
+mod pieces;
+mod structure;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -38,9 +44,10 @@ use spinney_page::PageView;
 use xxhash_rust::xxh3::Xxh3;
 
 use covered::Covered;
+use pieces::{Found, Part, Pieces, Role, Stray, roles};
+use structure::Structure;
 
-use crate::codec::decode_segments;
-use crate::model::Model;
+use crate::codec::{Segments, decode_segments};
 use crate::origin::Origin;
 use crate::segment::PageRef;
 
@@ -69,64 +76,14 @@ pub struct SalvageFindings {
     pub older: Vec<LostRange>,
 }
 
-/// A page that was found.
-#[derive(Clone, Copy, Debug)]
-struct Found {
-    at: PageRef,
-    lsn: Lsn,
-}
-
-#[derive(Debug, Default)]
-struct Pieces {
-    lower: Vec<u8>,
-    upper: Option<Vec<u8>>,
-    order: u8,
-    model: Option<Model>,
-    bases: BTreeMap<usize, Found>,
-    overflows: BTreeMap<usize, Found>,
-    /// By generation, oldest first.
-    staged: BTreeMap<Generation, Found>,
-    named: bool,
-    /// Overflow pages and staged pages that the checkpoint names.
-    expected: BTreeSet<Extra>,
-}
-
-/// A page beside those of the extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Extra {
-    Overflow(usize),
-    Staged(Generation),
-}
-
-impl Pieces {
-    /// Whether the pages beside page `index` are there, as far as it is known which there are.
-    fn has_all(&self, index: usize) -> bool {
-        self.expected.iter().all(|extra| match extra {
-            Extra::Overflow(of) => *of != index || self.overflows.contains_key(of),
-            Extra::Staged(generation) => self.staged.contains_key(generation),
-        })
-    }
-}
-
-/// What a page of the checkpoint is.
-#[derive(Clone, Copy, Debug)]
-enum Role {
-    Base(Generation, usize),
-    Overflow(Generation, usize),
-    Staged(Generation),
-}
-
-/// One page's share of the keys, with all pages that tell of it.
+/// The newest checkpoint, and what came after it.
 #[derive(Debug)]
-struct Part {
-    lsn: Lsn,
-    segment: Generation,
-    lower: Vec<u8>,
-    upper: Option<Vec<u8>>,
-    /// Oldest first; the page itself is among them if `whole`.
-    pages: Vec<PageRef>,
+struct Index {
+    redo: Lsn,
+    checkpoint: Segments,
+    structure: Structure,
+    /// Whether the structure is followed to the log's end.
     whole: bool,
-    named: bool,
 }
 
 /// A store file being salvaged. Nothing is written to it.
@@ -134,16 +91,18 @@ struct Part {
 pub struct Salvage {
     store: Store,
     copies: Copies,
+    index: Option<Index>,
     redo: Option<Lsn>,
-    named: HashMap<(PageNumber, Generation), Role>,
+    /// Whether all segments are known.
+    complete: bool,
+    roles: HashMap<PageRef, Role>,
     segments: BTreeMap<Generation, Pieces>,
-    /// Pages that do not say where they belong.
-    strays: Vec<Found>,
+    strays: Vec<Stray>,
     findings: SalvageFindings,
 }
 
 impl Salvage {
-    /// Reads all pages of a keyspace's file.
+    /// Opens a keyspace's file and reads its newest checkpoint.
     ///
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened; damage is none.
@@ -151,24 +110,46 @@ impl Salvage {
         let options =
             StoreOptions { keyspace, double_write: false, poison: Arc::new(Poison::new()) };
         let (store, checkpoint) = Store::open_damaged(disk, path, options)?;
-        let mut salvage = Salvage {
+        let mut findings = SalvageFindings::default();
+        let decoded = checkpoint.and_then(|(checkpoint, payload)| {
+            decode_segments(&payload).map(|(segments, _)| (checkpoint, segments))
+        });
+        let index = match decoded {
+            Ok((found, checkpoint)) => {
+                let structure = Structure::new(&checkpoint, found.structure);
+                Some(Index { redo: found.redo, checkpoint, structure, whole: false })
+            }
+            Err(error) => {
+                findings.checkpoint = Some(error.to_string());
+                None
+            }
+        };
+        Ok(Salvage {
             copies: store.double_written(),
             store,
-            redo: None,
-            named: HashMap::new(),
+            redo: index.as_ref().map(|index| index.redo),
+            index,
+            complete: false,
+            roles: HashMap::new(),
             segments: BTreeMap::new(),
             strays: Vec::new(),
-            findings: SalvageFindings::default(),
-        };
-        let decoded = checkpoint.and_then(|(checkpoint, payload)| {
-            decode_segments(&payload).map(|(segments, _)| (checkpoint.redo, segments))
-        });
-        match decoded {
-            Ok((redo, segments)) => salvage.name(redo, segments),
-            Err(error) => salvage.findings.checkpoint = Some(error.to_string()),
+            findings,
+        })
+    }
+
+    /// Takes in a structure record of this keyspace, in the order of the log.
+    pub fn follow(&mut self, payload: &[u8]) {
+        if let Some(index) = &mut self.index {
+            index.structure.follow(payload);
         }
-        salvage.sort_pages()?;
-        Ok(salvage)
+    }
+
+    /// Says that the log is whole and holds the records from `first` to `last`, and that all
+    /// structure records in it were followed.
+    pub fn end_of_log(&mut self, first: Lsn, last: Lsn) {
+        if let Some(index) = &mut self.index {
+            index.whole = index.redo.next() >= first && index.redo <= last;
+        }
     }
 
     /// Records of the log above this LSN are newer than the checkpoint, if that could be read.
@@ -183,36 +164,38 @@ impl Salvage {
         &self.findings
     }
 
-    fn name(&mut self, redo: Lsn, segments: Vec<(Vec<u8>, crate::segment::Segment)>) {
-        self.redo = Some(redo);
-        let uppers: Vec<_> =
-            segments.iter().skip(1).map(|(lower, _)| Some(lower.clone())).chain([None]).collect();
-        for ((lower, segment), upper) in segments.into_iter().zip(uppers) {
-            let id = segment.base.generation;
-            let mut expected = BTreeSet::new();
-            for index in 0..segment.base_pages() {
-                let page = segment.base_page(index);
-                self.named.insert((page.page, id), Role::Base(id, index));
-                if let Some(over) = segment.overflow(index) {
-                    self.named.insert((over.page, over.generation), Role::Overflow(id, index));
-                    expected.insert(Extra::Overflow(index));
-                }
+    /// Finds out which segments the index knows; says which pages are known to be in use.
+    fn name(&mut self) -> BTreeSet<PageNumber> {
+        let Some(Index { checkpoint, structure, whole, .. }) = self.index.take() else {
+            return BTreeSet::new();
+        };
+        let now = structure.end(whole);
+        self.complete = now.is_some();
+        // What the checkpoint names and the log replaced may serve where its successors are damaged.
+        let mut owned = BTreeSet::new();
+        for (segments, is_now) in [(Some(checkpoint), now.is_none()), (now, true)] {
+            let segments = segments.unwrap_or_default();
+            let uppers: Vec<_> =
+                segments.iter().skip(1).map(|(lower, _)| Some(lower.clone())).collect();
+            let uppers = uppers.into_iter().chain([None]);
+            for ((lower, segment), upper) in segments.into_iter().zip(uppers) {
+                let pages = roles(&segment);
+                owned.extend(pages.iter().filter(|_| is_now).map(|(at, _)| at.page));
+                self.roles.extend(pages);
+                let pieces = Pieces::named(lower, upper, &segment, is_now);
+                self.segments.insert(segment.base.generation, pieces);
             }
-            for staged in &segment.staged {
-                self.named.insert((staged.page, staged.generation), Role::Staged(id));
-                expected.insert(Extra::Staged(staged.generation));
-            }
-            let (order, model) = (segment.order, segment.model);
-            let pieces =
-                Pieces { lower, upper, order, model, named: true, expected, ..Pieces::default() };
-            self.segments.insert(id, pieces);
         }
+        owned
     }
 
-    /// Finds out what every page is.
-    fn sort_pages(&mut self) -> Result<()> {
-        let owned: BTreeSet<PageNumber> = self.named.keys().map(|(page, _)| *page).collect();
-        let mut whole: Vec<(Found, Option<Origin<'static>>)> = Vec::new();
+    /// Reads all pages and finds out what each is. What the log says of them was told before.
+    ///
+    /// # Errors
+    /// `Io` when the file's length cannot be told; damage is none.
+    pub fn read_pages(&mut self) -> Result<()> {
+        let owned = self.name();
+        let mut whole: Vec<(Stray, Option<Origin<'static>>)> = Vec::new();
         let mut damaged: Vec<(PageNumber, Damage)> = Vec::new();
         let copies = &self.copies;
         let has_checkpoint = self.redo.is_some();
@@ -221,7 +204,13 @@ impl Salvage {
                 let view = PageView::parse(block)?;
                 let at = PageRef { page, generation: header.generation };
                 let origin = Origin::decode(view.origin(), view.prefix());
-                Ok((Found { at, lsn: header.lsn }, origin))
+                let found = Found { at, lsn: header.lsn };
+                let (mut lower, mut upper) = (Vec::new(), Vec::new());
+                if origin.is_none() && !view.is_empty() {
+                    lower = view.key(0);
+                    upper = [view.key(view.len() - 1), vec![0]].concat();
+                }
+                Ok((Stray { found, lower, upper }, origin))
             };
             let found = match header {
                 Ok(header) if header.kind == BlockKind::Data => read(header, block),
@@ -250,91 +239,83 @@ impl Salvage {
             let what = format!("expected {}, found {}", damage.expected, damage.found);
             self.findings.damaged.push(DamagedPage { file, offset, what });
         }
-        whole.into_iter().for_each(|(found, origin)| self.place(found, origin));
+        // Pages without bounds are placed by those that have some.
+        let (told, untold): (Vec<_>, Vec<_>) = whole
+            .into_iter()
+            .partition(|(_, origin)| origin.as_ref().is_some_and(|origin| origin.bounds.is_some()));
+        for (page, origin) in told.into_iter().chain(untold) {
+            self.place(page, origin);
+        }
         Ok(())
     }
 
     /// Gives a page to its segment.
-    fn place(&mut self, found: Found, origin: Option<Origin<'static>>) {
-        let Found { at, lsn } = found;
-        let role = self.named.get(&(at.page, at.generation)).copied();
-        let freed = lsn > Lsn::ZERO && self.redo.is_some_and(|redo| lsn < redo);
-        let role = match (role, origin) {
-            (Some(role), _) => role,
-            (None, _) if freed => return,
-            (None, None) => return self.strays.push(found),
-            (None, Some(origin)) => {
-                let id = origin.overflow_of.unwrap_or(at.generation);
-                let index = usize::from(origin.index);
-                let role = match origin.overflow_of {
-                    Some(_) if origin.staged => Role::Staged(id),
-                    Some(_) => Role::Overflow(id, index),
-                    None => Role::Base(id, index),
-                };
-                self.segments.entry(id).or_insert_with(|| Pieces {
-                    lower: origin.lower.into_owned(),
-                    upper: origin.upper.map(std::borrow::Cow::into_owned),
-                    order: origin.order,
-                    model: origin.model,
-                    ..Pieces::default()
-                });
-                role
+    fn place(&mut self, page: Stray, origin: Option<Origin<'static>>) {
+        let Found { at, lsn } = page.found;
+        let named = self.roles.get(&at).copied();
+        if named.is_none() && lsn > Lsn::ZERO && self.redo.is_some_and(|redo| lsn < redo) {
+            // It was freed.
+            return;
+        }
+        let role = named.or_else(|| self.role(at, origin));
+        let pieces = role.and_then(|role| {
+            let (Role::Base(id, _) | Role::Overflow(id, _) | Role::Staged(id)) = role;
+            self.segments.get_mut(&id).map(|pieces| (role, pieces))
+        });
+        let Some((role, pieces)) = pieces else {
+            if !page.upper.is_empty() {
+                self.strays.push(page);
             }
+            return;
         };
-        let is_named = self.named.contains_key(&(at.page, at.generation));
-        let (Role::Base(id, _) | Role::Overflow(id, _) | Role::Staged(id)) = role;
-        let Some(pieces) = self.segments.get_mut(&id) else { return };
-        let newer = |old: &Found| is_named || (old.lsn, old.at) < (lsn, at);
+        let newer = |old: &Found| named.is_some() || (old.lsn, old.at) < (lsn, at);
         match role {
-            Role::Base(_, index) => _ = pieces.bases.insert(index, found),
+            Role::Base(_, index) if named.is_some() => _ = pieces.bases.insert(index, page.found),
+            Role::Base(_, index) => _ = pieces.bases.entry(index).or_insert(page.found),
             Role::Overflow(_, index) => {
                 // Of two, one was left behind by a crash.
                 if pieces.overflows.get(&index).is_none_or(newer) {
-                    pieces.overflows.insert(index, found);
+                    pieces.overflows.insert(index, page.found);
                 }
             }
-            Role::Staged(_) => _ = pieces.staged.insert(at.generation, found),
+            Role::Staged(_) => _ = pieces.staged.insert(at.generation, page.found),
         }
+    }
+
+    /// What a page is that no index names, from what it says of itself.
+    fn role(&mut self, at: PageRef, origin: Option<Origin<'static>>) -> Option<Role> {
+        let Some(origin) = origin else {
+            // Another page of its extent may have said it.
+            let pieces = self.segments.get(&at.generation)?;
+            return Some(Role::Base(at.generation, pieces.index_in_extent(at)));
+        };
+        let id = origin.overflow_of.unwrap_or(at.generation);
+        if let Some(bounds) = origin.bounds {
+            self.segments.entry(id).or_insert_with(|| Pieces {
+                lower: bounds.lower.into_owned(),
+                upper: bounds.upper.map(std::borrow::Cow::into_owned),
+                order: origin.order,
+                model: bounds.model,
+                ..Pieces::default()
+            });
+        }
+        Some(match origin.overflow_of {
+            Some(_) if origin.staged => Role::Staged(id),
+            Some(_) => Role::Overflow(id, usize::from(origin.index)),
+            None => Role::Base(id, usize::from(origin.index)),
+        })
     }
 
     /// All parts, newest first.
     fn parts(&self) -> Vec<Part> {
-        let mut parts = Vec::new();
-        for (id, pieces) in &self.segments {
-            let count = 1_u32 << pieces.order;
-            let first_key = |index: u32| match (&pieces.model, index) {
-                (_, 0) => Some(pieces.lower.clone()),
-                (Some(model), _) if index < count => model.first_key(&pieces.lower, index, count),
-                _ => None,
-            };
-            let within = |key: &Vec<u8>| pieces.upper.as_ref().is_none_or(|upper| key < upper);
-            for index in 0..count {
-                let Some(lower) = first_key(index).filter(within) else { continue };
-                let upper = (index + 1..count).find_map(first_key).filter(within);
-                let upper = upper.or_else(|| pieces.upper.clone());
-                if upper.as_ref().is_some_and(|upper| *upper <= lower) {
-                    continue;
-                }
-                let at = index as usize;
-                let base = pieces.bases.get(&at);
-                let own = pieces.overflows.get(&at).into_iter().chain(base);
-                let pages: Vec<Found> = own.chain(pieces.staged.values()).copied().collect();
-                parts.push(Part {
-                    lsn: pages.iter().map(|found| found.lsn).max().unwrap_or_default(),
-                    segment: *id,
-                    lower,
-                    upper,
-                    pages: pages.into_iter().map(|found| found.at).collect(),
-                    whole: base.is_some() && pieces.has_all(at),
-                    named: pieces.named,
-                });
-            }
-        }
+        let mut parts = self.strays.iter().map(Part::from).collect();
+        self.segments.iter().for_each(|(id, pieces)| pieces.parts(*id, &mut parts));
         parts.sort_unstable_by_key(|part| std::cmp::Reverse((part.lsn, part.segment)));
         parts
     }
 
     /// Shows every record that can be saved, once, in no order; a large value by the pointer to it.
+    /// The pages have been read.
     ///
     /// # Errors
     /// What `show` answers, which ends it.
@@ -346,7 +327,9 @@ impl Salvage {
         let mut covered = Covered::default();
         let mut shown: BTreeSet<Vec<u8>> = BTreeSet::new();
         let mut older = Vec::new();
-        let missing: Vec<&Part> = parts.iter().filter(|part| !part.whole).collect();
+        // Of a page that is not in use nothing is missing.
+        let may_be_missed = |part: &&Part| !part.whole && (part.named || !self.complete);
+        let missing: Vec<&Part> = parts.iter().filter(may_be_missed).collect();
         for part in &parts {
             let free = covered.free(&part.lower, part.upper.as_deref());
             if free.is_empty() {
@@ -374,8 +357,7 @@ impl Salvage {
                 covered.add(part.lower.clone(), part.upper.clone());
             }
         }
-        self.show_strays(&covered, &shown, show)?;
-        let empty = parts.is_empty();
+        let empty = parts.iter().all(|part| part.stray);
         self.findings.lost = if empty { Vec::new() } else { covered.free(&[], None) };
         self.findings.older = older;
         Ok(())
@@ -402,33 +384,6 @@ impl Salvage {
             }
         }
         (records, whole)
-    }
-
-    /// Pages of unknown segments have what nobody else has.
-    fn show_strays(
-        &self,
-        covered: &Covered,
-        shown: &BTreeSet<Vec<u8>>,
-        show: &mut dyn FnMut(&[u8], ValueRef<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let mut strays = self.strays.clone();
-        strays.sort_unstable_by_key(|found| (found.lsn, found.at.generation));
-        let mut records: BTreeMap<Vec<u8>, OwnedRecord> = BTreeMap::new();
-        let mut buf = AlignedBuf::new(1);
-        for Found { at, .. } in strays {
-            let block = buf.page_mut(0);
-            if !self.store.read_salvaged(at.page, at.generation, &self.copies, block) {
-                continue;
-            }
-            let Ok(view) = PageView::parse(block) else { continue };
-            for index in 0..view.len() {
-                let key = view.key(index);
-                if !covered.contains(&key) && !shown.contains(&key) {
-                    records.insert(key, OwnedRecord::from(view.value(index)));
-                }
-            }
-        }
-        records.iter().try_for_each(|(key, value)| show(key, value.as_ref()))
     }
 
     /// Reads a large value.
@@ -482,5 +437,7 @@ fn meet(range: &LostRange, gone: &Part) -> Option<LostRange> {
         (one, other) => one.clone().or_else(|| other.clone()),
     };
     let some = upper.as_ref().is_none_or(|upper| lower < *upper);
-    some.then_some(LostRange { lower, upper })
+    // How far the share of a stray page goes is unknown.
+    let met = if gone.stray { range.clone() } else { LostRange { lower, upper } };
+    some.then_some(met)
 }

@@ -18,7 +18,7 @@
 use spinney_base::Result;
 use spinney_page::{PageEditor, Put};
 
-use crate::merge::{CAPACITY, Dirty, ORIGIN_BYTES_MAX};
+use crate::merge::Dirty;
 use crate::origin::Origin;
 use crate::reorganize::Why;
 use crate::segment::{Located, STAGED_MAX};
@@ -49,23 +49,8 @@ impl TreeLine {
         located: &Located,
         dirty: &[Dirty<'_>],
     ) -> bool {
-        let segment = &located.segment;
-        let origin = Origin {
-            overflow_of: Some(segment.base.generation),
-            staged: true,
-            index: 0,
-            order: segment.order,
-            model: segment.model,
-            lower: located.lower.bytes().into(),
-            upper: located.upper.as_ref().map(|upper| upper.bytes().into()),
-        };
-        let prefix = located.prefix();
-        let mut bytes = Vec::new();
-        origin.encode(prefix.len(), &mut bytes);
-        if bytes.len() > ORIGIN_BYTES_MAX || prefix.len() + bytes.len() > CAPACITY {
-            return false;
-        }
-        let mut editor = PageEditor::format(page, prefix, &bytes);
+        let (prefix, origin) = (located.prefix(), Origin::beside(located, 0, true));
+        let mut editor = PageEditor::format(page, prefix, &origin);
         dirty.iter().all(|(key, value)| match value {
             Some(value) => editor.put(key, *value) == Put::Done,
             None => false,

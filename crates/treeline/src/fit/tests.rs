@@ -25,14 +25,23 @@ fn uniform(count: usize, most: u64, seed: u64) -> Vec<u64> {
 }
 
 /// The rules that hold for all input; returns the pages' loads.
-fn check(fit: &Fit, lower: &[u8], records: &[Sized<'_>], pieces: &[Piece]) -> Vec<usize> {
+fn check(
+    fit: &Fit,
+    lower: &[u8],
+    upper: Option<&[u8]>,
+    records: &[Sized<'_>],
+    pieces: &[Piece],
+) -> Vec<usize> {
     let mut loads = Vec::new();
     let mut end = 0;
     assert_eq!(pieces[0].lower, lower);
     for (index, piece) in pieces.iter().enumerate() {
         assert_eq!(piece.records.start, end, "pieces follow each other");
         end = piece.records.end;
-        assert!(piece.order <= fit.orders_max && (piece.order > 0) == piece.model.is_some());
+        assert!((piece.order > 0) == piece.model.is_some());
+        let bears_only = is_first_page(piece);
+        assert!(piece.order <= fit.orders_max || bears_only);
+        let upper = pieces.get(index + 1).map_or(upper, |next| Some(&next.lower));
         if let Some(next) = pieces.get(index + 1) {
             assert!(!piece.records.is_empty());
             assert!(
@@ -51,6 +60,10 @@ fn check(fit: &Fit, lower: &[u8], records: &[Sized<'_>], pieces: &[Piece]) -> Ve
             let (count, load) = &mut pages[page as usize];
             (*count, *load) = (*count + 1, *load + bytes);
         }
+        let emptiest = pages.iter().map(|(_, load)| *load).min().unwrap_or(0);
+        let origin = origin_bytes(&piece.lower, upper, piece.model.is_some());
+        let room = (ORIGIN_BYTES + fit.capacity_bytes).saturating_sub(emptiest);
+        assert!(!fit.origins || origin <= room || bears_only, "{origin} bytes of {room}");
         for (count, load) in pages {
             assert!(load <= fit.capacity_bytes || count == 1, "{load} bytes in a page");
             loads.push(load);
@@ -62,6 +75,12 @@ fn check(fit: &Fit, lower: &[u8], records: &[Sized<'_>], pieces: &[Piece]) -> Ve
     }
     assert_eq!(end, records.len(), "all records are laid out");
     loads
+}
+
+/// Whether all records are in the first of two pages.
+fn is_first_page(piece: &Piece) -> bool {
+    let only = Model::line(0, 0, 0.0, 0.0).unwrap();
+    piece.order == 1 && piece.model == Some(only)
 }
 
 fn pages_per_segment(pieces: &[Piece]) -> f64 {
@@ -83,14 +102,16 @@ fn keys() -> impl Strategy<Value = Vec<Vec<u8>>> {
 
 /// Small and large goals, so that every way out is taken.
 fn fits() -> impl Strategy<Value = Fit> {
-    (1_usize..400, 0_usize..100, 0_usize..200, 0_u8..5, any::<bool>(), any::<bool>()).prop_map(
-        |(goal_bytes, epsilon_bytes, more, orders_max, even, steps)| Fit {
+    let switches = (any::<bool>(), any::<bool>(), any::<bool>());
+    (1_usize..400, 0_usize..100, 0_usize..200, 0_u8..5, switches).prop_map(
+        |(goal_bytes, epsilon_bytes, more, orders_max, (even, steps, origins))| Fit {
             goal_bytes,
             epsilon_bytes,
             capacity_bytes: goal_bytes + more,
             orders_max,
             even,
             steps,
+            origins,
         },
     )
 }
@@ -105,7 +126,10 @@ proptest! {
             keys.iter().map(|key| (key.as_slice(), random.below(most) + 1)).collect();
         let first = keys.first().map_or(&[][..], Vec::as_slice);
         let lower = &first[..first.len().min(lower_length)];
-        check(&fit, lower, &records, &fit.pieces(lower, &records));
+        let last = keys.last().filter(|_| seed.is_multiple_of(2));
+        let upper = last.map(|last| [last.as_slice(), &[0]].concat());
+        let upper = upper.as_deref();
+        check(&fit, lower, upper, &records, &fit.pieces(lower, upper, &records));
     }
 
     #[test]
@@ -122,14 +146,15 @@ proptest! {
             orders_max: 4,
             even: false,
             steps: false,
+            origins: true,
         };
         let records = sized(&keys, 2 * size);
-        let pieces = at(size).pieces(&[], &records);
-        for load in check(&at(size), &[], &records, &pieces) {
+        let pieces = at(size).pieces(&[], None, &records);
+        for load in check(&at(size), &[], None, &records, &pieces) {
             prop_assert!(load <= (2 * goal + 2 * halves) * size, "over goal + 2 epsilon");
         }
         // The size itself makes no difference.
-        let ones = at(1).pieces(&[], &sized(&keys, 2));
+        let ones = at(1).pieces(&[], None, &sized(&keys, 2));
         let shape = |pieces: &[Piece]| -> Vec<_> {
             pieces.iter().map(|piece| (piece.records.clone(), piece.order)).collect()
         };
@@ -142,16 +167,18 @@ proptest! {
         let records = sized(&keys, size);
         let fit = Fit { even: false, ..Fit::choose(size, CAPACITY) };
         let mut from = 0;
-        for piece in fit.pieces(&[], &records) {
-            let start = match from {
-                0 => Start::At(&[]),
-                _ => Start::After(&keys[from - 1]),
+        let mut last: Option<Piece> = None;
+        for piece in fit.pieces(&[], None, &records) {
+            let start = match &last {
+                None => Start::At(&[]),
+                Some(last) => last.next(&keys[from - 1], &keys[from]),
             };
             let window = (fit.window_bytes() / size + 2).min(records.len() - from);
-            let cut = fit.first_piece(start, &records[from..from + window]);
+            let cut = fit.first_piece(start, None, &records[from..from + window]);
             prop_assert_eq!(piece.records.len(), cut.records.len());
             prop_assert_eq!((&piece.lower, piece.model), (&cut.lower, cut.model));
             from = piece.records.end;
+            last = Some(piece);
         }
     }
 }
@@ -169,9 +196,10 @@ fn paper_statistics(count: usize) {
         orders_max: 4,
         even: false,
         steps: false,
+        origins: true,
     };
-    let pieces = fit.pieces(&[], &records);
-    let loads = check(&fit, &[], &records, &pieces);
+    let pieces = fit.pieces(&[], None, &records);
+    let loads = check(&fit, &[], None, &records, &pieces);
     let most = loads.iter().max().unwrap() / 74;
     let (segments, pages) = (pieces.len(), loads.len());
     let per_segment = pages_per_segment(&pieces);
@@ -272,11 +300,11 @@ fn text_makes_segments_longer_than_a_page() {
         let records: Vec<Sized<'_>> =
             keys.iter().map(Vec::as_slice).zip(sizes.iter().copied()).collect();
         let fit = Fit::choose(total / keys.len(), CAPACITY);
-        let pieces = fit.pieces(&[], &records);
-        let pages = check(&fit, &[], &records, &pieces).len();
+        let pieces = fit.pieces(&[], None, &records);
+        let pages = check(&fit, &[], None, &records, &pieces).len();
         let (found, fill) = (pages_per_segment(&pieces), total * 100 / (pages * CAPACITY));
         let lines = fit
-            .pieces(&[], &records)
+            .pieces(&[], None, &records)
             .iter()
             .filter(|piece| piece.model.is_some_and(|model| !model.is_steps()))
             .count();
@@ -287,7 +315,7 @@ fn text_makes_segments_longer_than_a_page() {
         assert!(found >= least, "{name}: {found} pages a segment");
         assert!(fill >= 70, "{name}: {fill} % full");
         // Never a longer piece, nor fuller pages, at the price of more of them.
-        let single = Fit { orders_max: 0, ..fit }.pieces(&[], &records);
+        let single = Fit { orders_max: 0, ..fit }.pieces(&[], None, &records);
         assert!(pages * 100 <= single.len() * 108, "{name}: {pages} pages, alone {}", single.len());
     }
 }
@@ -296,7 +324,7 @@ fn text_makes_segments_longer_than_a_page() {
 fn even_numbers_make_the_longest_segments() {
     let keys = numbers(&(0..100_000).map(|key| key * 3 + 5_000_000).collect::<Vec<_>>());
     let fit = Fit::choose(74, CAPACITY);
-    let pieces = fit.pieces(&[], &sized(&keys, 74));
-    check(&fit, &[], &sized(&keys, 74), &pieces);
+    let pieces = fit.pieces(&[], None, &sized(&keys, 74));
+    check(&fit, &[], None, &sized(&keys, 74), &pieces);
     assert!(pages_per_segment(&pieces) > 15.0);
 }
