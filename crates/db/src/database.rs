@@ -318,7 +318,7 @@ impl Db {
             keyspaces.iter().map(|keyspace| keyspace.numbers.longest_stall_ns).max().unwrap_or(0);
         Stats {
             memory_bytes: state.budget.total(),
-            memory_used: state.budget.used() + state.stripes.bytes() as u64,
+            memory_used: state.memory_used(),
             accounts: state.budget.accounts().into_iter().map(account).collect(),
             io: state.disk.counters().snapshot(),
             io_backend: state.disk.backend(),

@@ -103,6 +103,7 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
         longest_stall_ns: AtomicU64::new(0),
         directory_lock: Mutex::new(Some(directory_lock)),
     };
+    state.limit_log(state.options.memory);
     state.recover(recovered)?;
     let state = Arc::new(state);
     state.start_jobs()?;

@@ -26,6 +26,15 @@ use crate::scrub::Scrub;
 /// What the lock table, buffers and bookkeeping take of the budget before keyspaces share the rest.
 const OVERHEAD_BYTES: u64 = 768 << 10;
 
+/// Of a budget beyond so many bytes the buffers of the log may take one in [`LOG_SHARE`], up to
+/// [`LOG_BYTES_MAX`]: what gathers for a flush, and what is kept from one to the next.
+const SMALL_BUDGET_BYTES: u64 = 16 << 20;
+const LOG_SHARE: u64 = 32;
+const LOG_BYTES_MAX: u64 = 2 << 20;
+
+/// Of that, what each kind of buffer keeps, at least.
+const LOG_SPARE_BYTES_MIN: u64 = 16 << 10;
+
 /// Least memory of one keyspace.
 const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
 
@@ -189,14 +198,31 @@ impl State {
     /// # Errors
     /// `InvalidArgument` when that is less than a keyspace can work with.
     pub(crate) fn share(total: u64, count: usize) -> Result<u64> {
-        let share = total.saturating_sub(OVERHEAD_BYTES) / count.max(1) as u64;
+        let overhead = OVERHEAD_BYTES + Self::log_bytes(total);
+        let share = total.saturating_sub(overhead) / count.max(1) as u64;
         if share < KEYSPACE_BYTES_MIN {
             return Err(Error::invalid(format!(
                 "a memory budget of {total} bytes is too small for {count} keyspaces, which need {KEYSPACE_BYTES_MIN} each and \
-                 {OVERHEAD_BYTES} together"
+                 {overhead} together"
             )));
         }
         Ok(share)
+    }
+
+    /// What a budget leaves to the buffers of the log, beyond what is always there.
+    fn log_bytes(total: u64) -> u64 {
+        (total.saturating_sub(SMALL_BUDGET_BYTES) / LOG_SHARE).min(LOG_BYTES_MAX)
+    }
+
+    /// Tells the log what its buffers may keep.
+    pub(crate) fn limit_log(&self, total: u64) {
+        let spare = (Self::log_bytes(total) / 4).max(LOG_SPARE_BYTES_MIN);
+        self.log.keep_spare(usize::try_from(spare).unwrap_or(usize::MAX));
+    }
+
+    /// Bytes of memory that all hold who have an account, the lock table and the log.
+    pub(crate) fn memory_used(&self) -> u64 {
+        self.budget.used() + self.stripes.bytes() as u64 + self.log.memory_bytes()
     }
 
     /// Shares the budget out among all keyspaces.
@@ -204,6 +230,7 @@ impl State {
         let keyspaces = self.keyspaces();
         let share = Self::share(total, keyspaces.len())?;
         self.budget.set_total(total);
+        self.limit_log(total);
         for keyspace in keyspaces {
             keyspace.memory.set_target(share);
             if let Some(task) = &*keyspace.task.lock() {

@@ -10,7 +10,7 @@ use crate::scrub::ScrubStats;
 pub struct Stats {
     /// The memory budget, in bytes.
     pub memory_bytes: u64,
-    /// What the accounts and the lock table hold, in bytes.
+    /// What the accounts, the lock table and the log's buffers hold, in bytes.
     pub memory_used: u64,
     /// Memory by component.
     pub accounts: Vec<AccountStats>,

@@ -31,15 +31,27 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Few where schedules are tried, for every lock costs there.
-const STRIPES: usize = if cfg!(feature = "shuttle") { 64 } else { 4096 };
+const STRIPES_MAX: usize = if cfg!(feature = "shuttle") { 64 } else { 4096 };
+const STRIPES_MIN: usize = 64;
 
-fn stripe_of(page: PageNumber) -> usize {
-    // Extents begin at round numbers; the product spreads them.
-    (page.0.wrapping_mul(0x9E37_79B1) >> (u32::BITS - STRIPES.ilog2())) as usize
+/// One stripe for so many bytes of a keyspace's memory: what has little memory has little at once
+/// that could be locked.
+const BYTES_PER_STRIPE: u64 = 4096;
+
+/// How many stripes the locks of a keyspace with so much memory have: a power of two.
+pub(crate) fn stripes_for(memory: u64) -> usize {
+    let stripes = usize::try_from(memory / BYTES_PER_STRIPE).unwrap_or(STRIPES_MAX);
+    stripes.clamp(STRIPES_MIN, STRIPES_MAX).next_power_of_two()
 }
 
-fn ascending(pages: impl Iterator<Item = PageNumber>) -> Vec<usize> {
-    let mut stripes: Vec<usize> = pages.map(stripe_of).collect();
+/// The stripe of a page among so many, a power of two and at least two.
+fn stripe_of(page: PageNumber, stripes: usize) -> usize {
+    // Extents begin at round numbers; the product spreads them.
+    (page.0.wrapping_mul(0x9E37_79B1) >> (u32::BITS - stripes.ilog2())) as usize
+}
+
+fn ascending(pages: impl Iterator<Item = PageNumber>, among: usize) -> Vec<usize> {
+    let mut stripes: Vec<usize> = pages.map(|page| stripe_of(page, among)).collect();
     stripes.sort_unstable();
     stripes.dedup();
     stripes
@@ -160,13 +172,19 @@ impl Reorganizing<'_> {
 }
 
 impl SegmentLocks {
-    pub(crate) fn new() -> Self {
-        SegmentLocks { stripes: (0..STRIPES).map(|_| Stripe::default()).collect() }
+    /// Locks of so many stripes; see [`stripes_for`].
+    pub(crate) fn new(stripes: usize) -> Self {
+        SegmentLocks { stripes: (0..stripes).map(|_| Stripe::default()).collect() }
+    }
+
+    /// Bytes of memory that they hold.
+    pub(crate) fn bytes(&self) -> u64 {
+        size_of_val(&*self.stripes) as u64
     }
 
     /// IR on one segment.
     pub(crate) fn read(&self, segment: PageNumber) -> Reading<'_> {
-        let stripe = &self.stripes[stripe_of(segment)];
+        let stripe = &self.stripes[stripe_of(segment, self.stripes.len())];
         stripe.read();
         Reading(stripe)
     }
@@ -195,7 +213,7 @@ impl SegmentLocks {
         segments: impl Iterator<Item = PageNumber>,
         take: fn(&Stripe),
     ) -> Held<'_> {
-        let stripes = ascending(segments);
+        let stripes = ascending(segments, self.stripes.len());
         stripes.iter().for_each(|stripe| take(&self.stripes[*stripe]));
         Held { locks: self, mode, stripes }
     }
@@ -210,16 +228,22 @@ pub(crate) struct PageLocks {
 }
 
 impl PageLocks {
-    pub(crate) fn new() -> Self {
+    /// Locks of so many stripes; see [`stripes_for`].
+    pub(crate) fn new(stripes: usize) -> Self {
         PageLocks {
-            stripes: (0..STRIPES).map(|_| RwLock::new(())).collect(),
-            writes: (0..STRIPES).map(|_| AtomicU64::new(0)).collect(),
+            stripes: (0..stripes).map(|_| RwLock::new(())).collect(),
+            writes: (0..stripes).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// Bytes of memory that they hold.
+    pub(crate) fn bytes(&self) -> u64 {
+        (size_of_val(&*self.stripes) + size_of_val(&*self.writes)) as u64
     }
 
     /// Locks one page for reading.
     pub(crate) fn read(&self, page: PageNumber) -> RwLockReadGuard<'_, ()> {
-        self.stripes[stripe_of(page)].read()
+        self.stripes[stripe_of(page, self.stripes.len())].read()
     }
 
     /// Locks many pages for reading.
@@ -227,7 +251,10 @@ impl PageLocks {
         &self,
         pages: impl Iterator<Item = PageNumber>,
     ) -> Vec<RwLockReadGuard<'_, ()>> {
-        ascending(pages).into_iter().map(|stripe| self.stripes[stripe].read()).collect()
+        ascending(pages, self.stripes.len())
+            .into_iter()
+            .map(|stripe| self.stripes[stripe].read())
+            .collect()
     }
 
     /// Locks many pages for writing.
@@ -240,13 +267,13 @@ impl PageLocks {
             self.writes[stripe].fetch_add(1, Relaxed);
             held
         };
-        ascending(pages).into_iter().map(lock).collect()
+        ascending(pages, self.stripes.len()).into_iter().map(lock).collect()
     }
 
     /// How often a page that the caller has locked was locked exclusively, or another of its
     /// stripe: while that stays the same, so does the page.
     pub(crate) fn writes(&self, page: PageNumber) -> u64 {
-        self.writes[stripe_of(page)].load(Relaxed)
+        self.writes[stripe_of(page, self.writes.len())].load(Relaxed)
     }
 }
 
@@ -277,7 +304,7 @@ mod tests {
 
     /// Whether a second holder gets in beside the first.
     fn passes(first: Hold, second: Hold) -> bool {
-        let locks = SegmentLocks::new();
+        let locks = SegmentLocks::new(STRIPES_MIN);
         let inside = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let held = first(&locks);
@@ -315,7 +342,7 @@ mod tests {
     /// Writers that come and go without a pause do not keep a reorganization out.
     #[test]
     fn writers_do_not_starve_a_reorganization() {
-        let locks = SegmentLocks::new();
+        let locks = SegmentLocks::new(STRIPES_MIN);
         let done = AtomicBool::new(false);
         let rounds = AtomicU32::new(0);
         std::thread::scope(|scope| {
@@ -323,7 +350,7 @@ mod tests {
                 scope.spawn(|| {
                     let mut held = Some(locks.write_many(one()));
                     while !done.load(SeqCst) {
-                        let waiting = locks.stripes[stripe_of(PAGE)].state.lock();
+                        let waiting = locks.stripes[stripe_of(PAGE, STRIPES_MIN)].state.lock();
                         let wanted = waiting.waiting_to_reorganize > 0;
                         drop(waiting);
                         if wanted {

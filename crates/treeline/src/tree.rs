@@ -23,7 +23,7 @@ use crate::first::FirstKey;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable, SharedSync};
-use crate::locks::{PageLocks, SegmentLocks};
+use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
 use crate::peek::Peek;
 use crate::publish::Pending;
@@ -43,8 +43,11 @@ const FOREGROUND_PAGES: usize = 8;
 const FORECAST_EPOCH_INSERTS: u64 = 2_000;
 const FORECAST_EPOCHS: u32 = 25;
 
-/// Pages of buffers that wait for the next batch: 2 MiB.
-const BUFFER_PAGES_KEPT: usize = 512;
+/// Most pages of buffers that wait for the next batch: 2 MiB.
+const BUFFER_PAGES_MAX: usize = 512;
+
+/// Of a keyspace's memory such buffers take one in so many bytes at most.
+const BUFFERS_SHARE: u64 = 32;
 
 /// Every so many entries a dirty list counts as long once more.
 const LONG_LIST: usize = 1024;
@@ -81,8 +84,9 @@ pub struct TreeLine {
     /// covers.
     pub(crate) redo: AtomicU64,
     pub(crate) published: AtomicU64,
-    /// Buffers of batches.
+    /// Buffers of batches, and how many bytes of them may wait for the next.
     pub(crate) buffers: BufferPool,
+    buffers_bytes_max: u64,
     /// Bulk loads under way: nothing is written meanwhile that need not be.
     pub(crate) loads: AtomicUsize,
     /// Pages of bulk loads that are not installed yet.
@@ -142,8 +146,14 @@ impl TreeLine {
         redo: Lsn,
     ) -> TreeLine {
         let published = AtomicU64::new(index.sequence());
-        let cache_bytes =
-            context.memory.target().saturating_sub(index.bytes()).max(CACHE_BYTES_MIN);
+        let memory = context.memory.target();
+        let stripes = stripes_for(memory);
+        let buffer_pages = usize::try_from(memory / BUFFERS_SHARE).unwrap_or(usize::MAX);
+        let buffer_pages = (buffer_pages / PAGE_BYTES).min(BUFFER_PAGES_MAX);
+        let buffers_bytes_max = (buffer_pages * PAGE_BYTES) as u64;
+        let (segment_locks, page_locks) = (SegmentLocks::new(stripes), PageLocks::new(stripes));
+        let held = index.bytes() + segment_locks.bytes() + page_locks.bytes() + buffers_bytes_max;
+        let cache_bytes = memory.saturating_sub(held).max(CACHE_BYTES_MIN);
         let end = context.log.last_lsn();
         let forecaster =
             Forecaster::new(context.runtime.random(), FORECAST_EPOCH_INSERTS, FORECAST_EPOCHS);
@@ -152,8 +162,8 @@ impl TreeLine {
             store,
             index,
             cache: RecordCache::new(cache_bytes),
-            segment_locks: SegmentLocks::new(),
-            page_locks: PageLocks::new(),
+            segment_locks,
+            page_locks,
             // A value may be in the checkpoint's list though its record was not applied when the
             // power went, and without a log only the pages tell.
             large_unsettled: AtomicBool::new(!large.is_empty()),
@@ -166,7 +176,8 @@ impl TreeLine {
             publishing: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
-            buffers: BufferPool::new(BUFFER_PAGES_KEPT),
+            buffers: BufferPool::new(buffer_pages),
+            buffers_bytes_max,
             loads: AtomicUsize::new(0),
             loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
@@ -317,14 +328,17 @@ impl TreeLine {
         Ok(true)
     }
 
-    /// Gives the cache what the index leaves of the keyspace's memory.
+    /// Gives the cache what all else leaves of the keyspace's memory.
     fn follow_memory(&self) {
-        let index =
-            self.index.bytes() + self.forecaster.bytes() + self.peek.bytes() + self.large.bytes();
-        let left = self.context.memory.target().saturating_sub(index).max(CACHE_BYTES_MIN);
+        let locks = self.segment_locks.bytes() + self.page_locks.bytes();
+        let known = self.forecaster.bytes() + self.peek.bytes() + self.large.bytes();
+        let held = self.index.bytes() + locks + known;
+        let taken = held + self.buffers_bytes_max;
+        let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
         self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
         let usage = self.cache.usage();
-        self.context.memory.set_used(index + usage.bytes);
+        let buffers = (self.buffers.pages_kept() * PAGE_BYTES) as u64;
+        self.context.memory.set_used(held + buffers + usage.bytes);
         self.context.memory.set_worth(usage.worth);
     }
 }

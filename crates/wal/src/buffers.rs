@@ -21,9 +21,6 @@ const SHARDS: usize = 8;
 #[cfg(feature = "shuttle")]
 const SHARDS: usize = 2;
 
-/// A buffer keeps at most this much memory from one flush to the next.
-const SPARE_BYTES_MAX: usize = 1 << 20;
-
 /// Records in the order of their LSNs, encoded.
 #[derive(Debug, Default)]
 struct Shard {
@@ -36,6 +33,12 @@ struct Entry {
     lsn: u64,
     /// Where the record ends in `bytes`; it begins where the one before ends.
     end: usize,
+}
+
+impl Shard {
+    fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
 }
 
 /// The buffers of one log and the LSN counter that their locks guard.
@@ -115,6 +118,11 @@ impl Buffers {
         (Lsn(lsn), blocks_for(before + bytes) - blocks_for(before))
     }
 
+    /// Bytes of memory that they hold.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().memory_bytes()).sum()
+    }
+
     /// Takes everything that gathered since the last steal into `stolen`, whose records must have been written.
     pub(crate) fn steal(&self, stolen: &mut Stolen) {
         stolen.clear();
@@ -158,12 +166,28 @@ impl Stolen {
     /// Forgets what was taken, because it is written, and gets ready for the LSNs after it.
     fn clear(&mut self) {
         self.first = self.last.next();
+        self.release(usize::MAX);
+    }
+
+    /// Forgets the records that were written and keeps at most `spare` bytes of their memory, and
+    /// as much again of what orders them.
+    pub(crate) fn release(&mut self, spare: usize) {
         self.order.clear();
+        self.order.shrink_to(spare / size_of::<(u8, Range<usize>)>() / 2);
+        let mut left = spare;
         for shard in &mut self.shards {
-            shard.entries.clear();
             shard.bytes.clear();
-            shard.bytes.shrink_to(SPARE_BYTES_MAX);
+            shard.bytes.shrink_to(left);
+            shard.entries.clear();
+            shard.entries.shrink_to(left / size_of::<Entry>() / 2);
+            left -= shard.bytes.capacity().min(left);
         }
+    }
+
+    /// Bytes of memory that it holds.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let order = self.order.capacity() * size_of::<(u8, Range<usize>)>();
+        self.shards.iter().map(Shard::memory_bytes).sum::<usize>() + order
     }
 
     /// Finds every LSN's place. LSNs are dense, so this is a distribution and no comparison.

@@ -11,7 +11,8 @@
 //! Invariants: (1) `durable` <= `written` <= the last LSN; both only grow. (2) A run begins with the LSN after the run before.
 //! (3) A run's `durable` field was true when it was written.
 
-use spinney_base::shim::atomic::Ordering::SeqCst;
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_io::{AlignedBuf, Purpose};
@@ -20,9 +21,6 @@ use crate::buffers::Stolen;
 use crate::log::Log;
 use crate::room::{Claim, ReserveFor};
 use crate::run::{self, RunHead};
-
-/// The block buffer keeps at most this many blocks from one flush to the next.
-const SPARE_BLOCKS_MAX: usize = 256;
 
 /// A leader expects no more committers than this, yields no more often than that, and gives up after so many yields that brought nobody.
 const GROUP_MAX: u64 = 64;
@@ -160,9 +158,13 @@ impl Log {
         self.counters.flushes.fetch_add(1, SeqCst);
         self.last_group.store((stolen.last.0 + 1 - stolen.first.0).min(GROUP_MAX), SeqCst);
         self.written.store(stolen.last.0, SeqCst);
-        if out.pages() > SPARE_BLOCKS_MAX {
+        let spare = self.spare_bytes.load(Relaxed);
+        stolen.release(spare);
+        if out.pages() * PAGE_BYTES > spare {
             *out = AlignedBuf::new(1);
         }
+        let held = stolen.memory_bytes() + out.pages() * PAGE_BYTES;
+        self.writer_bytes.store(held, Relaxed);
         Ok(())
     }
 

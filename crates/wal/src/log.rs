@@ -11,7 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use spinney_base::shim::{Condvar, Mutex};
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result, probe};
 use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose};
@@ -28,6 +31,9 @@ use crate::superblock::{SUPERBLOCKS, Superblock};
 /// When this much waits in the buffers, the next reservation writes it out first, so that records nobody waits for (structure
 /// records) do not gather without bound.
 const PENDING_BYTES_MAX: u64 = 1 << 20;
+
+/// What buffers keep from one flush to the next unless somebody says otherwise.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// Blocks of zeros written at once when a segment is made.
 const ZERO_BLOCKS: usize = 64;
@@ -67,6 +73,9 @@ pub struct Log {
     pub(crate) followed: AtomicU64,
     pub(crate) ticked: Mutex<Lsn>,
     pub(crate) counters: Counters,
+    /// How much memory buffers keep from one flush to the next, and what the writer holds now.
+    pub(crate) spare_bytes: AtomicUsize,
+    pub(crate) writer_bytes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -187,6 +196,8 @@ impl Log {
             followed: AtomicU64::new(u64::MAX),
             ticked: Mutex::new(Lsn(last)),
             counters: Counters::default(),
+            spare_bytes: AtomicUsize::new(SPARE_BYTES),
+            writer_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -311,6 +322,18 @@ impl Log {
             written_lsn: self.written_lsn(),
             last_lsn: self.last_lsn(),
         }
+    }
+
+    /// Limits the memory that buffers keep from one flush to the next, each kind of them to so many
+    /// bytes (1 MiB if nothing is said); what gathers between two flushes takes what it needs.
+    pub fn keep_spare(&self, bytes: usize) {
+        self.spare_bytes.store(bytes, Relaxed);
+    }
+
+    /// Bytes of memory that the buffers hold now.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        (self.buffers.memory_bytes() + self.writer_bytes.load(Relaxed)) as u64
     }
 
     fn bytes_max(&self) -> u64 {

@@ -44,6 +44,9 @@ const WORDS_MAX: usize = (1 << 24) - 2;
 /// together.
 pub(super) const SHARD_BYTES_MIN: usize = 128 << 10;
 
+/// Words of an average record, at most, that the table is sized for.
+pub(super) const RECORD_WORDS_MAX: usize = 64;
+
 /// Buckets stay at most this full, in percent.
 const LOAD_PERCENT: usize = 85;
 
@@ -108,7 +111,7 @@ impl Memory {
     pub(super) fn new(bytes: u64, record: usize) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(SHARD_BYTES_MIN);
         let bytes = bytes.min((WORDS_MAX - 1) * 8);
-        let record = record.clamp(2, 64);
+        let record = record.clamp(2, RECORD_WORDS_MAX);
         let buckets = bytes / (record * 8 * LOAD_PERCENT / 100 + BUCKET_BYTES) + 16;
         let words = bytes.saturating_sub(buckets * BUCKET_BYTES) / 8;
         Memory {

@@ -33,8 +33,8 @@ use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
 use super::memory::{
-    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, SHARD_BYTES_MIN, TOMBSTONE, WRITING,
-    record_words,
+    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX, SHARD_BYTES_MIN,
+    TOMBSTONE, WRITING, record_words,
 };
 use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
@@ -337,10 +337,13 @@ impl Shard {
         let bytes = bytes.max(SHARD_BYTES_MIN as u64);
         let mut state = self.state.lock();
         let current = self.memory.load().bytes();
-        // Rebuilding costs a copy of everything, so small changes are not followed.
-        if current.abs_diff(bytes) > bytes / 32 {
+        // Rebuilding costs a copy of everything: growth is followed when it is worth it, and what
+        // must be given up is given up together with what will be soon.
+        let follow =
+            if current > bytes { (bytes - bytes / 64).max(SHARD_BYTES_MIN as u64) } else { bytes };
+        if current > bytes || bytes - current > bytes / 32 {
             let record_words = state.record_words;
-            self.rebuild(&mut state, bytes, record_words);
+            self.rebuild(&mut state, follow, record_words);
         }
     }
 
@@ -350,9 +353,8 @@ impl Shard {
         if state.has_room(&memory, words) {
             return Prepared::Ready;
         }
-        if state.records + state.reserved_records >= memory.records_max()
-            && self.enlarge_table(state)
-        {
+        let table_full = state.records + state.reserved_records >= memory.records_max();
+        if if table_full { self.enlarge_table(state) } else { self.reduce_table(state) } {
             memory = self.memory.load_full();
         }
         let _latch = self.latch.lock();
@@ -394,6 +396,19 @@ impl Shard {
         }
         let bytes = state.bytes;
         self.rebuild(state, bytes, average.max(2))
+    }
+
+    /// When the ring is full and its records are much larger than expected: makes a smaller table
+    /// beside a larger ring.
+    fn reduce_table(&self, state: &mut State) -> bool {
+        let used = usize::try_from(state.head - state.tail).unwrap_or(usize::MAX);
+        let average = used / state.records.max(1);
+        if state.record_words >= RECORD_WORDS_MAX || average < 2 * state.record_words {
+            return false;
+        }
+        let bytes = state.bytes;
+        // Room for records that are a fourth smaller, so that the table is not what is full next.
+        self.rebuild(state, bytes, (average / 4 * 3).min(RECORD_WORDS_MAX))
     }
 
     /// Moves all records into new memory; the oldest clean ones stay behind if there is less room.

@@ -1,0 +1,94 @@
+//! What memory the database takes, and what it says: a counting allocator under the whole test,
+//! which therefore is alone in its program.
+#![cfg(not(feature = "shuttle"))]
+#![expect(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use spinney_db::{Batch, Db, Durability, KeyspaceOptions, Options};
+
+struct Counting;
+
+static BYTES: AtomicIsize = AtomicIsize::new(0);
+
+fn count(layout: Layout) -> isize {
+    isize::try_from(layout.size()).unwrap()
+}
+
+// SAFETY: all is passed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(count(layout), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        BYTES.fetch_sub(count(layout), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) };
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The budget, in bytes.
+const MEMORY: u64 = 16 << 20;
+
+/// Most bytes per record in the cache beyond those of its key and value.
+const OVERHEAD_MAX: f64 = 64.0;
+
+const KEY_BYTES: usize = 8;
+
+/// More records than the cache holds.
+fn records(value: usize) -> u64 {
+    MEMORY * 3 / 2 / (value + KEY_BYTES + 8) as u64
+}
+
+/// A database whose cache is full of records with values of one length, and how many bytes the
+/// allocator has given to it.
+fn filled(directory: &Path, value: usize) -> (Db, u64) {
+    let before = BYTES.load(Relaxed);
+    let db = Db::open(directory, Options::default().memory(MEMORY)).unwrap();
+    let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
+    for start in (0..records(value)).step_by(500) {
+        let mut batch = Batch::new();
+        for number in start..start + 500 {
+            let key = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+            batch.insert(&main, key, vec![7; value]);
+        }
+        db.write_with(batch, Durability::Buffered).unwrap();
+    }
+    db.checkpoint().unwrap();
+    drop(main);
+    // The background gives back and accounts for what the checkpoint left.
+    std::thread::sleep(Duration::from_millis(500));
+    let given = u64::try_from(BYTES.load(Relaxed) - before).unwrap();
+    (db, given)
+}
+
+#[test]
+#[expect(clippy::cast_precision_loss, reason = "bytes of megabytes")]
+fn records_take_little_more_than_their_bytes_and_all_is_accounted_for() {
+    for value in [8, 56, 500] {
+        let directory = tempfile::tempdir().unwrap();
+        let (db, given) = filled(directory.path(), value);
+        let stats = db.stats();
+        let used = stats.memory_used;
+        let told = format!("values of {value} bytes: {given} bytes given, {used} accounted for");
+        assert!(given.abs_diff(used) * 20 <= given, "{told}");
+        assert!(used <= MEMORY, "{told}");
+        // What is not accounted for is the records' as well.
+        let main = &stats.keyspaces[0];
+        let others = used - main.cache_bytes - main.index_bytes;
+        let each = (given - others) as f64 / main.records_cached as f64;
+        let overhead = each - (KEY_BYTES + value) as f64;
+        println!("{told}; {overhead:.1} bytes around each of {} records", main.records_cached);
+        assert!(main.records_cached < records(value), "{told}: the cache was never full");
+        assert!(overhead <= OVERHEAD_MAX, "{told}: {overhead:.1} bytes per record");
+    }
+}
