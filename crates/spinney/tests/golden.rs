@@ -1,13 +1,23 @@
-//! Golden files: databases that released formats wrote, opened by this version. `tests/golden/v1`
-//! is never written again; a new format adds a directory beside it (`SPINNEY_WRITE_GOLDEN=DIR cargo
-//! test -p spinney --test golden` writes one of today's).
+//! Golden files: databases that earlier versions wrote, opened by this one. None is ever written
+//! again; whatever writes other bytes adds directories beside them (`SPINNEY_WRITE_GOLDEN=DIR cargo
+//! test -p spinney --test golden` writes today's there).
+//!
+//! * `v1`: the first format: pages that do not say where they belong, and no large values.
+//! * `v2`, `v2-log`: what pages, structure records and checkpoints have come to say since; the
+//!   version of the whole, in the manifest, is still 1.
+//!
+//! `v2` has segments of several pages with models of both kinds, overflow pages, staged pages, large
+//! values, and a tail of the log with records of users; the tail of `v2-log` has changes of structure,
+//! and large values that came and went.
 //!
 //! Each holds a clean checkpoint with a tail of the log above it, as a killed process leaves them:
 //! opening replays.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use spinney::{Batch, Db, ErrorKind, KeyspaceOptions, Options};
+use spinney::{Batch, Db, ErrorKind, KeyspaceOptions, KeyspaceStats, Options};
+use spinney_base::Runtime;
 
 fn options() -> Options {
     Options::default().memory(2 << 20).log_bytes_max(4 << 20).create_if_missing(false)
@@ -26,39 +36,6 @@ fn tail(number: u32) -> Vec<u8> {
     format!("tail/{:05}", number * 7919 % 100_000).into_bytes()
 }
 
-fn write(directory: &Path) {
-    let work = tempfile::tempdir().unwrap();
-    let db = Db::open(work.path(), options().create_if_missing(true)).unwrap();
-    let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
-    let cache = db.keyspace("cache: not logged", KeyspaceOptions::default().logged(false)).unwrap();
-    db.keyspace("dropped", KeyspaceOptions::default()).unwrap();
-    db.drop_keyspace("dropped").unwrap();
-    for number in 0..600u32 {
-        main.insert(&key(number), &value(number)).unwrap();
-        cache.insert(&key(number), &value(number + 1)).unwrap();
-    }
-    db.checkpoint().unwrap();
-    // More than the cache holds, and time for what splits because of it to be logged.
-    for start in (0..2000).step_by(100) {
-        let mut batch = Batch::new();
-        for number in start..start + 100 {
-            batch.insert(&main, tail(number), vec![7; 300]);
-        }
-        db.write(batch).unwrap();
-    }
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    let mut batch = Batch::new();
-    for number in 0..200 {
-        batch.remove(&main, key(number * 3));
-        batch.insert(&main, key(1000 + number), value(number));
-    }
-    db.write(batch).unwrap();
-    main.insert(b"", b"the empty key").unwrap();
-    // As a killed process leaves it: nothing is closed, and nothing runs any more.
-    drop((main, cache, db));
-    copy(work.path(), directory);
-}
-
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -73,7 +50,7 @@ fn golden(version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(version)
 }
 
-/// Checks what a database of version 1 holds.
+/// Checks what the database of version 1 holds.
 fn check(db: &Db) {
     let names: Vec<String> = db.keyspaces().into_iter().map(|keyspace| keyspace.name).collect();
     assert_eq!(names, ["main", "cache: not logged"]);
@@ -96,9 +73,6 @@ fn check(db: &Db) {
 
 #[test]
 fn version_1_opens() {
-    if let Some(directory) = std::env::var_os("SPINNEY_WRITE_GOLDEN") {
-        write(Path::new(&directory));
-    }
     let work = tempfile::tempdir().unwrap();
     copy(&golden("v1"), work.path());
     for _ in 0..2 {
@@ -120,6 +94,197 @@ fn version_1_is_copied_and_salvaged() {
     let db = Db::open(place("old"), options()).unwrap();
     db.backup(place("copy")).unwrap();
     check(&Db::open(place("copy"), options()).unwrap());
+}
+
+/// What the second set of databases was told, one keyspace after the other, checkpoint by
+/// checkpoint; what comes after the last is in the log alone. Nothing for a value: the key is
+/// removed.
+type Told = Vec<(usize, Vec<u8>, Option<Vec<u8>>)>;
+
+const KEYSPACES: [&str; 2] = ["main", "words: not logged"];
+
+fn number(number: u64) -> Vec<u8> {
+    number.to_be_bytes().to_vec()
+}
+
+/// Keys that no line is close to: clusters of many sizes.
+fn word(number: u32) -> Vec<u8> {
+    let cluster = (number / 40).wrapping_mul(0x9E37_79B1) >> (8 + number / 40 % 4);
+    format!("{cluster:08x}{:02}", number % 40).into_bytes()
+}
+
+fn long(group: u8, number: u8) -> Vec<u8> {
+    [&[b'm' + group; 700][..], &[number]].concat()
+}
+
+fn large(version: u8, pages: usize) -> Option<Vec<u8>> {
+    Some(vec![version; pages * 4096 + usize::from(version)])
+}
+
+fn main_records(keys: impl Iterator<Item = u64>, length: usize) -> Told {
+    let fill = |key: u64| (key % 251) as u8;
+    keys.map(|key| (0, number(key), Some(vec![fill(key); length]))).collect()
+}
+
+fn told(version: &str) -> Vec<Told> {
+    let mut base = main_records((0..1500).map(|key| key * 1000), 100);
+    base.extend((0..1200).map(|key| (1, word(key), Some(vec![7; (key % 90) as usize]))));
+    base.extend((1..5).map(|key| (0, vec![b'l', key], large(key, 4))));
+    // Pages with bounds so long that others than the first leave them out.
+    base.extend((0..84).map(|key| (0, long(key / 7, 10 * (key % 7)), Some(vec![key; 40]))));
+    if version == "v2-log" {
+        let mut log = main_records(1_500_000..1_502_000, 60);
+        log.extend((0..300).map(|key| (0, number(key * 1000), None)));
+        log.push((0, b"l\x01".to_vec(), large(9, 6)));
+        log.push((0, b"l\x02".to_vec(), None));
+        return vec![base, log];
+    }
+    // A page that overflows, removals, room of a large value that is somebody else's.
+    let mut edited = main_records(300_001..300_026, 100);
+    edited.extend((1000..1500).step_by(7).map(|key| (0, number(key * 1000), None)));
+    edited.extend((61..64).map(|key| (0, long(6, key), Some(vec![key; 40]))));
+    edited.push((0, b"l\x01".to_vec(), large(9, 3)));
+    edited.push((0, b"l\x02".to_vec(), None));
+    let staged = main_records((600..900).step_by(6).map(|key| key * 1000 + 500), 50);
+    let mut log = main_records((0..100).map(|key| key * 1000 + 700), 100);
+    log.push((0, number(5000), None));
+    log.push((0, number(600_500), None));
+    log.push((0, b"l\x03".to_vec(), large(10, 2)));
+    log.push((0, Vec::new(), Some(b"the empty key".to_vec())));
+    vec![base, edited, staged, log]
+}
+
+fn write(version: &str, directory: &Path) {
+    let work = tempfile::tempdir().unwrap();
+    // Nothing is tidied up behind our back.
+    let runtime = Runtime::stepped(1);
+    let options = options().create_if_missing(true).runtime(runtime.clone());
+    let db = Db::open(work.path(), options).unwrap();
+    let main = KeyspaceOptions::default().set("staging", "on").unwrap();
+    let keyspaces = [
+        db.keyspace(KEYSPACES[0], main).unwrap(),
+        db.keyspace(KEYSPACES[1], KeyspaceOptions::default().logged(false)).unwrap(),
+    ];
+    let told = told(version);
+    for (round, records) in told.iter().enumerate() {
+        for records in records.chunks(500) {
+            let mut batch = Batch::new();
+            for (keyspace, key, value) in records {
+                match value {
+                    Some(value) => batch.insert(&keyspaces[*keyspace], key.clone(), value.clone()),
+                    None => batch.remove(&keyspaces[*keyspace], key.clone()),
+                };
+            }
+            db.write(batch).unwrap();
+        }
+        if round + 1 < told.len() {
+            db.checkpoint().unwrap();
+        }
+    }
+    if version == "v2-log" {
+        (0..1000).for_each(|_| _ = runtime.step());
+        db.flush().unwrap();
+    }
+    drop((keyspaces, db));
+    copy(work.path(), directory);
+}
+
+/// Checks what a database of the second set holds.
+fn check_told(db: &Db, version: &str) {
+    let mut expected = [BTreeMap::new(), BTreeMap::new()];
+    for (keyspace, key, value) in told(version).concat() {
+        match value {
+            Some(value) => expected[keyspace].insert(key, value),
+            None => expected[keyspace].remove(&key),
+        };
+    }
+    for (name, expected) in KEYSPACES.into_iter().zip(expected) {
+        let keyspace = db.existing_keyspace(name).unwrap();
+        let found = keyspace.iter().map(|record| record.unwrap());
+        let found: BTreeMap<_, _> = found.map(|(key, value)| (key, value.to_vec())).collect();
+        assert!(found == expected, "{version}, {name}: {} records", found.len());
+        for (key, value) in expected {
+            assert!(
+                keyspace.get(&key).unwrap().as_deref() == Some(&value[..]),
+                "{version}, {name}"
+            );
+        }
+    }
+}
+
+/// What data pages in a file say of their segments: how many have a line, steps, or no bounds.
+fn origins(file: &Path) -> [usize; 3] {
+    let mut found = [0; 3];
+    for page in std::fs::read(file).unwrap().chunks_exact(4096) {
+        let short = |at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
+        let (is_data, prefix, origin) = (page[8] == 1, short(38), short(40));
+        let begin = 4096_usize.saturating_sub(prefix + origin);
+        if !is_data || origin == 0 {
+            continue;
+        }
+        let (version, flags) = (page[begin], page[begin + 1]);
+        if version == 2 {
+            found[2] += 1;
+        } else if flags & 1 == 0 && flags & 4 != 0 {
+            // A page of the extent itself, so the model comes next, and its kind with it.
+            found[usize::from(page[begin + 5] >> 7)] += 1;
+        }
+    }
+    found
+}
+
+#[test]
+fn version_2_opens() {
+    for version in ["v2", "v2-log"] {
+        let mut from = golden(version);
+        if let Some(directory) = std::env::var_os("SPINNEY_WRITE_GOLDEN") {
+            from = Path::new(&directory).join(version);
+            write(version, &from);
+        }
+        let work = tempfile::tempdir().unwrap();
+        copy(&from, work.path());
+        let [lines, _, unbounded] = origins(&work.path().join("keyspace-00000001.spn"));
+        let [_, steps, _] = origins(&work.path().join("keyspace-00000002.spn"));
+        assert!(lines > 0 && steps > 0, "{version}: {lines} pages of lines, {steps} of steps");
+        assert!(unbounded > 0 || version == "v2-log", "no page leaves its bounds out");
+        // At first nothing is tidied up behind our back, then everything.
+        for runtime in [Runtime::stepped(1), Runtime::threads()] {
+            let db = Db::open(work.path(), options().runtime(runtime.clone())).unwrap();
+            check_told(&db, version);
+            let verified = db.verify().unwrap();
+            let stats = db.stats();
+            let sum = |count: fn(&KeyspaceStats) -> u64| stats.keyspaces.iter().map(count).sum();
+            let (pages, overflows): (u64, u64) =
+                (sum(|one| one.pages), sum(|one| one.overflow_pages));
+            if runtime.is_stepped() {
+                let staged = verified.pages - pages - overflows;
+                let several: u64 = sum(|one| one.segments[1..].iter().sum());
+                let large: u64 = sum(|one| one.large_values);
+                assert!(several > 0 && large > 0, "{version}: {stats:?}");
+                if version == "v2" {
+                    assert!(overflows > 0 && staged > 0, "{overflows} {staged} {stats:?}");
+                } else {
+                    // The checkpoint has no more than half as many.
+                    assert!(pages > 100, "changes of structure were replayed: {stats:?}");
+                }
+            }
+            db.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn version_2_is_copied_and_salvaged() {
+    for version in ["v2", "v2-log"] {
+        let work = tempfile::tempdir().unwrap();
+        let place = |name: &str| work.path().join(name);
+        copy(&golden(version), &place("old"));
+        Db::salvage(place("old"), place("new"), options().create_if_missing(true)).unwrap();
+        check_told(&Db::open(place("new"), options()).unwrap(), version);
+        let db = Db::open(place("old"), options()).unwrap();
+        db.backup(place("copy")).unwrap();
+        check_told(&Db::open(place("copy"), options()).unwrap(), version);
+    }
 }
 
 /// A directory of a later format is refused by a clear error, and nothing in it changes.
