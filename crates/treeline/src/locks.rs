@@ -302,8 +302,8 @@ mod tests {
         }),
     ];
 
-    /// Whether a second holder gets in beside the first.
-    fn passes(first: Hold, second: Hold) -> bool {
+    /// Whether a second holder gets in beside the first within so many milliseconds.
+    fn passes(first: Hold, second: Hold, most: usize) -> bool {
         let locks = SegmentLocks::new(STRIPES_MIN);
         let inside = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -312,7 +312,7 @@ mod tests {
                 drop(second(&locks));
                 inside.store(true, SeqCst);
             });
-            for _ in 0..30 {
+            for _ in 0..most {
                 std::thread::sleep(Duration::from_millis(1));
                 if inside.load(SeqCst) {
                     break;
@@ -334,7 +334,10 @@ mod tests {
         ];
         for ((held, first), row) in ALL.into_iter().zip(allowed) {
             for ((wanted, second), allowed) in ALL.into_iter().zip(row) {
-                assert_eq!(passes(first, second), allowed, "{held} is held, {wanted} is wanted");
+                // Who gets in may be slow on a busy machine.
+                let most = if allowed { 20_000 } else { 30 };
+                let passed = passes(first, second, most);
+                assert_eq!(passed, allowed, "{held} is held, {wanted} is wanted");
             }
         }
     }
