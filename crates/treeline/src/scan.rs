@@ -220,10 +220,13 @@ impl TreeLine {
                 }
                 Direction::Reverse => {
                     let last = here.unwrap_or(count - 1);
-                    // The page that begins with the key has no key below it.
-                    let begins = matches!(&position, Position::Below(Some(key))
-                        if last > 0 && located.first_key(last).as_ref() == Some(key));
-                    let end = if begins { last } else { last + 1 };
+                    // Pages that no key can belong to tell nothing of where to go on, and the page
+                    // that begins with the key has no key below it.
+                    let has_keys = |index: &usize| {
+                        let first = located.first_key(*index);
+                        first.is_some_and(|first| position.is_ahead(&first, request.direction))
+                    };
+                    let end = (1..=last).rev().find(has_keys).map_or(1, |last| last + 1);
                     end.saturating_sub(left)..end
                 }
             };
