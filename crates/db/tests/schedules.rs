@@ -12,9 +12,12 @@ use spinney_base::schedules::check;
 use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_io::sim::{CrashMode, SimDisk};
 
-fn open_with(disk: &SimDisk, logged: bool, runtime: Runtime) -> (Db, Keyspace) {
+/// Small, so that caches fill up.
+const MEMORY: u64 = 1 << 20;
+
+fn open_with(disk: &SimDisk, logged: bool, runtime: Runtime, memory: u64) -> (Db, Keyspace) {
     let options = Options::default()
-        .memory(1 << 20)
+        .memory(memory)
         .log_bytes_max(1 << 20)
         .torn_writes(TornWrites::Assume4k)
         .disk(Arc::new(disk.clone()))
@@ -26,7 +29,7 @@ fn open_with(disk: &SimDisk, logged: bool, runtime: Runtime) -> (Db, Keyspace) {
 
 /// The database on a disk and its one keyspace.
 fn open(disk: &SimDisk) -> (Db, Keyspace) {
-    open_with(disk, true, Runtime::stepped(1))
+    open_with(disk, true, Runtime::stepped(1), MEMORY)
 }
 
 /// A new disk and a database on it.
@@ -41,7 +44,8 @@ fn fresh() -> (SimDisk, Db, Keyspace) {
 fn beside_the_background() -> (SimDisk, Db, Keyspace, JoinHandle<()>) {
     let disk = SimDisk::new(1);
     let runtime = Runtime::stepped(1);
-    let (db, keyspace) = open_with(&disk, true, runtime.clone());
+    // The batch is to fit, though shuttle's atomics take much of the cache.
+    let (db, keyspace) = open_with(&disk, true, runtime.clone(), 2 * MEMORY);
     let mut batch = Batch::new();
     for number in 0..1024u16 {
         batch.insert(&keyspace, number.to_be_bytes(), *b"1");
@@ -98,7 +102,7 @@ fn p03_batches_are_seen_whole() {
 fn p23_records_on_their_way_home_are_seen() {
     check(100, || {
         let disk = SimDisk::new(1);
-        let (db, keyspace) = open_with(&disk, false, Runtime::stepped(1));
+        let (db, keyspace) = open_with(&disk, false, Runtime::stepped(1), MEMORY);
         for number in 0..20u8 {
             keyspace.insert(&[number], &[1; 300]).unwrap();
         }
@@ -251,7 +255,7 @@ fn p17_a_checkpoint_beside_large_values() {
     for logged in [true, false] {
         check(200, move || {
             let disk = SimDisk::new(1);
-            let open = |disk: &SimDisk| open_with(disk, logged, Runtime::stepped(1));
+            let open = |disk: &SimDisk| open_with(disk, logged, Runtime::stepped(1), MEMORY);
             let (db, keyspace) = open(&disk);
             keyspace.insert(b"a", &large(1)).unwrap();
             db.checkpoint().unwrap();

@@ -417,8 +417,10 @@ impl Shard {
         let new = Memory::new(bytes, record_words);
         let live: Vec<(usize, Header)> = state.live(&old).collect();
         let total: usize = live.iter().map(|(_, header)| header.words()).sum();
-        let limit = new.capacity().saturating_sub(state.reserved_words);
-        let count_limit = new.records_max().saturating_sub(state.reserved_records);
+        // What is reserved must find its room, even beside no record at all.
+        let room = new.capacity().checked_sub(state.reserved_words);
+        let places = new.records_max().checked_sub(state.reserved_records);
+        let (Some(limit), Some(count_limit)) = (room, places) else { return false };
         let (mut words, mut count) = (total, live.len());
         let mut moved = Vec::with_capacity(live.len());
         for (word, header) in live {

@@ -260,3 +260,27 @@ fn readers_see_whole_values() {
         assert!(reader.join().unwrap() > 0);
     }
 }
+
+/// Room that was reserved stays, however small the cache is to become meanwhile.
+#[test]
+fn reserved_room_outlasts_a_smaller_size() {
+    for (count, length) in [(600u32, 1000), (5000, 1)] {
+        let cache = RecordCache::new(1 << 20);
+        let value = vec![7; length];
+        let key = |number: u32| number.to_be_bytes();
+        for number in 0..count {
+            let ready = cache.prepare(id_of(&key(number)), &key(number), Some((&value[..]).into()));
+            assert_eq!(ready, Prepared::Ready);
+        }
+        cache.resize(CACHE_BYTES_MIN);
+        for number in 0..count {
+            let value = Some((&value[..]).into());
+            cache.put(id_of(&key(number)), &key(number), value, &mut Vec::new());
+        }
+        for number in 0..count {
+            let mut out = Vec::new();
+            assert_eq!(cache.get(id_of(&key(number)), &key(number), &mut out), Cached::Present);
+            assert!(out == value);
+        }
+    }
+}
