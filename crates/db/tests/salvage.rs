@@ -234,6 +234,65 @@ fn p22_nothing_is_lost_where_index_and_log_are_whole() {
     }
 }
 
+/// Pages that are `chosen` by number, and by whether they are no overflow pages, tell no longer where they come from, as
+/// those of older databases do not.
+fn forget_origins(disk: &SimDisk, chosen: impl Fn(usize, bool) -> bool) {
+    let bytes = disk.contents(Path::new(FILE)).unwrap();
+    let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
+    let mut block = AlignedBuf::new(1);
+    for (number, page) in bytes.chunks_exact(4096).enumerate().skip(128) {
+        let field = |at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
+        let (prefix, origin) = (field(38), field(40));
+        if page[8] != 1 || origin == 0 {
+            continue;
+        }
+        let of_extent = page[4096 - prefix - origin + 1] & 1 == 0;
+        if !chosen(number, of_extent) {
+            continue;
+        }
+        block.bytes_mut().copy_from_slice(page);
+        // A version of origins that there is not.
+        block.bytes_mut()[4096 - prefix - origin] = 0xFF;
+        let hash = xxhash_rust::xxh3::xxh3_64(&block.bytes()[8..]);
+        block.bytes_mut()[..8].copy_from_slice(&hash.to_le_bytes());
+        file.write_at(block.bytes(), number as u64 * 4096, Purpose::Tool).unwrap();
+    }
+    file.sync(Purpose::Tool).unwrap();
+}
+
+/// Pages that do not tell where they come from are placed by index and log; without these they give what they hold, and
+/// older pages of the same keys do not win.
+#[test]
+fn p22_pages_without_origins() {
+    for seed in 0..8 {
+        let mut old = Old::with_keys(seed, seed % 4 != 3, long_key);
+        old.write(1_500);
+        if seed % 2 == 0 {
+            old.db.checkpoint().unwrap();
+            old.write(900);
+        }
+        old.db.flush().unwrap();
+        let disk = old.disk.kill();
+        forget_origins(&disk, |_, _| true);
+        let report = salvage(&disk);
+        assert!(report.is_whole(), "seed {seed}: {} lost", report.keyspaces[0].lost.len());
+        if seed % 4 != 3 {
+            same(&contents(&disk, "main"), &old.model, &format!("seed {seed}"));
+        }
+        let (disk, model) = old.close();
+        // Overflow pages tell always, or nothing does.
+        forget_origins(&disk, |page, of_extent| seed % 3 == 0 || of_extent && page % 3 == 0);
+        remove(&disk, "/db/MANIFEST");
+        remove(&disk, "/db/wal");
+        zero(&disk, FILE, 0..2);
+        salvage(&disk);
+        let found = contents(&disk, "keyspace-00000001");
+        for (key, value) in &model {
+            assert!(found.get(key) == Some(value), "seed {seed}: {}", key.escape_ascii());
+        }
+    }
+}
+
 fn within(ranges: &[LostRange], key: &[u8]) -> bool {
     ranges.iter().any(|range| {
         range.lower.as_slice() <= key && range.upper.as_deref().is_none_or(|upper| key < upper)
@@ -255,7 +314,7 @@ fn p22_damaged_pages_are_told() {
         let sound = disk.contents(Path::new("/sound/keyspace-00000001.spn")).unwrap();
         let kind = |page: usize| sound[page * 4096 + 8];
         let data: Vec<usize> = (128..sound.len() / 4096).filter(|page| kind(*page) == 1).collect();
-        for nth in [1, data.len() / 3, data.len() - 2] {
+        for nth in [1, data.len() / 3, data.len() / 2, data.len() * 2 / 3, data.len() - 2] {
             disk.flip_bit(Path::new(FILE), data[nth] as u64 * 4096 + 1000 + seed, 2).unwrap();
         }
         if seed % 2 == 0 {

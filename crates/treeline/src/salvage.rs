@@ -206,7 +206,8 @@ impl Salvage {
                 let origin = Origin::decode(view.origin(), view.prefix());
                 let found = Found { at, lsn: header.lsn };
                 let (mut lower, mut upper) = (Vec::new(), Vec::new());
-                if origin.is_none() && !view.is_empty() {
+                let told = origin.as_ref().is_some_and(|origin| origin.bounds.is_some());
+                if !told && !view.is_empty() {
                     lower = view.key(0);
                     upper = [view.key(view.len() - 1), vec![0]].concat();
                 }
