@@ -234,6 +234,17 @@ fn p22_nothing_is_lost_where_index_and_log_are_whole() {
     }
 }
 
+/// Where in a data page begins what it says of where it comes from.
+fn origin_of(page: &[u8]) -> Option<usize> {
+    let field = |at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
+    (page[8] == 1 && field(40) > 0).then(|| 4096 - field(38) - field(40))
+}
+
+/// Whether it is no overflow page, as far as it says.
+fn is_of_extent(page: &[u8]) -> bool {
+    origin_of(page).is_none_or(|origin| page[origin + 1] & 1 == 0)
+}
+
 /// Pages that are `chosen` by number, and by whether they are no overflow pages, tell no longer where they come from, as
 /// those of older databases do not.
 fn forget_origins(disk: &SimDisk, chosen: impl Fn(usize, bool) -> bool) {
@@ -241,18 +252,12 @@ fn forget_origins(disk: &SimDisk, chosen: impl Fn(usize, bool) -> bool) {
     let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
     let mut block = AlignedBuf::new(1);
     for (number, page) in bytes.chunks_exact(4096).enumerate().skip(128) {
-        let field = |at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
-        let (prefix, origin) = (field(38), field(40));
-        if page[8] != 1 || origin == 0 {
+        let Some(origin) = origin_of(page).filter(|_| chosen(number, is_of_extent(page))) else {
             continue;
-        }
-        let of_extent = page[4096 - prefix - origin + 1] & 1 == 0;
-        if !chosen(number, of_extent) {
-            continue;
-        }
+        };
         block.bytes_mut().copy_from_slice(page);
         // A version of origins that there is not.
-        block.bytes_mut()[4096 - prefix - origin] = 0xFF;
+        block.bytes_mut()[origin] = 0xFF;
         let hash = xxhash_rust::xxh3::xxh3_64(&block.bytes()[8..]);
         block.bytes_mut()[..8].copy_from_slice(&hash.to_le_bytes());
         file.write_at(block.bytes(), number as u64 * 4096, Purpose::Tool).unwrap();
@@ -314,10 +319,13 @@ fn p22_damaged_pages_are_told() {
         let sound = disk.contents(Path::new("/sound/keyspace-00000001.spn")).unwrap();
         let kind = |page: usize| sound[page * 4096 + 8];
         let data: Vec<usize> = (128..sound.len() / 4096).filter(|page| kind(*page) == 1).collect();
-        for nth in [1, data.len() / 3, data.len() / 2, data.len() * 2 / 3, data.len() - 2] {
-            disk.flip_bit(Path::new(FILE), data[nth] as u64 * 4096 + 1000 + seed, 2).unwrap();
+        let nth = [1, data.len() / 3, data.len() - 2].map(|nth| data[nth]);
+        let is_overflow = |page: &&usize| !is_of_extent(&sound[**page * 4096..][..4096]);
+        let overflows = data.iter().filter(is_overflow).take(3).copied();
+        for page in nth.into_iter().chain(overflows) {
+            disk.flip_bit(Path::new(FILE), page as u64 * 4096 + 1000 + seed, 2).unwrap();
         }
-        if seed % 2 == 0 {
+        if seed % 2 == 1 {
             zero(&disk, FILE, 0..2);
         }
         let report = salvage(&disk);
