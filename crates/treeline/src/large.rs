@@ -21,6 +21,8 @@
 
 mod syncs;
 mod table;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
 
 use std::collections::HashSet;
 
@@ -125,9 +127,10 @@ impl TreeLine {
     /// them out by itself: a page that was written before a crash names the new value already, and
     /// the checkpoint's list has the old one still.
     ///
-    /// The record is worth waiting for only together with the pages. When the log has no room for
-    /// it, a crash may leave extents owned that nothing names; the pages must go home all the same,
-    /// for that is what makes room in the log.
+    /// The record is worth waiting for only together with the pages, and these must go home also
+    /// when the log has no room for it, for that is what makes room in the log. Then a checkpoint
+    /// says it, one that brings nothing home. Where the disk is full as well, a crash before the
+    /// next one may leave extents owned that nothing names.
     pub(crate) fn log_superseded_large(&self, superseded: &[Vec<u8>]) -> Result<Lsn> {
         if superseded.is_empty() {
             return Ok(Lsn::ZERO);
@@ -137,10 +140,19 @@ impl TreeLine {
             pointers.flat_map(|pointer| extents_of(&pointer).collect::<Vec<_>>()).collect();
         let record = encode_large(LargeChange::Superseded, &extents);
         let log = &self.context.log;
-        let room = log.reserve(record.len(), ReserveFor::Internal)?;
-        let append =
-            |mut room| log.append(&mut room, RecordKind::Structure(self.context.keyspace), &record);
-        Ok(room.map_or(Lsn::ZERO, append))
+        if let Some(mut room) = log.reserve(record.len(), ReserveFor::Internal)? {
+            let kind = RecordKind::Structure(self.context.keyspace);
+            return Ok(log.append(&mut room, kind, &record));
+        }
+        // Without a log of its data a keyspace asks its pages after a crash.
+        if self.context.logged {
+            self.large.superseded(extents, log.last_lsn());
+            match self.publish_again() {
+                Err(error) if !error.is_full() => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(Lsn::ZERO)
     }
 
     /// Replays a structure record about large values.

@@ -11,7 +11,8 @@
 //! 1. Structure records are appended in the order of their numbers, without gaps; a checkpoint's
 //!    payload is the state after one of them, and replay begins with the next.
 //! 2. A structure record names only pages that were synced before it was appended.
-//! 3. A freed page is reused only when its record, or a checkpoint that covers the change, is
+//! 3. Slots are published one at a time, and the redo LSN never falls.
+//! 4. A freed page is reused only when its record, or a checkpoint that covers the change, is
 //!    durable.
 
 use std::collections::VecDeque;
@@ -19,6 +20,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::{Error, ErrorKind, Lsn, Result, probe};
+use spinney_engine::Engine;
 use spinney_extent::{Checkpoint, Extent};
 use spinney_io::Purpose;
 use spinney_wal::{RecordKind, ReserveFor};
@@ -143,6 +145,24 @@ impl TreeLine {
     /// Publishes the index as it is, with everything applied up to `redo` home; `mark` divides the
     /// large values freed before all was brought home from those freed later.
     pub(crate) fn publish_index(&self, redo: Lsn, mark: u64) -> Result<()> {
+        let _one_at_a_time = self.slots.lock();
+        self.publish_alone(redo, mark)
+    }
+
+    /// Publishes the index and which large values are freed by now, with the redo LSN that there
+    /// is: nothing was brought home for it, so nothing becomes reusable by it but what changes of
+    /// structure freed.
+    ///
+    /// # Errors
+    /// `Full`, and the checkpoint before stands; `Poisoned`, `Io`.
+    pub(crate) fn publish_again(&self) -> Result<()> {
+        let _inside = probe::enter("checkpoint");
+        // A checkpoint that ends meanwhile moves the redo LSN, and the log may be trimmed up to it.
+        let _one_at_a_time = self.slots.lock();
+        self.publish_alone(self.redo(), 0)
+    }
+
+    fn publish_alone(&self, redo: Lsn, mark: u64) -> Result<()> {
         let mut payload = SegmentsEncoder::default();
         let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
         let payload = payload.finish(&self.large.list(mark, redo));

@@ -80,6 +80,8 @@ pub struct TreeLine {
     pub(crate) pending: Mutex<Pending>,
     /// Held while structure records are appended, so that they are in order.
     pub(crate) publishing: Mutex<()>,
+    /// Held while a checkpoint is made and its slot written.
+    pub(crate) slots: Mutex<()>,
     /// The newest checkpoint's redo LSN and the number of the last change of structure that it
     /// covers.
     pub(crate) redo: AtomicU64,
@@ -174,6 +176,7 @@ impl TreeLine {
             failures: AtomicU64::new(0),
             pending: Mutex::new(Pending::default()),
             publishing: Mutex::new(()),
+            slots: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
             buffers: BufferPool::new(buffer_pages),
