@@ -4,7 +4,8 @@
 //! chunk and later goes on by key, so a thread may write while it iterates. The first chunk is
 //! small and later ones grow, so a short look reads little and a long one reads in large pieces.
 //! After an error it gives the same error again, never the records beyond it. Large values are read
-//! one by one, when they are asked for; a cursor over keys reads none.
+//! one by one, when they are asked for; a cursor over keys reads none, and one over readers leaves
+//! the reading to its caller.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -13,6 +14,7 @@ use spinney_base::{Error, Result};
 use spinney_engine::{Chunk, Direction, Record, ScanRequest};
 
 use crate::keyspace::Keyspace;
+use crate::large::ValueReader;
 use crate::value::Value;
 
 const CHUNK_RECORDS_MIN: usize = 16;
@@ -73,6 +75,27 @@ impl Cursor {
         self
     }
 
+    /// Gives a reader in the place of each value, so that no large one need be whole in memory.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let directory = tempfile::tempdir()?;
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// keyspace.insert(b"picture", &[7; 1 << 20])?;
+    /// for record in keyspace.iter().readers() {
+    ///     let (_, mut value) = record?;
+    ///     assert_eq!(std::io::copy(&mut value, &mut std::io::sink())?, 1 << 20);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn readers(self) -> Readers {
+        Readers(self)
+    }
+
     /// Reads one record from one end and no more.
     pub(crate) fn one(mut self, direction: Direction) -> Result<Option<(Vec<u8>, Value)>> {
         self.chunk_records = 1;
@@ -114,18 +137,32 @@ impl Cursor {
 
     /// One record with its value, large ones included.
     fn step_whole(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
+        self.step_with(direction, |_, bytes| Value::from(bytes), Keyspace::get)
+    }
+
+    fn step_reader(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
+        self.step_with(direction, ValueReader::over, Keyspace::get_reader)
+    }
+
+    /// One record with what `inline` makes of its value or, if that is large, what `large` finds.
+    fn step_with<T>(
+        &mut self,
+        direction: Direction,
+        inline: impl Fn(&Keyspace, Vec<u8>) -> T,
+        large: impl Fn(&Keyspace, &[u8]) -> Result<Option<T>>,
+    ) -> Option<Result<(Vec<u8>, T)>> {
         loop {
             let Record { key, value } = match self.step(direction)? {
                 Ok(record) => record,
                 Err(error) => return Some(Err(error)),
             };
             if !value.large {
-                return Some(Ok((key, Value::from(value.bytes))));
+                return Some(Ok((key, inline(&self.keyspace, value.bytes))));
             }
             // The pointer of the chunk may be stale, for nothing holds the bytes since then: the key
             // is looked up anew. If it has gone, the range never promised it, and another takes its
             // place within the limit.
-            match self.keyspace.get(&key) {
+            match large(&self.keyspace, &key) {
                 Ok(Some(value)) => return Some(Ok((key, value))),
                 Ok(None) => self.left = self.left.map(|left| left + 1),
                 Err(error) => {
@@ -190,6 +227,24 @@ impl Iterator for Cursor {
 impl DoubleEndedIterator for Cursor {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step_whole(Direction::Reverse)
+    }
+}
+
+/// Iterates over keys and readers of their values, from the front, the back, or both.
+#[derive(Debug)]
+pub struct Readers(Cursor);
+
+impl Iterator for Readers {
+    type Item = Result<(Vec<u8>, ValueReader)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.step_reader(Direction::Forward)
+    }
+}
+
+impl DoubleEndedIterator for Readers {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.step_reader(Direction::Reverse)
     }
 }
 

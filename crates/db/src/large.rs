@@ -388,6 +388,22 @@ impl ValueReader {
         Ok((found != Found::Absent).then_some(reader))
     }
 
+    /// A reader of a value that is in memory.
+    pub(crate) fn over(keyspace: &Keyspace, value: Vec<u8>) -> ValueReader {
+        let length = value.len() as u64;
+        ValueReader { keyspace: keyspace.clone(), length, piece: value, at: 0, large: None }
+    }
+
+    /// Goes back to the beginning of the same value, though the key be overwritten meanwhile.
+    pub fn rewind(&mut self) {
+        self.at = 0;
+        if let Some((pieces, _)) = &mut self.large {
+            pieces.offset = 0;
+            pieces.hasher = Xxh3::new();
+            self.piece.clear();
+        }
+    }
+
     /// Bytes of the whole value.
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -28,7 +28,7 @@ mod write;
 
 pub use backup::{BackupOptions, BackupProgress, BackupReport};
 pub use batch::Batch;
-pub use cursor::{Cursor, Keys};
+pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;

@@ -312,9 +312,8 @@ impl Saving {
             new.insert_with(key, value.bytes, Durability::Buffered)
         })?;
         for (key, pointer) in pointers {
-            match salvage.large(&pointer) {
-                Ok(value) => new.insert_with(&key, &value, Durability::Buffered)?,
-                Err(_) => _ = lost.insert(key, ()),
+            if !put_large(new, &key, salvage, &pointer)? {
+                lost.insert(key, ());
             }
         }
         Ok(())
@@ -328,15 +327,17 @@ impl Saving {
             Some(value) if !value.large => {
                 self.new.insert_with(key, value.bytes, Durability::Buffered)
             }
-            Some(pointer) => match self.old.as_ref().map(|old| old.large(pointer.bytes)) {
-                Some(Ok(value)) => self.new.insert_with(key, &value, Durability::Buffered),
+            Some(pointer) => {
+                if let Some(old) = &self.old
+                    && put_large(&self.new, key, old, pointer.bytes)?
+                {
+                    return Ok(());
+                }
                 // A later operation says what the key has, or it is lost; what it had before is
                 // neither.
-                _ => {
-                    self.lost.insert(key.to_vec(), ());
-                    self.new.remove_with(key, Durability::Buffered)
-                }
-            },
+                self.lost.insert(key.to_vec(), ());
+                self.new.remove_with(key, Durability::Buffered)
+            }
         }
     }
 
@@ -352,4 +353,12 @@ impl Saving {
         }
         report
     }
+}
+
+/// Puts the large value that a pointer of the old keyspace points to; says whether it is there whole.
+/// If not, nothing has changed.
+fn put_large(new: &Keyspace, key: &[u8], old: &Salvage, pointer: &[u8]) -> Result<bool> {
+    let Ok(mut value) = old.large(pointer) else { return Ok(false) };
+    let put = new.insert_from_with(key, value.length(), &mut value, Durability::Buffered);
+    if value.is_damaged() { Ok(false) } else { put.map(|()| true) }
 }

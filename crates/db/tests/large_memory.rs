@@ -50,8 +50,9 @@ fn peak(run: impl FnOnce()) -> isize {
 fn p17_a_value_is_never_whole_in_memory() {
     // A piece on its way in: as it is read, as it is written, and some of the log's and cache's own.
     const PIECES: isize = 3 << 20;
+    const MEMORY: isize = 4 << 20;
     let directory = tempfile::tempdir().unwrap();
-    let db = Db::open(directory.path(), Options::default().memory(4 << 20)).unwrap();
+    let db = Db::open(directory.path(), Options::default().memory(MEMORY as u64)).unwrap();
     let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
     main.insert(b"warm", &[1; 100_000]).unwrap();
     let length = VALUE_BYTES_MAX as u64;
@@ -68,6 +69,12 @@ fn p17_a_value_is_never_whole_in_memory() {
         }
     });
     assert!(read < PIECES, "{read} bytes while it was read");
+    let copied = peak(|| _ = db.backup(directory.path().join("copy")).unwrap());
+    assert!(copied < PIECES, "{copied} bytes while it was copied");
+    let (copy, saved) = (directory.path().join("copy"), directory.path().join("saved"));
+    let options = Options::default().memory(MEMORY as u64);
+    let salvaged = peak(|| _ = Db::salvage(&copy, &saved, options).unwrap());
+    assert!(salvaged < MEMORY + PIECES, "{salvaged} bytes while it was salvaged");
     let verified = peak(|| _ = db.verify().unwrap());
     assert!(verified < PIECES, "{verified} bytes while it was verified");
 }

@@ -22,7 +22,7 @@ pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompareAndSwapError, Cursor, DamagedPage, Db, Durability, EngineKind, EngineStats, Error,
     ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats,
-    LOG_BYTES_MIN, LogStats, LostRange, Options, RestoreReport, Result, SalvageReport,
+    LOG_BYTES_MIN, LogStats, LostRange, Options, Readers, RestoreReport, Result, SalvageReport,
     SalvagedKeyspace, ScrubStats, Stats, TornWrites, Value, ValueReader, VerifyReport,
 };
 

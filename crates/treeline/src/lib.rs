@@ -58,6 +58,6 @@ mod tuning;
 mod verify;
 mod write_back;
 
-pub use salvage::{LostRange, Salvage, SalvageFindings};
+pub use salvage::{LostRange, Salvage, SalvageFindings, SalvagedValue};
 pub use tree::TreeLine;
 pub use tuning::check_option;

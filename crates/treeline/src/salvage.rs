@@ -28,24 +28,23 @@
 mod covered;
 mod pieces;
 mod structure;
+mod value;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney_base::{
-    Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, ValueRef,
-};
+use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, ValueRef};
 use spinney_engine::DamagedPage;
 use spinney_extent::header::Damage;
-use spinney_extent::{BlockHeader, BlockKind, Copies, LargePointer, Store, StoreOptions};
+use spinney_extent::{BlockHeader, BlockKind, Copies, Store, StoreOptions};
 use spinney_io::{AlignedBuf, Disk};
 use spinney_page::PageView;
-use xxhash_rust::xxh3::Xxh3;
 
 use covered::Covered;
 use pieces::{Found, Part, Pieces, Role, Stray, roles};
 use structure::Structure;
+pub use value::SalvagedValue;
 
 use crate::codec::{Segments, decode_segments};
 use crate::origin::Origin;
@@ -387,27 +386,12 @@ impl Salvage {
         (records, whole)
     }
 
-    /// Reads a large value.
+    /// Opens a large value for reading.
     ///
     /// # Errors
-    /// `Corruption` when it is not there whole; `Io`.
-    pub fn large(&self, pointer: &[u8]) -> Result<Vec<u8>> {
-        let path = self.store.path();
-        let pointer = LargePointer::decode(pointer).map_err(|damage| {
-            let found = format!("{} instead of {}", damage.found, damage.expected);
-            Error::new(ErrorKind::Corruption, format!("{}: {found}", path.display()))
-        })?;
-        let mut value = Vec::new();
-        while (value.len() as u64) < pointer.length {
-            self.store.read_large(&pointer, value.len() as u64, &mut value)?;
-        }
-        let mut hasher = Xxh3::new();
-        hasher.update(&value);
-        if hasher.digest() != pointer.hash {
-            let message = format!("{}: a large value has another hash", path.display());
-            return Err(Error::new(ErrorKind::Corruption, message));
-        }
-        Ok(value)
+    /// `Corruption` for bytes that are no pointer; what is not there whole is found by reading.
+    pub fn large(&self, pointer: &[u8]) -> Result<SalvagedValue<'_>> {
+        SalvagedValue::open(&self.store, pointer)
     }
 }
 

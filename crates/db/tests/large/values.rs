@@ -27,6 +27,21 @@ fn p17_values_of_all_lengths_come_back() {
     assert!(backwards.eq(model.values().rev().cloned()));
     let last = main.last_key_value().unwrap().unwrap();
     assert!(last.1 == **model.values().next_back().unwrap());
+    let mut readers = main.iter().readers();
+    for (index, expected) in model.iter().enumerate() {
+        let (key, mut reader) = readers.next().unwrap().unwrap();
+        assert_eq!((&key, reader.len()), (expected.0, expected.1.len() as u64));
+        // Once in part and once whole.
+        let mut found = Vec::new();
+        reader.by_ref().take(index as u64 * 1000).read_to_end(&mut found).unwrap();
+        assert!(expected.1.starts_with(&found));
+        found.clear();
+        reader.rewind();
+        reader.read_to_end(&mut found).unwrap();
+        assert!(found == *expected.1);
+    }
+    assert!(readers.next().is_none());
+    assert!(main.iter().readers().rev().map(|one| one.unwrap().0).eq(model.keys().rev().cloned()));
     let read = disk.reads();
     assert!(main.contains_key(&key(13)).unwrap());
     assert_eq!(main.keys::<&[u8]>(..).count(), lengths.len());
