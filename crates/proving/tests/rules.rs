@@ -145,7 +145,7 @@ fn p13_what_it_adds_is_durable_before_it() {
 /// A checkpoint is cut at every step; before, within and after it everything is there.
 #[test]
 fn p14_publish_in_order() {
-    tier::for_each_seed(tier::count(3, 40), |seed| {
+    tier::for_each_seed(tier::count(10, 40), |seed| {
         let disk = SimDisk::new(seed);
         let db = open(&disk);
         let main = main_of(&db);
