@@ -1,13 +1,14 @@
 //! What write-backs and reorganizations owe each other, under schedules that may stop a thread at
 //! any lock or atomic: `cargo test -p spinney-treeline --features shuttle --lib schedules`.
 
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 use spinney_base::schedules::check;
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
-use spinney_engine::{Engine, EngineContext, Found, Write};
+use spinney_engine::{Chunk, Direction, Engine, EngineContext, Found, ScanRequest, Write};
 use spinney_io::Disk;
 use spinney_io::sim::SimDisk;
 use spinney_sync::hash_key;
@@ -152,5 +153,36 @@ fn p23_a_reorganization_ends_no_mark_but_its_own() {
         other.join().unwrap();
         putter.join().unwrap();
         check_home(&tree, &[last], 2);
+    });
+}
+
+/// P23: a scan beside a reorganization finds what is on its way to the new pages: in memory before
+/// these are the segment's, in them afterwards.
+#[test]
+fn p23_a_scan_beside_a_reorganization() {
+    check(1000, || {
+        let tree = tree();
+        let located = tree.index.find(&two_pages(&tree)[0]);
+        let keys: Vec<u8> = (0..RECORDS).filter(|key| located.contains(&[*key])).collect();
+        put_all(&tree, &keys, &[1; 100]);
+        let (first, last) = ([keys[0]], [keys[keys.len() - 1]]);
+        let reader = thread(&tree, move |tree| {
+            let request = ScanRequest {
+                lower: Bound::Included(&first),
+                upper: Bound::Included(&last),
+                direction: Direction::Forward,
+                records_max: usize::from(RECORDS),
+                bytes_max: usize::MAX,
+            };
+            for _ in 0..3 {
+                let mut chunk = Chunk::default();
+                tree.scan(&request, &mut chunk).unwrap();
+                assert_eq!(chunk.records.len(), keys.len());
+                let newest = chunk.records.iter().all(|record| record.value.bytes[0] == 1);
+                assert!(newest, "an older version came back");
+            }
+        });
+        assert!(tree.reorganize(&located, Why::Full, &mut Missed::default()).unwrap());
+        reader.join().unwrap();
     });
 }
