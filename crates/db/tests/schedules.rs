@@ -172,20 +172,6 @@ fn p15_structure_beside_a_checkpoint() {
     });
 }
 
-/// P14: a batch of write-back that the background began stands between taking its records and
-/// writing them; a checkpoint must not publish past them.
-#[test]
-fn p14_a_checkpoint_waits_for_batches_under_way() {
-    check(150, || {
-        let (disk, db, _, thread) = beside_the_background();
-        db.checkpoint().unwrap();
-        let image = disk.crash(CrashMode::LoseAll);
-        thread.join().unwrap();
-        let (_db, keyspace) = open(&image);
-        assert_eq!(keyspace.iter().filter(|record| record.is_ok()).count(), 1024);
-    });
-}
-
 /// P14: the background splits a segment while a checkpoint waits for its page; what became dirty
 /// after the background had taken the segment's list must not be passed over (found by power losses
 /// beside threads: half of an acknowledged batch was gone).

@@ -10,7 +10,7 @@ use spinney_base::schedules::check;
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{Chunk, Direction, Engine, EngineContext, Found, ScanRequest, Write};
 use spinney_io::Disk;
-use spinney_io::sim::SimDisk;
+use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions};
 
@@ -24,15 +24,13 @@ const KEYSPACE: KeyspaceId = KeyspaceId(1);
 /// Keys of one byte, with values of 100.
 const RECORDS: u8 = 120;
 
-/// A keyspace on a simulated disk whose records are all home. It has no log, so that schedules are
-/// of the engine's steps alone.
-fn tree() -> Arc<TreeLine> {
-    let disk = SimDisk::new(1);
-    disk.create_dir(Path::new("/db")).unwrap();
+/// What a keyspace on this disk is given. It has no log of its own records, so that schedules are of
+/// the engine's steps alone.
+fn context(disk: &SimDisk) -> EngineContext {
     let log = LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096 };
-    let log = Log::create(&disk, Path::new("/db/wal"), &log).unwrap();
-    let context = EngineContext {
-        disk: Arc::new(disk),
+    let log = Log::create(disk, Path::new("/db/wal"), &log).unwrap();
+    EngineContext {
+        disk: Arc::new(disk.clone()),
         path: "/db/keyspace".into(),
         keyspace: KEYSPACE,
         logged: false,
@@ -41,11 +39,21 @@ fn tree() -> Arc<TreeLine> {
         runtime: Runtime::stepped(1),
         poison: Arc::new(Poison::new()),
         memory: MemoryBudget::new(1 << 20).open("keyspace", 1 << 20),
-    };
-    let tree = TreeLine::create(context, Lsn::ZERO).unwrap();
+    }
+}
+
+/// A keyspace whose records are all home.
+fn tree_on(disk: &SimDisk) -> Arc<TreeLine> {
+    disk.create_dir(Path::new("/db")).unwrap();
+    let tree = TreeLine::create(context(disk), Lsn::ZERO).unwrap();
+    disk.sync_dir(Path::new("/db")).unwrap();
     (0..RECORDS).for_each(|key| put(&tree, key, &[0; 100]));
     tree.write_back_everything().unwrap();
     Arc::new(tree)
+}
+
+fn tree() -> Arc<TreeLine> {
+    tree_on(&SimDisk::new(1))
 }
 
 fn put(tree: &TreeLine, key: u8, value: &[u8]) {
@@ -70,6 +78,10 @@ fn check_home(tree: &TreeLine, keys: &[u8], version: u8) {
     tree.write_back_everything().unwrap();
     assert_eq!(tree.cache.usage().dirty, 0, "a checkpoint would pass records over");
     tree.cache.forget_clean();
+    check_values(tree, keys, version);
+}
+
+fn check_values(tree: &TreeLine, keys: &[u8], version: u8) {
     for key in keys {
         let mut value = Vec::new();
         let found = tree.get(&[*key], hash_key(KEYSPACE, &[*key]), &mut value).unwrap();
@@ -121,6 +133,26 @@ fn p14_what_two_writers_meet_stays_listed() {
         other.join().unwrap();
         putter.join().unwrap();
         check_home(&tree, &ours, 2);
+    });
+}
+
+/// P14: a write-back that others began stands between taking its records and writing them; a
+/// checkpoint does not publish past them.
+#[test]
+fn p14_a_checkpoint_waits_for_write_backs() {
+    check(1000, || {
+        let disk = SimDisk::new(1);
+        let tree = tree_on(&disk);
+        let [keys, _] = two_pages(&tree);
+        put_all(&tree, &keys, &[1; 100]);
+        let key = vec![keys[0]];
+        let other = thread(&tree, move |tree| tree.write_back(&[key]).unwrap());
+        tree.publish_checkpoint(Lsn(1)).unwrap();
+        let image = disk.crash(CrashMode::LoseAll);
+        other.join().unwrap();
+        let tree = TreeLine::open(context(&image)).unwrap();
+        tree.end_structure_replay().unwrap();
+        check_values(&tree, &keys, 1);
     });
 }
 
