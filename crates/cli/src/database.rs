@@ -9,7 +9,7 @@ use spinney::{Cursor, Db, EngineKind, Error, Keyspace, KeyspaceOptions, Options,
 
 use crate::args;
 use crate::exit::{Failure, Outcome};
-use crate::records;
+use crate::json;
 use crate::text::Encoding;
 
 /// Which database, and how to open it.
@@ -218,7 +218,7 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
                 let mut value = Vec::new();
                 copy(&mut reader, &mut value, Failure::Stream)?;
                 if arguments.json {
-                    writeln!(out, "{}", records::to_json(&key, Some(&value)))?;
+                    writeln!(out, "{}", json::to_json(&key, Some(&value)))?;
                 } else {
                     writeln!(out, "{}", encoding.show(&value))?;
                 }
@@ -241,10 +241,7 @@ fn copy(
     const PIECE_BYTES: usize = 64 << 10;
     let mut piece = vec![0; PIECE_BYTES];
     loop {
-        let read = value.read(&mut piece).map_err(|error| match error.downcast::<Error>() {
-            Ok(error) => Failure::Error(error),
-            Err(error) => Failure::Stream(error),
-        })?;
+        let read = value.read(&mut piece).map_err(Failure::of_reader)?;
         if read == 0 {
             return Ok(());
         }
@@ -332,7 +329,7 @@ fn print(
         let (key, value) = record?;
         let value: Option<&[u8]> = (!arguments.keys_only).then_some(&value);
         match value {
-            _ if arguments.json => writeln!(out, "{}", records::to_json(&key, value))?,
+            _ if arguments.json => writeln!(out, "{}", json::to_json(&key, value))?,
             Some(value) => writeln!(out, "{}\t{}", encoding.show(&key), encoding.show(value))?,
             None => writeln!(out, "{}", encoding.show(&key))?,
         }

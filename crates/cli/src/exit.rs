@@ -77,6 +77,14 @@ impl Failure {
         matches!(self, Failure::Stream(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }
 
+    /// Why a value could not be read: what the database answers keeps its exit code.
+    pub(crate) fn of_reader(error: std::io::Error) -> Self {
+        match error.downcast::<Error>() {
+            Ok(error) => Failure::Error(error),
+            Err(error) => Failure::Stream(error),
+        }
+    }
+
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Failure::Usage(message.into())
     }

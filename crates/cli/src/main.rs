@@ -8,6 +8,7 @@ mod bench;
 mod copies;
 mod database;
 mod exit;
+mod json;
 mod knobs;
 mod paper;
 mod records;

@@ -6,16 +6,26 @@
 //! Other people's files are read by naming the field of the key, and of the value; without the latter the value is the whole record:
 //! the line itself for JSON lines, a JSON object of the fields (an array when there is no header) for CSV and TSV.
 
-use std::io::{BufRead, Write};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read, Write};
 
 use clap::ValueEnum;
-use serde_json::{Map, Value};
+use spinney::ValueReader;
 
 use crate::exit::Failure;
-use crate::text::{decode_base64, encode_base64};
+use crate::json::{Place, find_fields, read_line, to_json, write_long};
+use crate::text::decode_base64_in_place;
 
-/// A record: its key and its value.
-pub(crate) type Record = (Vec<u8>, Vec<u8>);
+/// Longer values are written piece by piece.
+const LONG_VALUE_BYTES: u64 = 64 << 10;
+
+/// A record: its key and its value, borrowed from what was read where they are in it as they are.
+pub(crate) type Record<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
+
+/// Is handed each record with its number, or why it is none.
+pub(crate) type Sink<'a> =
+    &'a mut dyn FnMut(u64, Result<Record<'_>, String>) -> Result<(), Failure>;
 
 /// A file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -55,7 +65,7 @@ pub(crate) fn read(
     format: Format,
     fields: &Fields,
     input: &mut dyn BufRead,
-    sink: &mut dyn FnMut(u64, Result<Record, String>) -> Result<(), Failure>,
+    sink: Sink<'_>,
 ) -> Result<(), Failure> {
     match format {
         Format::Csv => read_separated(b',', fields, input, sink),
@@ -64,49 +74,70 @@ pub(crate) fn read(
     }
 }
 
-fn read_lines(
-    fields: &Fields,
-    input: &mut dyn BufRead,
-    sink: &mut dyn FnMut(u64, Result<Record, String>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+fn read_lines(fields: &Fields, input: &mut dyn BufRead, sink: Sink<'_>) -> Result<(), Failure> {
     let mut line = Vec::new();
     for number in 1.. {
-        line.clear();
-        if input.read_until(b'\n', &mut line)? == 0 {
+        if !read_line(input, &mut line)? {
             break;
         }
-        let text = line.trim_ascii();
-        if !text.is_empty() {
-            sink(number, parse_line(text, fields))?;
+        let begin = line.len() - line.trim_ascii_start().len();
+        let end = line.trim_ascii_end().len();
+        if begin < end {
+            sink(number, parse_line(&mut line[begin..end], fields))?;
         }
     }
     Ok(())
 }
 
-fn parse_line(line: &[u8], fields: &Fields) -> Result<Record, String> {
-    let object: Map<String, Value> =
-        serde_json::from_slice(line).map_err(|error| format!("not a JSON object: {error}"))?;
-    let Some(key) = &fields.key else {
-        return Ok((exported_field(&object, "key")?, exported_field(&object, "value")?));
+fn parse_line<'a>(line: &'a mut [u8], fields: &Fields) -> Result<Record<'a>, String> {
+    let Some(key_name) = &fields.key else { return exported_record(line) };
+    let missing = |name: &str| format!("there is no field {name:?}");
+    let value_name = fields.value.as_deref().unwrap_or(key_name);
+    let [key, value] = find_fields(line, [key_name, value_name])?;
+    let key = key.ok_or_else(|| missing(key_name))?;
+    // Before anything is changed in its place.
+    let key_bytes = key.copied(line)?;
+    let value = match value {
+        _ if fields.value.is_none() => Cow::Borrowed(&*line),
+        // Both are of one field, which is found once.
+        None if value_name == key_name => Cow::Owned(key_bytes.clone()),
+        None => return Err(missing(value_name)),
+        Some(place) if place.is_text => Cow::Borrowed(&*place.unescaped(line)?),
+        Some(place) => Cow::Owned(place.copied(line)?),
     };
-    let plain = |name: &str| match object.get(name) {
-        None => Err(format!("there is no field {name:?}")),
-        Some(Value::String(text)) => Ok(text.clone().into_bytes()),
-        Some(other) => Ok(other.to_string().into_bytes()),
-    };
-    let value = match &fields.value {
-        Some(value) => plain(value)?,
-        None => line.to_vec(),
-    };
-    Ok((plain(key)?, value))
+    Ok((Cow::Owned(key_bytes), value))
 }
 
-/// A field as an export writes it: text under its name, or anything under its name and `_base64`.
-fn exported_field(object: &Map<String, Value>, name: &str) -> Result<Vec<u8>, String> {
+/// A record as an export writes it: text under the name of a field, or anything under its name and
+/// `_base64`.
+fn exported_record(line: &mut [u8]) -> Result<Record<'_>, String> {
+    let names = ["key", "key_base64", "value", "value_base64"];
+    let [key, key_base64, value, value_base64] = find_fields(line, names)?;
+    let (key, is_base64) = exported_field("key", key, key_base64)?;
+    let mut key = key.copied(line)?;
+    if is_base64 {
+        let length = decode_base64_in_place(&mut key)?;
+        key.truncate(length);
+    }
+    let (value, is_base64) = exported_field("value", value, value_base64)?;
+    let mut value = value.unescaped(line)?;
+    if is_base64 {
+        let length = decode_base64_in_place(value)?;
+        value = &mut value[..length];
+    }
+    Ok((Cow::Owned(key), Cow::Borrowed(value)))
+}
+
+/// The one place that a field has, and whether it is base64.
+fn exported_field(
+    name: &str,
+    plain: Option<Place>,
+    base64: Option<Place>,
+) -> Result<(Place, bool), String> {
     let encoded = format!("{name}_base64");
-    match (object.get(name), object.get(&encoded)) {
-        (Some(Value::String(text)), None) => Ok(text.clone().into_bytes()),
-        (None, Some(Value::String(text))) => decode_base64(text),
+    match (plain, base64) {
+        (Some(place), None) if place.is_text => Ok((place, false)),
+        (None, Some(place)) if place.is_text => Ok((place, true)),
         (None, None) => Err(format!(
             "there is no field {name:?}, nor {encoded:?} (name the fields with --key and --value)"
         )),
@@ -119,7 +150,7 @@ fn read_separated(
     delimiter: u8,
     fields: &Fields,
     input: &mut dyn BufRead,
-    sink: &mut dyn FnMut(u64, Result<Record, String>) -> Result<(), Failure>,
+    sink: Sink<'_>,
 ) -> Result<(), Failure> {
     let mut reader = csv::ReaderBuilder::new()
         .delimiter(delimiter)
@@ -144,7 +175,7 @@ fn read_separated(
         // Not the line: a quoted field may hold line ends, so lines tell less than records.
         number += 1;
         let field = |index: usize| {
-            let found = record.get(index).map(<[u8]>::to_vec);
+            let found = record.get(index).map(Cow::Borrowed);
             found.ok_or_else(|| {
                 format!("there are {} fields, none is number {}", record.len(), index + 1)
             })
@@ -152,7 +183,7 @@ fn read_separated(
         let parsed = field(key).and_then(|key| {
             let value = match value {
                 Some(value) => field(value)?,
-                None => whole(&record, names.as_deref())?,
+                None => Cow::Owned(whole(&record, names.as_deref())?),
             };
             Ok((key, value))
         });
@@ -185,14 +216,15 @@ fn column(
 
 /// A record of CSV or TSV as JSON: an object by the header's names, or an array.
 fn whole(record: &csv::ByteRecord, names: Option<&[Vec<u8>]>) -> Result<Vec<u8>, String> {
-    let text = |bytes: &[u8]| {
-        String::from_utf8(bytes.to_vec())
+    fn text(bytes: &[u8]) -> Result<&str, String> {
+        str::from_utf8(bytes)
             .map_err(|_| "a field is not UTF-8, so the record cannot become JSON".to_owned())
-    };
+    }
     let json = match names {
-        None => Value::Array(
-            record.iter().map(|field| text(field).map(Value::String)).collect::<Result<_, _>>()?,
-        ),
+        None => {
+            let fields: Vec<&str> = record.iter().map(text).collect::<Result<_, _>>()?;
+            serde_json::to_vec(&fields)
+        }
         Some(names) if names.len() < record.len() => {
             return Err(format!(
                 "there are {} fields, but the header names {}",
@@ -201,14 +233,12 @@ fn whole(record: &csv::ByteRecord, names: Option<&[Vec<u8>]>) -> Result<Vec<u8>,
             ));
         }
         Some(names) => {
-            let pairs = names
-                .iter()
-                .zip(record)
-                .map(|(name, field)| Ok((text(name)?, Value::String(text(field)?))));
-            Value::Object(pairs.collect::<Result<_, String>>()?)
+            let pairs =
+                names.iter().zip(record).map(|(name, field)| Ok((text(name)?, text(field)?)));
+            serde_json::to_vec(&pairs.collect::<Result<BTreeMap<_, _>, String>>()?)
         }
     };
-    Ok(json.to_string().into_bytes())
+    json.map_err(|error| error.to_string())
 }
 
 fn csv_failure(error: csv::Error) -> Failure {
@@ -243,26 +273,28 @@ impl<W: Write> Writer<W> {
         }
     }
 
+    /// The same for a value of any length; only as a field of CSV or TSV it is whole in memory.
+    pub(crate) fn write_from(
+        &mut self,
+        key: &[u8],
+        value: &mut ValueReader,
+    ) -> Result<(), Failure> {
+        if let Writer::Lines(output) = self
+            && value.len() > LONG_VALUE_BYTES
+        {
+            return write_long(output, key, value, ValueReader::rewind);
+        }
+        let mut bytes = Vec::with_capacity(usize::try_from(value.len()).unwrap_or(0));
+        value.read_to_end(&mut bytes).map_err(Failure::of_reader)?;
+        self.write(key, &bytes)
+    }
+
     pub(crate) fn finish(self) -> Result<(), Failure> {
         match self {
             Writer::Separated(mut writer) => Ok(writer.flush()?),
             Writer::Lines(mut output) => Ok(output.flush()?),
         }
     }
-}
-
-/// A record, or only its key, as a JSON object on one line.
-pub(crate) fn to_json(key: &[u8], value: Option<&[u8]>) -> Value {
-    let mut object = Map::new();
-    let mut put = |name: &str, bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(text) => object.insert(name.to_owned(), Value::String(text.to_owned())),
-        Err(_) => object.insert(format!("{name}_base64"), Value::String(encode_base64(bytes))),
-    };
-    put("key", key);
-    if let Some(value) = value {
-        put("value", value);
-    }
-    Value::Object(object)
 }
 
 #[cfg(test)]
@@ -274,18 +306,20 @@ mod tests {
         Fields { key: key.map(str::to_owned), value: value.map(str::to_owned), header }
     }
 
-    type Found = Vec<(u64, Result<Record, String>)>;
+    type Owned = (Vec<u8>, Vec<u8>);
+    type Found = Vec<(u64, Result<Owned, String>)>;
 
     fn read_all(format: Format, fields: &Fields, text: &[u8]) -> Result<Found, Failure> {
         let mut found = Vec::new();
         read(format, fields, &mut &text[..], &mut |line, record| {
-            found.push((line, record));
+            let owned = record.map(|(key, value)| (key.into_owned(), value.into_owned()));
+            found.push((line, owned));
             Ok(())
         })?;
         Ok(found)
     }
 
-    fn pair(key: &str, value: &str) -> Record {
+    fn pair(key: &str, value: &str) -> Owned {
         (key.as_bytes().to_vec(), value.as_bytes().to_vec())
     }
 
@@ -360,7 +394,7 @@ mod tests {
                 }
                 writer.finish().unwrap();
                 let found = read_all(format, &fields(None, None, true), &text).unwrap();
-                let found: Vec<Record> = found.into_iter().map(|(_, record)| record.unwrap()).collect();
+                let found: Vec<Owned> = found.into_iter().map(|(_, record)| record.unwrap()).collect();
                 prop_assert_eq!(&found, &records, "{:?}", format);
             }
         }

@@ -117,6 +117,15 @@ pub(crate) fn encode_base64(bytes: &[u8]) -> String {
 
 /// The bytes that `text` encodes; padding may be left out.
 pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
+    let mut bytes = text.as_bytes().to_vec();
+    let length = decode_base64_in_place(&mut bytes)?;
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+/// Puts the bytes that `text` encodes in its place, where they take less room; returns how many
+/// there are.
+pub(crate) fn decode_base64_in_place(text: &mut [u8]) -> Result<usize, String> {
     const DIGITS: [u8; 256] = {
         let mut digits = [u8::MAX; 256];
         let mut index = 0;
@@ -126,30 +135,37 @@ pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
         }
         digits
     };
-    let wrong = || format!("{} is not base64", abridged(text));
-    let digits = text.trim_end_matches('=').as_bytes();
-    if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
-        return Err(wrong());
+    let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
+    let length = text.len() - padding;
+    let wrong = |text: &[u8]| format!("{} is not base64", abridged(&String::from_utf8_lossy(text)));
+    // Said of the text as it was: looked at before anything is written over it.
+    let digits = &text[..length];
+    if padding > 2
+        || length % 4 == 1
+        || digits.iter().any(|digit| DIGITS[usize::from(*digit)] == u8::MAX)
+    {
+        return Err(wrong(text));
     }
-    let mut bytes = Vec::with_capacity(digits.len() / 4 * 3 + 2);
-    for chunk in digits.chunks(4) {
-        let mut word = 0_u32;
-        for (place, digit) in chunk.iter().enumerate() {
-            let index = DIGITS[usize::from(*digit)];
-            if index == u8::MAX {
-                return Err(wrong());
-            }
-            word |= u32::from(index) << (18 - 6 * place);
-        }
-        let [_, three @ ..] = word.to_be_bytes();
-        let (kept, unused) = three.split_at(chunk.len() - 1);
-        // Bits beyond the last byte would be lost: two texts must not mean the same bytes.
-        if unused.iter().any(|&byte| byte != 0) {
-            return Err(wrong());
-        }
-        bytes.extend_from_slice(kept);
+    let word_of = |digits: &[u8]| {
+        let bits = |(place, digit): (usize, &u8)| {
+            u32::from(DIGITS[usize::from(*digit)]) << (18 - 6 * place)
+        };
+        digits.iter().enumerate().map(bits).fold(0, |word, bits| word | bits).to_be_bytes()
+    };
+    // Bits beyond the last byte would be lost: two texts must not mean the same bytes.
+    let last = &digits[length / 4 * 4..];
+    if word_of(last)[last.len().max(1)..].iter().any(|&byte| byte != 0) {
+        return Err(wrong(text));
     }
-    Ok(bytes)
+    let mut written = 0;
+    for read in (0..length).step_by(4) {
+        let end = (read + 4).min(length);
+        let [_, three @ ..] = word_of(&text[read..end]);
+        let kept = end - read - 1;
+        text[written..written + kept].copy_from_slice(&three[..kept]);
+        written += kept;
+    }
+    Ok(written)
 }
 
 #[cfg(test)]

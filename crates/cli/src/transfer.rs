@@ -97,7 +97,7 @@ enum Rejection {
 }
 
 /// Writes one record; its bytes.
-fn insert(keyspace: &Keyspace, (key, value): &Record) -> Result<u64, Rejection> {
+fn insert(keyspace: &Keyspace, (key, value): &Record<'_>) -> Result<u64, Rejection> {
     match keyspace.insert_with(key, value, spinney::Durability::Buffered) {
         Ok(()) => Ok((key.len() + value.len()) as u64),
         Err(error)
@@ -155,9 +155,9 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
         Some(prefix) => keyspace.prefix(prefix),
         None => keyspace.iter(),
     };
-    for record in cursor {
-        let (key, value) = record?;
-        writer.write(&key, &value)?;
+    for record in cursor.readers() {
+        let (key, mut value) = record?;
+        writer.write_from(&key, &mut value)?;
     }
     writer.finish()?;
     db.close()?;

@@ -365,3 +365,42 @@ fn what_can_be_saved_is_saved() {
     fails(1, &["salvage", db, &place("rest")], b"");
     fails(3, &["salvage", &place("nowhere"), &place("new")], b"");
 }
+
+/// Runs the program with no more than so many MiB of its own memory.
+#[cfg(target_os = "linux")]
+fn confined(mebibytes: usize, arguments: &[&str]) {
+    let limited = format!("ulimit -d {} && exec \"$0\" \"$@\"", mebibytes << 10);
+    let output = Command::new("sh")
+        .args(["-c", &limited, env!("CARGO_BIN_EXE_spinney")])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?} in {mebibytes} MiB: {error}");
+}
+
+/// The longest values go through little more memory than the line that they are in.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_longest_values_take_little_memory() {
+    const VALUE: usize = 64 << 20;
+    // The program itself: threads, caches, buffers.
+    const BASE: usize = 32;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let db = &database(directory.path());
+    let bytes = "/".repeat(VALUE / 3 * 4);
+    let lines = |name: &str, value: &str| format!("{{\"key\":\"{name}\",\"{value}\"}}\n");
+    let text = "a\\n".repeat(VALUE / 2);
+    let all = [
+        lines("bytes", &format!("value_base64\":\"{bytes}")),
+        lines("text", &format!("value\":\"{text}")),
+    ];
+    std::fs::write(path("in"), all.concat()).unwrap();
+    let longest = all.iter().map(String::len).max().unwrap() >> 20;
+    confined(BASE + longest * 9 / 8, &["import", db, &path("in"), "--memory", "4MiB"]);
+    confined(BASE, &["export", db, &path("out"), "--memory", "4MiB"]);
+    assert!(std::fs::read(path("out")).unwrap() == all.concat().as_bytes());
+    confined(BASE, &["backup", db, &path("copy"), "--memory", "4MiB"]);
+    confined(BASE, &["verify", &path("copy"), "--memory", "4MiB"]);
+}
