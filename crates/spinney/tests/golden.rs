@@ -89,7 +89,9 @@ fn version_1_is_copied_and_salvaged() {
     let work = tempfile::tempdir().unwrap();
     let place = |name: &str| work.path().join(name);
     copy(&golden("v1"), &place("old"));
-    Db::salvage(place("old"), place("new"), options().create_if_missing(true)).unwrap();
+    let report =
+        Db::salvage(place("old"), place("new"), options().create_if_missing(true)).unwrap();
+    assert!(report.is_whole(), "{report:#?}");
     check(&Db::open(place("new"), options()).unwrap());
     let db = Db::open(place("old"), options()).unwrap();
     db.backup(place("copy")).unwrap();
