@@ -11,7 +11,7 @@
 //! **Invariant**: every access to the words is an atomic load or store of a whole word.
 #![cfg_attr(
     not(feature = "shuttle"),
-    expect(unsafe_code, reason = "zeroed memory is taken from the allocator as atomic words")
+    expect(unsafe_code, reason = "zeroed memory is taken from the system as atomic words")
 )]
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
@@ -23,14 +23,14 @@ pub const WORD_BYTES: usize = 8;
 /// caller's.
 #[derive(Debug)]
 pub struct RacyWords {
-    words: Box<[AtomicU64]>,
+    words: Words,
 }
 
 impl RacyWords {
     /// A ring of `length` zeroed words.
     #[must_use]
     pub fn new(length: usize) -> Self {
-        RacyWords { words: zeroed(length) }
+        RacyWords { words: Words::zeroed(length) }
     }
 
     /// How many words it holds.
@@ -121,25 +121,65 @@ impl RacyWords {
     }
 }
 
+/// Where the words are: a mapping of their own, which costs what was written of it and goes back whole
+/// when it is dropped. The general allocator would keep it: rings come and go as a cache follows its
+/// budget, from many threads, and are too long to be reused for anything else.
 #[cfg(not(feature = "shuttle"))]
-fn zeroed(length: usize) -> Box<[AtomicU64]> {
-    let plain: Box<[u64]> = vec![0u64; length].into_boxed_slice();
-    let raw = Box::into_raw(plain) as *mut [AtomicU64];
-    const {
-        assert!(
-            align_of::<AtomicU64>() == align_of::<u64>()
-                && size_of::<AtomicU64>() == size_of::<u64>()
-        )
-    };
-    // SAFETY: `AtomicU64` has the same bit validity as `u64` and, as asserted, the same size and
-    // alignment, so the allocation is a valid boxed slice of it; `into_raw` gave up the only other
-    // owner.
-    unsafe { Box::from_raw(raw) }
+#[derive(Debug)]
+struct Words {
+    map: memmap2::MmapMut,
+    length: usize,
+}
+
+#[cfg(not(feature = "shuttle"))]
+impl Words {
+    /// # Panics
+    /// When the system has no memory, as all allocation does.
+    fn zeroed(length: usize) -> Self {
+        // A mapping is never empty.
+        let bytes = (length * WORD_BYTES).max(1);
+        let map = memmap2::MmapMut::map_anon(bytes).expect("there is memory for a ring");
+        Words { map, length }
+    }
+}
+
+#[cfg(not(feature = "shuttle"))]
+impl std::ops::Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        const {
+            assert!(
+                align_of::<AtomicU64>() <= 4096 && size_of::<AtomicU64>() == WORD_BYTES,
+                "pages are aligned for words"
+            )
+        };
+        let first = self.map.as_ptr().cast::<AtomicU64>();
+        // SAFETY: the mapping is private, writable, zeroed, aligned to a page, at least `length` words
+        // long, and lives as long as `self`. Every bit pattern is a valid word, and nobody reaches
+        // the bytes but through these atomics.
+        unsafe { std::slice::from_raw_parts(first, self.length) }
+    }
 }
 
 #[cfg(feature = "shuttle")]
-fn zeroed(length: usize) -> Box<[AtomicU64]> {
-    (0..length).map(|_| AtomicU64::new(0)).collect()
+#[derive(Debug)]
+struct Words(Box<[AtomicU64]>);
+
+#[cfg(feature = "shuttle")]
+impl Words {
+    fn zeroed(length: usize) -> Self {
+        Words((0..length).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+#[cfg(feature = "shuttle")]
+impl std::ops::Deref for Words {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        &self.0
+    }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -236,30 +236,25 @@ impl SegmentIndex {
     }
 
     /// At most `most` segments with a dirty list, from the one that `from` belongs to on; and where
-    /// to go on, unless all were seen. A segment that was joined with the one below it since `from`
-    /// was told is found by its part of that one.
+    /// to go on, unless all were seen.
     pub(crate) fn dirty_segments(
         &self,
         from: &[u8],
         most: usize,
     ) -> (Vec<Located>, Option<Vec<u8>>) {
-        // So many segments are looked at in one go, so that changes seldom come between.
-        const LOOK_MAX: usize = 4096;
-        let look = || {
-            let pinned = Pinned::new();
-            let first = Bound::Included(self.floor(from, &pinned).0);
-            let mut found = Vec::new();
-            for (looked, (lower, entry)) in self.from(first, &pinned).enumerate() {
-                if found.len() == most || looked == LOOK_MAX {
-                    return (found, Some(lower.to_vec()));
-                }
-                if entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty()) {
-                    found.push(self.located((lower, entry), &pinned));
-                }
-            }
-            (found, None)
-        };
-        self.at_one_version(look).0
+        let is_dirty =
+            |entry: &Entry| entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty());
+        self.entries_where(from, most, is_dirty)
+    }
+
+    /// The same of segments that are as they are asked for.
+    pub(crate) fn segments_where(
+        &self,
+        from: &[u8],
+        most: usize,
+        is_wanted: impl Fn(&Segment) -> bool,
+    ) -> (Vec<Located>, Option<Vec<u8>>) {
+        self.entries_where(from, most, |entry| is_wanted(&entry.segment))
     }
 
     /// Makes a change of structure and gives it its number; `recorded` is called before anybody can
@@ -492,6 +487,34 @@ impl SegmentIndex {
                 return Some(result);
             }
         }
+    }
+
+    /// At most `most` segments from the one that `from` belongs to on; and where to go on, unless all
+    /// were seen. A segment that was joined with the one below it since `from` was told is found by
+    /// its part of that one.
+    fn entries_where(
+        &self,
+        from: &[u8],
+        most: usize,
+        is_wanted: impl Fn(&Entry) -> bool,
+    ) -> (Vec<Located>, Option<Vec<u8>>) {
+        // So many segments are looked at in one go, so that changes seldom come between.
+        const LOOK_MAX: usize = 4096;
+        let look = || {
+            let pinned = Pinned::new();
+            let first = Bound::Included(self.floor(from, &pinned).0);
+            let mut found = Vec::new();
+            for (looked, (lower, entry)) in self.from(first, &pinned).enumerate() {
+                if found.len() == most || looked == LOOK_MAX {
+                    return (found, Some(lower.to_vec()));
+                }
+                if is_wanted(entry) {
+                    found.push(self.located((lower, entry), &pinned));
+                }
+            }
+            (found, None)
+        };
+        self.at_one_version(look).0
     }
 
     /// Makes a change, and keeps lookups out.

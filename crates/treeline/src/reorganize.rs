@@ -74,6 +74,8 @@ pub(crate) enum Why {
     JoinLeft,
     /// Its staged pages are to be merged with the others.
     Merge,
+    /// Its overflow pages are to be merged with the others.
+    Tidy,
 }
 
 /// Neighbouring segments, read and merged with their dirty records.

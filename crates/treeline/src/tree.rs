@@ -28,6 +28,7 @@ use crate::lookup::found_in;
 use crate::peek::Peek;
 use crate::publish::Pending;
 use crate::segment::{Located, PageRef};
+use crate::tidy::Tidying;
 use crate::tuning::Tuning;
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
@@ -107,6 +108,7 @@ pub struct TreeLine {
     pub(crate) sparse: Mutex<BTreeSet<Vec<u8>>>,
     /// Lower bounds of segments with removals that scans met.
     removed: Mutex<BTreeSet<Vec<u8>>>,
+    pub(crate) tidying: Mutex<Tidying>,
     pub(crate) peek: Peek,
     pub(crate) first: FirstKey,
     /// Keys of segments whose dirty lists have grown long.
@@ -193,6 +195,7 @@ impl TreeLine {
             last_merged: Mutex::new(Vec::new()),
             sparse: Mutex::new(BTreeSet::new()),
             removed: Mutex::new(BTreeSet::new()),
+            tidying: Mutex::new(Tidying::default()),
             peek: Peek::default(),
             first: FirstKey::default(),
             long_lists: Mutex::new(Vec::new()),
@@ -533,6 +536,11 @@ impl Engine for TreeLine {
             | (!loading && self.shrink_sparse()?);
         let wrote = wrote || (!loading && self.merge_staged()?);
         self.publish_structure_if_due(!wrote)?;
+        if wrote || loading {
+            self.disturb_tidying();
+        } else if let Some(rest) = self.tidy()? {
+            return Ok(Next::Wait(rest));
+        }
         let wrote = wrote || self.give_back_space()?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }

@@ -194,7 +194,7 @@ impl TreeLine {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft => {
                     self.note_sparse(located.lower.bytes())
                 }
-                Why::Full | Why::Merge => {
+                Why::Full | Why::Merge | Why::Tidy => {
                     self.reorganize(&located, why, &mut missed)?;
                 }
             }
