@@ -137,9 +137,9 @@ impl Session for OwnSession {
         limit: usize,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> Result<()> {
-        for record in self.keyspace.range(start..).limit(limit) {
-            let (key, value) = record?;
-            visit(&key, &value);
+        let mut cursor = self.keyspace.range(start..).limit(limit);
+        while let Some((key, value)) = cursor.next_ref()? {
+            visit(key, value);
         }
         Ok(())
     }

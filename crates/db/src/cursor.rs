@@ -7,11 +7,10 @@
 //! one by one, when they are asked for; a cursor over keys reads none, and one over readers leaves
 //! the reading to its caller.
 
-use std::collections::VecDeque;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
-use spinney_base::{Error, Result};
-use spinney_engine::{Chunk, Direction, Record, ScanRequest};
+use spinney_base::{Error, Result, ValueRef};
+use spinney_engine::{Chunk, Direction, ScanRequest};
 
 use crate::keyspace::Keyspace;
 use crate::large::ValueReader;
@@ -29,15 +28,26 @@ pub struct Cursor {
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     exhausted: bool,
-    /// Read and not yet given, ascending; all of `front` lies below the part not read, all of
-    /// `back` above.
-    front: VecDeque<Record>,
-    back: VecDeque<Record>,
+    /// Read and not yet given; all of `front` lies below the part not read, all of `back` above.
+    front: Queue,
+    back: Queue,
+    /// The large record that was given last, key and value.
+    large: (Vec<u8>, Value),
     chunk_records: usize,
     /// Records that it still gives, if that is limited.
     left: Option<usize>,
     error: Option<Error>,
 }
+
+/// A chunk and those of its records that were not given yet.
+#[derive(Debug, Default)]
+struct Queue {
+    chunk: Chunk,
+    left: Range<usize>,
+}
+
+/// A record of one of the queues, named by the direction in which that was read.
+type Place = (Direction, usize);
 
 impl Cursor {
     pub(crate) fn new(keyspace: Keyspace, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Self {
@@ -47,8 +57,9 @@ impl Cursor {
             lower,
             upper,
             exhausted,
-            front: VecDeque::new(),
-            back: VecDeque::new(),
+            front: Queue::default(),
+            back: Queue::default(),
+            large: (Vec::new(), Value::default()),
             chunk_records: CHUNK_RECORDS_MIN,
             left: None,
             error: None,
@@ -105,43 +116,112 @@ impl Cursor {
         }
     }
 
+    /// The next record from the front, lent until the cursor is asked again: without an allocation for
+    /// each, as the iterator makes.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// # (0..10u8).try_for_each(|n| keyspace.insert(&[n], b"value"))?;
+    /// let mut cursor = keyspace.range([3]..).limit(4);
+    /// let mut bytes = 0;
+    /// while let Some((key, value)) = cursor.next_ref()? {
+    ///     bytes += key.len() + value.len();
+    /// }
+    /// assert_eq!(bytes, 4 * 6);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As the iterator's.
+    pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.lend(Direction::Forward)
+    }
+
+    /// The next record from the back, lent until the cursor is asked again.
+    ///
+    /// # Errors
+    /// As the iterator's.
+    pub fn next_back_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.lend(Direction::Reverse)
+    }
+
+    fn lend(&mut self, direction: Direction) -> Result<Option<(&[u8], &[u8])>> {
+        let place = loop {
+            let Some(place) = self.step(direction)? else { return Ok(None) };
+            let (key, value) = self.at(place);
+            if !value.large {
+                break place;
+            }
+            let key = key.to_vec();
+            if let Some(value) = self.find_large(&key, Keyspace::get)? {
+                self.large = (key, value);
+                return Ok(Some((&self.large.0, &self.large.1)));
+            }
+        };
+        let (key, value) = self.at(place);
+        Ok(Some((key, value.bytes)))
+    }
+
+    fn next_key(&mut self, direction: Direction) -> Result<Option<Vec<u8>>> {
+        let place = self.step(direction)?;
+        Ok(place.map(|place| self.at(place).0.to_vec()))
+    }
+
     fn fetch(&mut self, direction: Direction) -> Result<()> {
         self.keyspace.check_readable()?;
+        let (wanted, max) = match self.left {
+            Some(left) => (left.clamp(1, CHUNK_RECORDS_MAX), left),
+            None if self.chunk_records == 1 => (1, 1),
+            None => (self.chunk_records, usize::MAX),
+        };
         let request = ScanRequest {
             lower: self.lower.as_ref().map(Vec::as_slice),
             upper: self.upper.as_ref().map(Vec::as_slice),
             direction,
-            records_max: match self.left {
-                Some(left) => left.clamp(1, CHUNK_RECORDS_MAX),
-                None => self.chunk_records,
-            },
+            records_wanted: wanted,
+            records_max: max,
             bytes_max: CHUNK_BYTES_MAX,
         };
-        let mut chunk = Chunk::default();
-        self.keyspace.state.engine.scan(&request, &mut chunk)?;
+        let Queue { chunk, left } = match direction {
+            Direction::Forward => &mut self.front,
+            Direction::Reverse => &mut self.back,
+        };
+        chunk.clear();
+        *left = 0..0;
+        self.keyspace.state.engine.scan(&request, chunk)?;
+        *left = 0..chunk.len();
         self.exhausted = chunk.finished;
         self.chunk_records = (self.chunk_records * 4).min(CHUNK_RECORDS_MAX);
-        let last = || chunk.records.last().map(|record| Bound::Excluded(record.key.clone()));
-        if let Some(end) = chunk.resume.take().or_else(last) {
+        let last = chunk.len().checked_sub(1);
+        let last = || last.map(|last| Bound::Excluded(chunk.get(last).0.to_vec()));
+        if let Some(end) = chunk.resume.clone().or_else(last) {
             match direction {
                 Direction::Forward => self.lower = end,
                 Direction::Reverse => self.upper = end,
             }
         }
-        match direction {
-            Direction::Forward => self.front.extend(chunk.records),
-            Direction::Reverse => self.back.extend(chunk.records.into_iter().rev()),
-        }
         Ok(())
+    }
+
+    fn at(&self, (direction, index): Place) -> (&[u8], ValueRef<'_>) {
+        match direction {
+            Direction::Forward => self.front.chunk.get(index),
+            Direction::Reverse => self.back.chunk.get(index),
+        }
     }
 
     /// One record with its value, large ones included.
     fn step_whole(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
-        self.step_with(direction, |_, bytes| Value::from(bytes), Keyspace::get)
+        self.step_with(direction, |_, bytes| Value::from(bytes), Keyspace::get).transpose()
     }
 
     fn step_reader(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
-        self.step_with(direction, ValueReader::over, Keyspace::get_reader)
+        self.step_with(direction, ValueReader::over, Keyspace::get_reader).transpose()
     }
 
     /// One record with what `inline` makes of its value or, if that is large, what `large` finds.
@@ -150,58 +230,64 @@ impl Cursor {
         direction: Direction,
         inline: impl Fn(&Keyspace, Vec<u8>) -> T,
         large: impl Fn(&Keyspace, &[u8]) -> Result<Option<T>>,
-    ) -> Option<Result<(Vec<u8>, T)>> {
+    ) -> Result<Option<(Vec<u8>, T)>> {
         loop {
-            let Record { key, value } = match self.step(direction)? {
-                Ok(record) => record,
-                Err(error) => return Some(Err(error)),
-            };
+            let Some(place) = self.step(direction)? else { return Ok(None) };
+            let (key, value) = self.at(place);
+            let key = key.to_vec();
             if !value.large {
-                return Some(Ok((key, inline(&self.keyspace, value.bytes))));
+                return Ok(Some((key, inline(&self.keyspace, value.bytes.to_vec()))));
             }
-            // The pointer of the chunk may be stale, for nothing holds the bytes since then: the key
-            // is looked up anew. If it has gone, the range never promised it, and another takes its
-            // place within the limit.
-            match large(&self.keyspace, &key) {
-                Ok(Some(value)) => return Some(Ok((key, value))),
-                Ok(None) => self.left = self.left.map(|left| left + 1),
-                Err(error) => {
-                    self.error = Some(error.clone());
-                    return Some(Err(error));
-                }
+            if let Some(value) = self.find_large(&key, &large)? {
+                return Ok(Some((key, value)));
             }
         }
     }
 
+    /// The large value of a key. The pointer of the chunk may be stale, for nothing holds the bytes
+    /// since then: the key is looked up anew. If it has gone, the range never promised it, and
+    /// another takes its place within the limit.
+    fn find_large<T>(
+        &mut self,
+        key: &[u8],
+        large: impl Fn(&Keyspace, &[u8]) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let found = large(&self.keyspace, key);
+        match &found {
+            Ok(Some(_)) => {}
+            Ok(None) => self.left = self.left.map(|left| left + 1),
+            Err(error) => self.error = Some(error.clone()),
+        }
+        found
+    }
+
     /// One record as the engine delivers it.
-    fn step(&mut self, direction: Direction) -> Option<Result<Record>> {
+    fn step(&mut self, direction: Direction) -> Result<Option<Place>> {
         if let Some(error) = &self.error {
-            return Some(Err(error.clone()));
+            return Err(error.clone());
         }
         if self.left == Some(0) {
-            return None;
+            return Ok(None);
         }
         loop {
-            let (near, far) = match direction {
-                Direction::Forward => (&mut self.front, &mut self.back),
-                Direction::Reverse => (&mut self.back, &mut self.front),
+            let (near, far, other) = match direction {
+                Direction::Forward => (&mut self.front, &mut self.back, Direction::Reverse),
+                Direction::Reverse => (&mut self.back, &mut self.front, Direction::Forward),
             };
-            let take = |queue: &mut VecDeque<Record>| match direction {
-                Direction::Forward => queue.pop_front(),
-                Direction::Reverse => queue.pop_back(),
-            };
-            let mut record = take(near);
-            if record.is_none() && self.exhausted {
-                record = take(far);
-                record.as_ref()?;
+            let mut found = near.left.next().map(|index| (direction, index));
+            if found.is_none() && self.exhausted {
+                found = far.left.next_back().map(|index| (other, index));
+                if found.is_none() {
+                    return Ok(None);
+                }
             }
-            if let Some(record) = record {
+            if found.is_some() {
                 self.left = self.left.map(|left| left - 1);
-                return Some(Ok(record));
+                return Ok(found);
             }
             if let Err(error) = self.fetch(direction) {
                 self.error = Some(error.clone());
-                return Some(Err(error));
+                return Err(error);
             }
         }
     }
@@ -256,12 +342,12 @@ impl Iterator for Keys {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.0.step(Direction::Forward)?.map(|record| record.key))
+        self.0.next_key(Direction::Forward).transpose()
     }
 }
 
 impl DoubleEndedIterator for Keys {
     fn next_back(&mut self) -> Option<Self::Item> {
-        Some(self.0.step(Direction::Reverse)?.map(|record| record.key))
+        self.0.next_key(Direction::Reverse).transpose()
     }
 }

@@ -23,7 +23,7 @@ mod stats;
 
 pub use backup::KeyspaceBackup;
 pub use context::EngineContext;
-pub use scan::{Chunk, Direction, Record, ScanRequest};
+pub use scan::{Chunk, Direction, ScanRequest};
 pub use scrub::{DamagedPage, Scrubbed};
 pub use spinney_extent::LargePointer;
 pub use spinney_extent::header::Damage;

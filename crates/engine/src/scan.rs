@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use crate::OwnedValue;
+use spinney_base::ValueRef;
 
 /// Which end of a range comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,32 +23,88 @@ pub struct ScanRequest<'a> {
     /// From which end to read.
     pub direction: Direction,
     /// Stop after about this many records: an engine may deliver the rest of a page that it has read
-    /// anyway. At least one is delivered if the range has any, and no more than one if one is asked
-    /// for.
+    /// anyway. At least one is delivered if the range has any.
+    pub records_wanted: usize,
+    /// Deliver no more than this many.
     pub records_max: usize,
     /// Stop after about this many bytes of keys and values; a large value counts by its pointer.
     pub bytes_max: usize,
 }
 
-/// One record of a chunk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// The key.
-    pub key: Vec<u8>,
-    /// The value, or the pointer to a large one.
-    pub value: OwnedValue,
-}
-
-/// Records copied out of a range.
+/// Records copied out of a range, in one piece of memory.
+///
+/// ```
+/// # use spinney_engine::Chunk;
+/// # use spinney_base::ValueRef;
+/// let mut chunk = Chunk::default();
+/// chunk.push(&[b"pre", b"fix"], ValueRef::inline(b"value"));
+/// assert_eq!(chunk.get(0), (&b"prefix"[..], ValueRef::inline(b"value")));
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Chunk {
-    /// Keys and values, in the direction of the request.
-    pub records: Vec<Record>,
+    bytes: Vec<u8>,
+    /// Of each record, in the direction of the request.
+    ends: Vec<Ends>,
     /// Whether the range holds nothing beyond them.
     pub finished: bool,
     /// Where the part of the range that was not read begins (or, in reverse, ends), if that is not
     /// right beyond the last record.
     pub resume: Option<Bound<Vec<u8>>>,
+}
+
+/// Where the key and the value of a record end; it begins where the one before ends.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    key: usize,
+    value: usize,
+    large: bool,
+}
+
+impl Chunk {
+    /// How many records it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes of keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Appends a record whose key is these parts, one after the other.
+    pub fn push(&mut self, key: &[&[u8]], value: ValueRef<'_>) {
+        key.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        let key = self.bytes.len();
+        self.bytes.extend_from_slice(value.bytes);
+        self.ends.push(Ends { key, value: self.bytes.len(), large: value.large });
+    }
+
+    /// Key and value, or the pointer to a large one, of record `index`.
+    ///
+    /// # Panics
+    /// When there is no such record.
+    #[must_use]
+    pub fn get(&self, index: usize) -> (&[u8], ValueRef<'_>) {
+        let start = index.checked_sub(1).map_or(0, |before| self.ends[before].value);
+        let Ends { key, value, large } = self.ends[index];
+        (&self.bytes[start..key], ValueRef { bytes: &self.bytes[key..value], large })
+    }
+
+    /// Forgets everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.finished = false;
+        self.resume = None;
+    }
 }
 
 impl ScanRequest<'_> {

@@ -335,6 +335,11 @@ impl Store {
         Hold { store: self }
     }
 
+    /// Whether anybody holds freed extents back.
+    pub fn is_held(&self) -> bool {
+        self.space.lock().holds > 0
+    }
+
     /// The generation that the next extent gets; all before it have lower ones.
     #[must_use]
     pub fn next_generation(&self) -> Generation {

@@ -1,6 +1,7 @@
 //! Reading a slotted page.
 
 use std::cmp::Ordering;
+use std::ops::{Bound, Range};
 
 use spinney_base::ValueRef;
 use spinney_base::limits::PAGE_BYTES;
@@ -182,6 +183,26 @@ impl<'a> PageView<'a> {
             }
         }
         Err(low)
+    }
+
+    /// Which records lie in a range of keys.
+    #[must_use]
+    pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<usize> {
+        let at = |key: &[u8], after: bool| match self.search(key) {
+            Ok(index) => index + usize::from(after),
+            Err(index) => index,
+        };
+        let start = match lower {
+            Bound::Included(key) => at(key, false),
+            Bound::Excluded(key) => at(key, true),
+            Bound::Unbounded => 0,
+        };
+        let end = match upper {
+            Bound::Included(key) => at(key, true),
+            Bound::Excluded(key) => at(key, false),
+            Bound::Unbounded => self.len(),
+        };
+        start..end.max(start)
     }
 
     /// The value of `key`, or the pointer to it.

@@ -98,12 +98,13 @@ impl TreeLine {
             lower: std::ops::Bound::Unbounded,
             upper: std::ops::Bound::Unbounded,
             direction: Direction::Forward,
+            records_wanted: 1,
             records_max: 1,
             bytes_max: PAGE_BYTES,
         };
         let mut chunk = Chunk::default();
         self.scan_chunk(&request, &mut chunk)?;
-        Ok(chunk.records.is_empty())
+        Ok(chunk.is_empty())
     }
 }
 

@@ -15,8 +15,9 @@ use std::ops::{Bound, Range};
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Result, ValueRef};
-use spinney_engine::{Chunk, Direction, Record, ScanRequest};
+use spinney_engine::{Chunk, Direction, ScanRequest};
 use spinney_io::{AlignedBuf, Purpose};
+use spinney_page::PageView;
 
 use crate::cache::{Scratch, Visit};
 use crate::merge::{Dirty, Pages, Records};
@@ -39,14 +40,6 @@ struct Run {
     pages: Range<usize>,
 }
 
-/// How far a scan is.
-struct SoFar {
-    /// Bytes delivered.
-    bytes: usize,
-    /// Fewest pages to look at next.
-    pages_min: usize,
-}
-
 impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         let first = request.direction == Direction::Forward
@@ -58,7 +51,7 @@ impl TreeLine {
         let hint = self.first.look();
         let start = Position::At(hint.unwrap_or_default());
         let result = self.scan_from(start, request, chunk);
-        let found = chunk.records.first().map(|record| record.key.as_slice());
+        let found = (!chunk.is_empty()).then(|| chunk.get(0).0);
         self.first.found(found.filter(|_| result.is_ok()));
         result
     }
@@ -69,18 +62,18 @@ impl TreeLine {
         request: &ScanRequest<'_>,
         chunk: &mut Chunk,
     ) -> Result<()> {
-        let mut so_far = SoFar { bytes: 0, pages_min: 1 };
+        let mut pages_min = 1;
         let mut next = Some(start);
         while let Some(position) = next {
             next = loop {
-                match self.scan_batch(&position, request, chunk, &mut so_far)? {
+                match self.scan_batch(&position, request, chunk, &mut pages_min)? {
                     Step::Changed => {}
                     Step::Full => return Ok(()),
                     Step::Done(next) => break next,
                 }
             };
-            let bytes = so_far.bytes;
-            let enough = chunk.records.len() >= request.records_max || bytes >= request.bytes_max;
+            let enough =
+                chunk.len() >= request.records_wanted || chunk.bytes() >= request.bytes_max;
             if let Some(position) = &next
                 && enough
             {
@@ -92,18 +85,18 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Appends the records of one batch of pages, from a position on, to the chunk.
+    /// Appends the records of one batch of pages, from a position on, to the chunk. Fewer pages than
+    /// `pages_min` need not be looked at.
     fn scan_batch(
         &self,
         position: &Position,
         request: &ScanRequest<'_>,
         chunk: &mut Chunk,
-        so_far: &mut SoFar,
+        pages_min: &mut usize,
     ) -> Result<Step> {
-        let before = chunk.records.len();
+        let before = chunk.len();
         let version = self.index.version();
-        let wanted = self.pages_wanted(request, before, so_far.bytes);
-        let wanted = wanted.max(so_far.pages_min.min(BATCH_PAGES_MAX));
+        let wanted = self.pages_wanted(request, chunk).max((*pages_min).min(BATCH_PAGES_MAX));
         let (runs, next) = self.choose_runs(position, request, wanted);
         let bases = runs.iter().map(|run| run.located.segment.base.page);
         let _segments = self.segment_locks.read_many(bases);
@@ -126,41 +119,97 @@ impl TreeLine {
         };
         let mut at = 0;
         for (run, copies) in runs.iter().zip(&copies) {
-            let count = run.pages.len();
-            let mut overflow = at + count;
-            let pages: Vec<Pages<'_>> = run
-                .existing()
-                .map(|index| Pages {
-                    base: Some(buf.page(at + index - run.pages.start)),
-                    overflow: run.located.segment.overflow(index).map(|_| {
-                        overflow += 1;
-                        buf.page(overflow - 1)
-                    }),
-                })
-                .collect();
-            let staged: Vec<_> =
-                (overflow..at + run.refs().count()).map(|page| buf.page(page)).collect();
-            at += run.refs().count();
-            let records = Records::merge_staged(&pages, &staged, &copies.records());
-            self.reads.scanned(pages.len() as u64, records.len() as u64);
+            let here = at..at + run.refs().count();
+            at = here.end;
             if copies.removed >= REMOVED_MAX {
                 self.note_removed(run.located.lower.bytes());
             }
-            // Staged pages hold keys of all pages of the segment. And where the segments changed
-            // since the batch before, the page of this position holds keys that were delivered.
-            let whole = staged.is_empty();
-            let is_wanted = |key: &[u8]| {
-                let of_run = whole || run.pages.contains(&run.located.page_of(key));
-                of_run && position.is_ahead(key, request.direction)
-            };
-            if !deliver(&records, is_wanted, request, chunk, &mut so_far.bytes) {
+            if !self.deliver(run, copies, (&buf, here), position, request, chunk) {
                 return Ok(Step::Full);
             }
         }
         // Where pages hold nothing any more, more of them are read each time.
-        let in_vain = read && chunk.records.len() == before;
-        so_far.pages_min = if in_vain { 2 * so_far.pages_min } else { 1 };
+        let in_vain = read && chunk.len() == before;
+        *pages_min = if in_vain { 2 * *pages_min } else { 1 };
         Ok(Step::Done(next))
+    }
+
+    /// Appends what the request wants of one run, whose pages lie in these of the buffer. Says whether it
+    /// takes more.
+    fn deliver(
+        &self,
+        run: &Run,
+        copies: &DirtyCopies,
+        (buf, here): (&AlignedBuf, Range<usize>),
+        position: &Position,
+        request: &ScanRequest<'_>,
+        chunk: &mut Chunk,
+    ) -> bool {
+        let existing = run.existing();
+        let mut overflow = here.start + existing.len();
+        let pages: Vec<Pages<'_>> = (here.start..)
+            .zip(existing)
+            .map(|(base, index)| Pages {
+                base: Some(buf.page(base)),
+                overflow: run.located.segment.overflow(index).map(|_| {
+                    overflow += 1;
+                    buf.page(overflow - 1)
+                }),
+            })
+            .collect();
+        let staged: Vec<_> = (overflow..here.end).map(|page| buf.page(page)).collect();
+        if staged.is_empty() && copies.places.is_empty() {
+            // Each page is before the next, and most have no overflow page.
+            let last = pages.len().wrapping_sub(1);
+            return (0..pages.len()).all(|step| {
+                let one = match request.direction {
+                    Direction::Forward => &pages[step],
+                    Direction::Reverse => &pages[last - step],
+                };
+                match (one.base, one.overflow) {
+                    (Some(base), None) => {
+                        self.deliver_page(PageView::trusted(base), position, request, chunk)
+                    }
+                    _ => {
+                        let records = Records::merge(std::slice::from_ref(one), &[]);
+                        self.reads.scanned(1, records.len() as u64);
+                        deliver_merged(&records, |_| true, position, request, chunk)
+                    }
+                }
+            });
+        }
+        let records = Records::merge_staged(&pages, &staged, &copies.records());
+        self.reads.scanned(pages.len() as u64, records.len() as u64);
+        // Staged pages hold keys of all pages of the segment.
+        let whole = staged.is_empty();
+        let of_run = |key: &[u8]| whole || run.pages.contains(&run.located.page_of(key));
+        deliver_merged(&records, of_run, position, request, chunk)
+    }
+
+    /// Appends what the request wants of one page; says whether it takes more.
+    fn deliver_page(
+        &self,
+        view: PageView<'_>,
+        position: &Position,
+        request: &ScanRequest<'_>,
+        chunk: &mut Chunk,
+    ) -> bool {
+        self.reads.scanned(1, view.len() as u64);
+        let in_range = view.range(request.lower, request.upper);
+        let ahead = position.ahead(&view, request.direction);
+        let (start, end) = (in_range.start.max(ahead.start), in_range.end.min(ahead.end));
+        let prefix = view.prefix();
+        for step in 0..end.saturating_sub(start) {
+            if chunk.len() >= request.records_max {
+                return false;
+            }
+            let index = match request.direction {
+                Direction::Forward => start + step,
+                Direction::Reverse => end - 1 - step,
+            };
+            chunk.push(&[prefix, view.suffix(index)], view.value(index));
+        }
+        true
     }
 
     /// Reads the pages of runs, which the caller has locked, for a look at one record: those that
@@ -186,10 +235,10 @@ impl TreeLine {
     }
 
     /// How many pages are likely to hold what the request still wants.
-    fn pages_wanted(&self, request: &ScanRequest<'_>, records: usize, bytes: usize) -> usize {
-        let left = request.records_max.saturating_sub(records);
+    fn pages_wanted(&self, request: &ScanRequest<'_>, chunk: &Chunk) -> usize {
+        let left = request.records_wanted.saturating_sub(chunk.len());
         let by_records = left.div_ceil(self.reads.records_per_scanned_page());
-        let by_bytes = request.bytes_max.saturating_sub(bytes).div_ceil(PAGE_BYTES);
+        let by_bytes = request.bytes_max.saturating_sub(chunk.bytes()).div_ceil(PAGE_BYTES);
         by_records.min(by_bytes).clamp(1, BATCH_PAGES_MAX)
     }
 
@@ -285,14 +334,14 @@ impl Run {
     }
 }
 
-/// Appends what the request wants of some records; says whether it takes more. What was read is
-/// delivered to its end, so that the next chunk need not read it again.
-fn deliver(
+/// Appends what the request wants of merged records; says whether it takes more. As far as it may,
+/// what was read is delivered to its end, so that the next chunk need not read it again.
+fn deliver_merged(
     records: &Records<'_>,
-    is_wanted: impl Fn(&[u8]) -> bool,
+    of_run: impl Fn(&[u8]) -> bool,
+    position: &Position,
     request: &ScanRequest<'_>,
     chunk: &mut Chunk,
-    bytes: &mut usize,
 ) -> bool {
     for step in 0..records.len() {
         let index = match request.direction {
@@ -300,14 +349,16 @@ fn deliver(
             Direction::Reverse => records.len() - 1 - step,
         };
         let (key, value) = records.get(index);
-        if !request.contains(key) || !is_wanted(key) {
+        // Where the segments changed since the batch before, the page of this position holds keys
+        // that were delivered.
+        let wanted = request.contains(key) && position.is_ahead(key, request.direction);
+        if !wanted || !of_run(key) {
             continue;
         }
-        if request.records_max == 1 && !chunk.records.is_empty() {
+        if chunk.len() >= request.records_max {
             return false;
         }
-        *bytes += key.len() + value.len();
-        chunk.records.push(Record { key: key.to_vec(), value: value.into() });
+        chunk.push(&[key], value);
     }
     true
 }
@@ -389,6 +440,22 @@ impl Position {
             (Position::At(from), Direction::Reverse) => key <= from.as_slice(),
             (Position::Below(bound), _) => {
                 bound.as_ref().is_none_or(|bound| key < bound.as_slice())
+            }
+        }
+    }
+
+    /// Which records of a page are not behind it.
+    fn ahead(&self, view: &PageView<'_>, direction: Direction) -> Range<usize> {
+        match (self, direction) {
+            (Position::At(from), Direction::Forward) => {
+                view.range(Bound::Included(from), Bound::Unbounded)
+            }
+            (Position::At(from), Direction::Reverse) => {
+                view.range(Bound::Unbounded, Bound::Included(from))
+            }
+            (Position::Below(bound), _) => {
+                let bound = bound.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                view.range(Bound::Unbounded, bound)
             }
         }
     }
