@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Subcommand};
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::paper::factors::{self, Factors};
@@ -16,13 +17,13 @@ use crate::knobs::Knobs;
 pub(crate) enum PaperCommand {
     /// What each technique gains where it should matter
     ///
-    /// Page grouping on e and s, the record cache on c and a, batched write-out on load and a with uniform keys, forecasting on
+    /// Page grouping on load, c, a, e and s, the record cache on c and a, batched write-out on load and a with uniform keys, forecasting on
     /// drift: each switched on and off in turn, every run in a process and on a database of its own.
     #[command(name = "8")]
-    Techniques(FactorArguments<3>),
+    Techniques(TechniqueArguments),
     /// Insert forecasting: reorganizations and throughput of drift, on and off in turn
     #[command(name = "10")]
-    Forecast(FactorArguments<5>),
+    Forecast(FactorArguments),
     /// Segments: what page grouping makes of sorted keys, and what the index saves
     ///
     /// Bulk-loads each data set with single pages, with the paper's page grouping (lines) and with ours (lines and steps), at the
@@ -32,15 +33,27 @@ pub(crate) enum PaperCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct FactorArguments<const RUNS: usize> {
+pub(crate) struct TechniqueArguments {
+    /// Techniques to measure: page-grouping, record-cache, batch-writeout, forecast [default: all]
+    #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(factors::techniques()))]
+    technique: Vec<String>,
+    #[command(flatten)]
+    common: FactorArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FactorArguments {
     /// How many records to load
     #[arg(long, default_value = "500K", value_parser = args::size)]
     records: u64,
     /// Bytes of key and value together
     #[arg(long, default_value = "64", value_parser = args::small_size)]
     record_size: usize,
-    /// Runs with a technique, and as many without
-    #[arg(long, default_value_t = RUNS)]
+    /// Keys: uniform, osm-like, amazon-like, words or file:PATH
+    #[arg(long, default_value = "uniform")]
+    dataset: DatasetName,
+    /// Runs with a technique, and as many without; their medians are compared
+    #[arg(long, default_value_t = 5)]
     runs: usize,
     /// Seconds of each workload but drift, which ends after twice as many operations as records
     #[arg(long, default_value_t = 2.0)]
@@ -59,11 +72,12 @@ pub(crate) struct FactorArguments<const RUNS: usize> {
     seed: u64,
 }
 
-impl<const RUNS: usize> From<FactorArguments<RUNS>> for Factors {
-    fn from(arguments: FactorArguments<RUNS>) -> Self {
+impl From<FactorArguments> for Factors {
+    fn from(arguments: FactorArguments) -> Self {
         Factors {
             records: arguments.records,
             record_size: arguments.record_size,
+            dataset: arguments.dataset,
             runs: arguments.runs,
             seconds: arguments.seconds,
             threads: arguments.threads,
@@ -99,7 +113,9 @@ pub(crate) fn run(command: PaperCommand, knobs: &Knobs) -> Result<Outcome, Failu
     }
     let mut out = std::io::stdout().lock();
     let well = match command {
-        PaperCommand::Techniques(arguments) => factors::run_all(&arguments.into(), &mut out)?,
+        PaperCommand::Techniques(TechniqueArguments { technique, common }) => {
+            factors::run_techniques(&common.into(), &technique, &mut out)?
+        }
         PaperCommand::Forecast(arguments) => factors::run_forecast(&arguments.into(), &mut out)?,
         PaperCommand::Segments(arguments) => segments::run(
             &Segments {

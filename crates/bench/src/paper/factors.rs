@@ -24,6 +24,8 @@ pub struct Factors {
     pub records: u64,
     /// Bytes of key and value together.
     pub record_size: usize,
+    /// Their keys.
+    pub dataset: DatasetName,
     /// Runs with a technique, and as many without.
     pub runs: usize,
     /// Seconds of each workload but `drift`, which ends after twice as many operations as there are records.
@@ -61,8 +63,14 @@ const TECHNIQUES: [Technique; 4] = [
     Technique {
         option: "page-grouping",
         distribution: Distribution::Zipfian,
-        workloads: &[Workload::Load, Workload::E, Workload::S],
-        shown: &[(Workload::E, "1.87"), (Workload::S, "-")],
+        workloads: &[Workload::Load, Workload::C, Workload::A, Workload::E, Workload::S],
+        shown: &[
+            (Workload::Load, "-"),
+            (Workload::C, "-"),
+            (Workload::A, "-"),
+            (Workload::E, "1.87"),
+            (Workload::S, "-"),
+        ],
     },
     Technique {
         option: "record-cache",
@@ -79,18 +87,27 @@ const TECHNIQUES: [Technique; 4] = [
     FORECAST,
 ];
 
-/// Figure 8: every technique.
+/// The names of all techniques, which are options of the engine.
+#[must_use]
+pub fn techniques() -> [&'static str; TECHNIQUES.len()] {
+    TECHNIQUES.map(|technique| technique.option)
+}
+
+/// Figure 8: the techniques with these names, or all when none is named.
 ///
 /// # Errors
 /// `Io` when a child cannot be started. A run that fails is told and answers false.
-pub fn run_all(how: &Factors, out: &mut dyn Write) -> Result<bool> {
-    run(how, &TECHNIQUES, out).map(|(well, _)| well)
+pub fn run_techniques(how: &Factors, names: &[String], out: &mut dyn Write) -> Result<bool> {
+    let is_wanted =
+        |one: &Technique| names.is_empty() || names.iter().any(|name| name == one.option);
+    let wanted: Vec<Technique> = TECHNIQUES.into_iter().filter(is_wanted).collect();
+    run(how, &wanted, out).map(|(well, _)| well)
 }
 
 /// Figure 10: forecasting alone, with the reorganizations that it saves.
 ///
 /// # Errors
-/// As [`run_all`].
+/// As [`run_techniques`].
 #[expect(clippy::cast_precision_loss, reason = "a percentage is shown")]
 pub fn run_forecast(how: &Factors, out: &mut dyn Write) -> Result<bool> {
     let (well, medians) = run(how, &[FORECAST], out)?;
@@ -180,9 +197,10 @@ fn run(
     say(
         out,
         &format!(
-            "{} records of {} B, {} threads, {} of memory; medians of {} runs with and as many without, in turn",
+            "{} records of {} B, keys {}, {} threads, {} of memory; medians of {} runs with and as many without, in turn",
             how.records,
             how.record_size,
+            how.dataset,
             how.threads,
             spinney_base::size::display_bytes(how.memory),
             how.runs
@@ -241,7 +259,7 @@ fn plan(how: &Factors, technique: &Technique, switch: &str, directory: PathBuf) 
         memory: how.memory,
         durability: Durability::Buffered,
         torn_writes: TornWrites::Auto,
-        dataset: DatasetName::Uniform,
+        dataset: how.dataset.clone(),
         scan_length: None,
         directory,
         seed: how.seed,
