@@ -6,9 +6,11 @@
 //! builds on the latch.
 
 pub mod latch;
+mod prefetch;
 pub mod racy;
 pub mod table;
 
 pub use latch::{LatchGuard, Version, VersionLatch};
+pub use prefetch::prefetch;
 pub use racy::RacyWords;
 pub use table::{LockTable, StripeGuards, hash_key};

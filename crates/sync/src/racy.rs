@@ -58,6 +58,12 @@ impl RacyWords {
         self.words[self.wrap(index)].store(word, Relaxed);
     }
 
+    /// Asks the processor for the cache line of the word at `index`, which wraps.
+    #[inline]
+    pub fn prefetch(&self, index: usize) {
+        crate::prefetch(&self.words[self.wrap(index)]);
+    }
+
     /// Appends `length` bytes from word `index` on to `out`. An absurd `length`, as a racing reader
     /// may have, copies no more than the ring.
     pub fn read_into(&self, index: usize, length: usize, out: &mut Vec<u8>) {

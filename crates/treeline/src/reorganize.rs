@@ -29,7 +29,7 @@ use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::build::{NewSegment, Region};
-use crate::cache::{RecordId, Scratch, Visit};
+use crate::cache::{RecordId, Visit};
 use crate::counters::add;
 use crate::fit::Fit;
 use crate::locks::Reorganizing;
@@ -192,16 +192,13 @@ impl TreeLine {
         ids.sort_unstable();
         ids.dedup();
         let mut taken = Vec::with_capacity(ids.len());
-        let mut scratch = Scratch::default();
-        for id in ids {
-            self.cache.visit_dirty(id, Visit::BeginWrite, &mut scratch, &mut |key, value| {
-                let ours = located.contains(key);
-                if ours {
-                    taken.push(bytes.push(key, value, 0));
-                }
-                ours
-            });
-        }
+        self.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |_, key, value| {
+            let ours = located.contains(key);
+            if ours {
+                taken.push(bytes.push(key, value, 0));
+            }
+            ours
+        });
         bytes.sort(&mut taken);
         (shown, taken)
     }

@@ -19,7 +19,7 @@ use spinney_engine::{Chunk, Direction, ScanRequest};
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 
-use crate::cache::{Scratch, Visit};
+use crate::cache::Visit;
 use crate::merge::{Dirty, Pages, Records};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
@@ -293,15 +293,12 @@ impl TreeLine {
         let mut ids = self.index.dirty(located.lower.bytes());
         ids.sort_unstable();
         ids.dedup();
-        let mut scratch = Scratch::default();
-        for id in ids {
-            self.cache.visit_dirty(id, Visit::Look, &mut scratch, &mut |key, value| {
-                if located.contains(key) && pages.contains(&located.page_of(key)) {
-                    copies.push(key, value);
-                }
-                false
-            });
-        }
+        self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
+            if located.contains(key) && pages.contains(&located.page_of(key)) {
+                copies.push(key, value);
+            }
+            false
+        });
         copies
     }
 }

@@ -260,7 +260,6 @@ impl TreeLine {
         let mut batch = Vec::new();
         let mut pages = BTreeSet::new();
         let mut bytes = 0;
-        let mut scratch = Scratch::default();
         while let Some((located, rest)) = left.split_first()
             && bytes < BATCH_BYTES_MAX
         {
@@ -268,15 +267,13 @@ impl TreeLine {
             let segment = &located.segment;
             let mut ids = self.index.dirty(located.lower.bytes());
             ids.truncate(TARGET_RECORDS_MAX);
-            for id in &ids {
-                self.cache.visit_dirty(*id, Visit::Look, &mut scratch, &mut |key, value| {
-                    if located.contains(key) {
-                        bytes += key.len() + value.map_or(0, ValueRef::len);
-                        pages.insert(segment.base_page(located.page_of(key)).page);
-                    }
-                    false
-                });
-            }
+            self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
+                if located.contains(key) {
+                    bytes += key.len() + value.map_or(0, ValueRef::len);
+                    pages.insert(segment.base_page(located.page_of(key)).page);
+                }
+                false
+            });
             batch.push((located.clone(), ids.len()));
         }
         (batch, pages)
@@ -299,26 +296,23 @@ impl TreeLine {
         let shown = self.index.oldest_dirty(lower, most);
         missed.left |= shown.len() == TARGET_RECORDS_MAX;
         let mut taken = Vec::with_capacity(shown.len());
-        let mut scratch = Scratch::default();
         let mut elsewhere = Vec::new();
         let mut ids = shown.clone();
         ids.sort_unstable();
         ids.dedup();
-        for id in ids {
-            self.cache.visit_dirty(id, Visit::BeginWrite, &mut scratch, &mut |key, value| {
-                if !located.contains(key) {
-                    return false;
-                }
-                let page = located.page_of(key);
-                let locked = pages.contains(&located.segment.base_page(page).page);
-                if !locked || only.is_some_and(|only| !only.contains(key)) {
-                    elsewhere.push(id);
-                    return false;
-                }
-                taken.push(bytes.push(key, value, page));
-                true
-            });
-        }
+        self.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |id, key, value| {
+            if !located.contains(key) {
+                return false;
+            }
+            let page = located.page_of(key);
+            let locked = pages.contains(&located.segment.base_page(page).page);
+            if !locked || only.is_some_and(|only| !only.contains(key)) {
+                elsewhere.push(id);
+                return false;
+            }
+            taken.push(bytes.push(key, value, page));
+            true
+        });
         self.index.forget_dirty(lower, &shown, &elsewhere);
         if !elsewhere.is_empty() {
             // Another writer took what was looked at, and these came in its stead.

@@ -51,6 +51,9 @@ pub(crate) struct Scratch {
     pub(crate) value: Vec<u8>,
 }
 
+/// The same with the id that led to it.
+pub(crate) type ShowWithId<'a> = &'a mut dyn FnMut(RecordId, &[u8], Option<ValueRef<'_>>) -> bool;
+
 /// What the cache knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cached {
@@ -146,6 +149,21 @@ impl RecordCache {
         show: Show<'_>,
     ) {
         self.shard(id).visit_dirty(id, visit, scratch, show);
+    }
+
+    /// Shows all dirty records that bear any of these ids, each with the id; see [`Visit`].
+    pub(crate) fn visit_all_dirty(&self, ids: &[RecordId], visit: Visit, show: ShowWithId<'_>) {
+        // So many are asked of the processor before the first is needed: found one after the other,
+        // each would be waited for twice.
+        const TOGETHER: usize = 32;
+        let mut scratch = Scratch::default();
+        for ids in ids.chunks(TOGETHER) {
+            ids.iter().for_each(|id| self.shard(*id).prefetch_bucket(*id));
+            ids.iter().for_each(|id| self.shard(*id).prefetch_records(*id));
+            for id in ids {
+                self.visit_dirty(*id, visit, &mut scratch, &mut |key, value| show(*id, key, value));
+            }
+        }
     }
 
     /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile;

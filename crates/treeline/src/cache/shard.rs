@@ -242,6 +242,16 @@ impl Shard {
         state.append(&memory, Header::new(id, key.len(), value, flags), key, value.bytes, priority);
     }
 
+    /// Asks the processor for what finding `id` needs first.
+    pub(super) fn prefetch_bucket(&self, id: RecordId) {
+        self.memory.load().prefetch_bucket(id);
+    }
+
+    /// Asks the processor for the records that may bear `id`.
+    pub(super) fn prefetch_records(&self, id: RecordId) {
+        self.memory.load().prefetch_records(id);
+    }
+
     pub(super) fn visit_dirty(
         &self,
         id: RecordId,
