@@ -506,9 +506,27 @@ fn salvage_wants_a_closed_database_and_an_empty_place() {
 /// since, and yet do not win: after several crashes and a clean end the pages alone have exactly what was there.
 #[test]
 fn p22_what_crashes_left_behind_does_not_win() {
+    after_crashes(true, |disk| {
+        remove(disk, "/db/MANIFEST");
+        remove(disk, "/db/wal");
+        zero(disk, FILE, 0..2);
+    });
+}
+
+/// Pages of a keyspace without a log bear no LSN, so nothing but its checkpoint tells which are in use.
+#[test]
+fn p22_what_crashes_left_behind_does_not_win_without_a_log() {
+    after_crashes(false, |disk| remove(disk, "/db/MANIFEST"));
+    after_crashes(false, |disk| {
+        remove(disk, "/db/MANIFEST");
+        remove(disk, "/db/wal");
+    });
+}
+
+fn after_crashes(logged: bool, damage: impl Fn(&SimDisk)) {
     let mut crashes = 0;
     for seed in 0..10 {
-        let mut old = Old::new(seed, true);
+        let mut old = Old::new(seed, logged);
         for life in 0..4 {
             let written = old.number;
             old.disk.capture_when(Arc::new(move |step, states| {
@@ -532,9 +550,7 @@ fn p22_what_crashes_left_behind_does_not_win() {
         }
         old.write(300);
         let (disk, model) = old.close();
-        remove(&disk, "/db/MANIFEST");
-        remove(&disk, "/db/wal");
-        zero(&disk, FILE, 0..2);
+        damage(&disk);
         let report = salvage(&disk);
         assert!(report.keyspaces[0].lost.is_empty(), "seed {seed}: {report:#?}");
         same(&contents(&disk, "keyspace-00000001"), &model, &format!("seed {seed}"));

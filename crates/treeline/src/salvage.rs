@@ -268,6 +268,12 @@ impl Salvage {
             }
             return;
         };
+        if named.is_none() && lsn == Lsn::ZERO && pieces.named {
+            // Of a keyspace without a log: made since the checkpoint, or left behind by a crash, and
+            // then older than the other pages. Without it there is what the checkpoint promises, for
+            // such pages take nothing out of others.
+            return;
+        }
         let newer = |old: &Found| named.is_some() || (old.lsn, old.at) < (lsn, at);
         match role {
             Role::Base(_, index) if named.is_some() => _ = pieces.bases.insert(index, page.found),
@@ -310,8 +316,16 @@ impl Salvage {
     fn parts(&self) -> Vec<Part> {
         let mut parts = self.strays.iter().map(Part::from).collect();
         self.segments.iter().for_each(|(id, pieces)| pieces.parts(*id, &mut parts));
-        parts.sort_unstable_by_key(|part| std::cmp::Reverse((part.lsn, part.segment)));
+        parts.sort_unstable_by_key(|part| std::cmp::Reverse(self.age(part)));
         parts
+    }
+
+    /// The later, the greater. What is known to be in use comes before all else, and of a keyspace
+    /// without a log so does what the checkpoint names: its pages bear no LSN, and what a crash left
+    /// behind may be of a later production than what went on to be written in place.
+    fn age(&self, part: &Part) -> (bool, Lsn, Generation) {
+        let in_use = part.named && (self.complete || part.lsn == Lsn::ZERO);
+        (in_use, part.lsn, part.segment)
     }
 
     /// Shows every record that can be saved, once, in no order; a large value by the pointer to it.
@@ -348,8 +362,7 @@ impl Salvage {
             if whole {
                 let redo = self.redo.unwrap_or_default();
                 for gone in &missing {
-                    let later = (gone.lsn, gone.segment) > (part.lsn, part.segment)
-                        || gone.named && part.lsn < redo;
+                    let later = self.age(gone) > self.age(part) || gone.named && part.lsn < redo;
                     let ranges =
                         free.iter().filter_map(|range| later.then(|| meet(range, gone))?);
                     older.extend(ranges);
