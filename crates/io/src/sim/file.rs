@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
 
-use super::SimDisk;
 use super::names::InodeNumber;
+use super::state::State;
+use super::{Call, SimDisk};
 use crate::counters::Purpose;
 use crate::disk::{File, OpenMode, Transfer, TransferBuf};
 
@@ -22,6 +23,18 @@ pub(super) struct SimFile {
 impl SimFile {
     pub(super) fn new(disk: SimDisk, path: PathBuf, inode: InodeNumber, mode: OpenMode) -> Self {
         SimFile { disk, path, inode, mode }
+    }
+
+    /// Makes a call that a test may act inside of.
+    fn call(&self, call: Call, work: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
+        let mut state = self.disk.shared.state.lock();
+        let result = work(&mut state);
+        let act = state.take_act(call);
+        drop(state);
+        if let Some(act) = act {
+            act();
+        }
+        result
     }
 
     fn target(&self) -> (&Path, InodeNumber, bool) {
@@ -60,7 +73,7 @@ impl File for SimFile {
     fn read_at(&self, buf: &mut [u8], offset: u64, purpose: Purpose) -> Result<()> {
         self.check_contract(buf, offset);
         self.disk.shared.counters.read(purpose, buf.len());
-        self.disk.shared.state.lock().read(self.target(), buf, offset)
+        self.call(Call::Read(purpose), |state| state.read(self.target(), buf, offset))
     }
 
     fn write_at(&self, buf: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
@@ -92,7 +105,7 @@ impl File for SimFile {
 
     fn sync(&self, purpose: Purpose) -> Result<()> {
         self.disk.shared.counters.sync(purpose);
-        self.disk.shared.state.lock().sync(&self.path, self.inode)
+        self.call(Call::Sync, |state| state.sync(&self.path, self.inode))
     }
 
     fn len(&self) -> Result<u64> {

@@ -16,6 +16,7 @@
 //!   as all later calls do.
 //! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, or sync of
 //!   the disk.
+//! * An **act** ([`SimDisk::act_inside`]) is what a test does in the midst of a call, once.
 //! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after,
 //!   with the state of the media.
 //!
@@ -43,7 +44,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, Result};
 
-use crate::counters::IoCounters;
+use crate::counters::{IoCounters, Purpose};
 use crate::disk::{DirectoryLock, Disk, File, OpenMode};
 pub use fault::Fault;
 use file::SimFile;
@@ -63,6 +64,17 @@ pub enum CrashMode {
     /// Only what was synced survives.
     LoseAll,
 }
+
+/// A call that a test wants to act inside of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// A read for this purpose.
+    Read(Purpose),
+    /// A sync of a file.
+    Sync,
+}
+
+type Act = Box<dyn FnOnce() + Send>;
 
 /// Decides at every step (its number, the probes of its thread) whether an image is kept, and of
 /// what kind.
@@ -162,6 +174,12 @@ impl SimDisk {
     /// Arms a fault.
     pub fn inject(&self, fault: Fault) {
         self.shared.state.lock().faults.arm(fault);
+    }
+
+    /// Runs `act` inside the next such call: when it has done its work, and before its caller hears
+    /// of it. Nothing of the disk is held meanwhile.
+    pub fn act_inside(&self, call: Call, act: impl FnOnce() + Send + 'static) {
+        self.shared.state.lock().act = Some((call, Box::new(act)));
     }
 
     /// How many armed faults have struck.

@@ -13,7 +13,7 @@ use spinney_base::{Error, ErrorKind, Result};
 use super::fault::{Faults, WriteFault, input_output, no_space};
 use super::inode::{Inode, Survival};
 use super::names::{InodeNumber, Names};
-use super::{Capture, CapturePolicy, CrashMode, SimDisk};
+use super::{Act, Call, Capture, CapturePolicy, CrashMode, SimDisk};
 
 /// What the message of every error after a power cut contains.
 pub(super) const POWER_CUT: &str = "the power is off (simulated)";
@@ -116,6 +116,8 @@ pub(super) struct State {
     pub(super) observer: Option<Arc<dyn WriteObserver>>,
     pub(super) capture_policy: Option<Arc<CapturePolicy>>,
     pub(super) captures: Vec<Capture>,
+    /// What a test does inside the next such call.
+    pub(super) act: Option<(Call, Act)>,
 }
 
 pub(super) fn power_cut() -> Error {
@@ -127,6 +129,11 @@ pub(super) fn not_found(path: &Path) -> Error {
 }
 
 impl State {
+    /// What is to be done inside a call like this one, once nothing is held.
+    pub(super) fn take_act(&mut self, call: Call) -> Option<Act> {
+        self.act.take_if(|(wanted, _)| *wanted == call).map(|(_, act)| act)
+    }
+
     pub(super) fn new(random: SplitMix) -> Self {
         State {
             random,
@@ -142,6 +149,7 @@ impl State {
             observer: None,
             capture_policy: None,
             captures: Vec::new(),
+            act: None,
         }
     }
 
