@@ -29,7 +29,7 @@ use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::build::{NewSegment, Region};
-use crate::cache::{RecordId, Visit};
+use crate::cache::RecordId;
 use crate::counters::add;
 use crate::fit::Fit;
 use crate::locks::Reorganizing;
@@ -186,21 +186,7 @@ impl TreeLine {
             missed.note_changed(located.lower.bytes());
             return (Vec::new(), Vec::new());
         }
-        let shown = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
-        missed.left |= shown.len() == TARGET_RECORDS_MAX;
-        let mut ids = shown.clone();
-        ids.sort_unstable();
-        ids.dedup();
-        let mut taken = Vec::with_capacity(ids.len());
-        self.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |_, key, value| {
-            let ours = located.contains(key);
-            if ours {
-                taken.push(bytes.push(key, value, 0));
-            }
-            ours
-        });
-        bytes.sort(&mut taken);
-        (shown, taken)
+        self.mark_dirty(located, TARGET_RECORDS_MAX, bytes, missed, |_, _| Some(0))
     }
 
     /// Makes the segments of a region anew; says whether it was worth it.

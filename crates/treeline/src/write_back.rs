@@ -293,33 +293,47 @@ impl TreeLine {
         // From looking at the list to taking off it: were two writers of one segment at it together,
         // each would take off what the other has marked, and with it what is put there in between.
         let _one_at_a_time = self.taking.lock();
-        let shown = self.index.oldest_dirty(lower, most);
-        missed.left |= shown.len() == TARGET_RECORDS_MAX;
-        let mut taken = Vec::with_capacity(shown.len());
         let mut elsewhere = Vec::new();
-        let mut ids = shown.clone();
-        ids.sort_unstable();
-        ids.dedup();
-        self.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |id, key, value| {
-            if !located.contains(key) {
-                return false;
-            }
+        let (shown, taken) = self.mark_dirty(located, most, bytes, missed, |id, key| {
             let page = located.page_of(key);
             let locked = pages.contains(&located.segment.base_page(page).page);
             if !locked || only.is_some_and(|only| !only.contains(key)) {
                 elsewhere.push(id);
-                return false;
+                return None;
             }
-            taken.push(bytes.push(key, value, page));
-            true
+            Some(page)
         });
         self.index.forget_dirty(lower, &shown, &elsewhere);
         if !elsewhere.is_empty() {
             // Another writer took what was looked at, and these came in its stead.
             missed.note_changed(lower);
         }
-        bytes.sort(&mut taken);
         taken
+    }
+
+    /// Marks records of a segment as being written: of the oldest `most` entries of its dirty list
+    /// those for which `page` names a page. Returns the entries, and copies of the records, ascending.
+    pub(crate) fn mark_dirty(
+        &self,
+        located: &Located,
+        most: usize,
+        bytes: &mut Bytes,
+        missed: &mut Missed,
+        mut page: impl FnMut(RecordId, &[u8]) -> Option<usize>,
+    ) -> (Vec<RecordId>, Vec<Taken>) {
+        let shown = self.index.oldest_dirty(located.lower.bytes(), most);
+        missed.left |= shown.len() == TARGET_RECORDS_MAX;
+        let mut ids = shown.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut taken = Vec::with_capacity(ids.len());
+        self.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |id, key, value| {
+            let page = if located.contains(key) { page(id, key) } else { None };
+            taken.extend(page.map(|page| bytes.push(key, value, page)));
+            page.is_some()
+        });
+        bytes.sort(&mut taken);
+        (shown, taken)
     }
 
     /// The keys of dirty records that bear an id.
