@@ -203,14 +203,15 @@ fn p23_a_scan_beside_a_reorganization() {
                 lower: Bound::Included(&first),
                 upper: Bound::Included(&last),
                 direction: Direction::Forward,
+                records_wanted: usize::from(RECORDS),
                 records_max: usize::from(RECORDS),
                 bytes_max: usize::MAX,
             };
             for _ in 0..3 {
                 let mut chunk = Chunk::default();
                 tree.scan(&request, &mut chunk).unwrap();
-                assert_eq!(chunk.records.len(), keys.len());
-                let newest = chunk.records.iter().all(|record| record.value.bytes[0] == 1);
+                assert_eq!(chunk.len(), keys.len());
+                let newest = (0..chunk.len()).all(|index| chunk.get(index).1.bytes[0] == 1);
                 assert!(newest, "an older version came back");
             }
         });
