@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 use spinney_base::schedules::check;
+use spinney_base::shim::atomic::{AtomicBool, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{Chunk, Direction, Engine, EngineContext, Found, ScanRequest, Write};
 use spinney_io::Disk;
@@ -146,7 +147,15 @@ fn p14_a_checkpoint_waits_for_write_backs() {
         let [keys, _] = two_pages(&tree);
         put_all(&tree, &keys, &[1; 100]);
         let key = vec![keys[0]];
-        let other = thread(&tree, move |tree| tree.write_back(&[key]).unwrap());
+        let ended = Arc::new(AtomicBool::new(false));
+        let ends = Arc::clone(&ended);
+        let other = thread(&tree, move |tree| {
+            tree.write_back(&[key]).unwrap();
+            ends.store(true, SeqCst);
+        });
+        while !is_being_written(&tree, keys[0]) && !ended.load(SeqCst) {
+            yield_now();
+        }
         tree.publish_checkpoint(Lsn(1)).unwrap();
         let image = disk.crash(CrashMode::LoseAll);
         other.join().unwrap();
@@ -161,7 +170,7 @@ fn p14_a_checkpoint_waits_for_write_backs() {
 /// before, does not make it clean. (Found by the stress test of threads: inserts were lost.)
 #[test]
 fn p23_a_reorganization_ends_no_mark_but_its_own() {
-    check(2000, || {
+    check(5000, || {
         let tree = tree();
         let located = tree.index.find(&two_pages(&tree)[0]);
         let keys: Vec<u8> = (0..RECORDS).filter(|key| located.contains(&[*key])).collect();
