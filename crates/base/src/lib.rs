@@ -6,6 +6,7 @@
 pub mod error;
 pub mod ids;
 pub mod limits;
+pub mod mapping;
 pub mod memory;
 pub mod poison;
 pub mod probe;

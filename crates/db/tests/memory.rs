@@ -49,9 +49,9 @@ fn records(value: usize) -> u64 {
     MEMORY * 3 / 2 / (value + KEY_BYTES + 8) as u64
 }
 
-/// Bytes that the allocator has given, and those of rings, which are mappings of their own.
+/// Bytes that the allocator has given, and those of mappings (rings of the cache, page buffers).
 fn given() -> isize {
-    BYTES.load(Relaxed) + isize::try_from(spinney_sync::racy::mapped_bytes()).unwrap()
+    BYTES.load(Relaxed) + isize::try_from(spinney_base::mapping::mapped_bytes()).unwrap()
 }
 
 /// A database whose cache is full of records with values of one length, and how many bytes it was

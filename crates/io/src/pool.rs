@@ -60,6 +60,22 @@ impl BufferPool {
         drop(buffer);
     }
 
+    /// Frees buffers, the largest first, until at most `pages` are kept.
+    pub fn trim(&self, pages: usize) {
+        let mut freed = Vec::new();
+        let mut kept = self.kept.lock();
+        while kept.pages > pages {
+            let Some(mut largest) = kept.by_pages.last_entry() else { break };
+            let Some(buffer) = largest.get_mut().pop() else {
+                largest.remove();
+                continue;
+            };
+            kept.pages -= buffer.pages();
+            freed.push(buffer);
+        }
+        drop(kept);
+    }
+
     /// Lends a buffer of at least `pages` pages (the next power of two) until the result is
     /// dropped.
     #[must_use]
@@ -122,5 +138,9 @@ mod tests {
         assert_eq!(pool.take(2).bytes()[0], 7);
         assert_eq!(pool.take(4).pages(), 4);
         assert_eq!(pool.pages_kept(), 3);
+        pool.give(AlignedBuf::new(1));
+        pool.give(AlignedBuf::new(1));
+        pool.trim(4);
+        assert_eq!(pool.pages_kept(), 2);
     }
 }

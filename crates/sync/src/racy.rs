@@ -14,8 +14,6 @@
     expect(unsafe_code, reason = "zeroed memory is taken from the system as atomic words")
 )]
 
-use std::sync::atomic::AtomicUsize;
-
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of a word.
@@ -129,41 +127,19 @@ impl RacyWords {
     }
 }
 
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
-
-/// Bytes of all rings in this process, which the general allocator does not know of.
-#[must_use]
-pub fn mapped_bytes() -> usize {
-    MAPPED.load(std::sync::atomic::Ordering::Relaxed)
-}
-
-/// Where the words are: a mapping of their own, which costs what was written of it and goes back whole
-/// when it is dropped. The general allocator would keep it: rings come and go as a cache follows its
-/// budget, from many threads, and are too long to be reused for anything else.
+/// Where the words are: a mapping of their own, for rings come and go as a cache follows its budget, from
+/// many threads, and are too long to be reused for anything else.
 #[cfg(not(feature = "shuttle"))]
 #[derive(Debug)]
 struct Words {
-    map: memmap2::MmapMut,
+    map: spinney_base::mapping::Mapping,
     length: usize,
 }
 
 #[cfg(not(feature = "shuttle"))]
 impl Words {
-    /// # Panics
-    /// When the system has no memory, as all allocation does.
     fn zeroed(length: usize) -> Self {
-        // A mapping is never empty.
-        let bytes = (length * WORD_BYTES).max(1);
-        let map = memmap2::MmapMut::map_anon(bytes).expect("there is memory for a ring");
-        MAPPED.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-        Words { map, length }
-    }
-}
-
-#[cfg(not(feature = "shuttle"))]
-impl Drop for Words {
-    fn drop(&mut self) {
-        MAPPED.fetch_sub(self.map.len(), std::sync::atomic::Ordering::Relaxed);
+        Words { map: spinney_base::mapping::Mapping::zeroed(length * WORD_BYTES), length }
     }
 }
 
@@ -171,6 +147,7 @@ impl Drop for Words {
 impl std::ops::Deref for Words {
     type Target = [AtomicU64];
 
+    #[inline]
     fn deref(&self) -> &[AtomicU64] {
         const {
             assert!(

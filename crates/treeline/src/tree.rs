@@ -50,6 +50,9 @@ const BUFFER_PAGES_MAX: usize = 512;
 /// Of a keyspace's memory such buffers take one in so many bytes at most.
 const BUFFERS_SHARE: u64 = 32;
 
+/// While much is written so many times as many pages wait, which are then of the I/O under way.
+const BUFFERS_BURST: usize = 8;
+
 /// Every so many entries a dirty list counts as long once more.
 const LONG_LIST: usize = 1024;
 
@@ -89,6 +92,7 @@ pub struct TreeLine {
     pub(crate) published: AtomicU64,
     /// Buffers of batches, and how many bytes of them may wait for the next.
     pub(crate) buffers: BufferPool,
+    /// Bytes of buffers that are kept when nothing is written.
     buffers_bytes_max: u64,
     /// Bulk loads under way: nothing is written meanwhile that need not be.
     pub(crate) loads: AtomicUsize,
@@ -181,7 +185,7 @@ impl TreeLine {
             slots: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
-            buffers: BufferPool::new(buffer_pages),
+            buffers: BufferPool::new(BUFFERS_BURST * buffer_pages),
             buffers_bytes_max,
             loads: AtomicUsize::new(0),
             loading_pages: AtomicU64::new(0),
@@ -344,6 +348,7 @@ impl TreeLine {
         self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
         let usage = self.cache.usage();
         let buffers = (self.buffers.pages_kept() * PAGE_BYTES) as u64;
+        let buffers = buffers.min(self.buffers_bytes_max);
         self.context.memory.set_used(held + buffers + usage.bytes);
         self.context.memory.set_worth(usage.worth);
     }
@@ -536,6 +541,11 @@ impl Engine for TreeLine {
             | (!loading && self.shrink_sparse()?);
         let wrote = wrote || (!loading && self.merge_staged()?);
         self.publish_structure_if_due(!wrote)?;
+        if !wrote {
+            self.buffers.trim(
+                usize::try_from(self.buffers_bytes_max).map_or(0, |bytes| bytes / PAGE_BYTES),
+            );
+        }
         if wrote || loading {
             self.disturb_tidying();
         } else if let Some(rest) = self.tidy()? {
