@@ -91,10 +91,10 @@ pub struct TreeLine {
     /// covers.
     pub(crate) redo: AtomicU64,
     pub(crate) published: AtomicU64,
-    /// Buffers of batches, and how many bytes of them may wait for the next.
+    /// Buffers of batches.
     pub(crate) buffers: BufferPool,
-    /// Bytes of buffers that are kept when nothing is written.
-    buffers_bytes_max: u64,
+    /// Pages of buffers that are kept when nothing is written.
+    buffer_pages_max: usize,
     /// Bulk loads under way: nothing is written meanwhile that need not be.
     pub(crate) loads: AtomicUsize,
     /// Pages of bulk loads that are not installed yet.
@@ -158,10 +158,10 @@ impl TreeLine {
         let memory = context.memory.target();
         let stripes = stripes_for(memory);
         let buffer_pages = usize::try_from(memory / BUFFERS_SHARE).unwrap_or(usize::MAX);
-        let buffer_pages = (buffer_pages / PAGE_BYTES).min(BUFFER_PAGES_MAX);
-        let buffers_bytes_max = (buffer_pages * PAGE_BYTES) as u64;
+        let buffer_pages_max = (buffer_pages / PAGE_BYTES).min(BUFFER_PAGES_MAX);
+        let buffers = (buffer_pages_max * PAGE_BYTES) as u64;
         let (segment_locks, page_locks) = (SegmentLocks::new(stripes), PageLocks::new(stripes));
-        let held = index.bytes() + segment_locks.bytes() + page_locks.bytes() + buffers_bytes_max;
+        let held = index.bytes() + segment_locks.bytes() + page_locks.bytes() + buffers;
         let cache_bytes = memory.saturating_sub(held).max(CACHE_BYTES_MIN);
         let end = context.log.last_lsn();
         let forecaster =
@@ -186,8 +186,8 @@ impl TreeLine {
             slots: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
-            buffers: BufferPool::new(BUFFERS_BURST * buffer_pages),
-            buffers_bytes_max,
+            buffers: BufferPool::new(BUFFERS_BURST * buffer_pages_max),
+            buffer_pages_max,
             loads: AtomicUsize::new(0),
             loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
@@ -344,13 +344,12 @@ impl TreeLine {
         let locks = self.segment_locks.bytes() + self.page_locks.bytes();
         let known = self.forecaster.bytes() + self.peek.bytes() + self.large.bytes();
         let held = self.index.bytes() + locks + known;
-        let taken = held + self.buffers_bytes_max;
+        let taken = held + (self.buffer_pages_max * PAGE_BYTES) as u64;
         let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
         self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
         let usage = self.cache.usage();
-        let buffers = (self.buffers.pages_kept() * PAGE_BYTES) as u64;
-        let buffers = buffers.min(self.buffers_bytes_max);
-        self.context.memory.set_used(held + buffers + usage.bytes);
+        let buffers = self.buffers.pages_kept().min(self.buffer_pages_max) * PAGE_BYTES;
+        self.context.memory.set_used(held + buffers as u64 + usage.bytes);
         self.context.memory.set_worth(usage.worth);
     }
 }
@@ -543,9 +542,7 @@ impl Engine for TreeLine {
         let wrote = wrote || (!loading && self.merge_staged()?);
         self.publish_structure_if_due(!wrote)?;
         if !wrote {
-            self.buffers.trim(
-                usize::try_from(self.buffers_bytes_max).map_or(0, |bytes| bytes / PAGE_BYTES),
-            );
+            self.buffers.trim(self.buffer_pages_max);
         }
         if wrote || loading {
             self.disturb_tidying();
