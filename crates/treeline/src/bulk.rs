@@ -32,8 +32,8 @@ use crate::build::{NewSegment, Region};
 use crate::fit::{Fit, Piece, Sized, Start};
 use crate::merge::Records;
 use crate::segment::{PageRef, Segment};
+use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
-use crate::write_back::{Bytes, Taken};
 
 /// Pages that are gathered for one write.
 const WRITE_PAGES: usize = 64;
@@ -48,7 +48,7 @@ pub(crate) struct BulkLoad<'a> {
     /// What [`TreeLine::written`] said when it began.
     begun: (u64, u64),
     /// Records that are in no segment yet, in order.
-    bytes: Bytes,
+    bytes: Bytes<'a>,
     window: Vec<Taken>,
     /// The lower bound of the segment that begins with them.
     lower: Vec<u8>,
@@ -73,7 +73,7 @@ impl TreeLine {
         let mut load = BulkLoad {
             tree: self,
             begun: (0, 0),
-            bytes: Bytes::default(),
+            bytes: Bytes::new(&self.buffers),
             window: Vec::new(),
             lower: Vec::new(),
             last: None,
@@ -111,7 +111,7 @@ impl TreeLine {
 impl<'a> BulkLoad<'a> {
     /// Cuts segments off the window: all of it, or as long as what follows cannot change them.
     fn advance(&mut self, all: bool) -> Result<()> {
-        let bytes = std::mem::take(&mut self.bytes);
+        let bytes = std::mem::replace(&mut self.bytes, Bytes::new(&self.tree.buffers));
         let window = std::mem::take(&mut self.window);
         let lower = std::mem::take(&mut self.lower);
         let dirty: Vec<_> = window.iter().map(|one| bytes.dirty(one)).collect();

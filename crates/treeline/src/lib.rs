@@ -53,6 +53,7 @@ mod schedules;
 mod scrub;
 mod segment;
 mod stage;
+mod taken;
 mod tidy;
 mod tree;
 mod tuning;

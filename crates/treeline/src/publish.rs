@@ -29,7 +29,7 @@ use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
 use crate::segment::Change;
 use crate::tree::{BATCH_PAGES, TreeLine};
-use crate::write_back::TARGET_RECORDS_MAX;
+use crate::write_back::TARGET_RECORDS_MIN;
 
 /// So many pending changes are published even while there is other work.
 const PENDING_MAX: usize = 256;
@@ -186,11 +186,11 @@ impl TreeLine {
 
     /// Brings home every record that is dirty now.
     pub(crate) fn write_back_everything(&self) -> Result<()> {
-        // One batch takes the oldest entries of a list; so many passes reach the end that the
-        // longest one has now, however it is split meanwhile. Only where long lists became one are
+        // One batch takes the oldest entries of a list, so many at least; so many passes reach the
+        // end that the longest one has now, however it is split meanwhile. Only where long lists became one are
         // ages mixed; after that, only a pass that leaves nothing of any list is the last.
         let mixed = self.index.mixed();
-        let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MAX);
+        let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MIN);
         for pass in 1.. {
             let mut left = false;
             let mut from = Some(Vec::new());

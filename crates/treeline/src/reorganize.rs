@@ -35,8 +35,9 @@ use crate::fit::Fit;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
 use crate::segment::{Change, Located, PageRef, Segment};
+use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
-use crate::write_back::{Bytes, Missed, TARGET_RECORDS_MAX, Taken};
+use crate::write_back::Missed;
 
 /// How many neighbours on each side may take part.
 const RADIUS: usize = 5;
@@ -49,7 +50,7 @@ const REGION_PAGES_MAX: usize = 64;
 const FEW_PAGES: usize = 9;
 
 /// A reorganization with so many bytes of dirty records takes no more.
-const DIRTY_BYTES_MAX: usize = 1 << 20;
+const DIRTY_BYTES_MAX: usize = 512 << 10;
 
 /// How full the pages behind an append are made: nothing will be inserted there.
 const FILL_APPEND_PERCENT: usize = 96;
@@ -108,7 +109,7 @@ impl TreeLine {
             missed.note_changed(seed.lower.bytes());
             return Ok(false);
         }
-        let mut bytes = Bytes::default();
+        let mut bytes = Bytes::new(&self.buffers);
         let mut taken: Vec<Vec<Taken>> = Vec::with_capacity(region.len());
         let mut shown = Vec::with_capacity(region.len());
         for located in &region {
@@ -179,21 +180,23 @@ impl TreeLine {
     fn take_all_dirty(
         &self,
         located: &Located,
-        bytes: &mut Bytes,
+        bytes: &mut Bytes<'_>,
         missed: &mut Missed,
     ) -> (Vec<RecordId>, Vec<Taken>) {
-        if bytes.len() > DIRTY_BYTES_MAX {
+        if bytes.len() >= DIRTY_BYTES_MAX {
             missed.note_changed(located.lower.bytes());
             return (Vec::new(), Vec::new());
         }
-        self.mark_dirty(located, TARGET_RECORDS_MAX, bytes, missed, |_, _| Some(0))
+        let mut room = DIRTY_BYTES_MAX - bytes.len();
+        let most = self.oldest_within(located, &mut room, missed, |_| ());
+        self.mark_dirty(located, most, bytes, |_, _| Some(0))
     }
 
     /// Makes the segments of a region anew; says whether it was worth it.
     fn make_anew(
         &self,
         region: &[Located],
-        bytes: &Bytes,
+        bytes: &Bytes<'_>,
         taken: &[Vec<Taken>],
         why: Why,
         held: &Reorganizing<'_>,

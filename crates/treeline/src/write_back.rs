@@ -23,7 +23,6 @@
 //! finds the old pages untouched.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
@@ -37,12 +36,17 @@ use crate::counters::add;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
 use crate::reorganize::Why;
 use crate::segment::{Located, Overflow, PageRef, Segment};
+use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
-pub(crate) const TARGET_RECORDS_MAX: usize = crate::index::LONG_LIST;
+const TARGET_RECORDS_MAX: usize = crate::index::LONG_LIST;
 
-/// A batch with so many bytes of dirty records takes no further segment, which bounds its memory.
+/// So many entries of a list, the oldest, a batch takes however long the records are: 500 KiB of the
+/// longest.
+pub(crate) const TARGET_RECORDS_MIN: usize = 128;
+
+/// A batch with so many bytes of dirty records takes no more, which bounds its memory.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// A segment whose dirty records are being brought home.
@@ -63,17 +67,6 @@ enum How<'p> {
     Merge,
 }
 
-/// A dirty record, by its places in the batch's bytes.
-#[derive(Clone)]
-pub(crate) struct Taken {
-    pub(crate) key: Range<usize>,
-    value: Option<Range<usize>>,
-    /// Whether the value is the pointer to a large one.
-    large: bool,
-    /// Which page of its segment it belongs to.
-    page: usize,
-}
-
 /// Which of a segment's dirty records a batch takes.
 #[derive(Clone, Copy)]
 struct Chosen<'a> {
@@ -83,40 +76,6 @@ struct Chosen<'a> {
     pages: &'a BTreeSet<PageNumber>,
     /// Those with these keys.
     only: Option<&'a BTreeSet<Vec<u8>>>,
-}
-
-/// Copies of dirty records that were taken, in one piece of memory.
-#[derive(Default)]
-pub(crate) struct Bytes(Vec<u8>);
-
-impl Bytes {
-    pub(crate) fn push(&mut self, key: &[u8], value: Option<ValueRef<'_>>, page: usize) -> Taken {
-        let start = self.0.len();
-        self.0.extend_from_slice(key);
-        let middle = self.0.len();
-        self.0.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
-        let large = value.is_some_and(|value| value.large);
-        let value = value.map(|_| middle..self.0.len());
-        Taken { key: start..middle, value, large, page }
-    }
-
-    pub(crate) fn key(&self, taken: &Taken) -> &[u8] {
-        &self.0[taken.key.clone()]
-    }
-
-    pub(crate) fn dirty(&self, taken: &Taken) -> Dirty<'_> {
-        let value = taken.value.clone();
-        let value = value.map(|value| ValueRef { bytes: &self.0[value], large: taken.large });
-        (self.key(taken), value)
-    }
-
-    pub(crate) fn sort(&self, taken: &mut [Taken]) {
-        taken.sort_unstable_by(|a, b| self.key(a).cmp(self.key(b)));
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
 }
 
 /// What a write-back did not take along.
@@ -226,9 +185,9 @@ impl TreeLine {
         }
         let mut left = &left[..];
         while !left.is_empty() {
-            let (batch, pages) = self.choose_batch(&mut left);
+            let (batch, pages) = self.choose_batch(&mut left, missed);
             let _pages = self.page_locks.write_many(pages.iter().copied());
-            let mut bytes = Bytes::default();
+            let mut bytes = Bytes::new(&self.buffers);
             let mut targets = Vec::with_capacity(batch.len());
             for (located, most) in batch {
                 // Another writer may have added overflow pages before these pages were locked.
@@ -256,7 +215,11 @@ impl TreeLine {
 
     /// Chooses segments for one batch, how many entries of each dirty list, and the pages that these
     /// belong to; what is not chosen stays in `left`.
-    fn choose_batch(&self, left: &mut &[Located]) -> (Vec<(Located, usize)>, BTreeSet<PageNumber>) {
+    fn choose_batch(
+        &self,
+        left: &mut &[Located],
+        missed: &mut Missed,
+    ) -> (Vec<(Located, usize)>, BTreeSet<PageNumber>) {
         let mut batch = Vec::new();
         let mut pages = BTreeSet::new();
         let mut bytes = 0;
@@ -265,18 +228,42 @@ impl TreeLine {
         {
             *left = rest;
             let segment = &located.segment;
-            let mut ids = self.index.dirty(located.lower.bytes());
-            ids.truncate(TARGET_RECORDS_MAX);
-            self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
+            let mut room = BATCH_BYTES_MAX - bytes;
+            let most = self.oldest_within(located, &mut room, missed, |key| {
+                pages.insert(segment.base_page(located.page_of(key)).page);
+            });
+            bytes = BATCH_BYTES_MAX - room;
+            batch.push((located.clone(), most));
+        }
+        (batch, pages)
+    }
+
+    /// How many of the oldest entries of a segment's dirty list stand for no more than `room` bytes of
+    /// records, or are few; `room` becomes what is left of it. Shows the keys, and notes whether the list is longer.
+    pub(crate) fn oldest_within(
+        &self,
+        located: &Located,
+        room: &mut usize,
+        missed: &mut Missed,
+        mut key_of: impl FnMut(&[u8]),
+    ) -> usize {
+        let ids = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX + 1);
+        let mut most = 0;
+        for some in ids[..ids.len().min(TARGET_RECORDS_MAX)].chunks(TARGET_RECORDS_MIN) {
+            self.cache.visit_all_dirty(some, Visit::Look, &mut |_, key, value| {
                 if located.contains(key) {
-                    bytes += key.len() + value.map_or(0, ValueRef::len);
-                    pages.insert(segment.base_page(located.page_of(key)).page);
+                    *room = room.saturating_sub(key.len() + value.map_or(0, ValueRef::len));
+                    key_of(key);
                 }
                 false
             });
-            batch.push((located.clone(), ids.len()));
+            most += some.len();
+            if *room == 0 {
+                break;
+            }
         }
-        (batch, pages)
+        missed.left |= most < ids.len();
+        most
     }
 
     /// Takes the oldest entries off the dirty list of a segment and marks their records as being
@@ -285,7 +272,7 @@ impl TreeLine {
         &self,
         located: &Located,
         chosen: Chosen<'_>,
-        bytes: &mut Bytes,
+        bytes: &mut Bytes<'_>,
         missed: &mut Missed,
     ) -> Vec<Taken> {
         let Chosen { most, pages, only } = chosen;
@@ -294,7 +281,7 @@ impl TreeLine {
         // each would take off what the other has marked, and with it what is put there in between.
         let _one_at_a_time = self.taking.lock();
         let mut elsewhere = Vec::new();
-        let (shown, taken) = self.mark_dirty(located, most, bytes, missed, |id, key| {
+        let (shown, taken) = self.mark_dirty(located, most, bytes, |id, key| {
             let page = located.page_of(key);
             let locked = pages.contains(&located.segment.base_page(page).page);
             if !locked || only.is_some_and(|only| !only.contains(key)) {
@@ -317,12 +304,10 @@ impl TreeLine {
         &self,
         located: &Located,
         most: usize,
-        bytes: &mut Bytes,
-        missed: &mut Missed,
+        bytes: &mut Bytes<'_>,
         mut page: impl FnMut(RecordId, &[u8]) -> Option<usize>,
     ) -> (Vec<RecordId>, Vec<Taken>) {
         let shown = self.index.oldest_dirty(located.lower.bytes(), most);
-        missed.left |= shown.len() == TARGET_RECORDS_MAX;
         let mut ids = shown.clone();
         ids.sort_unstable();
         ids.dedup();
@@ -347,13 +332,13 @@ impl TreeLine {
     }
 
     /// Makes records dirty again that were taken, and lists them.
-    pub(crate) fn give_back(&self, bytes: &Bytes, lower: &[u8], taken: &[Taken]) {
+    pub(crate) fn give_back(&self, bytes: &Bytes<'_>, lower: &[u8], taken: &[Taken]) {
         self.end_write(bytes, taken, false);
         let ids: Vec<RecordId> = taken.iter().map(|taken| self.id_of(bytes.key(taken))).collect();
         self.index.return_dirty(lower, &ids);
     }
 
-    pub(crate) fn end_write(&self, bytes: &Bytes, taken: &[Taken], written: bool) {
+    pub(crate) fn end_write(&self, bytes: &Bytes<'_>, taken: &[Taken], written: bool) {
         for taken in taken {
             let key = bytes.key(taken);
             self.cache.end_write(self.id_of(key), key, written);
@@ -388,8 +373,8 @@ impl TreeLine {
         if needed > Lsn::ZERO { log.ensure_durable(needed) } else { Ok(()) }
     }
 
-    fn how(&self, located: &Located, bytes: &Bytes, dirty: &[Taken]) -> How<'_> {
-        let pages = dirty.chunk_by(|a, b| a.page == b.page).count();
+    fn how(&self, located: &Located, bytes: &Bytes<'_>, dirty: &[Taken]) -> How<'_> {
+        let pages = dirty.chunk_by(|a, b| a.page() == b.page()).count();
         if self.tuning.staging() {
             let records: Vec<Dirty<'_>> = dirty.iter().map(|taken| bytes.dirty(taken)).collect();
             let mut page = self.buffers.lend(1);
@@ -404,7 +389,7 @@ impl TreeLine {
 
     fn carry_out<'p>(
         &'p self,
-        bytes: &Bytes,
+        bytes: &Bytes<'_>,
         targets: &mut Vec<Target<'p>>,
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
@@ -414,10 +399,10 @@ impl TreeLine {
             if !matches!(how, How::InPlace) {
                 continue;
             }
-            for run in dirty.chunk_by(|a, b| a.page == b.page) {
-                let place = located.segment.base_page(run[0].page);
+            for run in dirty.chunk_by(|a, b| a.page() == b.page()) {
+                let place = located.segment.base_page(run[0].page());
                 pages.push(place);
-                pages.extend(located.segment.overflow(run[0].page));
+                pages.extend(located.segment.overflow(run[0].page()));
             }
         }
         let mut buf = self.buffers.lend(pages.len().max(1));
@@ -500,7 +485,7 @@ impl TreeLine {
     /// those refused.
     fn edit_target<'p>(
         &'p self,
-        bytes: &Bytes,
+        bytes: &Bytes<'_>,
         target: &mut Target<'p>,
         buf: &AlignedBuf,
         next: &mut usize,
@@ -510,8 +495,8 @@ impl TreeLine {
         let mut refused = Vec::new();
         let mut kept = Vec::with_capacity(dirty.len());
         let mut why = None;
-        for run in dirty.chunk_by(|a, b| a.page == b.page) {
-            let page = run[0].page;
+        for run in dirty.chunk_by(|a, b| a.page() == b.page()) {
+            let page = run[0].page();
             let base = *next;
             *next += 1 + usize::from(located.segment.overflow(page).is_some());
             let overflow = (base + 1..*next).next().map(|at| buf.page(at));
