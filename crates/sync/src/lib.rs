@@ -9,8 +9,10 @@ pub mod latch;
 mod prefetch;
 pub mod racy;
 pub mod table;
+mod zeroed;
 
 pub use latch::{LatchGuard, Version, VersionLatch};
 pub use prefetch::prefetch;
 pub use racy::RacyWords;
 pub use table::{LockTable, StripeGuards, hash_key};
+pub use zeroed::{ZeroedAtomic, ZeroedAtomics};

@@ -9,12 +9,10 @@
 //! Memory is zeroed lazily by the operating system, so what was never written costs nothing.
 //!
 //! **Invariant**: every access to the words is an atomic load or store of a whole word.
-#![cfg_attr(
-    not(feature = "shuttle"),
-    expect(unsafe_code, reason = "zeroed memory is taken from the system as atomic words")
-)]
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::ZeroedAtomics;
 
 /// Bytes of a word.
 pub const WORD_BYTES: usize = 8;
@@ -23,14 +21,14 @@ pub const WORD_BYTES: usize = 8;
 /// caller's.
 #[derive(Debug)]
 pub struct RacyWords {
-    words: Words,
+    words: ZeroedAtomics<AtomicU64>,
 }
 
 impl RacyWords {
     /// A ring of `length` zeroed words.
     #[must_use]
     pub fn new(length: usize) -> Self {
-        RacyWords { words: Words::zeroed(length) }
+        RacyWords { words: ZeroedAtomics::new(length) }
     }
 
     /// How many words it holds.
@@ -124,62 +122,6 @@ impl RacyWords {
         } else {
             index % self.words.len()
         }
-    }
-}
-
-/// Where the words are: a mapping of their own, for rings come and go as a cache follows its budget, from
-/// many threads, and are too long to be reused for anything else.
-#[cfg(not(feature = "shuttle"))]
-#[derive(Debug)]
-struct Words {
-    map: spinney_base::mapping::Mapping,
-    length: usize,
-}
-
-#[cfg(not(feature = "shuttle"))]
-impl Words {
-    fn zeroed(length: usize) -> Self {
-        Words { map: spinney_base::mapping::Mapping::zeroed(length * WORD_BYTES), length }
-    }
-}
-
-#[cfg(not(feature = "shuttle"))]
-impl std::ops::Deref for Words {
-    type Target = [AtomicU64];
-
-    #[inline]
-    fn deref(&self) -> &[AtomicU64] {
-        const {
-            assert!(
-                align_of::<AtomicU64>() <= 4096 && size_of::<AtomicU64>() == WORD_BYTES,
-                "pages are aligned for words"
-            )
-        };
-        let first = self.map.as_ptr().cast::<AtomicU64>();
-        // SAFETY: the mapping is private, writable, zeroed, aligned to a page, at least `length` words
-        // long, and lives as long as `self`. Every bit pattern is a valid word, and nobody reaches
-        // the bytes but through these atomics.
-        unsafe { std::slice::from_raw_parts(first, self.length) }
-    }
-}
-
-#[cfg(feature = "shuttle")]
-#[derive(Debug)]
-struct Words(Box<[AtomicU64]>);
-
-#[cfg(feature = "shuttle")]
-impl Words {
-    fn zeroed(length: usize) -> Self {
-        Words((0..length).map(|_| AtomicU64::new(0)).collect())
-    }
-}
-
-#[cfg(feature = "shuttle")]
-impl std::ops::Deref for Words {
-    type Target = [AtomicU64];
-
-    fn deref(&self) -> &[AtomicU64] {
-        &self.0
     }
 }
 

@@ -34,7 +34,7 @@
 
 use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
-use spinney_sync::{RacyWords, prefetch};
+use spinney_sync::{RacyWords, ZeroedAtomics, prefetch};
 
 use super::RecordId;
 
@@ -120,9 +120,9 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub(super) struct Memory {
     pub(super) words: RacyWords,
-    buckets: Box<[AtomicU32]>,
+    buckets: ZeroedAtomics<AtomicU32>,
     /// Priorities and displacements.
-    notes: Box<[AtomicU8]>,
+    notes: ZeroedAtomics<AtomicU8>,
 }
 
 impl Memory {
@@ -135,8 +135,8 @@ impl Memory {
         let words = bytes.saturating_sub(buckets * BUCKET_BYTES) / 8;
         Memory {
             words: RacyWords::new(words),
-            buckets: (0..buckets).map(|_| AtomicU32::new(0)).collect(),
-            notes: (0..buckets).map(|_| AtomicU8::new(0)).collect(),
+            buckets: ZeroedAtomics::new(buckets),
+            notes: ZeroedAtomics::new(buckets),
         }
     }
 
