@@ -208,6 +208,7 @@ fn scaled(bytes: usize, times: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fit::Fill;
     use crate::merge::Dirty;
     use spinney_base::ValueRef;
 
@@ -219,7 +220,7 @@ mod tests {
             keys.iter().map(|key| (&key[..], Some(ValueRef::inline(&[7; 56])))).collect();
         let records = Records::merge(&[], &dirty);
         let region = Region { lower: &[], upper: None, records: &records };
-        let fit = Fit::choose(region.bytes() / records.len(), region.room());
+        let fit = Fit::choose(Fill::Room, region.bytes() / records.len(), region.room());
         let pages = |expected: f64| {
             let hot = keys[1000];
             let pieces = region.pieces(&fit, |lower, upper| {

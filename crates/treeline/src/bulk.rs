@@ -29,7 +29,7 @@ use spinney_io::Purpose;
 use spinney_sync::hash_key;
 
 use crate::build::{NewSegment, Region};
-use crate::fit::{Fit, Piece, Sized, Start};
+use crate::fit::{Fill, Fit, Piece, Sized, Start};
 use crate::merge::Records;
 use crate::segment::{PageRef, Segment};
 use crate::taken::{Bytes, Taken};
@@ -118,7 +118,7 @@ impl<'a> BulkLoad<'a> {
         let records = Records::merge(&[], &dirty);
         let upper = window.last().filter(|_| !all).map(|last| bytes.key(last));
         let region = Region { lower: &lower, upper, records: &records };
-        let fit = Fit { even: false, ..self.tree.fit(&region, false) };
+        let fit = Fit { even: false, ..self.tree.fit(&region, Fill::Packed, false) };
         let mut pieces = cut(&region, &fit, all);
         // The last one's upper bound is not known unless it is the last of all.
         let next = if all { None } else { pieces.pop() };

@@ -17,8 +17,8 @@
 //! 1. The records of a page, as the piece's model places them, take at most `capacity_bytes`: they
 //!    are counted. If they take more, the piece becomes smaller, at last a single page, which is
 //!    filled by counting. One record may take more than that; it is alone then.
-//! 2. With records of one size and `goal` and `epsilon` multiples of it, a page has at most
-//!    goal + 2 epsilon records, as the paper says.
+//! 2. With records of one size and `goal` and `epsilon` multiples of it, a page that a line gives
+//!    its records has at most goal + 2 epsilon of them, as the paper says.
 //! 3. A piece's lower bound begins with the prefix of its model, so the model is right for every
 //!    key from there on ([`model`](crate::model), invariant 4). The first piece has the bound of
 //!    the region; each other begins with the shortest key above the piece before it, or, with a
@@ -51,12 +51,31 @@ use crate::segment::SEGMENT_ORDER_MAX;
 /// A record: its key, and the bytes that it takes in a page, slot included, at least 1.
 pub(crate) type Sized<'a> = (&'a [u8], usize);
 
+/// How full pages are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// With room for inserts that come, beside what is forecast.
+    Room,
+    /// As full as is any good: few inserts will come, if any.
+    Packed,
+}
+
+/// How much of a page is filled where there is to be room, in percent.
+const ROOM_FILL_PERCENT: usize = 82;
+
+/// Where a page holds no more records than that, a place that is left free is too much of it: what
+/// comes gets an overflow page, and a page where it was forecast.
+const FEW_RECORDS: usize = 4;
+
+/// How much of a packed page is left free, in percent, in whole records, rounded down.
+const PACKED_FREE_PERCENT: usize = 8;
+
 /// How records are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fit {
     /// How full pages are made, in bytes of records and slots.
     pub(crate) goal_bytes: usize,
-    /// How far a model may be off. A page may be filled to `goal_bytes + 2 * epsilon_bytes`.
+    /// How far a line may be off. A page may be filled to `goal_bytes + 2 * epsilon_bytes` by one.
     pub(crate) epsilon_bytes: usize,
     /// What a page holds at most.
     pub(crate) capacity_bytes: usize,
@@ -125,14 +144,21 @@ const PREFIXES_MAX: usize = 3;
 const STEPS_ORDER_MAX: u8 = 2;
 
 impl Fit {
-    /// What suits records of this size (slot included) in pages of this capacity: about four fifths
-    /// of a page are filled, and the rest is what models may be off by. In whole records, as a
-    /// fraction of one is no room: 44 and 5 for records of 64 bytes, 2 and a half for 1 KiB, both
-    /// the paper's.
-    pub(crate) fn choose(average_record_bytes: usize, capacity_bytes: usize) -> Fit {
+    /// What suits records of this size (slot included) in pages of this capacity, in whole records,
+    /// as a fraction of one is no room. What is not filled is what models may be off by.
+    ///
+    /// With [`Fill::Room`] about four fifths of a page are filled: 44 and 5 for records of 64
+    /// bytes, the paper's. With [`Fill::Packed`] as much as leaves every page a place or two for
+    /// what comes all the same, and nothing where a place would be a good part of the page.
+    pub(crate) fn choose(fill: Fill, average_record_bytes: usize, capacity_bytes: usize) -> Fit {
         let average = average_record_bytes.clamp(SLOT_BYTES, capacity_bytes.max(SLOT_BYTES));
         let fit = capacity_bytes / average;
-        let goal = ((fit * 82 + 50) / 100).max(1);
+        let goal = match fill {
+            Fill::Room if fit <= FEW_RECORDS => fit,
+            Fill::Room => (fit * ROOM_FILL_PERCENT + 50) / 100,
+            Fill::Packed => fit - fit * PACKED_FREE_PERCENT / 100,
+        };
+        let goal = goal.max(1);
         Fit {
             goal_bytes: goal * average,
             epsilon_bytes: (fit.max(goal) - goal) * average / 2,
@@ -152,22 +178,24 @@ impl Fit {
         upper: Option<&[u8]>,
         records: &[Sized<'_>],
     ) -> Vec<Piece> {
-        let mut fit = *self;
-        if self.even {
-            let total: usize = records.iter().map(|(_, bytes)| bytes).sum();
-            let pages = total.saturating_sub(self.epsilon_bytes).div_ceil(self.goal_bytes.max(1));
-            fit.goal_bytes = self.goal_bytes.min(total.div_ceil(pages.max(1))).max(1);
-        }
-        let mut builder = Builder { fit, upper, plr: Plr::default(), loads: Vec::new() };
+        let mut builder = Builder { fit: *self, upper, plr: Plr::default(), loads: Vec::new() };
         let mut pieces: Vec<Piece> = Vec::new();
         let mut from = 0;
+        let mut left: usize = records.iter().map(|(_, bytes)| bytes).sum();
         while from < records.len() || pieces.is_empty() {
+            if self.even {
+                // Anew for each piece, as none takes just what it should.
+                let pages =
+                    left.saturating_sub(self.epsilon_bytes).div_ceil(self.goal_bytes.max(1));
+                builder.fit.goal_bytes = self.goal_bytes.min(left.div_ceil(pages.max(1))).max(1);
+            }
             let start = match pieces.last() {
                 None => Start::At(lower),
                 Some(last) => last.next(records[from - 1].0, records[from].0),
             };
             let mut piece = builder.piece(start, &records[from..]);
             piece.records = from..from + piece.records.end;
+            left -= records[piece.records.clone()].iter().map(|(_, bytes)| bytes).sum::<usize>();
             from = piece.records.end;
             pieces.push(piece);
         }
@@ -310,7 +338,7 @@ impl Builder<'_> {
         };
         let bound = bound.min(usize::from(u16::MAX));
         let mut window = begin_within(records, self.fit.window_bytes());
-        // No piece of two pages ends before here, so a longer prefix than this does not help.
+        // No line of two pages ends before here, so a longer prefix than this does not help.
         let two_pages = (2 * self.fit.goal_bytes).saturating_sub(self.fit.epsilon_bytes);
         let two_pages = begin_within(records, two_pages);
         let longest = shared(first, records[two_pages - 1].0).min(bound);
@@ -346,18 +374,25 @@ impl Builder<'_> {
         best
     }
 
-    /// A piece of `1 << order` pages with steps, each page about as full as the goal.
+    /// A piece of `1 << order` pages with steps, filled to the goal on average: what one page has
+    /// less or more than that, as records are not cut, the next make good.
     fn steps(&self, records: &[Sized<'_>], bound: usize, order: u8) -> Option<Candidate> {
         let pages = 1_usize << order;
-        // What the pages hold is not known before the prefix is, so it is that of a little more.
+        // What the pages hold is not known before the prefix is, so it is that of a little more, and
+        // of one more record: a page ends where the next one's word differs.
         let most = begin_within(records, pages * (self.fit.goal_bytes + self.fit.epsilon_bytes));
+        let most = records.len().min(most + 1);
         let first = records[0].0;
         let prefix = shared(first, records[most - 1].0).min(bound);
         let mut steps = [NO_STEP; 3];
-        let mut count = 0;
+        let (mut count, mut used) = (0, 0);
         for step in 0..pages {
             let rest = &records[count..most];
-            count += self.step(rest, prefix, most == records.len() && step == pages - 1)?;
+            let goal = ((step + 1) * self.fit.goal_bytes).saturating_sub(used);
+            let goal = goal.min(self.fit.capacity_bytes);
+            let ends = most == records.len() && step == pages - 1;
+            let (taken, bytes) = self.step(rest, prefix, goal, ends)?;
+            (count, used) = (count + taken, used + bytes);
             if let Some(step) = steps[..pages - 1].get_mut(step) {
                 *step = word_after(records.get(count)?.0, prefix);
             }
@@ -366,15 +401,24 @@ impl Builder<'_> {
         Some(Candidate { count, order, prefix, model })
     }
 
-    /// How many records make a page about as full as the goal and end where the word changes, or
-    /// with all records.
-    fn step(&self, records: &[Sized<'_>], prefix: usize, is_last: bool) -> Option<usize> {
-        let Fit { goal_bytes: goal, epsilon_bytes: epsilon, capacity_bytes, .. } = self.fit;
-        let mut best: Option<(usize, usize)> = None;
+    /// The records that make a page about as full as `goal` and end where the word changes, or with
+    /// all records: how many, and their bytes.
+    fn step(
+        &self,
+        records: &[Sized<'_>],
+        prefix: usize,
+        goal: usize,
+        is_last: bool,
+    ) -> Option<(usize, usize)> {
+        let mut best: Option<(usize, (usize, usize))> = None;
         let mut used = 0;
         for (index, (key, bytes)) in records.iter().enumerate() {
             used += bytes;
-            if used > capacity_bytes.min(goal + 2 * epsilon) {
+            if used > self.fit.capacity_bytes {
+                break;
+            }
+            let off = used.abs_diff(goal);
+            if best.is_some_and(|(least, _)| off > least) && used > goal {
                 break;
             }
             let word = word_after(key, prefix);
@@ -382,12 +426,11 @@ impl Builder<'_> {
                 Some((next, _)) => word_after(next, prefix) != word,
                 None => is_last,
             };
-            let off = used.abs_diff(goal);
             if ends && best.is_none_or(|(least, _)| off < least) {
-                best = Some((off, index + 1));
+                best = Some((off, (index + 1, used)));
             }
         }
-        best.filter(|(off, _)| 2 * off <= goal).map(|(_, count)| count)
+        best.filter(|(off, _)| 2 * off <= self.fit.goal_bytes).map(|(_, found)| found)
     }
 
     /// Feeds the regression; returns how many records it accepts.

@@ -271,7 +271,7 @@ pub(crate) fn appends(pages: &[Pages<'_>], dirty: &[Dirty<'_>]) -> bool {
 mod tests {
     use super::*;
     use crate::build::Region;
-    use crate::fit::Fit;
+    use crate::fit::{Fill, Fit};
     use crate::segment::{IndexKey, PageRef, Segment};
     use proptest::prelude::*;
     use spinney_base::{Generation, PageNumber};
@@ -426,7 +426,7 @@ mod tests {
             apply(&mut model, &round);
             let records = Records::merge(&[], &dirty_of(&round));
             let region = Region { lower: b"", upper: None, records: &records };
-            let mut fit = Fit::choose(region.bytes() / records.len(), region.room());
+            let mut fit = Fit::choose(Fill::Room, region.bytes() / records.len(), region.room());
             fit.even = !appends;
             let segments = region.build(&pool, region.pieces(&fit, |_, _| 0.0));
             prop_assert_eq!(&segments[0].lower, b"");

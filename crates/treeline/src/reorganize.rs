@@ -31,7 +31,7 @@ use spinney_io::{AlignedBuf, Purpose};
 use crate::build::{NewSegment, Region};
 use crate::cache::RecordId;
 use crate::counters::add;
-use crate::fit::Fit;
+use crate::fit::{Fill, Fit};
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
 use crate::segment::{Change, Located, PageRef, Segment};
@@ -220,7 +220,8 @@ impl TreeLine {
             records: &records,
         };
         let appends = whole.upper.is_none() && staged.is_empty() && appends(&pages, &dirty);
-        let fit = self.fit(&whole, appends);
+        let fill = if why == Why::Tidy { Fill::Packed } else { Fill::Room };
+        let fit = self.fit(&whole, fill, appends);
         let forecast = self.tuning.forecast() && why == Why::Full && !appends;
         let new_share = if forecast {
             new_share(records.inserted(), dirty.len()) * self.believed(&whole, &fit)
@@ -267,10 +268,10 @@ impl TreeLine {
 
     /// How the records of a region are to be laid out. What is to take fewer pages has few records:
     /// no room is kept there for what may come.
-    pub(crate) fn fit(&self, region: &Region<'_>, appends: bool) -> Fit {
+    pub(crate) fn fit(&self, region: &Region<'_>, fill: Fill, appends: bool) -> Fit {
         let room = region.room();
         let average = region.bytes() / region.records.len().max(1);
-        let mut fit = Fit::choose(average, room);
+        let mut fit = Fit::choose(fill, average, room);
         fit.steps &= self.tuning.steps();
         if !self.tuning.page_grouping() {
             fit.orders_max = 0;
