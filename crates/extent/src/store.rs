@@ -14,6 +14,7 @@
 //! owner's to order; checkpoints are taken one at a time.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::{
     Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
 };
-use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose, Transfer};
+use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose, Transfer, TransferBuf};
 
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
 use crate::free::{Extent, FreeMap};
@@ -393,29 +394,51 @@ impl Store {
     }
 
     /// Reads many data pages into the pages of `buf`, in their order, in one batch; pages that
-    /// follow each other in the file are read together.
+    /// follow each other in the file are read together. Each is checked when it has come and shown to `also` with its
+    /// place among `pages`, while others are under way.
     ///
     /// # Errors
-    /// As [`Store::read`], of the first that failed.
+    /// As [`Store::read`], and what `also` answers; of the first page that failed.
     pub fn read_many(
         &self,
         pages: &[(PageNumber, Generation)],
         buf: &mut AlignedBuf,
         purpose: Purpose,
+        also: &mut dyn FnMut(usize, &[u8; PAGE_BYTES]) -> Result<()>,
     ) -> Result<()> {
         let mut batch: Vec<Transfer<'_>> = Vec::with_capacity(pages.len());
+        // The places of each transfer's pages.
+        let mut runs: Vec<Range<usize>> = Vec::with_capacity(pages.len());
         let mut left = &mut buf.bytes_mut()[..];
         for run in pages.chunk_by(|(one, _), (next, _)| one.0.checked_add(1) == Some(next.0)) {
             let (target, rest) = left.split_at_mut(run.len() * PAGE_BYTES);
             batch.push(Transfer::read(target, run[0].0.offset()));
+            let first = runs.last().map_or(0, |run| run.end);
+            runs.push(first..first + run.len());
             left = rest;
         }
-        self.file.transfer(&mut batch, purpose);
-        for transfer in batch {
+        let mut failed: Option<(usize, Error)> = None;
+        self.file.transfer_each(&mut batch, purpose, &mut |index, transfer| {
+            let TransferBuf::Read(bytes) = &transfer.buf else { return };
+            if transfer.result.is_err() || failed.as_ref().is_some_and(|(first, _)| *first < index)
+            {
+                return;
+            }
+            let checked =
+                runs[index].clone().zip(bytes.as_chunks().0).try_for_each(|(place, block)| {
+                    let (page, generation) = pages[place];
+                    self.check(block, page, generation)?;
+                    also(place, block)
+                });
+            if let Err(error) = checked {
+                failed = Some((index, error));
+            }
+        });
+        for (index, transfer) in batch.into_iter().enumerate() {
             transfer.result?;
-        }
-        for (index, (page, generation)) in pages.iter().enumerate() {
-            self.check(buf.page(index), *page, *generation)?;
+            if let Some((_, error)) = failed.take_if(|(failed, _)| *failed == index) {
+                return Err(error);
+            }
         }
         Ok(())
     }

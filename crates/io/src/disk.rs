@@ -140,6 +140,10 @@ pub trait File: Send + Sync + Debug {
     /// its own result. Returns when all have ended.
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose);
 
+    /// As [`File::transfer`], and shows each to `ended`, with its place in the batch, when it has ended, while
+    /// others may be under way: what is done with what was read need not wait for the last.
+    fn transfer_each(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Ended<'_>);
+
     /// Makes everything written before, and the size it needs, durable (`fdatasync`).
     ///
     /// # Errors
@@ -171,6 +175,9 @@ pub trait File: Send + Sync + Debug {
     /// Whether transfers bypass the page cache.
     fn is_direct(&self) -> bool;
 }
+
+/// Is shown a transfer that has ended, and its place in the batch; in any order, each once.
+pub type Ended<'a> = &'a mut dyn FnMut(usize, &Transfer<'_>);
 
 /// One transfer of a batch.
 #[derive(Debug)]

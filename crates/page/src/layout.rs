@@ -80,6 +80,9 @@ pub(crate) fn slot_at(index: usize) -> usize {
 
 /// The first four bytes of a suffix as a number that orders as suffixes do.
 pub(crate) fn head_of(suffix: &[u8]) -> u32 {
+    if let Some(head) = suffix.first_chunk() {
+        return u32::from_be_bytes(*head);
+    }
     let mut head = [0; 4];
     let length = suffix.len().min(4);
     head[..length].copy_from_slice(&suffix[..length]);

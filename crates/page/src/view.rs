@@ -45,6 +45,7 @@ impl<'a> PageView<'a> {
             return Err(Damage::new("zero in reserved bytes", "something else"));
         }
         let mut live = prefix_length + origin_length;
+        let mut before: Option<(u32, &[u8])> = None;
         for index in 0..count {
             let (offset, suffix, value) = view.slot(index);
             if offset < heap_start || offset + suffix + value > heap_end {
@@ -54,13 +55,18 @@ impl<'a> PageView<'a> {
                 ));
             }
             live += suffix + value;
-            let ascending = index == 0 || view.suffix(index - 1) < view.suffix(index);
-            if !ascending || view.head(index) != head_of(view.suffix(index)) {
+            let (head, suffix) = (view.head(index), &page[offset..offset + suffix]);
+            // Heads that are right and ascend are of suffixes that do.
+            let ascending = before.is_none_or(|(head_before, suffix_before)| {
+                head_before < head || head_before == head && suffix_before < suffix
+            });
+            if !ascending || head != head_of(suffix) {
                 return Err(Damage::new(
                     format!("key {index} above the one before"),
                     "another order",
                 ));
             }
+            before = Some((head, suffix));
         }
         if live != u16_at(page, HEAP_LIVE) {
             return Err(Damage::new(format!("{live} live heap bytes"), u16_at(page, HEAP_LIVE)));

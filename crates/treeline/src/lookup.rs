@@ -6,6 +6,8 @@
 //! reads: a record that became dirty meanwhile cannot leave the cache while its page is locked (rule
 //! P23). What it reads it keeps.
 
+use std::ops::Range;
+
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Found, OwnedValue};
 use spinney_io::{AlignedBuf, Purpose};
@@ -13,7 +15,7 @@ use spinney_page::PageView;
 use spinney_sync::hash_key;
 
 use crate::cache::{Cached, RecordId};
-use crate::segment::Place;
+use crate::segment::{PageRef, Place};
 use crate::tree::TreeLine;
 
 impl TreeLine {
@@ -140,26 +142,43 @@ impl TreeLine {
         let _segments = self.segment_locks.read_many(segments);
         let _pages = self.page_locks.read_many(places.iter().map(|(place, _)| place.page.page));
         let mut again = later.to_vec();
-        let mut wanted = Vec::new();
-        let mut pages = Vec::new();
+        // Keys, and which of the pages may have them.
+        let mut wanted: Vec<(usize, Range<usize>)> = Vec::with_capacity(round.len());
+        let mut pages: Vec<PageRef> = Vec::with_capacity(round.len());
         for (index, (place, version)) in round.iter().zip(&places) {
             let (key, hash) = keys[*index];
             if !self.is_still(key, *place, *version) {
                 again.push(*index);
             } else if !self.lookup_cached(key, hash, &mut answers[*index]) {
-                let first = pages.len();
-                pages.extend(place.pages());
-                wanted.push((*index, first..pages.len()));
+                let first = pages.iter().position(|page| *page == place.page);
+                let first = first.unwrap_or_else(|| {
+                    let first = pages.len();
+                    pages.extend(place.pages());
+                    first
+                });
+                wanted.push((*index, first..first + place.pages().count()));
             }
         }
-        let mut buf = self.buffers.lend(pages.len().max(1));
-        self.read_pages(&pages, &mut buf, Purpose::Lookup)?;
-        for (index, range) in wanted {
+        let mut answer = |index: usize, value: Option<ValueRef<'_>>| {
             let (key, hash) = keys[index];
-            self.reads.miss(range.len() as u64);
-            let value = range.clone().find_map(|page| PageView::trusted(buf.page(page)).find(key));
             answers[index] = value.map(OwnedValue::from);
             self.admit(RecordId::of(hash), key, value);
+        };
+        let mut buf = self.buffers.lend(pages.len().max(1));
+        // What one page answers is answered while others are under way.
+        self.read_pages_each(&pages, &mut buf, Purpose::Lookup, &mut |page, view| {
+            for (index, range) in &wanted {
+                if *range == (page..page + 1) {
+                    answer(*index, view.find(keys[*index].0));
+                }
+            }
+        })?;
+        for (index, range) in &wanted {
+            self.reads.miss(range.len() as u64);
+            if range.len() > 1 {
+                let found = |page: usize| PageView::trusted(buf.page(page)).find(keys[*index].0);
+                answer(*index, range.clone().find_map(found));
+            }
         }
         Ok(again)
     }

@@ -223,7 +223,7 @@ impl TreeLine {
         purpose: Purpose,
     ) -> Result<()> {
         self.store.read(page.page, page.generation, buf, purpose)?;
-        self.check_layout(page, buf)
+        self.check_layout(page, buf).map(|_| ())
     }
 
     /// Reads and checks many pages into the pages of `buf`.
@@ -233,12 +233,23 @@ impl TreeLine {
         buf: &mut AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
+        self.read_pages_each(pages, buf, purpose, &mut |_, _| ())
+    }
+
+    /// The same; shows each page with its place among `pages` when it has come, while others are
+    /// under way.
+    pub(crate) fn read_pages_each(
+        &self,
+        pages: &[PageRef],
+        buf: &mut AlignedBuf,
+        purpose: Purpose,
+        show: &mut dyn FnMut(usize, PageView<'_>),
+    ) -> Result<()> {
         let places: Vec<_> = pages.iter().map(|page| (page.page, page.generation)).collect();
-        self.store.read_many(&places, buf, purpose)?;
-        pages
-            .iter()
-            .enumerate()
-            .try_for_each(|(index, page)| self.check_layout(*page, buf.page(index)))
+        self.store.read_many(&places, buf, purpose, &mut |index, block| {
+            show(index, self.check_layout(pages[index], block)?);
+            Ok(())
+        })
     }
 
     /// Checks that a page may hold what its segment does: whoever is to change it relies on that.
@@ -267,11 +278,8 @@ impl TreeLine {
         ))
     }
 
-    fn check_layout(&self, page: PageRef, buf: &[u8; PAGE_BYTES]) -> Result<()> {
-        match PageView::parse(buf) {
-            Ok(_) => Ok(()),
-            Err(damage) => Err(damage.at(self.store.path(), page.page)),
-        }
+    fn check_layout<'a>(&self, page: PageRef, buf: &'a [u8; PAGE_BYTES]) -> Result<PageView<'a>> {
+        PageView::parse(buf).map_err(|damage| damage.at(self.store.path(), page.page))
     }
 
     /// Brings home what the hand will soon meet, if there is something.

@@ -19,7 +19,7 @@ use spinney_base::{Error, Result};
 
 use super::{named, ring};
 use crate::counters::{IoCounters, Purpose};
-use crate::disk::{File, OpenMode, Transfer, TransferBuf};
+use crate::disk::{Ended, File, OpenMode, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose::Tool};
 
 /// The smallest unit in which a direct transfer may stop short of the end of a file.
@@ -172,12 +172,32 @@ impl RealFile {
         Error::io(format!("{what} {bytes} bytes at {offset} of {path}"), error.into())
     }
 
-    /// One transfer of a batch, alone.
-    pub(super) fn transfer_one(&self, transfer: &mut Transfer<'_>) {
-        transfer.result = match &mut transfer.buf {
-            TransferBuf::Read(buf) => self.read_rest(buf, transfer.offset, 0),
-            TransferBuf::Write(buf) => self.write_rest(buf, transfer.offset, 0),
-        };
+    /// The transfers of a batch, one after the other.
+    pub(super) fn one_by_one(&self, batch: &mut [Transfer<'_>], mut ended: Option<Ended<'_>>) {
+        for (index, transfer) in batch.iter_mut().enumerate() {
+            transfer.result = match &mut transfer.buf {
+                TransferBuf::Read(buf) => self.read_rest(buf, transfer.offset, 0),
+                TransferBuf::Write(buf) => self.write_rest(buf, transfer.offset, 0),
+            };
+            if let Some(ended) = &mut ended {
+                ended(index, transfer);
+            }
+        }
+    }
+
+    fn transfer_all(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Option<Ended<'_>>) {
+        for transfer in &*batch {
+            match &transfer.buf {
+                TransferBuf::Read(buf) => self.counters.read(purpose, buf.len()),
+                TransferBuf::Write(buf) => self.counters.write(purpose, buf.len()),
+            }
+        }
+        // One transfer alone gains nothing from a ring.
+        if self.uring && batch.len() > 1 {
+            ring::transfer(self, batch, ended);
+        } else {
+            self.one_by_one(batch, ended);
+        }
     }
 
     fn size(&self) -> Result<u64> {
@@ -218,18 +238,11 @@ impl File for RealFile {
     }
 
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        for transfer in &*batch {
-            match &transfer.buf {
-                TransferBuf::Read(buf) => self.counters.read(purpose, buf.len()),
-                TransferBuf::Write(buf) => self.counters.write(purpose, buf.len()),
-            }
-        }
-        // One transfer alone gains nothing from a ring.
-        if self.uring && batch.len() > 1 {
-            ring::transfer(self, batch);
-        } else {
-            batch.iter_mut().for_each(|transfer| self.transfer_one(transfer));
-        }
+        self.transfer_all(batch, purpose, None);
+    }
+
+    fn transfer_each(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Ended<'_>) {
+        self.transfer_all(batch, purpose, Some(ended));
     }
 
     fn sync(&self, purpose: Purpose) -> Result<()> {

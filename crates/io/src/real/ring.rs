@@ -1,36 +1,46 @@
 //! Batches of transfers through io_uring: one ring per thread, so that no lock is taken and no
 //! completion is another's.
 //!
-//! A batch larger than the ring goes in rounds: the ring is kept full, and every completion makes
-//! room for the next submission. What comes back short or interrupted is finished by the file's
+//! A batch larger than the ring goes in rounds: the ring is kept full, and completions make room
+//! for the next submissions. What comes back short or interrupted is finished by the file's
 //! ordinary loop.
 //!
-//! **Invariants.** (1) [`transfer`] does not return while the kernel holds a pointer into the
-//! batch: it reaps as many completions as the kernel consumed submissions, on every path. (2)
+//! The kernel hands what one call submits to the device together, when it has prepared all of it: so reads
+//! go a few at a time, and the device works on the first while the rest is prepared. Writes go together, for
+//! those that lie side by side then become one.
+//!
+//! **Invariants.** (1) [`transfer`] does not end, not even by a panic, while the kernel holds a pointer
+//! into the batch: it reaps as many completions as the kernel consumed submissions, on every path. (2)
 //! Entries that the kernel never consumed die with their ring, which is dropped and not used again.
 //!
-//! **Concurrency.** A ring is reached only through its thread's own cell.
+//! **Concurrency.** A ring is reached only through its thread's own cell, and is out of it while in use.
 #![expect(unsafe_code, reason = "submission hands buffers to the kernel by pointer")]
 
-use std::cell::RefCell;
+use std::cell::Cell;
 
 use io_uring::{IoUring, Probe, opcode, types};
 use rustix::io::Errno;
 
 use super::file::RealFile;
-use crate::disk::{Transfer, TransferBuf};
+use crate::disk::{Ended, Transfer, TransferBuf};
 
 /// Transfers in flight per thread.
 const DEPTH: u32 = 64;
 
+/// Reads that are submitted together.
+const READS_TOGETHER: usize = 8;
+
+/// While more is to be submitted, completions are waited for so many at a time.
+const REAP_TOGETHER: usize = 8;
+
 thread_local! {
-    static RING: RefCell<Ring> = const { RefCell::new(Ring::Unmade) };
+    static RING: Cell<Ring> = const { Cell::new(Ring::Unmade) };
 }
 
 enum Ring {
     Unmade,
     Ready(Box<IoUring>),
-    /// The kernel refused a ring to this thread or broke one; it goes on without.
+    /// The kernel refused a ring to this thread or broke one; it goes on without. Also while one is in use.
     Refused,
 }
 
@@ -43,81 +53,147 @@ pub(super) fn is_available() -> bool {
         && probe.is_supported(opcode::Write::CODE)
 }
 
-/// Carries out the batch, in parallel where the kernel gives this thread a ring.
-pub(super) fn transfer(file: &RealFile, batch: &mut [Transfer<'_>]) {
-    let through_ring = RING.try_with(|cell| {
-        let Ok(mut ring) = cell.try_borrow_mut() else { return false };
-        if matches!(*ring, Ring::Unmade) {
-            *ring = match IoUring::new(DEPTH) {
-                Ok(made) => Ring::Ready(Box::new(made)),
-                Err(_) => Ring::Refused,
-            };
-        }
-        let Ring::Ready(ready) = &mut *ring else { return false };
-        if !run(ready, file, batch) {
-            *ring = Ring::Refused;
-        }
-        true
+/// A ring for this thread alone. Where the kernel knows how, completions wait until the thread enters it and
+/// do not interrupt what it does.
+fn make() -> Ring {
+    let quiet = IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(DEPTH);
+    match quiet.or_else(|_| IoUring::new(DEPTH)) {
+        Ok(made) => Ring::Ready(Box::new(made)),
+        Err(_) => Ring::Refused,
+    }
+}
+
+/// Carries out the batch, in parallel where the kernel gives this thread a ring; shows each transfer to
+/// `ended`, if it is there, when it has ended.
+pub(super) fn transfer(file: &RealFile, batch: &mut [Transfer<'_>], mut ended: Option<Ended<'_>>) {
+    // The cell is gone while a thread ends; its last transfers take the plain way, as do those of a callback.
+    let ring = RING.try_with(|cell| match cell.replace(Ring::Refused) {
+        Ring::Unmade => make(),
+        ring => ring,
     });
-    // The cell is gone while a thread ends; its last transfers take the plain way.
-    if through_ring != Ok(true) {
-        batch.iter_mut().for_each(|transfer| file.transfer_one(transfer));
+    if let Ok(Ring::Ready(mut ring)) = ring {
+        if run(&mut ring, file, batch, &mut ended) {
+            let _ = RING.try_with(|cell| cell.set(Ring::Ready(ring)));
+        }
+        return;
+    }
+    file.one_by_one(batch, ended);
+}
+
+/// What is under way in a ring.
+struct Flight<'a> {
+    ring: &'a mut IoUring,
+    /// Entries that were put into the ring, that the kernel took from there, and that have ended.
+    pushed: usize,
+    consumed: usize,
+    reaped: usize,
+    broken: bool,
+}
+
+impl Drop for Flight<'_> {
+    /// Invariant 1, where something panicked.
+    fn drop(&mut self) {
+        while self.reaped < self.consumed {
+            self.broken = true;
+            self.enter(0);
+            while self.reap().is_some() {}
+        }
+    }
+}
+
+impl Flight<'_> {
+    /// Submits what was pushed and waits until so many have ended.
+    fn enter(&mut self, wait_for: usize) {
+        if self.broken {
+            // Nothing more is submitted; completions still arrive in the shared ring by themselves.
+            spinney_base::shim::thread::yield_now();
+            return;
+        }
+        match self.ring.submit_and_wait(wait_for) {
+            Ok(count) => self.consumed += count,
+            Err(error) => {
+                let raw = error.raw_os_error().map(Errno::from_raw_os_error);
+                // A kernel short of resources is asked again as long as something is under way
+                // that will free some.
+                self.broken = match raw {
+                    Some(Errno::INTR) => false,
+                    Some(Errno::AGAIN | Errno::BUSY) => self.consumed == self.reaped,
+                    _ => true,
+                };
+            }
+        }
+    }
+
+    /// The next completion: which transfer it is of, and the kernel's answer.
+    fn reap(&mut self) -> Option<(usize, i32)> {
+        let completion = self.ring.completion().next()?;
+        self.reaped += 1;
+        let index = usize::try_from(completion.user_data()).expect("we gave an index");
+        Some((index, completion.result()))
     }
 }
 
 /// Runs the batch through `ring`. Answers whether the ring may be used again; every transfer has
 /// its result either way.
-fn run(ring: &mut IoUring, file: &RealFile, batch: &mut [Transfer<'_>]) -> bool {
-    // What each completed transfer answered, and `None` for those that the kernel never took.
-    let mut answers: Vec<Option<i32>> = vec![None; batch.len()];
-    let mut pushed = 0;
-    let mut consumed = 0;
-    let mut reaped = 0;
-    let mut broken = false;
+fn run(
+    ring: &mut IoUring,
+    file: &RealFile,
+    batch: &mut [Transfer<'_>],
+    ended: &mut Option<Ended<'_>>,
+) -> bool {
+    let reads = matches!(batch.first(), Some(Transfer { buf: TransferBuf::Read(_), .. }));
+    let together = if reads { READS_TOGETHER } else { DEPTH as usize };
+    let mut has_ended = vec![false; batch.len()];
+    let shows = ended.is_some();
+    let mut finished = |batch: &mut [Transfer<'_>], index: usize, answer: Option<i32>| {
+        finish(file, &mut batch[index], answer);
+        if let Some(ended) = ended {
+            ended(index, &batch[index]);
+        }
+    };
+    let mut flight = Flight { ring, pushed: 0, consumed: 0, reaped: 0, broken: false };
     loop {
-        while !broken && pushed < batch.len() && pushed - reaped < DEPTH as usize {
-            let entry = entry(file, &mut batch[pushed], pushed as u64);
+        while !flight.broken
+            && flight.pushed < batch.len()
+            && flight.pushed - flight.reaped < DEPTH as usize
+        {
+            let entry = entry(file, &mut batch[flight.pushed], flight.pushed as u64);
             // SAFETY: the entry's pointer is into a buffer that `batch` borrows; by invariant 1
-            // this function waits for the entry's completion before it returns, and nothing touches
+            // this function waits for the entry's completion before it ends, and nothing touches
             // the buffer until then.
-            let accepted = unsafe { ring.submission().push(&entry) };
+            let accepted = unsafe { flight.ring.submission().push(&entry) };
             if accepted.is_err() {
                 break;
             }
-            pushed += 1;
-        }
-        let wanted = if broken { consumed } else { pushed };
-        if reaped == wanted {
-            break;
-        }
-        if broken {
-            // Nothing more is submitted; completions still arrive in the shared ring by themselves.
-            spinney_base::shim::thread::yield_now();
-        } else {
-            match ring.submit_and_wait(1) {
-                Ok(count) => consumed += count,
-                Err(error) => {
-                    let raw = error.raw_os_error().map(Errno::from_raw_os_error);
-                    // A kernel short of resources is asked again as long as something is under way
-                    // that will free some.
-                    broken = match raw {
-                        Some(Errno::INTR) => false,
-                        Some(Errno::AGAIN | Errno::BUSY) => consumed == reaped,
-                        _ => true,
-                    };
-                }
+            flight.pushed += 1;
+            if flight.pushed - flight.consumed == together {
+                flight.enter(0);
             }
         }
-        for completion in ring.completion() {
-            reaped += 1;
-            let index = usize::try_from(completion.user_data()).expect("we gave an index");
-            answers[index] = Some(completion.result());
+        let wanted = if flight.broken { flight.consumed } else { flight.pushed };
+        let under_way = wanted - flight.reaped;
+        if under_way == 0 {
+            break;
+        }
+        // Of the last ones half, and half of the rest, and so on: what is done with each is then done while
+        // others are under way, without a call for each.
+        flight.enter(match shows {
+            _ if flight.pushed < batch.len() => under_way.min(REAP_TOGETHER),
+            true => under_way.div_ceil(2),
+            false => under_way,
+        });
+        while let Some((index, answer)) = flight.reap() {
+            has_ended[index] = true;
+            finished(batch, index, Some(answer));
         }
     }
-    for (transfer, answer) in batch.iter_mut().zip(answers) {
-        finish(file, transfer, answer);
+    let sound = !flight.broken;
+    drop(flight);
+    // Those that the kernel never took.
+    for index in (0..batch.len()).filter(|index| !has_ended[*index]) {
+        finished(batch, index, None);
     }
-    !broken
+    sound
 }
 
 fn entry(file: &RealFile, transfer: &mut Transfer<'_>, index: u64) -> io_uring::squeue::Entry {

@@ -4,7 +4,7 @@
 use spinney_base::ErrorKind;
 use spinney_base::limits::PAGE_BYTES;
 
-use crate::disk::{Disk, OpenMode, Transfer};
+use crate::disk::{Disk, OpenMode, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose, RealDisk};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -207,4 +207,48 @@ fn holes_give_room_back() {
     file.read_at(read.bytes_mut(), 0, Purpose::Tool).unwrap();
     let zeros = read.bytes().iter().filter(|byte| **byte == 0).count();
     assert_eq!((zeros, file.len().unwrap()), (32 * 4096, 64 * 4096));
+}
+
+/// Whoever is shown a transfer may use the disk itself; and what panics leaves nothing under way.
+#[test]
+fn transfers_are_shown_as_they_end() {
+    both(|disk, place| {
+        let file = disk.open(&place.join("data"), OpenMode::CREATE).unwrap();
+        let mut pages = AlignedBuf::new(200);
+        for index in 0..200 {
+            pages.page_mut(index).fill(u8::try_from(index).unwrap());
+        }
+        file.write_at(pages.bytes(), 0, Purpose::Tool).unwrap();
+        let mut back = AlignedBuf::new(200);
+        let mut shown = vec![0; 200];
+        {
+            let pages = back.bytes_mut().chunks_mut(PAGE_BYTES).enumerate();
+            let mut batch: Vec<_> =
+                pages.map(|(index, page)| Transfer::read(page, index as u64 * PAGE)).collect();
+            file.transfer_each(&mut batch, Purpose::Lookup, &mut |index, transfer| {
+                let TransferBuf::Read(bytes) = &transfer.buf else { panic!("it is a read") };
+                assert!(transfer.result.is_ok());
+                assert!(bytes.iter().all(|byte| usize::from(*byte) == index));
+                shown[index] += 1;
+                if index % 50 == 7 {
+                    let mut more = AlignedBuf::new(2);
+                    let (one, two) = more.bytes_mut().split_at_mut(PAGE_BYTES);
+                    let mut inner = [Transfer::read(one, 0), Transfer::read(two, PAGE)];
+                    file.transfer(&mut inner, Purpose::Tool);
+                    assert!(inner.iter().all(|transfer| transfer.result.is_ok()));
+                    assert_eq!((more.page(0)[5], more.page(1)[5]), (0, 1));
+                }
+            });
+        }
+        assert_eq!(shown, [1; 200]);
+        let mut batch: Vec<_> = (back.bytes_mut().chunks_mut(PAGE_BYTES).enumerate())
+            .map(|(index, page)| Transfer::read(page, index as u64 * PAGE))
+            .collect();
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            file.transfer_each(&mut batch, Purpose::Lookup, &mut |_, _| panic!("on purpose"));
+        }));
+        assert!(panicked.is_err());
+        file.transfer(&mut batch, Purpose::Lookup);
+        assert!(batch.iter().all(|transfer| transfer.result.is_ok()));
+    });
 }

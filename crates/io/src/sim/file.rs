@@ -10,7 +10,7 @@ use super::names::InodeNumber;
 use super::state::State;
 use super::{Call, SimDisk};
 use crate::counters::Purpose;
-use crate::disk::{File, OpenMode, Transfer, TransferBuf};
+use crate::disk::{Ended, File, OpenMode, Transfer, TransferBuf};
 
 #[derive(Debug)]
 pub(super) struct SimFile {
@@ -84,6 +84,10 @@ impl File for SimFile {
     }
 
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
+        self.transfer_each(batch, purpose, &mut |_, _| ());
+    }
+
+    fn transfer_each(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Ended<'_>) {
         // The order of completion is the seed's, by a shuffle; between any two transfers the power
         // may go.
         let mut order: Vec<usize> = (0..batch.len()).collect();
@@ -100,6 +104,7 @@ impl File for SimFile {
                 TransferBuf::Read(buf) => self.read_at(buf, transfer.offset, purpose),
                 TransferBuf::Write(buf) => self.write_at(buf, transfer.offset, purpose),
             };
+            ended(index, transfer);
         }
     }
 

@@ -1,0 +1,53 @@
+//! What lookups cost, counted: pages read, one by one and many together.
+#![cfg(not(feature = "shuttle"))]
+
+use spinney_db::{Db, KeyspaceOptions, Options};
+use spinney_io::Purpose;
+
+const COUNT: u64 = 20_000;
+
+fn key(number: u64) -> [u8; 8] {
+    (number << 40).to_be_bytes()
+}
+
+fn value(number: u64) -> Vec<u8> {
+    vec![number as u8; 50]
+}
+
+/// Keys that lie on one page are answered by one read of it, a key asked for twice too; what was read is not
+/// read again.
+#[test]
+fn many_lookups_read_each_page_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = || Options::default().memory(4 << 20);
+    {
+        let db = Db::open(directory.path(), options()).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        keyspace.bulk_load((0..COUNT).map(|number| (key(number), value(number)))).unwrap();
+        db.close().unwrap();
+    }
+    let db = Db::open(directory.path(), options()).unwrap();
+    let keyspace = db.existing_keyspace("k").unwrap();
+    let reads = || db.stats().io.by_purpose[Purpose::Lookup as usize];
+    let ask = |numbers: &[u64]| {
+        let before = reads();
+        let keys: Vec<_> = numbers.iter().map(|number| key(*number)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        for (number, found) in numbers.iter().zip(keyspace.multi_get(&keys).unwrap()) {
+            let expected = (*number < COUNT).then(|| value(*number));
+            assert_eq!(found.as_deref(), expected.as_deref(), "key {number}");
+        }
+        let after = reads();
+        (after.read_bytes - before.read_bytes) / 4096
+    };
+    let near: Vec<u64> = (5000..5020).chain(5000..5020).collect();
+    let pages = ask(&near);
+    assert!((1..=2).contains(&pages), "{pages} pages for 20 neighbours");
+    assert_eq!(ask(&near), 0);
+    let far: Vec<u64> = (0..64).map(|number| 150 + number * 300).chain([COUNT + 5]).collect();
+    let pages = ask(&far);
+    assert!((64..=65).contains(&pages), "{pages} pages for 65 keys far apart");
+    assert_eq!(ask(&far), 0);
+    let stats = keyspace.stats();
+    assert_eq!(stats.cache_hits + stats.cache_misses, 2 * 40 + 2 * 65);
+}
