@@ -51,6 +51,8 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "records_written_back": one.records_written_back,
             "foreground_write_backs": one.foreground_write_backs,
             "cache_bytes": one.cache_bytes,
+            "page_cache_bytes": one.page_cache_bytes,
+            "page_cache_hits": one.page_cache_hits,
             "index_bytes": one.index_bytes,
             "checkpoints": one.checkpoints,
             "pages_restored": one.pages_restored,

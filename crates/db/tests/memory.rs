@@ -92,7 +92,7 @@ fn records_take_little_more_than_their_bytes_and_all_is_accounted_for() {
         assert!(used <= MEMORY, "{told}");
         // What is not accounted for is the records' as well.
         let main = &stats.keyspaces[0];
-        let others = used - main.cache_bytes - main.index_bytes;
+        let others = used - main.cache_bytes - main.page_cache_bytes - main.index_bytes;
         let each = (given - others) as f64 / main.records_cached as f64;
         let overhead = each - (KEY_BYTES + value) as f64;
         println!("{told}; {overhead:.1} bytes around each of {} records", main.records_cached);

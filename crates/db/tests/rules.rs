@@ -404,3 +404,24 @@ fn an_emptied_keyspace_gives_its_pages_back() {
         assert!((0..5000).step_by(50).all(|number| a.contains_key(&key(number)).unwrap()));
     }
 }
+
+/// P23: what a scan keeps of pages is not what the next one finds after they were rewritten.
+#[test]
+fn p23_cached_pages_follow_what_is_written() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk);
+    let keyspace = keyspace(&db, "k");
+    for turn in 0..4u8 {
+        for number in 0..100 {
+            keyspace.insert(&key(number), &[turn; 50]).unwrap();
+        }
+        db.checkpoint().unwrap();
+        for again in 0..2 {
+            let before = db.stats().keyspaces[0].page_cache_hits;
+            let records = keyspace.range(key(1)..).take(20).map(Result::unwrap);
+            assert_eq!(records.filter(|(_, value)| *value == [turn; 50][..]).count(), 20);
+            let hits = db.stats().keyspaces[0].page_cache_hits - before;
+            assert!(again == 0 || hits > 0, "a page that was scanned is in memory");
+        }
+    }
+}

@@ -13,6 +13,10 @@ pub struct EngineStats {
     pub records_dirty: u64,
     /// Bytes of the record cache.
     pub cache_bytes: u64,
+    /// Bytes of the page cache.
+    pub page_cache_bytes: u64,
+    /// Pages that a scan, a lookup or a write-back found there.
+    pub page_cache_hits: u64,
     /// Bytes of the segment index.
     pub index_bytes: u64,
     /// Pages that hold data, without overflow pages.

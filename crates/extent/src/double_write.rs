@@ -29,35 +29,22 @@ pub const END_PAGE: u32 = FIRST_PAGE + 2 * HALF_PAGES as u32;
 
 /// The halves of one store file. Not thread-safe: the store holds it under a lock for a whole
 /// batch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct DoubleWrite {
     second_half: bool,
-    copies: AlignedBuf,
-}
-
-impl Default for DoubleWrite {
-    fn default() -> Self {
-        DoubleWrite { second_half: false, copies: AlignedBuf::new(HALF_PAGES) }
-    }
 }
 
 impl DoubleWrite {
-    /// Copies at most [`HALF_PAGES`] sealed pages into the next half. The caller syncs the file before
+    /// Writes at most [`HALF_PAGES`] sealed pages, which lie at an aligned address, into the next half. The caller syncs the file before
     /// it writes any of them in place, and poisons if that fails.
     ///
     /// # Errors
     /// `Full` or `Io`.
-    pub fn protect(&mut self, file: &dyn File, pages: &[&[u8; PAGE_BYTES]]) -> Result<()> {
-        for (index, page) in pages.iter().enumerate() {
-            self.copies.page_mut(index).copy_from_slice(*page);
-        }
+    pub fn protect(&mut self, file: &dyn File, pages: &[u8]) -> Result<()> {
+        debug_assert!(pages.len() <= HALF_PAGES * PAGE_BYTES, "more than a half holds");
         let half = if self.second_half { HALF_PAGES } else { 0 };
         let offset = (FIRST_PAGE as usize + half) * PAGE_BYTES;
-        file.write_at(
-            &self.copies.bytes()[..pages.len() * PAGE_BYTES],
-            offset as u64,
-            Purpose::DoubleWrite,
-        )?;
+        file.write_at(pages, offset as u64, Purpose::DoubleWrite)?;
         self.second_half = !self.second_half;
         Ok(())
     }

@@ -393,29 +393,41 @@ impl Store {
         self.check(buf, page, generation)
     }
 
-    /// Reads many data pages into the pages of `buf`, in their order, in one batch; pages that
-    /// follow each other in the file are read together. Each is checked when it has come and shown to `also` with its
-    /// place among `pages`, while others are under way.
+    /// Reads many data pages in one batch, each into the page of `buf` that is said, which ascend; pages
+    /// that follow each other in the file and in `buf` are read together.
+    /// Each is checked when it has come and shown to `also`, with its place in `buf`, while others are under
+    /// way.
     ///
     /// # Errors
     /// As [`Store::read`], and what `also` answers; of the first page that failed.
     pub fn read_many(
         &self,
-        pages: &[(PageNumber, Generation)],
+        pages: &[(usize, PageNumber, Generation)],
         buf: &mut AlignedBuf,
         purpose: Purpose,
         also: &mut dyn FnMut(usize, &[u8; PAGE_BYTES]) -> Result<()>,
     ) -> Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
         let mut batch: Vec<Transfer<'_>> = Vec::with_capacity(pages.len());
         // The places of each transfer's pages.
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(pages.len());
         let mut left = &mut buf.bytes_mut()[..];
-        for run in pages.chunk_by(|(one, _), (next, _)| one.0.checked_add(1) == Some(next.0)) {
-            let (target, rest) = left.split_at_mut(run.len() * PAGE_BYTES);
-            batch.push(Transfer::read(target, run[0].0.offset()));
-            let first = runs.last().map_or(0, |run| run.end);
-            runs.push(first..first + run.len());
+        let mut passed = 0;
+        let follows = |one: &(usize, PageNumber, Generation),
+                       next: &(usize, PageNumber, Generation)| {
+            one.0 + 1 == next.0 && one.1.0.checked_add(1) == Some(next.1.0)
+        };
+        for run in pages.chunk_by(follows) {
+            let (first, page, _) = run[0];
+            let (_, rest) = left.split_at_mut((first - passed) * PAGE_BYTES);
+            let (target, rest) = rest.split_at_mut(run.len() * PAGE_BYTES);
+            batch.push(Transfer::read(target, page.offset()));
+            let before = runs.last().map_or(0, |run| run.end);
+            runs.push(before..before + run.len());
             left = rest;
+            passed = first + run.len();
         }
         let mut failed: Option<(usize, Error)> = None;
         self.file.transfer_each(&mut batch, purpose, &mut |index, transfer| {
@@ -426,9 +438,9 @@ impl Store {
             }
             let checked =
                 runs[index].clone().zip(bytes.as_chunks().0).try_for_each(|(place, block)| {
-                    let (page, generation) = pages[place];
+                    let (index, page, generation) = pages[place];
                     self.check(block, page, generation)?;
-                    also(place, block)
+                    also(index, block)
                 });
             if let Err(error) = checked {
                 failed = Some((index, error));
@@ -453,24 +465,21 @@ impl Store {
         BlockHeader::check(block, self.file.path(), BlockKind::Data, keyspace, page, generation)
     }
 
-    /// Writes sealed pages that nobody can reach yet: a torn one is never read, so they need no
-    /// protection.
+    /// Writes sealed pages, which lie in `buf` in this order and ascend, that nobody can reach yet: a torn
+    /// one is never read, so they need no protection. Pages that follow each other are written together.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
     pub fn write_fresh(
         &self,
-        pages: &[(PageNumber, &[u8; PAGE_BYTES])],
+        pages: &[PageNumber],
+        buf: &AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
-        self.options.poison.check()?;
-        let mut batch: Vec<Transfer<'_>> =
-            pages.iter().map(|(page, block)| Transfer::write(&block[..], page.offset())).collect();
-        self.file.transfer(&mut batch, purpose);
-        batch.into_iter().try_for_each(|transfer| transfer.result)
+        self.write_runs(&runs_of(pages, &buf.bytes()[..pages.len() * PAGE_BYTES]), purpose)
     }
 
-    /// As [`Store::write_fresh`], for pages that follow each other: each run in one piece.
+    /// As [`Store::write_fresh`], for runs of pages that follow each other.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -482,38 +491,37 @@ impl Store {
         batch.into_iter().try_for_each(|transfer| transfer.result)
     }
 
-    /// Writes sealed pages over their older selves, protected from tearing.
+    /// Writes sealed pages over their older selves, protected from tearing; they lie as
+    /// [`Store::write_fresh`] says.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; any of the pages may have been written.
     pub fn write_in_place(
         &self,
-        pages: &[(PageNumber, &[u8; PAGE_BYTES])],
+        pages: &[PageNumber],
+        buf: &AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
+        let bytes = &buf.bytes()[..pages.len() * PAGE_BYTES];
         if !self.options.double_write {
-            return self.write_over(pages, purpose);
+            return self.write_over(&runs_of(pages, bytes), purpose);
         }
-        for chunk in pages.chunks(HALF_PAGES) {
+        let chunks = pages.chunks(HALF_PAGES).zip(bytes.chunks(HALF_PAGES * PAGE_BYTES));
+        for (pages, bytes) in chunks {
             self.options.poison.check()?;
             // Held over the in-place writes, so that the sync of the next batch covers them.
             let mut double_write = self.double_write.lock();
-            let blocks: Vec<&[u8; PAGE_BYTES]> = chunk.iter().map(|(_, block)| *block).collect();
-            double_write.protect(&*self.file, &blocks)?;
+            double_write.protect(&*self.file, bytes)?;
             self.options.poison.guard(self.file.sync(Purpose::DoubleWrite))?;
-            self.write_over(chunk, purpose)?;
+            self.write_over(&runs_of(pages, bytes), purpose)?;
         }
         Ok(())
     }
 
     /// Writes over what is there. A failure in the middle may leave half a page behind, which only
     /// recovery restores, so it poisons; a full disk has written nothing.
-    fn write_over(
-        &self,
-        pages: &[(PageNumber, &[u8; PAGE_BYTES])],
-        purpose: Purpose,
-    ) -> Result<()> {
-        match self.write_fresh(pages, purpose) {
+    fn write_over(&self, runs: &[(PageNumber, &[u8])], purpose: Purpose) -> Result<()> {
+        match self.write_runs(runs, purpose) {
             Err(error) if !error.is_full() => self.options.poison.guard(Err(error)),
             result => result,
         }
@@ -717,4 +725,17 @@ pub struct SpaceStats {
     pub end_page: u32,
     /// Free pages that are known to take no room.
     pub hole_pages: u64,
+}
+
+/// The runs of pages that follow each other, with their bytes, which lie in the same order.
+fn runs_of<'a>(pages: &[PageNumber], bytes: &'a [u8]) -> Vec<(PageNumber, &'a [u8])> {
+    let mut left = bytes;
+    pages
+        .chunk_by(|one, next| one.0.checked_add(1) == Some(next.0))
+        .map(|run| {
+            let (here, rest) = left.split_at(run.len() * PAGE_BYTES);
+            left = rest;
+            (run[0], here)
+        })
+        .collect()
 }

@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
 use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Extent, Slot, Store, StoreOptions};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
@@ -49,12 +48,11 @@ fn write(store: &Store, pages: &[Page], version: u8, in_place: bool) -> Result<(
     for (index, page) in pages.iter().enumerate() {
         fill(&mut buf, index, *page, version);
     }
-    let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> =
-        pages.iter().enumerate().map(|(index, (page, _))| (*page, buf.page(index))).collect();
+    let numbers: Vec<PageNumber> = pages.iter().map(|(page, _)| *page).collect();
     if in_place {
-        store.write_in_place(&blocks, Purpose::WriteBack)
+        store.write_in_place(&numbers, &buf, Purpose::WriteBack)
     } else {
-        store.write_fresh(&blocks, Purpose::Reorganize)
+        store.write_fresh(&numbers, &buf, Purpose::Reorganize)
     }
 }
 

@@ -187,9 +187,8 @@ impl Copying<'_> {
         pages.sort_unstable();
         let mut buf = self.tree.buffers.lend(pages.len());
         self.tree.read_pages(&pages, &mut buf, Purpose::Tool)?;
-        let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> =
-            pages.iter().enumerate().map(|(index, page)| (page.page, buf.page(index))).collect();
-        self.target.write_fresh(&blocks, Purpose::Tool)?;
+        let numbers: Vec<PageNumber> = pages.iter().map(|page| page.page).collect();
+        self.target.write_fresh(&numbers, &buf, Purpose::Tool)?;
         Ok((pages.len() * PAGE_BYTES) as u64)
     }
 }

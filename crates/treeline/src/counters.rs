@@ -47,9 +47,15 @@ impl ReadCounters {
         self.cells[mine()].hits.fetch_add(1, Relaxed);
     }
 
+    /// A lookup went to pages and read so many of them.
     pub(crate) fn miss(&self, pages: u64) {
+        self.missed(1, pages);
+    }
+
+    /// The same for several lookups together.
+    pub(crate) fn missed(&self, lookups: u64, pages: u64) {
         let cell = &self.cells[mine()];
-        cell.misses.fetch_add(1, Relaxed);
+        cell.misses.fetch_add(lookups, Relaxed);
         cell.pages_read.fetch_add(pages, Relaxed);
     }
 

@@ -18,7 +18,7 @@
 //! (which records go to which pages, pure), `forecast` (pure), `index` (from keys to segments),
 //! `locks`, `merge` (what becomes of a page, pure), `write_back` (carrying it out), `build` and
 //! `reorganize` (new segments), `stage` (bursts), `publish` (what a crash finds), `large` (values
-//! outside of pages), `tree` (the engine), `lookup`, `scan` with `peek` and `first`, `bulk`, `verify`,
+//! outside of pages), `tree` (the engine), `lookup`, `scan` with `first`, `pages` and `share` (the page cache and what memory it gets), `bulk`, `verify`,
 //! `scrub`, `backup`, `salvage`, `codec` and `origin` (bytes), `tuning` (switches for measuring).
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
@@ -42,7 +42,7 @@ mod lookup;
 mod merge;
 mod model;
 mod origin;
-mod peek;
+mod pages;
 mod plr;
 mod publish;
 mod reorganize;
@@ -52,6 +52,7 @@ mod scan;
 mod schedules;
 mod scrub;
 mod segment;
+mod share;
 mod stage;
 mod taken;
 mod tidy;

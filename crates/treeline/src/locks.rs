@@ -27,7 +27,6 @@
 //! 3. Who holds one never waits for a record-cache reservation.
 
 use spinney_base::PageNumber;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Few where schedules are tried, for every lock costs there.
@@ -223,22 +222,17 @@ impl SegmentLocks {
 #[derive(Debug)]
 pub(crate) struct PageLocks {
     stripes: Box<[RwLock<()>]>,
-    /// How often each was locked exclusively.
-    writes: Box<[AtomicU64]>,
 }
 
 impl PageLocks {
     /// Locks of so many stripes; see [`stripes_for`].
     pub(crate) fn new(stripes: usize) -> Self {
-        PageLocks {
-            stripes: (0..stripes).map(|_| RwLock::new(())).collect(),
-            writes: (0..stripes).map(|_| AtomicU64::new(0)).collect(),
-        }
+        PageLocks { stripes: (0..stripes).map(|_| RwLock::new(())).collect() }
     }
 
     /// Bytes of memory that they hold.
     pub(crate) fn bytes(&self) -> u64 {
-        (size_of_val(&*self.stripes) + size_of_val(&*self.writes)) as u64
+        size_of_val(&*self.stripes) as u64
     }
 
     /// Locks one page for reading.
@@ -262,18 +256,10 @@ impl PageLocks {
         &self,
         pages: impl Iterator<Item = PageNumber>,
     ) -> Vec<RwLockWriteGuard<'_, ()>> {
-        let lock = |stripe: usize| {
-            let held = self.stripes[stripe].write();
-            self.writes[stripe].fetch_add(1, Relaxed);
-            held
-        };
-        ascending(pages, self.stripes.len()).into_iter().map(lock).collect()
-    }
-
-    /// How often a page that the caller has locked was locked exclusively, or another of its
-    /// stripe: while that stays the same, so does the page.
-    pub(crate) fn writes(&self, page: PageNumber) -> u64 {
-        self.writes[stripe_of(page, self.writes.len())].load(Relaxed)
+        ascending(pages, self.stripes.len())
+            .into_iter()
+            .map(|stripe| self.stripes[stripe].write())
+            .collect()
     }
 }
 

@@ -40,16 +40,18 @@ impl TreeLine {
             }
             let start = out.len();
             let mut found = Found::Absent;
-            let mut pages = 0;
-            for page in place.pages() {
-                pages += 1;
+            let mut read = 0;
+            for (index, page) in place.pages().enumerate() {
                 found = with_page_buffer(|buf| {
-                    self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
+                    if !self.pages.get(page, buf.page_mut(0)) {
+                        read += 1;
+                        self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
+                    }
                     let view = PageView::trusted(buf.page(0));
                     let value = view.find(key);
                     // What lies beside it is the newest only where nothing is staged above, and in
                     // the base page: an overflow page may hold what that has anew.
-                    if place.is_plain() && pages == 1 {
+                    if place.is_plain() && index == 0 {
                         self.admit_neighbours(key, view);
                     }
                     out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
@@ -63,7 +65,7 @@ impl TreeLine {
                     break;
                 }
             }
-            self.reads.miss(pages);
+            self.reads.miss(read);
             let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
             self.admit(id, key, (found != Found::Absent).then_some(value));
             return Ok(found);
@@ -150,7 +152,9 @@ impl TreeLine {
             if !self.is_still(key, *place, *version) {
                 again.push(*index);
             } else if !self.lookup_cached(key, hash, &mut answers[*index]) {
-                let first = pages.iter().position(|page| *page == place.page);
+                // Staged pages come before it, and belong to other pages of the segment as well.
+                let same = |page: &PageRef| place.is_plain() && *page == place.page;
+                let first = pages.iter().position(same);
                 let first = first.unwrap_or_else(|| {
                     let first = pages.len();
                     pages.extend(place.pages());
@@ -166,16 +170,18 @@ impl TreeLine {
         };
         let mut buf = self.buffers.lend(pages.len().max(1));
         // What one page answers is answered while others are under way.
-        self.read_pages_each(&pages, &mut buf, Purpose::Lookup, &mut |page, view| {
+        let unread = self.missing_pages(&pages, &mut buf);
+        self.read_some(&unread, &mut buf, Purpose::Lookup, &mut |page, view| {
             for (index, range) in &wanted {
                 if *range == (page..page + 1) {
                     answer(*index, view.find(keys[*index].0));
                 }
             }
         })?;
+        self.reads.missed(wanted.len() as u64, unread.len() as u64);
+        let was_read = |page: usize| unread.iter().any(|(index, _)| *index == page);
         for (index, range) in &wanted {
-            self.reads.miss(range.len() as u64);
-            if range.len() > 1 {
+            if range.len() > 1 || !was_read(range.start) {
                 let found = |page: usize| PageView::trusted(buf.page(page)).find(keys[*index].0);
                 answer(*index, range.clone().find_map(found));
             }

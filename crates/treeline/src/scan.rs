@@ -24,11 +24,9 @@ use crate::merge::{Dirty, Pages, Records};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
 
-/// Most pages of one batch, without overflow pages: 256 KiB.
+/// Most pages of one batch, without overflow pages: 256 KiB. A scan that wants so many at a time goes
+/// on to more of them, and would only drive the favourites of others out of the page cache.
 const BATCH_PAGES_MAX: usize = 64;
-
-/// So few pages are looked for among those that were looked at before.
-const PEEK_PAGES_MAX: usize = 2;
 
 /// So many removals that a scan had to look at are worth bringing home, so that the next one finds
 /// fewer.
@@ -111,12 +109,7 @@ impl TreeLine {
         let copies: Vec<DirtyCopies> = runs.iter().map(|run| self.copy_dirty(run)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
-        let read = if request.records_max == 1 && runs.iter().all(Run::is_plain) {
-            self.read_peeking(&runs, &refs, &mut buf)?
-        } else {
-            self.read_pages(&refs, &mut buf, Purpose::Scan)?;
-            true
-        };
+        let read = self.read_scanned(&refs, &mut buf, wanted < BATCH_PAGES_MAX)?;
         let mut at = 0;
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
@@ -212,26 +205,15 @@ impl TreeLine {
         true
     }
 
-    /// Reads the pages of runs, which the caller has locked, for a look at one record: those that
-    /// were looked at before and did not change are known. Says whether any had to be read.
-    fn read_peeking(&self, runs: &[Run], pages: &[PageRef], buf: &mut AlignedBuf) -> Result<bool> {
-        // How often the page or, of an overflow page, its owner was locked exclusively.
-        let owners = runs.iter().flat_map(Run::owners);
-        let writes: Vec<u64> = owners.map(|owner| self.page_locks.writes(owner.page)).collect();
-        if pages.len() > PEEK_PAGES_MAX {
-            self.read_pages(pages, buf, Purpose::Scan)?;
-            return Ok(true);
+    /// Reads pages that the caller has locked, those that are not cached, and keeps them if asked to. Says
+    /// whether there were any.
+    fn read_scanned(&self, pages: &[PageRef], buf: &mut AlignedBuf, keep: bool) -> Result<bool> {
+        let missing = self.missing_pages(pages, buf);
+        self.read_some(&missing, buf, Purpose::Scan, &mut |_, _| ())?;
+        if keep {
+            missing.iter().for_each(|(index, page)| self.pages.put(*page, buf.page(*index)));
         }
-        let mut read = false;
-        for (index, page) in pages.iter().enumerate() {
-            let block = buf.page_mut(index);
-            if !self.peek.get(*page, writes[index], block) {
-                self.read_page(*page, block, Purpose::Scan)?;
-                self.peek.put(*page, writes[index], block);
-                read = true;
-            }
-        }
-        Ok(read)
+        Ok(!missing.is_empty())
     }
 
     /// How many pages are likely to hold what the request still wants.
@@ -307,19 +289,6 @@ impl Run {
     /// Those of its pages that exist.
     fn existing(&self) -> Range<usize> {
         self.pages.start..self.pages.end.min(self.located.segment.base_pages())
-    }
-
-    /// Whether there is nothing to read but pages of the extent and their overflow pages.
-    fn is_plain(&self) -> bool {
-        self.located.segment.staged.is_empty()
-    }
-
-    /// The pages to read, each with the page of the extent whose lock it is under.
-    fn owners(&self) -> impl Iterator<Item = PageRef> + '_ {
-        let segment = &self.located.segment;
-        let base = self.existing().map(|index| segment.base_page(index));
-        let with_overflow = self.existing().filter(|index| segment.overflow(*index).is_some());
-        base.chain(with_overflow.map(|index| segment.base_page(index)))
     }
 
     /// The pages to read: those of the extent, then their overflow pages, then staged pages.

@@ -8,7 +8,7 @@
 //! of them, and rests as long as each reorganization took, for whoever reads meanwhile.
 //!
 //! **Invariants**
-//! 1. Nothing is tidied while dirty records wait to come home ([`QUIET_ROUNDS`]).
+//! 1. Nothing is tidied while the background brings records home ([`QUIET_ROUNDS`]).
 //! 2. Nothing is tidied while a copy of the keyspace is made, which would have to follow.
 //! 3. A pass that changed nothing is the last until there are more overflow pages.
 

@@ -16,7 +16,7 @@ use spinney_extent::{LargePointer, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
-use crate::cache::{Became, CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId};
+use crate::cache::{Became, CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Usage};
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
 use crate::first::FirstKey;
@@ -25,9 +25,10 @@ use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable, SharedSync};
 use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
-use crate::peek::Peek;
+use crate::pages::PageCache;
 use crate::publish::Pending;
 use crate::segment::{Located, PageRef};
+use crate::share::{Share, Side};
 use crate::tidy::Tidying;
 use crate::tuning::Tuning;
 
@@ -114,7 +115,8 @@ pub struct TreeLine {
     /// Lower bounds of segments with removals that scans met.
     removed: Mutex<BTreeSet<Vec<u8>>>,
     pub(crate) tidying: Mutex<Tidying>,
-    pub(crate) peek: Peek,
+    pub(crate) pages: PageCache,
+    share: Mutex<Share>,
     pub(crate) first: FirstKey,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
@@ -201,7 +203,8 @@ impl TreeLine {
             sparse: Mutex::new(BTreeSet::new()),
             removed: Mutex::new(BTreeSet::new()),
             tidying: Mutex::new(Tidying::default()),
-            peek: Peek::default(),
+            pages: PageCache::new(memory),
+            share: Mutex::new(Share::default()),
             first: FirstKey::default(),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
@@ -233,23 +236,38 @@ impl TreeLine {
         buf: &mut AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
-        self.read_pages_each(pages, buf, purpose, &mut |_, _| ())
+        let pages: Vec<_> = pages.iter().copied().enumerate().collect();
+        self.read_some(&pages, buf, purpose, &mut |_, _| ())
     }
 
-    /// The same; shows each page with its place among `pages` when it has come, while others are
-    /// under way.
-    pub(crate) fn read_pages_each(
+    /// Reads and checks many pages, each into the page of `buf` that is said, which ascend; shows each with
+    /// that place when it has come, while others are under way.
+    pub(crate) fn read_some(
         &self,
-        pages: &[PageRef],
+        pages: &[(usize, PageRef)],
         buf: &mut AlignedBuf,
         purpose: Purpose,
         show: &mut dyn FnMut(usize, PageView<'_>),
     ) -> Result<()> {
-        let places: Vec<_> = pages.iter().map(|page| (page.page, page.generation)).collect();
+        let places: Vec<_> =
+            pages.iter().map(|(index, page)| (*index, page.page, page.generation)).collect();
         self.store.read_many(&places, buf, purpose, &mut |index, block| {
-            show(index, self.check_layout(pages[index], block)?);
+            let place = pages.binary_search_by_key(&index, |(index, _)| *index);
+            let page = pages[place.expect("one of them was read")].1;
+            show(index, self.check_layout(page, block)?);
             Ok(())
         })
+    }
+
+    /// Copies those of the pages, which the caller has locked, that are cached into the pages of
+    /// `buf`, and says where the others belong.
+    pub(crate) fn missing_pages(
+        &self,
+        pages: &[PageRef],
+        buf: &mut AlignedBuf,
+    ) -> Vec<(usize, PageRef)> {
+        let pages = pages.iter().copied().enumerate();
+        pages.filter(|(index, page)| !self.pages.get(*page, buf.page_mut(*index))).collect()
     }
 
     /// Checks that a page may hold what its segment does: whoever is to change it relies on that.
@@ -350,15 +368,35 @@ impl TreeLine {
     /// Gives the cache what all else leaves of the keyspace's memory.
     fn follow_memory(&self) {
         let locks = self.segment_locks.bytes() + self.page_locks.bytes();
-        let known = self.forecaster.bytes() + self.peek.bytes() + self.large.bytes();
+        let known = self.forecaster.bytes() + self.large.bytes();
         let held = self.index.bytes() + locks + known;
         let taken = held + (self.buffer_pages_max * PAGE_BYTES) as u64;
         let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
-        self.cache.resize(if self.tuning.record_cache() { left } else { CACHE_BYTES_MIN });
-        let usage = self.cache.usage();
+        let usage = self.share_memory(left);
         let buffers = self.buffers.pages_kept().min(self.buffer_pages_max) * PAGE_BYTES;
-        self.context.memory.set_used(held + buffers as u64 + usage.bytes);
+        let cached = usage.bytes + self.pages.bytes();
+        self.context.memory.set_used(held + buffers as u64 + cached);
         self.context.memory.set_worth(usage.worth);
+    }
+}
+
+impl TreeLine {
+    /// Divides so many bytes between cached records and cached pages.
+    fn share_memory(&self, bytes: u64) -> Usage {
+        let usage = self.cache.usage();
+        let records = Side { worth: usage.worth, bytes: usage.bytes };
+        let pages = Side { worth: self.pages.hits().1, bytes: self.pages.bytes() };
+        let now = self.context.runtime.now();
+        let of_pages = self.share.lock().of_pages(bytes, records, pages, now);
+        let of_pages = if self.tuning.page_cache() { of_pages } else { 0 };
+        // Who gives gives first.
+        self.pages.resize(of_pages.min(pages.bytes));
+        let of_records = if self.tuning.record_cache() { bytes - of_pages } else { 0 };
+        self.cache.resize(of_records.max(CACHE_BYTES_MIN));
+        let usage = self.cache.usage();
+        // Dirty records that have to wait may keep more.
+        self.pages.resize(of_pages.min(bytes.saturating_sub(usage.bytes)));
+        usage
     }
 }
 
@@ -640,6 +678,8 @@ impl Engine for TreeLine {
             records_cached: usage.records,
             records_dirty: usage.dirty,
             cache_bytes: usage.bytes,
+            page_cache_bytes: self.pages.bytes(),
+            page_cache_hits: self.pages.hits().0,
             index_bytes: self.index.bytes(),
             pages: counts.base_pages(),
             overflow_pages: counts.overflow_pages,

@@ -14,6 +14,7 @@ const RECORDS_MAX: f32 = 400.0;
 pub(crate) struct Tuning {
     page_grouping: AtomicBool,
     record_cache: AtomicBool,
+    page_cache: AtomicBool,
     forecast: AtomicBool,
     batch_writeout: AtomicBool,
     steps: AtomicBool,
@@ -30,6 +31,7 @@ pub(crate) struct Tuning {
 enum Choice {
     PageGrouping(bool),
     RecordCache(bool),
+    PageCache(bool),
     Forecast(bool),
     BatchWriteout(bool),
     Steps(bool),
@@ -44,6 +46,7 @@ impl Default for Tuning {
         Tuning {
             page_grouping: AtomicBool::new(true),
             record_cache: AtomicBool::new(true),
+            page_cache: AtomicBool::new(true),
             forecast: AtomicBool::new(true),
             batch_writeout: AtomicBool::new(true),
             steps: AtomicBool::new(true),
@@ -61,6 +64,7 @@ impl Default for Tuning {
 /// |---|---|---|---|
 /// | `page-grouping` | on, off | on | segments of several pages |
 /// | `record-cache` | on, off | on | records that were read or written stay in memory |
+/// | `page-cache` | on, off | on | pages that were scanned stay in memory |
 /// | `forecast` | on, off | on | room is left where inserts are expected |
 /// | `batch-writeout` | on, off | on | all dirty records of a page are written with the one that must go |
 /// | `steps` | on, off | on | a segment's pages may be told apart by steps where no line is close |
@@ -92,6 +96,7 @@ fn parse(name: &str, value: &str) -> Result<Choice> {
     match name.replace('_', "-").as_str() {
         "page-grouping" => switch().map(Choice::PageGrouping),
         "record-cache" => switch().map(Choice::RecordCache),
+        "page-cache" => switch().map(Choice::PageCache),
         "forecast" => switch().map(Choice::Forecast),
         "batch-writeout" => switch().map(Choice::BatchWriteout),
         "steps" => switch().map(Choice::Steps),
@@ -100,7 +105,7 @@ fn parse(name: &str, value: &str) -> Result<Choice> {
         "goal" => number(1.0).map(Choice::Goal),
         "epsilon" => number(0.0).map(Choice::Epsilon),
         _ => Err(Error::invalid(format!(
-            "treeline has no option {name:?}; there are page-grouping, record-cache, forecast, \
+            "treeline has no option {name:?}; there are page-grouping, record-cache, page-cache, forecast, \
              batch-writeout, steps, staging, optimistic-admission, goal and epsilon"
         ))),
     }
@@ -112,6 +117,7 @@ impl Tuning {
         match parse(name, value)? {
             Choice::PageGrouping(on) => self.page_grouping.store(on, Relaxed),
             Choice::RecordCache(on) => self.record_cache.store(on, Relaxed),
+            Choice::PageCache(on) => self.page_cache.store(on, Relaxed),
             Choice::Forecast(on) => self.forecast.store(on, Relaxed),
             Choice::BatchWriteout(on) => self.batch_writeout.store(on, Relaxed),
             Choice::Steps(on) => self.steps.store(on, Relaxed),
@@ -129,6 +135,10 @@ impl Tuning {
 
     pub(crate) fn record_cache(&self) -> bool {
         self.record_cache.load(Relaxed)
+    }
+
+    pub(crate) fn page_cache(&self) -> bool {
+        self.page_cache.load(Relaxed)
     }
 
     pub(crate) fn forecast(&self) -> bool {

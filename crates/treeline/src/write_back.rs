@@ -406,7 +406,8 @@ impl TreeLine {
             }
         }
         let mut buf = self.buffers.lend(pages.len().max(1));
-        self.read_pages(&pages, &mut buf, Purpose::WriteBack)?;
+        let missing = self.missing_pages(&pages, &mut buf);
+        self.read_some(&missing, &mut buf, Purpose::WriteBack, &mut |_, _| ())?;
         let mut output = Output::default();
         let mut next = 0;
         for target in targets.iter_mut() {
@@ -563,20 +564,29 @@ impl TreeLine {
         self.store.allocate(order)
     }
 
+    /// Writes new pages, then those that are changed, each run of neighbours in one piece.
     fn write_output(&self, output: &mut Output<'_>, lsn: Lsn) -> Result<()> {
         for (pages, fresh) in [(&mut output.fresh, true), (&mut output.in_place, false)] {
-            for (page, buf) in pages.iter_mut() {
-                self.seal(*page, lsn, buf.page_mut(0));
-            }
-            let blocks: Vec<(PageNumber, &[u8; PAGE_BYTES])> =
-                pages.iter().map(|(page, buf)| (page.page, buf.page(0))).collect();
-            if blocks.is_empty() {
+            if pages.is_empty() {
                 continue;
             }
+            pages.sort_unstable_by_key(|(page, _)| page.page);
+            let mut buf = self.buffers.lend(pages.len());
+            for (index, (page, block)) in pages.iter_mut().enumerate() {
+                self.seal(*page, lsn, block.page_mut(0));
+                buf.page_mut(index).copy_from_slice(block.page(0));
+            }
+            let numbers: Vec<PageNumber> = pages.iter().map(|(page, _)| page.page).collect();
             if fresh {
-                self.store.write_fresh(&blocks, Purpose::Reorganize)?;
-            } else {
-                self.store.write_in_place(&blocks, Purpose::WriteBack)?;
+                self.store.write_fresh(&numbers, &buf, Purpose::Reorganize)?;
+                continue;
+            }
+            // Until it is known what became of them nobody may find them.
+            let cached: Vec<bool> =
+                pages.iter().map(|(page, _)| self.pages.forget(*page)).collect();
+            self.store.write_in_place(&numbers, &buf, Purpose::WriteBack)?;
+            for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| cached[*index]) {
+                self.pages.put(*page, buf.page(index));
             }
         }
         Ok(())

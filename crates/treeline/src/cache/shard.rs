@@ -53,6 +53,11 @@ pub(super) const PRIORITY_READ: u8 = 1;
 /// Share of the ring before the hand that write-back should keep free of worthless dirty records.
 const SOON: usize = 8;
 
+/// While fewer of the records than this are dirty none is brought home for the hand's sake, which finds
+/// enough clean ones. A dirty record answers reads as well as a clean one does, and the longer it waits the
+/// more others of its page come home with it.
+const DIRTY_PERCENT: usize = 75;
+
 /// Words of an average record that a new shard expects.
 const RECORD_WORDS_EXPECTED: usize = 9;
 
@@ -299,8 +304,14 @@ impl Shard {
         let memory = self.memory.load();
         let capacity = memory.capacity() as u64;
         let used = state.head - state.tail;
-        // While the ring has free room the hand will not come by.
-        let window = (capacity / SOON as u64).saturating_sub(capacity - used);
+        if state.dirty * 100 < state.records * DIRTY_PERCENT {
+            return;
+        }
+        // While ring and table have free room the hand will not come by.
+        let average = used / state.records.max(1) as u64;
+        let places = memory.records_max().saturating_sub(state.records) as u64;
+        let free = (capacity - used).min(places * average);
+        let window = (capacity / SOON as u64).saturating_sub(free);
         let mut position = state.tail;
         while position < state.tail + window && position < state.head && keys.len() < most {
             let word = state.word(&memory, position);

@@ -284,3 +284,26 @@ fn reserved_room_outlasts_a_smaller_size() {
         }
     }
 }
+
+/// As long as enough clean records are there to be evicted, none is brought home for its room.
+#[test]
+fn dirty_records_wait_while_there_are_clean_ones() {
+    let mut driver = Driver::new(CACHE_BYTES_MIN);
+    let key = |number: u32| number.to_be_bytes().to_vec();
+    // A little more than it holds; later several times as much, so that the hand passes all by.
+    let count = u32::try_from(CACHE_BYTES_MIN / 64).unwrap();
+    let mut brought = Vec::new();
+    for number in 0..count {
+        driver.put(&key(number), Some(&[1; 40]));
+        if number % 2 == 0 {
+            driver.write_back(&key(number), None);
+        }
+        driver.cache.soon_evicted(0, 100, &mut brought);
+    }
+    assert!(brought.is_empty(), "half of the records are clean");
+    for number in count..4 * count {
+        driver.put(&key(number), Some(&[1; 40]));
+        driver.cache.soon_evicted(0, 100, &mut brought);
+    }
+    assert!(!brought.is_empty(), "all records are dirty");
+}

@@ -1,0 +1,287 @@
+//! The page cache: pages that scans read, kept whole for the scans after them.
+//!
+//! The record cache serves lookups and is of no use to a scan, which cannot tell from the records
+//! that are cached which ones are not. So scans keep what they read as pages. How much of the
+//! keyspace's memory these may take follows from what they are worth beside the records
+//! ([`Share`](crate::share::Share)); who only looks single keys up has as good as none.
+//!
+//! ```text
+//!   shard of a page number          frames, under CLOCK
+//!   +--------------------+     +-------+-------+-------+----
+//!   | page -> frame      | --> | 4 KiB | 4 KiB | 4 KiB | ..     in mappings of 16 frames
+//!   +--------------------+     +-------+-------+-------+----
+//!                                page, generation, uses
+//! ```
+//!
+//! A frame has at most [`USES_MAX`] uses, one for each hit; the hand takes one away from each frame it
+//! passes and gives the first without any to the page that comes.
+//!
+//! **Invariants**
+//! 1. A page is here as it is on disk. It is put in by who holds its lock, and whoever writes it in
+//!    place holds that exclusively, takes it out before and may put it back when it is written.
+//! 2. A page of an older generation is never found: the generation is asked for.
+//! 3. There are never more frames than asked for; fewer are asked for at any time.
+//!
+//! **Concurrency.** One lock for each shard, held while one page is copied; nothing is locked inside.
+//!
+//! **Differs from the paper**, which caches records alone: its scans read every page, and lose to any
+//! engine with a page cache where scans have favourites.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use spinney_base::PageNumber;
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::mapping::Mapping;
+use spinney_base::shim::Mutex;
+
+use crate::segment::PageRef;
+
+/// Highest number of uses of a frame.
+const USES_MAX: u8 = 3;
+
+/// Frames of one mapping.
+const MAPPING_FRAMES: usize = 16;
+
+/// What one frame costs, with its share of the table, in bytes.
+const FRAME_BYTES: u64 = PAGE_BYTES as u64 + 64;
+
+/// Fewest frames of a cache: for whoever asks for the first record again and again.
+const FRAMES_MIN: usize = 8;
+
+/// One shard for so many bytes of memory.
+const BYTES_PER_SHARD: u64 = 4 << 20;
+const SHARDS_MAX: u64 = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    /// Nothing when nothing is in it.
+    page: Option<PageRef>,
+    uses: u8,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    places: HashMap<PageNumber, usize>,
+    frames: Vec<Frame>,
+    mappings: Vec<Mapping>,
+    hand: usize,
+    frames_max: usize,
+}
+
+/// Pages as they are on disk. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct PageCache {
+    shards: Box<[Mutex<Shard>]>,
+    hits: AtomicU64,
+    /// Hits on frames without uses, which would have been the next to be given away.
+    worth: AtomicU64,
+}
+
+impl PageCache {
+    /// An empty cache, of a keyspace with so much memory, with the fewest frames.
+    pub(crate) fn new(memory: u64) -> Self {
+        let shards = (memory / BYTES_PER_SHARD).clamp(1, SHARDS_MAX);
+        let cache = PageCache {
+            shards: (0..1 << shards.ilog2()).map(|_| Mutex::default()).collect(),
+            hits: AtomicU64::new(0),
+            worth: AtomicU64::new(0),
+        };
+        cache.resize(0);
+        cache
+    }
+
+    /// Fewest bytes that a cache may take.
+    pub(crate) fn bytes_min(&self) -> u64 {
+        self.shards.len().max(FRAMES_MIN) as u64 * FRAME_BYTES
+    }
+
+    /// Bytes of memory that it takes now.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().frames.len() as u64 * FRAME_BYTES).sum()
+    }
+
+    /// Hits, and how many of them were on pages that would have been the next to go.
+    pub(crate) fn hits(&self) -> (u64, u64) {
+        (self.hits.load(Relaxed), self.worth.load(Relaxed))
+    }
+
+    /// May take so many bytes from now on; what is more goes.
+    pub(crate) fn resize(&self, bytes: u64) {
+        let bytes = bytes.max(self.bytes_min());
+        let each = usize::try_from(bytes / FRAME_BYTES).unwrap_or(usize::MAX) / self.shards.len();
+        self.shards.iter().for_each(|shard| shard.lock().resize(each));
+    }
+
+    /// Copies a page to `to` if it is here.
+    pub(crate) fn get(&self, page: PageRef, to: &mut [u8; PAGE_BYTES]) -> bool {
+        let mut shard = self.shard(page);
+        let Some(frame) = shard.find(page) else { return false };
+        to.copy_from_slice(shard.block(frame));
+        let uses = &mut shard.frames[frame].uses;
+        if *uses == 0 {
+            self.worth.fetch_add(1, Relaxed);
+        }
+        *uses = (*uses + 1).min(USES_MAX);
+        self.hits.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Keeps a page, whose lock the caller holds.
+    pub(crate) fn put(&self, page: PageRef, block: &[u8; PAGE_BYTES]) {
+        let mut shard = self.shard(page);
+        if let Some(frame) = shard.place(page) {
+            shard.block(frame).copy_from_slice(block);
+        }
+    }
+
+    /// Takes a page out, which the caller is about to write; says whether it was here.
+    pub(crate) fn forget(&self, page: PageRef) -> bool {
+        let mut shard = self.shard(page);
+        let Some(frame) = shard.places.remove(&page.page) else { return false };
+        shard.frames[frame] = Frame { page: None, uses: 0 };
+        true
+    }
+
+    fn shard(&self, page: PageRef) -> impl std::ops::DerefMut<Target = Shard> + '_ {
+        let spread = page.page.0.wrapping_mul(0x9E37_79B1) >> 16;
+        self.shards[spread as usize & (self.shards.len() - 1)].lock()
+    }
+}
+
+impl Shard {
+    fn find(&self, page: PageRef) -> Option<usize> {
+        let frame = *self.places.get(&page.page)?;
+        (self.frames[frame].page == Some(page)).then_some(frame)
+    }
+
+    /// The bytes of a frame.
+    fn block(&mut self, frame: usize) -> &mut [u8; PAGE_BYTES] {
+        let start = frame % MAPPING_FRAMES * PAGE_BYTES;
+        let mapping = &mut self.mappings[frame / MAPPING_FRAMES];
+        (&mut mapping[start..start + PAGE_BYTES]).try_into().expect("a whole page")
+    }
+
+    /// A frame for a page, if there may be any.
+    fn place(&mut self, page: PageRef) -> Option<usize> {
+        if let Some(frame) = self.places.get(&page.page).copied() {
+            // Where it is of an older generation nobody wants that any more.
+            self.frames[frame].page = Some(page);
+            return Some(frame);
+        }
+        let frame = if self.frames.len() < self.frames_max {
+            let frame = self.frames.len();
+            if frame.is_multiple_of(MAPPING_FRAMES) {
+                self.mappings.push(Mapping::zeroed(MAPPING_FRAMES * PAGE_BYTES));
+            }
+            self.frames.push(Frame { page: None, uses: 0 });
+            frame
+        } else {
+            self.evict()?
+        };
+        self.frames[frame] = Frame { page: Some(page), uses: 0 };
+        self.places.insert(page.page, frame);
+        Some(frame)
+    }
+
+    /// Moves the hand to a frame without uses and empties it.
+    fn evict(&mut self) -> Option<usize> {
+        if self.frames.is_empty() {
+            return None;
+        }
+        loop {
+            let hand = self.hand % self.frames.len();
+            self.hand = hand + 1;
+            let frame = &mut self.frames[hand];
+            if frame.uses > 0 {
+                frame.uses -= 1;
+                continue;
+            }
+            if let Some(old) = frame.page.take() {
+                self.places.remove(&old.page);
+            }
+            return Some(hand);
+        }
+    }
+
+    fn resize(&mut self, frames_max: usize) {
+        self.frames_max = frames_max;
+        if self.frames.len() <= frames_max {
+            return;
+        }
+        for frame in self.frames.drain(frames_max..) {
+            frame.page.map(|page| self.places.remove(&page.page));
+        }
+        self.frames.shrink_to_fit();
+        self.places.shrink_to_fit();
+        self.mappings.truncate(frames_max.div_ceil(MAPPING_FRAMES));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spinney_base::Generation;
+
+    fn page(number: u32) -> PageRef {
+        PageRef { page: PageNumber(number), generation: Generation(1) }
+    }
+
+    fn block(number: u32) -> [u8; PAGE_BYTES] {
+        let mut block = [0; PAGE_BYTES];
+        block[..4].copy_from_slice(&number.to_le_bytes());
+        block
+    }
+
+    fn has(cache: &PageCache, number: u32) -> bool {
+        let mut buf = [0; PAGE_BYTES];
+        let here = cache.get(page(number), &mut buf);
+        assert!(!here || buf == block(number), "another page's bytes");
+        here
+    }
+
+    #[test]
+    fn pages_that_are_used_outlive_others() {
+        let cache = PageCache::new(0);
+        cache.resize(20 * FRAME_BYTES);
+        (0..20).for_each(|number| cache.put(page(number), &block(number)));
+        assert!((0..5).all(|number| has(&cache, number)));
+        assert_eq!(cache.hits(), (5, 5));
+        (20..35).for_each(|number| cache.put(page(number), &block(number)));
+        assert!((0..5).all(|number| has(&cache, number)), "used ones are passed over once");
+        assert!((5..20).all(|number| !has(&cache, number)));
+        assert!((20..35).all(|number| has(&cache, number)));
+        assert_eq!(cache.bytes(), 20 * FRAME_BYTES);
+    }
+
+    #[test]
+    fn what_is_written_or_made_anew_is_not_found() {
+        let cache = PageCache::new(0);
+        cache.put(page(1), &block(1));
+        assert!(cache.forget(page(1)) && !cache.forget(page(1)) && !has(&cache, 1));
+        cache.put(page(1), &block(1));
+        let newer = PageRef { generation: Generation(2), ..page(1) };
+        assert!(!cache.get(newer, &mut [0; PAGE_BYTES]));
+        cache.put(newer, &block(7));
+        let mut buf = [0; PAGE_BYTES];
+        assert!(cache.get(newer, &mut buf) && buf == block(7));
+        assert!(!has(&cache, 1), "the older one is gone");
+    }
+
+    #[test]
+    fn memory_follows_at_once() {
+        let cache = PageCache::new(64 << 20);
+        cache.resize(1000 * FRAME_BYTES);
+        (0..5000).for_each(|number| cache.put(page(number), &block(number)));
+        let full = cache.bytes();
+        assert!((980 * FRAME_BYTES..=1000 * FRAME_BYTES).contains(&full), "{full}");
+        cache.resize(100 * FRAME_BYTES);
+        assert!(cache.bytes() <= 100 * FRAME_BYTES);
+        let here = (0..5000).filter(|number| has(&cache, *number)).count();
+        assert!((80..=100).contains(&here), "{here} are left");
+        cache.resize(0);
+        assert_eq!(cache.bytes(), cache.bytes_min());
+        (0..5000).for_each(|number| cache.put(page(number), &block(number)));
+        assert_eq!(cache.bytes(), cache.bytes_min());
+    }
+}
