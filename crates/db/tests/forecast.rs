@@ -11,6 +11,8 @@ use spinney_io::sim::SimDisk;
 const INSERTS: u64 = 120_000;
 /// Inserts between two moves.
 const WINDOW: u64 = 30_000;
+/// Inserts between two checkpoints, which bring everything home: a hot place is full before the next.
+const CHECKPOINT: u64 = 32_000;
 
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 31)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -29,6 +31,9 @@ fn run(forecast: &str) -> EngineStats {
         let place = mix(mix(insert / WINDOW) ^ (mix(insert) % 4));
         let key = ((place << 32) | (mix(insert ^ 77) & 0xFFFF_FFFF)).to_be_bytes();
         keyspace.insert_with(&key, &[7; 56], Durability::Buffered).unwrap();
+        if insert % CHECKPOINT == CHECKPOINT - 1 {
+            db.checkpoint().unwrap();
+        }
     }
     let stats = keyspace.stats();
     assert_eq!(keyspace.iter().count() as u64, INSERTS);

@@ -30,8 +30,9 @@
 //! ```
 //!
 //! A torn block fails its checksum, a block of a recycled segment has another position, a misdirected one too, and a block of
-//! a life that recovery cut off is refused by its epoch (rule P8). A block is written once and never again (rule P6). What a
-//! later version changes gets a new magic.
+//! a life that recovery cut off is refused by its epoch (rule P8). No block is written again once a sync began
+//! that may cover it (rule P6); until then records may be put behind those of a run of one block, which moves `last`, `length` and
+//! the checksum and no byte of what was there. What a later version changes gets a new magic.
 //!
 //! Worked example: tag 7, epoch 1, position 0, one user record `hi` with LSN 1 (checked by a test):
 //!

@@ -8,8 +8,17 @@
 //! All syncs of the file go through `sync_file`, one at a time: a system reports a failed write-back to one sync only, so a
 //! second one at the same time could succeed and acknowledge what is lost.
 //!
+//! **The open block.** A run of one block stays open until a sync begins: later records that fit go behind those in it, and the
+//! page that the kernel holds is given anew, whole, in one write, with every byte of the records that were in it where it was.
+//! So commits that wait for the kernel only share blocks even when they come one at a time; a block for each would fill the log
+//! with padding and force a checkpoint every few ten thousand. This keeps what rule P6 is about: nothing that is on stable
+//! storage is ever written again, and who was told that the kernel has his bytes loses them with neither the process nor this
+//! write, for a page goes into the page cache whole or not at all. A block that spreads over the end of a run of several is
+//! never opened: their headers would have to change together.
+//!
 //! Invariants: (1) `durable` <= `written` <= the last LSN; both only grow. (2) A run begins with the LSN after the run before.
-//! (3) A run's `durable` field was true when it was written.
+//! (3) A run's `durable` field was true when it was written. (4) No record at or below `durable` is in the open block, nor in
+//! one that a sync under way may cover: sync_file closes it under the writer lock before it looks at `written`.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
@@ -17,9 +26,10 @@ use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_io::{AlignedBuf, Purpose};
 
+use crate::block::PAYLOAD_BYTES;
 use crate::buffers::Stolen;
 use crate::log::Log;
-use crate::room::{Claim, ReserveFor};
+use crate::room::{Claim, ReserveFor, blocks_for};
 use crate::run::{self, RunHead};
 
 /// A leader expects no more committers than this, yields no more often than that, and gives up after so many yields that brought nobody.
@@ -34,6 +44,16 @@ pub(crate) struct Writer {
     blocks: AlignedBuf,
     /// What the blocks and superblocks on disk promise: a reader of the file alone knows that it was durable.
     watermark: Lsn,
+    /// The last run, as long as records may go behind those in it; it is the first of `blocks`.
+    open: Option<Open>,
+}
+
+/// A run of one block that no sync covers.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    run: RunHead,
+    /// Bytes of its record stream.
+    length: u64,
 }
 
 impl Writer {
@@ -41,7 +61,7 @@ impl Writer {
     pub(crate) fn new(next: Lsn) -> Self {
         // The superblock promises everything before.
         let watermark = Lsn(next.0 - 1);
-        Writer { stolen: Stolen::none(next), blocks: AlignedBuf::new(1), watermark }
+        Writer { stolen: Stolen::none(next), blocks: AlignedBuf::new(1), watermark, open: None }
     }
 
     /// A superblock that promises everything up to `lsn` is durable.
@@ -137,31 +157,44 @@ impl Log {
         if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
     }
 
-    /// Writes what the writer stole as one run at the head.
+    /// Writes what the writer stole: into the open block if it fits, else as one run at the head.
     fn write_run(&self, writer: &mut Writer) -> Result<()> {
-        let Writer { stolen, blocks: out, watermark } = writer;
-        let durable = self.durable_lsn();
-        let head = self.segments.lock().head();
-        assert_eq!(head.first, stolen.first, "runs follow each other without a gap");
-        let run = RunHead {
-            tag: self.tag,
-            epoch: self.epoch,
-            position: head.position,
-            first: stolen.first,
-            last: stolen.last,
-            durable,
-        };
-        let count = u64::from(run::encode(run, stolen.bytes, stolen.records(), out));
-        self.write_blocks(head.position, count, out).map_err(|error| self.fail(error))?;
-        self.segments.lock().advance(count, stolen.last);
-        *watermark = durable.max(*watermark);
+        let Writer { stolen, blocks: out, watermark, open } = writer;
+        let fits = |open: &Open| open.length + stolen.bytes <= PAYLOAD_BYTES as u64;
+        if let Some(open) = open.as_mut().filter(|open| fits(open)) {
+            open.run.last = stolen.last;
+            run::extend(open.run, open.length, stolen.records(), out);
+            open.length += stolen.bytes;
+            self.write_blocks(open.run.position, 1, out).map_err(|error| self.fail(error))?;
+            self.segments.lock().extend(stolen.last);
+            self.room.give_back(blocks_for(stolen.bytes));
+        } else {
+            let durable = self.durable_lsn();
+            let head = self.segments.lock().head();
+            assert_eq!(head.first, stolen.first, "runs follow each other without a gap");
+            let run = RunHead {
+                tag: self.tag,
+                epoch: self.epoch,
+                position: head.position,
+                first: stolen.first,
+                last: stolen.last,
+                durable,
+            };
+            let count = u64::from(run::encode(run, stolen.bytes, stolen.records(), out));
+            self.write_blocks(head.position, count, out).map_err(|error| self.fail(error))?;
+            self.segments.lock().advance(count, stolen.last);
+            *watermark = durable.max(*watermark);
+            *open = (count == 1).then_some(Open { run, length: stolen.bytes });
+        }
         self.counters.flushes.fetch_add(1, SeqCst);
         self.last_group.store((stolen.last.0 + 1 - stolen.first.0).min(GROUP_MAX), SeqCst);
         self.written.store(stolen.last.0, SeqCst);
         let spare = self.spare_bytes.load(Relaxed);
         stolen.release(spare);
-        if out.pages() * PAGE_BYTES > spare {
-            *out = AlignedBuf::new(1);
+        if out.pages() > 1 && out.pages() * PAGE_BYTES > spare {
+            let mut first = AlignedBuf::new(1);
+            first.page_mut(0).copy_from_slice(out.page(0));
+            *out = first;
         }
         let held = stolen.memory_bytes() + out.pages() * PAGE_BYTES;
         self.writer_bytes.store(held, Relaxed);
@@ -188,7 +221,11 @@ impl Log {
     pub(crate) fn sync_file(&self) -> Result<()> {
         let _one_at_a_time = self.syncing.lock();
         self.check()?;
-        let written = self.written_lsn();
+        let written = {
+            let mut writer = self.writer.lock();
+            writer.open = None;
+            self.written_lsn()
+        };
         self.file.sync(Purpose::Log).map_err(|error| self.fail(error))?;
         self.counters.syncs.fetch_add(1, SeqCst);
         self.durable.fetch_max(written.0, SeqCst);
@@ -241,7 +278,8 @@ impl Log {
         if writer.watermark >= durable {
             return Ok(());
         }
-        let Writer { blocks: out, watermark, .. } = writer;
+        let Writer { blocks: out, watermark, open, .. } = writer;
+        *open = None;
         let run = RunHead {
             tag: self.tag,
             epoch: self.epoch,

@@ -140,6 +140,11 @@ impl Room {
         }
     }
 
+    /// The records of the next run went into the block of the last one, and `blocks` blocks are not needed for them.
+    pub(crate) fn give_back(&self, blocks: u64) {
+        self.claimed.fetch_sub(blocks, SeqCst);
+    }
+
     /// The reservation of a claim that was granted.
     pub(crate) fn reservation(&self, blocks: u64) -> Reservation<'_> {
         Reservation { room: self, blocks }

@@ -60,6 +60,26 @@ pub(crate) fn encode<'a>(
     blocks
 }
 
+/// Puts more records into the one block of a run, which is the first of `out`, behind the `length` bytes of those in it; `head`
+/// is the run's with its new last record. They fit.
+pub(crate) fn extend<'a>(
+    head: RunHead,
+    length: u64,
+    records: impl Iterator<Item = &'a [u8]>,
+    out: &mut AlignedBuf,
+) {
+    let before = usize::try_from(length).expect("at most PAYLOAD_BYTES");
+    let mut stream = Stream { out, block: 0, at: HEADER_BYTES + before };
+    for record in records {
+        stream.put(record);
+    }
+    let written = stream.block * PAYLOAD_BYTES + stream.at - HEADER_BYTES;
+    let length = u32::try_from(written).expect("at most PAYLOAD_BYTES");
+    let RunHead { tag, epoch, position, first, last, durable } = head;
+    let header = BlockHeader { epoch, position, first, last, durable, index: 0, count: 1, length };
+    header.seal(tag, out.page_mut(0));
+}
+
 /// Writes bytes one after the other into the payloads of consecutive blocks.
 struct Stream<'a> {
     out: &'a mut AlignedBuf,

@@ -158,6 +158,11 @@ impl SegmentTable {
         self.head = RunStart { position: self.head.position + blocks, first: last.next() };
     }
 
+    /// Records up to `last` were added to the last run, which takes no more blocks for them.
+    pub(crate) fn extend(&mut self, last: Lsn) {
+        self.head.first = last.next();
+    }
+
     /// Where a log that needs nothing up to `lsn` can start. `lsn` is durable.
     pub(crate) fn start_without(&self, lsn: Lsn) -> Option<RunStart> {
         if self.head.first <= lsn.next() {

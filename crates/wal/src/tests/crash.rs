@@ -13,7 +13,7 @@ use super::*;
 
 struct Model {
     random: SplitMix,
-    /// Every record is small and its own run, so that the runs of two lives begin at the same LSNs and blocks.
+    /// Every record is its own run of one block, so that the runs of two lives begin at the same LSNs and blocks.
     aligned: bool,
     records: BTreeMap<u64, (RecordKind, Vec<u8>)>,
     serial: u64,
@@ -53,7 +53,8 @@ impl Model {
 
     fn size(&mut self) -> usize {
         if self.aligned {
-            return self.random.below(300);
+            // No two share a block.
+            return 2050 + self.random.below(300);
         }
         match self.random.below(20) {
             0 => self.random.below(60_000),
