@@ -12,7 +12,7 @@ const INSERTS: u64 = 120_000;
 /// Inserts between two moves.
 const WINDOW: u64 = 30_000;
 /// Inserts between two checkpoints, which bring everything home: a hot place is full before the next.
-const CHECKPOINT: u64 = 32_000;
+const CHECKPOINT: u64 = 24_000;
 
 fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 31)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
