@@ -171,6 +171,17 @@ impl Session for RocksSession {
         Ok(found.is_some())
     }
 
+    fn get_many(
+        &mut self,
+        keys: &[Vec<u8>],
+        show: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        for (place, value) in self.db.multi_get(keys).into_iter().enumerate() {
+            show(place, value.map_err(|error| failed(&error))?.as_deref());
+        }
+        Ok(())
+    }
+
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.db.put_opt(key, value, &self.write).map_err(|error| failed(&error))
     }

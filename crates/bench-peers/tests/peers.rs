@@ -33,6 +33,8 @@ fn every_peer_runs_every_workload() {
                 durability,
                 torn_writes: TornWrites::Assume4k,
                 dataset: DatasetName::Uniform,
+                scan_length: None,
+                multi_get: 7,
                 directory: directory.path().to_owned(),
                 seed: 1,
                 knobs: knobs(driver.name()),
@@ -40,7 +42,7 @@ fn every_peer_runs_every_workload() {
             let mut rows = Vec::new();
             let mut ratios = Vec::new();
             runner::run(&plan, driver.as_ref(), &mut |event| {
-                if let Event::Done { row, commits_per_flush } = event {
+                if let Event::Done { row, commits_per_flush, .. } = event {
                     rows.push(row);
                     ratios.push(commits_per_flush);
                 }

@@ -84,6 +84,24 @@ pub trait Session: Send {
     /// Whatever the engine says.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
+    /// Reads the values of many keys and shows each, with the place of its key among `keys`. By default one
+    /// after the other.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn get_many(
+        &mut self,
+        keys: &[Vec<u8>],
+        show: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        let mut value = Vec::new();
+        for (place, key) in keys.iter().enumerate() {
+            let found = self.get(key, &mut value)?;
+            show(place, found.then_some(&value));
+        }
+        Ok(())
+    }
+
     /// Writes a record that is not there yet.
     ///
     /// # Errors

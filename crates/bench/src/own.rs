@@ -123,6 +123,17 @@ impl Session for OwnSession {
         self.keyspace.get_into(key, value)
     }
 
+    fn get_many(
+        &mut self,
+        keys: &[Vec<u8>],
+        show: &mut dyn FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let values = self.keyspace.multi_get(&keys)?;
+        values.iter().enumerate().for_each(|(place, value)| show(place, value.as_deref()));
+        Ok(())
+    }
+
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         self.keyspace.insert(key, value)
     }

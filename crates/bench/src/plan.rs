@@ -44,6 +44,8 @@ pub struct Plan {
     pub dataset: DatasetName,
     /// Records of every scan; without it 1 to 100 at random.
     pub scan_length: Option<usize>,
+    /// Keys that each operation of `m` asks for.
+    pub multi_get: usize,
     /// A directory of this engine's own; it exists and is empty.
     pub directory: PathBuf,
     /// The seed of keys and choices.
@@ -67,6 +69,7 @@ impl Plan {
             (self.seconds > 0.0 && self.seconds < 1e6, "--seconds must be above 0"),
             ((0.0..1e6).contains(&self.warmup_seconds), "--warmup must be 0 or more seconds"),
             (self.scan_length != Some(0), "--scan-length must be at least 1"),
+            ((1..=1 << 16).contains(&self.multi_get), "--multi-get must be 1 to 65536"),
             (self.operations != Some(0), "--operations must be at least 1"),
             (!self.workloads.is_empty(), "--workloads names no workload"),
         ];
@@ -143,6 +146,8 @@ named! {
         F = "f",
         /// Scans of 1 to 100 records only.
         S = "s",
+        /// Reads of many keys at once.
+        M = "m",
         /// Reads of keys that are not there.
         Absent = "absent",
         /// Inserts at the tail, removals at the head, reads of the first: a third each.
@@ -189,7 +194,7 @@ mod tests {
         }
         let error = "g".parse::<Workload>().unwrap_err().to_string();
         assert!(
-            error.contains("load, a, b, c, d, e, f, s, absent, queue, drift, shift"),
+            error.contains("load, a, b, c, d, e, f, s, m, absent, queue, drift, shift"),
             "{error}"
         );
         assert_eq!("assume-4k".parse::<TornWrites>().unwrap(), TornWrites::Assume4k);

@@ -244,6 +244,7 @@ impl Runner<'_> {
             chooser: Chooser::new(distribution, plan.theta, state.records.max(1)),
             record_size: plan.record_size,
             scan_length: plan.scan_length,
+            multi_get: plan.multi_get,
             seed: plan.seed,
             clock: self.clock.clone(),
             records: plan.records,

@@ -90,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) chooser: Chooser,
     pub(crate) record_size: usize,
     pub(crate) scan_length: Option<usize>,
+    /// Keys that each operation of `m` asks for.
+    pub(crate) multi_get: usize,
     pub(crate) seed: u64,
     pub(crate) clock: Runtime,
     /// `load` inserts up to here; nobody else has a bound.
@@ -144,6 +146,7 @@ enum Action {
     Update,
     Insert,
     Scan,
+    ReadMany,
     ReadModifyWrite,
     ReadAbsent,
     Push,
@@ -169,6 +172,7 @@ fn action(workload: Workload, roll: usize) -> Action {
         Workload::F if roll < HALF => Action::Read,
         Workload::F => Action::ReadModifyWrite,
         Workload::S => Action::Scan,
+        Workload::M => Action::ReadMany,
         Workload::Absent => Action::ReadAbsent,
         Workload::Queue => [Action::Push, Action::Pop, Action::Peek][roll / 200],
         Workload::Drift if roll < HALF => Action::Read,
@@ -193,6 +197,8 @@ pub(crate) struct Worker {
     random: SplitMix,
     key: Vec<u8>,
     value: Vec<u8>,
+    /// Keys that are asked for together.
+    keys: Vec<Vec<u8>>,
     tally: Tally,
 }
 
@@ -211,6 +217,7 @@ impl Worker {
             random,
             key: Vec::new(),
             value: Vec::new(),
+            keys: Vec::new(),
             tally: Tally::new()?,
         })
     }
@@ -262,6 +269,7 @@ impl Worker {
             Action::Update => self.update()?,
             Action::Insert => return self.insert(),
             Action::Scan => self.scan()?,
+            Action::ReadMany => self.read_many()?,
             Action::ReadModifyWrite => {
                 self.read()?;
                 self.write_chosen()?;
@@ -308,6 +316,32 @@ impl Worker {
         } else if !value::check(&self.key, &self.value, self.value_length(self.key.len())) {
             self.tally.error(format!("record {ordinal} (key {:02x?}) has a wrong value", self.key));
         }
+        Ok(())
+    }
+
+    fn read_many(&mut self) -> Result<()> {
+        let mut keys = std::mem::take(&mut self.keys);
+        keys.resize_with(self.shared.multi_get, Vec::new);
+        for key in &mut keys {
+            self.choose();
+            std::mem::swap(key, &mut self.key);
+        }
+        let record_size = self.shared.record_size;
+        let (mut shown, mut wrong) = (0, None);
+        self.session.get_many(&keys, &mut |place, value| {
+            shown += 1;
+            let length = record_size.saturating_sub(keys[place].len());
+            if !value.is_some_and(|value| value::check(&keys[place], value, length)) {
+                wrong = Some(place);
+            }
+        })?;
+        if let Some(place) = wrong {
+            let key = &keys[place];
+            self.tally.error(format!("key {key:02x?} of many has no value or a wrong one"));
+        } else if shown != keys.len() {
+            self.tally.error(format!("{shown} answers for {} keys", keys.len()));
+        }
+        self.keys = keys;
         Ok(())
     }
 
@@ -472,6 +506,7 @@ mod tests {
         assert_eq!(share(Workload::E, Action::Insert), 30);
         assert_eq!(share(Workload::F, Action::ReadModifyWrite), 300);
         assert_eq!(share(Workload::S, Action::Scan), 600);
+        assert_eq!(share(Workload::M, Action::ReadMany), 600);
         assert_eq!(share(Workload::Absent, Action::ReadAbsent), 600);
         assert_eq!(share(Workload::Drift, Action::DriftInsert), 300);
         for wanted in [Action::Push, Action::Pop, Action::Peek] {

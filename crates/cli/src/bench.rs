@@ -29,7 +29,7 @@ pub(crate) enum BenchCommand {
     /// of its own, and prints a table. Options of one engine are --<engine>.<option> VALUE.
     ///
     /// Workloads: load (insert all in shuffled order, then flush), a (half reads, half updates), b (95 % reads), c (reads), d (95 % reads of
-    /// the latest, 5 % inserts), e (95 % scans of 1-100 records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), absent (reads of keys
+    /// the latest, 5 % inserts), e (95 % scans of 1-100 records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), m (reads of many keys at once), absent (reads of keys
     /// that are not there), queue (insert at the tail, remove at the head, read the first), drift (half inserts at hot places that
     /// move), shift (reads whose hot set jumps).
     Ycsb(YcsbArguments),
@@ -67,6 +67,9 @@ pub(crate) struct YcsbArguments {
     /// Records of every scan of e and s [default: 1 to 100 at random]
     #[arg(long)]
     scan_length: Option<usize>,
+    /// Keys that each operation of m reads
+    #[arg(long, default_value_t = 32)]
+    multi_get: usize,
     /// Which records are asked for: uniform, zipfian or latest
     #[arg(long, default_value = "zipfian")]
     distribution: Distribution,
@@ -158,6 +161,7 @@ fn plan(
             torn_writes: arguments.torn_writes,
             dataset: arguments.dataset.clone(),
             scan_length: arguments.scan_length,
+            multi_get: arguments.multi_get,
             directory: PathBuf::new(),
             seed: arguments.seed,
             knobs: knobs.remove(engine).unwrap_or_default(),

@@ -64,43 +64,54 @@ impl RacyWords {
 
     /// Appends `length` bytes from word `index` on to `out`. An absurd `length`, as a racing reader
     /// may have, copies no more than the ring.
+    #[inline]
     pub fn read_into(&self, index: usize, length: usize, out: &mut Vec<u8>) {
         let length = length.min(self.len() * WORD_BYTES);
-        out.reserve(length);
-        let mut left = length;
-        let mut at = self.wrap(index);
-        while left > 0 {
-            let bytes = self.words[at].load(Relaxed).to_le_bytes();
-            let take = left.min(WORD_BYTES);
-            out.extend_from_slice(&bytes[..take]);
-            left -= take;
-            at = if at + 1 == self.words.len() { 0 } else { at + 1 };
+        let start = out.len();
+        // Whole words, so that the loops have no conditions.
+        out.resize(start + length.next_multiple_of(WORD_BYTES), 0);
+        let (targets, _) = out[start..].as_chunks_mut::<WORD_BYTES>();
+        let (to_end, from_start) = self.pieces(index, targets.len());
+        let (first, second) = targets.split_at_mut(to_end.len());
+        for (targets, words) in [(first, to_end), (second, from_start)] {
+            for (target, word) in targets.iter_mut().zip(words) {
+                *target = word.load(Relaxed).to_le_bytes();
+            }
         }
+        out.truncate(start + length);
     }
 
-    /// Writes `bytes` from word `index` on; the rest of the last word becomes zero.
+    /// Writes `bytes`, which are no more than the ring holds, from word `index` on; the rest of the
+    /// last word becomes zero.
+    #[inline]
     pub fn write_from(&self, index: usize, bytes: &[u8]) {
-        let mut at = self.wrap(index);
-        for chunk in bytes.chunks(WORD_BYTES) {
-            let mut word = [0; WORD_BYTES];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.words[at].store(u64::from_le_bytes(word), Relaxed);
-            at = if at + 1 == self.words.len() { 0 } else { at + 1 };
+        let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
+        let (to_end, from_start) = self.pieces(index, whole.len());
+        let (first, second) = whole.split_at(to_end.len());
+        for (bytes, words) in [(first, to_end), (second, from_start)] {
+            for (bytes, word) in bytes.iter().zip(words) {
+                word.store(u64::from_le_bytes(*bytes), Relaxed);
+            }
+        }
+        if !rest.is_empty() {
+            self.store(index + whole.len(), last_word(rest));
         }
     }
 
-    /// Whether the bytes from word `index` on are `bytes`.
+    /// Whether `bytes`, which are no more than the ring holds, are what [`RacyWords::write_from`]
+    /// wrote from word `index` on: the rest of the last word counts as well.
+    #[inline]
     #[must_use]
     pub fn equals(&self, index: usize, bytes: &[u8]) -> bool {
-        let mut at = self.wrap(index);
-        for chunk in bytes.chunks(WORD_BYTES) {
-            let word = self.words[at].load(Relaxed).to_le_bytes();
-            if word[..chunk.len()] != *chunk {
-                return false;
-            }
-            at = if at + 1 == self.words.len() { 0 } else { at + 1 };
-        }
-        true
+        let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
+        let (to_end, from_start) = self.pieces(index, whole.len());
+        let (first, second) = whole.split_at(to_end.len());
+        let are = |words: &[AtomicU64], bytes: &[[u8; WORD_BYTES]]| {
+            words.iter().zip(bytes).all(|(word, bytes)| word.load(Relaxed).to_le_bytes() == *bytes)
+        };
+        are(to_end, first)
+            && are(from_start, second)
+            && (rest.is_empty() || self.load(index + whole.len()) == last_word(rest))
     }
 
     /// Copies `count` words from `source` to `target`, in ascending order; both wrap. They may
@@ -109,6 +120,15 @@ impl RacyWords {
         for step in 0..count {
             self.store(target + step, self.load(source + step));
         }
+    }
+
+    /// The words from `index` on, at most `count`: up to the end of the ring, and from its start.
+    #[inline]
+    fn pieces(&self, index: usize, count: usize) -> (&[AtomicU64], &[AtomicU64]) {
+        let count = count.min(self.words.len());
+        let (start, end) = self.words.split_at(self.wrap(index));
+        let to_end = &end[..count.min(end.len())];
+        (to_end, &start[..count - to_end.len()])
     }
 
     #[inline]
@@ -123,6 +143,13 @@ impl RacyWords {
             index % self.words.len()
         }
     }
+}
+
+/// The last word of what does not end with a whole one.
+fn last_word(rest: &[u8]) -> u64 {
+    let mut word = [0; WORD_BYTES];
+    word[..rest.len()].copy_from_slice(rest);
+    u64::from_le_bytes(word)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

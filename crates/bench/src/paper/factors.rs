@@ -261,6 +261,7 @@ fn plan(how: &Factors, technique: &Technique, switch: &str, directory: PathBuf) 
         torn_writes: TornWrites::Auto,
         dataset: how.dataset.clone(),
         scan_length: None,
+        multi_get: 1,
         directory,
         seed: how.seed,
         knobs: [(technique.option.to_owned(), switch.to_owned())].into(),
