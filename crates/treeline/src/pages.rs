@@ -14,7 +14,9 @@
 //! ```
 //!
 //! A frame has at most [`USES_MAX`] uses, one for each hit; the hand takes one away from each frame it
-//! passes and gives the first without any to the page that comes.
+//! passes and gives the first without any to the page that comes. When all frames are taken a page gets
+//! one only if it came not long before and was turned away: most pages of a scan are not asked for again,
+//! and would only displace others.
 //!
 //! **Invariants**
 //! 1. A page is here as it is on disk. It is put in by who holds its lock, and whoever writes it in
@@ -43,8 +45,11 @@ const USES_MAX: u8 = 3;
 /// Frames of one mapping.
 const MAPPING_FRAMES: usize = 16;
 
-/// What one frame costs, with its share of the table, in bytes.
-const FRAME_BYTES: u64 = PAGE_BYTES as u64 + 64;
+/// So many pages are known for each frame that came lately and were turned away.
+const SEEN_FOR_FRAME: usize = 4;
+
+/// What one frame costs, with its share of the tables, in bytes.
+const FRAME_BYTES: u64 = PAGE_BYTES as u64 + 80;
 
 /// Fewest frames of a cache: for whoever asks for the first record again and again.
 const FRAMES_MIN: usize = 8;
@@ -67,6 +72,8 @@ struct Shard {
     mappings: Vec<Mapping>,
     hand: usize,
     frames_max: usize,
+    /// Pages that came lately and were turned away, each at a place that follows from its number.
+    seen: Vec<PageNumber>,
 }
 
 /// Pages as they are on disk. Thread-safe.
@@ -176,12 +183,24 @@ impl Shard {
             }
             self.frames.push(Frame { page: None, uses: 0 });
             frame
-        } else {
+        } else if self.came_before(page.page) {
             self.evict()?
+        } else {
+            return None;
         };
         self.frames[frame] = Frame { page: Some(page), uses: 0 };
         self.places.insert(page.page, frame);
         Some(frame)
+    }
+
+    /// Whether a page came lately; it will be known when it comes again.
+    fn came_before(&mut self, page: PageNumber) -> bool {
+        if self.seen.is_empty() {
+            return false;
+        }
+        let spread = u64::from(page.0.wrapping_mul(0x9E37_79B1));
+        let place = usize::try_from((spread * self.seen.len() as u64) >> 32).unwrap_or(0);
+        std::mem::replace(&mut self.seen[place], page) == page
     }
 
     /// Moves the hand to a frame without uses and empties it.
@@ -206,6 +225,8 @@ impl Shard {
 
     fn resize(&mut self, frames_max: usize) {
         self.frames_max = frames_max;
+        self.seen.resize(SEEN_FOR_FRAME * frames_max, PageNumber::NONE);
+        self.seen.shrink_to_fit();
         if self.frames.len() <= frames_max {
             return;
         }
@@ -247,7 +268,11 @@ mod tests {
         (0..20).for_each(|number| cache.put(page(number), &block(number)));
         assert!((0..5).all(|number| has(&cache, number)));
         assert_eq!(cache.hits(), (5, 5));
-        (20..35).for_each(|number| cache.put(page(number), &block(number)));
+        for number in 20..35 {
+            cache.put(page(number), &block(number));
+            assert!(!has(&cache, number), "who comes once displaces nobody");
+            cache.put(page(number), &block(number));
+        }
         assert!((0..5).all(|number| has(&cache, number)), "used ones are passed over once");
         assert!((5..20).all(|number| !has(&cache, number)));
         assert!((20..35).all(|number| has(&cache, number)));
@@ -279,6 +304,7 @@ mod tests {
         assert!(cache.bytes() <= 100 * FRAME_BYTES);
         let here = (0..5000).filter(|number| has(&cache, *number)).count();
         assert!((80..=100).contains(&here), "{here} are left");
+        assert!((0..16).all(|shard| cache.shards[shard].lock().mappings.len() == 1));
         cache.resize(0);
         assert_eq!(cache.bytes(), cache.bytes_min());
         (0..5000).for_each(|number| cache.put(page(number), &block(number)));
