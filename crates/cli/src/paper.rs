@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::paper::factors::{self, Factors};
 use spinney_bench::paper::segments::{self, Segments};
+use spinney_bench::plan::{Durability, TornWrites};
 
 use crate::args::{self, CHILD_COMMAND};
 use crate::exit::{Failure, Outcome};
@@ -64,6 +65,12 @@ pub(crate) struct FactorArguments {
     /// Memory budget
     #[arg(long, default_value = "16MiB", value_parser = args::size)]
     memory: u64,
+    /// What a write survives: sync (power loss), buffered (the death of the process) or none, as in the paper
+    #[arg(long, default_value = "none")]
+    durability: Durability,
+    /// Protection of pages written in place: auto, double-write or assume-4k, as in the paper
+    #[arg(long, default_value = "assume-4k")]
+    torn_writes: TornWrites,
     /// Where to put databases; they are removed at the end
     #[arg(long, default_value = ".")]
     dir: PathBuf,
@@ -82,6 +89,8 @@ impl From<FactorArguments> for Factors {
             seconds: arguments.seconds,
             threads: arguments.threads,
             memory: arguments.memory,
+            durability: arguments.durability,
+            torn_writes: arguments.torn_writes,
             seed: arguments.seed,
             directory: arguments.dir,
             child_arguments: vec![CHILD_COMMAND.to_owned()],
