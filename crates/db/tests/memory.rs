@@ -73,7 +73,14 @@ fn filled(directory: &Path, value: usize) -> (Db, u64) {
     let is_tidy = || main.stats().overflow_pages * 100 < main.stats().pages;
     (0..60).take_while(|_| !is_tidy()).for_each(|_| std::thread::sleep(Duration::from_millis(500)));
     assert!(is_tidy(), "{:?}", main.stats());
-    std::thread::sleep(Duration::from_millis(500));
+    // Packing looks first for a second at what comes, and has buffers while it goes on.
+    let written = || main.stats().pages_written_back;
+    let still = || {
+        let before = written();
+        std::thread::sleep(Duration::from_millis(2500));
+        written() == before
+    };
+    assert!((0..20).any(|_| still()), "{:?}", main.stats());
     drop(main);
     let given = u64::try_from(given() - before).unwrap();
     (db, given)

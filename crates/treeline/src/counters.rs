@@ -26,6 +26,7 @@ struct Padded {
     hits: AtomicU64,
     misses: AtomicU64,
     pages_read: AtomicU64,
+    pages_scanned: AtomicU64,
 }
 
 /// Records that a page is taken to hold before any was scanned.
@@ -61,6 +62,7 @@ impl ReadCounters {
 
     /// A scan found so many records in so many pages.
     pub(crate) fn scanned(&self, pages: u64, records: u64) {
+        self.cells[mine()].pages_scanned.fetch_add(pages, Relaxed);
         let before = self.scanned.load(Relaxed);
         let (mut all_pages, mut all_records) = (before >> 32, before & u64::from(u32::MAX));
         if all_pages > SCANNED_PAGES_MAX {
@@ -77,6 +79,11 @@ impl ReadCounters {
         let (pages, records) = (scanned >> 32, scanned & u64::from(u32::MAX));
         let average = if pages == 0 { RECORDS_PER_PAGE_EXPECTED } else { records.div_ceil(pages) };
         usize::try_from(average.max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// Pages of all scans.
+    pub(crate) fn pages_scanned(&self) -> u64 {
+        self.cells.iter().map(|cell| cell.pages_scanned.load(Relaxed)).sum()
     }
 
     /// Hits, misses, pages read.
@@ -102,6 +109,8 @@ pub(crate) struct WriteCounters {
     pub(crate) reorganizations: AtomicU64,
     pub(crate) reorganized_pages_in: AtomicU64,
     pub(crate) reorganized_pages_out: AtomicU64,
+    /// Those of them that were packed because room was idle ([`tidy`](crate::tidy)).
+    pub(crate) packed_pages_out: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) pages_restored: AtomicU64,
 }

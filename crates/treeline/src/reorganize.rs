@@ -44,7 +44,7 @@ const RADIUS: usize = 5;
 
 /// Most pages, overflow pages included, that one reorganization reads; the segment that it is for
 /// takes part in any case.
-const REGION_PAGES_MAX: usize = 64;
+pub(crate) const REGION_PAGES_MAX: usize = 64;
 
 /// Of so few pages it is worth it to make one fewer.
 const FEW_PAGES: usize = 9;
@@ -77,6 +77,8 @@ pub(crate) enum Why {
     Merge,
     /// Its overflow pages are to be merged with the others.
     Tidy,
+    /// Its pages and those behind it may have more room than is of use.
+    Pack,
 }
 
 /// Neighbouring segments, read and merged with their dirty records.
@@ -160,6 +162,12 @@ impl TreeLine {
             neighbour.into_iter().for_each(|neighbour| region.push_front(neighbour));
             return region.into();
         }
+        if why == Why::Pack {
+            while let Some(neighbour) = region.back().and_then(right).filter(&mut fits) {
+                region.push_back(neighbour);
+            }
+            return region.into();
+        }
         for _ in 0..RADIUS {
             let Some(neighbour) = region.back().and_then(right) else { break };
             if !neighbour.segment.has_more() || !fits(&neighbour) {
@@ -220,7 +228,7 @@ impl TreeLine {
             records: &records,
         };
         let appends = whole.upper.is_none() && staged.is_empty() && appends(&pages, &dirty);
-        let fill = if why == Why::Tidy { Fill::Packed } else { Fill::Room };
+        let fill = if why == Why::Pack { Fill::Packed } else { Fill::Room };
         let fit = self.fit(&whole, fill, appends);
         let forecast = self.tuning.forecast() && why == Why::Full && !appends;
         let new_share = if forecast {
@@ -261,6 +269,7 @@ impl TreeLine {
         add(&self.writes.reorganizations, usize::from(why == Why::Full));
         add(&self.writes.reorganized_pages_in, refs.len());
         add(&self.writes.reorganized_pages_out, pages_out);
+        add(&self.writes.packed_pages_out, if why == Why::Pack { pages_out } else { 0 });
         add(&self.writes.pages_written_back, pages_out);
         add(&self.writes.records_written_back, dirty.len());
         Ok(true)
@@ -313,8 +322,16 @@ impl TreeLine {
             let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
             // Of many pages a fourth at least: rewriting the others costs as much as it saves later.
             let (now, then) = (merged.pages, pages as usize);
-            let saves = if now <= FEW_PAGES { then < now } else { then * 4 <= now * 3 };
-            if matches!(why, Why::Shrink | Why::JoinRight | Why::JoinLeft) && !saves {
+            let saves = match why {
+                // Once for all, for every scan from then on.
+                Why::Pack => then < now && then * 10 <= now * 9,
+                Why::Shrink | Why::JoinRight | Why::JoinLeft if now > FEW_PAGES => {
+                    then * 4 <= now * 3
+                }
+                Why::Shrink | Why::JoinRight | Why::JoinLeft => then < now,
+                Why::Full | Why::Merge | Why::Tidy => true,
+            };
+            if !saves {
                 return Ok(None);
             }
             let mut placed: Vec<Placed<'_>> = Vec::with_capacity(pieces.len());

@@ -1,22 +1,42 @@
-//! Tidying: overflow pages are merged into their segments when nothing else is to be done (TreeLine,
-//! section 4.5, which only does so when they are full).
+//! Tidying: when nothing else is to be done, overflow pages are merged into their segments and pages
+//! that have more room than anybody needs any more are packed (TreeLine, section 4.5, which only
+//! does the one, and only when they are full).
 //!
 //! A load in random order leaves every third page with an overflow page: until that is full, writing
-//! it costs less than making the segment anew. Reading does not agree: an overflow page is a second
-//! read for absent keys and one more page for every scan. So once a keyspace has been quiet for a
-//! moment, the background goes through the index in the order of keys and reorganizes what has many
-//! of them, and rests as long as each reorganization took, for whoever reads meanwhile.
+//! it costs less than making the segment anew. And it leaves room for inserts that may never come.
+//! Reading does not agree: an overflow page is a second read for absent keys and one more page for
+//! every scan, and a page half empty is half a page too much. So once a keyspace has been quiet for
+//! a moment, the background goes through the index in the order of keys, in two ways, and rests after
+//! each reorganization, for whoever reads meanwhile.
+//!
+//! ```text
+//!   packing   |  region of up to 64 pages  |  next  |     reads all; writes if a tenth fewer do
+//!   merging   | segment with many overflow pages |  ->    the next such segment
+//! ```
+//!
+//! *Packing* goes first, as it merges what it meets. It is worth it when pages were made since the
+//! last time ([`REMADE_SHARE`]) and the room in them is of no use ([`Watch`]): hardly any inserts
+//! come, or scans read far more pages than inserts fill. Nobody notes how full pages are, so it
+//! finds out by reading; behind a region that was full enough it passes some by, more each time, so
+//! that what is packed already is hardly read again, and what is not is met all the same.
+//!
+//! *Merging* is done in passes: while inserts come a pass begins only when there is something to
+//! merge for one page in [`OVERFLOW_SHARE`], as each insert into a page without room costs an
+//! overflow page, and merging at once would write the whole segment for it.
 //!
 //! **Invariants**
 //! 1. Nothing is tidied while the background brings records home ([`QUIET_ROUNDS`]).
 //! 2. Nothing is tidied while a copy of the keyspace is made, which would have to follow.
-//! 3. A pass that changed nothing is the last until there are more overflow pages.
+//! 3. There is an end: merging rests after a pass that changed nothing until there are more overflow
+//!    pages, and packing after each pass until other pages were made.
 
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::{ErrorKind, Result};
 
-use crate::reorganize::Why;
+use crate::reorganize::{REGION_PAGES_MAX, Why};
 use crate::segment::Segment;
 use crate::tree::TreeLine;
 use crate::write_back::Missed;
@@ -27,16 +47,126 @@ const QUIET_ROUNDS: u32 = 4;
 /// Shortest rest between two reorganizations.
 const REST_MIN: Duration = Duration::from_millis(1);
 
+/// Packing rests so much shorter: it ends, and what waits behind it in the disk's queue for a moment
+/// has its pages back soon.
+const PACKING_PER_REST: u32 = 4;
+
+/// While inserts come, overflow pages are merged when there is one for so many pages.
+const OVERFLOW_SHARE: u64 = 128;
+
+/// Pages are packed when one in so many was made since by others.
+const REMADE_SHARE: u64 = 8;
+
+/// Regions that are passed by behind one that is full enough, at most.
+const PASSED_BY_MAX: usize = 31;
+
+/// How long is looked at what comes before it counts.
+const WATCH_MIN: Duration = Duration::from_secs(1);
+
+/// Inserts are few if there is one for each page in so many seconds.
+const FEW_SECONDS: u128 = 1000;
+
+/// Scans are many if they read so many pages for each insert: one costs as much as a page read and
+/// a segment made anew, and packing saves a scan a fourth of its pages.
+const SCANNED_PER_INSERT: u64 = 16;
+
 /// Where tidying is.
 #[derive(Debug, Default)]
 pub(crate) struct Tidying {
     quiet_rounds: u32,
-    /// The lower bound to go on from.
+    merging: Merging,
+    packing: Packing,
+    watch: Watch,
+}
+
+#[derive(Debug, Default)]
+struct Merging {
+    /// The lower bound to go on from; empty between two passes.
     from: Vec<u8>,
     /// Whether this pass has changed something.
     changed: bool,
     /// How many overflow pages there were when a pass changed nothing.
     settled: Option<u64>,
+}
+
+impl Merging {
+    fn is_due(&self, overflow_pages: u64, pages: u64, few_inserts: bool) -> bool {
+        let settled = self.settled.is_some_and(|settled| overflow_pages <= settled);
+        let under_way = !self.from.is_empty();
+        overflow_pages > 0
+            && !settled
+            && (under_way || few_inserts || overflow_pages * OVERFLOW_SHARE >= pages)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Packing {
+    /// The lower bound to go on from; empty between two passes.
+    from: Vec<u8>,
+    /// Regions to pass by behind the next one that is full enough.
+    pass_by: usize,
+    /// What had been made when this pass began, and when the last one that ended did.
+    made_before: u64,
+    packed: Option<u64>,
+}
+
+impl Packing {
+    /// Whether there is something to pack, as far as can be told. `made` counts the pages that were
+    /// made by anything else, of this life: what earlier ones left nobody knows.
+    fn is_due(&self, made: u64, pages: u64) -> bool {
+        let due = |packed: u64| made.saturating_sub(packed) * REMADE_SHARE >= pages.max(1);
+        !self.from.is_empty() || self.packed.is_none_or(due)
+    }
+
+    fn begin(&mut self, made: u64) {
+        if self.from.is_empty() {
+            (self.made_before, self.pass_by) = (made, 0);
+        }
+    }
+
+    /// Goes on at `next`, or ends there.
+    fn go_on(&mut self, next: Option<Vec<u8>>) {
+        if next.is_none() {
+            self.packed = Some(self.made_before);
+        }
+        self.from = next.unwrap_or_default();
+    }
+
+    /// How many regions to pass by now.
+    fn found(&mut self, worth_it: bool) -> usize {
+        self.pass_by = if worth_it { 0 } else { (2 * self.pass_by + 1).min(PASSED_BY_MAX) };
+        self.pass_by
+    }
+}
+
+/// What came lately: inserts, and pages that scans read.
+#[derive(Debug, Default)]
+struct Watch {
+    since: Duration,
+    inserts: u64,
+    scanned: u64,
+    few_inserts: bool,
+    scans_outweigh: bool,
+}
+
+impl Watch {
+    /// Looks at the time and at what was counted up to it; `pages` are those of the keyspace.
+    fn look(&mut self, now: Duration, inserts: u64, scanned: u64, pages: u64) {
+        let time = now.saturating_sub(self.since);
+        if time < WATCH_MIN {
+            return;
+        }
+        let (new, read) = (inserts.saturating_sub(self.inserts), scanned - self.scanned);
+        self.few_inserts =
+            u128::from(new) * FEW_SECONDS * 1000 <= u128::from(pages) * time.as_millis();
+        self.scans_outweigh = read > 0 && read >= new.saturating_mul(SCANNED_PER_INSERT);
+        (self.since, self.inserts, self.scanned) = (now, inserts, scanned);
+    }
+
+    /// Whether room in pages is of no use.
+    fn room_is_idle(&self) -> bool {
+        self.few_inserts || self.scans_outweigh
+    }
 }
 
 /// Whether a segment has so many overflow pages that it is worth to make it anew: one for every four
@@ -59,19 +189,43 @@ impl TreeLine {
         if self.store.is_held() {
             return Ok(None);
         }
-        let overflow_pages = self.index.counts().overflow_pages;
-        let from = {
+        let counts = self.index.counts();
+        let (pages, overflow_pages) = (counts.base_pages(), counts.overflow_pages);
+        let made = (self.writes.reorganized_pages_out.load(Ordering::Relaxed))
+            .saturating_sub(self.writes.packed_pages_out.load(Ordering::Relaxed));
+        let start = self.context.runtime.now();
+        let (packs, from) = {
             let mut tidying = self.tidying.lock();
+            let inserts = self.forecaster.stats().inserts;
+            tidying.watch.look(start, inserts, self.reads.pages_scanned(), pages);
             tidying.quiet_rounds += 1;
-            let settled = tidying.settled.is_some_and(|settled| overflow_pages <= settled);
-            if tidying.quiet_rounds <= QUIET_ROUNDS || overflow_pages == 0 || settled {
+            if tidying.quiet_rounds <= QUIET_ROUNDS || pages == 0 {
                 return Ok(None);
             }
             tidying.quiet_rounds = QUIET_ROUNDS;
-            std::mem::take(&mut tidying.from)
+            let Tidying { merging, packing, watch, .. } = &mut *tidying;
+            if watch.room_is_idle() && packing.is_due(made, pages) {
+                packing.begin(made);
+                (true, packing.from.clone())
+            } else if merging.is_due(overflow_pages, pages, watch.few_inserts) {
+                (false, merging.from.clone())
+            } else {
+                return Ok(None);
+            }
         };
-        let start = self.context.runtime.now();
-        let (found, next) = self.index.segments_where(&from, 1, is_untidy);
+        if packs {
+            self.pack_next(&from)?;
+        } else {
+            self.merge_next(&from)?;
+        }
+        let took = self.context.runtime.now().saturating_sub(start);
+        let rest = if packs { took / PACKING_PER_REST } else { took };
+        Ok(Some(rest.max(REST_MIN)))
+    }
+
+    /// Merges the overflow pages of the next segment that has many.
+    fn merge_next(&self, from: &[u8]) -> Result<()> {
+        let (found, next) = self.index.segments_where(from, 1, is_untidy);
         let mut changed = false;
         let mut full = false;
         if let Some(located) = found.first() {
@@ -82,14 +236,115 @@ impl TreeLine {
             }
         }
         let mut tidying = self.tidying.lock();
-        tidying.changed |= changed;
+        let merging = &mut tidying.merging;
+        merging.changed |= changed;
         let ended = next.is_none();
-        tidying.from = next.unwrap_or_default();
-        if full || ended && !std::mem::take(&mut tidying.changed) {
-            tidying.settled = Some(self.index.counts().overflow_pages);
+        merging.from = next.unwrap_or_default();
+        if full || ended && !std::mem::take(&mut merging.changed) {
+            merging.settled = Some(self.index.counts().overflow_pages);
         } else if changed {
-            tidying.settled = None;
+            merging.settled = None;
         }
-        Ok(Some(self.context.runtime.now().saturating_sub(start).max(REST_MIN)))
+        Ok(())
+    }
+
+    /// Packs the next region, if that is worth it.
+    fn pack_next(&self, from: &[u8]) -> Result<()> {
+        let (found, mut next) = self.index.segments_where(from, REGION_PAGES_MAX, |_| true);
+        let mut pages = 0;
+        let end = found.iter().position(|located| {
+            pages += located.segment.pages();
+            pages > REGION_PAGES_MAX
+        });
+        let segments = end.unwrap_or(found.len()).max(1);
+        if let Some(behind) = found.get(segments) {
+            next = Some(behind.lower.bytes().to_vec());
+        }
+        let seed = found.first().filter(|located| !located.segment.is_virtual());
+        let mut done = Ok(false);
+        if let Some(located) = seed {
+            let _gate = self.gate.read();
+            done = self.reorganize(located, Why::Pack, &mut Missed::default());
+        }
+        if done.as_ref().is_err_and(spinney_base::Error::is_full) {
+            self.tidying.lock().packing.go_on(None);
+            return Ok(());
+        }
+        let pass_by = self.tidying.lock().packing.found(done?) * segments;
+        if let (Some(from), 1..) = (&next, pass_by) {
+            let left = Cell::new(pass_by);
+            let is_behind = |_: &Segment| left.replace(left.get().max(1) - 1) == 0;
+            let (behind, _) = self.index.segments_where(from, 1, is_behind);
+            next = behind.first().map(|located| located.lower.bytes().to_vec());
+        }
+        self.tidying.lock().packing.go_on(next);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn room_is_idle_when_inserts_are_few_or_scans_outweigh_them() {
+        let mut watch = Watch::default();
+        assert!(!watch.room_is_idle(), "nothing is known");
+        watch.look(SECOND / 2, 0, 0, 1000);
+        assert!(!watch.room_is_idle(), "too early");
+        // A thousand pages take an insert a second.
+        for (seconds, inserts, scanned, few, outweigh) in [
+            (2, 0, 0, true, false),
+            (4, 2, 0, true, false),
+            (6, 5, 0, false, false),
+            (8, 105, 1599, false, false),
+            (10, 205, 3199, false, true),
+            (12, 205, 3199, true, false),
+            (14, 205, 3200, true, true),
+        ] {
+            watch.look(seconds * SECOND, inserts, scanned, 1000);
+            assert_eq!((watch.few_inserts, watch.scans_outweigh), (few, outweigh), "{seconds}");
+            watch.look(seconds * SECOND + SECOND / 2, inserts + 1000, scanned, 1000);
+            assert_eq!((watch.few_inserts, watch.scans_outweigh), (few, outweigh), "{seconds}");
+        }
+    }
+
+    #[test]
+    fn packing_is_due_once_and_when_pages_were_made() {
+        let mut packing = Packing::default();
+        assert!(packing.is_due(0, 800), "who knows what was left");
+        packing.begin(50);
+        packing.go_on(Some(vec![1]));
+        packing.begin(120);
+        assert!(packing.is_due(120, 800));
+        packing.go_on(None);
+        // Pages that were made during the pass may be behind it.
+        assert!(!packing.is_due(149, 800));
+        assert!(packing.is_due(150, 800));
+    }
+
+    #[test]
+    fn packed_regions_are_passed_by_and_others_met() {
+        let mut packing = Packing::default();
+        let passed: Vec<usize> = (0..7).map(|_| packing.found(false)).collect();
+        assert_eq!(passed, [1, 3, 7, 15, 31, 31, 31]);
+        assert_eq!(packing.found(true), 0);
+        assert_eq!(packing.found(false), 1);
+    }
+
+    #[test]
+    fn merging_waits_for_many_while_inserts_come() {
+        let mut merging = Merging::default();
+        assert!(!merging.is_due(0, 1280, true));
+        assert!(merging.is_due(1, 1280, true));
+        assert!(!merging.is_due(9, 1280, false));
+        assert!(merging.is_due(10, 1280, false));
+        merging.from = vec![1];
+        assert!(merging.is_due(1, 1280, false), "the pass goes on");
+        merging.settled = Some(5);
+        assert!(!merging.is_due(5, 1280, true));
+        assert!(merging.is_due(6, 1280, true));
     }
 }

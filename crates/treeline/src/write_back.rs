@@ -153,7 +153,7 @@ impl TreeLine {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft => {
                     self.note_sparse(located.lower.bytes())
                 }
-                Why::Full | Why::Merge | Why::Tidy => {
+                Why::Full | Why::Merge | Why::Tidy | Why::Pack => {
                     self.reorganize(&located, why, &mut missed)?;
                 }
             }
