@@ -28,7 +28,7 @@ use crate::disk::{Ended, Transfer, TransferBuf};
 const DEPTH: u32 = 64;
 
 /// Reads that are submitted together.
-const READS_TOGETHER: usize = 8;
+const READS_TOGETHER: usize = 4;
 
 /// While more is to be submitted, completions are waited for so many at a time.
 const REAP_TOGETHER: usize = 8;
