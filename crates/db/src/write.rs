@@ -20,8 +20,11 @@ use crate::options::Durability;
 use crate::record;
 use crate::state::{KeyspaceState, State};
 
-/// Fullness of the log at which a checkpoint is asked for.
+/// Fullness of the log at which a checkpoint is asked for, if memory does not ask for one before.
 const CHECKPOINT_FULLNESS: f64 = 0.5;
+/// The part of the memory that the records of the log may take when they are replayed. What does not fit must be
+/// brought home meanwhile, a page read and a page written for every few records: ten times as slow.
+const REPLAYED_SHARE: u64 = 2;
 /// Fullness of the log at which writers are slowed.
 const THROTTLE_FULLNESS: f64 = 0.75;
 /// The delay of one write when the log is full.
@@ -240,7 +243,8 @@ impl State {
     /// Room in the log, waiting smoothly for checkpoints when it is short (P12).
     fn log_room(&self, bytes: usize) -> Result<Reservation<'_>> {
         let fullness = self.log.fullness();
-        if fullness >= CHECKPOINT_FULLNESS {
+        let replayed = self.log.fullness_of(self.budget.total() / REPLAYED_SHARE);
+        if fullness >= replayed.min(CHECKPOINT_FULLNESS) {
             self.want_checkpoint();
         }
         if fullness > THROTTLE_FULLNESS {

@@ -89,6 +89,26 @@ fn p12_writers_outlive_a_small_log() {
     assert!(runtime.now() < Duration::from_secs(30), "it took {:?}", runtime.now());
 }
 
+/// A checkpoint is asked for when the log has about what memory can replay without bringing it home, or so few
+/// segments that trimming frees one, however long the log may become.
+#[test]
+fn p12_the_log_is_no_longer_than_memory_replays() {
+    let disk = SimDisk::new(9);
+    let runtime = Runtime::stepped(1);
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime).log_bytes_max(16 << 20)).unwrap();
+    let a = keyspace(&db, "a");
+    let mut longest = 0;
+    for number in 0..60_000 {
+        a.insert_with(&key(number % 5000), &[1; 100], Durability::Buffered).unwrap();
+        if number % 500 == 0 {
+            runtime.sleep(Duration::from_millis(20));
+            runtime.step();
+            longest = longest.max(db.stats().log.bytes_used);
+        }
+    }
+    assert!((2 << 20..5 << 20).contains(&longest), "{longest} bytes");
+}
+
 /// The power fails between a checkpoint and the trimming of the log, which still has the records of
 /// changes that the checkpoint holds. They are not made again over what came after.
 #[test]

@@ -35,6 +35,9 @@ const PENDING_BYTES_MAX: u64 = 1 << 20;
 /// What buffers keep from one flush to the next unless somebody says otherwise.
 const SPARE_BYTES: usize = 1 << 20;
 
+/// A log that is trimmed when it has so many segments frees at least one: it begins and ends in the midst of others.
+const SEGMENTS_FREED: u64 = 3;
+
 /// Blocks of zeros written at once when a segment is made.
 const ZERO_BLOCKS: usize = 64;
 
@@ -297,6 +300,15 @@ impl Log {
     #[must_use]
     pub fn fullness(&self) -> f64 {
         self.room.fullness()
+    }
+
+    /// How full `bytes` of records would make it, or the few segments without which a trim frees nothing.
+    #[must_use]
+    pub fn fullness_of(&self, bytes: u64) -> f64 {
+        let blocks = (bytes / PAGE_BYTES as u64).max(SEGMENTS_FREED * self.segment_blocks);
+        #[expect(clippy::cast_precision_loss, reason = "a hint")]
+        let fullness = blocks as f64 / self.room.span(ReserveFor::User) as f64;
+        fullness
     }
 
     /// The log's numbers now.
