@@ -22,7 +22,8 @@
 //!
 //! *Merging* is done in passes: while inserts come a pass begins only when there is something to
 //! merge for one page in [`OVERFLOW_SHARE`], as each insert into a page without room costs an
-//! overflow page, and merging at once would write the whole segment for it.
+//! overflow page, and merging at once would write the whole segment for it. While very many come,
+//! as in a load whose background has a moment's rest, nothing is merged: it would not stay so.
 //!
 //! **Invariants**
 //! 1. Nothing is tidied while the background brings records home ([`QUIET_ROUNDS`]).
@@ -66,6 +67,10 @@ const WATCH_MIN: Duration = Duration::from_secs(1);
 /// Inserts are few if there is one for each page in so many seconds.
 const FEW_SECONDS: u128 = 1000;
 
+/// Inserts are many if there is one for each page in so few seconds: pages that were just made
+/// would have overflow pages again.
+const MANY_SECONDS: u128 = 16;
+
 /// Scans are many if they read so many pages for each insert: one costs as much as a page read and
 /// a segment made anew, and packing saves a scan a fourth of its pages.
 const SCANNED_PER_INSERT: u64 = 16;
@@ -90,12 +95,15 @@ struct Merging {
 }
 
 impl Merging {
-    fn is_due(&self, overflow_pages: u64, pages: u64, few_inserts: bool) -> bool {
+    fn is_due(&self, overflow_pages: u64, pages: u64, inserts: Inserts) -> bool {
         let settled = self.settled.is_some_and(|settled| overflow_pages <= settled);
         let under_way = !self.from.is_empty();
-        overflow_pages > 0
-            && !settled
-            && (under_way || few_inserts || overflow_pages * OVERFLOW_SHARE >= pages)
+        let enough = match inserts {
+            Inserts::Few => true,
+            Inserts::Some => under_way || overflow_pages * OVERFLOW_SHARE >= pages,
+            Inserts::Many => false,
+        };
+        overflow_pages > 0 && !settled && enough
     }
 }
 
@@ -139,33 +147,49 @@ impl Packing {
     }
 }
 
+/// How many inserts come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Inserts {
+    Few,
+    Some,
+    /// Or nothing is known yet.
+    #[default]
+    Many,
+}
+
 /// What came lately: inserts, and pages that scans read.
 #[derive(Debug, Default)]
 struct Watch {
     since: Duration,
-    inserts: u64,
+    /// What had been counted then.
+    inserted: u64,
     scanned: u64,
-    few_inserts: bool,
+    inserts: Inserts,
     scans_outweigh: bool,
 }
 
 impl Watch {
     /// Looks at the time and at what was counted up to it; `pages` are those of the keyspace.
-    fn look(&mut self, now: Duration, inserts: u64, scanned: u64, pages: u64) {
+    fn look(&mut self, now: Duration, inserted: u64, scanned: u64, pages: u64) {
         let time = now.saturating_sub(self.since);
         if time < WATCH_MIN {
             return;
         }
-        let (new, read) = (inserts.saturating_sub(self.inserts), scanned - self.scanned);
-        self.few_inserts =
-            u128::from(new) * FEW_SECONDS * 1000 <= u128::from(pages) * time.as_millis();
+        let (new, read) = (inserted.saturating_sub(self.inserted), scanned - self.scanned);
+        // One for each page in so many seconds would be so many.
+        let in_seconds = |seconds| u128::from(pages) * time.as_millis() / (seconds * 1000);
+        self.inserts = match u128::from(new) {
+            few if few <= in_seconds(FEW_SECONDS) => Inserts::Few,
+            some if some <= in_seconds(MANY_SECONDS) => Inserts::Some,
+            _ => Inserts::Many,
+        };
         self.scans_outweigh = read > 0 && read >= new.saturating_mul(SCANNED_PER_INSERT);
-        (self.since, self.inserts, self.scanned) = (now, inserts, scanned);
+        (self.since, self.inserted, self.scanned) = (now, inserted, scanned);
     }
 
     /// Whether room in pages is of no use.
     fn room_is_idle(&self) -> bool {
-        self.few_inserts || self.scans_outweigh
+        self.inserts == Inserts::Few || self.scans_outweigh
     }
 }
 
@@ -196,8 +220,8 @@ impl TreeLine {
         let start = self.context.runtime.now();
         let (packs, from) = {
             let mut tidying = self.tidying.lock();
-            let inserts = self.forecaster.stats().inserts;
-            tidying.watch.look(start, inserts, self.reads.pages_scanned(), pages);
+            let inserted = self.forecaster.stats().inserts;
+            tidying.watch.look(start, inserted, self.reads.pages_scanned(), pages);
             tidying.quiet_rounds += 1;
             if tidying.quiet_rounds <= QUIET_ROUNDS || pages == 0 {
                 return Ok(None);
@@ -207,7 +231,7 @@ impl TreeLine {
             if watch.room_is_idle() && packing.is_due(made, pages) {
                 packing.begin(made);
                 (true, packing.from.clone())
-            } else if merging.is_due(overflow_pages, pages, watch.few_inserts) {
+            } else if merging.is_due(overflow_pages, pages, watch.inserts) {
                 (false, merging.from.clone())
             } else {
                 return Ok(None);
@@ -294,20 +318,21 @@ mod tests {
         assert!(!watch.room_is_idle(), "nothing is known");
         watch.look(SECOND / 2, 0, 0, 1000);
         assert!(!watch.room_is_idle(), "too early");
-        // A thousand pages take an insert a second.
-        for (seconds, inserts, scanned, few, outweigh) in [
-            (2, 0, 0, true, false),
-            (4, 2, 0, true, false),
-            (6, 5, 0, false, false),
-            (8, 105, 1599, false, false),
-            (10, 205, 3199, false, true),
-            (12, 205, 3199, true, false),
-            (14, 205, 3200, true, true),
+        // A thousand pages take an insert a second; 62 are many.
+        for (seconds, inserted, scanned, inserts, outweigh) in [
+            (2, 0, 0, Inserts::Few, false),
+            (4, 2, 0, Inserts::Few, false),
+            (6, 5, 0, Inserts::Some, false),
+            (8, 105, 1599, Inserts::Some, false),
+            (10, 205, 3199, Inserts::Some, true),
+            (12, 405, 3199, Inserts::Many, false),
+            (14, 405, 3199, Inserts::Few, false),
+            (16, 405, 3200, Inserts::Few, true),
         ] {
-            watch.look(seconds * SECOND, inserts, scanned, 1000);
-            assert_eq!((watch.few_inserts, watch.scans_outweigh), (few, outweigh), "{seconds}");
-            watch.look(seconds * SECOND + SECOND / 2, inserts + 1000, scanned, 1000);
-            assert_eq!((watch.few_inserts, watch.scans_outweigh), (few, outweigh), "{seconds}");
+            watch.look(seconds * SECOND, inserted, scanned, 1000);
+            assert_eq!((watch.inserts, watch.scans_outweigh), (inserts, outweigh), "{seconds}");
+            watch.look(seconds * SECOND + SECOND / 2, inserted + 1000, scanned, 1000);
+            assert_eq!((watch.inserts, watch.scans_outweigh), (inserts, outweigh), "{seconds}");
         }
     }
 
@@ -337,14 +362,16 @@ mod tests {
     #[test]
     fn merging_waits_for_many_while_inserts_come() {
         let mut merging = Merging::default();
-        assert!(!merging.is_due(0, 1280, true));
-        assert!(merging.is_due(1, 1280, true));
-        assert!(!merging.is_due(9, 1280, false));
-        assert!(merging.is_due(10, 1280, false));
+        assert!(!merging.is_due(0, 1280, Inserts::Few));
+        assert!(merging.is_due(1, 1280, Inserts::Few));
+        assert!(!merging.is_due(9, 1280, Inserts::Some));
+        assert!(merging.is_due(10, 1280, Inserts::Some));
+        assert!(!merging.is_due(1000, 1280, Inserts::Many));
         merging.from = vec![1];
-        assert!(merging.is_due(1, 1280, false), "the pass goes on");
+        assert!(merging.is_due(1, 1280, Inserts::Some), "the pass goes on");
+        assert!(!merging.is_due(1000, 1280, Inserts::Many), "but not for now");
         merging.settled = Some(5);
-        assert!(!merging.is_due(5, 1280, true));
-        assert!(merging.is_due(6, 1280, true));
+        assert!(!merging.is_due(5, 1280, Inserts::Few));
+        assert!(merging.is_due(6, 1280, Inserts::Few));
     }
 }
