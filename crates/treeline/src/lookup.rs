@@ -104,6 +104,7 @@ impl TreeLine {
     pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
         let mut answers: Vec<Option<OwnedValue>> = vec![None; keys.len()];
         let mut missing: Vec<usize> = Vec::new();
+        self.cache.prefetch(keys.iter().map(|(_, hash)| RecordId::of(*hash)));
         for (index, (key, hash)) in keys.iter().enumerate() {
             if !self.lookup_cached(key, *hash, &mut answers[index]) {
                 missing.push(index);

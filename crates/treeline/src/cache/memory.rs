@@ -209,6 +209,8 @@ impl Memory {
     }
 
     pub(super) fn find_key(&self, id: RecordId, key: &[u8]) -> Option<Place> {
+        // Its priority is most likely there, and wanted when the record has been waited for.
+        prefetch(&self.notes[self.home(id)]);
         self.find(id, |word, header| self.key_is(word, header, key))
     }
 

@@ -153,17 +153,22 @@ impl RecordCache {
 
     /// Shows all dirty records that bear any of these ids, each with the id; see [`Visit`].
     pub(crate) fn visit_all_dirty(&self, ids: &[RecordId], visit: Visit, show: ShowWithId<'_>) {
-        // So many are asked of the processor before the first is needed: found one after the other,
-        // each would be waited for twice.
+        // So many are asked of the processor before the first is needed.
         const TOGETHER: usize = 32;
         let mut scratch = Scratch::default();
         for ids in ids.chunks(TOGETHER) {
-            ids.iter().for_each(|id| self.shard(*id).prefetch_bucket(*id));
-            ids.iter().for_each(|id| self.shard(*id).prefetch_records(*id));
+            self.prefetch(ids.iter().copied());
             for id in ids {
                 self.visit_dirty(*id, visit, &mut scratch, &mut |key, value| show(*id, key, value));
             }
         }
+    }
+
+    /// Asks the processor for what finding these needs: found one after the other, each would be waited
+    /// for twice.
+    pub(crate) fn prefetch(&self, ids: impl Iterator<Item = RecordId> + Clone) {
+        ids.clone().for_each(|id| self.shard(id).prefetch_bucket(id));
+        ids.for_each(|id| self.shard(id).prefetch_records(id));
     }
 
     /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile;
