@@ -96,6 +96,8 @@ pub struct TreeLine {
     pub(crate) buffers: BufferPool,
     /// Pages of buffers that are kept when nothing is written.
     buffer_pages_max: usize,
+    /// Most bytes that the index has had.
+    index_bytes_most: AtomicU64,
     /// Bulk loads under way: nothing is written meanwhile that need not be.
     pub(crate) loads: AtomicUsize,
     /// Pages of bulk loads that are not installed yet.
@@ -190,6 +192,7 @@ impl TreeLine {
             published,
             buffers: BufferPool::new(BUFFERS_BURST * buffer_pages_max),
             buffer_pages_max,
+            index_bytes_most: AtomicU64::new(0),
             loads: AtomicUsize::new(0),
             loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
@@ -369,8 +372,11 @@ impl TreeLine {
     fn follow_memory(&self) {
         let locks = self.segment_locks.bytes() + self.page_locks.bytes();
         let known = self.forecaster.bytes() + self.large.bytes();
-        let held = self.index.bytes() + locks + known;
-        let taken = held + (self.buffer_pages_max * PAGE_BYTES) as u64;
+        let index = self.index.bytes();
+        let held = index + locks + known;
+        // The general allocator keeps most of what the dirty lists of the index gave back.
+        let index_most = self.index_bytes_most.fetch_max(index, Ordering::Relaxed).max(index);
+        let taken = held - index + index_most + (self.buffer_pages_max * PAGE_BYTES) as u64;
         let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
         let usage = self.share_memory(left);
         let buffers = self.buffers.pages_kept().min(self.buffer_pages_max) * PAGE_BYTES;
