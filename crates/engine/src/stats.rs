@@ -3,9 +3,9 @@
 /// Numbers about one keyspace. Counters count since the keyspace was opened; the rest is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Reads answered from memory.
+    /// Reads answered by the record cache.
     pub cache_hits: u64,
-    /// Reads that went to disk.
+    /// Reads that went to pages, which may be in the page cache.
     pub cache_misses: u64,
     /// Records in the record cache.
     pub records_cached: u64,
