@@ -36,6 +36,9 @@ pub enum ErrorKind {
     Locked,
     /// A named thing (database, keyspace) does not exist.
     NotFound,
+    /// A snapshot had to give its memory back; the keyspace itself is well, and a new snapshot can
+    /// be taken.
+    SnapshotTooOld,
 }
 
 impl ErrorKind {
@@ -52,6 +55,7 @@ impl ErrorKind {
             ErrorKind::Unsupported => "unsupported",
             ErrorKind::Locked => "locked",
             ErrorKind::NotFound => "not-found",
+            ErrorKind::SnapshotTooOld => "snapshot-too-old",
         }
     }
 }

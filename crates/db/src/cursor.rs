@@ -3,6 +3,7 @@
 //! A cursor holds no lock, no page and no place in the tree between calls (rule P24): it copies a
 //! chunk and later goes on by key, so a thread may write while it iterates. The first chunk is
 //! small and later ones grow, so a short look reads little and a long one reads in large pieces.
+//! A cursor over a snapshot is the same but for where its chunks come from, and that all are of one moment.
 //! After an error it gives the same error again, never the records beyond it. Large values are read
 //! one by one, when they are asked for; a cursor over keys reads none, and one over readers leaves
 //! the reading to its caller.
@@ -12,8 +13,8 @@ use std::ops::{Bound, Range};
 use spinney_base::{Error, Result, ValueRef};
 use spinney_engine::{Chunk, Direction, ScanRequest};
 
-use crate::keyspace::Keyspace;
 use crate::large::ValueReader;
+use crate::snapshot::Source;
 use crate::value::Value;
 
 const CHUNK_RECORDS_MIN: usize = 16;
@@ -23,7 +24,7 @@ const CHUNK_BYTES_MAX: usize = 256 << 10;
 /// Iterates over records, from the front, the back, or both.
 #[derive(Debug)]
 pub struct Cursor {
-    keyspace: Keyspace,
+    source: Source,
     /// The part of the range that was not read yet.
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
@@ -50,10 +51,10 @@ struct Queue {
 type Place = (Direction, usize);
 
 impl Cursor {
-    pub(crate) fn new(keyspace: Keyspace, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Self {
+    pub(crate) fn new(source: Source, lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> Self {
         let exhausted = is_empty(&lower, &upper);
         Cursor {
-            keyspace,
+            source,
             lower,
             upper,
             exhausted,
@@ -158,7 +159,7 @@ impl Cursor {
                 break place;
             }
             let key = key.to_vec();
-            if let Some(value) = self.find_large(&key, Keyspace::get)? {
+            if let Some(value) = self.find_large(&key, Source::get)? {
                 self.large = (key, value);
                 return Ok(Some((&self.large.0, &self.large.1)));
             }
@@ -173,7 +174,7 @@ impl Cursor {
     }
 
     fn fetch(&mut self, direction: Direction) -> Result<()> {
-        self.keyspace.check_readable()?;
+        self.source.check_readable()?;
         let (wanted, max) = match self.left {
             Some(left) => (left.clamp(1, CHUNK_RECORDS_MAX), left),
             None if self.chunk_records == 1 => (1, 1),
@@ -193,7 +194,7 @@ impl Cursor {
         };
         chunk.clear();
         *left = 0..0;
-        self.keyspace.state.engine.scan(&request, chunk)?;
+        self.source.scan(&request, chunk)?;
         *left = 0..chunk.len();
         self.exhausted = chunk.finished;
         self.chunk_records = (self.chunk_records * 4).min(CHUNK_RECORDS_MAX);
@@ -217,26 +218,26 @@ impl Cursor {
 
     /// One record with its value, large ones included.
     fn step_whole(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
-        self.step_with(direction, |_, bytes| Value::from(bytes), Keyspace::get).transpose()
+        self.step_with(direction, |_, bytes| Value::from(bytes), Source::get).transpose()
     }
 
     fn step_reader(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
-        self.step_with(direction, ValueReader::over, Keyspace::get_reader).transpose()
+        self.step_with(direction, ValueReader::over, Source::get_reader).transpose()
     }
 
     /// One record with what `inline` makes of its value or, if that is large, what `large` finds.
     fn step_with<T>(
         &mut self,
         direction: Direction,
-        inline: impl Fn(&Keyspace, Vec<u8>) -> T,
-        large: impl Fn(&Keyspace, &[u8]) -> Result<Option<T>>,
+        inline: impl Fn(&Source, Vec<u8>) -> T,
+        large: impl Fn(&Source, &[u8]) -> Result<Option<T>>,
     ) -> Result<Option<(Vec<u8>, T)>> {
         loop {
             let Some(place) = self.step(direction)? else { return Ok(None) };
             let (key, value) = self.at(place);
             let key = key.to_vec();
             if !value.large {
-                return Ok(Some((key, inline(&self.keyspace, value.bytes.to_vec()))));
+                return Ok(Some((key, inline(&self.source, value.bytes.to_vec()))));
             }
             if let Some(value) = self.find_large(&key, &large)? {
                 return Ok(Some((key, value)));
@@ -250,9 +251,9 @@ impl Cursor {
     fn find_large<T>(
         &mut self,
         key: &[u8],
-        large: impl Fn(&Keyspace, &[u8]) -> Result<Option<T>>,
+        large: impl Fn(&Source, &[u8]) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        let found = large(&self.keyspace, key);
+        let found = large(&self.source, key);
         match &found {
             Ok(Some(_)) => {}
             Ok(None) => self.left = self.left.map(|left| left + 1),

@@ -150,7 +150,8 @@ impl Db {
             .disk
             .sync_dir(&state.directory)
             .and_then(|()| next.write(&*state.disk, &state.directory, &state.poison));
-        if let Err(error) = durable.and_then(|()| made.engine.end_structure_replay()) {
+        let ready = || made.engine.end_structure_replay().and_then(|()| made.engine.end_replay());
+        if let Err(error) = durable.and_then(|()| ready()) {
             state.budget.close(&made.memory);
             // Whether the manifest on disk has the keyspace is unknown now; an id must not be given
             // out twice.

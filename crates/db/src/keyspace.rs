@@ -1,7 +1,7 @@
 //! The handle of one keyspace: points, ranges, conditional writes.
 
 use std::io::Read;
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use spinney_base::{Error, KeyspaceId, Lsn, Result, ValueRef};
@@ -12,6 +12,7 @@ use crate::cursor::{Cursor, Keys};
 use crate::database::Handle;
 use crate::large::ValueReader;
 use crate::options::Durability;
+use crate::snapshot::{Snapshot, Source};
 use crate::state::KeyspaceState;
 use crate::value::Value;
 use crate::write::{KeyspaceWrite, check_key, check_value};
@@ -346,20 +347,19 @@ impl Keyspace {
     /// # }
     /// ```
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Cursor {
-        let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        Cursor::new(self.clone(), own(range.start_bound()), own(range.end_bound()))
+        Source::Now(self.clone()).range(&range)
     }
 
     /// All records, from either end; see [`Keyspace::range`].
     #[must_use]
     pub fn iter(&self) -> Cursor {
-        Cursor::new(self.clone(), Bound::Unbounded, Bound::Unbounded)
+        Source::Now(self.clone()).iter()
     }
 
     /// The records whose keys begin with `prefix`, from either end; see [`Keyspace::range`].
     #[must_use]
     pub fn prefix(&self, prefix: &[u8]) -> Cursor {
-        Cursor::new(self.clone(), Bound::Included(prefix.to_vec()), after_prefix(prefix))
+        Source::Now(self.clone()).prefix(prefix)
     }
 
     /// The keys of a range, from either end; see [`Keyspace::range`].
@@ -383,6 +383,44 @@ impl Keyspace {
         self.iter().one(Direction::Reverse)
     }
 
+    /// The keyspace as it is now, to be read from for as long as it is kept, whatever is written
+    /// meanwhile. Batches are in it whole or not at all; everything acknowledged before is in it.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, EngineKind, ErrorKind, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// // TreeLine keeps one version of each record and has no snapshots.
+    /// assert_eq!(keyspace.snapshot().unwrap_err().kind(), ErrorKind::Unsupported);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Unsupported` when its engine takes none (see [`Keyspace::capabilities`]); `Full` when memory
+    /// has no room for it; `Closed`.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        Snapshot::take(self)
+    }
+
+    /// Sets how many batches gather in memory before they are written, from now on until the database is
+    /// closed, and answers what it was clamped to: more than the memory allows cannot be. More
+    /// batches mean fewer bytes written; fewer leave more memory to reads. Where fewer are to gather
+    /// than have already, they are written at once.
+    ///
+    /// # Errors
+    /// `Unsupported` when its engine has no such thing; `InvalidArgument` for 0; `Closed`.
+    pub fn set_checkpoint_distance(&self, batches: u64) -> Result<u64> {
+        self.check_readable()?;
+        let clamped = self.state.engine.set_checkpoint_distance(batches)?;
+        if let Some(task) = &*self.state.task.lock() {
+            task.wake();
+        }
+        Ok(clamped)
+    }
+
     /// Numbers about the keyspace now.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
@@ -393,31 +431,5 @@ impl Keyspace {
     pub(crate) fn check_readable(&self) -> Result<(), Error> {
         self.handle.state.check_open()?;
         self.state.check_alive()
-    }
-}
-
-/// The end of the range of keys that begin with `prefix`.
-fn after_prefix(prefix: &[u8]) -> Bound<Vec<u8>> {
-    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX);
-    match kept {
-        Some(last) => {
-            let mut upper = prefix[..=last].to_vec();
-            upper[last] += 1;
-            Bound::Excluded(upper)
-        }
-        None => Bound::Unbounded,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prefixes_end_where_they_should() {
-        assert_eq!(after_prefix(b"ab"), Bound::Excluded(b"ac".to_vec()));
-        assert_eq!(after_prefix(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
-        assert_eq!(after_prefix(b"\xff"), Bound::Unbounded);
-        assert_eq!(after_prefix(b""), Bound::Unbounded);
     }
 }

@@ -23,6 +23,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::keyspace::Keyspace;
 use crate::options::Durability;
+use crate::snapshot::{Snapshot, Source};
 use crate::state::{KeyspaceState, State};
 use crate::write::{KeyspaceWrite, check_key, check_value};
 
@@ -273,7 +274,7 @@ impl State {
     }
 
     /// Appends the value that a pointer, looked up under a pin, points to.
-    fn read_whole(
+    pub(crate) fn read_whole(
         &self,
         keyspace: &KeyspaceState,
         pointer: &[u8],
@@ -286,6 +287,12 @@ impl State {
         }
         Ok(())
     }
+}
+
+/// What keeps the bytes of a value that is read piece by piece.
+enum Held {
+    Pin(#[expect(dead_code, reason = "it is held")] Pin<Arc<KeyspaceState>>),
+    Snapshot(#[expect(dead_code, reason = "it is held")] Snapshot),
 }
 
 /// Keeps the bytes of what is looked up while it lasts.
@@ -363,7 +370,7 @@ pub struct ValueReader {
     /// Read and not yet handed out, from `at` on.
     piece: Vec<u8>,
     at: usize,
-    large: Option<(Pieces, Pin<Arc<KeyspaceState>>)>,
+    large: Option<(Pieces, Held)>,
 }
 
 impl ValueReader {
@@ -380,7 +387,7 @@ impl ValueReader {
             if found == Found::Large {
                 let pieces = Pieces::new(state, &keyspace.state, &piece)?;
                 piece.clear();
-                large = Some((pieces, pin));
+                large = Some((pieces, Held::Pin(pin)));
             }
         }
         let length = large.as_ref().map_or(piece.len() as u64, |(pieces, _)| pieces.left());
@@ -389,9 +396,19 @@ impl ValueReader {
     }
 
     /// A reader of a value that is in memory.
-    pub(crate) fn over(keyspace: &Keyspace, value: Vec<u8>) -> ValueReader {
+    pub(crate) fn over(source: &Source, value: Vec<u8>) -> ValueReader {
         let length = value.len() as u64;
-        ValueReader { keyspace: keyspace.clone(), length, piece: value, at: 0, large: None }
+        let keyspace = source.keyspace().clone();
+        ValueReader { keyspace, length, piece: value, at: 0, large: None }
+    }
+
+    /// A reader of a large value that a snapshot keeps.
+    pub(crate) fn kept(snapshot: &Snapshot, pointer: &[u8]) -> Result<ValueReader> {
+        let keyspace = snapshot.keyspace().clone();
+        let pieces = Pieces::new(&keyspace.handle.state, &keyspace.state, pointer)?;
+        let length = pieces.left();
+        let large = Some((pieces, Held::Snapshot(snapshot.clone())));
+        Ok(ValueReader { keyspace, length, piece: Vec::new(), at: 0, large })
     }
 
     /// Goes back to the beginning of the same value, though the key be overwritten meanwhile.

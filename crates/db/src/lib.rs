@@ -1,7 +1,7 @@
 //! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
 //!
 //! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `open` (recovery), `maintain` (background work), `backup`
+//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `open` (recovery), `maintain` (background work), `backup`
 //! and `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod record;
 mod restore;
 mod salvage;
 mod scrub;
+mod snapshot;
 mod state;
 mod stats;
 mod target;
@@ -36,11 +37,12 @@ pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Option
 pub use restore::RestoreReport;
 pub use salvage::{SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
+pub use snapshot::Snapshot;
 pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
-pub use spinney_engine::{Capabilities, DamagedPage, EngineStats, VerifyReport};
+pub use spinney_engine::{Capabilities, DamagedPage, EngineStats, SnapshotStats, VerifyReport};
 pub use spinney_treeline::LostRange;
 
 #[doc(hidden)]

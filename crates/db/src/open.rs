@@ -214,6 +214,7 @@ impl State {
         if let Some(first) = first {
             self.replay_users(&recovered, first.max(recovered.first_lsn()), find)?;
         }
+        by_id.values().try_for_each(|keyspace| keyspace.engine.end_replay())?;
         drop(recovered);
         self.remove_orphans(&manifest)
     }
@@ -241,9 +242,13 @@ impl State {
                         format!("log record {} cannot be applied", entry.lsn),
                     )
                 })?;
-                keyspace.engine.prepare(&write.write)?;
-                keyspace.engine.apply(&write.write);
-                Ok(())
+                keyspace.engine.enter()?;
+                let prepared = keyspace.engine.prepare(&write.write);
+                if prepared.is_ok() {
+                    keyspace.engine.apply(&write.write);
+                }
+                keyspace.engine.leave();
+                prepared
             })
         })
     }

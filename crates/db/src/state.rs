@@ -1,7 +1,7 @@
 //! What all handles of one open database share.
 //!
 //! **Lock order**, first to last: `checkpointing`, `log_part`, `door`, `manifest`, `keyspaces`, `large_batch`;
-//! then the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
+//! then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
 //! are held for memory work only.
 
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! The write path: limits, room, stripes, log, apply, durability (rules P1 to P5 and P12).
 //!
 //! ```text
-//! check limits -> throttle -> reserve log room -> engines prepare -> [ stripes: announce -> append -> apply ] -> commit
-//!                 may wait, may fail, no lock is held                memory only, cannot fail                   waits
+//! check limits -> throttle -> reserve log room -> enter engines -> they prepare -> [ stripes: announce -> append -> apply ] -> leave -> commit
+//!                 may wait, may fail, no lock is held                              memory only, cannot fail                            waits
 //! ```
 
 use std::cell::RefCell;
@@ -194,6 +194,7 @@ impl State {
         let _door = self.door.read();
         self.check_writable()?;
         writes.iter().try_for_each(|write| write.keyspace.check_alive())?;
+        let _inside = Entered::enter(writes).inspect_err(|error| self.note(error))?;
         self.prepare(writes)?;
         let points = writes.iter().any(|one| one.write.value.is_some_and(|value| value.large));
         let _logging = points.then(|| self.large_logging.read());
@@ -362,6 +363,43 @@ impl State {
             current.clear();
             (found, version) = self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
         }
+    }
+}
+
+/// The engines that a batch is inside of, which it leaves when this is dropped.
+struct Entered<'a> {
+    first: Option<&'a KeyspaceState>,
+    /// The others, if the batch writes to several keyspaces.
+    others: Vec<&'a KeyspaceState>,
+}
+
+impl<'a> Entered<'a> {
+    /// Enters each engine once, in ascending order of keyspace ids, so that no two batches wait for
+    /// each other.
+    fn enter(writes: &[KeyspaceWrite<'a>]) -> Result<Self> {
+        let mut entered = Entered { first: None, others: Vec::new() };
+        let mut last = None;
+        loop {
+            let left = writes.iter().map(|write| write.keyspace);
+            let left = left.filter(|keyspace| last.is_none_or(|last| keyspace.id > last));
+            let Some(next) = left.min_by_key(|keyspace| keyspace.id) else { return Ok(entered) };
+            next.engine.enter()?;
+            if last.is_none() {
+                entered.first = Some(next)
+            } else {
+                entered.others.push(next)
+            }
+            last = Some(next.id);
+            if writes.len() == 1 {
+                return Ok(entered);
+            }
+        }
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.first.iter().chain(&self.others).for_each(|keyspace| keyspace.engine.leave());
     }
 }
 

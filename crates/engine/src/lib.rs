@@ -12,6 +12,12 @@
 //! validated by the database against the key's stripe, so an engine need only answer with some
 //! value that the key had during the call.
 //!
+//! **The writers' guard.** A batch enters every engine that it writes to before it prepares anything
+//! and leaves after the last `apply` or `cancel` ([`Engine::enter`]). An engine that must divide what
+//! was written before from what is written later, to seal a memtable or to take a snapshot, waits
+//! until nobody is inside: no batch is half on either side then, and every LSN of one side is below
+//! every LSN of the other (rules P1 and P25).
+//!
 //! **Threading.** Every method may be called from any thread at any time after
 //! [`Engine::end_structure_replay`]; [`Engine::checkpoint`] by one thread at a time.
 
@@ -19,12 +25,14 @@ mod backup;
 mod context;
 mod scan;
 mod scrub;
+mod snapshot;
 mod stats;
 
 pub use backup::KeyspaceBackup;
 pub use context::EngineContext;
 pub use scan::{Chunk, Direction, ScanRequest};
 pub use scrub::{DamagedPage, Scrubbed};
+pub use snapshot::{EngineSnapshot, SnapshotStats};
 pub use spinney_extent::LargePointer;
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
@@ -34,7 +42,7 @@ pub use stats::{EngineStats, VerifyReport};
 use std::fmt::Debug;
 use std::path::Path;
 
-use spinney_base::{Lsn, Next, Result, ValueRef};
+use spinney_base::{Error, ErrorKind, Lsn, Next, Result, ValueRef};
 
 /// What a keyspace can do beyond points and batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +86,23 @@ pub struct OwnedValue {
     pub bytes: Vec<u8>,
     /// Whether the bytes are a pointer.
     pub large: bool,
+}
+
+impl OwnedValue {
+    /// Answers many gets one by one.
+    fn each(
+        keys: &[(&[u8], u64)],
+        mut get: impl FnMut(&[u8], u64, &mut Vec<u8>) -> Result<Found>,
+    ) -> Result<Vec<Option<OwnedValue>>> {
+        keys.iter()
+            .map(|(key, hash)| {
+                let mut bytes = Vec::new();
+                let found = get(key, *hash, &mut bytes)?;
+                let large = found == Found::Large;
+                Ok((found != Found::Absent).then_some(OwnedValue { bytes, large }))
+            })
+            .collect()
+    }
 }
 
 impl From<ValueRef<'_>> for OwnedValue {
@@ -149,15 +174,23 @@ pub trait Engine: Send + Sync + Debug {
     /// # Errors
     /// `Corruption` or `Io`, of the first that failed.
     fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
-        keys.iter()
-            .map(|(key, hash)| {
-                let mut bytes = Vec::new();
-                let found = self.get(key, *hash, &mut bytes)?;
-                let large = found == Found::Large;
-                Ok((found != Found::Absent).then_some(OwnedValue { bytes, large }))
-            })
-            .collect()
+        OwnedValue::each(keys, |key, hash, out| self.get(key, hash, out))
     }
+
+    /// A batch begins that writes to this keyspace, once however many of its keys it writes. Each
+    /// success is followed by exactly one [`Engine::leave`]. A batch enters its engines in ascending
+    /// order of keyspace ids and holds no lock but the door. It may wait here for as long as the
+    /// background is behind; what it needs beyond that is asked for by [`Engine::prepare`].
+    ///
+    /// # Errors
+    /// As [`Engine::prepare`], when what was written before has no room left for more; nothing has
+    /// changed, and it was not entered.
+    fn enter(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Everything that the batch prepared was applied or cancelled. Cannot fail or wait.
+    fn leave(&self) {}
 
     /// Makes sure that [`Engine::apply`] of this write will find room; each success is followed by
     /// exactly one `apply` or [`Engine::cancel`] of an equal write.
@@ -189,7 +222,8 @@ pub trait Engine: Send + Sync + Debug {
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()>;
 
     /// Brings everything that was applied up to `redo` into the keyspace's own files and publishes
-    /// it (rule P14).
+    /// it (rule P14). [`Engine::redo`] says how far it came: beyond `redo` where the engine knows
+    /// more, and short of it where the caller itself is inside a batch.
     ///
     /// # Errors
     /// `Full` (the checkpoint before stands), `Poisoned`, `Io` or `Corruption`.
@@ -264,6 +298,16 @@ pub trait Engine: Send + Sync + Debug {
     /// `Corruption` or `Io`.
     fn end_structure_replay(&self) -> Result<()>;
 
+    /// Everything that the log has above [`Engine::redo`] was replayed through [`Engine::apply`]: what
+    /// is written from here on lies above the log's end of now. Until then nothing may be published,
+    /// for the engine cannot tell how far the replay has come (rule P19).
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    fn end_replay(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Does a bounded piece of background work: write-back, publishing of structure, giving back
     /// memory.
     ///
@@ -292,6 +336,25 @@ pub trait Engine: Send + Sync + Debug {
     /// # Errors
     /// `InvalidArgument` for a name that it does not have or a value out of range.
     fn set_option(&self, name: &str, value: &str) -> Result<()>;
+
+    /// Takes a view of the keyspace as it is at one moment between two batches (rule P25).
+    ///
+    /// # Errors
+    /// `Unsupported` when the engine has none ([`Capabilities::snapshots`]); `Full` when memory has
+    /// no room for it.
+    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
+        Err(Error::new(ErrorKind::Unsupported, "the engine of this keyspace takes no snapshots"))
+    }
+
+    /// Sets how many batches gather in memory before they are written, and answers what it was
+    /// clamped to, which is what the memory there is allows.
+    ///
+    /// # Errors
+    /// `Unsupported` when the engine has no such thing; `InvalidArgument` for 0.
+    fn set_checkpoint_distance(&self, _batches: u64) -> Result<u64> {
+        let message = "the engine of this keyspace has no checkpoint distance";
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
 
     /// Reads a bounded piece of what the keyspace owns from a place on and checks it; an empty place
     /// is the start, others are what a piece before answered.

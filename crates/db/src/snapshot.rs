@@ -1,0 +1,261 @@
+//! Repeatable views of a keyspace, and what cursors read from: a keyspace or such a view.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use spinney_base::{Error, ErrorKind, Result};
+use spinney_engine::{Chunk, Direction, EngineSnapshot, Found, ScanRequest, SnapshotStats};
+use spinney_sync::hash_key;
+
+use crate::cursor::{Cursor, Keys};
+use crate::keyspace::Keyspace;
+use crate::large::ValueReader;
+use crate::value::Value;
+use crate::write::check_key;
+
+/// A keyspace as it was at one moment between two batches. Cheap to clone; any number of threads
+/// may read from it. What it needs is kept until the last clone of it and of its cursors and
+/// readers is dropped; taking one costs no copy.
+///
+/// It keeps the database open as a [`Keyspace`] does, and answers `Closed` after [`Db::close`](crate::Db::close).
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    keyspace: Keyspace,
+    engine: Box<dyn EngineSnapshot>,
+}
+
+impl Snapshot {
+    pub(crate) fn take(keyspace: &Keyspace) -> Result<Snapshot> {
+        keyspace.check_readable()?;
+        let engine = keyspace.state.engine.snapshot()?;
+        Ok(Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), engine }) })
+    }
+
+    /// The keyspace that it is of.
+    pub(crate) fn keyspace(&self) -> &Keyspace {
+        &self.inner.keyspace
+    }
+
+    /// Appends what the keyspace had for a key to `out`.
+    fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Found> {
+        self.inner.keyspace.check_readable()?;
+        check_key(key)?;
+        self.inner.engine.get(key, hash_key(self.inner.keyspace.state.id, key), out)
+    }
+
+    /// The value that a key had.
+    ///
+    /// # Errors
+    /// `SnapshotTooOld` when its memory had to be given back; else as [`Keyspace::get`].
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        let mut value = Vec::new();
+        Ok(self.get_into(key, &mut value)?.then(|| Value::from(value)))
+    }
+
+    /// Reads the value that a key had into `out`, which is emptied first; says whether there was one.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let found = self.read(key, out)?;
+        if found == Found::Large {
+            let pointer = std::mem::take(out);
+            self.read_large(&pointer, out)?;
+        }
+        Ok(found != Found::Absent)
+    }
+
+    fn read_large(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let keyspace = &self.inner.keyspace;
+        keyspace.handle.state.read_whole(&keyspace.state, pointer, out)
+    }
+
+    /// Whether a key had a value.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.read(key, &mut Vec::new())? != Found::Absent)
+    }
+
+    /// The values that many keys had, in their order; cold ones are read together.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+        let keyspace = &self.inner.keyspace;
+        keyspace.check_readable()?;
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let hashed: Vec<(&[u8], u64)> =
+            keys.iter().map(|key| (*key, hash_key(keyspace.state.id, key))).collect();
+        let whole = |value: spinney_engine::OwnedValue| {
+            if !value.large {
+                return Ok(Value::from(value.bytes));
+            }
+            let mut whole = Vec::new();
+            self.read_large(&value.bytes, &mut whole)?;
+            Ok(Value::from(whole))
+        };
+        let values = self.inner.engine.get_many(&hashed)?;
+        values.into_iter().map(|value| value.map(whole).transpose()).collect()
+    }
+
+    /// Opens the value that a key had for reading piece by piece; see [`Keyspace::get_reader`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn get_reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
+        let mut value = Vec::new();
+        Ok(match self.read(key, &mut value)? {
+            Found::Absent => None,
+            Found::Inline => Some(ValueReader::over(&Source::Then(self.clone()), value)),
+            Found::Large => Some(ValueReader::kept(self, &value)?),
+        })
+    }
+
+    /// The records of a range, from either end, all of the snapshot's moment.
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Cursor {
+        Source::Then(self.clone()).range(&range)
+    }
+
+    /// All records, from either end.
+    #[must_use]
+    pub fn iter(&self) -> Cursor {
+        Source::Then(self.clone()).iter()
+    }
+
+    /// The records whose keys begin with `prefix`, from either end.
+    #[must_use]
+    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
+        Source::Then(self.clone()).prefix(prefix)
+    }
+
+    /// The keys of a range, from either end.
+    pub fn keys<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Keys {
+        Keys(self.range(range))
+    }
+
+    /// The record with the lowest key.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn first_key_value(&self) -> Result<Option<(Vec<u8>, Value)>> {
+        self.iter().one(Direction::Forward)
+    }
+
+    /// The record with the highest key.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn last_key_value(&self) -> Result<Option<(Vec<u8>, Value)>> {
+        self.iter().one(Direction::Reverse)
+    }
+
+    /// What it keeps now.
+    #[must_use]
+    pub fn stats(&self) -> SnapshotStats {
+        self.inner.engine.stats()
+    }
+}
+
+/// What a cursor reads from.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    /// The keyspace, as it is when it is asked.
+    Now(Keyspace),
+    /// One moment of it.
+    Then(Snapshot),
+}
+
+impl Source {
+    pub(crate) fn keyspace(&self) -> &Keyspace {
+        match self {
+            Source::Now(keyspace) => keyspace,
+            Source::Then(snapshot) => snapshot.keyspace(),
+        }
+    }
+
+    pub(crate) fn check_readable(&self) -> Result<()> {
+        self.keyspace().check_readable()
+    }
+
+    pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        match self {
+            Source::Now(keyspace) => keyspace.state.engine.scan(request, chunk),
+            Source::Then(snapshot) => snapshot.inner.engine.scan(request, chunk),
+        }
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+        match self {
+            Source::Now(keyspace) => keyspace.get(key),
+            Source::Then(snapshot) => self.there(snapshot.get(key)),
+        }
+    }
+
+    pub(crate) fn get_reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
+        match self {
+            Source::Now(keyspace) => keyspace.get_reader(key),
+            Source::Then(snapshot) => self.there(snapshot.get_reader(key)),
+        }
+    }
+
+    /// A key that a scan of a snapshot answered is in the snapshot.
+    fn there<T>(&self, found: Result<Option<T>>) -> Result<Option<T>> {
+        match found {
+            Ok(None) => {
+                let text = format!(
+                    "keyspace {:?}: a scan of a snapshot met a record that a lookup does not find",
+                    self.keyspace().name()
+                );
+                Err(Error::new(ErrorKind::Corruption, text))
+            }
+            found => found,
+        }
+    }
+
+    pub(crate) fn range<K: AsRef<[u8]>>(self, range: &impl RangeBounds<K>) -> Cursor {
+        let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        Cursor::new(self, own(range.start_bound()), own(range.end_bound()))
+    }
+
+    pub(crate) fn iter(self) -> Cursor {
+        Cursor::new(self, Bound::Unbounded, Bound::Unbounded)
+    }
+
+    pub(crate) fn prefix(self, prefix: &[u8]) -> Cursor {
+        Cursor::new(self, Bound::Included(prefix.to_vec()), after_prefix(prefix))
+    }
+}
+
+/// The end of the range of keys that begin with `prefix`.
+fn after_prefix(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX);
+    match kept {
+        Some(last) => {
+            let mut upper = prefix[..=last].to_vec();
+            upper[last] += 1;
+            Bound::Excluded(upper)
+        }
+        None => Bound::Unbounded,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_end_where_they_should() {
+        assert_eq!(after_prefix(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), Bound::Unbounded);
+        assert_eq!(after_prefix(b""), Bound::Unbounded);
+    }
+}
