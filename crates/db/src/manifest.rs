@@ -7,7 +7,7 @@
 //! | 8 | 4 | version | format of the whole directory, 1; any other is refused |
 //! | 12 | 4 | length | bytes of the payload |
 //! | 16 | 8 | checksum | XXH3-64 of bytes 0..16 and the payload |
-//! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (1 TreeLine), logged `u8`, name length `u16`, name |
+//! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (1 TreeLine, 2 turtle), logged `u8`, name length `u16`, name |
 //!
 //! All integers are little-endian; the file is padded with zeros to whole pages. Ids below the next
 //! one that are not listed were dropped; they are never used again.
@@ -122,6 +122,7 @@ impl Manifest {
             payload.extend_from_slice(&keyspace.id.0.to_le_bytes());
             payload.push(match keyspace.options.engine {
                 EngineKind::TreeLine => 1,
+                EngineKind::Turtle => 2,
             });
             payload.push(u8::from(keyspace.options.logged));
             let length =
@@ -166,6 +167,7 @@ impl Manifest {
             let [engine, logged] = reader.take()?;
             let engine = match engine {
                 1 => EngineKind::TreeLine,
+                2 => EngineKind::Turtle,
                 _ => return Err(Problem::Damage("a known engine")),
             };
             let length = usize::from(u16::from_le_bytes(reader.take()?));

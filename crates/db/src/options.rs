@@ -54,17 +54,21 @@ pub enum EngineKind {
     /// Update in place under a record cache: skewed reads and updates of data larger than memory.
     #[default]
     TreeLine,
+    /// Batches that gather in memory over trees that are never changed in place: writes of data larger
+    /// than memory, short ranges, snapshots.
+    Turtle,
 }
 
 impl EngineKind {
     /// All engines.
-    pub const ALL: [EngineKind; 1] = [EngineKind::TreeLine];
+    pub const ALL: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
 
     /// The name that options and output use.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             EngineKind::TreeLine => "treeline",
+            EngineKind::Turtle => "turtle",
         }
     }
 }
@@ -79,10 +83,9 @@ impl FromStr for EngineKind {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        EngineKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == text)
-            .ok_or_else(|| Error::invalid(format!("{text:?} is not an engine; there is treeline")))
+        EngineKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+            Error::invalid(format!("{text:?} is not an engine; there are treeline and turtle"))
+        })
     }
 }
 
@@ -243,8 +246,9 @@ impl KeyspaceOptions {
 
     /// Sets an option of the engine's own by name, as the program's `--<engine>.<option>` flags do;
     /// nobody needs to. It holds from the opening of the keyspace with these options until the
-    /// database is closed. For TreeLine see
-    /// [`check_option`](spinney_treeline::check_option).
+    /// database is closed. The engine is chosen before. For TreeLine see
+    /// [`check_option`](spinney_treeline::check_option), for TurtleKV
+    /// [`check_option`](spinney_turtle::check_option).
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -260,6 +264,7 @@ impl KeyspaceOptions {
     pub fn set(mut self, name: &str, value: &str) -> Result<Self> {
         match self.kept.engine {
             EngineKind::TreeLine => spinney_treeline::check_option(name, value)?,
+            EngineKind::Turtle => spinney_turtle::check_option(name, value)?,
         }
         self.own.push((name.to_owned(), value.to_owned()));
         Ok(self)

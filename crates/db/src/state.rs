@@ -16,6 +16,7 @@ use spinney_engine::{Engine, EngineContext};
 use spinney_io::{DirectoryLock, Disk};
 use spinney_sync::LockTable;
 use spinney_treeline::TreeLine;
+use spinney_turtle::Turtle;
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
@@ -163,7 +164,6 @@ impl State {
         created_at: Option<Lsn>,
         share: u64,
     ) -> Result<Arc<KeyspaceState>> {
-        let EngineKind::TreeLine = entry.options.engine;
         let memory = self.budget.open(format!("{}/{}", entry.options.engine, entry.name), share);
         let context = EngineContext {
             disk: self.disk.clone(),
@@ -176,16 +176,13 @@ impl State {
             poison: self.poison.clone(),
             memory: memory.clone(),
         };
-        let made = match created_at {
-            Some(redo) => TreeLine::create(context, redo),
-            None => TreeLine::open(context),
-        };
+        let made = make(entry.options.engine, context, created_at);
         let engine = made.inspect_err(|_| self.budget.close(&memory))?;
         Ok(Arc::new(KeyspaceState {
             id: entry.id,
             name: entry.name.clone(),
             options: entry.options,
-            engine: Arc::new(engine),
+            engine,
             memory,
             owner: self.owner,
             dropped: AtomicBool::new(false),
@@ -238,6 +235,23 @@ impl State {
             }
         }
         Ok(())
+    }
+}
+
+/// Makes or opens a keyspace's engine.
+fn make(
+    kind: EngineKind,
+    context: EngineContext,
+    created_at: Option<Lsn>,
+) -> Result<Arc<dyn Engine>> {
+    fn shared<E: Engine + 'static>(engine: E) -> Arc<dyn Engine> {
+        Arc::new(engine)
+    }
+    match (kind, created_at) {
+        (EngineKind::TreeLine, Some(redo)) => TreeLine::create(context, redo).map(shared),
+        (EngineKind::TreeLine, None) => TreeLine::open(context).map(shared),
+        (EngineKind::Turtle, Some(redo)) => Turtle::create(context, redo).map(shared),
+        (EngineKind::Turtle, None) => Turtle::open(context).map(shared),
     }
 }
 

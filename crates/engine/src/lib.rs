@@ -37,7 +37,7 @@ pub use spinney_extent::LargePointer;
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
 pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
-pub use stats::{EngineStats, VerifyReport};
+pub use stats::{EngineStats, TurtleStats, VerifyReport};
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -90,7 +90,10 @@ pub struct OwnedValue {
 
 impl OwnedValue {
     /// Answers many gets one by one.
-    fn each(
+    ///
+    /// # Errors
+    /// Of the first that failed.
+    pub fn each(
         keys: &[(&[u8], u64)],
         mut get: impl FnMut(&[u8], u64, &mut Vec<u8>) -> Result<Found>,
     ) -> Result<Vec<Option<OwnedValue>>> {

@@ -68,6 +68,39 @@ pub struct EngineStats {
     pub checkpoints: u64,
     /// Torn pages restored when the keyspace was opened.
     pub pages_restored: u64,
+    /// What only a turtle keyspace has.
+    pub turtle: Option<TurtleStats>,
+}
+
+/// Numbers about the pipeline and the tree of a turtle keyspace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TurtleStats {
+    /// The checkpoint distance, chi: so many batches gather before they are written.
+    pub checkpoint_distance: u64,
+    /// Memtables, the active one among them.
+    pub memtables: u64,
+    /// Bytes that they hold.
+    pub memtable_bytes: u64,
+    /// Batches applied to the tree since the last checkpoint.
+    pub pending_batches: u64,
+    /// Bytes of the tree that are not on disk.
+    pub pending_bytes: u64,
+    /// Memtables sealed.
+    pub memtables_sealed: u64,
+    /// Batches applied to the tree.
+    pub batches_applied: u64,
+    /// Pages written for the tree.
+    pub tree_pages_written: u64,
+    /// Writes that were delayed because the pipeline was behind.
+    pub writes_delayed: u64,
+    /// Snapshots that there are.
+    pub snapshots: u64,
+    /// Bytes of memory that only they keep, at most.
+    pub snapshot_bytes: u64,
+    /// Snapshots that were written out to give their memory back.
+    pub snapshots_written: u64,
+    /// Snapshots that had to end.
+    pub snapshots_ended: u64,
 }
 
 /// What a verification saw.

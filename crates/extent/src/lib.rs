@@ -20,6 +20,7 @@ mod holes;
 pub mod large;
 pub mod large_io;
 mod salvage;
+mod shared_sync;
 pub mod slot;
 pub mod store;
 
@@ -27,5 +28,6 @@ pub use free::{Extent, FreeMap};
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
 pub use large::LargePointer;
 pub use salvage::{Copies, Newest};
+pub use shared_sync::SharedSync;
 pub use slot::Slot;
 pub use store::{Checkpoint, Hold, Store, StoreOptions};

@@ -25,7 +25,7 @@ use crate::database::{Config, Database, Product, Promise};
 use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::ops::{Generator, Mix, Op};
-use crate::play::{self, effect, play};
+use crate::play::{self, Snapshots, effect, play};
 use crate::tier::{Random, trace};
 use crate::watch::Watch;
 
@@ -107,7 +107,8 @@ fn eagerness(state: &str) -> usize {
         "keyspace create" | "keyspace drop" | "bulk load" => 10,
         "stage merge" => 60,
         "reorganize" => 2,
-        "checkpoint" => 2,
+        "checkpoint" | "checkpoint build" | "root publish" | "page free" => 2,
+        "chi change" => 10,
         "large value" => 3,
         _ => 1,
     }
@@ -226,6 +227,7 @@ impl Run<'_> {
         // About two steps an operation; the exact rate does not matter.
         let one_in = (self.plan.operations * 2 / self.plan.captures.max(1)).max(1);
         let last = self.random.within(1..self.plan.operations + self.plan.operations / 4);
+        let mut snapshots = Snapshots::default();
         for number in 0..self.plan.operations {
             if number == last {
                 disk.cut_power_at(disk.steps() + 1 + self.random.below(30) as u64);
@@ -237,12 +239,15 @@ impl Run<'_> {
             let rate = if matches!(op, Op::Backup) { one_in * 6 } else { one_in };
             self.capture(disk, rate, op_state(&op));
             trace(|| format!("{number} at step {}: {op:?}", disk.steps()));
+            let before = database.states();
             let result = match &op {
                 Op::Backup => database.backup(&self.plan.config.backup_path()),
-                _ => play(&*database, &runtime, &op, ledger.now()),
+                _ => snapshots
+                    .play(&*database, &op, ledger.now())
+                    .and_then(|()| play(&*database, &runtime, &op, ledger.now())),
             };
             for capture in disk.take_captures() {
-                let states = [&capture.states[..], &[op_state(&op)]].concat();
+                let states = [&capture.states[..], &[op_state(&op)], &before].concat();
                 self.check_image(&capture.image, ledger, &states, 0);
             }
             match result {
@@ -266,11 +271,13 @@ impl Run<'_> {
                     drop(error);
                     let mut states = disk.states_at_power_cut();
                     states.push(op_state(&op));
+                    states.extend(before);
                     return states;
                 }
                 Err(error) => panic!("{op:?} failed on a good disk: {error:?}"),
             }
         }
+        snapshots.clear();
         // A life that met no cut ends by closing, and the power goes somewhere in that.
         disk.cut_power_at(disk.steps() + 1 + self.random.below(12) as u64);
         self.capture(disk, 10, CLOSE);
@@ -404,6 +411,8 @@ fn op_state(op: &Op) -> &'static str {
         Op::Checkpoint => "explicit checkpoint",
         Op::Backup => "backup",
         Op::BulkLoad { .. } => "bulk load",
+        Op::SetDistance { .. } => "chi change",
+        Op::TakeSnapshot { .. } => "snapshot",
         Op::Step { .. } => "background",
         Op::SetMemory { .. } => "set memory",
         Op::Flush => "flush",

@@ -117,6 +117,24 @@ pub trait Database: Send + Sync {
         };
         self.write(&records.iter().map(write).collect::<Vec<_>>(), Promise::Sync)
     }
+    /// Takes a view of a keyspace as it is now, where the product has such.
+    ///
+    /// # Errors
+    /// The product's own.
+    fn snapshot(&self, _keyspace: &str) -> Result<Option<Box<dyn View>>> {
+        Ok(None)
+    }
+    /// Sets how many batches of a keyspace gather in memory, where the product has such.
+    ///
+    /// # Errors
+    /// The product's own.
+    fn set_checkpoint_distance(&self, _keyspace: &str, _batches: u64) -> Result<()> {
+        Ok(())
+    }
+    /// States that it is in between two operations.
+    fn states(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
     /// Changes the memory budget.
     fn set_memory(&self, bytes: u64) -> Result<()>;
     /// Bytes of the memory budget in use, and the budget, where the product tells.
@@ -126,6 +144,22 @@ pub trait Database: Send + Sync {
     /// Ends cleanly.
     fn close(self: Box<Self>) -> Result<()>;
 }
+
+/// A keyspace as it was at one moment.
+pub trait View: Send {
+    /// The value that a key had.
+    ///
+    /// # Errors
+    /// The product's own, as for all methods.
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>>;
+    /// The values that many keys had.
+    fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>>;
+    /// Records in key order.
+    fn range(&self, from: KeyBound, to: KeyBound) -> Items<'_>;
+}
+
+/// Options of a product's own, by name.
+pub type Knobs = &'static [(&'static str, &'static str)];
 
 /// How a database is opened.
 #[derive(Clone, Debug)]
@@ -139,7 +173,7 @@ pub struct Config {
     /// Whether to trust the device with writes of 4 KiB.
     pub assume_4k: bool,
     /// Options of the product's own that every keyspace gets.
-    pub knobs: &'static [(&'static str, &'static str)],
+    pub knobs: Knobs,
 }
 
 impl Config {
@@ -187,6 +221,27 @@ pub trait Product: Sync {
         _to: &Path,
     ) -> Result<Option<bool>> {
         Ok(None)
+    }
+
+    /// Options of its own that the run of a seed gets, most often none.
+    fn knobs(&self, _seed: u64) -> Knobs {
+        &[]
+    }
+
+    /// States of its own that crashes must strike: in small databases and in large ones, each with how
+    /// many times as often as others.
+    fn states(&self) -> [&'static [(&'static str, u64)]; 2] {
+        [&[], &[]]
+    }
+
+    /// Whether it logs changes of structure.
+    fn logs_structure(&self) -> bool {
+        true
+    }
+
+    /// Whether its databases take snapshots and have a checkpoint distance.
+    fn takes_snapshots(&self) -> bool {
+        false
     }
 
     /// Whether its databases take backups.

@@ -227,7 +227,13 @@ fn carry_out(
                 runtime.step();
             }
         }
-        Op::Update { .. }
+        Op::SetDistance { keyspace, batches } => {
+            database.set_checkpoint_distance(keyspace, *batches)?;
+        }
+        Op::TakeSnapshot { .. }
+        | Op::ReadSnapshot { .. }
+        | Op::DropSnapshot { .. }
+        | Op::Update { .. }
         | Op::Prefix { .. }
         | Op::Ends { .. }
         | Op::Backup

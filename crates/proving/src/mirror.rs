@@ -11,7 +11,7 @@ use spinney_base::{Result, Runtime};
 use spinney_io::Disk;
 
 use crate::database::{
-    Bytes, Change, Config, Database, Items, KeyBound, Keys, Product, Promise, Swapped, Write,
+    Bytes, Change, Config, Database, Items, KeyBound, Keys, Knobs, Product, Promise, Swapped, Write,
 };
 
 /// Opens two databases beside each other on one disk.
@@ -21,6 +21,10 @@ pub struct Mirror<A, B>(pub A, pub B);
 struct Mirrored(Box<dyn Database>, Box<dyn Database>);
 
 impl<A: Product, B: Product> Product for Mirror<A, B> {
+    fn knobs(&self, seed: u64) -> Knobs {
+        self.0.knobs(seed)
+    }
+
     fn takes_backups(&self) -> bool {
         self.0.takes_backups() && self.1.takes_backups()
     }

@@ -39,6 +39,13 @@ impl Model {
         &self.keyspaces[keyspace].records
     }
 
+    /// A model of one keyspace alone.
+    #[must_use]
+    pub fn of(&self, keyspace: &str) -> Model {
+        let one = self.keyspaces.get(keyspace).cloned().unwrap_or_default();
+        Model { keyspaces: [(keyspace.to_owned(), one)].into() }
+    }
+
     /// The value of a key.
     #[must_use]
     pub fn get(&self, keyspace: &str, key: &[u8]) -> Option<&[u8]> {

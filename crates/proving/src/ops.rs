@@ -46,6 +46,14 @@ pub enum Op {
     SetMemory { bytes: u64 },
     /// Load records in ascending order into a keyspace that is empty.
     BulkLoad { keyspace: String, records: Vec<(Bytes, Bytes)> },
+    /// Keep a view of a keyspace.
+    TakeSnapshot { keyspace: String },
+    /// Read from a kept view: some keys, and a range of it. The number chooses among those there are.
+    ReadSnapshot { which: usize, keys: Vec<Bytes>, from: KeyBound, to: KeyBound, pulls: Vec<bool> },
+    /// Let a kept view go.
+    DropSnapshot { which: usize },
+    /// Set how many batches gather in memory, and let the background follow.
+    SetDistance { keyspace: String, batches: u64 },
     /// Make a keyspace.
     CreateKeyspace { name: String, logged: bool },
     /// Drop a keyspace.
@@ -98,6 +106,16 @@ impl std::fmt::Debug for Op {
             Op::SetMemory { bytes } => write!(f, "set memory to {bytes}"),
             Op::BulkLoad { keyspace, records } => {
                 write!(f, "bulk load {keyspace}, {} records", records.len())
+            }
+            Op::TakeSnapshot { keyspace } => write!(f, "take a snapshot of {keyspace}"),
+            Op::ReadSnapshot { which, keys, from, to, pulls } => {
+                let (from, to) = (bound(from), bound(to));
+                let (keys, pulls) = (keys.len(), pulls.len());
+                write!(f, "read {keys} keys of snapshot {which}, {from} to {to}, {pulls} pulls")
+            }
+            Op::DropSnapshot { which } => write!(f, "drop snapshot {which}"),
+            Op::SetDistance { keyspace, batches } => {
+                write!(f, "set the checkpoint distance of {keyspace} to {batches}")
             }
             Op::CreateKeyspace { name, logged } => write!(f, "create {name}, logged: {logged}"),
             Op::DropKeyspace { name } => write!(f, "drop {name}"),
@@ -153,6 +171,8 @@ pub struct Mix {
     pub unlogged: bool,
     /// Whether backups are taken, and salvages.
     pub backup: bool,
+    /// Whether snapshots are taken and kept, and checkpoint distances set.
+    pub snapshots: bool,
 }
 
 impl Mix {
@@ -176,6 +196,7 @@ impl Mix {
             keyspaces_max: 6,
             unlogged: true,
             backup: true,
+            snapshots: false,
         }
     }
 }
@@ -315,6 +336,9 @@ impl Generator {
         {
             return load;
         }
+        if self.mix.snapshots && self.random.one_in(25) {
+            return self.with_snapshots(keyspace);
+        }
         match self.random.below(950) {
             0..120 => Op::Get { keyspace, key },
             120..140 => Op::Contains { keyspace, key },
@@ -373,6 +397,23 @@ impl Generator {
             };
         }
         Op::Step { pieces: self.random.within(1..5), millis: 0 }
+    }
+
+    fn with_snapshots(&mut self, keyspace: String) -> Op {
+        let which = self.random.below(1000);
+        match self.random.below(10) {
+            0..2 => Op::TakeSnapshot { keyspace },
+            2..7 => {
+                let keys = (0..self.random.below(6)).map(|_| self.any_key()).collect();
+                let (from, to, pulls) = (self.bound(), self.bound(), self.pulls());
+                Op::ReadSnapshot { which, keys, from, to, pulls }
+            }
+            7 => Op::DropSnapshot { which },
+            _ => {
+                let batches = *self.random.pick(&[1, 1, 2, 5, 1000]);
+                Op::SetDistance { keyspace, batches }
+            }
+        }
     }
 
     /// Sorted records for a keyspace that is empty, if there is one that promises them all.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use spinney_base::{Result, Runtime};
 use spinney_io::Disk;
 
-use crate::database::{Bytes, Config, Database, Items, Product, Write};
+use crate::database::{Bytes, Config, Database, Items, Product, View, Write};
 use crate::model::{Model, ModelKeyspace, owned, show, show_value};
 use crate::ops::Op;
 
@@ -196,10 +196,86 @@ pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) 
                 runtime.step();
             }
         }
+        Op::SetDistance { keyspace, batches } => {
+            database.set_checkpoint_distance(keyspace, *batches)?;
+            (0..3).for_each(|_| _ = runtime.step());
+        }
         // These need more than the database.
-        Op::Reopen { .. } | Op::Backup | Op::Salvage => {}
+        Op::Reopen { .. }
+        | Op::Backup
+        | Op::Salvage
+        | Op::TakeSnapshot { .. }
+        | Op::ReadSnapshot { .. }
+        | Op::DropSnapshot { .. } => {}
     }
     Ok(())
+}
+
+/// Snapshots that are kept while other operations go on, each with what the model had when it was taken.
+#[derive(Default)]
+pub struct Snapshots {
+    kept: Vec<Kept>,
+}
+
+struct Kept {
+    keyspace: String,
+    view: Box<dyn View>,
+    then: Model,
+}
+
+impl std::fmt::Debug for Snapshots {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} snapshots", self.kept.len())
+    }
+}
+
+/// Most snapshots that are kept at once.
+const SNAPSHOTS_MAX: usize = 4;
+
+impl Snapshots {
+    /// Carries out what `op` says of snapshots, and checks what they answer.
+    ///
+    /// # Errors
+    /// What the database answered instead.
+    ///
+    /// # Panics
+    /// When an answer is not the model's of the snapshot's moment.
+    pub fn play(&mut self, database: &dyn Database, op: &Op, model: &Model) -> Result<()> {
+        match op {
+            Op::TakeSnapshot { keyspace } => {
+                if self.kept.len() == SNAPSHOTS_MAX {
+                    self.kept.remove(0);
+                }
+                let then = model.of(keyspace);
+                let view = database.snapshot(keyspace)?;
+                let keyspace = keyspace.clone();
+                self.kept.extend(view.map(|view| Kept { keyspace, view, then }));
+            }
+            Op::ReadSnapshot { which, keys, from, to, pulls } if !self.kept.is_empty() => {
+                let Kept { keyspace, view, then } = &self.kept[which % self.kept.len()];
+                let slices: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let found = view.multi_get(&slices)?;
+                for (key, together) in keys.iter().zip(found) {
+                    agree(op, view.get(key)?.as_deref(), then.get(keyspace, key));
+                    agree(op, together.as_deref(), then.get(keyspace, key));
+                }
+                let items = view.range(from.clone(), to.clone());
+                agree_items(op, items, then.range(keyspace, from, to), pulls)?;
+            }
+            Op::DropSnapshot { which } if !self.kept.is_empty() => {
+                self.kept.remove(which % self.kept.len());
+            }
+            Op::DropKeyspace { name } => self.kept.retain(|kept| kept.keyspace != *name),
+            Op::Reopen { .. } => self.kept.clear(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Lets all go: they hold their database open.
+    pub fn clear(&mut self) {
+        self.kept.clear();
+    }
 }
 
 /// Opens the backup that a database took and compares it with the model; `disk` is the one that it lies on, as another

@@ -10,7 +10,8 @@ use spinney_base::{Error, ErrorKind, Result, Runtime};
 use spinney_io::Disk;
 
 use crate::database::{
-    Bytes, Change, Config, Database, Items, KeyBound, Keys, Product, Promise, Swapped, Write,
+    Bytes, Change, Config, Database, Items, KeyBound, Keys, Knobs, Product, Promise, Swapped, View,
+    Write,
 };
 
 use crate::watch::Watch;
@@ -24,7 +25,7 @@ struct SpinneyDatabase {
     db: Db,
     disk: Arc<dyn Disk>,
     keyspaces: RwLock<HashMap<String, spinney::Keyspace>>,
-    knobs: &'static [(&'static str, &'static str)],
+    knobs: Knobs,
 }
 
 impl Product for Spinney {
@@ -51,11 +52,60 @@ impl Product for Spinney {
         config: &Config,
         to: &Path,
     ) -> Result<Option<bool>> {
+        if self.0 == EngineKind::Turtle {
+            return Ok(None);
+        }
         let report = Db::salvage(&config.path, to, options(disk, runtime, config))?;
         if !report.is_whole() {
             eprintln!("{report:#?}");
         }
         Ok(Some(report.is_whole()))
+    }
+
+    fn knobs(&self, seed: u64) -> Knobs {
+        match (self.0, seed % 10) {
+            (EngineKind::TreeLine, 1 | 4 | 7) => &[("staging", "on")],
+            (EngineKind::TreeLine, 3) => {
+                &[("page-grouping", "off"), ("optimistic-admission", "on")]
+            }
+            (EngineKind::TreeLine, 6) => {
+                &[("staging", "on"), ("steps", "off"), ("batch-writeout", "off")]
+            }
+            (EngineKind::TreeLine, 8) => {
+                &[("record-cache", "off"), ("forecast", "off"), ("goal", "6"), ("epsilon", "1")]
+            }
+            (EngineKind::Turtle, 1 | 4 | 7) => &[("leaf", "4KiB")],
+            (EngineKind::Turtle, 3) => &[("chi", "1"), ("filter-bits", "0")],
+            (EngineKind::Turtle, 6) => &[("chi", "3"), ("leaf", "8KiB")],
+            _ => &[],
+        }
+    }
+
+    fn states(&self) -> [&'static [(&'static str, u64)]; 2] {
+        match self.0 {
+            EngineKind::TreeLine => {
+                [&[("stage merge", 1)], &[("reorganize", 3), (crate::crash::SALVAGE, 1)]]
+            }
+            EngineKind::Turtle => [
+                &[("seal", 1), ("chi change", 1), ("snapshot", 1)],
+                &[
+                    ("seal", 1),
+                    ("checkpoint build", 1),
+                    ("root publish", 1),
+                    ("chi change", 1),
+                    ("page free", 1),
+                ],
+            ],
+            _ => [&[], &[]],
+        }
+    }
+
+    fn logs_structure(&self) -> bool {
+        self.0 == EngineKind::TreeLine
+    }
+
+    fn takes_snapshots(&self) -> bool {
+        self.0 == EngineKind::Turtle
     }
 
     fn watch(&self) -> Option<Arc<Watch>> {
@@ -242,6 +292,38 @@ impl Database for SpinneyDatabase {
         self.db.backup(directory).map(|_| ())
     }
 
+    fn snapshot(&self, keyspace: &str) -> Result<Option<Box<dyn View>>> {
+        let keyspace = self.keyspace(keyspace)?;
+        if !keyspace.capabilities().snapshots {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(keyspace.snapshot()?)))
+    }
+
+    fn set_checkpoint_distance(&self, keyspace: &str, batches: u64) -> Result<()> {
+        match self.keyspace(keyspace)?.set_checkpoint_distance(batches) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+            clamped => {
+                let clamped = clamped?;
+                assert!((1..=batches).contains(&clamped), "{batches} came out as {clamped}");
+                Ok(())
+            }
+        }
+    }
+
+    fn states(&self) -> Vec<&'static str> {
+        let turtles: Vec<_> =
+            self.keyspaces.read().values().filter_map(|one| one.stats().turtle).collect();
+        let mut states = Vec::new();
+        if turtles.iter().any(|turtle| turtle.memtables > 1) {
+            states.push("seal");
+        }
+        if turtles.iter().any(|turtle| turtle.pending_batches > 0) {
+            states.push("pending batches");
+        }
+        states
+    }
+
     fn set_memory(&self, bytes: u64) -> Result<()> {
         self.db.set_memory(bytes)
     }
@@ -253,5 +335,23 @@ impl Database for SpinneyDatabase {
 
     fn close(self: Box<Self>) -> Result<()> {
         self.db.close()
+    }
+}
+
+impl View for spinney::Snapshot {
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let mut into = b"left over".to_vec();
+        let found = self.get_into(key, &mut into)?;
+        assert_eq!(self.contains_key(key)?, found);
+        Ok(found.then_some(into))
+    }
+
+    fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        let found = spinney::Snapshot::multi_get(self, keys)?;
+        Ok(found.into_iter().map(|value| value.map(Bytes::from)).collect())
+    }
+
+    fn range(&self, from: KeyBound, to: KeyBound) -> Items<'_> {
+        Box::new(spinney::Snapshot::range(self, (from, to)).map(owned))
     }
 }

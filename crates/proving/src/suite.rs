@@ -16,7 +16,7 @@ use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::ops::{Generator, KeyShape, Mix, Op};
 use crate::outage;
-use crate::play::{self, agree_whole, effect, play};
+use crate::play::{self, Snapshots, agree_whole, effect, play};
 use crate::threads::{self, Load};
 use crate::tier::{self, Random};
 
@@ -140,17 +140,6 @@ pub fn model_on_real_disk(product: &dyn Product) {
     });
 }
 
-/// Options of the engine's own, most often none.
-fn knobs(seed: u64) -> &'static [(&'static str, &'static str)] {
-    match seed % 10 {
-        1 | 4 | 7 => &[("staging", "on")],
-        3 => &[("page-grouping", "off"), ("optimistic-admission", "on")],
-        6 => &[("staging", "on"), ("steps", "off"), ("batch-writeout", "off")],
-        8 => &[("record-cache", "off"), ("forecast", "off"), ("goal", "6"), ("epsilon", "1")],
-        _ => &[],
-    }
-}
-
 fn model(
     product: &dyn Product,
     mut place: Place,
@@ -158,13 +147,15 @@ fn model(
     (seed, mut mix): (u64, Mix),
     operations: usize,
 ) {
-    let config = &Config { knobs: knobs(seed), ..config.clone() };
+    let config = &Config { knobs: product.knobs(seed), ..config.clone() };
     mix.backup &= product.takes_backups();
+    mix.snapshots = product.takes_snapshots();
     let mut random = Random::new(seed, 13);
     let mut generator = Generator::new(seed, mix);
     let mut runtime = Runtime::stepped(seed);
     let mut database = place.open(product, config, &runtime);
     let mut ledger = Ledger::new(Model::default());
+    let mut snapshots = Snapshots::default();
     let mut settling = 100_u32;
     for number in 0..operations {
         let op = if number == 0 {
@@ -174,7 +165,9 @@ fn model(
         };
         let effect = effect(&op, ledger.now());
         ledger.begin(&effect);
-        play(&*database, &runtime, &op, ledger.now())
+        snapshots
+            .play(&*database, &op, ledger.now())
+            .and_then(|()| play(&*database, &runtime, &op, ledger.now()))
             .unwrap_or_else(|error| panic!("{op:?} failed on a good disk: {error:?}"));
         ledger.acknowledge(&effect, Promise::Sync);
         // Caches follow a smaller budget, or a share in it, in the background.
@@ -217,6 +210,7 @@ fn model(
             _ => {}
         }
     }
+    snapshots.clear();
     agree_whole(&*database, ledger.now()).expect("nothing is wrong with the disk");
     database.verify().expect("nothing is wrong with the disk");
     database.close().expect("nothing is wrong with the disk");
@@ -255,6 +249,7 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
         keyspaces_max: 6,
         unlogged: true,
         backup: true,
+        snapshots: false,
     }
 }
 
@@ -268,8 +263,10 @@ pub fn crash_small(product: &dyn Product) {
     tier::for_each_seed(tier::count(12, 700), |seed| {
         let mut random = Random::new(seed, 6);
         let mut mix = crash_mix(*random.pick(&[30, 400, 3000]), 0..300);
+        mix.snapshots = product.takes_snapshots();
         mix.shape = *random.pick(&[KeyShape::Numbers, KeyShape::Paths, KeyShape::Wild]);
-        let config = Config { knobs: knobs(seed), ..crash::config(MEMORY_BYTES, LOG_BYTES) };
+        let knobs = product.knobs(seed);
+        let config = Config { knobs, ..crash::config(MEMORY_BYTES, LOG_BYTES) };
         if config.knobs.contains(&("staging", "on")) {
             // Bursts of new records are what is staged.
             (mix.keys, mix.removes_one_in) = (3000, 100);
@@ -279,10 +276,8 @@ pub fn crash_small(product: &dyn Product) {
     });
     println!("crashes by state: {:#?}", tally.counts());
     if product.watch().is_some() && !tier::is_replay() {
-        // The other crashes are in a database whose records are too large to be staged.
-        let least = if tier::is_full() { 100 } else { 1 };
-        let merges = tally.count("stage merge");
-        assert!(merges >= least, "stage merge was struck {merges} times");
+        let each = if tier::is_full() { 100 } else { 1 };
+        check_states(&tally, product.states()[0], each);
     }
 }
 
@@ -309,7 +304,8 @@ pub fn crash_large(product: &dyn Product) {
         // And some have so large a log that pages go home for want of memory, not for a
         // checkpoint's sake.
         plan.config.log_bytes_max = if seed % 4 == 0 { 16 * LOG_BYTES } else { LOG_BYTES };
-        plan.config.knobs = knobs(seed);
+        plan.config.knobs = product.knobs(seed);
+        plan.mix.snapshots = product.takes_snapshots();
         crash::run(product, &plan, &tally, seed);
     });
     println!("crashes by state: {:#?}", tally.counts());
@@ -322,26 +318,32 @@ pub fn crash_large(product: &dyn Product) {
     }
     let (all, each) = if tier::is_full() { (10_000, 100) } else { (200, 1) };
     assert!(
-        product.watch().is_none() || (pages > 0 && records > 0 && large > 0),
+        product.watch().is_none()
+            || (pages > 0 && (records > 0 || !product.logs_structure()) && large > 0),
         "nothing to watch"
     );
     assert!(tally.count(crash::ALL) >= all, "too few crashes");
-    for state in [
+    let common = [
         "checkpoint",
         "trim",
-        "reorganize",
         "large value",
         "file growth",
         "keyspace create",
         "keyspace drop",
         "backup",
         "bulk load",
-        crash::SALVAGE,
         crash::RECOVERY,
         crash::SECOND_RECOVERY,
-    ] {
-        let least = if state == "reorganize" { 3 * each } else { each };
-        assert!(tally.count(state) >= least, "{state} was struck {} times", tally.count(state));
+    ];
+    check_states(&tally, &common.map(|state| (state, 1)), each);
+    check_states(&tally, product.states()[1], each);
+}
+
+/// Checks that crashes struck in each of these states often enough.
+fn check_states(tally: &Tally, states: &[(&'static str, u64)], each: u64) {
+    for (state, times) in states {
+        let struck = tally.count(state);
+        assert!(struck >= times * each, "{state} was struck {struck} times");
     }
 }
 

@@ -19,7 +19,6 @@
 //! supersedes again. Without a log the pages alone say at open what is live: a keyspace that was not
 //! closed cleanly reads them all, if it had large values that the checkpoint does not settle.
 
-mod syncs;
 mod table;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
@@ -38,7 +37,6 @@ use crate::merge::{Dirty, Pages, Records, superseded, superseded_by};
 use crate::segment::PageRef;
 use crate::tree::TreeLine;
 
-pub(crate) use syncs::SharedSync;
 pub(crate) use table::{LargeExtent, LargeList, LargeTable, extents_of};
 
 /// Freed pages at which a checkpoint is worth taking for their sake: 32 MiB.

@@ -12,7 +12,7 @@ use spinney_engine::{
     Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
     OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
 };
-use spinney_extent::{LargePointer, Store, StoreOptions};
+use spinney_extent::{LargePointer, SharedSync, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
@@ -22,7 +22,7 @@ use crate::counters::{ReadCounters, WriteCounters, add};
 use crate::first::FirstKey;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
-use crate::large::{LargeList, LargeTable, SharedSync};
+use crate::large::{LargeList, LargeTable};
 use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
 use crate::pages::PageCache;
@@ -711,6 +711,7 @@ impl Engine for TreeLine {
             forecast_by_trend: forecast.trend_answers,
             checkpoints: load(&self.writes.checkpoints),
             pages_restored: load(&self.writes.pages_restored),
+            turtle: None,
         }
     }
 }

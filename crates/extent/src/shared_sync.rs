@@ -16,7 +16,7 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Shares syncs of one file.
 #[derive(Debug, Default)]
-pub(crate) struct SharedSync {
+pub struct SharedSync {
     /// The last number taken.
     taken: AtomicU64,
     /// Numbers up to this one are synced.
@@ -28,7 +28,7 @@ impl SharedSync {
     ///
     /// # Errors
     /// Those of `sync`.
-    pub(crate) fn join(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub fn join(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         let mine = self.taken.fetch_add(1, SeqCst) + 1;
         let mut synced = self.synced.lock();
         if *synced >= mine {

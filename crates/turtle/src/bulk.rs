@@ -1,0 +1,114 @@
+//! Loading sorted records into an empty keyspace, past memtables and log (rule P15).
+//!
+//! Records go in batches to a tree of the load's own, which is written whenever much of it is
+//! pending. Installing it publishes it as the keyspace's checkpoint, with the log's end as its redo
+//! LSN: from the slot's sync on everything is there, before it nothing is. No log record is needed.
+
+use std::sync::Arc;
+
+use spinney_base::{Error, Result, ValueRef};
+use spinney_engine::{Bulk, Chunk, Direction, LargePointer, ScanRequest};
+use spinney_io::Purpose;
+
+use crate::batch::{Edit, Packer};
+use crate::core::Core;
+use crate::standin::Tree;
+
+/// A load under way. Dropped, it gives back what it has.
+#[derive(Debug)]
+pub(crate) struct Loading<'a> {
+    core: &'a Arc<Core>,
+    tree: Tree,
+    packer: Packer,
+    last: Option<Vec<u8>>,
+    /// Large values that it has put and that nobody else names.
+    large: Vec<LargePointer>,
+}
+
+impl<'a> Loading<'a> {
+    pub(crate) fn begin(core: &'a Arc<Core>) -> Result<Self> {
+        let loading = Loading {
+            core,
+            tree: Tree::default(),
+            packer: Packer::default(),
+            last: None,
+            large: Vec::new(),
+        };
+        loading.check_empty()?;
+        Ok(loading)
+    }
+
+    fn check_empty(&self) -> Result<()> {
+        let request = ScanRequest {
+            lower: std::ops::Bound::Unbounded,
+            upper: std::ops::Bound::Unbounded,
+            direction: Direction::Forward,
+            records_wanted: 1,
+            records_max: 1,
+            bytes_max: 1,
+        };
+        let mut chunk = Chunk::default();
+        self.core.view.load().scan(&request, &mut chunk)?;
+        if chunk.is_empty() {
+            return Ok(());
+        }
+        Err(Error::invalid("a bulk load needs an empty keyspace"))
+    }
+
+    /// Hands over what was packed; writes what is pending if that is much.
+    fn apply(&mut self) -> Result<()> {
+        let batch = std::mem::take(&mut self.packer).finish();
+        self.tree = self.tree.apply(batch, &mut Vec::new())?;
+        if self.tree.pending().bytes >= self.core.limits().pending { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        // None of it is in the log.
+        let lsn = self.core.redo();
+        self.tree = self.tree.write(&self.core.files, lsn, &mut Vec::new())?;
+        Ok(())
+    }
+}
+
+impl Bulk for Loading<'_> {
+    fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()> {
+        if self.last.as_ref().is_some_and(|last| key <= last) {
+            return Err(Error::invalid(format!(
+                "keys of a bulk load ascend, but \"{}\" follows \"{}\"",
+                key.escape_ascii(),
+                self.last.as_deref().unwrap_or_default().escape_ascii()
+            )));
+        }
+        if self.packer.bytes() as u64 >= self.core.limits().batch {
+            self.apply()?;
+        }
+        if value.large {
+            self.large.push(self.core.decode_pointer(value.bytes)?);
+        }
+        self.packer.push(Edit { key, value: Some(value) });
+        self.last = Some(key.to_vec());
+        Ok(())
+    }
+
+    fn install(mut self: Box<Self>) -> Result<()> {
+        self.check_empty()?;
+        self.apply()?;
+        self.write()?;
+        if !self.large.is_empty() {
+            self.core.files.store.sync(Purpose::LargeValue)?;
+        }
+        self.core.install(self.tree.clone(), &self.large)?;
+        // They are the keyspace's.
+        self.large.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        for pointer in self.large.drain(..) {
+            let extents = self.core.large.abandoned(&pointer);
+            extents.into_iter().for_each(|extent| self.core.files.store.release(extent));
+        }
+    }
+}

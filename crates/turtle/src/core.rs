@@ -1,0 +1,229 @@
+//! What the parts of one keyspace share.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use spinney_base::{Error, ErrorKind, Lsn, Result};
+use spinney_engine::{EngineContext, LargePointer};
+use spinney_extent::{SharedSync, Store, StoreOptions};
+
+use crate::files::Files;
+use crate::gate::Gate;
+use crate::large::LargeTable;
+use crate::memtable::Memtable;
+use crate::options::Tuning;
+use crate::payload;
+use crate::residents::Residents;
+use crate::snapshot::Pinned;
+use crate::standin::{MergedAway, Tree};
+use crate::view::View;
+
+/// One keyspace. Snapshots share it with the engine.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) context: EngineContext,
+    pub(crate) files: Arc<Files>,
+    /// Whoever writes is inside.
+    pub(crate) gate: Gate,
+    pub(crate) view: ArcSwap<View>,
+    /// Held while another view is put in the place of the one there is.
+    pub(crate) swapping: Mutex<()>,
+    pub(crate) work: Mutex<Work>,
+    /// Up to which LSN the log is in memtables up to a number, both ascending.
+    pub(crate) marks: Mutex<VecDeque<Mark>>,
+    pub(crate) large: LargeTable,
+    pub(crate) large_syncs: SharedSync,
+    pub(crate) residents: Residents,
+    /// Oldest first.
+    pub(crate) snapshots: Mutex<Vec<Weak<Pinned>>>,
+    /// Bytes that only snapshots keep.
+    pub(crate) pinned: AtomicU64,
+    pub(crate) tuning: Tuning,
+    /// Bytes that writers under way have reserved.
+    pub(crate) reserved: AtomicU64,
+    /// The newest checkpoint's redo LSN.
+    pub(crate) redo: AtomicU64,
+    /// Whether the log is being replayed: the end of the log says nothing of what was applied.
+    pub(crate) replaying: AtomicBool,
+    /// Whether the background is asked for.
+    pub(crate) wanted: AtomicBool,
+    /// Whether fewer batches are to gather than before: what has gathered is written at once.
+    pub(crate) lowered: AtomicBool,
+    /// Batches applied since the last checkpoint.
+    pub(crate) batches: AtomicU64,
+    pub(crate) counters: Counters,
+    /// The root of the checkpoint that was opened, until the replay of structure ends.
+    root: Mutex<Option<Vec<u8>>>,
+}
+
+/// What one thread at a time does: apply, write, publish.
+#[derive(Debug)]
+pub(crate) struct Work {
+    /// The tree of the newest durable checkpoint: nothing of it may be reused.
+    pub(crate) published: Tree,
+    /// The number of the newest memtable that is in the tree.
+    pub(crate) applied: u64,
+    /// The number of the newest memtable that is in the published one.
+    pub(crate) published_memtable: u64,
+}
+
+/// Memtables up to a number hold exactly what the log has up to an LSN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mark {
+    pub(crate) memtable: u64,
+    pub(crate) redo: Lsn,
+}
+
+/// Counts of events.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) memtable_hits: AtomicU64,
+    pub(crate) memtable_misses: AtomicU64,
+    pub(crate) seals: AtomicU64,
+    pub(crate) applied: AtomicU64,
+    pub(crate) checkpoints: AtomicU64,
+    pub(crate) foreground_steps: AtomicU64,
+    pub(crate) delays: AtomicU64,
+    pub(crate) stall_ns: AtomicU64,
+    pub(crate) longest_stall_ns: AtomicU64,
+    pub(crate) snapshots_written: AtomicU64,
+    pub(crate) snapshots_ended: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+impl Core {
+    /// Makes the file of a new keyspace, all of whose records come after `redo`.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub(crate) fn create(context: EngineContext, redo: Lsn) -> Result<Core> {
+        let options = store_options(&context);
+        let store = Store::create(&*context.disk, &context.path, options, redo)?;
+        Ok(Self::assemble(context, store, redo, Vec::new()))
+    }
+
+    /// Opens a keyspace at its newest checkpoint.
+    ///
+    /// # Errors
+    /// `Corruption`, `Unsupported` or `Io`.
+    pub(crate) fn open(context: EngineContext) -> Result<Core> {
+        let options = store_options(&context);
+        let (store, checkpoint, payload) = Store::open(&*context.disk, &context.path, options)?;
+        let decoded = payload::decode(&payload);
+        let (root, large) = decoded.map_err(|error| error.context(context.path.display()))?;
+        let core = Self::assemble(context, store, checkpoint.redo, root.to_vec());
+        core.large.load(&large);
+        Ok(core)
+    }
+
+    fn assemble(context: EngineContext, store: Store, redo: Lsn, root: Vec<u8>) -> Core {
+        let active = Arc::new(Memtable::new(1));
+        let tree = Tree::default();
+        Core {
+            files: Files::new(store),
+            gate: Gate::default(),
+            view: ArcSwap::from_pointee(View { tables: vec![active], tree: tree.clone() }),
+            swapping: Mutex::new(()),
+            work: Mutex::new(Work { published: tree, applied: 0, published_memtable: 0 }),
+            marks: Mutex::new(VecDeque::new()),
+            large: LargeTable::default(),
+            large_syncs: SharedSync::default(),
+            residents: Residents::default(),
+            snapshots: Mutex::new(Vec::new()),
+            pinned: AtomicU64::new(0),
+            tuning: Tuning::default(),
+            reserved: AtomicU64::new(0),
+            redo: AtomicU64::new(redo.0),
+            replaying: AtomicBool::new(true),
+            wanted: AtomicBool::new(false),
+            lowered: AtomicBool::new(false),
+            batches: AtomicU64::new(0),
+            counters: Counters::default(),
+            root: Mutex::new(Some(root)),
+            context,
+        }
+    }
+
+    /// Opens the tree and says what is owned, so that the rest is free.
+    pub(crate) fn begin(&self) -> Result<()> {
+        let root = self.root.lock().take().unwrap_or_default();
+        let tree = Tree::open(&self.files, &root)?;
+        let mut owned = tree.owned();
+        owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
+        self.files.store.adopt(&owned)?;
+        self.work.lock().published = tree.clone();
+        self.replace(|view| View { tables: view.tables.clone(), tree });
+        self.follow_memory();
+        Ok(())
+    }
+
+    /// Puts another view in the place of the one there is.
+    pub(crate) fn replace(&self, next: impl FnOnce(&View) -> View) {
+        let _alone = self.swapping.lock();
+        let next = next(&self.view.load());
+        self.view.store(Arc::new(next));
+    }
+
+    pub(crate) fn redo(&self) -> Lsn {
+        Lsn(self.redo.load(SeqCst))
+    }
+
+    pub(crate) fn is_replaying(&self) -> bool {
+        self.replaying.load(SeqCst)
+    }
+
+    /// Says what the account holds.
+    pub(crate) fn follow_memory(&self) {
+        let used = self.view.load().memory_bytes() + self.large.bytes() + self.pinned.load(Relaxed);
+        self.context.memory.set_used(used);
+    }
+
+    /// Decodes a pointer that the log or a caller brought.
+    pub(crate) fn decode_pointer(&self, pointer: &[u8]) -> Result<LargePointer> {
+        LargePointer::decode(pointer).map_err(|damage| {
+            let path = self.context.path.display();
+            let text = format!("{path}: expected {}, found {}", damage.expected, damage.found);
+            Error::new(ErrorKind::Corruption, text)
+        })
+    }
+
+    /// Newer edits took the place of these in the newest tree.
+    pub(crate) fn note_merged_away(&self, pointers: MergedAway) {
+        // They were decoded when they were put.
+        let pointers = pointers.iter().filter_map(|pointer| LargePointer::decode(pointer).ok());
+        pointers.for_each(|pointer| self.large.merged_away(&pointer));
+    }
+
+    /// Lets go what is ready of large values.
+    pub(crate) fn reuse_large(&self) {
+        let ready = self.large.take_ready();
+        ready.into_iter().for_each(|extent| self.files.store.release(extent));
+    }
+
+    /// Runs a wait of a writer and counts it.
+    pub(crate) fn stall<T>(&self, wait: impl FnOnce() -> T) -> T {
+        let start = self.context.runtime.now();
+        let result = wait();
+        let stall: Duration = self.context.runtime.now().saturating_sub(start);
+        let stall = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
+        self.counters.stall_ns.fetch_add(stall, Relaxed);
+        self.counters.longest_stall_ns.fetch_max(stall, Relaxed);
+        result
+    }
+}
+
+pub(crate) fn store_options(context: &EngineContext) -> StoreOptions {
+    StoreOptions {
+        keyspace: context.keyspace,
+        double_write: context.double_write,
+        poison: context.poison.clone(),
+    }
+}

@@ -1,0 +1,327 @@
+//! TurtleKV behind the contract of engines.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::{Error, Lsn, Next, Result};
+use spinney_engine::{
+    Bulk, Capabilities, Chunk, Engine, EngineContext, EngineSnapshot, EngineStats, Found,
+    KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
+    TurtleStats, VerifyReport, Write,
+};
+use spinney_io::Purpose;
+
+use crate::backup::Copying;
+use crate::bulk::Loading;
+use crate::core::{Core, count};
+use crate::memtable::EDIT_BYTES;
+use crate::options;
+use crate::snapshot::TurtleSnapshot;
+
+/// Largest record, key and value together, that is kept in the tree, in bytes.
+const RECORD_BYTES_MAX: usize = 3072;
+
+/// Freed pages of large values at which a checkpoint is worth taking for their sake: 32 MiB.
+const CHECKPOINT_FREED_PAGES: u64 = 8192;
+
+/// How long the background waits when it finds nothing to do.
+const IDLE: Duration = Duration::from_millis(20);
+
+/// A keyspace kept by TurtleKV.
+#[derive(Debug)]
+pub struct Turtle {
+    core: Arc<Core>,
+}
+
+impl Turtle {
+    /// Makes a new keyspace, empty, whose log records all come after `redo`.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub fn create(context: EngineContext, redo: Lsn) -> Result<Turtle> {
+        Core::create(context, redo).map(|core| Turtle { core: Arc::new(core) })
+    }
+
+    /// Opens a keyspace at its newest checkpoint.
+    ///
+    /// # Errors
+    /// `Corruption`, `Unsupported` for a later version, or `Io`.
+    pub fn open(context: EngineContext) -> Result<Turtle> {
+        Core::open(context).map(|core| Turtle { core: Arc::new(core) })
+    }
+}
+
+/// What a write takes in a memtable, at most.
+fn cost(write: &Write<'_>) -> u64 {
+    let value = write.value.map_or(0, spinney_base::ValueRef::len);
+    (write.key.len() + value) as u64 + EDIT_BYTES
+}
+
+impl Engine for Turtle {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            ordered: true,
+            snapshots: true,
+            transactions: false,
+            larger_than_memory: true,
+        }
+    }
+
+    fn check(&self, write: &Write<'_>) -> Result<()> {
+        let Some(value) = write.value else { return Ok(()) };
+        if value.large {
+            return self.core.decode_pointer(value.bytes).map(|_| ());
+        }
+        let bytes = write.key.len() + value.len();
+        if bytes > RECORD_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a record of {bytes} bytes is larger than a turtle keeps in its tree (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
+            )));
+        }
+        Ok(())
+    }
+
+    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        let (found, resident) = self.core.view.load().get(key, hash, out)?;
+        let counters = &self.core.counters;
+        count(if resident { &counters.memtable_hits } else { &counters.memtable_misses });
+        Ok(found)
+    }
+
+    fn get_resident(&self, key: &[u8], _hash: u64, out: &mut Vec<u8>) -> Resident {
+        match self.core.view.load().get_resident(key, out) {
+            Some(Found::Inline) => Resident::Present,
+            Some(Found::Large) => Resident::Large,
+            Some(Found::Absent) => Resident::Absent,
+            None => self.core.residents.get(key, out),
+        }
+    }
+
+    fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
+        // Of one view, so that it is loaded once.
+        let view = self.core.view.load();
+        OwnedValue::each(keys, |key, hash, out| view.get(key, hash, out).map(|(found, _)| found))
+    }
+
+    fn enter(&self) -> Result<()> {
+        self.core.enter()
+    }
+
+    fn leave(&self) {
+        self.core.gate.leave();
+    }
+
+    fn prepare(&self, write: &Write<'_>) -> Result<()> {
+        self.core.context.poison.check()?;
+        self.core.reserved.fetch_add(cost(write), Relaxed);
+        Ok(())
+    }
+
+    fn cancel(&self, write: &Write<'_>) {
+        self.core.reserved.fetch_sub(cost(write), Relaxed);
+    }
+
+    fn apply(&self, write: &Write<'_>) {
+        let core = &*self.core;
+        // Nobody seals it while the writer is inside the gate.
+        let view = core.view.load();
+        let active = &view.tables[0];
+        let pointer = write.value.filter(|value| value.large);
+        if let Some(pointer) = pointer
+            && let Ok(pointer) = LargePointer::decode(pointer.bytes)
+        {
+            core.large.applied(&pointer, active.number());
+        }
+        let replaced = active.put(write.key, write.value);
+        if let Some(replaced) = replaced
+            && pointer.is_none_or(|new| new.bytes != replaced)
+            && let Ok(replaced) = LargePointer::decode(&replaced)
+        {
+            core.large.merged_away(&replaced);
+        }
+        core.residents.written(write.key);
+        core.reserved.fetch_sub(cost(write), Relaxed);
+    }
+
+    fn make_resident(&self, key: &[u8], hash: u64) -> Result<()> {
+        let core = &self.core;
+        core.residents.keep(key, |out| core.view.load().get(key, hash, out).map(|(found, _)| found))
+    }
+
+    fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        self.core.view.load().scan(request, chunk)
+    }
+
+    /// The redo LSN may come out above `redo`: nothing of this keyspace lies between.
+    fn checkpoint(&self, _redo: Lsn) -> Result<()> {
+        self.core.checkpoint()
+    }
+
+    fn redo(&self) -> Lsn {
+        self.core.redo()
+    }
+
+    fn is_large(&self, key: usize, value: u64) -> bool {
+        key as u64 + value > RECORD_BYTES_MAX as u64
+    }
+
+    fn allocate_large(&self, length: u64) -> Result<LargePointer> {
+        self.core.reuse_large();
+        let extents = self.core.files.store.allocate_large(length)?;
+        let pointer = LargePointer { length, hash: 0, extents };
+        self.core.large.allocated(&pointer);
+        Ok(pointer)
+    }
+
+    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.core.files.store.write_large(&pointer.extents, offset, bytes)
+    }
+
+    fn seal_large(&self, _pointers: &[LargePointer]) -> Result<()> {
+        let core = &self.core;
+        core.large_syncs.join(|| core.files.store.sync(Purpose::LargeValue))
+    }
+
+    fn release_large(&self, pointer: &LargePointer) {
+        let extents = self.core.large.abandoned(pointer);
+        extents.into_iter().for_each(|extent| self.core.files.store.release(extent));
+    }
+
+    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
+        self.core.files.store.read_large(pointer, offset, out)
+    }
+
+    fn pin_large(&self) -> LargePin {
+        LargePin(self.core.large.pin())
+    }
+
+    fn unpin_large(&self, pin: LargePin) {
+        self.core.large.unpin(pin.0);
+    }
+
+    fn replay_large(&self, pointer: &[u8]) -> Result<()> {
+        let pointer = self.core.decode_pointer(pointer)?;
+        let path = self.core.context.path.display();
+        self.core.large.replayed(&pointer).map_err(|error| error.context(path))
+    }
+
+    fn wants_checkpoint(&self) -> bool {
+        let counts = self.core.large.counts();
+        counts.freed_pages >= CHECKPOINT_FREED_PAGES && counts.freed_pages >= counts.live_pages / 4
+    }
+
+    fn replay_structure(&self, lsn: Lsn, _payload: &[u8]) -> Result<()> {
+        let path = self.core.context.path.display();
+        let found = format!("log record {lsn}");
+        Err(Error::corruption(path, 0, "a keyspace that logs no changes of structure", found))
+    }
+
+    fn end_structure_replay(&self) -> Result<()> {
+        self.core.begin()
+    }
+
+    fn end_replay(&self) -> Result<()> {
+        self.core.end_replay();
+        Ok(())
+    }
+
+    fn background(&self) -> Result<Next> {
+        let core = &self.core;
+        core.wanted.store(false, Relaxed);
+        core.follow_memory();
+        if core.context.poison.is_set() {
+            return Ok(Next::Wait(IDLE));
+        }
+        core.reuse_large();
+        if core.step()? {
+            return Ok(Next::Again);
+        }
+        let gave = core.files.store.give_back()? > 0;
+        Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn wants_background(&self) -> bool {
+        self.core.wanted.load(Relaxed)
+    }
+
+    fn verify(&self) -> Result<VerifyReport> {
+        self.core.verify_all()
+    }
+
+    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
+        self.core.context.poison.check()?;
+        Ok(Box::new(Loading::begin(&self.core)?))
+    }
+
+    fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        match options::parse(name, value)? {
+            options::Choice::Chi(chi) => _ = self.core.set_chi(chi),
+            choice => self.core.tuning.set(choice),
+        }
+        Ok(())
+    }
+
+    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
+        Ok(Box::new(TurtleSnapshot::take(&self.core)?))
+    }
+
+    fn set_checkpoint_distance(&self, batches: u64) -> Result<u64> {
+        if batches == 0 {
+            return Err(Error::invalid("a checkpoint distance is at least 1"));
+        }
+        Ok(self.core.set_chi(batches))
+    }
+
+    fn scrub(&self, from: &[u8]) -> Scrubbed {
+        self.core.scrub_piece(from)
+    }
+
+    fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        Ok(Box::new(Copying::begin(&self.core, path)?))
+    }
+
+    fn stats(&self) -> EngineStats {
+        let core = &self.core;
+        let view = core.view.load();
+        let (space, large, pending) =
+            (core.files.store.space(), core.large.counts(), view.tree.pending());
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        let counters = &core.counters;
+        let in_tables: u64 = view.tables.iter().map(|table| table.len()).sum();
+        EngineStats {
+            cache_hits: load(&counters.memtable_hits),
+            cache_misses: load(&counters.memtable_misses),
+            records_dirty: in_tables + pending.items,
+            pages: core.files.pages(),
+            large_values: large.values,
+            large_bytes: large.live_pages * PAGE_BYTES as u64,
+            large_freed_bytes: large.freed_pages * PAGE_BYTES as u64,
+            free_pages: space.free_pages,
+            file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
+            hole_bytes: space.hole_pages * PAGE_BYTES as u64,
+            foreground_write_backs: load(&counters.foreground_steps),
+            stall_ns: load(&counters.stall_ns),
+            longest_stall_ns: load(&counters.longest_stall_ns),
+            checkpoints: load(&counters.checkpoints),
+            turtle: Some(TurtleStats {
+                checkpoint_distance: core.chi(),
+                memtables: view.tables.len() as u64,
+                memtable_bytes: view.tables.iter().map(|table| table.bytes()).sum(),
+                pending_batches: load(&core.batches),
+                pending_bytes: pending.bytes,
+                memtables_sealed: load(&counters.seals),
+                batches_applied: load(&counters.applied),
+                tree_pages_written: core.files.pages_written(),
+                writes_delayed: load(&counters.delays),
+                snapshots: core.snapshot_count(),
+                snapshot_bytes: core.pinned.load(Relaxed),
+                snapshots_written: load(&counters.snapshots_written),
+                snapshots_ended: load(&counters.snapshots_ended),
+            }),
+            ..EngineStats::default()
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The writers' gate: batches pass it shared, and who divides what was written before from what is
+//! written later closes it and waits until nobody is inside (rules P1 and P25).
+//!
+//! ```text
+//!   state:  [ closed | batches inside ]        enter: + 1, and back if closed
+//!                                              close: set the bit, wait for 0
+//! ```
+//!
+//! **Invariant**: while [`Gate::closed`] runs its closure, nobody is between [`Gate::enter`] and
+//! [`Gate::leave`].
+//!
+//! **Concurrency.** Entering and leaving an open gate is one atomic addition each. Who closes it
+//! waits for those inside, so whoever is inside must not wait for somebody who closes it; in the
+//! stepped runtime, where both may be one thread, [`Gate::try_closed`] gives up instead.
+
+use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::{Condvar, Mutex};
+
+const CLOSED: u64 = 1 << 63;
+
+/// The gate of one keyspace. Thread-safe.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: AtomicU64,
+    /// Held by who closes it.
+    closing: Mutex<()>,
+    /// Held while somebody makes up his mind to wait, so that no signal is missed.
+    waiting: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// Goes in; waits while the gate is closed.
+    pub(crate) fn enter(&self) {
+        while self.state.fetch_add(1, SeqCst) & CLOSED != 0 {
+            self.leave();
+            let mut waiting = self.waiting.lock();
+            while self.state.load(SeqCst) & CLOSED != 0 {
+                self.changed.wait(&mut waiting);
+            }
+        }
+    }
+
+    /// Goes out.
+    pub(crate) fn leave(&self) {
+        if self.state.fetch_sub(1, SeqCst) == CLOSED + 1 {
+            self.signal();
+        }
+    }
+
+    fn signal(&self) {
+        let _nobody_decides = self.waiting.lock();
+        self.changed.notify_all();
+    }
+
+    /// Runs `body` while nobody is inside, waiting for those who are.
+    pub(crate) fn closed<T>(&self, body: impl FnOnce() -> T) -> T {
+        let _alone = self.closing.lock();
+        let _open = self.close();
+        let mut waiting = self.waiting.lock();
+        while self.state.load(SeqCst) != CLOSED {
+            self.changed.wait(&mut waiting);
+        }
+        drop(waiting);
+        body()
+    }
+
+    /// Runs `body` if nobody is inside now.
+    pub(crate) fn try_closed<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
+        let _alone = self.closing.try_lock()?;
+        let _open = self.close();
+        (self.state.load(SeqCst) == CLOSED).then(body)
+    }
+
+    fn close(&self) -> Open<'_> {
+        self.state.fetch_or(CLOSED, SeqCst);
+        Open(self)
+    }
+}
+
+/// Opens the gate again, though a panic pass by.
+struct Open<'a>(&'a Gate);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.state.fetch_and(!CLOSED, SeqCst);
+        self.0.signal();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn a_thread_inside_keeps_it_open() {
+        let gate = Gate::default();
+        gate.enter();
+        assert_eq!(gate.try_closed(|| ()), None);
+        gate.leave();
+        assert_eq!(gate.try_closed(|| 1), Some(1));
+        gate.enter();
+        gate.leave();
+        assert_eq!(gate.closed(|| 2), 2);
+    }
+
+    /// P1: whoever divides finds nobody half-way.
+    #[test]
+    fn p01_nobody_is_inside_a_closed_gate() {
+        let (gate, begun, ended) = (Gate::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        gate.enter();
+                        begun.fetch_add(1, SeqCst);
+                        ended.fetch_add(1, SeqCst);
+                        gate.leave();
+                    }
+                });
+            }
+            scope.spawn(|| {
+                for round in 0..2000 {
+                    let look = || assert_eq!(begun.load(SeqCst), ended.load(SeqCst));
+                    if round % 2 == 0 { gate.closed(look) } else { _ = gate.try_closed(look) }
+                }
+            });
+        });
+        assert_eq!(ended.load(SeqCst), 60_000);
+    }
+}

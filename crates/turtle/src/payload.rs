@@ -1,0 +1,107 @@
+//! What a checkpoint slot of the engine points to.
+//!
+//! | size | field | meaning |
+//! |---|---|---|
+//! | 1 | version | 1 |
+//! | 4 | root length | bytes of the next field |
+//! | n | root | what the tree needs to be opened again |
+//! | 4 | large extents | how many follow |
+//! | 9 each | large extent | page `u32`, order `u8` with bit 7 set where a value begins, generation `u32` |
+//!
+//! All integers are little-endian. Checksums are the store's.
+
+use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
+use spinney_extent::Extent;
+use spinney_extent::free::ORDER_MAX;
+
+use crate::large::LargeExtent;
+
+const VERSION: u8 = 1;
+const FIRST: u8 = 0x80;
+const LARGE_BYTES: usize = 9;
+
+pub(crate) fn encode(root: &[u8], large: &[LargeExtent]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(9 + root.len() + large.len() * LARGE_BYTES);
+    let length = |length: usize| u32::try_from(length).expect("far below 2^32").to_le_bytes();
+    out.push(VERSION);
+    out.extend_from_slice(&length(root.len()));
+    out.extend_from_slice(root);
+    out.extend_from_slice(&length(large.len()));
+    for LargeExtent { extent, generation, first } in large {
+        out.extend_from_slice(&extent.page.0.to_le_bytes());
+        out.push(extent.order | if *first { FIRST } else { 0 });
+        out.extend_from_slice(&generation.0.to_le_bytes());
+    }
+    out
+}
+
+/// The root and the large extents of a payload; of a new keyspace, which has none, nothing.
+///
+/// # Errors
+/// `Corruption`, or `Unsupported` for another version.
+pub(crate) fn decode(payload: &[u8]) -> Result<(&[u8], Vec<LargeExtent>)> {
+    if payload.is_empty() {
+        return Ok((&[], Vec::new()));
+    }
+    if payload[0] != VERSION {
+        let text = format!("a checkpoint of version {}; this program reads {VERSION}", payload[0]);
+        return Err(Error::new(ErrorKind::Unsupported, text));
+    }
+    parse(&payload[1..]).ok_or_else(|| {
+        Error::new(ErrorKind::Corruption, "a checkpoint's payload is not what its version says")
+    })
+}
+
+fn parse(mut left: &[u8]) -> Option<(&[u8], Vec<LargeExtent>)> {
+    fn number(left: &mut &[u8]) -> Option<u32> {
+        let (bytes, rest) = left.split_first_chunk()?;
+        *left = rest;
+        Some(u32::from_le_bytes(*bytes))
+    }
+    let length = number(&mut left)? as usize;
+    let (root, mut left) = left.split_at_checked(length)?;
+    let count = number(&mut left)? as usize;
+    if left.len() != count.checked_mul(LARGE_BYTES)? {
+        return None;
+    }
+    let mut large = Vec::with_capacity(count);
+    for _ in 0..count {
+        let page = number(&mut left)?;
+        let (order, rest) = left.split_first()?;
+        left = rest;
+        let extent = Extent { page: PageNumber(page), order: order & !FIRST };
+        if extent.order > ORDER_MAX || !page.is_multiple_of(extent.pages()) {
+            return None;
+        }
+        page.checked_add(extent.pages())?;
+        let generation = Generation(number(&mut left)?);
+        large.push(LargeExtent { extent, generation, first: order & FIRST != 0 });
+    }
+    Some((root, large))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn golden_bytes() {
+        let extent = Extent { page: PageNumber(130), order: 1 };
+        let large = [LargeExtent { extent, generation: Generation(7), first: true }];
+        let bytes = encode(b"root", &large);
+        assert_eq!(bytes[..9], [1, 4, 0, 0, 0, b'r', b'o', b'o', b't']);
+        assert_eq!(bytes[9..], [1, 0, 0, 0, 130, 0, 0, 0, 0x81, 7, 0, 0, 0]);
+        assert_eq!(decode(&bytes).unwrap(), (&b"root"[..], large.to_vec()));
+        assert_eq!(decode(&[]).unwrap(), (&[][..], vec![]));
+        assert_eq!(decode(&[2]).unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+
+    proptest! {
+        #[test]
+        fn nonsense_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = decode(&bytes);
+            let _ = decode(&[&[VERSION][..], &bytes].concat());
+        }
+    }
+}

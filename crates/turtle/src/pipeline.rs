@@ -1,0 +1,387 @@
+//! The way of what is written: memtable, batch, tree, pages, checkpoint (section 4.1 of the paper).
+//!
+//! ```text
+//!   enter: full? seal ---> sealed memtables --apply--> tree, pending --write--> pages --publish--> slot: root, redo
+//!          gate closed     oldest first, one at a time        every chi batches         log trimmable
+//! ```
+//!
+//! One thread at a time works ([`Work`]): the background's, a checkpoint's, or a writer's for whom
+//! memory has no room otherwise. An error leaves everything as it was, so the next attempt does the
+//! same again; it reaches the background's caller, or the writer that had to do the work itself.
+//!
+//! **Back-pressure.** Up to the soft limit a write waits for nothing; from there to the hard limit its
+//! delay grows with what is held; at the hard limit it works itself until there is room. What is
+//! held is what memtables, sealed ones, pending batches and snapshots keep.
+//!
+//! **Invariants**
+//! 1. A memtable is sealed while nobody is inside the gate, with the log's last LSN of that moment:
+//!    what the log has up to it is in memtables up to this one, and nothing else is (P1).
+//! 2. The redo LSN of a checkpoint is that of the newest memtable in its tree. While the log is
+//!    replayed nothing is published, because the log's end says nothing of what was applied (P19).
+//! 3. Before pages are written the log is made durable to its end, so no page has a record that it
+//!    lacks (P10). Data, log, slot are synced in this order (P14).
+//! 4. The tree of the newest durable checkpoint is kept until the next one is durable: its pages
+//!    are not reused. So is what a new checkpoint does not name, until its slot is durable.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
+use spinney_base::{Lsn, Result, probe};
+use spinney_extent::{Checkpoint, LargePointer};
+
+use crate::core::{Core, Mark, Work, count};
+use crate::large::{LargeExtent, extents_of};
+use crate::memtable::Memtable;
+use crate::options::Choice;
+use crate::payload;
+use crate::standin::Tree;
+use crate::view::View;
+
+/// The delay of one write when the hard limit is near.
+const DELAY_MAX: Duration = Duration::from_millis(2);
+
+/// So many sealed memtables are as much as the hard limit: each costs every get a look.
+const SEALED_MAX: u64 = 8;
+/// So many are no reason to wait.
+const SEALED_FREE: u64 = 2;
+
+/// The shares of the account's target, in parts of 64.
+const BATCH_PARTS: u64 = 4;
+const PENDING_PARTS: u64 = 16;
+const SOFT_PARTS: u64 = 24;
+const HARD_PARTS: u64 = 32;
+
+/// Smallest memtable, whatever the memory.
+const BATCH_BYTES_MIN: u64 = 4 << 10;
+
+/// What a keyspace's memory allows, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Of one memtable, when it is full.
+    pub(crate) batch: u64,
+    /// Pending in the tree, before it is written whatever chi says.
+    pub(crate) pending: u64,
+    /// Held by writes in all, before they are slowed and before they must wait.
+    pub(crate) soft: u64,
+    pub(crate) hard: u64,
+}
+
+impl Limits {
+    fn of(target: u64, leaf: u64) -> Limits {
+        let part = |parts: u64| target / 64 * parts;
+        Limits {
+            batch: part(BATCH_PARTS).min(leaf).max(BATCH_BYTES_MIN),
+            pending: part(PENDING_PARTS),
+            soft: part(SOFT_PARTS),
+            hard: part(HARD_PARTS),
+        }
+    }
+
+    /// The largest checkpoint distance.
+    fn chi_max(&self) -> u64 {
+        (self.pending / self.batch).max(1)
+    }
+}
+
+impl Core {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits::of(self.context.memory.target(), self.tuning.leaf_bytes())
+    }
+
+    /// The checkpoint distance now.
+    pub(crate) fn chi(&self) -> u64 {
+        let most = self.limits().chi_max();
+        self.tuning.chi().map_or(most, |chi| chi.min(most))
+    }
+
+    /// Bytes that are held for writes.
+    fn held(&self) -> u64 {
+        let view = self.view.load().memory_bytes();
+        view + self.reserved.load(Relaxed) + self.pinned.load(Relaxed)
+    }
+
+    /// Goes in to write; seals the memtable if it is full, and waits while the pipeline is behind.
+    pub(crate) fn enter(&self) -> Result<()> {
+        let limits = self.limits();
+        if self.view.load().tables[0].bytes() >= limits.batch {
+            self.seal_if(|active| active.bytes() >= limits.batch);
+            self.wanted.store(true, Relaxed);
+        }
+        self.wait_for_room(&limits)?;
+        self.gate.enter();
+        Ok(())
+    }
+
+    /// Back-pressure; see the module.
+    fn wait_for_room(&self, limits: &Limits) -> Result<()> {
+        let sealed = self.view.load().tables.len() as u64 - 1;
+        let held = self.held();
+        if held <= limits.soft && sealed <= SEALED_FREE {
+            return Ok(());
+        }
+        self.wanted.store(true, Relaxed);
+        if held > limits.hard || sealed > SEALED_MAX {
+            return self.stall(|| self.make_room(limits));
+        }
+        let part = |over: u64, most: u64| {
+            let nanos = DELAY_MAX.as_nanos() as u64;
+            Duration::from_nanos(nanos * over.min(most) / most.max(1))
+        };
+        let of_memory = part(held.saturating_sub(limits.soft), limits.hard - limits.soft);
+        let of_sealed = part(sealed.saturating_sub(SEALED_FREE), SEALED_MAX - SEALED_FREE);
+        let delay = of_memory.max(of_sealed);
+        if !delay.is_zero() {
+            count(&self.counters.delays);
+            self.stall(|| {
+                if !self.context.runtime.help() {
+                    self.context.runtime.sleep(delay);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Works until there is room, or nothing is left that would make any.
+    fn make_room(&self, limits: &Limits) -> Result<()> {
+        loop {
+            let sealed = self.view.load().tables.len() as u64 - 1;
+            if self.held() <= limits.hard && sealed <= SEALED_MAX {
+                return Ok(());
+            }
+            self.context.poison.check()?;
+            count(&self.counters.foreground_steps);
+            let progress = self.step()?
+                || self.relieve()?
+                || self.seal_if(|active| active.bytes() >= limits.batch / 2)
+                || self.write_pending()?;
+            if !progress {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Runs `body` between two batches, if the caller is not inside of one itself.
+    pub(crate) fn between<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
+        if self.context.runtime.is_stepped() {
+            // There is one thread, and it may be here because a writer lets the background run.
+            return self.gate.try_closed(body);
+        }
+        Some(self.gate.closed(body))
+    }
+
+    /// Seals the active memtable if `wanted`; says whether it did.
+    fn seal_if(&self, wanted: impl Fn(&Memtable) -> bool) -> bool {
+        let seal = || wanted(&self.view.load().tables[0]) && self.seal_alone().1;
+        self.between(seal).unwrap_or(false)
+    }
+
+    /// Seals the active memtable, for who is [`Core::between`] batches. Answers the number of the
+    /// newest sealed one, and whether there is a new one.
+    pub(crate) fn seal_alone(&self) -> (u64, bool) {
+        let active = self.view.load().tables[0].number();
+        let is_new = !self.view.load().tables[0].is_empty();
+        if is_new {
+            self.replace(|view| {
+                let mut tables = view.tables.clone();
+                tables.insert(0, Arc::new(Memtable::new(active + 1)));
+                View { tables, tree: view.tree.clone() }
+            });
+            count(&self.counters.seals);
+        }
+        let memtable = if is_new { active } else { active - 1 };
+        if !self.is_replaying() {
+            let mut marks = self.marks.lock();
+            marks.retain(|mark| mark.memtable < memtable);
+            marks.push_back(Mark { memtable, redo: self.context.log.last_lsn() });
+        }
+        (memtable, is_new)
+    }
+
+    /// Does a bounded piece of work; says whether there was any.
+    pub(crate) fn step(&self) -> Result<bool> {
+        let mut work = self.work.lock();
+        if self.is_due() {
+            self.write(&mut work)?;
+            return Ok(true);
+        }
+        self.apply_oldest(&mut work)
+    }
+
+    fn is_due(&self) -> bool {
+        let batches = self.batches.load(Relaxed);
+        let pending = self.view.load().tree.pending();
+        if self.is_replaying() {
+            return pending.bytes >= self.limits().pending;
+        }
+        let lowered = self.lowered.load(SeqCst) && batches > 0;
+        lowered || batches >= self.chi() || pending.bytes >= self.limits().pending
+    }
+
+    /// Writes what is pending, though it is not due; says whether anything was.
+    fn write_pending(&self) -> Result<bool> {
+        let mut work = self.work.lock();
+        let pending = self.view.load().tree.pending();
+        if pending.items == 0 {
+            return Ok(false);
+        }
+        self.write(&mut work).map(|()| true)
+    }
+
+    /// Applies the oldest sealed memtable to the tree; says whether there was one.
+    fn apply_oldest(&self, work: &mut Work) -> Result<bool> {
+        let view = self.view.load_full();
+        let [_, .., oldest] = &view.tables[..] else { return Ok(false) };
+        let _inside = probe::enter("batch apply");
+        let mut merged_away = Vec::new();
+        let tree = view.tree.apply(oldest.batch(), &mut merged_away)?;
+        self.replace(|view| {
+            let (_, newer) = view.tables.split_last().expect("only this thread takes any");
+            View { tables: newer.to_vec(), tree: tree.clone() }
+        });
+        work.applied = oldest.number();
+        self.batches.fetch_add(1, Relaxed);
+        self.note_merged_away(merged_away);
+        self.upgrade_snapshots(work.applied, &tree);
+        count(&self.counters.applied);
+        self.follow_memory();
+        Ok(true)
+    }
+
+    /// Writes the tree and publishes it, unless the log is being replayed.
+    fn write(&self, work: &mut Work) -> Result<()> {
+        let log = &self.context.log;
+        let end = log.last_lsn();
+        log.ensure_durable(end)?;
+        let view = self.view.load_full();
+        let mut merged_away = Vec::new();
+        let tree = {
+            let _inside = probe::enter("checkpoint build");
+            view.tree.write(&self.files, end, &mut merged_away)?
+        };
+        self.replace(|view| View { tables: view.tables.clone(), tree: tree.clone() });
+        self.note_merged_away(merged_away);
+        self.upgrade_snapshots(work.applied, &tree);
+        self.follow_memory();
+        if self.is_replaying() { Ok(()) } else { self.publish(work) }
+    }
+
+    /// Publishes the tree as it is, all of which is on disk.
+    fn publish(&self, work: &mut Work) -> Result<()> {
+        let tree = self.view.load().tree.clone();
+        let mark = {
+            let marks = self.marks.lock();
+            marks.iter().rev().find(|mark| mark.memtable <= work.applied).copied()
+        };
+        let redo = mark.map_or(self.redo(), |mark| mark.redo);
+        let is_news = !tree.is(&work.published) || redo != self.redo();
+        if is_news || self.large.has_unsettled(work.applied) {
+            self.publish_root(work, tree, redo, &self.large.list(work.applied))?;
+            self.free(work);
+        }
+        self.batches.store(0, Relaxed);
+        self.lowered.store(false, SeqCst);
+        Ok(())
+    }
+
+    /// Writes the slot of a checkpoint. If that fails, the one before stands.
+    fn publish_root(
+        &self,
+        work: &mut Work,
+        tree: Tree,
+        redo: Lsn,
+        large: &[LargeExtent],
+    ) -> Result<()> {
+        let _inside = probe::enter("root publish");
+        let log = &self.context.log;
+        let payload = payload::encode(&tree.root(), large);
+        let durable = || log.ensure_durable(log.last_lsn());
+        self.files.store.publish(Checkpoint { redo, structure: 0 }, &payload, durable)?;
+        self.redo.store(redo.0, SeqCst);
+        self.marks.lock().retain(|mark| mark.memtable > work.applied);
+        // Its pages are reused from here on, unless a reader has it.
+        work.published = tree;
+        work.published_memtable = work.applied;
+        count(&self.counters.checkpoints);
+        Ok(())
+    }
+
+    /// Lets go what the checkpoint that was just published does not name.
+    fn free(&self, work: &Work) {
+        self.large.settle(work.applied);
+        self.reuse_large();
+        self.follow_memory();
+    }
+
+    /// Publishes a tree that was loaded past the log, in the place of one without records, and with
+    /// the large values that it names. Nobody writes meanwhile, and no checkpoint is taken.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`; the keyspace is as it was.
+    pub(crate) fn install(&self, tree: Tree, large: &[LargePointer]) -> Result<()> {
+        let _inside = probe::enter("bulk load");
+        let sealed = self.gate.closed(|| self.seal_alone().0);
+        let mut work = self.work.lock();
+        while work.applied < sealed && self.apply_oldest(&mut work)? {}
+        let redo = self.context.log.last_lsn();
+        let extents: Vec<LargeExtent> = large.iter().flat_map(extents_of).collect();
+        self.publish_root(&mut work, tree.clone(), redo, &extents)?;
+        // What is left of the tree before are removals and what they removed.
+        self.large.all_merged_away();
+        large.iter().for_each(|pointer| self.large.applied(pointer, sealed));
+        self.replace(|view| View { tables: view.tables.clone(), tree });
+        self.batches.store(0, Relaxed);
+        self.free(&work);
+        Ok(())
+    }
+
+    /// Brings everything that was applied up to now into a checkpoint.
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        let _inside = probe::enter("checkpoint");
+        self.context.poison.check()?;
+        // Who is inside of a batch himself does what he can; the redo LSN says how far that was.
+        let sealed = self.between(|| self.seal_alone().0);
+        let sealed = sealed.unwrap_or_else(|| self.view.load().tables[0].number() - 1);
+        let mut work = self.work.lock();
+        while work.applied < sealed && self.apply_oldest(&mut work)? {}
+        self.write(&mut work)
+    }
+
+    /// The replay of the log is over: the end of the log is that of what was applied.
+    pub(crate) fn end_replay(&self) {
+        self.replaying.store(false, SeqCst);
+        // Nobody else is here yet.
+        self.between(|| self.seal_alone());
+    }
+
+    /// Sets the checkpoint distance, 0 for what the engine chooses; answers what it is now.
+    pub(crate) fn set_chi(&self, chi: u64) -> u64 {
+        let _inside = probe::enter("chi change");
+        let before = self.chi();
+        self.tuning.set(Choice::Chi(chi));
+        let now = self.chi();
+        if now < before {
+            self.lowered.store(true, SeqCst);
+            self.wanted.store(true, Relaxed);
+        }
+        now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_leave_room_for_each_other() {
+        for target in [128 << 10, 1 << 20, 340 << 20, 64 << 30] {
+            for leaf in [4 << 10, 2 << 20, 16 << 20] {
+                let Limits { batch, pending, soft, hard } = Limits::of(target, leaf);
+                assert!(batch < pending && pending < soft && soft < hard && hard < target);
+                assert!(pending + 2 * batch <= soft, "{target} {leaf}");
+            }
+        }
+        assert_eq!(Limits::of(340 << 20, 2 << 20).chi_max(), 42);
+        assert_eq!(Limits::of(0, 2 << 20).chi_max(), 1);
+    }
+}

@@ -1,0 +1,119 @@
+//! Keys whose values conditional writes wait for (rule P4): a few that are on disk, with what they
+//! have there, so that it can be compared under a stripe without I/O.
+//!
+//! A place is taken before the value is read, and whoever applies an edit of the key clears it: so
+//! a value that is found here is the key's, or a memtable has a newer one and is asked before.
+//!
+//! **Concurrency.** Applying looks at one counter if nobody waits for anything.
+
+use std::collections::BTreeMap;
+
+use spinney_base::Result;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicUsize, Ordering::SeqCst, fence};
+use spinney_engine::{Found, Resident};
+
+/// Keys that are kept; more push others out.
+const KEYS_MAX: usize = 64;
+
+/// See the module. Thread-safe.
+#[derive(Debug, Default)]
+pub(crate) struct Residents {
+    places: Mutex<Places>,
+    count: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    by_key: BTreeMap<Vec<u8>, Place>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Place {
+    number: u64,
+    /// Nothing until it was read.
+    found: Option<(Found, Vec<u8>)>,
+}
+
+impl Residents {
+    /// Keeps what `read` finds for a key, unless it is written meanwhile.
+    pub(crate) fn keep(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(&mut Vec<u8>) -> Result<Found>,
+    ) -> Result<()> {
+        let number = {
+            let mut places = self.places.lock();
+            if places.by_key.len() >= KEYS_MAX {
+                places.by_key.pop_first();
+            }
+            let number = places.next;
+            places.next += 1;
+            places.by_key.insert(key.to_vec(), Place { number, found: None });
+            self.count.store(places.by_key.len(), SeqCst);
+            number
+        };
+        fence(SeqCst);
+        let mut value = Vec::new();
+        let found = read(&mut value)?;
+        let mut places = self.places.lock();
+        if let Some(place) = places.by_key.get_mut(key).filter(|place| place.number == number) {
+            place.found = Some((found, value));
+        }
+        Ok(())
+    }
+
+    /// An edit of this key is in a memtable now.
+    pub(crate) fn written(&self, key: &[u8]) {
+        fence(SeqCst);
+        if self.count.load(SeqCst) > 0 {
+            let mut places = self.places.lock();
+            places.by_key.remove(key);
+            self.count.store(places.by_key.len(), SeqCst);
+        }
+    }
+
+    /// What is known of a key that no memtable has; the caller has its stripe.
+    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let places = self.places.lock();
+        let Some(Place { found: Some((found, value)), .. }) = places.by_key.get(key) else {
+            return Resident::Unknown;
+        };
+        out.extend_from_slice(value);
+        match found {
+            Found::Absent => Resident::Absent,
+            Found::Inline => Resident::Present,
+            Found::Large => Resident::Large,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p04_a_write_meanwhile_is_not_missed() {
+        let residents = Residents::default();
+        let read = |out: &mut Vec<u8>| {
+            out.push(7);
+            Ok(Found::Inline)
+        };
+        residents.keep(b"a", read).unwrap();
+        let mut out = Vec::new();
+        assert_eq!((residents.get(b"a", &mut out), &*out), (Resident::Present, &[7][..]));
+        residents.written(b"a");
+        assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
+        let overtaken = |out: &mut Vec<u8>| {
+            residents.written(b"a");
+            read(out)
+        };
+        residents.keep(b"a", overtaken).unwrap();
+        assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
+        for key in 0..=u8::try_from(KEYS_MAX).unwrap() {
+            residents.keep(&[key], read).unwrap();
+        }
+        assert_eq!(residents.places.lock().by_key.len(), KEYS_MAX);
+    }
+}

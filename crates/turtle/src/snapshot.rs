@@ -1,0 +1,187 @@
+//! Snapshots: a view without an active memtable, kept for as long as it is wanted (rule P25).
+//!
+//! ```text
+//!   taken          between two batches: seal, then keep (sealed memtables, tree)
+//!   as time goes   the tree in which they all are takes their place, and the same tree on disk its
+//!   under pressure its own view is written out; where even that fails, it ends
+//! ```
+//!
+//! **Invariants**
+//! 1. A snapshot holds a pin of large values from before its view was looked at, so what its view
+//!    points to stays.
+//! 2. Whatever takes the place of its view has the same records.
+//! 3. Once ended it answers `SnapshotTooOld`, never something else.
+//!
+//! **Memory.** What it shares with the keyspace of now costs nothing more; what only snapshots keep
+//! counts as held for writes, the whole view of each, which is at most too much.
+
+use std::sync::{Arc, Weak};
+
+use arc_swap::ArcSwapOption;
+use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_base::{Error, ErrorKind, Result, probe};
+use spinney_engine::{Chunk, EngineSnapshot, Found, ScanRequest, SnapshotStats};
+
+use crate::core::{Core, count};
+use crate::standin::Tree;
+use crate::view::View;
+
+/// What a snapshot is, shared with the engine's list.
+#[derive(Debug)]
+pub(crate) struct Pinned {
+    core: Arc<Core>,
+    /// The number of the newest memtable in it.
+    memtable: u64,
+    /// Nothing once it ended.
+    view: ArcSwapOption<View>,
+    /// Of large values.
+    pin: u64,
+}
+
+/// The handle that reads from it.
+#[derive(Debug)]
+pub(crate) struct TurtleSnapshot(Arc<Pinned>);
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        self.core.large.unpin(self.pin);
+        self.view.store(None);
+        self.core.count_pinned();
+    }
+}
+
+impl TurtleSnapshot {
+    /// Takes a snapshot of now.
+    pub(crate) fn take(core: &Arc<Core>) -> Result<TurtleSnapshot> {
+        let take = || {
+            let _inside = probe::enter("snapshot");
+            let pin = core.large.pin();
+            let (memtable, _) = core.seal_alone();
+            let view = core.view.load();
+            let view = View { tables: view.tables[1..].to_vec(), tree: view.tree.clone() };
+            let view = ArcSwapOption::from_pointee(view);
+            let pinned = Arc::new(Pinned { core: Arc::clone(core), memtable, view, pin });
+            // Before anybody writes, so that no upgrade is missed.
+            core.snapshots.lock().push(Arc::downgrade(&pinned));
+            TurtleSnapshot(pinned)
+        };
+        let taken = core.between(take);
+        core.wanted.store(true, Relaxed);
+        taken.ok_or_else(|| {
+            let text = "a snapshot cannot be taken from inside of a batch";
+            Error::new(ErrorKind::InvalidArgument, text)
+        })
+    }
+
+    fn view(&self) -> Result<Arc<View>> {
+        self.0.view.load_full().ok_or_else(|| {
+            let text = "the snapshot had to give its memory back; take a new one";
+            Error::new(ErrorKind::SnapshotTooOld, text)
+        })
+    }
+}
+
+impl EngineSnapshot for TurtleSnapshot {
+    fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        self.view()?.get(key, hash, out).map(|(found, _)| found)
+    }
+
+    fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        self.view()?.scan(request, chunk)
+    }
+
+    fn stats(&self) -> SnapshotStats {
+        let view = self.0.view.load();
+        let memory_bytes = view.as_ref().map_or(0, |view| view.memory_bytes());
+        SnapshotStats { memory_bytes, ended: view.is_none() }
+    }
+}
+
+impl Core {
+    /// The snapshots that there are, oldest first.
+    fn snapshots(&self) -> Vec<Arc<Pinned>> {
+        let mut snapshots = self.snapshots.lock();
+        snapshots.retain(|one| one.strong_count() > 0);
+        snapshots.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// How many snapshots there are.
+    pub(crate) fn snapshot_count(&self) -> u64 {
+        self.snapshots().len() as u64
+    }
+
+    /// A version of the tree has all memtables up to `memtable` and no others: snapshots of that
+    /// moment share it.
+    pub(crate) fn upgrade_snapshots(&self, memtable: u64, tree: &Tree) {
+        if self.snapshots.lock().is_empty() {
+            return;
+        }
+        for one in self.snapshots().iter().filter(|one| one.memtable == memtable) {
+            if one.view.load().is_some() {
+                let view = View { tables: Vec::new(), tree: tree.clone() };
+                one.view.store(Some(Arc::new(view)));
+            }
+        }
+        self.count_pinned();
+    }
+
+    /// Counts what only snapshots keep.
+    fn count_pinned(&self) {
+        let now = self.view.load();
+        let bytes = |one: &Arc<Pinned>| match &*one.view.load() {
+            Some(view) if !view.tree.is(&now.tree) => view.memory_bytes(),
+            // It shares everything.
+            _ => 0,
+        };
+        let bytes: u64 = self.snapshots().iter().map(bytes).sum();
+        self.pinned.store(bytes, Relaxed);
+    }
+
+    /// Gives back memory that only snapshots keep: writes out the oldest that has any, or ends it.
+    /// Says whether there was one.
+    pub(crate) fn relieve(&self) -> Result<bool> {
+        if self.pinned.load(Relaxed) == 0 {
+            return Ok(false);
+        }
+        // So that the keyspace's own tree does not move on meanwhile.
+        let work = self.work.lock();
+        let now = self.view.load_full();
+        for one in self.snapshots() {
+            let Some(view) = one.view.load_full() else { continue };
+            let shared = view.tree.is(&now.tree) || one.memtable > work.applied;
+            if shared || view.memory_bytes() == 0 {
+                continue;
+            }
+            let _inside = probe::enter("snapshot written");
+            let written = self.write_out(&view);
+            count(match written {
+                Ok(_) => &self.counters.snapshots_written,
+                Err(_) => &self.counters.snapshots_ended,
+            });
+            let view = written
+                .as_ref()
+                .ok()
+                .map(|tree| Arc::new(View { tables: Vec::new(), tree: tree.clone() }));
+            one.view.store(view);
+            self.count_pinned();
+            return match written {
+                Err(error) if error.is_poisoned() => Err(error),
+                _ => Ok(true),
+            };
+        }
+        Ok(false)
+    }
+
+    /// Writes a view of an earlier moment out, as a tree of its own.
+    fn write_out(&self, view: &View) -> Result<Tree> {
+        let log = &self.context.log;
+        let end = log.last_lsn();
+        log.ensure_durable(end)?;
+        let mut tree = view.tree.clone();
+        // What is merged away here is for the keyspace's own tree to say, or it has said so.
+        for table in view.tables.iter().rev() {
+            tree = tree.apply(table.batch(), &mut Vec::new())?;
+        }
+        tree.write(&self.files, end, &mut Vec::new())
+    }
+}

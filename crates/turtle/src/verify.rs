@@ -1,0 +1,156 @@
+//! Verification and scrubbing: reads what is owned, and accounts for every page of the file.
+
+use spinney_base::shim::atomic::Ordering::SeqCst;
+use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
+use spinney_engine::{DamagedPage, Scrubbed, VerifyReport};
+use spinney_extent::store::DATA_PAGE_FIRST;
+use spinney_extent::{Extent, LargePointer};
+use spinney_io::{AlignedBuf, Purpose};
+
+use crate::core::Core;
+use crate::files::pages_of;
+
+/// How often pages are counted while others come and go, before a difference counts.
+const COUNTS_MAX: u32 = 200;
+
+impl Core {
+    pub(crate) fn verify_all(&self) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        // No checkpoint is published and no tree written meanwhile.
+        let work = self.work.lock();
+        self.files.store.verify_checkpoint()?;
+        self.account_for_pages(&mut report)?;
+        let pin = self.large.pin();
+        let tree = self.view.load().tree.clone();
+        let mut pointers = Vec::new();
+        let found = tree.verify(&self.files, &mut report, &mut |pointer| {
+            pointers.push(pointer.clone());
+            Ok(())
+        });
+        drop(work);
+        let large = |pointer: &LargePointer| {
+            if !self.large.owns(pointer) {
+                let text = format!("large values that somebody owns, found {pointer:?}");
+                let path = self.context.path.display();
+                return Err(Error::new(ErrorKind::Corruption, format!("{path}: expected {text}")));
+            }
+            self.verify_large(pointer)?;
+            report.large_values += 1;
+            Ok(())
+        };
+        let result = found.and_then(|()| pointers.iter().try_for_each(large));
+        self.large.unpin(pin);
+        result.map(|()| report)
+    }
+
+    /// Checks that every page is owned once or free. Large values and old versions come and go
+    /// beside it, so it counts again where that does not come out.
+    fn account_for_pages(&self, report: &mut VerifyReport) -> Result<()> {
+        let mut counted = (0, 0);
+        for attempt in 0..COUNTS_MAX {
+            let space = self.files.store.space();
+            let large = self.large.owned();
+            let large: u64 = large.iter().map(|one| u64::from(one.extent.pages())).sum();
+            let owned = self.files.pages() + large + space.checkpoint_pages;
+            report.free_pages = space.free_pages;
+            let all = u64::from(space.end_page - DATA_PAGE_FIRST);
+            counted = (owned + space.free_pages + space.retired_pages, all);
+            if counted.0 == counted.1 {
+                return Ok(());
+            }
+            if attempt > 0 {
+                self.context.runtime.sleep(std::time::Duration::from_millis(1));
+            }
+        }
+        let (counted, all) = counted;
+        Err(Error::corruption(
+            self.context.path.display(),
+            0,
+            format!("{all} pages that are owned once or free"),
+            counted,
+        ))
+    }
+
+    /// Reads a large value to its end and checks it, without keeping it.
+    fn verify_large(&self, pointer: &LargePointer) -> Result<()> {
+        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+        let (mut offset, mut piece) = (0, Vec::new());
+        while offset < pointer.length {
+            piece.clear();
+            self.files.store.read_large(pointer, offset, &mut piece)?;
+            hasher.update(&piece);
+            offset += piece.len() as u64;
+        }
+        if hasher.digest() == pointer.hash {
+            return Ok(());
+        }
+        let page = pointer.extents.first().map_or(PageNumber::NONE, |(extent, _)| extent.page);
+        Err(Error::corruption(
+            self.context.path.display(),
+            page.offset(),
+            format!("a large value with hash {:016x}", pointer.hash),
+            format!("{:016x}", hasher.digest()),
+        ))
+    }
+
+    /// Reads the extent that lies at a place or behind it: the number of a page, nothing for the
+    /// start.
+    pub(crate) fn scrub_piece(&self, from: &[u8]) -> Scrubbed {
+        let mut seen = Scrubbed::default();
+        let from = from.first_chunk().map_or(0, |page| u32::from_be_bytes(*page));
+        if from == 0 {
+            self.scrub_checkpoint(&mut seen);
+        }
+        // While this version and the pin are held, what they own is not reused.
+        let pin = self.large.pin();
+        let tree = self.view.load().tree.clone();
+        let of_tree = tree.owned().into_iter().filter(|(one, _)| one.page.0 + one.pages() > from);
+        let of_tree = of_tree.min_by_key(|(extent, _)| extent.page);
+        let large = self.large.live_from(PageNumber(from));
+        let large = large.map(|large| (large.extent, large.generation));
+        let next = match (of_tree, large) {
+            (Some(tree), Some(large)) if large.0.page < tree.0.page => Some((large, true)),
+            (Some(tree), _) => Some((tree, false)),
+            (None, large) => large.map(|large| (large, true)),
+        };
+        if let Some((owned, is_large)) = next {
+            let first = from.max(owned.0.page.0);
+            let looked = if is_large {
+                let within = first - owned.0.page.0;
+                let show = |page, result| note(self, &mut seen, page, result);
+                self.files.store.check_large(owned, within, show)
+            } else {
+                self.scrub_extent(owned, &mut seen);
+                owned.0.pages()
+            };
+            seen.next = Some(first.saturating_add(looked.max(1)).to_be_bytes().to_vec());
+        }
+        self.large.unpin(pin);
+        seen
+    }
+
+    fn scrub_extent(&self, (extent, generation): (Extent, Generation), seen: &mut Scrubbed) {
+        let mut buf = AlignedBuf::new(1);
+        for page in pages_of(extent) {
+            let read = self.files.store.read(page, generation, buf.page_mut(0), Purpose::Tool);
+            note(self, seen, page, read.map(|_| ()));
+        }
+    }
+
+    fn scrub_checkpoint(&self, seen: &mut Scrubbed) {
+        let before = self.counters.checkpoints.load(SeqCst);
+        let result = self.files.store.verify_checkpoint().map(|_| ());
+        // One that ended meanwhile has given the pages to others.
+        if self.counters.checkpoints.load(SeqCst) == before {
+            note(self, seen, PageNumber(0), result);
+        }
+    }
+}
+
+fn note(core: &Core, seen: &mut Scrubbed, page: PageNumber, result: Result<()>) {
+    seen.pages += 1;
+    if let Err(error) = result {
+        let (file, what) = (core.context.path.clone(), error.to_string());
+        seen.damaged.push(DamagedPage { file, offset: page.offset(), what });
+    }
+}

@@ -1,0 +1,281 @@
+//! What a reader sees: memtables over a version of the tree.
+//!
+//! ```text
+//!   tables[0]   the active memtable         newest
+//!   tables[1..] sealed, not yet applied
+//!   tree        everything before           oldest
+//! ```
+//!
+//! A view never changes but for its active memtable; whoever has one needs no lock. A snapshot is
+//! a view without an active memtable.
+//!
+//! **A range** is read from the tree, a chunk at a time, and what the memtables say of the keys that the
+//! chunk covers is laid over it. A key that moves from a memtable to the tree meanwhile is in both,
+//! for the view has both.
+
+use std::cmp::Ordering;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use spinney_art::{Direction as ArtDirection, Pinned};
+use spinney_base::Result;
+use spinney_engine::{Chunk, Direction, Found, ScanRequest};
+
+use crate::batch::Edit;
+use crate::memtable::{Memtable, Range};
+use crate::standin::Tree;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    /// Newest first.
+    pub(crate) tables: Vec<Arc<Memtable>>,
+    pub(crate) tree: Tree,
+}
+
+impl View {
+    /// Appends the value of a key or the pointer to it; says which, and whether a memtable knew.
+    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<(Found, bool)> {
+        match self.get_resident(key, out) {
+            Some(found) => Ok((found, true)),
+            None => self.tree.get(key, hash, out).map(|found| (found, false)),
+        }
+    }
+
+    /// What the memtables know of a key.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Option<Found> {
+        self.tables.iter().find_map(|table| table.get(key, out))
+    }
+
+    /// Bytes of memory that it holds, at most: other views share them.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let tables: u64 = self.tables.iter().map(|table| table.bytes()).sum();
+        tables + self.tree.pending().bytes
+    }
+
+    /// As [`spinney_engine::Engine::scan`].
+    pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        let forward = request.direction == Direction::Forward;
+        let near = if forward { request.lower } else { request.upper };
+        let far = if forward { request.upper } else { request.lower };
+        let mut near = near.map(<[u8]>::to_vec);
+        let mut part = Chunk::default();
+        let pinned = Pinned::new();
+        loop {
+            let from = near.as_ref().map(Vec::as_slice);
+            let (lower, upper) = if forward { (from, far) } else { (far, from) };
+            part.clear();
+            self.tree.scan(&ScanRequest { lower, upper, ..*request }, &mut part)?;
+            // Where the part that the tree did not read begins, and so this piece ends before.
+            let resume = part.resume.take();
+            let last = part.len().checked_sub(1).map(|last| part.get(last).0);
+            let last = last.map(|key| Bound::Excluded(key.to_vec()));
+            let beyond = if part.finished { None } else { resume.or(last) };
+            let to = beyond.as_ref().map_or(far, before);
+            let mut over = Over::new(&self.tables, (from, to), forward, &pinned);
+            if !merge(&mut over, &part, request, chunk) {
+                return Ok(());
+            }
+            match beyond {
+                None => {
+                    chunk.finished = true;
+                    return Ok(());
+                }
+                Some(bound) => near = bound,
+            }
+            if is_full(request, chunk) {
+                chunk.resume = Some(near);
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The end of what lies before a bound from which a range goes on.
+fn before(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    match bound {
+        Bound::Included(key) => Bound::Excluded(key),
+        Bound::Excluded(key) => Bound::Included(key),
+        Bound::Unbounded => Bound::Unbounded,
+    }
+}
+
+fn is_full(request: &ScanRequest<'_>, chunk: &Chunk) -> bool {
+    chunk.len() >= request.records_wanted.max(1).min(request.records_max.max(1))
+        || (!chunk.is_empty() && chunk.bytes() >= request.bytes_max)
+}
+
+/// Appends what is left of a piece when the edits of `over` are laid over it; says whether the
+/// piece came to its end. If not, the chunk says where it goes on.
+fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &mut Chunk) -> bool {
+    let mut at = 0;
+    loop {
+        let under = (at < piece.len()).then(|| piece.get(at));
+        let edit = over.peek();
+        let order = match (edit, under) {
+            (None, None) => return true,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some(edit), Some((key, _))) => over.order(edit.key, key),
+        };
+        if is_full(request, chunk) {
+            // Everything before this key was looked at, and the chunk has a record.
+            let next = edit.filter(|_| order != Ordering::Greater).map(|edit| edit.key);
+            let next = next.or(under.map(|(key, _)| key)).unwrap_or_default();
+            chunk.resume = Some(Bound::Included(next.to_vec()));
+            return false;
+        }
+        let (key, value) = match (order, edit, under) {
+            (Ordering::Greater, _, Some((key, value))) => (key, Some(value)),
+            (_, Some(edit), _) => (edit.key, edit.value),
+            _ => return true,
+        };
+        if let Some(value) = value {
+            chunk.push(&[key], value);
+        }
+        at += usize::from(order != Ordering::Less);
+        if order != Ordering::Greater {
+            over.pass(key);
+        }
+    }
+}
+
+/// The newest edits of memtables, in order.
+struct Over<'a> {
+    ranges: Vec<Peekable<Range<'a>>>,
+    forward: bool,
+}
+
+impl<'a> Over<'a> {
+    fn new(
+        tables: &'a [Arc<Memtable>],
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        forward: bool,
+        pinned: &'a Pinned,
+    ) -> Self {
+        let direction = if forward { ArtDirection::Forward } else { ArtDirection::Backward };
+        let ranges = tables.iter().filter(|table| !table.is_empty());
+        let ranges = ranges.map(|table| table.range(from, to, direction, pinned).peekable());
+        Over { ranges: ranges.collect(), forward }
+    }
+
+    /// How two keys follow each other in the direction of the range.
+    fn order(&self, a: &[u8], b: &[u8]) -> Ordering {
+        if self.forward { a.cmp(b) } else { b.cmp(a) }
+    }
+
+    /// The next edit: of equal keys the newest memtable's.
+    fn peek(&mut self) -> Option<Edit<'a>> {
+        let forward = self.forward;
+        let nexts = self.ranges.iter_mut().filter_map(|range| range.peek().copied());
+        nexts.reduce(|best, next| {
+            let nearer = if forward { next.key < best.key } else { next.key > best.key };
+            if nearer { next } else { best }
+        })
+    }
+
+    /// Passes over all edits of a key.
+    fn pass(&mut self, key: &[u8]) {
+        for range in &mut self.ranges {
+            while range.next_if(|edit| edit.key == key).is_some() {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::Packer;
+    use proptest::prelude::*;
+    use spinney_base::ValueRef;
+    use std::collections::BTreeMap;
+
+    type Edits = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+    fn edits() -> impl Strategy<Value = Edits> {
+        let key = prop::collection::vec(prop::sample::select(vec![0u8, 1, 2, 0xFF]), 0..4);
+        let value = prop::option::of(prop::collection::vec(any::<u8>(), 0..9));
+        prop::collection::btree_map(key, value, 0..40)
+    }
+
+    fn bound() -> impl Strategy<Value = Bound<Vec<u8>>> {
+        let key = prop::collection::vec(prop::sample::select(vec![0u8, 1, 2, 0xFF]), 0..4);
+        prop_oneof![
+            Just(Bound::Unbounded),
+            key.clone().prop_map(Bound::Included),
+            key.prop_map(Bound::Excluded)
+        ]
+    }
+
+    fn view(parts: &[Edits]) -> View {
+        let (tree, tables) = parts.split_at(parts.len() / 2);
+        let mut view = View { tables: Vec::new(), tree: Tree::default() };
+        for edits in tree {
+            let mut packer = Packer::default();
+            for (key, value) in edits {
+                packer.push(Edit { key, value: value.as_ref().map(ValueRef::from) });
+            }
+            view.tree = view.tree.apply(packer.finish(), &mut Vec::new()).unwrap();
+        }
+        for (number, edits) in tables.iter().enumerate() {
+            let table = Memtable::new(number as u64);
+            for (key, value) in edits {
+                table.put(key, value.as_ref().map(ValueRef::from));
+            }
+            view.tables.insert(0, Arc::new(table));
+        }
+        view
+    }
+
+    proptest! {
+        /// Gets and ranges from either end are those of a map, however they are cut.
+        #[test]
+        fn reads_are_those_of_a_map(
+            parts in prop::collection::vec(edits(), 0..6), lower in bound(), upper in bound(),
+            forward in any::<bool>(), wanted in 1usize..9, bytes_max in 1usize..60,
+        ) {
+            let view = view(&parts);
+            let mut model = BTreeMap::new();
+            parts.iter().flatten().for_each(|(key, value)| _ = model.insert(key.clone(), value.clone()));
+            for (key, value) in &model {
+                let mut out = Vec::new();
+                let found = view.get(key, 0, &mut out).unwrap().0;
+                prop_assert_eq!((found != Found::Absent).then_some(out), value.clone());
+            }
+            let direction = if forward { Direction::Forward } else { Direction::Reverse };
+            let (mut low, mut high) = (lower.clone(), upper.clone());
+            let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            let mut chunk = Chunk::default();
+            while !chunk.finished {
+                chunk.clear();
+                let request = ScanRequest {
+                    lower: low.as_ref().map(Vec::as_slice), upper: high.as_ref().map(Vec::as_slice),
+                    direction, records_wanted: wanted, records_max: usize::MAX, bytes_max,
+                };
+                view.scan(&request, &mut chunk).unwrap();
+                prop_assert!(chunk.finished || !chunk.is_empty());
+                for index in 0..chunk.len() {
+                    let (key, value) = chunk.get(index);
+                    found.push((key.to_vec(), value.bytes.to_vec()));
+                }
+                let last = found.last().map(|(key, _)| Bound::Excluded(key.clone()));
+                if let Some(next) = chunk.resume.clone().or(last) {
+                    if forward { low = next } else { high = next }
+                }
+            }
+            let request = ScanRequest {
+                lower: lower.as_ref().map(Vec::as_slice), upper: upper.as_ref().map(Vec::as_slice),
+                direction, records_wanted: 1, records_max: 1, bytes_max: 1,
+            };
+            let mut expected: Vec<(Vec<u8>, Vec<u8>)> = model.into_iter()
+                .filter(|(key, _)| request.contains(key))
+                .filter_map(|(key, value)| value.map(|value| (key, value)))
+                .collect();
+            if !forward {
+                expected.reverse();
+            }
+            prop_assert_eq!(found, expected);
+        }
+    }
+}
