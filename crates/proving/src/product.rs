@@ -87,7 +87,7 @@ impl Product for Spinney {
                 [&[("stage merge", 1)], &[("reorganize", 3), (crate::crash::SALVAGE, 1)]]
             }
             EngineKind::Turtle => [
-                &[("seal", 1), ("chi change", 1), ("snapshot", 1)],
+                &[("seal", 1), ("chi change", 1), ("snapshot kept", 1)],
                 &[
                     ("seal", 1),
                     ("checkpoint build", 1),
@@ -320,6 +320,9 @@ impl Database for SpinneyDatabase {
         }
         if turtles.iter().any(|turtle| turtle.pending_batches > 0) {
             states.push("pending batches");
+        }
+        if turtles.iter().any(|turtle| turtle.snapshots > 0) {
+            states.push("snapshot kept");
         }
         states
     }

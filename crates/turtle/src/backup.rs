@@ -48,7 +48,7 @@ impl<'a> Copying<'a> {
         let (tree, redo, large) = {
             let work = core.work.lock();
             // Nothing that it lists was settled since it was published, only freed.
-            (work.published.clone(), core.redo(), core.large.list(work.published_memtable))
+            (work.published.clone(), core.redo(), core.large.published(work.published_memtable))
         };
         let options = StoreOptions {
             keyspace: core.context.keyspace,

@@ -13,9 +13,10 @@
 //!
 //! **Invariants**
 //! 1. An extent is in at most one of the lists; its generation makes it unique.
-//! 2. The tree up to memtable n holds exactly the pointers whose extents are live or freed with a
-//!    number up to n: this is what its checkpoint lists, and what is owned beside the tree when
-//!    it is opened. A newer pointer is found again in the log, or was not promised.
+//! 2. The newest tree holds exactly the pointers whose extents are live with a number up to that of
+//!    its newest memtable: this is what its checkpoint lists, and what is owned beside the tree when
+//!    it is opened. A newer pointer is found again in the log, or was not promised. The tree of the
+//!    newest checkpoint holds, beyond these, those that were freed since.
 //! 3. A reader who pins before he looks a pointer up finds nothing that was freed before the pin, so
 //!    what he finds has the pin's number or a higher one when it is freed, and stays.
 //!
@@ -172,12 +173,19 @@ impl LargeTable {
         extents_of(pointer).all(owned)
     }
 
-    /// What a checkpoint of the tree up to `memtable` has to list.
+    /// What a checkpoint of the newest tree, which is up to `memtable`, has to list.
     pub(crate) fn list(&self, memtable: u64) -> Vec<LargeExtent> {
         let table = self.table.lock();
-        let freed = table.freed.iter().map(|freed| freed.entry);
-        let all = table.live.values().copied().chain(freed);
-        all.filter(|entry| entry.memtable <= memtable).map(|entry| entry.large).collect()
+        let live = table.live.values().filter(|entry| entry.memtable <= memtable);
+        live.map(|entry| entry.large).collect()
+    }
+
+    /// What the newest durable checkpoint, which is up to `memtable`, has listed.
+    pub(crate) fn published(&self, memtable: u64) -> Vec<LargeExtent> {
+        let table = self.table.lock();
+        let freed = table.freed.iter().map(|freed| &freed.entry);
+        let all = table.live.values().chain(freed).filter(|entry| entry.memtable <= memtable);
+        all.map(|entry| entry.large).collect()
     }
 
     /// A checkpoint of the tree up to `memtable` is durable, and nothing was merged away since it
@@ -334,7 +342,7 @@ mod tests {
         table.merged_away(&one);
         table.merged_away(&one);
         // The tree that is durable has it still.
-        assert_eq!(pages(&table.list(1)), [10]);
+        assert_eq!((pages(&table.published(1)), pages(&table.list(1))), (vec![10], vec![]));
         assert!(table.owns(&one) && table.has_unsettled(1) && !table.has_unsettled(0));
         table.settle(0);
         assert!(table.take_ready().is_empty());

@@ -16,8 +16,9 @@
 //! **Invariants**
 //! 1. A memtable is sealed while nobody is inside the gate, with the log's last LSN of that moment:
 //!    what the log has up to it is in memtables up to this one, and nothing else is (P1).
-//! 2. The redo LSN of a checkpoint is that of the newest memtable in its tree. While the log is
-//!    replayed nothing is published, because the log's end says nothing of what was applied (P19).
+//! 2. The redo LSN of a checkpoint is that of the newest memtable in its tree. Of memtables that were
+//!    sealed while the log was replayed none is known, because the log's end says nothing of what was
+//!    applied: a tree up to such a one may be written, but it is not published (P19).
 //! 3. Before pages are written the log is made durable to its end, so no page has a record that it
 //!    lacks (P10). Data, log, slot are synced in this order (P14).
 //! 4. The tree of the newest durable checkpoint is kept until the next one is durable: its pages
@@ -201,17 +202,17 @@ impl Core {
     /// Does a bounded piece of work; says whether there was any.
     pub(crate) fn step(&self) -> Result<bool> {
         let mut work = self.work.lock();
-        if self.is_due() {
+        if self.is_due(&work) {
             self.write(&mut work)?;
             return Ok(true);
         }
         self.apply_oldest(&mut work)
     }
 
-    fn is_due(&self) -> bool {
+    fn is_due(&self, work: &Work) -> bool {
         let batches = self.batches.load(Relaxed);
         let pending = self.view.load().tree.pending();
-        if self.is_replaying() {
+        if self.redo_of(work).is_none() {
             return pending.bytes >= self.limits().pending;
         }
         let lowered = self.lowered.load(SeqCst) && batches > 0;
@@ -248,7 +249,15 @@ impl Core {
         Ok(true)
     }
 
-    /// Writes the tree and publishes it, unless the log is being replayed.
+    /// The redo LSN of a checkpoint of the tree as it is, if it can have one.
+    fn redo_of(&self, work: &Work) -> Option<Lsn> {
+        let marks = self.marks.lock();
+        let mark = marks.iter().find(|mark| mark.memtable == work.applied);
+        let same = work.applied == work.published_memtable;
+        mark.map(|mark| mark.redo).or(same.then(|| self.redo()))
+    }
+
+    /// Writes the tree, and publishes it if it can have a redo LSN.
     fn write(&self, work: &mut Work) -> Result<()> {
         let log = &self.context.log;
         let end = log.last_lsn();
@@ -263,17 +272,15 @@ impl Core {
         self.note_merged_away(merged_away);
         self.upgrade_snapshots(work.applied, &tree);
         self.follow_memory();
-        if self.is_replaying() { Ok(()) } else { self.publish(work) }
+        match self.redo_of(work) {
+            Some(redo) => self.publish(work, redo),
+            None => Ok(()),
+        }
     }
 
     /// Publishes the tree as it is, all of which is on disk.
-    fn publish(&self, work: &mut Work) -> Result<()> {
+    fn publish(&self, work: &mut Work, redo: Lsn) -> Result<()> {
         let tree = self.view.load().tree.clone();
-        let mark = {
-            let marks = self.marks.lock();
-            marks.iter().rev().find(|mark| mark.memtable <= work.applied).copied()
-        };
-        let redo = mark.map_or(self.redo(), |mark| mark.redo);
         let is_news = !tree.is(&work.published) || redo != self.redo();
         if is_news || self.large.has_unsettled(work.applied) {
             self.publish_root(work, tree, redo, &self.large.list(work.applied))?;
