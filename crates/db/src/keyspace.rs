@@ -389,11 +389,22 @@ impl Keyspace {
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
     /// # let directory = tempfile::tempdir().unwrap();
-    /// # use spinney_db::{Db, EngineKind, ErrorKind, KeyspaceOptions, Options};
-    /// # let db = Db::open(directory.path(), Options::default())?;
-    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// # let db = spinney_db::Db::open(directory.path(), spinney_db::Options::default())?;
+    /// use spinney_db::{EngineKind, ErrorKind, KeyspaceOptions};
+    /// let accounts = db.keyspace("accounts", KeyspaceOptions::default().engine(EngineKind::Turtle))?;
+    /// accounts.insert(b"ada", b"100")?;
+    /// accounts.insert(b"bob", b"50")?;
+    /// let snapshot = accounts.snapshot()?;
+    /// accounts.insert(b"ada", b"70")?;
+    /// accounts.remove(b"bob")?;
+    /// let mut sum = 0;
+    /// for record in snapshot.iter() {
+    ///     sum += String::from_utf8_lossy(&record?.1).parse::<u32>().unwrap();
+    /// }
+    /// assert_eq!(sum, 150);
     /// // TreeLine keeps one version of each record and has no snapshots.
-    /// assert_eq!(keyspace.snapshot().unwrap_err().kind(), ErrorKind::Unsupported);
+    /// let other = db.keyspace("other", KeyspaceOptions::default())?;
+    /// assert_eq!(other.snapshot().unwrap_err().kind(), ErrorKind::Unsupported);
     /// # Ok(())
     /// # }
     /// ```

@@ -88,7 +88,7 @@ impl Drop for Open<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;

@@ -36,6 +36,8 @@ mod options;
 mod payload;
 mod pipeline;
 mod residents;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod snapshot;
 mod standin;
 mod verify;

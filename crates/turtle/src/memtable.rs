@@ -132,7 +132,7 @@ impl<'a> Iterator for Range<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

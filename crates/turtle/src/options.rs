@@ -100,13 +100,13 @@ impl Tuning {
         self.leaf.load(Relaxed)
     }
 
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     fn filter_bits(&self) -> u32 {
         self.filter_bits.load(Relaxed)
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

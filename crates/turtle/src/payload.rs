@@ -80,7 +80,7 @@ fn parse(mut left: &[u8]) -> Option<(&[u8], Vec<LargeExtent>)> {
     Some((root, large))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

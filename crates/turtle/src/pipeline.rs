@@ -152,10 +152,16 @@ impl Core {
             }
             self.context.poison.check()?;
             count(&self.counters.foreground_steps);
-            let progress = self.step()?
-                || self.relieve()?
-                || self.seal_if(|active| active.bytes() >= limits.batch / 2)
-                || self.write_pending()?;
+            let progress = match self.step() {
+                // Where the disk has no room either, snapshots end for writers' sake.
+                Err(error) if error.is_full() => self.relieve()? || return Err(error),
+                worked => {
+                    worked?
+                        || self.relieve()?
+                        || self.seal_if(|active| active.bytes() >= limits.batch / 2)
+                        || self.write_pending()?
+                }
+            };
             if !progress {
                 return Ok(());
             }
@@ -375,7 +381,7 @@ impl Core {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 

@@ -183,7 +183,7 @@ impl<'a> Over<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use crate::batch::Packer;

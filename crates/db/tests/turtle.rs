@@ -1,0 +1,356 @@
+//! What only turtle keyspaces have: snapshots (P25), the checkpoint distance, and a pipeline whose errors reach
+//! the writers while everybody can go on reading.
+#![cfg(not(feature = "shuttle"))]
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use spinney_base::{ErrorKind, Runtime};
+use spinney_db::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_io::sim::{Fault, SimDisk};
+
+const MEMORY: u64 = 2 << 20;
+
+fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
+    Options::default()
+        .memory(MEMORY)
+        .log_bytes_max(64 << 20)
+        .disk(Arc::new(disk.clone()))
+        .runtime(runtime.clone())
+}
+
+fn turtle() -> KeyspaceOptions {
+    KeyspaceOptions::default().engine(EngineKind::Turtle)
+}
+
+fn open(disk: &SimDisk, runtime: &Runtime) -> (Db, Keyspace) {
+    let db = Db::open(Path::new("/db"), options(disk, runtime)).unwrap();
+    let keyspace = db.keyspace("main", turtle()).unwrap();
+    (db, keyspace)
+}
+
+fn key(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()
+}
+
+fn put(keyspace: &Keyspace, number: u64, value: u64) -> spinney_base::Result<()> {
+    let value = value.to_le_bytes().repeat(25);
+    keyspace.insert_with(&key(number), &value, Durability::Buffered)
+}
+
+fn fill(keyspace: &Keyspace, numbers: std::ops::Range<u64>, value: u64) {
+    numbers.for_each(|number| put(keyspace, number, value).unwrap());
+}
+
+fn steps(runtime: &Runtime, count: usize) {
+    (0..count).for_each(|_| _ = runtime.step());
+}
+
+#[test]
+fn p25_a_snapshot_is_of_one_moment() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    assert!(main.capabilities().snapshots);
+    fill(&main, 0..1000, 1);
+    let picture = |value: u8| vec![value; 300_000];
+    main.insert(b"picture", &picture(1)).unwrap();
+    let then: BTreeMap<Vec<u8>, Vec<u8>> =
+        main.iter().map(Result::unwrap).map(|(key, value)| (key, value.to_vec())).collect();
+    let snapshot = main.snapshot().unwrap();
+    // Everything is put again and removed, written and published, several times over.
+    for round in 2..5 {
+        fill(&main, 0..1000, round);
+        main.insert(b"picture", &picture(2)).unwrap();
+        (0..500).for_each(|number| main.remove(&key(number)).unwrap());
+        db.checkpoint().unwrap();
+        main.remove(b"picture").unwrap();
+        steps(&runtime, 50);
+    }
+    db.checkpoint().unwrap();
+    assert_eq!(main.iter().count(), 500);
+    let found = snapshot.iter().map(Result::unwrap).map(|(key, value)| (key, value.to_vec()));
+    assert_eq!(found.collect::<BTreeMap<_, _>>(), then);
+    let mut back: Vec<_> = snapshot.keys::<&[u8]>(..).rev().map(Result::unwrap).collect();
+    back.reverse();
+    assert!(back.iter().eq(then.keys()));
+    assert_eq!(snapshot.prefix(b"pict").readers().count(), 1);
+    let keys: Vec<&[u8]> = then.keys().map(Vec::as_slice).chain([&b"absent"[..]]).collect();
+    let values = snapshot.multi_get(&keys).unwrap();
+    for (key, value) in keys.iter().zip(values) {
+        assert_eq!(value.as_deref(), then.get(*key).map(Vec::as_slice));
+        assert_eq!(snapshot.contains_key(key).unwrap(), then.contains_key(*key));
+    }
+    let mut reader = snapshot.get_reader(b"picture").unwrap().unwrap();
+    let kept = snapshot.clone();
+    drop(snapshot);
+    let mut read = Vec::new();
+    reader.read_to_end(&mut read).unwrap();
+    assert_eq!(read, picture(1));
+    assert_eq!(kept.first_key_value().unwrap().unwrap().0, *then.keys().next().unwrap());
+    assert_eq!(kept.last_key_value().unwrap().unwrap().0, *then.keys().last().unwrap());
+    let turtle = main.stats().turtle.unwrap();
+    assert_eq!((turtle.snapshots, turtle.snapshots_ended), (1, 0));
+    db.verify().unwrap();
+    // What only they kept is given back.
+    drop((kept, reader));
+    db.checkpoint().unwrap();
+    steps(&runtime, 10);
+    assert_eq!(main.stats().large_freed_bytes, 0);
+    assert_eq!(main.stats().turtle.unwrap().snapshots, 0);
+    db.verify().unwrap();
+    let last = main.snapshot().unwrap();
+    db.drop_keyspace("main").unwrap();
+    assert_eq!(last.get(b"a").unwrap_err().kind(), ErrorKind::Closed);
+    drop(last);
+    db.close().unwrap();
+}
+
+/// P25: batches are in a snapshot whole, beside threads and a pipeline that runs.
+#[test]
+fn p25_batches_are_whole_beside_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
+    let db = Db::open(directory.path(), options).unwrap();
+    let own = turtle().set("leaf", "4KiB").unwrap().set("chi", "2").unwrap();
+    let main = db.keyspace("main", own).unwrap();
+    let write = |number: u64| {
+        let mut batch = Batch::new();
+        (0..4).for_each(|place| batch.insert(&main, key(place), number.to_le_bytes()));
+        db.write(batch).unwrap();
+    };
+    write(0);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (write, stop) = (&write, &stop);
+            scope.spawn(move || {
+                let mut number = thread;
+                while !stop.load(SeqCst) {
+                    number += 3;
+                    write(number);
+                }
+            });
+        }
+        let mut kept = Vec::new();
+        for round in 0..300 {
+            let snapshot = main.snapshot().unwrap();
+            let first = snapshot.get(&key(0)).unwrap().unwrap();
+            for place in 1..4 {
+                assert_eq!(snapshot.get(&key(place)).unwrap(), Some(first.clone()), "half a batch");
+            }
+            kept.push((snapshot, first));
+            if round % 10 == 9 {
+                for (snapshot, first) in kept.drain(..) {
+                    let all: Vec<_> = snapshot.iter().map(Result::unwrap).collect();
+                    assert!(all.len() == 4 && all.iter().all(|(_, value)| *value == first));
+                }
+            }
+        }
+        stop.store(true, SeqCst);
+    });
+    db.verify().unwrap();
+    db.close().unwrap();
+}
+
+/// P25: where memory is short a snapshot is written out, and where the disk is full as well it ends.
+#[test]
+fn p25_snapshots_give_memory_back() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    fill(&main, 0..1000, 1);
+    let written = main.snapshot().unwrap();
+    fill(&main, 0..20_000, 2);
+    let stats = main.stats().turtle.unwrap();
+    assert!(stats.snapshots_ended == 0 && stats.snapshot_bytes < MEMORY / 2, "{stats:?}");
+    assert!(!written.stats().ended);
+    assert_eq!(written.iter().count(), 1000);
+    assert_eq!(written.get(&key(1)).unwrap().as_deref(), Some(&1u64.to_le_bytes().repeat(25)[..]));
+    drop(written);
+    db.checkpoint().unwrap();
+    // Snapshots of memory alone, on a disk without room.
+    let used: u64 = disk.files().iter().map(|path| disk.contents(path).unwrap().len() as u64).sum();
+    disk.set_capacity(Some(used + (1 << 20)));
+    let mut kept = Vec::new();
+    let mut full = false;
+    for number in 0..40_000 {
+        if number % 500 == 0 {
+            kept.push(main.snapshot().unwrap());
+        }
+        match put(&main, number % 3000, number) {
+            Ok(()) => {}
+            Err(error) => {
+                assert!(error.is_full(), "{error:?}");
+                full = true;
+                break;
+            }
+        }
+        if kept.iter().any(|one| one.stats().ended) {
+            break;
+        }
+    }
+    let ended = kept.iter().filter(|one| one.stats().ended).count();
+    assert!(ended > 0, "none of {} ended, full: {full}", kept.len());
+    let old = kept.iter().find(|one| one.stats().ended).unwrap();
+    assert_eq!(old.get(&key(1)).unwrap_err().kind(), ErrorKind::SnapshotTooOld);
+    assert_eq!(old.iter().next().unwrap().unwrap_err().kind(), ErrorKind::SnapshotTooOld);
+    assert_eq!(main.stats().turtle.unwrap().snapshots_ended, ended as u64);
+    disk.set_capacity(None);
+    assert!(main.snapshot().unwrap().get(&key(1)).unwrap().is_some());
+    fill(&main, 0..100, 3);
+    db.verify().unwrap();
+}
+
+#[test]
+fn the_checkpoint_distance_is_clamped_and_followed() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    db.keyspace("main", turtle().set("leaf", "8KiB").unwrap()).unwrap();
+    let stats = || main.stats().turtle.unwrap();
+    let most = main.set_checkpoint_distance(1_000_000).unwrap();
+    assert!((8..100).contains(&most), "{most}");
+    assert_eq!(stats().checkpoint_distance, most);
+    assert_eq!(main.set_checkpoint_distance(0).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
+    assert_eq!(other.set_checkpoint_distance(2).unwrap_err().kind(), ErrorKind::Unsupported);
+    let most = main.set_checkpoint_distance(1_000_000).unwrap();
+    let mut number = 0;
+    while stats().pending_batches < 2 {
+        put(&main, number, 1).unwrap();
+        steps(&runtime, 2);
+        number += 1;
+        assert!(number < 100_000, "{:?}", stats());
+    }
+    let (checkpoints, before) = (main.stats().checkpoints, main.stats().pages);
+    // Nobody writes any more, and what is pending goes to the disk.
+    assert_eq!(main.set_checkpoint_distance(1).unwrap(), 1);
+    steps(&runtime, 20);
+    assert_eq!((stats().pending_batches, stats().pending_bytes), (0, 0));
+    assert!(main.stats().checkpoints > checkpoints && main.stats().pages > before);
+    // With less memory fewer fit, whatever was asked for.
+    main.set_checkpoint_distance(most).unwrap();
+    db.set_memory(MEMORY / 2).unwrap();
+    assert!(stats().checkpoint_distance < most);
+    db.verify().unwrap();
+    db.close().unwrap();
+}
+
+/// A disk without room stops writers, not readers, and room that returns is all they need.
+#[test]
+fn a_full_disk_is_an_error_that_goes_away() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    fill(&main, 0..2000, 1);
+    db.checkpoint().unwrap();
+    let used: u64 = disk.files().iter().map(|path| disk.contents(path).unwrap().len() as u64).sum();
+    disk.set_capacity(Some(used));
+    let mut model: BTreeMap<u64, u64> = (0..2000).map(|number| (number, 1)).collect();
+    let mut fulls = 0;
+    for number in 0..100_000 {
+        match put(&main, number, 2) {
+            Ok(()) => _ = model.insert(number, 2),
+            Err(error) => {
+                assert!(error.is_full(), "{error:?}");
+                fulls += 1;
+                if fulls == 3 {
+                    break;
+                }
+            }
+        }
+        steps(&runtime, 1);
+    }
+    assert_eq!(fulls, 3);
+    let agree = |main: &Keyspace, model: &BTreeMap<u64, u64>| {
+        for (number, value) in model {
+            let found = main.get(&key(*number)).unwrap().expect("it was put");
+            assert_eq!(found[..8], value.to_le_bytes(), "{number}");
+        }
+    };
+    agree(&main, &model);
+    disk.set_capacity(None);
+    for number in 0..500 {
+        put(&main, number, 3).unwrap();
+        model.insert(number, 3);
+    }
+    db.checkpoint().unwrap();
+    agree(&main, &model);
+    db.verify().unwrap();
+    db.close().unwrap();
+}
+
+/// One call of the system after another fails while a pipeline works beside threads: puts end, with an error that
+/// says what happened or without, reads go on, and what was acknowledged is there when it is opened again.
+#[test]
+fn no_put_hangs_whatever_fails() {
+    let kinds: [fn(u64) -> Fault; 4] = [
+        |at| Fault::WriteError { at },
+        |at| Fault::NoSpaceInPlace { at },
+        |at| Fault::NoSpace { at },
+        |at| Fault::SyncError { at },
+    ];
+    let mut struck = 0;
+    for (kind, make) in kinds.into_iter().enumerate() {
+        for at in [1, 2, 3, 5, 8, 13, 30, 60] {
+            let (disk, runtime) = (SimDisk::new(at), Runtime::threads());
+            let (db, main) = open(&disk, &runtime);
+            main.set_checkpoint_distance(2).unwrap();
+            let past = [disk.writes(), disk.writes(), disk.room_requests(), disk.syncs()][kind];
+            disk.inject(make(past + at));
+            let mut model: BTreeMap<u64, u64> = BTreeMap::new();
+            for number in 0..4000_u64 {
+                let value = number.to_le_bytes().repeat(25);
+                match main.insert_with(&key(number % 1500), &value, Durability::Sync) {
+                    Ok(()) => _ = model.insert(number % 1500, number),
+                    Err(error) => {
+                        let kind = error.kind();
+                        let known = [ErrorKind::Full, ErrorKind::Io, ErrorKind::Poisoned];
+                        assert!(known.contains(&kind), "{error:?}");
+                        // Its outcome is unknown.
+                        model.remove(&(number % 1500));
+                        if kind == ErrorKind::Poisoned {
+                            break;
+                        }
+                    }
+                }
+            }
+            struck += disk.faults_struck();
+            for (number, value) in &model {
+                let found = main.get(&key(*number)).unwrap().expect("it was put");
+                assert_eq!(found[..8], value.to_le_bytes(), "{number}");
+            }
+            _ = db.close();
+            drop(main);
+            let again = disk.kill();
+            let (db, main) = open(&again, &Runtime::threads());
+            for (number, value) in &model {
+                let found = main.get(&key(*number)).unwrap().expect("it was put");
+                assert_eq!(found[..8], value.to_le_bytes(), "{number}");
+            }
+            db.verify().unwrap();
+        }
+    }
+    assert!(struck >= 16, "only {struck} faults struck");
+}
+
+/// Back-pressure delays each put a little while the background is behind, and says so.
+#[test]
+fn delays_are_counted_and_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options::default().memory(4 << 20).durability(Durability::Buffered);
+    let db = Db::open(directory.path(), options).unwrap();
+    let main = db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
+    fill(&main, 0..60_000, 1);
+    let (stats, turtle) = (main.stats(), main.stats().turtle.unwrap());
+    assert!(turtle.memtables_sealed > 10 && turtle.batches_applied > 5, "{turtle:?}");
+    assert!(stats.checkpoints > 0);
+    assert_eq!(stats.stall_ns > 0, turtle.writes_delayed + stats.foreground_write_backs > 0);
+    let account = db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
+    assert!(account.used <= account.target, "{account:?}");
+    Runtime::threads().sleep(Duration::from_millis(1));
+    assert_eq!(main.iter().count(), 60_000);
+    db.verify().unwrap();
+    db.close().unwrap();
+}

@@ -1,0 +1,195 @@
+//! What writers, readers and the pipeline owe each other, under schedules that may stop a thread at
+//! any lock or atomic: `cargo test -p spinney-turtle --features shuttle --lib schedules`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use shuttle::thread::spawn;
+use spinney_base::schedules::check;
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
+use spinney_engine::{Engine, EngineContext, Found, Resident, Write};
+use spinney_io::Disk;
+use spinney_io::sim::SimDisk;
+use spinney_wal::{Log, LogOptions};
+
+use crate::Turtle;
+use crate::gate::Gate;
+
+/// A keyspace without a log of its own records, so that schedules are of the engine's steps alone.
+fn turtle() -> Arc<Turtle> {
+    let disk = SimDisk::new(1);
+    disk.create_dir(Path::new("/db")).unwrap();
+    let log = LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096 };
+    let log = Log::create(&disk, Path::new("/db/wal"), &log).unwrap();
+    let context = EngineContext {
+        disk: Arc::new(disk.clone()),
+        path: "/db/keyspace".into(),
+        keyspace: KeyspaceId(1),
+        logged: false,
+        double_write: false,
+        log,
+        runtime: Runtime::threads(),
+        poison: Arc::new(Poison::new()),
+        memory: MemoryBudget::new(1 << 20).open("keyspace", 1 << 20),
+    };
+    let turtle = Turtle::create(context, Lsn::ZERO).unwrap();
+    disk.sync_dir(Path::new("/db")).unwrap();
+    turtle.end_structure_replay().unwrap();
+    turtle.end_replay().unwrap();
+    Arc::new(turtle)
+}
+
+fn write<'a>(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
+    Write { key, hash: 0, value: Some(ValueRef::inline(value)) }
+}
+
+/// Writes the same value at some keys, as one batch.
+fn put(turtle: &Turtle, keys: &[&[u8]], value: u8) {
+    turtle.enter().unwrap();
+    keys.iter().for_each(|key| turtle.prepare(&write(key, &[value])).unwrap());
+    keys.iter().for_each(|key| turtle.apply(&write(key, &[value])));
+    turtle.leave();
+}
+
+fn get(turtle: &Turtle, key: &[u8]) -> u8 {
+    let mut out = Vec::new();
+    assert_eq!(turtle.get(key, 0, &mut out).unwrap(), Found::Inline);
+    out[0]
+}
+
+/// P1: nobody is between going in and going out while the gate is closed, and nobody waits for ever.
+#[test]
+fn p01_the_gate() {
+    check(3000, || {
+        let state = Arc::new((Gate::default(), AtomicU64::new(0)));
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                let state = state.clone();
+                spawn(move || {
+                    for _ in 0..3 {
+                        state.0.enter();
+                        state.1.fetch_add(1, SeqCst);
+                        state.1.fetch_sub(1, SeqCst);
+                        state.0.leave();
+                    }
+                })
+            })
+            .collect();
+        let closers: Vec<_> = [true, false]
+            .map(|waits| {
+                let state = state.clone();
+                spawn(move || {
+                    for _ in 0..2 {
+                        let look = || assert_eq!(state.1.load(SeqCst), 0);
+                        if waits { state.0.closed(look) } else { _ = state.0.try_closed(look) }
+                    }
+                })
+            })
+            .into();
+        writers.into_iter().chain(closers).for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// What was written is never gone nor old again, whatever is sealed, applied, written and published meanwhile.
+#[test]
+fn reads_go_forwards_beside_the_pipeline() {
+    check(400, || {
+        let turtle = turtle();
+        put(&turtle, &[b"a", b"b"], 0);
+        let writer = turtle.clone();
+        let writer = spawn(move || (1..6).for_each(|value| put(&writer, &[b"a"], value)));
+        let pipeline = turtle.clone();
+        let pipeline = spawn(move || {
+            for _ in 0..3 {
+                pipeline.checkpoint(Lsn::ZERO).unwrap();
+                pipeline.background().unwrap();
+            }
+        });
+        let mut last = 0;
+        for _ in 0..6 {
+            let now = get(&turtle, b"a");
+            assert!(now >= last, "{now} after {last}");
+            last = now;
+            assert_eq!(get(&turtle, b"b"), 0);
+        }
+        writer.join().unwrap();
+        pipeline.join().unwrap();
+        assert_eq!(get(&turtle, b"a"), 5);
+        turtle.verify().unwrap();
+    });
+}
+
+/// P25: a batch is in a snapshot whole or not at all, and what is in it stays.
+#[test]
+fn p25_snapshots_hold_whole_batches() {
+    check(400, || {
+        let turtle = turtle();
+        put(&turtle, &[b"a", b"b"], 0);
+        let writer = turtle.clone();
+        let writer = spawn(move || (1..5).for_each(|value| put(&writer, &[b"a", b"b"], value)));
+        let pipeline = turtle.clone();
+        let pipeline = spawn(move || {
+            pipeline.checkpoint(Lsn::ZERO).unwrap();
+            pipeline.checkpoint(Lsn::ZERO).unwrap();
+        });
+        let mut kept: Vec<(_, u8)> = Vec::new();
+        for _ in 0..3 {
+            let snapshot = turtle.snapshot().unwrap();
+            let get = |key: &[u8]| {
+                let mut out = Vec::new();
+                assert_eq!(snapshot.get(key, 0, &mut out).unwrap(), Found::Inline);
+                out[0]
+            };
+            let (a, b) = (get(b"a"), get(b"b"));
+            assert_eq!(a, b, "half a batch");
+            kept.push((snapshot, a));
+        }
+        writer.join().unwrap();
+        pipeline.join().unwrap();
+        for (snapshot, then) in kept {
+            let mut out = Vec::new();
+            snapshot.get(b"a", 0, &mut out).unwrap();
+            assert_eq!(out, [then]);
+        }
+        turtle.checkpoint(Lsn::ZERO).unwrap();
+        turtle.verify().unwrap();
+    });
+}
+
+/// P4: what is known of a key without I/O is what it has, for who has the key's stripe.
+#[test]
+fn p04_residents_are_never_old() {
+    check(1000, || {
+        let turtle = turtle();
+        put(&turtle, &[b"a"], 0);
+        turtle.checkpoint(Lsn::ZERO).unwrap();
+        // Stands for the stripe.
+        let stripe = Arc::new((spinney_base::shim::Mutex::new(0), AtomicBool::new(false)));
+        let (writer, locked) = (turtle.clone(), stripe.clone());
+        let writer = spawn(move || {
+            for value in 1..3 {
+                let mut now = locked.0.lock();
+                put(&writer, &[b"a"], value);
+                *now = value;
+                drop(now);
+                writer.checkpoint(Lsn::ZERO).unwrap();
+            }
+            locked.1.store(true, SeqCst);
+        });
+        loop {
+            let over = stripe.1.load(SeqCst);
+            turtle.make_resident(b"a", 0).unwrap();
+            let now = stripe.0.lock();
+            let mut out = Vec::new();
+            if turtle.get_resident(b"a", 0, &mut out) == Resident::Present {
+                assert_eq!(out, [*now]);
+            }
+            drop(now);
+            if over {
+                break;
+            }
+        }
+        writer.join().unwrap();
+    });
+}
