@@ -30,6 +30,28 @@ pub struct Shape {
     pub inserts_as_forecast: u64,
     /// Whether the trend answers, and not the histogram, now.
     pub forecast_by_trend: bool,
+    /// What only TurtleKV has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turtle: Option<Pipeline>,
+}
+
+/// The pipeline of TurtleKV.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pipeline {
+    /// How many batches gather before they are written, now.
+    pub checkpoint_distance: u64,
+    /// Memtables, now.
+    pub memtables: u64,
+    /// Bytes that are in the tree and not on disk, now.
+    pub pending_bytes: u64,
+    /// Memtables that were sealed; counts.
+    pub memtables_sealed: u64,
+    /// Pages written for the tree; counts.
+    pub tree_pages_written: u64,
+    /// Checkpoints; counts.
+    pub checkpoints: u64,
+    /// Writes that were delayed; counts.
+    pub writes_delayed: u64,
 }
 
 impl From<&EngineStats> for Shape {
@@ -45,7 +67,42 @@ impl From<&EngineStats> for Shape {
             inserts_forecast: stats.inserts_forecast,
             inserts_as_forecast: stats.inserts_as_forecast,
             forecast_by_trend: stats.forecast_by_trend,
+            turtle: stats.turtle.map(|turtle| Pipeline {
+                checkpoint_distance: turtle.checkpoint_distance,
+                memtables: turtle.memtables,
+                pending_bytes: turtle.pending_bytes,
+                memtables_sealed: turtle.memtables_sealed,
+                tree_pages_written: turtle.tree_pages_written,
+                checkpoints: stats.checkpoints,
+                writes_delayed: turtle.writes_delayed,
+            }),
         }
+    }
+}
+
+impl Pipeline {
+    fn since(self, before: Pipeline) -> Pipeline {
+        Pipeline {
+            memtables_sealed: self.memtables_sealed.saturating_sub(before.memtables_sealed),
+            tree_pages_written: self.tree_pages_written.saturating_sub(before.tree_pages_written),
+            checkpoints: self.checkpoints.saturating_sub(before.checkpoints),
+            writes_delayed: self.writes_delayed.saturating_sub(before.writes_delayed),
+            ..self
+        }
+    }
+
+    fn note(&self, pages: u64) -> String {
+        format!(
+            "chi {}, {} memtables, {} pending, {pages} pages; {} sealed, {} checkpoints wrote {} pages of the tree, \
+             {} writes delayed",
+            self.checkpoint_distance,
+            self.memtables,
+            display_bytes(self.pending_bytes),
+            self.memtables_sealed,
+            self.checkpoints,
+            self.tree_pages_written,
+            self.writes_delayed
+        )
     }
 }
 
@@ -60,6 +117,7 @@ impl Shape {
             pages_out: since(self.pages_out, before.pages_out),
             inserts_forecast: since(self.inserts_forecast, before.inserts_forecast),
             inserts_as_forecast: since(self.inserts_as_forecast, before.inserts_as_forecast),
+            turtle: self.turtle.map(|turtle| turtle.since(before.turtle.unwrap_or_default())),
             ..self.clone()
         }
     }
@@ -80,6 +138,9 @@ impl Shape {
     /// One line for a reader of the table.
     #[must_use]
     pub fn note(&self) -> String {
+        if let Some(turtle) = &self.turtle {
+            return turtle.note(self.pages);
+        }
         let mut text = format!(
             "{:.2} pages a segment ({} segments of 1/2/4/8/16 pages), {} pages and {} overflow pages, index {}; \
              {} reorganizations read {} pages and wrote {}",
@@ -127,5 +188,11 @@ mod tests {
         assert!(note.contains("6.33 pages a segment (1/1/0/0/1 segments"), "{note}");
         assert!(note.contains("25 % of 200 inserts"), "{note}");
         assert!(note.contains("7 reorganizations"), "{note}");
+        let turtle = |sealed| {
+            let turtle = Pipeline { memtables_sealed: sealed, memtables: 2, ..Pipeline::default() };
+            Shape { turtle: Some(turtle), ..Shape::default() }
+        };
+        let note = turtle(9).since(&turtle(4)).note();
+        assert!(note.contains("2 memtables") && note.contains("5 sealed"), "{note}");
     }
 }

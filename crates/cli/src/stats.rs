@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use spinney::Stats;
+use spinney::{Stats, TurtleStats};
 use spinney_base::size::display_bytes;
 use spinney_io::PURPOSES;
 
@@ -56,6 +56,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "index_bytes": one.index_bytes,
             "checkpoints": one.checkpoints,
             "pages_restored": one.pages_restored,
+            "turtle": one.turtle.as_ref().map(turtle),
         })
     });
     json!({
@@ -87,6 +88,25 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "longest_stall_ns": stats.longest_stall_ns,
         "io": io.collect::<Value>(),
         "keyspaces": keyspaces.collect::<Value>(),
+    })
+}
+
+/// What only a turtle keyspace has.
+fn turtle(stats: &TurtleStats) -> Value {
+    json!({
+        "checkpoint_distance": stats.checkpoint_distance,
+        "memtables": stats.memtables,
+        "memtable_bytes": stats.memtable_bytes,
+        "pending_batches": stats.pending_batches,
+        "pending_bytes": stats.pending_bytes,
+        "memtables_sealed": stats.memtables_sealed,
+        "batches_applied": stats.batches_applied,
+        "tree_pages_written": stats.tree_pages_written,
+        "writes_delayed": stats.writes_delayed,
+        "snapshots": stats.snapshots,
+        "snapshot_bytes": stats.snapshot_bytes,
+        "snapshots_written": stats.snapshots_written,
+        "snapshots_ended": stats.snapshots_ended,
     })
 }
 
@@ -143,10 +163,21 @@ pub(crate) fn to_text(stats: &Stats) -> String {
                 display_bytes(one.large_freed_bytes)
             ));
         }
-        line(format!(
-            "  {} records in memory, {} of them not yet in their pages",
-            one.records_cached, one.records_dirty
-        ));
+        match &one.turtle {
+            None => line(format!(
+                "  {} records in memory, {} of them not yet in their pages",
+                one.records_cached, one.records_dirty
+            )),
+            Some(turtle) => line(format!(
+                "  {} edits not yet in their pages: {} in {} memtables, {} in {} batches of {}",
+                one.records_dirty,
+                display_bytes(turtle.memtable_bytes),
+                turtle.memtables,
+                display_bytes(turtle.pending_bytes),
+                turtle.pending_batches,
+                turtle.checkpoint_distance
+            )),
+        }
     }
     text
 }

@@ -133,6 +133,14 @@ fn keyspaces_are_apart() {
     expect(0, &["keyspaces", "create", db, "trees"], b"");
     expect(0, &["keyspaces", "create", db, "cache", "--unlogged"], b"");
     fails(2, &["keyspaces", "create", db, "trees"], b"");
+    expect(0, &["keyspaces", "create", db, "log", "--engine", "turtle"], b"");
+    expect(0, &["put", db, "oak", "3", "--keyspace", "log"], b"");
+    assert_eq!(expect(0, &["get", db, "oak", "--keyspace", "log"], b""), "3\n");
+    assert!(expect(0, &["stats", db], b"").contains("batches of"));
+    let stats: serde_json::Value =
+        serde_json::from_str(&expect(0, &["stats", db, "--json"], b"")).unwrap();
+    assert!(stats["keyspaces"].to_string().contains("checkpoint_distance"), "{stats}");
+    fails(2, &["keyspaces", "create", db, "other", "--engine", "hare"], b"");
     let list = expect(0, &["keyspaces", "list", db], b"");
     assert!(
         list.contains("trees\ttreeline\tlogged\n")
@@ -181,7 +189,8 @@ fn the_command_line_is_checked() {
         &["bench", "ycsb", "--records", "many"],
         &["bench", "ycsb", "--theta", "0"],
         &["bench", "ycsb", "--treeline.x"],
-        &["bench", "ycsb", "--turtle.chi", "8"],
+        &["bench", "ycsb", "--engines", "treeline", "--turtle.chi", "8"],
+        &["bench", "ycsb", "--hare.chi", "8"],
     ] {
         fails(2, arguments, b"");
     }
@@ -234,6 +243,13 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
             .starts_with("engine,workload,second,operations\n")
     );
     assert_eq!(std::fs::read_dir(&files).unwrap().count(), 0, "the engines' files are gone");
+
+    let mut turtle = common;
+    turtle[3] = "turtle";
+    let chi = ["--workloads", "load,a,c,e", "--turtle.chi", "2", "--turtle.leaf", "64KiB"];
+    let table = expect(0, &[&turtle[..], &chi].concat(), b"");
+    assert!(table.contains("chi 2, ") && table.contains("pages of the tree"), "{table}");
+    fails(2, &[&turtle[..], &["--workloads", "load", "--treeline.goal", "3"]].concat(), b"");
 
     let unknown = [&common[..], &["--workloads", "load", "--treeline.colour", "green"]].concat();
     let told = expect(1, &unknown, b"");

@@ -42,7 +42,9 @@ pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
-pub use spinney_engine::{Capabilities, DamagedPage, EngineStats, SnapshotStats, VerifyReport};
+pub use spinney_engine::{
+    Capabilities, DamagedPage, EngineStats, SnapshotStats, TurtleStats, VerifyReport,
+};
 pub use spinney_treeline::LostRange;
 
 #[doc(hidden)]

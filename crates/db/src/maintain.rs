@@ -64,11 +64,31 @@ impl State {
         for keyspace in &keyspaces {
             keyspace.engine.checkpoint(bound).inspect_err(|error| self.note(error))?;
         }
+        self.trim(&keyspaces, bound)
+    }
+
+    /// Trims the log up to where all of these keyspaces are; `bound` is for a database that has none.
+    fn trim(&self, keyspaces: &[Arc<KeyspaceState>], bound: Lsn) -> Result<()> {
         self.copy_log();
         let _inside = probe::enter("trim");
         // A keyspace made meanwhile has nothing below its own redo LSN, which lies above the bound.
         let redo = keyspaces.iter().map(|keyspace| keyspace.engine.redo()).min().unwrap_or(bound);
         self.log.trim(redo).inspect_err(|error| self.note(error))
+    }
+
+    /// Whether a checkpoint that was asked for is needed still. Engines that publish on their own account may
+    /// have moved on since the log was last trimmed, and trimming it may be all there is to do.
+    fn needs_checkpoint(&self) -> Result<bool> {
+        let _one_at_a_time = self.checkpointing.lock();
+        self.poison.check()?;
+        let keyspaces = self.keyspaces();
+        if keyspaces.iter().any(|keyspace| keyspace.engine.wants_checkpoint()) {
+            return Ok(true);
+        }
+        let before = self.log.stats().bytes_used;
+        self.trim(&keyspaces, self.log.applied_watermark())?;
+        let trimmed = self.log.stats().bytes_used < before;
+        Ok(!trimmed || self.is_log_full())
     }
 
     /// Starts the database's own jobs.
@@ -88,9 +108,11 @@ impl State {
         *self.checkpoint_task.lock() = Some(self.spawn("spinney-checkpoint", move || {
             let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_INTERVAL;
             let quiet = quiet.begins(state.log.last_lsn(), state.runtime.now(), QUIET);
-            let wanted = state.checkpoint_wanted.load(Ordering::Acquire)
+            let wanted = state.checkpoint_wanted.load(Ordering::Acquire);
+            let wanted = wanted && state.needs_checkpoint()?
                 || quiet && state.log.stats().bytes_used > QUIET_LOG_BYTES;
             if !(wanted || waited && state.has_news()) {
+                state.checkpoint_wanted.store(false, Ordering::Release);
                 return Ok(Next::Wait(CHECKPOINT_LOOK));
             }
             let result = state.checkpoint();

@@ -31,7 +31,7 @@ use crate::database::Db;
 use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
 use crate::open::LOG_NAME;
-use crate::options::{Durability, KeyspaceOptions, Options};
+use crate::options::{Durability, EngineKind, KeyspaceOptions, Options};
 use crate::record;
 use crate::restore::copy;
 use crate::state::{file_name, is_keyspace_file};
@@ -98,8 +98,8 @@ impl Db {
     ///
     /// # Errors
     /// `NotFound` when there is no file of a database in `old`; `InvalidArgument` when `new` holds files; `Locked`
-    /// when somebody has the old one open; `Full` or `Io`, and nothing is left in `new` then. Damage in `old` is
-    /// no error: the report tells of it.
+    /// when somebody has the old one open; `Unsupported` when one of its keyspaces is not TreeLine's; `Full` or
+    /// `Io`, and nothing is left in `new` then. Damage in `old` is no error: the report tells of it.
     pub fn salvage(
         old: impl AsRef<Path>,
         new: impl AsRef<Path>,
@@ -130,6 +130,12 @@ impl Db {
             }
         };
         let found = keyspaces(&*disk, old, manifest.as_ref())?;
+        let engines = manifest.iter().flat_map(|manifest| &manifest.keyspaces);
+        let mut engines = engines.map(|entry| (&entry.name, entry.options.engine));
+        if let Some((name, engine)) = engines.find(|(_, engine)| *engine != EngineKind::TreeLine) {
+            let text = format!("keyspace {name:?} is kept by {engine}, which cannot be salvaged");
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
         if manifest.is_none() && found.is_empty() {
             return Err(not_found());
         }

@@ -244,8 +244,7 @@ impl State {
     /// Room in the log, waiting smoothly for checkpoints when it is short (P12).
     fn log_room(&self, bytes: usize) -> Result<Reservation<'_>> {
         let fullness = self.log.fullness();
-        let replayed = self.log.fullness_of(self.budget.total() / REPLAYED_SHARE);
-        if fullness >= replayed.min(CHECKPOINT_FULLNESS) {
+        if self.is_log_full() {
             self.want_checkpoint();
         }
         if fullness > THROTTLE_FULLNESS {
@@ -275,6 +274,12 @@ impl State {
                 }
             });
         }
+    }
+
+    /// Whether the log has so much that a checkpoint is due.
+    pub(crate) fn is_log_full(&self) -> bool {
+        let replayed = self.log.fullness_of(self.budget.total() / REPLAYED_SHARE);
+        self.log.fullness() >= replayed.min(CHECKPOINT_FULLNESS)
     }
 
     fn want_checkpoint(&self) {

@@ -335,6 +335,18 @@ fn no_put_hangs_whatever_fails() {
     assert!(struck >= 16, "only {struck} faults struck");
 }
 
+#[test]
+fn a_salvage_says_that_it_cannot() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    fill(&main, 0..10, 1);
+    db.close().unwrap();
+    drop(main);
+    let refused = Db::salvage("/db", "/saved", options(&disk, &runtime)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused:?}");
+    assert!(refused.to_string().contains("main"), "{refused}");
+}
+
 /// Back-pressure delays each put a little while the background is behind, and says so.
 #[test]
 fn delays_are_counted_and_bounded() {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use spinney::{Db, Options};
+use spinney::{Db, EngineKind, Options};
 use spinney_base::Runtime;
 
 use crate::tier::Random;
@@ -19,6 +19,9 @@ pub const THREADS: usize = 4;
 pub const SLOTS: usize = 500;
 /// Every batch writes the same number into each.
 pub const KEYSPACES: [&str; 2] = ["one", "two"];
+
+/// What keeps each of them.
+pub const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
 
 /// How parent and child open the database.
 #[must_use]

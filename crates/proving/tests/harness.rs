@@ -38,6 +38,7 @@ fn plan() -> Plan {
             removes_one_in: 4,
             keyspaces_max: 6,
             unlogged: true,
+            snapshots: false,
             backup: false,
         },
         config: crash::config(1 << 20, 1 << 24),

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use spinney::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
+use spinney::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_proving::tier::{self, Announce, Random};
 
 const THREADS: usize = 4;
@@ -21,16 +21,25 @@ const NUMBERS: u64 = 40_000;
 /// One in so many numbers belongs to each thread, and one to nobody.
 const STRIDE: u64 = 8;
 
-/// What engine options are tried.
-const CHOICES: [&[(&str, &str)]; 8] = [
-    &[],
-    &[("staging", "on")],
-    &[("batch-writeout", "off")],
-    &[("page-grouping", "off")],
-    &[("record-cache", "off")],
-    &[("optimistic-admission", "on")],
-    &[("staging", "on"), ("optimistic-admission", "on")],
-    &[("staging", "on"), ("batch-writeout", "off"), ("record-cache", "off")],
+/// An engine and its options.
+type Choice = (EngineKind, &'static [(&'static str, &'static str)]);
+
+/// What is tried.
+const CHOICES: [Choice; 11] = [
+    (EngineKind::TreeLine, &[]),
+    (EngineKind::TreeLine, &[("staging", "on")]),
+    (EngineKind::Turtle, &[]),
+    (EngineKind::TreeLine, &[("batch-writeout", "off")]),
+    (EngineKind::TreeLine, &[("page-grouping", "off")]),
+    (EngineKind::Turtle, &[("leaf", "4KiB")]),
+    (EngineKind::TreeLine, &[("record-cache", "off")]),
+    (EngineKind::TreeLine, &[("optimistic-admission", "on")]),
+    (EngineKind::Turtle, &[("chi", "1"), ("leaf", "16KiB")]),
+    (EngineKind::TreeLine, &[("staging", "on"), ("optimistic-admission", "on")]),
+    (
+        EngineKind::TreeLine,
+        &[("staging", "on"), ("batch-writeout", "off"), ("record-cache", "off")],
+    ),
 ];
 
 type Model = BTreeMap<u64, Vec<u8>>;
@@ -336,8 +345,8 @@ impl Worker<'_> {
     }
 }
 
-fn keyspaces(db: &Db, choice: &[(&str, &str)]) -> [Keyspace; 2] {
-    let mut options = KeyspaceOptions::default();
+fn keyspaces(db: &Db, (engine, choice): Choice) -> [Keyspace; 2] {
+    let mut options = KeyspaceOptions::default().engine(engine);
     for (name, value) in choice {
         options = options.set(name, value).unwrap();
     }
@@ -357,7 +366,7 @@ fn everything(keyspace: &Keyspace) -> Model {
     ahead.into_iter().collect()
 }
 
-fn run(seed: u64, choice: &[(&str, &str)], steps: u64) {
+fn run(seed: u64, choice: Choice, steps: u64) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("db");
     let mut random = Random::new(seed, 1);

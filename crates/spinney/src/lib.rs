@@ -23,8 +23,8 @@ pub use spinney_db::{
     CompareAndSwapError, Cursor, DamagedPage, Db, Durability, EngineKind, EngineStats, Error,
     ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats,
     LOG_BYTES_MIN, LogStats, LostRange, Options, Readers, RestoreReport, Result, SalvageReport,
-    SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats, TornWrites, Value, ValueReader,
-    VerifyReport,
+    SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats, TornWrites, TurtleStats, Value,
+    ValueReader, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.

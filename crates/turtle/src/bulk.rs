@@ -29,7 +29,7 @@ impl<'a> Loading<'a> {
     pub(crate) fn begin(core: &'a Arc<Core>) -> Result<Self> {
         let loading = Loading {
             core,
-            tree: Tree::default(),
+            tree: Tree::empty(&core.files),
             packer: Packer::default(),
             last: None,
             large: Vec::new(),
@@ -65,7 +65,7 @@ impl<'a> Loading<'a> {
     fn write(&mut self) -> Result<()> {
         // None of it is in the log.
         let lsn = self.core.redo();
-        self.tree = self.tree.write(&self.core.files, lsn, &mut Vec::new())?;
+        self.tree = self.tree.write(lsn, &mut Vec::new())?;
         Ok(())
     }
 }

@@ -126,9 +126,10 @@ impl Core {
 
     fn assemble(context: EngineContext, store: Store, redo: Lsn, root: Vec<u8>) -> Core {
         let active = Arc::new(Memtable::new(1));
-        let tree = Tree::default();
+        let files = Files::new(store);
+        let tree = Tree::empty(&files);
         Core {
-            files: Files::new(store),
+            files,
             gate: Gate::default(),
             view: ArcSwap::from_pointee(View { tables: vec![active], tree: tree.clone() }),
             swapping: Mutex::new(()),

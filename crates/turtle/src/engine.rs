@@ -92,11 +92,15 @@ impl Engine for Turtle {
     }
 
     fn get_resident(&self, key: &[u8], _hash: u64, out: &mut Vec<u8>) -> Resident {
-        match self.core.view.load().get_resident(key, out) {
+        let view = self.core.view.load();
+        match view.get_resident(key, out) {
             Some(Found::Inline) => Resident::Present,
             Some(Found::Large) => Resident::Large,
             Some(Found::Absent) => Resident::Absent,
-            None => self.core.residents.get(key, out),
+            None => match view.tree.get_resident(key, out) {
+                Resident::Unknown => self.core.residents.get(key, out),
+                known => known,
+            },
         }
     }
 

@@ -141,6 +141,20 @@ impl Files {
     }
 }
 
+/// A file on a simulated disk.
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) fn simulated() -> Arc<Files> {
+    use spinney_base::{KeyspaceId, Poison};
+    let disk = spinney_io::sim::SimDisk::new(1);
+    let poison = Arc::new(Poison::new());
+    let options =
+        spinney_extent::StoreOptions { keyspace: KeyspaceId(1), double_write: false, poison };
+    let store = Store::create(&disk, std::path::Path::new("/keyspace"), options, Lsn::ZERO);
+    let store = store.unwrap();
+    store.adopt(&[]).unwrap();
+    Files::new(store)
+}
+
 /// The pages of an extent.
 pub(crate) fn pages_of(extent: Extent) -> impl Iterator<Item = PageNumber> {
     (extent.page.0..extent.page.0 + extent.pages()).map(PageNumber)

@@ -154,7 +154,12 @@ impl Core {
             count(&self.counters.foreground_steps);
             let progress = match self.step() {
                 // Where the disk has no room either, snapshots end for writers' sake.
-                Err(error) if error.is_full() => self.relieve()? || return Err(error),
+                Err(error) if error.is_full() => {
+                    if !self.relieve()? {
+                        return Err(error);
+                    }
+                    true
+                }
                 worked => {
                     worked?
                         || self.relieve()?
@@ -272,7 +277,7 @@ impl Core {
         let mut merged_away = Vec::new();
         let tree = {
             let _inside = probe::enter("checkpoint build");
-            view.tree.write(&self.files, end, &mut merged_away)?
+            view.tree.write(end, &mut merged_away)?
         };
         self.replace(|view| View { tables: view.tables.clone(), tree: tree.clone() });
         self.note_merged_away(merged_away);

@@ -182,6 +182,6 @@ impl Core {
         for table in view.tables.iter().rev() {
             tree = tree.apply(table.batch(), &mut Vec::new())?;
         }
-        tree.write(&self.files, end, &mut Vec::new())
+        tree.write(end, &mut Vec::new())
     }
 }

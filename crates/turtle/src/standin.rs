@@ -15,7 +15,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Generation, Lsn, PageNumber, Result};
-use spinney_engine::{Chunk, Direction, Found, ScanRequest, VerifyReport};
+use spinney_engine::{Chunk, Direction, Found, Resident, ScanRequest, VerifyReport};
 use spinney_extent::{Extent, LargePointer};
 use spinney_io::Purpose;
 
@@ -25,21 +25,24 @@ use crate::files::{Files, Piece};
 /// The bytes of pointers that newer edits took the place of.
 pub(crate) type MergedAway = Vec<Vec<u8>>;
 
-/// What a tree holds that is not on disk.
+/// What of a tree is not on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
+    /// Edits.
     pub(crate) items: u64,
+    /// Memory that they keep, in bytes.
     pub(crate) bytes: u64,
 }
 
 type Base = BTreeMap<Box<[u8]>, (Operation, Box<[u8]>)>;
 
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Tree(Arc<Inner>);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Inner {
+    files: Arc<Files>,
     base: Arc<Base>,
     piece: Option<Arc<Piece>>,
     pending: Vec<Batch>,
@@ -47,13 +50,23 @@ struct Inner {
 }
 
 impl Tree {
+    /// A tree without records, that will write to this file.
+    pub(crate) fn empty(files: &Arc<Files>) -> Tree {
+        Tree::over(files, Arc::default(), None)
+    }
+
+    fn over(files: &Arc<Files>, base: Arc<Base>, piece: Option<Arc<Piece>>) -> Tree {
+        let (files, sum) = (Arc::clone(files), Pending::default());
+        Tree(Arc::new(Inner { files, base, piece, pending: Vec::new(), sum }))
+    }
+
     /// Reads the tree that [`Tree::root`] described.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
     pub(crate) fn open(files: &Arc<Files>, root: &[u8]) -> Result<Tree> {
         if root.is_empty() {
-            return Ok(Tree::default());
+            return Ok(Tree::empty(files));
         }
         let damaged = || {
             let text =
@@ -64,7 +77,7 @@ impl Tree {
         let piece = files.adopt(extents, bytes);
         let bytes = files.read(&piece, Purpose::Recovery)?;
         let base = Arc::new(decode_base(&bytes).ok_or_else(damaged)?);
-        Ok(Tree(Arc::new(Inner { base, piece: Some(Arc::new(piece)), ..Inner::default() })))
+        Ok(Tree::over(files, base, Some(Arc::new(piece))))
     }
 
     /// What is needed to open it again.
@@ -100,12 +113,8 @@ impl Tree {
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
-    pub(crate) fn write(
-        &self,
-        files: &Arc<Files>,
-        lsn: Lsn,
-        merged_away: &mut MergedAway,
-    ) -> Result<Tree> {
+    pub(crate) fn write(&self, lsn: Lsn, merged_away: &mut MergedAway) -> Result<Tree> {
+        let files = &self.0.files;
         if self.0.pending.is_empty() {
             return Ok(self.clone());
         }
@@ -124,7 +133,7 @@ impl Tree {
         let bytes = encode_base(&base);
         let piece = (!bytes.is_empty()).then(|| files.write(&bytes, lsn)).transpose()?;
         let (base, piece) = (Arc::new(base), piece.map(Arc::new));
-        Ok(Tree(Arc::new(Inner { base, piece, ..Inner::default() })))
+        Ok(Tree::over(files, base, piece))
     }
 
     /// What is not on disk.
@@ -152,6 +161,16 @@ impl Tree {
             out.extend_from_slice(value.bytes);
             if value.large { Found::Large } else { Found::Inline }
         }))
+    }
+
+    /// What memory alone knows of a key.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let Some(edit) = self.0.pending.iter().rev().find_map(|batch| batch.find(key)) else {
+            return Resident::Unknown;
+        };
+        let Some(value) = edit.value else { return Resident::Absent };
+        out.extend_from_slice(value.bytes);
+        if value.large { Resident::Large } else { Resident::Present }
     }
 
     /// As [`spinney_engine::Engine::scan`], of this version.
@@ -218,11 +237,11 @@ impl Tree {
     /// `Corruption` naming the first damage; `Io`.
     pub(crate) fn verify(
         &self,
-        files: &Arc<Files>,
         report: &mut VerifyReport,
         large: &mut dyn FnMut(&LargePointer) -> Result<()>,
     ) -> Result<()> {
         let Some(piece) = &self.0.piece else { return Ok(()) };
+        let files = &self.0.files;
         let bytes = files.read(piece, Purpose::Tool)?;
         report.pages += piece.extents.iter().map(|(one, _)| u64::from(one.pages())).sum::<u64>();
         let page = piece.extents.first().map_or(PageNumber(0), |(extent, _)| extent.page);

@@ -23,7 +23,7 @@ impl Core {
         let pin = self.large.pin();
         let tree = self.view.load().tree.clone();
         let mut pointers = Vec::new();
-        let found = tree.verify(&self.files, &mut report, &mut |pointer| {
+        let found = tree.verify(&mut report, &mut |pointer| {
             pointers.push(pointer.clone());
             Ok(())
         });

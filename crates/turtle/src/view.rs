@@ -210,7 +210,7 @@ mod tests {
 
     fn view(parts: &[Edits]) -> View {
         let (tree, tables) = parts.split_at(parts.len() / 2);
-        let mut view = View { tables: Vec::new(), tree: Tree::default() };
+        let mut view = View { tables: Vec::new(), tree: Tree::empty(&crate::files::simulated()) };
         for edits in tree {
             let mut packer = Packer::default();
             for (key, value) in edits {

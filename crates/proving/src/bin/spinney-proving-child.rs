@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use spinney::{Batch, Db, Durability, KeyspaceOptions};
-use spinney_proving::kill::{self, KEYSPACES, SLOTS, THREADS};
+use spinney_proving::kill::{self, ENGINES, KEYSPACES, SLOTS, THREADS};
 use spinney_proving::tier::Random;
 
 fn main() {
@@ -20,8 +20,10 @@ fn main() {
     let first: u64 = first.parse().expect("a number");
     let seed: u64 = seed.parse().expect("a number");
     let db = Db::open(Path::new(directory), kill::options()).expect("the database opens");
-    let keyspaces =
-        KEYSPACES.map(|name| db.keyspace(name, KeyspaceOptions::default()).expect("it opens"));
+    let keyspaces = [0, 1].map(|index| {
+        let options = KeyspaceOptions::default().engine(ENGINES[index]);
+        db.keyspace(KEYSPACES[index], options).expect("it opens")
+    });
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (db, keyspaces) = (&db, &keyspaces);
