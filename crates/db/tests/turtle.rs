@@ -335,6 +335,49 @@ fn no_put_hangs_whatever_fails() {
     assert!(struck >= 16, "only {struck} faults struck");
 }
 
+/// P19: what a replay has applied so far is published only when it is known how far that is. A crash at any
+/// step after it finds everything.
+#[test]
+fn p19_a_replay_is_published_when_it_is_over() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    let value = |number: u64| number.to_le_bytes().repeat(if number % 40 == 7 { 600 } else { 25 });
+    for number in 0..6000 {
+        main.insert_with(&key(number % 1700), &value(number), Durability::Buffered).unwrap();
+        if number == 300 {
+            db.checkpoint().unwrap();
+        }
+    }
+    let newest = |place: u64| (0..6000).rev().find(|number| number % 1700 == place).unwrap();
+    let check = |image: &SimDisk| {
+        let (db, main) = open(image, &Runtime::stepped(2));
+        for place in 0..1700 {
+            let found = main.get(&key(place)).unwrap();
+            assert!(found.as_deref() == Some(&value(newest(place))[..]), "record {place}");
+        }
+        db.verify().unwrap();
+    };
+    let again = disk.kill();
+    let runtime = Runtime::stepped(3);
+    let (db, main) = open(&again, &runtime);
+    let sealed = main.stats().turtle.unwrap().memtables_sealed;
+    assert!(sealed > 5, "the replay sealed {sealed} memtables");
+    let redo = |main: &Keyspace| main.stats().checkpoints;
+    let mut published = 0;
+    for _ in 0..60 {
+        steps(&runtime, 1);
+        if redo(&main) > published {
+            published = redo(&main);
+            check(&again.crash(spinney_io::sim::CrashMode::LoseAll));
+        }
+    }
+    db.checkpoint().unwrap();
+    check(&again.crash(spinney_io::sim::CrashMode::LoseAll));
+    // Memory was kept to while it was replayed.
+    let account = db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
+    assert!(account.used <= account.target, "{account:?}");
+}
+
 #[test]
 fn a_salvage_says_that_it_cannot() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
