@@ -52,4 +52,5 @@ pub mod fuzzing {
     //! Decoders of bytes from disk, for fuzzing.
     pub use crate::manifest::manifest_round_trips;
     pub use crate::record::decode_anything;
+    pub use spinney_turtle::fuzzing::decode_payload as decode_turtle_payload;
 }

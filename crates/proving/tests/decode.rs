@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use spinney::{Db, Durability, KeyspaceOptions, Options};
+use spinney::{Db, Durability, EngineKind, KeyspaceOptions, Options};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, KeyspaceId, Lsn, PageNumber, Runtime};
 use spinney_db::fuzzing;
@@ -119,6 +119,8 @@ proptest! {
         fuzzing::decode_anything(&bytes);
         fuzzing::decode_anything(&page[..]);
         let _ = (LargePointer::decode(&bytes), LargePointer::decode(&page[..]));
+        let _ = fuzzing::decode_turtle_payload(&bytes);
+        let _ = fuzzing::decode_turtle_payload(&[&[1][..], &bytes].concat());
         prop_assert!(fuzzing::manifest_round_trips(&bytes));
         prop_assert!(fuzzing::manifest_round_trips(&page[..]));
     }
@@ -134,10 +136,10 @@ fn open(disk: &SimDisk) -> spinney::Result<Db> {
 }
 
 /// A database with split pages, a log tail, and a keyspace that was dropped.
-fn sample() -> SimDisk {
+fn sample(engine: EngineKind) -> SimDisk {
     let disk = SimDisk::new(1);
     let db = open(&disk).unwrap();
-    let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
+    let main = db.keyspace("main", KeyspaceOptions::default().engine(engine)).unwrap();
     let gone = db.keyspace("gone", KeyspaceOptions::default()).unwrap();
     gone.insert(b"k", b"v").unwrap();
     db.drop_keyspace("gone").unwrap();
@@ -158,7 +160,11 @@ fn sample() -> SimDisk {
 /// have it.
 #[test]
 fn damage_behind_a_right_checksum_does_not_panic() {
-    let sample = sample();
+    EngineKind::ALL.into_iter().for_each(damage_does_not_panic);
+}
+
+fn damage_does_not_panic(engine: EngineKind) {
+    let sample = sample(engine);
     let stores: Vec<_> = sample
         .files()
         .into_iter()
@@ -171,7 +177,7 @@ fn damage_behind_a_right_checksum_does_not_panic() {
             bytes[page * PAGE_BYTES..(page + 1) * PAGE_BYTES].iter().any(|byte| *byte != 0)
         })
         .collect();
-    tier::for_each_seed(tier::count(300, 20_000), |seed| {
+    tier::for_each_seed(tier::count(250, 20_000), |seed| {
         let mut random = Random::new(seed, 31);
         let image = sample.kill();
         let file = image.open(path, OpenMode::EXISTING).unwrap();
@@ -204,7 +210,7 @@ fn damage_behind_a_right_checksum_does_not_panic() {
 /// says so.
 #[test]
 fn a_page_with_another_prefix_is_damage() {
-    let sample = sample();
+    let sample = sample(EngineKind::TreeLine);
     let stores: Vec<_> = sample
         .files()
         .into_iter()
