@@ -6,9 +6,42 @@
 use std::path::{Path, PathBuf};
 
 use spinney_base::{Error, Result};
+use spinney_bench::driver::OpenConfig;
 
 /// Memory of the benchmark program itself, which the group counts too.
 const PROGRAM_BYTES: u64 = 32 << 20;
+
+/// The option that keeps this process in the control group it is in: `--lmdb.memory-limit off`.
+pub(crate) const MEMORY_LIMIT: &str = "memory-limit";
+
+/// The limit of an engine that wants one, or why there is none.
+#[derive(Debug)]
+pub(crate) struct Limited(Result<MemoryLimit>);
+
+impl Limited {
+    /// Limits this process as an engine's options say.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an option that is neither on nor off.
+    pub(crate) fn enter(engine: &str, config: &OpenConfig) -> Result<Self> {
+        match config.knobs.get(MEMORY_LIMIT).map(String::as_str) {
+            None | Some("on") => Ok(Limited(MemoryLimit::enter(config.memory))),
+            Some("off") => Ok(Limited(Err(Error::invalid(format!("{MEMORY_LIMIT} is off"))))),
+            Some(other) => {
+                let text = format!("{engine}.{MEMORY_LIMIT} is on or off, not {other:?}");
+                Err(Error::invalid(text))
+            }
+        }
+    }
+
+    /// Whether there is one, and what to say of it.
+    pub(crate) fn terms(&self) -> (bool, String) {
+        match &self.0 {
+            Ok(_) => (true, "memory is limited by a control group, page cache included".to_owned()),
+            Err(error) => (false, format!("memory is unlimited ({error})")),
+        }
+    }
+}
 
 /// This process inside a group of its own; dropping it leaves and removes the group.
 #[derive(Debug)]

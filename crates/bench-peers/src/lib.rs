@@ -1,12 +1,26 @@
-//! Benchmark drivers for other storage engines: RocksDB and LMDB. Never built by default, because RocksDB is a long C++ build.
+//! Benchmark drivers for other storage engines: RocksDB, LMDB, redb and fjall, each a feature. Never built by default, because
+//! RocksDB is a long C++ build.
 //!
-//! Each is set up as its users would under the same memory budget and the same promises: see `rocks` and `lmdb`.
+//! Each is set up as its users would under the same memory budget and the same promises: see `rocks`, `lmdb`, `redb` and `fjall`.
 
+#[cfg(any(feature = "fjall", feature = "lmdb", feature = "redb"))]
 mod cgroup;
+#[cfg(feature = "fjall")]
+mod fjall;
+#[cfg(feature = "lmdb")]
 mod lmdb;
+#[cfg(feature = "redb")]
+mod redb;
+#[cfg(feature = "rocksdb")]
 mod rocks;
 
+#[cfg(feature = "fjall")]
+pub use fjall::Fjall;
+#[cfg(feature = "lmdb")]
 pub use lmdb::Lmdb;
+#[cfg(feature = "redb")]
+pub use redb::Redb;
+#[cfg(feature = "rocksdb")]
 pub use rocks::Rocks;
 
 use std::collections::BTreeMap;
@@ -17,7 +31,16 @@ use spinney_bench::Driver;
 /// All peers, in the order in which they are measured by default.
 #[must_use]
 pub fn drivers() -> Vec<Box<dyn Driver>> {
-    vec![Box::new(Rocks), Box::new(Lmdb)]
+    vec![
+        #[cfg(feature = "rocksdb")]
+        Box::new(Rocks),
+        #[cfg(feature = "lmdb")]
+        Box::new(Lmdb),
+        #[cfg(feature = "redb")]
+        Box::new(Redb),
+        #[cfg(feature = "fjall")]
+        Box::new(Fjall),
+    ]
 }
 
 /// Peers have no options but those named: their settings are what the comparison is about.

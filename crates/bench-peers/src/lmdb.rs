@@ -13,14 +13,11 @@ use spinney_base::{Error, ErrorKind, Result};
 use spinney_bench::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
-use crate::cgroup::MemoryLimit;
+use crate::cgroup::{Limited, MEMORY_LIMIT};
 use crate::refuse_knobs;
 
 /// Address space of the map: far more than any run writes; no memory is taken for it.
 const MAP_BYTES: usize = 1 << 40;
-
-/// The option that keeps this process in the control group it is in: `--lmdb.memory-limit off`.
-const MEMORY_LIMIT: &str = "memory-limit";
 
 /// LMDB.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +28,7 @@ type Records = Database<'static, Bytes, Bytes>;
 struct LmdbStore {
     env: Env,
     records: Records,
-    limit: Result<MemoryLimit>,
+    limit: Limited,
 }
 
 struct LmdbSession {
@@ -62,15 +59,7 @@ impl Driver for Lmdb {
 
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
         refuse_knobs("lmdb", &config.knobs, &[MEMORY_LIMIT])?;
-        let limit = match config.knobs.get(MEMORY_LIMIT).map(String::as_str) {
-            None | Some("on") => MemoryLimit::enter(config.memory),
-            Some("off") => Err(Error::invalid(format!("{MEMORY_LIMIT} is off"))),
-            Some(other) => {
-                return Err(Error::invalid(format!(
-                    "lmdb.{MEMORY_LIMIT} is on or off, not {other:?}"
-                )));
-            }
-        };
+        let limit = Limited::enter("lmdb", config)?;
         let mut options = EnvOpenOptions::new();
         let readers = u32::try_from(config.threads).unwrap_or(u32::MAX).saturating_add(8);
         options.map_size(MAP_BYTES).max_readers(readers);
@@ -113,14 +102,11 @@ impl Store for LmdbStore {
     }
 
     fn terms(&self) -> Terms {
-        let memory = match &self.limit {
-            Ok(_) => "memory is limited by a control group, page cache included".to_owned(),
-            Err(error) => format!("memory is unlimited ({error})"),
-        };
+        let (memory_limited, memory) = self.limit.terms();
         Terms {
             version: "heed crate 0.23".to_owned(),
             torn_writes: "copy-on-write".to_owned(),
-            memory_limited: self.limit.is_ok(),
+            memory_limited,
             notes: vec!["writes copies, so torn pages do not concern it".to_owned(), memory],
         }
     }
