@@ -3,7 +3,7 @@
 /// Numbers about one keyspace. Counters count since the keyspace was opened; the rest is now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Reads answered by the record cache.
+    /// Reads answered by the record cache, or by memtables.
     pub cache_hits: u64,
     /// Reads that went to pages, which may be in the page cache.
     pub cache_misses: u64,

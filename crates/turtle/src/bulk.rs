@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use spinney_base::{Error, Result, ValueRef};
 use spinney_engine::{Bulk, Chunk, Direction, LargePointer, ScanRequest};
-use spinney_io::Purpose;
 
 use crate::batch::{Edit, Packer};
 use crate::core::Core;
@@ -94,9 +93,6 @@ impl Bulk for Loading<'_> {
         self.check_empty()?;
         self.apply()?;
         self.write()?;
-        if !self.large.is_empty() {
-            self.core.files.store.sync(Purpose::LargeValue)?;
-        }
         self.core.install(self.tree.clone(), &self.large)?;
         // They are the keyspace's.
         self.large.clear();

@@ -226,7 +226,11 @@ impl Core {
         if self.redo_of(work).is_none() {
             return pending.bytes >= self.limits().pending;
         }
-        let lowered = self.lowered.load(SeqCst) && batches > 0;
+        if batches == 0 {
+            // Nothing has gathered that would be too much.
+            self.lowered.store(false, SeqCst);
+        }
+        let lowered = self.lowered.load(SeqCst);
         lowered || batches >= self.chi() || pending.bytes >= self.limits().pending
     }
 

@@ -22,12 +22,13 @@ impl Core {
         self.account_for_pages(&mut report)?;
         let pin = self.large.pin();
         let tree = self.view.load().tree.clone();
+        // This version and the pin keep what is looked at from here on.
+        drop(work);
         let mut pointers = Vec::new();
         let found = tree.verify(&mut report, &mut |pointer| {
             pointers.push(pointer.clone());
             Ok(())
         });
-        drop(work);
         let large = |pointer: &LargePointer| {
             if !self.large.owns(pointer) {
                 let text = format!("large values that somebody owns, found {pointer:?}");
