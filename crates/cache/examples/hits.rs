@@ -58,7 +58,7 @@ fn hits(runtime: &Runtime, pages: u32) -> Result<()> {
                         let mut out = [0; 100];
                         for _ in 0..HITS {
                             let random = random.next_u64();
-                            let page = ((random >> 32) * u64::from(pages) >> 32) as u32;
+                            let page = (((random >> 32) * u64::from(pages)) >> 32) as u32;
                             let offset = random as usize % (PAGE_BYTES - 100);
                             assert!(hit(&file, id(page), offset, &mut out));
                         }
