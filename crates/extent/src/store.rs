@@ -87,7 +87,7 @@ pub(crate) struct Space {
     pub(crate) free: FreeMap,
     /// Pages from here on are beyond the file.
     pub(crate) end: u32,
-    next_generation: u32,
+    pub(crate) next_generation: u32,
     /// Freed extents that wait until the record that frees them, at this LSN, is durable. In
     /// ascending order.
     retired: VecDeque<(Lsn, Extent)>,
@@ -106,7 +106,7 @@ pub(crate) struct Space {
 
 impl Space {
     /// Frees an extent, unless somebody may still read it.
-    fn free(&mut self, extent: Extent) {
+    pub(crate) fn free(&mut self, extent: Extent) {
         if self.holds == 0 { self.free.release(extent) } else { self.held.push(extent) }
     }
 }
@@ -280,7 +280,7 @@ impl Store {
         Ok((extent, generation))
     }
 
-    fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
+    pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
         let _inside = probe::enter("file growth");
         let wanted = (space.end / 8).clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
         let mut last = None;
