@@ -1,0 +1,220 @@
+//! Leaves and segments: sorted edits in consecutive pages, read by single pages through the cache
+//! or whole (sections 2.2 and 4.1).
+//!
+//! ```text
+//!   get      filter page -> index page(s) -> page of keys -> page(s) of values
+//!   cursor                  index page(s) -> pages of keys -> only those of values it fills records from
+//!   load                                     keys and values, in one transfer
+//! ```
+//!
+//! `format` is the one home of the bytes; `index` orders the index; `build` writes; `read` looks
+//! keys up; `load` reads whole leaves and `cursor` parts of them.
+//!
+//! **Invariants**
+//! 1. A leaf never changes. A [`Leaf`] owns its pages: when it is dropped the cache forgets them and
+//!    the store has them back.
+//! 2. A page that is not what it should be is `Corruption`, except one of the filter, which is a
+//!    hint: without it every key may be there.
+//!
+//! **Differs from the paper.** Groups of keys never lie across pages and say where their values
+//! are, so that a lookup reads one page of keys; the index is a binary search tree over every 16th key (and
+//! over each page's first) with short separators, not a trie; it never needs every 32nd key, since
+//! it takes a tenth of the keys' room, or less.
+
+mod build;
+pub(crate) mod cursor;
+pub(crate) mod format;
+mod index;
+pub(crate) mod load;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Lsn, Result};
+use spinney_cache::{CacheFile, Kind, PageId, PageRef};
+use spinney_extent::header::Damage;
+use spinney_extent::{BlockKind, HEADER_BYTES, Store};
+use spinney_io::Purpose;
+
+use crate::edit::Edit;
+use format::{Description, PAGE_BLOCKS, Section};
+
+/// Where leaves lie: a keyspace's store, its part of the page cache, and what was counted.
+#[derive(Debug)]
+pub(crate) struct LeafStore {
+    pub(crate) store: Arc<Store>,
+    pub(crate) cache: CacheFile,
+    pub(crate) counters: LeafCounters,
+}
+
+/// What reading and writing leaves has come to.
+#[derive(Debug, Default)]
+pub(crate) struct LeafCounters {
+    /// Lookups that a filter could have ended.
+    pub(crate) filter_probes: AtomicU64,
+    /// Those that it did end.
+    pub(crate) filter_negatives: AtomicU64,
+    /// Those that it let pass although the key was not there.
+    pub(crate) filter_false_positives: AtomicU64,
+    /// Those that met a damaged page of a filter.
+    pub(crate) filter_damaged: AtomicU64,
+    pub(crate) leaves_written: AtomicU64,
+    pub(crate) pages_written: AtomicU64,
+    /// Leaves that were read whole, or a range of one.
+    pub(crate) loads: AtomicU64,
+}
+
+/// A leaf or segment on disk. Dropping it gives its pages back.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    files: Arc<LeafStore>,
+    description: Description,
+}
+
+impl LeafStore {
+    pub(crate) fn new(store: Arc<Store>, cache: CacheFile) -> Arc<LeafStore> {
+        Arc::new(LeafStore { store, cache, counters: LeafCounters::default() })
+    }
+}
+
+impl Leaf {
+    /// Writes a leaf of sorted edits, one at least, which `edits` gives twice the same. No record
+    /// above `lsn` is among them. Index and filter are in the cache afterwards. Durable after
+    /// [`Store::sync`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no leaf can hold; `Full`, `Poisoned` or `Io`; nothing is owned then.
+    pub(crate) fn write<'a, I: Iterator<Item = Edit<'a>>>(
+        files: &Arc<LeafStore>,
+        edits: impl Fn() -> I,
+        filter_bits: u32,
+        lsn: Lsn,
+    ) -> Result<Leaf> {
+        let store = &files.store;
+        let mut built = build::build(edits, store.keyspace(), filter_bits)?;
+        let run = store.allocate_run(built.description.run().pages)?;
+        let (first, generation) = (run.first, run.generation);
+        // From here on it owns its pages: an error gives them back.
+        let description = Description { first, generation, ..built.description };
+        let leaf = Leaf { files: Arc::clone(files), description };
+        built.set_place(description);
+        let front_pages = run.pages - built.body.pages() as u32;
+        store.seal_run(&run, 0, BlockKind::Leaf, &mut built.front, lsn);
+        store.seal_run(&run, front_pages, BlockKind::Leaf, &mut built.body, lsn);
+        let body = (run.page(front_pages), built.body.bytes());
+        store.write_runs(&[(first, built.front.bytes()), body], Purpose::Reorganize)?;
+        for (section, pages) in
+            [Section::Index, Section::Filter].map(|it| (it, description.section(it)))
+        {
+            for page in 0..pages.1 {
+                let bytes = built.front.page((pages.0 + page) as usize);
+                files.cache.insert(leaf.page_id(section, page), bytes);
+            }
+        }
+        files.counters.leaves_written.fetch_add(1, Relaxed);
+        files.counters.pages_written.fetch_add(u64::from(run.pages), Relaxed);
+        Ok(leaf)
+    }
+
+    /// Owns, from here on, the pages of the leaf that [`Leaf::describe`] described. Reads nothing.
+    ///
+    /// # Errors
+    /// `Corruption` when nothing can be described so.
+    pub(crate) fn open(files: &Arc<LeafStore>, description: &[u8]) -> Result<Leaf> {
+        let description = Description::decode(description)
+            .map_err(|damage| damage.at(files.store.path(), spinney_base::PageNumber::NONE))?;
+        Ok(Leaf { files: Arc::clone(files), description })
+    }
+
+    /// What has to be remembered of it.
+    pub(crate) fn describe(&self) -> [u8; Description::BYTES] {
+        self.description.encode()
+    }
+
+    /// Its pages, sizes and counts.
+    pub(crate) fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The damage of a page as an error that says where.
+    fn damaged(&self, section: Section, page: u32, damage: Damage) -> spinney_base::Error {
+        damage.at(self.files.store.path(), self.page_id(section, page).page)
+    }
+
+    /// A page of a section, which has it.
+    fn page_id(&self, section: Section, page: u32) -> PageId {
+        let kind = match section {
+            Section::Index => Kind::Index,
+            Section::Filter => Kind::Filter,
+            Section::Keys => Kind::Keys,
+            Section::Values => Kind::Values,
+        };
+        let (first, _) = self.description.section(section);
+        let run = self.description.run();
+        PageId { page: run.page(first + page), generation: run.generation, kind }
+    }
+
+    /// A page of a section through the cache.
+    ///
+    /// # Errors
+    /// `Corruption`, also when the section has no such page; `Io`.
+    #[inline]
+    fn page(&self, section: Section, page: u32, purpose: Purpose) -> Result<PageRef<'_>> {
+        let (first, pages) = self.description.section(section);
+        if page >= pages {
+            let damage =
+                Damage::new(format!("{pages} pages of {section:?}"), format!("page {page}"));
+            return Err(damage.at(self.files.store.path(), self.description.first));
+        }
+        let id = self.page_id(section, page);
+        self.files.cache.get(id, |buf: &mut [u8; PAGE_BYTES]| {
+            let run = self.description.run();
+            self.files.store.read_run_page(&run, first + page, BlockKind::Leaf, buf, purpose)
+        })
+    }
+
+    /// Whether the key may be there, by its block of the filter.
+    fn may_contain(&self, hash: u64) -> Result<bool> {
+        if self.description.filter_blocks == 0 {
+            return Ok(true);
+        }
+        let counters = &self.files.counters;
+        counters.filter_probes.fetch_add(1, Relaxed);
+        let block = spinney_filter::block_of(hash, self.description.filter_blocks);
+        let (page, at) = (block / PAGE_BLOCKS, (block % PAGE_BLOCKS) as usize);
+        let at = HEADER_BYTES + at * spinney_filter::BLOCK_BYTES;
+        let mut bytes = [0; spinney_filter::BLOCK_BYTES];
+        if !self.files.cache.copy(self.page_id(Section::Filter, page), at, &mut bytes) {
+            match self.page(Section::Filter, page, Purpose::Lookup) {
+                Ok(page) => bytes.copy_from_slice(&page[at..at + spinney_filter::BLOCK_BYTES]),
+                Err(error) if error.is_corruption() => {
+                    counters.filter_damaged.fetch_add(1, Relaxed);
+                    return Ok(true);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let may = spinney_filter::block_contains(&bytes, hash);
+        if !may {
+            counters.filter_negatives.fetch_add(1, Relaxed);
+        }
+        Ok(may)
+    }
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        let run = self.description.run();
+        self.files.cache.forget(run.first, run.pages);
+        self.files.store.release_run(run);
+    }
+}
+
+/// What a page holds behind its header.
+fn payload(page: &[u8; PAGE_BYTES]) -> &[u8] {
+    &page[HEADER_BYTES..]
+}
