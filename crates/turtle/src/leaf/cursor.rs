@@ -118,17 +118,18 @@ impl LeafCursor {
         self.op == Op::Delete
     }
 
-    /// The value or pointer that is there; `None` for a tombstone. Only this reads pages of values.
+    /// Key and value, or pointer; `None` beyond the end and at a tombstone. Only this reads pages of
+    /// values.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    pub(crate) fn value(&mut self) -> Result<Option<ValueRef<'_>>> {
+    pub(crate) fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>> {
         if self.is_beyond || self.op == Op::Delete {
             return Ok(None);
         }
         let large = self.op == Op::PutLarge;
         if self.value_length == 0 {
-            return Ok(Some(ValueRef { bytes: &[], large }));
+            return Ok(Some((&self.key, ValueRef { bytes: &[], large })));
         }
         let page = |address: u64| u32::try_from(address / PAYLOAD as u64).unwrap_or(u32::MAX - 1);
         let end = self.value + self.value_length as u64;
@@ -136,7 +137,7 @@ impl LeafCursor {
         self.values.cover(&self.leaf, pages, self.direction)?;
         let start = (self.value - u64::from(self.values.pages.start) * PAYLOAD as u64) as usize;
         let bytes = &self.values.bytes[start..start + self.value_length];
-        Ok(Some(ValueRef { bytes, large }))
+        Ok(Some((&self.key, ValueRef { bytes, large })))
     }
 
     /// Goes to the next place in the direction.
@@ -232,7 +233,7 @@ impl Window {
         };
         let pages = match direction {
             Direction::Forward => {
-                let count = leaf.description().section(self.section).1;
+                let count = leaf.section(self.section).1;
                 let end = wanted.end.max(wanted.end.saturating_add(ahead).min(count));
                 // A value may begin in the last page that is there.
                 let kept = if old.contains(&wanted.start) { wanted.start..old.end } else { 0..0 };

@@ -177,14 +177,6 @@ impl Description {
         ]
     }
 
-    /// Where a section begins, as an index of the leaf's pages, and how many pages it has.
-    #[inline]
-    pub(crate) fn section(&self, section: Section) -> (u32, u32) {
-        let pages = self.section_pages();
-        let before = &pages[..section as usize];
-        (before.iter().sum(), pages[section as usize])
-    }
-
     /// Its pages.
     pub(crate) fn run(&self) -> PageRun {
         let pages = self.section_pages().iter().sum();
@@ -279,6 +271,7 @@ pub(crate) struct IndexNode<'a> {
 
 impl<'a> IndexNode<'a> {
     /// The node at `at` of a page's payload.
+    #[inline]
     pub(crate) fn decode(payload: &'a [u8], at: usize) -> Result<IndexNode<'a>, Damage> {
         let node = || {
             let length = read_u16(payload, at + 8)? as usize;

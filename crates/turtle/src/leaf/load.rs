@@ -72,8 +72,8 @@ impl Leaf {
 
     fn load_all(&self) -> Result<Loaded> {
         let description = *self.description();
-        let (first, pages) = description.section(Section::Keys);
-        let all = description.run().pages;
+        let (first, pages) = self.section(Section::Keys);
+        let all = self.run().pages;
         let mut payloads = Vec::new();
         self.read_span(first..all, Purpose::Reorganize, &mut payloads)?;
         let (keys, values) = payloads.split_at(pages as usize * PAYLOAD);
@@ -175,7 +175,7 @@ impl Leaf {
         purpose: Purpose,
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let (first, count) = self.description().section(section);
+        let (first, count) = self.section(section);
         if pages.len() as u32 <= SINGLES || pages.end > count {
             for page in pages {
                 let page = self.page(section, page, purpose)?;
@@ -188,7 +188,7 @@ impl Leaf {
 
     /// Appends the payloads of pages, by their indexes in the leaf.
     fn read_span(&self, pages: Range<u32>, purpose: Purpose, out: &mut Vec<u8>) -> Result<()> {
-        let run = self.description().run();
+        let run = self.run();
         let cached = |index: u32| {
             let (section, page) = self.section_of(index);
             self.files.cache.peek(self.page_id(section, page))
@@ -217,8 +217,8 @@ impl Leaf {
     /// The section of a page, and which of its pages it is.
     fn section_of(&self, index: u32) -> (Section, u32) {
         let sections = [Section::Values, Section::Keys, Section::Filter];
-        let within = |section: &Section| self.description().section(*section).0 <= index;
+        let within = |section: &Section| self.section(*section).0 <= index;
         let section = sections.into_iter().find(within).unwrap_or(Section::Index);
-        (section, index - self.description().section(section).0)
+        (section, index - self.section(section).0)
     }
 }

@@ -37,7 +37,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Lsn, Result};
 use spinney_cache::{CacheFile, Kind, PageId, PageRef};
 use spinney_extent::header::Damage;
-use spinney_extent::{BlockKind, HEADER_BYTES, Store};
+use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
 use spinney_io::Purpose;
 
 use crate::edit::Edit;
@@ -73,6 +73,8 @@ pub(crate) struct LeafCounters {
 pub(crate) struct Leaf {
     files: Arc<LeafStore>,
     description: Description,
+    /// Where each section begins, as an index of its pages, and how many pages it has in all.
+    starts: [u32; 5],
 }
 
 impl LeafStore {
@@ -100,16 +102,14 @@ impl Leaf {
         let (first, generation) = (run.first, run.generation);
         // From here on it owns its pages: an error gives them back.
         let description = Description { first, generation, ..built.description };
-        let leaf = Leaf { files: Arc::clone(files), description };
+        let leaf = Leaf::own(files, description);
         built.set_place(description);
         let front_pages = run.pages - built.body.pages() as u32;
         store.seal_run(&run, 0, BlockKind::Leaf, &mut built.front, lsn);
         store.seal_run(&run, front_pages, BlockKind::Leaf, &mut built.body, lsn);
         let body = (run.page(front_pages), built.body.bytes());
         store.write_runs(&[(first, built.front.bytes()), body], Purpose::Reorganize)?;
-        for (section, pages) in
-            [Section::Index, Section::Filter].map(|it| (it, description.section(it)))
-        {
+        for (section, pages) in [Section::Index, Section::Filter].map(|it| (it, leaf.section(it))) {
             for page in 0..pages.1 {
                 let bytes = built.front.page((pages.0 + page) as usize);
                 files.cache.insert(leaf.page_id(section, page), bytes);
@@ -127,7 +127,29 @@ impl Leaf {
     pub(crate) fn open(files: &Arc<LeafStore>, description: &[u8]) -> Result<Leaf> {
         let description = Description::decode(description)
             .map_err(|damage| damage.at(files.store.path(), spinney_base::PageNumber::NONE))?;
-        Ok(Leaf { files: Arc::clone(files), description })
+        Ok(Leaf::own(files, description))
+    }
+
+    fn own(files: &Arc<LeafStore>, description: Description) -> Leaf {
+        let mut starts = [0; 5];
+        for (section, pages) in description.section_pages().iter().enumerate() {
+            starts[section + 1] = starts[section] + pages;
+        }
+        Leaf { files: Arc::clone(files), description, starts }
+    }
+
+    /// Where a section begins, as an index of the leaf's pages, and how many pages it has.
+    #[inline]
+    fn section(&self, section: Section) -> (u32, u32) {
+        let section = section as usize;
+        (self.starts[section], self.starts[section + 1] - self.starts[section])
+    }
+
+    /// Its pages.
+    #[inline]
+    fn run(&self) -> PageRun {
+        let Description { first, generation, .. } = self.description;
+        PageRun { first, pages: self.starts[4], generation }
     }
 
     /// What has to be remembered of it.
@@ -153,8 +175,8 @@ impl Leaf {
             Section::Keys => Kind::Keys,
             Section::Values => Kind::Values,
         };
-        let (first, _) = self.description.section(section);
-        let run = self.description.run();
+        let (first, _) = self.section(section);
+        let run = self.run();
         PageId { page: run.page(first + page), generation: run.generation, kind }
     }
 
@@ -164,7 +186,7 @@ impl Leaf {
     /// `Corruption`, also when the section has no such page; `Io`.
     #[inline]
     fn page(&self, section: Section, page: u32, purpose: Purpose) -> Result<PageRef<'_>> {
-        let (first, pages) = self.description.section(section);
+        let (first, pages) = self.section(section);
         if page >= pages {
             let damage =
                 Damage::new(format!("{pages} pages of {section:?}"), format!("page {page}"));
@@ -172,7 +194,7 @@ impl Leaf {
         }
         let id = self.page_id(section, page);
         self.files.cache.get(id, |buf: &mut [u8; PAGE_BYTES]| {
-            let run = self.description.run();
+            let run = self.run();
             self.files.store.read_run_page(&run, first + page, BlockKind::Leaf, buf, purpose)
         })
     }
@@ -208,7 +230,7 @@ impl Leaf {
 
 impl Drop for Leaf {
     fn drop(&mut self) {
-        let run = self.description.run();
+        let run = self.run();
         self.files.cache.forget(run.first, run.pages);
         self.files.store.release_run(run);
     }

@@ -184,7 +184,7 @@ impl Leaf {
             let here = out.len().min(PAYLOAD - at);
             let (now, rest) = out.split_at_mut(here);
             let at = HEADER_BYTES + at;
-            let is_there = page < self.description().section(Section::Values).1
+            let is_there = page < self.section(Section::Values).1
                 && self.files.cache.copy(self.page_id(Section::Values, page), at, now);
             if !is_there {
                 let page = self.page(Section::Values, page, Purpose::Lookup)?;

@@ -207,13 +207,13 @@ fn check_cursor(leaf: &Arc<Leaf>, model: &Model, random: &mut SplitMix) {
         assert_eq!(cursor.is_tombstone(), value.is_none());
         if random.below(4) > 0 {
             let value = value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large });
-            assert_eq!(cursor.value().unwrap(), value);
+            assert_eq!(cursor.record().unwrap(), value.map(|value| (&key[..], value)));
         }
         cursor.advance().unwrap();
     }
     assert_eq!(cursor.key(), None);
     cursor.advance().unwrap();
-    assert_eq!(cursor.value().unwrap(), None);
+    assert_eq!(cursor.record().unwrap(), None);
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn scans_read_what_they_fill() {
                     let mut filled = 0;
                     for _ in 0..count {
                         if with_values {
-                            filled += cursor.value().unwrap().unwrap().bytes.len();
+                            filled += cursor.record().unwrap().unwrap().1.len();
                         }
                         cursor.advance().unwrap();
                     }
@@ -411,7 +411,7 @@ fn damage_is_found() {
                 }
             }
         }
-        let filter = leaf.description().section(Section::Filter);
+        let filter = leaf.section(Section::Filter);
         let in_filter = (filter.0..filter.0 + filter.1).any(|index| run.page(index) == page);
         let damaged = bed.files.counters.filter_damaged.load(Relaxed);
         assert_eq!(in_filter, damaged > 0);
@@ -457,7 +457,7 @@ fn lying_pages_are_survived() {
                 continue;
             };
             for _ in 0..2 * model.len() {
-                let _ = cursor.value();
+                let _ = cursor.record();
                 if cursor.advance().is_err() {
                     break;
                 }
