@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `format` is the one home of the bytes; `index` orders the index; `build` writes; `read` looks
-//! keys up; `load` reads whole leaves and `cursor` parts of them.
+//! keys up; `load` reads whole leaves and `cursor` parts of them. `blob` keeps nodes beside them.
 //!
 //! **Invariants**
 //! 1. A leaf never changes. A [`Leaf`] owns its pages: when it is dropped the cache forgets them and
@@ -21,6 +21,7 @@
 //! over each page's first) with short separators, not a trie; it never needs every 32nd key, since
 //! it takes a tenth of the keys' room, or less.
 
+pub(crate) mod blob;
 mod build;
 pub(crate) mod cursor;
 pub(crate) mod format;
@@ -63,6 +64,8 @@ pub(crate) struct LeafCounters {
     /// Those that met a damaged page of a filter.
     pub(crate) filter_damaged: AtomicU64,
     pub(crate) leaves_written: AtomicU64,
+    pub(crate) nodes_written: AtomicU64,
+    /// Pages of both.
     pub(crate) pages_written: AtomicU64,
     /// Leaves that were read whole, or a range of one.
     pub(crate) loads: AtomicU64,
@@ -147,7 +150,7 @@ impl Leaf {
 
     /// Its pages.
     #[inline]
-    fn run(&self) -> PageRun {
+    pub(crate) fn run(&self) -> PageRun {
         let Description { first, generation, .. } = self.description;
         PageRun { first, pages: self.starts[4], generation }
     }

@@ -18,6 +18,7 @@ use spinney_extent::{BlockKind, HEADER_BYTES, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
 use spinney_io::{AlignedBuf, Disk, Purpose};
 
+use super::blob::NodePages;
 use super::cursor::LeafCursor;
 use super::format::{
     Description, Head, IndexNode, KEY_BYTES_MAX, KeyPage, PAYLOAD, Section, VALUE_BYTES_MAX,
@@ -488,6 +489,39 @@ fn what_does_not_fit_is_refused_and_owns_nothing() {
     bed.disk.set_capacity(None);
     bed.write(&Model::from([(vec![], value)]), 12);
     assert_eq!(used(), before, "dropped");
+}
+
+#[test]
+fn nodes_come_back_and_own_their_pages() {
+    let bed = Bed::new(0);
+    let used = || {
+        let space = bed.files.store.space();
+        u64::from(space.end_page) - space.free_pages
+    };
+    let before = used();
+    for length in [1, PAYLOAD - 1, PAYLOAD, PAYLOAD + 1, 5 * PAYLOAD] {
+        let bytes: Vec<u8> = (0..length).map(|at| (at % 253) as u8).collect();
+        let node = NodePages::write(&bed.files, &bytes, Lsn(9)).unwrap();
+        assert_eq!(used() - before, length.div_ceil(PAYLOAD) as u64);
+        let description = node.describe();
+        std::mem::forget(node);
+        let (node, read) = NodePages::open(&bed.files, &description).unwrap();
+        assert_eq!(read, bytes);
+        let offset = node.run().first.offset() + 100;
+        bed.disk.flip_bit(Path::new(PATH), offset, 3).unwrap();
+        drop(node);
+        assert_eq!(used(), before);
+        assert!(NodePages::write(&bed.files, &[], Lsn(9)).is_err());
+    }
+    for broken in [&[][..], &[0; 11], &[0; 12], &[0xff; 12]] {
+        assert!(NodePages::open(&bed.files, broken).unwrap_err().is_corruption());
+    }
+    let node = NodePages::write(&bed.files, b"node", Lsn(9)).unwrap();
+    bed.disk.flip_bit(Path::new(PATH), node.run().first.offset() + 33, 1).unwrap();
+    let description = node.describe();
+    std::mem::forget(node);
+    assert!(NodePages::open(&bed.files, &description).unwrap_err().is_corruption());
+    assert_eq!(used(), before, "who fails to open owns them no more");
 }
 
 #[test]
