@@ -1,0 +1,7 @@
+//! TurtleKV: a tree that trades memory for writes while it runs (arXiv 2509.10714).
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), expect(dead_code, reason = "the engine that uses the tree comes later"))]
+
+mod edit;
+mod merge;
+mod run;

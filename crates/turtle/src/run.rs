@@ -1,0 +1,548 @@
+//! Runs: sorted edits in memory, by pointer.
+//!
+//! ```text
+//!   Run (a range)          Items                                sources, shared
+//!  +----------------+     +---------------------------------+   +--------------------------+
+//!  | start end bytes| --> | head key value length op source | ->| a sealed memtable's bytes|
+//!  +----------------+     |  24 bytes each, ascending       |   +--------------------------+
+//!       another --------> |                                 | ->| a leaf that was read     |
+//!                         +---------------------------------+   +--------------------------+
+//! ```
+//!
+//! Batches that are applied in memory move items, never the bytes of keys and values: those stay
+//! where they were, in memory that the run shares and so keeps alive (section 4.1, "operate on
+//! pointers"). The head, the first eight bytes of the key, lets most comparisons stay inside the
+//! items.
+//!
+//! **Invariants**
+//! 1. Keys ascend strictly, in a [`Run`] and over the runs of a [`Runs`]; no run of a `Runs` is
+//!    empty.
+//! 2. An item names bytes that exist: checked when it is made, so that no accessor can fail.
+//! 3. `bytes` is the sum of [`packed_bytes`] over the range.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use spinney_base::{Error, ErrorKind, Result, ValueRef};
+
+use crate::edit::{Edit, packed_bytes};
+
+/// Bytes that items point into.
+pub(crate) type Source = Arc<Vec<u8>>;
+
+/// How many sources the items of one run can name.
+pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;
+
+const OP_SHIFT: u32 = 30;
+const LENGTH_MASK: u32 = (1 << OP_SHIFT) - 1;
+const PUT: u32 = 0;
+const PUT_LARGE: u32 = 1;
+const DELETE: u32 = 2;
+
+/// Where an edit lies in its source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    /// The first eight bytes of the key, zeroes behind a shorter one.
+    head: u64,
+    key: u32,
+    value: u32,
+    /// The operation in the highest two bits.
+    value_length: u32,
+    key_length: u16,
+    pub(crate) source: u16,
+}
+
+const _: () = assert!(size_of::<Item>() == 24);
+
+impl Item {
+    pub(crate) fn packed_bytes(&self) -> u64 {
+        packed_bytes(self.key_length as usize, (self.value_length & LENGTH_MASK) as usize)
+    }
+
+    /// The same item in a run that counts its sources otherwise.
+    pub(crate) fn of_source(&self, source: u16) -> Item {
+        Item { source, ..*self }
+    }
+
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.value_length >> OP_SHIFT == DELETE
+    }
+
+    fn key<'a>(&self, sources: &'a [Source]) -> &'a [u8] {
+        let start = self.key as usize;
+        &sources[self.source as usize][start..start + self.key_length as usize]
+    }
+
+    fn edit<'a>(&self, sources: &'a [Source]) -> Edit<'a> {
+        let start = self.value as usize;
+        let end = start + (self.value_length & LENGTH_MASK) as usize;
+        let bytes = || &sources[self.source as usize][start..end];
+        let value = match self.value_length >> OP_SHIFT {
+            PUT => Some(ValueRef::inline(bytes())),
+            PUT_LARGE => Some(ValueRef::large(bytes())),
+            _ => None,
+        };
+        Edit { key: self.key(sources), value }
+    }
+}
+
+/// The first eight bytes of a key as a number that orders like them.
+#[inline]
+pub(crate) fn head(key: &[u8]) -> u64 {
+    if let Some(first) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*first);
+    }
+    let mut bytes = [0; 8];
+    bytes[..key.len()].copy_from_slice(key);
+    u64::from_be_bytes(bytes)
+}
+
+/// The order of the keys of two items.
+#[inline]
+pub(crate) fn compare(a: &Item, a_sources: &[Source], b: &Item, b_sources: &[Source]) -> Ordering {
+    if a.head != b.head {
+        return a.head.cmp(&b.head);
+    }
+    // Equal heads of keys that fit into them: the shorter is the longer without zeroes at its end.
+    if a.key_length <= 8 && b.key_length <= 8 {
+        return a.key_length.cmp(&b.key_length);
+    }
+    a.key(a_sources).cmp(b.key(b_sources))
+}
+
+#[derive(Debug)]
+pub(crate) struct Items {
+    pub(crate) items: Vec<Item>,
+    pub(crate) sources: Vec<Source>,
+}
+
+/// A range of sorted edits. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Run {
+    of: Arc<Items>,
+    start: u32,
+    end: u32,
+    bytes: u64,
+}
+
+/// Where an edit lies in a source, as who read it says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) key: u32,
+    pub(crate) key_length: u16,
+    /// Offset and length of the value or the pointer; without meaning for a tombstone.
+    pub(crate) value: u32,
+    pub(crate) value_length: u32,
+    pub(crate) op: Op,
+}
+
+/// What an edit does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Put,
+    PutLarge,
+    Delete,
+}
+
+impl Run {
+    /// A run over the bytes of one source, such as a leaf that was read whole.
+    ///
+    /// # Errors
+    /// `Corruption` when a position lies outside of the source or keys do not ascend.
+    pub(crate) fn over(
+        source: Vec<u8>,
+        positions: impl IntoIterator<Item = Position>,
+    ) -> Result<Run> {
+        let sources = vec![Arc::new(source)];
+        let mut items: Vec<Item> = Vec::new();
+        let mut bytes = 0;
+        for position in positions {
+            let item = item_at(&position, &sources[0]).ok_or_else(|| damaged("places of items"))?;
+            if let Some(before) = items.last()
+                && compare(before, &sources, &item, &sources) != Ordering::Less
+            {
+                return Err(damaged("keys in ascending order"));
+            }
+            bytes += item.packed_bytes();
+            items.push(item);
+        }
+        Ok(Run::new(Items { items, sources }, bytes))
+    }
+
+    /// All of these items, whose packed bytes are `bytes`.
+    pub(crate) fn new(items: Items, bytes: u64) -> Run {
+        let end = u32::try_from(items.items.len()).expect("items are cut into runs long before");
+        Run { of: Arc::new(items), start: 0, end, bytes }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// What its edits take of a leaf's capacity.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn items(&self) -> &[Item] {
+        &self.of.items[self.start as usize..self.end as usize]
+    }
+
+    pub(crate) fn sources(&self) -> &[Source] {
+        &self.of.sources
+    }
+
+    pub(crate) fn edit(&self, index: usize) -> Edit<'_> {
+        self.items()[index].edit(self.sources())
+    }
+
+    pub(crate) fn key(&self, index: usize) -> &[u8] {
+        self.items()[index].key(self.sources())
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Edit<'_>> {
+        self.items().iter().map(|item| item.edit(self.sources()))
+    }
+
+    /// Index of the first edit whose key is not below `key`.
+    pub(crate) fn lower_bound(&self, key: &[u8]) -> usize {
+        let wanted = head(key);
+        self.items().partition_point(|item| match item.head.cmp(&wanted) {
+            Ordering::Equal => item.key(self.sources()) < key,
+            order => order == Ordering::Less,
+        })
+    }
+
+    /// The edit of a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Edit<'_>> {
+        let index = self.lower_bound(key);
+        (index < self.len()).then(|| self.edit(index)).filter(|edit| edit.key == key)
+    }
+
+    /// The edits from index `from` up to `to`.
+    pub(crate) fn slice(&self, from: usize, to: usize) -> Run {
+        let part = &self.items()[from..to];
+        let bytes = if part.len() == self.len() {
+            self.bytes
+        } else {
+            part.iter().map(Item::packed_bytes).sum()
+        };
+        let start = self.start + from as u32;
+        Run { of: Arc::clone(&self.of), start, end: self.start + to as u32, bytes }
+    }
+
+    /// The edits from key `lower` on up to, not including, key `upper`.
+    pub(crate) fn between(&self, lower: &[u8], upper: Option<&[u8]>) -> Run {
+        let from = self.lower_bound(lower);
+        let to = upper.map_or(self.len(), |upper| self.lower_bound(upper)).max(from);
+        self.slice(from, to)
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter().map(|edit| edit.key.escape_ascii().to_string())).finish()
+    }
+}
+
+fn item_at(position: &Position, source: &[u8]) -> Option<Item> {
+    let start = position.key as usize;
+    let key = source.get(start..start.checked_add(position.key_length as usize)?)?;
+    let (op, value, length) = match position.op {
+        Op::Put => (PUT, position.value, position.value_length),
+        Op::PutLarge => (PUT_LARGE, position.value, position.value_length),
+        Op::Delete => (DELETE, 0, 0),
+    };
+    let end = (value as usize).checked_add(length as usize)?;
+    if length > LENGTH_MASK || end > source.len() {
+        return None;
+    }
+    Some(Item {
+        head: head(key),
+        key: position.key,
+        value,
+        value_length: op << OP_SHIFT | length,
+        key_length: position.key_length,
+        source: 0,
+    })
+}
+
+fn damaged(expected: &str) -> Error {
+    Error::new(ErrorKind::Corruption, format!("a leaf does not hold {expected}"))
+}
+
+/// Copies sorted edits into one source and makes a run of them.
+#[derive(Debug, Default)]
+pub(crate) struct RunBuilder {
+    bytes: Vec<u8>,
+    positions: Vec<Position>,
+}
+
+impl RunBuilder {
+    /// Appends an edit, whose key is above all before it.
+    pub(crate) fn push(&mut self, edit: Edit<'_>) {
+        let value = edit.value.unwrap_or(ValueRef::EMPTY);
+        let key = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(edit.key);
+        self.bytes.extend_from_slice(value.bytes);
+        self.positions.push(Position {
+            key,
+            key_length: edit.key.len() as u16,
+            value: key + edit.key.len() as u32,
+            value_length: value.len() as u32,
+            op: match edit.value {
+                None => Op::Delete,
+                Some(value) if value.large => Op::PutLarge,
+                Some(_) => Op::Put,
+            },
+        });
+    }
+
+    /// Bytes of keys and values so far: a source holds less than 4 GiB.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// # Errors
+    /// `Corruption` when keys did not ascend.
+    pub(crate) fn finish(mut self) -> Result<Run> {
+        self.bytes.shrink_to_fit();
+        Run::over(self.bytes, self.positions)
+    }
+}
+
+/// Runs one behind the other, together sorted: what is too large for one run, or was cut.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Runs {
+    runs: Vec<Run>,
+}
+
+impl From<Run> for Runs {
+    fn from(run: Run) -> Runs {
+        let mut runs = Runs::default();
+        runs.push(run);
+        runs
+    }
+}
+
+impl Runs {
+    /// Appends a run whose keys are above all before it.
+    pub(crate) fn push(&mut self, run: Run) {
+        if run.is_empty() {
+            return;
+        }
+        debug_assert!(self.last_key().is_none_or(|last| last < run.key(0)));
+        self.runs.push(run);
+    }
+
+    pub(crate) fn extend(&mut self, runs: Runs) {
+        runs.runs.into_iter().for_each(|run| self.push(run));
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Run] {
+        &self.runs
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<Run> {
+        self.runs
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// How many edits.
+    pub(crate) fn len(&self) -> usize {
+        self.runs.iter().map(Run::len).sum()
+    }
+
+    /// What its edits take of a leaf's capacity.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.runs.iter().map(Run::bytes).sum()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Edit<'_>> {
+        self.runs.iter().flat_map(Run::iter)
+    }
+
+    pub(crate) fn first_key(&self) -> Option<&[u8]> {
+        self.runs.first().map(|run| run.key(0))
+    }
+
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        self.runs.last().map(|run| run.key(run.len() - 1))
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Edit<'_>> {
+        let after = self.runs.partition_point(|run| run.key(0) <= key);
+        self.runs[after.checked_sub(1)?].get(key)
+    }
+
+    /// The edits from key `lower` on up to, not including, key `upper`.
+    pub(crate) fn between(&self, lower: &[u8], upper: Option<&[u8]>) -> Runs {
+        let mut between = Runs::default();
+        for run in &self.runs {
+            let above = upper.is_some_and(|upper| upper <= run.key(0));
+            if !above && run.key(run.len() - 1) >= lower {
+                between.push(run.between(lower, upper));
+            }
+        }
+        between
+    }
+
+    /// Cuts it into as few parts of about equal size as fit into leaves of `leaf_bytes`, of edits of
+    /// `edit_bytes_max` at most. No part is empty; nothing has no parts.
+    pub(crate) fn parts(&self, leaf_bytes: u64, edit_bytes_max: u64) -> Vec<Runs> {
+        let total = self.bytes();
+        if total <= leaf_bytes {
+            return if self.is_empty() { Vec::new() } else { vec![self.clone()] };
+        }
+        // A part ends with the edit that crosses its even share, so it may be one edit larger.
+        let count = total.div_ceil(leaf_bytes - edit_bytes_max);
+        let mut parts: Vec<Runs> = Vec::with_capacity(count as usize);
+        let mut part = Runs::default();
+        let mut sum = 0;
+        for run in &self.runs {
+            let mut from = 0;
+            for (index, item) in run.items().iter().enumerate() {
+                sum += item.packed_bytes();
+                if sum * count >= total * (parts.len() as u64 + 1) {
+                    part.push(run.slice(from, index + 1));
+                    parts.push(std::mem::take(&mut part));
+                    from = index + 1;
+                }
+            }
+            part.push(run.slice(from, run.len()));
+        }
+        debug_assert!(part.is_empty());
+        parts
+    }
+}
+
+/// Memory that runs keep from being given back, each piece counted once.
+#[derive(Debug, Default)]
+pub(crate) struct Pinned {
+    pieces: HashMap<usize, u64>,
+    total: u64,
+}
+
+impl Pinned {
+    /// Bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.total
+    }
+
+    /// Counts what a run keeps.
+    pub(crate) fn add(&mut self, run: &Run) {
+        let items = run.of.items.capacity() * size_of::<Item>();
+        let lists = run.of.sources.capacity() * size_of::<Source>() + size_of::<Items>();
+        if !self.add_piece(Arc::as_ptr(&run.of) as usize, items + lists) {
+            return;
+        }
+        for source in &run.of.sources {
+            self.add_piece(Arc::as_ptr(source) as usize, source.capacity());
+        }
+    }
+
+    /// Whether it is new.
+    fn add_piece(&mut self, address: usize, bytes: usize) -> bool {
+        let new = self.pieces.insert(address, bytes as u64).is_none();
+        self.total += if new { bytes as u64 } else { 0 };
+        new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Edit<'a> {
+        Edit { key, value: Some(ValueRef::inline(value)) }
+    }
+
+    fn run(keys: &[&[u8]]) -> Run {
+        let mut builder = RunBuilder::default();
+        keys.iter().for_each(|key| builder.push(put(key, b"value")));
+        builder.finish().unwrap()
+    }
+
+    /// Keys that differ only where heads end, by zeroes, or not before byte nine.
+    const AWKWARD: [&[u8]; 10] = [
+        b"",
+        b"\0",
+        b"\0\0",
+        b"a",
+        b"a\0\0\0\0\0\0\0",
+        b"a\0\0\0\0\0\0\0\0",
+        b"a\0\0\0\0\0\0\x01",
+        b"aaaaaaaa",
+        b"aaaaaaaab",
+        b"aaaaaaaac\xff\xff",
+    ];
+
+    #[test]
+    fn awkward_keys_are_found_in_their_places() {
+        let run = run(&AWKWARD);
+        for (index, key) in AWKWARD.iter().enumerate() {
+            assert_eq!(run.lower_bound(key), index, "{key:?}");
+            assert_eq!(run.get(key), Some(put(key, b"value")));
+            let mut above = key.to_vec();
+            above.push(0);
+            assert_eq!(run.lower_bound(&above), index + 1, "above {key:?}");
+        }
+        let between = run.between(b"\0\0", Some(b"aaaaaaaa"));
+        assert_eq!(between.len(), 5);
+        assert_eq!(between.key(0), b"\0\0");
+        assert_eq!(between.bytes(), between.iter().map(|edit| edit.packed_bytes()).sum::<u64>());
+    }
+
+    #[test]
+    fn a_run_over_damaged_places_is_refused() {
+        let place = Position { key: 0, key_length: 2, value: 2, value_length: 2, op: Op::Put };
+        assert!(Run::over(vec![0; 4], [place]).is_ok());
+        for broken in [
+            Position { key: 3, ..place },
+            Position { key: u32::MAX, ..place },
+            Position { value: 3, ..place },
+            Position { value: u32::MAX, value_length: u32::MAX, ..place },
+        ] {
+            assert!(Run::over(vec![0; 4], [broken]).unwrap_err().is_corruption());
+        }
+        assert!(Run::over(vec![0; 4], [place, place]).unwrap_err().is_corruption());
+    }
+
+    #[test]
+    fn parts_are_even_and_none_is_too_large() {
+        let keys: Vec<Vec<u8>> =
+            (0..1000u32).map(|n| n.to_be_bytes()[..].repeat(1 + n as usize % 5)).collect();
+        let run = run(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let mut runs = Runs::default();
+        runs.push(run.slice(0, 300));
+        runs.push(run.slice(300, 1000));
+        for leaf in [200, 333, 1000, 5000, 20_000, 1 << 20] {
+            let parts = runs.parts(leaf, 40);
+            assert_eq!(parts.iter().map(Runs::len).sum::<usize>(), 1000);
+            assert!(parts.iter().flat_map(Runs::iter).eq(runs.iter()));
+            assert!(parts.iter().all(|part| part.bytes() <= leaf && !part.is_empty()));
+            assert!(parts.len() == 1 || parts.iter().all(|part| part.bytes() >= leaf / 4));
+        }
+        assert!(Runs::default().parts(100, 10).is_empty());
+    }
+
+    #[test]
+    fn what_runs_share_is_pinned_once() {
+        let run = run(&AWKWARD);
+        let mut pinned = Pinned::default();
+        pinned.add(&run);
+        let once = pinned.bytes();
+        assert!(once >= run.bytes() && once <= run.bytes() + 10 * 24 + 200);
+        pinned.add(&run.slice(2, 5));
+        assert_eq!(pinned.bytes(), once);
+    }
+}
