@@ -21,6 +21,13 @@ impl Edit<'_> {
     pub(crate) fn packed_bytes(&self) -> u64 {
         packed_bytes(self.key.len(), self.value.map_or(0, ValueRef::len))
     }
+
+    /// Appends the value or the pointer to `out` and says which it is.
+    pub(crate) fn hit(&self, out: &mut Vec<u8>) -> Hit {
+        let Some(value) = self.value else { return Hit::Deleted };
+        out.extend_from_slice(value.bytes);
+        if value.large { Hit::Large } else { Hit::Inline }
+    }
 }
 
 /// What an edit with a key and a value (or pointer) of these lengths takes of a leaf's capacity.

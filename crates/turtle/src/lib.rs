@@ -2,6 +2,18 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), expect(dead_code, reason = "the engine that uses the tree comes later"))]
 
+mod check;
+#[cfg(test)]
+mod double;
 mod edit;
+mod files;
+mod levels;
 mod merge;
+mod node;
+mod packed;
 mod run;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod update;
+mod write;

@@ -23,9 +23,11 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
+use spinney_engine::Direction;
 
 use crate::edit::{Edit, packed_bytes};
 
@@ -223,6 +225,37 @@ impl Run {
     pub(crate) fn get(&self, key: &[u8]) -> Option<Edit<'_>> {
         let index = self.lower_bound(key);
         (index < self.len()).then(|| self.edit(index)).filter(|edit| edit.key == key)
+    }
+
+    /// Index of the first edit at or behind `from` in the direction.
+    pub(crate) fn seek(&self, from: Bound<&[u8]>, direction: Direction) -> Option<usize> {
+        let above = |key: &[u8]| {
+            let index = self.lower_bound(key);
+            index + usize::from(index < self.len() && self.key(index) == key)
+        };
+        match direction {
+            Direction::Forward => {
+                let index = match from {
+                    Bound::Unbounded => 0,
+                    Bound::Included(key) => self.lower_bound(key),
+                    Bound::Excluded(key) => above(key),
+                };
+                (index < self.len()).then_some(index)
+            }
+            Direction::Reverse => match from {
+                Bound::Unbounded => self.len().checked_sub(1),
+                Bound::Included(key) => above(key).checked_sub(1),
+                Bound::Excluded(key) => self.lower_bound(key).checked_sub(1),
+            },
+        }
+    }
+
+    /// The index behind `index` in the direction.
+    pub(crate) fn step(&self, index: usize, direction: Direction) -> Option<usize> {
+        match direction {
+            Direction::Forward => (index + 1 < self.len()).then_some(index + 1),
+            Direction::Reverse => index.checked_sub(1),
+        }
     }
 
     /// The edits from index `from` up to `to`.
