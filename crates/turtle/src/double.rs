@@ -258,8 +258,8 @@ impl LeafCursor for DoubleCursor {
         self.edit().is_some_and(|edit| edit.value.is_none())
     }
 
-    fn value(&mut self) -> Result<Option<ValueRef<'_>>> {
-        Ok(self.edit().and_then(|edit| edit.value))
+    fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>> {
+        Ok(self.edit().and_then(|edit| Some((edit.key, edit.value?))))
     }
 
     fn advance(&mut self) -> Result<()> {

@@ -60,7 +60,7 @@ impl Limits {
 }
 
 /// Leaves and nodes on disk.
-pub(crate) trait Files: Debug + Send + Sync {
+pub(crate) trait Files: Debug + Send + Sync + 'static {
     /// A leaf or segment that was written. Dropped, it gives its pages back.
     type Leaf: Debug + Send + Sync;
     /// The pages of a node that was written; the same.
@@ -145,11 +145,11 @@ pub(crate) trait LeafCursor: Debug {
     /// Whether a tombstone is there.
     fn is_tombstone(&self) -> bool;
 
-    /// The value that is there; `None` for a tombstone. Only this reads pages of values.
+    /// Key and value; `None` beyond the end and at a tombstone. Only this reads pages of values.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    fn value(&mut self) -> Result<Option<ValueRef<'_>>>;
+    fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>>;
 
     /// Goes to the next place in the direction.
     ///

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), expect(dead_code, reason = "the engine that uses the tree comes later"))]
 
 mod check;
+mod cursor;
 #[cfg(test)]
 mod double;
 mod edit;
@@ -11,7 +12,9 @@ mod levels;
 mod merge;
 mod node;
 mod packed;
+mod range;
 mod run;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod tree;

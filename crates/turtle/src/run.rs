@@ -30,6 +30,7 @@ use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
 
 use crate::edit::{Edit, packed_bytes};
+use crate::range::KeyRange;
 
 /// Bytes that items point into.
 pub(crate) type Source = Arc<Vec<u8>>;
@@ -225,6 +226,16 @@ impl Run {
     pub(crate) fn get(&self, key: &[u8]) -> Option<Edit<'_>> {
         let index = self.lower_bound(key);
         (index < self.len()).then(|| self.edit(index)).filter(|edit| edit.key == key)
+    }
+
+    /// The edits in a range.
+    pub(crate) fn within(&self, range: &KeyRange) -> Run {
+        let from = self.seek(range.near(Direction::Forward), Direction::Forward);
+        let to = self.seek(range.near(Direction::Reverse), Direction::Reverse);
+        match (from, to) {
+            (Some(from), Some(to)) if from <= to => self.slice(from, to + 1),
+            _ => self.slice(0, 0),
+        }
     }
 
     /// Index of the first edit at or behind `from` in the direction.

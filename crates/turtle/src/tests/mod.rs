@@ -1,7 +1,9 @@
 //! The tree against what it should be.
 
+mod amplification;
 mod figures;
 mod model;
+mod packed;
 
 use spinney_base::ValueRef;
 

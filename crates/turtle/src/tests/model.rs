@@ -1,18 +1,21 @@
 //! Random batches against a map, with leaves of a few edits and nodes of a few pivots.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use spinney_base::ValueRef;
-use spinney_engine::Found;
+use spinney_base::{ErrorKind, Result, ValueRef};
+use spinney_engine::{Chunk, Direction, Found, ScanRequest};
 
 use super::limits;
 use crate::check::check;
 use crate::double::Double;
 use crate::edit::Edit;
+use crate::packed::Owned;
 use crate::run::{RunBuilder, Runs};
-use crate::tree::Tree;
+use crate::tree::{Pending, Tree};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -87,6 +90,10 @@ impl World {
             value.resize(self.rng.random_range(0..30), 7);
             batch.insert(key, (!removes).then_some(value));
         }
+        self.run(batch)
+    }
+
+    fn run(&mut self, batch: Batch) -> Runs {
         let mut builder = RunBuilder::default();
         for (key, value) in &batch {
             builder.push(Edit { key, value: value.as_deref().map(ValueRef::inline) });
@@ -105,11 +112,19 @@ impl World {
         self.tree = self.tree.apply(&self.files, &batch).unwrap();
     }
 
+    fn apply(&mut self, batch: Batch) {
+        let batch = self.run(batch);
+        self.tree = self.tree.apply(&self.files, &batch).unwrap();
+    }
+
     fn compare(&mut self) {
         check(&self.tree, &self.files).unwrap();
         for _ in 0..20 {
             let key = self.key();
             self.compare_key(&key);
+        }
+        for _ in 0..4 {
+            self.compare_scan();
         }
     }
 
@@ -128,7 +143,225 @@ impl World {
     fn compare_all(&mut self) {
         let keys: Vec<_> = self.model.keys().cloned().collect();
         keys.iter().for_each(|key| self.compare_key(key));
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let mut expected: Vec<_> = self.model.clone().into_iter().collect();
+            if direction == Direction::Reverse {
+                expected.reverse();
+            }
+            assert_eq!(self.scan_all(direction).unwrap(), expected);
+        }
     }
+
+    fn scan_all(&self, direction: Direction) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
+        let mut cursor = self.tree.cursor(&self.files, lower, upper, direction)?;
+        let mut found = Vec::new();
+        while let Some((key, value)) = cursor.record()? {
+            found.push((key.to_vec(), value.bytes.to_vec()));
+            cursor.advance()?;
+        }
+        Ok(found)
+    }
+
+    fn bound(&mut self) -> Bound<Vec<u8>> {
+        match self.rng.random_range(0..5) {
+            0 => Bound::Unbounded,
+            1 | 2 => Bound::Included(self.key()),
+            _ => Bound::Excluded(self.key()),
+        }
+    }
+
+    fn compare_scan(&mut self) {
+        let direction = [Direction::Forward, Direction::Reverse][self.rng.random_range(0..2)];
+        let (lower, upper) = (self.bound(), self.bound());
+        let (records_max, bytes_max) =
+            (self.rng.random_range(1..60), self.rng.random_range(1..2000));
+        let request = ScanRequest {
+            lower: lower.as_ref().map(Vec::as_slice),
+            upper: upper.as_ref().map(Vec::as_slice),
+            direction,
+            records_wanted: self.rng.random_range(1..=records_max),
+            records_max,
+            bytes_max,
+        };
+        let mut chunk = Chunk::default();
+        self.tree.scan(&self.files, &request, &mut chunk).unwrap();
+        let inside = self.model.iter().filter(|(key, _)| request.contains(key));
+        let mut expected: Vec<_> = inside.map(|(key, value)| (&key[..], &value[..])).collect();
+        if direction == Direction::Reverse {
+            expected.reverse();
+        }
+        let found: Vec<_> =
+            (0..chunk.len()).map(|at| (chunk.get(at).0, chunk.get(at).1.bytes)).collect();
+        assert_eq!(found, expected[..found.len()], "{request:?}");
+        let all = found.len() == expected.len();
+        assert!(chunk.finished <= all && chunk.resume.is_none());
+        assert!(all || found.len() == request.records_wanted || chunk.bytes() >= bytes_max);
+        assert!(!found.is_empty() || (all && chunk.finished));
+    }
+}
+
+impl World {
+    /// What the tree refers to is what the disk holds: nothing leaks, nothing goes too early.
+    fn compare_owners(&self, others: &[&Tree<Double>]) {
+        let (mut leaves, mut nodes) = (Vec::new(), Vec::new());
+        for tree in others.iter().copied().chain([&self.tree]) {
+            tree.walk(|owned| match owned {
+                Owned::Leaf(leaf) => leaves.push(leaf.number()),
+                Owned::Node(pages) => nodes.push(pages.number()),
+            });
+        }
+        for numbers in [&mut leaves, &mut nodes] {
+            numbers.sort_unstable();
+            numbers.dedup();
+        }
+        assert_eq!(self.files.alive(), (leaves, nodes));
+    }
+
+    fn write(&mut self) {
+        let threads = self.rng.random_range(1..3);
+        self.tree = self.tree.write(&self.files, threads).unwrap();
+        assert_eq!(self.tree.pending(), Pending::default());
+    }
+
+    /// Forgets everything in memory and opens the tree from its pages, as after a kill.
+    fn reopen(&mut self) {
+        let description = self.tree.describe(&self.files).unwrap();
+        let checked = check(&self.tree, &self.files).unwrap();
+        self.files.crash(std::mem::replace(&mut self.tree, Tree::empty()));
+        self.tree = Tree::open(&self.files, &description).unwrap();
+        assert_eq!(check(&self.tree, &self.files).unwrap(), checked);
+    }
+}
+
+#[test]
+fn trees_on_pages_are_what_a_map_says() {
+    for seed in 0..100 {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        let mut published = Tree::empty();
+        for _ in 0..60 {
+            if world.rng.random_bool(0.05) {
+                world.removals = [20, 80, 0][world.rng.random_range(0..3)];
+            }
+            match world.rng.random_range(0..10) {
+                0..6 => world.step(),
+                6 => world.write(),
+                7 => {
+                    let bytes = world.rng.random_range(0..5000);
+                    world.tree = world.tree.write_leaves(&world.files, bytes).unwrap();
+                }
+                8 => {
+                    world.write();
+                    published = world.tree.clone();
+                }
+                _ => {
+                    world.write();
+                    published = Tree::empty();
+                    world.reopen();
+                }
+            }
+            world.compare();
+            world.compare_owners(&[&published]);
+        }
+        world.compare_all();
+        drop(published);
+        world.tree = Tree::empty();
+        assert_eq!(world.files.alive(), (vec![], vec![]), "seed {seed}: pages of nobody");
+    }
+}
+
+#[test]
+fn deleting_everything_leaves_nothing() {
+    for seed in 0..64 {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        world.removals = 0;
+        for _ in 0..40 {
+            world.step();
+            if world.rng.random_bool(0.3) {
+                world.write();
+            }
+        }
+        assert!(world.tree.height() > 0);
+        world.removals = 100;
+        while !world.model.is_empty() {
+            // Some of what is there, in no order.
+            let mut batch = Batch::new();
+            for key in world.model.keys() {
+                if world.rng.random_bool(0.1) {
+                    batch.insert(key.clone(), None);
+                }
+            }
+            world.apply(batch);
+            if world.rng.random_bool(0.3) {
+                world.write();
+            }
+            world.compare();
+        }
+        // Tombstones go down when there are enough of them: these are told everything again.
+        for _ in 0..1000 {
+            if world.tree.root.is_none() {
+                break;
+            }
+            let batch = (0..30).map(|_| (world.key(), None)).collect();
+            world.apply(batch);
+            check(&world.tree, &world.files).unwrap();
+        }
+        assert!(world.tree.root.is_none(), "seed {seed}: {:?}", world.tree);
+        assert_eq!(world.files.alive(), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_failed_step_leaves_the_tree_whole() {
+    let mut failures = 0;
+    for seed in 0..64 {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        for _ in 0..80 {
+            let before = (world.tree.clone(), world.model.clone());
+            world.files.fails_after.store(world.rng.random_range(0..40), Relaxed);
+            let batch = world.batch();
+            let outcome = match world.rng.random_range(0..3) {
+                0 => world.tree.apply(&world.files, &batch),
+                1 => {
+                    world.model = before.1.clone();
+                    world.tree.write(&world.files, 1)
+                }
+                _ => {
+                    let tree = world.tree.apply(&world.files, &batch);
+                    tree.and_then(|tree| tree.write(&world.files, 2))
+                }
+            };
+            world.files.fails_after.store(-1, Relaxed);
+            match outcome {
+                Ok(tree) => {
+                    world.tree = tree;
+                    drop(before);
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Io);
+                    failures += 1;
+                    (world.tree, world.model) = before;
+                }
+            }
+            world.compare();
+            world.compare_owners(&[]);
+        }
+        world.compare_all();
+        // A lookup that cannot read says so.
+        world.write();
+        world.files.fails_after.store(0, Relaxed);
+        if world.tree.root.is_some() {
+            let key = world.key();
+            assert!(world.tree.get(&world.files, &key, 0, &mut Vec::new()).is_err());
+            world.files.fails_after.store(0, Relaxed);
+            assert!(world.scan_all(Direction::Forward).is_err());
+        }
+        world.files.fails_after.store(-1, Relaxed);
+    }
+    assert!(failures > 500, "{failures} failures");
 }
 
 #[test]
