@@ -8,7 +8,7 @@ use spinney_base::{Error, ErrorKind, Result};
 use crate::files::{Files, Limits, PIVOTS_MAX};
 use crate::levels::{Level, Part, by_pivot, set};
 use crate::node::{Child, Leaf, Node};
-use crate::run::Runs;
+use crate::runs::Runs;
 use crate::tree::Tree;
 
 /// What was met.
@@ -136,7 +136,7 @@ impl<F: Files> Check<'_, F> {
         ensure(pending == node.pending, || {
             format!("pending {:?}, in truth {pending:?}", node.pending)
         })?;
-        let full = pending.iter().any(|pending| *pending >= self.limits.leaf_bytes);
+        let full = pending.iter().any(|pending| *pending >= self.limits.flush_bytes());
         ensure(!full, || format!("a leaf's worth is pending: {pending:?}"))
     }
 

@@ -185,7 +185,7 @@ impl<'a, F: Files> Cursor<'a, F> {
         self.rest = rest;
         for (node, pivot) in path {
             for level in &node.levels {
-                self.streams.push(Stream::of_level(level, node, pivot, &window, self.direction));
+                self.streams.push(Stream::of_level(level, pivot, &window, self.direction));
             }
         }
         if let Child::Leaf(leaf) = child {

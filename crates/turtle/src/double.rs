@@ -12,7 +12,8 @@ use spinney_engine::Direction;
 
 use crate::edit::{Edit, Hit};
 use crate::files::{Files, LeafCursor, Limits};
-use crate::run::{Run, RunBuilder, Runs};
+use crate::run::{Run, RunBuilder};
+use crate::runs::Runs;
 
 /// What was done.
 #[derive(Debug, Default)]

@@ -15,7 +15,8 @@ use spinney_base::{Result, ValueRef};
 use spinney_engine::Direction;
 
 use crate::edit::Hit;
-use crate::run::{Run, Runs};
+use crate::run::Run;
+use crate::runs::Runs;
 
 /// Sizes that shape the tree. Fixed while a tree is in memory; may differ when it is opened again.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +45,18 @@ impl Limits {
         pivots.max(2) - 1
     }
 
-    /// In how many leaves runs of so many bytes are written.
-    pub(crate) fn leaves(&self, bytes: u64) -> usize {
-        match bytes {
-            0 => 0,
-            bytes if bytes <= self.leaf_bytes => 1,
-            bytes => bytes.div_ceil(self.leaf_bytes - self.edit_bytes_max) as usize,
+    /// What is flushed at once at least, and about what a batch should have: as many batches of it
+    /// fit into as many segments, wherever these are cut.
+    pub(crate) fn flush_bytes(&self) -> u64 {
+        self.leaf_bytes - self.edit_bytes_max
+    }
+
+    /// How many segments runs of so many bytes need at most.
+    pub(crate) fn segments_of(&self, bytes: u64) -> usize {
+        if bytes <= self.leaf_bytes {
+            return usize::from(bytes > 0);
         }
+        bytes.div_ceil(self.flush_bytes()) as usize
     }
 
     /// Below this a leaf is joined with a neighbour, in packed bytes.

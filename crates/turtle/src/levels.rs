@@ -35,7 +35,8 @@ use spinney_base::Result;
 
 use crate::files::{Files, Limits};
 use crate::merge::{Tombstones, merge};
-use crate::run::{Run, Runs};
+use crate::run::Run;
+use crate::runs::Runs;
 
 /// A key that cuts. Shared: it is copied into new versions of a node all the time.
 pub(crate) type Key = Arc<[u8]>;
@@ -205,10 +206,10 @@ impl<F: Files> Level<F> {
         for part in &self.parts {
             match part {
                 Part::Run(run) => bytes += run.bytes(),
-                Part::Segment(_) => segments += 1 + limits.leaves(std::mem::take(&mut bytes)),
+                Part::Segment(_) => segments += 1 + limits.segments_of(std::mem::take(&mut bytes)),
             }
         }
-        segments + limits.leaves(bytes)
+        segments + limits.segments_of(bytes)
     }
 
     /// Takes out everything live that these pivots have.

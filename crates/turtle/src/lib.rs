@@ -14,6 +14,7 @@ mod node;
 mod packed;
 mod range;
 mod run;
+mod runs;
 mod stream;
 #[cfg(test)]
 mod tests;

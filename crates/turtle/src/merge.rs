@@ -22,7 +22,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::run::{Item, Items, Run, Runs, SOURCES_MAX, Source, compare};
+use crate::run::{Item, Items, Run, SOURCES_MAX, Source, compare};
+use crate::runs::Runs;
 
 /// What becomes of tombstones that win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

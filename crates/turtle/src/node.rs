@@ -24,7 +24,7 @@ use spinney_base::Result;
 
 use crate::files::{Files, Limits};
 use crate::levels::{Key, Level, Merging, Part, by_pivot};
-use crate::run::Runs;
+use crate::runs::Runs;
 
 /// Bytes that a child takes in a node's page beside its key, about: what describes it is for
 /// [`Files`] to say.
@@ -147,7 +147,9 @@ impl<F: Files> Node<F> {
         let parts = self.levels.iter().flat_map(|level| &level.parts);
         let segments: usize = parts
             .map(|part| match part {
-                Part::Run(run) => limits.leaves(run.bytes()) * (SEGMENT_BYTES + run.key(0).len()),
+                Part::Run(run) => {
+                    limits.segments_of(run.bytes()) * (SEGMENT_BYTES + run.key(0).len())
+                }
                 Part::Segment(segment) => {
                     let upper = segment.upper.as_ref().map_or(0, |key| key.len());
                     SEGMENT_BYTES + segment.lower.len() + upper
@@ -175,6 +177,26 @@ impl<F: Files> Node<F> {
         let levels = self.levels.len();
         let level = self.merge(files, limits, Level::default(), levels, true)?;
         self.put(levels.saturating_sub(1), level);
+        Ok(())
+    }
+
+    /// Makes the levels that are in memory, from the top down to the first with a segment, one.
+    ///
+    /// Writing them costs the same, and reading less. And it puts the levels above at their start:
+    /// if a checkpoint met them in the middle of filling up, the next would too, and each would write
+    /// what the batch after it merges.
+    pub(crate) fn merge_memory(&mut self, files: &F, limits: &Limits) -> Result<()> {
+        let in_memory =
+            |level: &&Level<F>| level.parts.iter().all(|part| matches!(part, Part::Run(_)));
+        let levels = self.levels.iter().take_while(in_memory).count();
+        let occupied = self.levels[..levels].iter().filter(|level| !level.is_vacant()).count();
+        let last = self.levels[..levels].iter().rposition(|level| !level.is_vacant());
+        if let Some(last) = last
+            && occupied > 1
+        {
+            let level = self.merge(files, limits, Level::default(), last + 1, false)?;
+            self.put(last, level);
+        }
         Ok(())
     }
 

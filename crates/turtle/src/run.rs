@@ -15,13 +15,11 @@
 //! items.
 //!
 //! **Invariants**
-//! 1. Keys ascend strictly, in a [`Run`] and over the runs of a [`Runs`]; no run of a `Runs` is
-//!    empty.
+//! 1. Keys ascend strictly, in a [`Run`].
 //! 2. An item names bytes that exist: checked when it is made, so that no accessor can fail.
 //! 3. `bytes` is the sum of [`packed_bytes`] over the range.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -197,6 +195,11 @@ impl Run {
         &self.of.items[self.start as usize..self.end as usize]
     }
 
+    /// What it is a range of, and keeps in memory.
+    pub(crate) fn all(&self) -> &Items {
+        &self.of
+    }
+
     pub(crate) fn sources(&self) -> &[Source] {
         &self.of.sources
     }
@@ -348,157 +351,11 @@ impl RunBuilder {
         });
     }
 
-    /// Bytes of keys and values so far: a source holds less than 4 GiB.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// # Errors
     /// `Corruption` when keys did not ascend.
     pub(crate) fn finish(mut self) -> Result<Run> {
         self.bytes.shrink_to_fit();
         Run::over(self.bytes, self.positions)
-    }
-}
-
-/// Runs one behind the other, together sorted: what is too large for one run, or was cut.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Runs {
-    runs: Vec<Run>,
-}
-
-impl From<Run> for Runs {
-    fn from(run: Run) -> Runs {
-        let mut runs = Runs::default();
-        runs.push(run);
-        runs
-    }
-}
-
-impl Runs {
-    /// Appends a run whose keys are above all before it.
-    pub(crate) fn push(&mut self, run: Run) {
-        if run.is_empty() {
-            return;
-        }
-        debug_assert!(self.last_key().is_none_or(|last| last < run.key(0)));
-        self.runs.push(run);
-    }
-
-    pub(crate) fn extend(&mut self, runs: Runs) {
-        runs.runs.into_iter().for_each(|run| self.push(run));
-    }
-
-    pub(crate) fn as_slice(&self) -> &[Run] {
-        &self.runs
-    }
-
-    pub(crate) fn into_vec(self) -> Vec<Run> {
-        self.runs
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
-    /// How many edits.
-    pub(crate) fn len(&self) -> usize {
-        self.runs.iter().map(Run::len).sum()
-    }
-
-    /// What its edits take of a leaf's capacity.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.runs.iter().map(Run::bytes).sum()
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Edit<'_>> {
-        self.runs.iter().flat_map(Run::iter)
-    }
-
-    pub(crate) fn first_key(&self) -> Option<&[u8]> {
-        self.runs.first().map(|run| run.key(0))
-    }
-
-    pub(crate) fn last_key(&self) -> Option<&[u8]> {
-        self.runs.last().map(|run| run.key(run.len() - 1))
-    }
-
-    pub(crate) fn get(&self, key: &[u8]) -> Option<Edit<'_>> {
-        let after = self.runs.partition_point(|run| run.key(0) <= key);
-        self.runs[after.checked_sub(1)?].get(key)
-    }
-
-    /// The edits from key `lower` on up to, not including, key `upper`.
-    pub(crate) fn between(&self, lower: &[u8], upper: Option<&[u8]>) -> Runs {
-        let mut between = Runs::default();
-        for run in &self.runs {
-            let above = upper.is_some_and(|upper| upper <= run.key(0));
-            if !above && run.key(run.len() - 1) >= lower {
-                between.push(run.between(lower, upper));
-            }
-        }
-        between
-    }
-
-    /// Cuts it into as few parts of about equal size as fit into leaves of `leaf_bytes`, of edits of
-    /// `edit_bytes_max` at most. No part is empty; nothing has no parts.
-    pub(crate) fn parts(&self, leaf_bytes: u64, edit_bytes_max: u64) -> Vec<Runs> {
-        let total = self.bytes();
-        if total <= leaf_bytes {
-            return if self.is_empty() { Vec::new() } else { vec![self.clone()] };
-        }
-        // A part ends with the edit that crosses its even share, so it may be one edit larger.
-        let count = total.div_ceil(leaf_bytes - edit_bytes_max);
-        let mut parts: Vec<Runs> = Vec::with_capacity(count as usize);
-        let mut part = Runs::default();
-        let mut sum = 0;
-        for run in &self.runs {
-            let mut from = 0;
-            for (index, item) in run.items().iter().enumerate() {
-                sum += item.packed_bytes();
-                if sum * count >= total * (parts.len() as u64 + 1) {
-                    part.push(run.slice(from, index + 1));
-                    parts.push(std::mem::take(&mut part));
-                    from = index + 1;
-                }
-            }
-            part.push(run.slice(from, run.len()));
-        }
-        debug_assert!(part.is_empty());
-        parts
-    }
-}
-
-/// Memory that runs keep from being given back, each piece counted once.
-#[derive(Debug, Default)]
-pub(crate) struct Pinned {
-    pieces: HashMap<usize, u64>,
-    total: u64,
-}
-
-impl Pinned {
-    /// Bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.total
-    }
-
-    /// Counts what a run keeps.
-    pub(crate) fn add(&mut self, run: &Run) {
-        let items = run.of.items.capacity() * size_of::<Item>();
-        let lists = run.of.sources.capacity() * size_of::<Source>() + size_of::<Items>();
-        if !self.add_piece(Arc::as_ptr(&run.of) as usize, items + lists) {
-            return;
-        }
-        for source in &run.of.sources {
-            self.add_piece(Arc::as_ptr(source) as usize, source.capacity());
-        }
-    }
-
-    /// Whether it is new.
-    fn add_piece(&mut self, address: usize, bytes: usize) -> bool {
-        let new = self.pieces.insert(address, bytes as u64).is_none();
-        self.total += if new { bytes as u64 } else { 0 };
-        new
     }
 }
 
@@ -559,34 +416,5 @@ mod tests {
             assert!(Run::over(vec![0; 4], [broken]).unwrap_err().is_corruption());
         }
         assert!(Run::over(vec![0; 4], [place, place]).unwrap_err().is_corruption());
-    }
-
-    #[test]
-    fn parts_are_even_and_none_is_too_large() {
-        let keys: Vec<Vec<u8>> =
-            (0..1000u32).map(|n| n.to_be_bytes()[..].repeat(1 + n as usize % 5)).collect();
-        let run = run(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        let mut runs = Runs::default();
-        runs.push(run.slice(0, 300));
-        runs.push(run.slice(300, 1000));
-        for leaf in [200, 333, 1000, 5000, 20_000, 1 << 20] {
-            let parts = runs.parts(leaf, 40);
-            assert_eq!(parts.iter().map(Runs::len).sum::<usize>(), 1000);
-            assert!(parts.iter().flat_map(Runs::iter).eq(runs.iter()));
-            assert!(parts.iter().all(|part| part.bytes() <= leaf && !part.is_empty()));
-            assert!(parts.len() == 1 || parts.iter().all(|part| part.bytes() >= leaf / 4));
-        }
-        assert!(Runs::default().parts(100, 10).is_empty());
-    }
-
-    #[test]
-    fn what_runs_share_is_pinned_once() {
-        let run = run(&AWKWARD);
-        let mut pinned = Pinned::default();
-        pinned.add(&run);
-        let once = pinned.bytes();
-        assert!(once >= run.bytes() && once <= run.bytes() + 10 * 24 + 200);
-        pinned.add(&run.slice(2, 5));
-        assert_eq!(pinned.bytes(), once);
     }
 }

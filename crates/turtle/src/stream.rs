@@ -11,7 +11,7 @@ use spinney_engine::Direction;
 
 use crate::files::{Files, LeafCursor};
 use crate::levels::{Level, Part};
-use crate::node::{Leaf, Node};
+use crate::node::Leaf;
 use crate::range::KeyRange;
 use crate::run::{Run, head};
 
@@ -44,7 +44,6 @@ impl<'a, F: Files> Stream<'a, F> {
     /// What a level has live for a pivot in a window that lies within the pivot's range.
     pub(crate) fn of_level(
         level: &'a Level<F>,
-        node: &'a Node<F>,
         pivot: usize,
         window: &KeyRange,
         direction: Direction,

@@ -17,13 +17,14 @@
 use std::sync::Arc;
 
 use spinney_base::Result;
-use spinney_engine::Found;
+use spinney_engine::{Found, Resident};
 
 use crate::edit::Hit;
 use crate::files::Files;
 use crate::levels::{Key, Part, pivot_of};
 use crate::node::{Child, Leaf, Node};
-use crate::run::{Pinned, Run, Runs};
+use crate::run::Run;
+use crate::runs::{Pinned, Runs};
 use crate::update::{Activity, Update, as_children};
 
 /// Batches are applied in pieces of as many leaves: bounds how many children one update can add.
@@ -66,7 +67,7 @@ impl<F: Files> Tree<F> {
         let mut tree = self.clone();
         let limits = files.limits();
         let piece = limits.leaf_bytes * BATCH_LEAVES_MAX;
-        for piece in batch.parts(piece, limits.edit_bytes_max) {
+        for piece in batch.full_parts(piece) {
             tree = tree.apply_piece(files, piece)?;
         }
         Ok(tree)
@@ -122,6 +123,33 @@ impl<F: Files> Tree<F> {
         }
     }
 
+    /// Looks a key up in memory: `Unknown` as soon as something on disk would have to say.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let mut child = self.root.as_ref();
+        while let Some(Child::Node(node)) = child {
+            let pivot = pivot_of(&node.keys, key);
+            for level in &node.levels {
+                match level.part(&node.keys, pivot, key) {
+                    Some(Part::Run(run)) => {
+                        if let Some(edit) = run.get(key) {
+                            return resident(Some(edit.hit(out)));
+                        }
+                    }
+                    Some(Part::Segment(_)) => return Resident::Unknown,
+                    None => {}
+                }
+            }
+            child = Some(&node.children[pivot]);
+        }
+        match child {
+            Some(Child::Leaf(Leaf::Memory(runs))) => {
+                resident(runs.get(key).map(|edit| edit.hit(out)))
+            }
+            Some(Child::Leaf(Leaf::Written(_))) => Resident::Unknown,
+            _ => Resident::Absent,
+        }
+    }
+
     /// What a crash would lose of it, and what memory it keeps.
     pub(crate) fn pending(&self) -> Pending {
         let mut pending = Pending::default();
@@ -142,6 +170,14 @@ fn found(hit: Option<Hit>) -> Found {
         Some(Hit::Inline) => Found::Inline,
         Some(Hit::Large) => Found::Large,
         Some(Hit::Deleted) | None => Found::Absent,
+    }
+}
+
+fn resident(hit: Option<Hit>) -> Resident {
+    match hit {
+        Some(Hit::Inline) => Resident::Present,
+        Some(Hit::Large) => Resident::Large,
+        Some(Hit::Deleted) | None => Resident::Absent,
     }
 }
 

@@ -35,7 +35,7 @@ use crate::files::{Files, Limits};
 use crate::levels::Key;
 use crate::merge::{Tombstones, merge};
 use crate::node::{Child, Leaf, Node};
-use crate::run::Runs;
+use crate::runs::Runs;
 
 /// What updates have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl<F: Files> Update<'_, F> {
                 return self.split(node);
             }
             let fullest = (0..pivots).max_by_key(|pivot| node.pending[*pivot]).unwrap_or(0);
-            if node.pending[fullest] >= self.limits.leaf_bytes {
+            if node.pending[fullest] >= self.limits.flush_bytes() {
                 self.flush(&mut node, fullest)?;
                 merged = false;
             } else if node.segments(&self.limits) > self.limits.segments(pivots) {
@@ -145,7 +145,7 @@ impl<F: Files> Update<'_, F> {
     /// is left.
     pub(crate) fn leaves(&mut self, lines: Vec<Runs>) -> Vec<(Key, Child<F>)> {
         let merged = merge(lines, Tombstones::Drop, self.limits.leaf_bytes);
-        let parts = merged.parts(self.limits.leaf_bytes, self.limits.edit_bytes_max);
+        let parts = merged.even_parts(self.limits.leaf_bytes, self.limits.edit_bytes_max);
         self.activity.leaves += parts.len() as u64;
         let mut leaves: Vec<(Key, Child<F>)> = Vec::with_capacity(parts.len().max(1));
         let mut last: Option<Vec<u8>> = None;

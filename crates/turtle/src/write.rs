@@ -1,6 +1,7 @@
 //! Writing: what a tree has in memory becomes leaves, segments and node pages.
 //!
 //! ```text
+//!   merge   the levels in memory of each node, into one
 //!   plan    every run in memory, cut into even parts of a leaf at most, in the tree's order
 //!   write   the parts, by several threads: pages and filters are built here and only here
 //!   place   the tree once more in the same order, with what was written in the place of runs;
@@ -23,7 +24,8 @@ use crate::files::{Files, Limits};
 use crate::levels::{Key, Level, Part, Segment, by_pivot, pivot_of, set};
 use crate::node::{Child, Leaf, Node};
 use crate::packed;
-use crate::run::{Run, Runs};
+use crate::run::Run;
+use crate::runs::Runs;
 use crate::tree::Tree;
 
 impl<F: Files> Tree<F> {
@@ -34,11 +36,12 @@ impl<F: Files> Tree<F> {
     pub(crate) fn write(&self, files: &F, threads: usize) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
         let limits = files.limits();
+        let root = merge_memory(root, files, &limits)?;
         let mut parts = Vec::new();
-        plan(root, &limits, &mut parts);
+        plan(&root, &limits, &mut parts);
         let mut written = write_parts(files, &parts, threads)?.into_iter();
         drop(parts);
-        let root = place(root, files, &mut written)?;
+        let root = place(&root, files, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
     }
 
@@ -70,6 +73,21 @@ impl<F: Files> Node<F> {
     }
 }
 
+/// Merges what is in memory in every node that is to be written.
+fn merge_memory<F: Files>(child: &Child<F>, files: &F, limits: &Limits) -> Result<Child<F>> {
+    match child {
+        Child::Node(node) if node.pages.is_none() => {
+            let mut merged = node.to_change();
+            merged.merge_memory(files, limits)?;
+            for child in &mut merged.children {
+                *child = merge_memory(child, files, limits)?;
+            }
+            Ok(Child::Node(Arc::new(merged)))
+        }
+        child => Ok(child.clone()),
+    }
+}
+
 fn plan<F: Files>(child: &Child<F>, limits: &Limits, parts: &mut Vec<Runs>) {
     match child {
         Child::Leaf(Leaf::Memory(runs)) => parts.push(runs.clone()),
@@ -84,7 +102,7 @@ fn plan<F: Files>(child: &Child<F>, limits: &Limits, parts: &mut Vec<Runs>) {
 fn plan_levels<F: Files>(node: &Node<F>, limits: &Limits, parts: &mut Vec<Runs>) {
     for group in node.levels.iter().flat_map(groups) {
         if let Group::Runs(runs) = group {
-            parts.extend(runs.parts(limits.leaf_bytes, limits.edit_bytes_max));
+            parts.extend(runs.full_parts(limits.leaf_bytes));
         }
     }
 }
@@ -147,7 +165,7 @@ fn place_levels<F: Files>(
                 }
             };
             let mut last: Option<Vec<u8>> = None;
-            for part in runs.parts(limits.leaf_bytes, limits.edit_bytes_max) {
+            for part in runs.full_parts(limits.leaf_bytes) {
                 let leaf = written.next().expect("every part was written");
                 let first = part.first_key().expect("no part is empty");
                 let lower = match &last {

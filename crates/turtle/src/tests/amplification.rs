@@ -9,7 +9,7 @@ use super::run;
 use crate::check::check;
 use crate::double::Double;
 use crate::files::Limits;
-use crate::run::Runs;
+use crate::runs::Runs;
 use crate::tree::Tree;
 
 const LEAF: u64 = 4096;
@@ -33,7 +33,7 @@ fn load(distance: u32, batches: u32, mut key: impl FnMut(u64) -> u64) -> Load {
     let mut bytes = 0;
     let mut pending = 0;
     for batch in 0..batches {
-        let count = LEAF / EDIT;
+        let count = limits.flush_bytes() / EDIT;
         let first = u64::from(batch) * count;
         let mut keys: Vec<[u8; 8]> = (first..first + count).map(|n| key(n).to_be_bytes()).collect();
         keys.sort_unstable();

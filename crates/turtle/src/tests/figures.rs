@@ -12,7 +12,7 @@ use crate::files::{Files, Limits};
 use crate::levels::{Key, Level, Part};
 use crate::merge::{Tombstones, merge};
 use crate::node::{Child, Leaf, Node};
-use crate::run::Runs;
+use crate::runs::Runs;
 
 const BATCHES: [[u8; 3]; 4] = [[1, 7, 10], [0, 4, 5], [2, 8, 11], [3, 6, 9]];
 
@@ -51,7 +51,7 @@ fn segments(node: &Node<Double>, files: &Double) -> Vec<Vec<Vec<u8>>> {
             }
         }
         let limits = files.limits();
-        runs.parts(limits.leaf_bytes, limits.edit_bytes_max).iter().map(keys).collect()
+        runs.full_parts(limits.leaf_bytes).iter().map(keys).collect()
     };
     node.levels.iter().map(level).collect()
 }

@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use spinney_base::{ErrorKind, Result, ValueRef};
-use spinney_engine::{Chunk, Direction, Found, ScanRequest};
+use spinney_engine::{Chunk, Direction, Found, Resident, ScanRequest};
 
 use super::limits;
 use crate::check::check;
 use crate::double::Double;
 use crate::edit::Edit;
 use crate::packed::Owned;
-use crate::run::{RunBuilder, Runs};
+use crate::run::RunBuilder;
+use crate::runs::Runs;
 use crate::tree::{Pending, Tree};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -131,6 +132,12 @@ impl World {
     fn compare_key(&self, key: &[u8]) {
         let mut out = b"before".to_vec();
         let found = self.tree.get(&self.files, key, 0, &mut out).unwrap();
+        let mut resident_out = Vec::new();
+        match (self.tree.get_resident(key, &mut resident_out), self.model.get(key)) {
+            (Resident::Unknown, _) | (Resident::Absent, None) => assert!(resident_out.is_empty()),
+            (Resident::Present, Some(value)) => assert_eq!(resident_out, *value),
+            (other, value) => panic!("{key:?}: {other:?}, {value:?}"),
+        }
         match self.model.get(key) {
             Some(value) => {
                 assert_eq!(found, Found::Inline, "{key:?}");
@@ -156,8 +163,10 @@ impl World {
         let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
         let mut cursor = self.tree.cursor(&self.files, lower, upper, direction)?;
         let mut found = Vec::new();
-        while let Some((key, value)) = cursor.record()? {
-            found.push((key.to_vec(), value.bytes.to_vec()));
+        while let Some(key) = cursor.key().map(<[u8]>::to_vec) {
+            let (same, value) = cursor.record()?.unwrap();
+            assert_eq!(same, key);
+            found.push((key, value.bytes.to_vec()));
             cursor.advance()?;
         }
         Ok(found)
@@ -224,6 +233,19 @@ impl World {
         assert_eq!(self.tree.pending(), Pending::default());
     }
 
+    /// Crashes: what was written since `published` is nobody's, and what was applied is lost.
+    fn crash(&mut self, published: (Vec<u8>, Model)) {
+        self.files.crash(std::mem::replace(&mut self.tree, Tree::empty()));
+        self.tree = Tree::open(&self.files, &published.0).unwrap();
+        self.model = published.1;
+        let (mut leaves, mut nodes) = (Vec::new(), Vec::new());
+        self.tree.walk(|owned| match owned {
+            Owned::Leaf(leaf) => leaves.push(leaf.number()),
+            Owned::Node(pages) => nodes.push(pages.number()),
+        });
+        self.files.keep_only(&leaves, &nodes);
+    }
+
     /// Forgets everything in memory and opens the tree from its pages, as after a kill.
     fn reopen(&mut self) {
         let description = self.tree.describe(&self.files).unwrap();
@@ -239,7 +261,7 @@ fn trees_on_pages_are_what_a_map_says() {
     for seed in 0..100 {
         println!("seed {seed}");
         let mut world = World::new(seed);
-        let mut published = Tree::empty();
+        let (mut published, mut model) = (Tree::empty(), Model::new());
         for _ in 0..60 {
             if world.rng.random_bool(0.05) {
                 world.removals = [20, 80, 0][world.rng.random_range(0..3)];
@@ -254,11 +276,20 @@ fn trees_on_pages_are_what_a_map_says() {
                 8 => {
                     world.write();
                     published = world.tree.clone();
+                    model = world.model.clone();
+                }
+                9 if world.rng.random_bool(0.3) => {
+                    let description = published.describe(&world.files).unwrap();
+                    world.files.crash(std::mem::replace(&mut published, Tree::empty()));
+                    world.crash((description, model.clone()));
+                    published = world.tree.clone();
                 }
                 _ => {
                     world.write();
-                    published = Tree::empty();
+                    drop(std::mem::replace(&mut published, Tree::empty()));
                     world.reopen();
+                    published = world.tree.clone();
+                    model = world.model.clone();
                 }
             }
             world.compare();
