@@ -17,7 +17,9 @@
 //! 2. I3: for one key a level above holds the newer edit.
 //! 3. I6, I10: an edit of a segment is live if and only if its key lies within the segment's fences
 //!    and the bit of its pivot is set. A set bit need not have live edits; a live edit has its bit.
-//! 4. The lower fence of a part is above every live edit of the parts before it.
+//! 4. Where a part begins ([`Part::lower`]: its first key, or its lower fence, or the first of its
+//!    pivots if that is above) is above every live edit of the parts before it. It never moves down:
+//!    a pivot's key changes only while the pivot has no live edits.
 //!
 //! A flush takes everything that is pending for its pivot. The edits of a segment for one pivot
 //! therefore are live together or flushed together, and the paper's flushed bounds (3.1), an index
@@ -283,15 +285,14 @@ impl<F: Files> Level<F> {
         (left, right)
     }
 
-    /// Appends the level of a node that begins at `key`, behind `pivots` pivots.
-    pub(crate) fn join(&mut self, right: Level<F>, key: &Key, pivots: usize) {
+    /// Appends the level of the node behind this one's, which has `pivots` pivots.
+    pub(crate) fn join(&mut self, right: Level<F>, pivots: usize) {
         for part in right.parts {
             let Part::Segment(mut segment) = part else {
                 self.parts.push(part);
                 continue;
             };
             segment.active <<= pivots;
-            segment.lower = Arc::clone((&segment.lower).max(key));
             // What a split of the node had made two is one again.
             if let Some(Part::Segment(before)) = self.parts.last_mut()
                 && Arc::ptr_eq(&before.leaf, &segment.leaf)
@@ -408,14 +409,7 @@ impl<F: Files> Merging<'_, F> {
         merged: &mut Level<F>,
     ) -> Result<()> {
         if cluster.len() < 2 && !whole {
-            for Placed { lower, part, .. } in cluster {
-                merged.parts.push(match part {
-                    Part::Segment(segment) if segment.lower[..] != lower[..] => {
-                        Part::Segment(Segment { lower: lower.into(), ..segment })
-                    }
-                    part => part,
-                });
-            }
+            merged.parts.extend(cluster.into_iter().map(|placed| placed.part));
             return Ok(());
         }
         let mut lines: Vec<Runs> = Vec::new();

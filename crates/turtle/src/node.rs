@@ -303,7 +303,7 @@ impl<F: Files> Node<F> {
         let levels = self.levels.len().max(right.levels.len());
         self.levels.resize_with(levels, Level::default);
         for (level, other) in self.levels.iter_mut().zip(&right.levels) {
-            level.join(other.clone(), key, pivots);
+            level.join(other.clone(), pivots);
         }
         self.keys.push(Arc::clone(key));
         self.keys.extend_from_slice(&right.keys[1..]);

@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
     fn level(&mut self, known: u64) -> Result<Vec<PackedSegment>> {
         let [count] = *self.array()?;
         let segments: Vec<_> = (0..count).map(|_| self.segment(known)).collect::<Result<_>>()?;
-        let ascending = |a: &PackedSegment, b: &PackedSegment| a.lower <= b.lower;
+        let ascending = |a: &PackedSegment, b: &PackedSegment| a.lower < b.lower;
         ensure(segments.is_sorted_by(ascending), "ascending segments")?;
         Ok(segments)
     }
@@ -191,7 +191,7 @@ pub(crate) fn pack<F: Files>(node: &Node<F>, files: &F) -> Result<PackedNode> {
         files.describe_leaf(&segment.leaf, &mut leaf);
         Ok(PackedSegment {
             active: u64::try_from(segment.active).map_err(|_| in_memory())?,
-            lower: segment.lower.to_vec(),
+            lower: part.lower(&node.keys).to_vec(),
             upper: segment.upper.as_ref().map(|upper| upper.to_vec()),
             leaf,
         })

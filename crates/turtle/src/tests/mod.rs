@@ -2,6 +2,7 @@
 
 mod amplification;
 mod figures;
+mod levels;
 mod model;
 mod packed;
 

@@ -61,6 +61,7 @@ fn node() -> impl Strategy<Value = PackedNode> {
                     })
                     .collect();
                 level.sort_by(|a, b| a.lower.cmp(&b.lower));
+                level.dedup_by(|a, b| a.lower == b.lower);
                 level
             })
             .collect();
