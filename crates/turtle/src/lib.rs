@@ -7,6 +7,7 @@ mod cursor;
 #[cfg(test)]
 mod double;
 mod edit;
+mod evacuate;
 mod files;
 mod levels;
 mod merge;

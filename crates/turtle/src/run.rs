@@ -67,6 +67,20 @@ impl Item {
         Item { source, ..*self }
     }
 
+    /// Bytes of its key and value, or pointer.
+    pub(crate) fn source_bytes(&self) -> usize {
+        self.key_length as usize + (self.value_length & LENGTH_MASK) as usize
+    }
+
+    /// The same item, whose bytes are appended to what will be source `number`.
+    pub(crate) fn copied_to(&self, sources: &[Source], copy: &mut Vec<u8>, number: u16) -> Item {
+        let key = copy.len() as u32;
+        let edit = self.edit(sources);
+        copy.extend_from_slice(edit.key);
+        copy.extend_from_slice(edit.value.unwrap_or(ValueRef::EMPTY).bytes);
+        Item { key, value: key + u32::from(self.key_length), source: number, ..*self }
+    }
+
     pub(crate) fn is_tombstone(&self) -> bool {
         self.value_length >> OP_SHIFT == DELETE
     }

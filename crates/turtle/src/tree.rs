@@ -154,14 +154,19 @@ impl<F: Files> Tree<F> {
     pub(crate) fn pending(&self) -> Pending {
         let mut pending = Pending::default();
         let mut pinned = Pinned::default();
-        if let Some(root) = &self.root {
-            add_pending(root, &mut |run| {
-                pending.items += run.len() as u64;
-                pending.bytes += run.bytes();
-                pinned.add(run);
-            });
-        }
+        self.each_run(&mut |run| {
+            pending.items += run.len() as u64;
+            pending.bytes += run.bytes();
+            pinned.add(run);
+        });
         Pending { pinned: pinned.bytes(), ..pending }
+    }
+
+    /// Visits every run in memory.
+    pub(crate) fn each_run(&self, each: &mut impl FnMut(&Run)) {
+        if let Some(root) = &self.root {
+            each_run(root, each);
+        }
     }
 }
 
@@ -182,7 +187,7 @@ fn resident(hit: Option<Hit>) -> Resident {
 }
 
 /// Visits every run in memory below a child.
-fn add_pending<F: Files>(child: &Child<F>, each: &mut impl FnMut(&Run)) {
+fn each_run<F: Files>(child: &Child<F>, each: &mut impl FnMut(&Run)) {
     match child {
         Child::Leaf(Leaf::Memory(runs)) => runs.as_slice().iter().for_each(each),
         Child::Leaf(Leaf::Written(_)) => {}
@@ -193,7 +198,7 @@ fn add_pending<F: Files>(child: &Child<F>, each: &mut impl FnMut(&Run)) {
                     each(run);
                 }
             }
-            node.children.iter().for_each(|child| add_pending(child, each));
+            node.children.iter().for_each(|child| each_run(child, each));
         }
     }
 }

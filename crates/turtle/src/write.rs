@@ -8,6 +8,9 @@
 //!           nodes are packed after their children
 //! ```
 //!
+//! The first step is left out, nodes are not packed, and only what has settled is taken when a part
+//! is written early ([`Tree::write_early`], the streaming of the paper's outlook).
+//!
 //! Only what is live now is written: levels and leaves that came and went since the last time never
 //! were pages (section 3.3). Which leaf holds what does not depend on the number of threads. When a
 //! write fails, what was written before it goes with its last reference, and the tree in memory
@@ -38,26 +41,70 @@ impl<F: Files> Tree<F> {
         let limits = files.limits();
         let root = merge_memory(root, files, &limits)?;
         let mut parts = Vec::new();
-        plan(&root, &limits, &mut parts);
+        plan(&root, &limits, What::All, &mut parts);
         let mut written = write_parts(files, &parts, threads)?.into_iter();
         drop(parts);
-        let root = place(&root, files, &mut written)?;
+        let root = place(&root, files, What::All, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
     }
 
-    /// The same tree with leaves written, in the order of keys, until about `bytes` are less in
-    /// memory. No node is: what is written here is lost with the tree, and is not written again by
-    /// [`Tree::write`] unless it changes.
+    /// The same tree with that written early which is likely to be there still when `batches` more
+    /// were applied and the tree is written: less memory for few more writes. With no more batches to
+    /// come that is everything but the nodes.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
-    pub(crate) fn write_leaves(&self, files: &F, bytes: u64) -> Result<Tree<F>> {
-        let mut left = bytes;
-        let root = match &self.root {
-            Some(root) => Some(write_leaves(root, files, &mut left)?),
-            None => None,
-        };
-        Ok(Tree { root, activity: self.activity })
+    pub(crate) fn write_early(&self, files: &F, threads: usize, batches: u64) -> Result<Tree<F>> {
+        let Some(root) = &self.root else { return Ok(self.clone()) };
+        let limits = files.limits();
+        let mut parts = Vec::new();
+        let what = What::Settled(batches);
+        plan(root, &limits, what, &mut parts);
+        if parts.is_empty() {
+            return Ok(self.clone());
+        }
+        let mut written = write_parts(files, &parts, threads)?.into_iter();
+        drop(parts);
+        let root = place(root, files, what, &mut written)?;
+        Ok(Tree { root: Some(root), activity: self.activity })
+    }
+}
+
+/// What of a tree is to be written.
+#[derive(Clone, Copy)]
+enum What {
+    /// Everything, and nodes with it.
+    All,
+    /// What will be there still after so many batches.
+    Settled(u64),
+}
+
+impl What {
+    /// What of a child of a node: flushes reach it more seldom. Keys need not come evenly, so it is
+    /// taken to get twice its share.
+    fn below<F: Files>(self, node: &Node<F>) -> What {
+        match self {
+            What::All => What::All,
+            What::Settled(batches) => {
+                What::Settled((2 * batches).div_ceil(node.keys.len() as u64).min(batches))
+            }
+        }
+    }
+
+    /// Whether a level of a node is: the levels above it count batches like digits of a binary
+    /// number, and it takes part in a merge when they overflow.
+    fn has_level<F: Files>(self, node: &Node<F>, level: usize) -> bool {
+        let What::Settled(batches) = self else { return true };
+        let occupied = |above: &usize| !node.levels[*above].is_vacant();
+        let counted: u64 = (0..level).filter(occupied).map(|above| 1 << above).sum();
+        batches < (1 << level) - counted
+    }
+
+    /// Whether the leaf of a pivot is: it will not be flushed to.
+    fn has_leaf<F: Files>(self, node: &Node<F>, pivot: usize, limits: &Limits) -> bool {
+        let What::Settled(batches) = self else { return true };
+        let share = 2 * batches * limits.leaf_bytes / node.keys.len() as u64;
+        batches == 0 || node.pending[pivot] + share < limits.flush_bytes()
     }
 }
 
@@ -66,9 +113,9 @@ impl<F: Files> Node<F> {
     #[cfg(test)]
     pub(crate) fn write_levels(&mut self, files: &F) -> Result<()> {
         let mut parts = Vec::new();
-        plan_levels(self, &files.limits(), &mut parts);
+        plan_levels(self, &files.limits(), What::All, &mut parts);
         let mut written = write_parts(files, &parts, 1)?.into_iter();
-        self.levels = place_levels(self, &files.limits(), &mut written);
+        self.levels = place_levels(self, &files.limits(), What::All, &mut written);
         Ok(())
     }
 }
@@ -88,21 +135,29 @@ fn merge_memory<F: Files>(child: &Child<F>, files: &F, limits: &Limits) -> Resul
     }
 }
 
-fn plan<F: Files>(child: &Child<F>, limits: &Limits, parts: &mut Vec<Runs>) {
+fn plan<F: Files>(child: &Child<F>, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
     match child {
         Child::Leaf(Leaf::Memory(runs)) => parts.push(runs.clone()),
         Child::Node(node) if node.pages.is_none() => {
-            plan_levels(node, limits, parts);
-            node.children.iter().for_each(|child| plan(child, limits, parts));
+            plan_levels(node, limits, what, parts);
+            for (pivot, child) in node.children.iter().enumerate() {
+                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, limits) {
+                    plan(child, limits, what.below(node), parts);
+                }
+            }
         }
         _ => {}
     }
 }
 
-fn plan_levels<F: Files>(node: &Node<F>, limits: &Limits, parts: &mut Vec<Runs>) {
-    for group in node.levels.iter().flat_map(groups) {
-        if let Group::Runs(runs) = group {
-            parts.extend(runs.full_parts(limits.leaf_bytes));
+fn plan_levels<F: Files>(node: &Node<F>, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
+    for (number, level) in node.levels.iter().enumerate() {
+        if what.has_level(node, number) {
+            for group in groups(level) {
+                if let Group::Runs(runs) = group {
+                    parts.extend(runs.full_parts(limits.leaf_bytes));
+                }
+            }
         }
     }
 }
@@ -128,6 +183,7 @@ fn groups<F: Files>(level: &Level<F>) -> Vec<Group<F>> {
 fn place<F: Files>(
     child: &Child<F>,
     files: &F,
+    what: What,
     written: &mut impl Iterator<Item = Arc<F::Leaf>>,
 ) -> Result<Child<F>> {
     match child {
@@ -135,14 +191,17 @@ fn place<F: Files>(
             Ok(Child::Leaf(Leaf::Written(written.next().expect("every part was written"))))
         }
         Child::Node(node) if node.pages.is_none() => {
+            let limits = files.limits();
             let mut placed = node.to_change();
-            placed.levels = place_levels(node, &files.limits(), written);
-            placed.children = node
-                .children
-                .iter()
-                .map(|child| place(child, files, written))
-                .collect::<Result<_>>()?;
-            placed.pages = Some(files.write_node(&packed::pack(&placed, files)?.encode())?);
+            placed.levels = place_levels(node, &limits, what, written);
+            for (pivot, child) in placed.children.iter_mut().enumerate() {
+                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, &limits) {
+                    *child = place(child, files, what.below(node), written)?;
+                }
+            }
+            if matches!(what, What::All) {
+                placed.pages = Some(files.write_node(&packed::pack(&placed, files)?.encode())?);
+            }
             Ok(Child::Node(Arc::new(placed)))
         }
         child => Ok(child.clone()),
@@ -152,9 +211,13 @@ fn place<F: Files>(
 fn place_levels<F: Files>(
     node: &Node<F>,
     limits: &Limits,
+    what: What,
     written: &mut impl Iterator<Item = Arc<F::Leaf>>,
 ) -> Vec<Level<F>> {
-    let place_level = |level: &Level<F>| {
+    let place_level = |(number, level): (usize, &Level<F>)| {
+        if !what.has_level(node, number) {
+            return level.clone();
+        }
         let mut placed: Level<F> = Level::default();
         for group in groups(level) {
             let runs = match group {
@@ -179,7 +242,7 @@ fn place_levels<F: Files>(
         }
         placed
     };
-    node.levels.iter().map(place_level).collect()
+    node.levels.iter().enumerate().map(place_level).collect()
 }
 
 /// A short lower fence for a segment that begins with `first`, behind `before`.
@@ -228,21 +291,4 @@ fn write_parts<F: Files>(files: &F, parts: &[Runs], threads: usize) -> Result<Ve
         return Err(error);
     }
     Ok(written.into_inner().into_iter().flatten().collect())
-}
-
-fn write_leaves<F: Files>(child: &Child<F>, files: &F, left: &mut u64) -> Result<Child<F>> {
-    match child {
-        Child::Leaf(Leaf::Memory(runs)) if *left > 0 => {
-            *left = left.saturating_sub(runs.bytes());
-            Ok(Child::Leaf(Leaf::Written(files.write_leaf(runs)?)))
-        }
-        Child::Node(node) if *left > 0 && node.pages.is_none() => {
-            let mut changed = node.to_change();
-            for child in &mut changed.children {
-                *child = write_leaves(child, files, left)?;
-            }
-            Ok(Child::Node(Arc::new(changed)))
-        }
-        child => Ok(child.clone()),
-    }
 }

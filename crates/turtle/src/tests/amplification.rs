@@ -24,8 +24,9 @@ struct Load {
     pending: u64,
 }
 
-/// Loads `batches` batches of about a leaf each, written every `distance` of them.
-fn load(distance: u32, batches: u32, mut key: impl FnMut(u64) -> u64) -> Load {
+/// Loads `batches` batches of about a leaf each, written every `distance` of them; early what has
+/// settled, if it is to stream.
+fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> u64) -> Load {
     let limits =
         Limits { leaf_bytes: LEAF, edit_bytes_max: 64, pivots_max: 32, node_bytes: 32 << 10 };
     let files = Double::new(limits);
@@ -41,10 +42,14 @@ fn load(distance: u32, batches: u32, mut key: impl FnMut(u64) -> u64) -> Load {
         let edits = Runs::from(run(keys.iter().map(|key| (&key[..], Some(&[7; 24][..])))));
         bytes += edits.bytes();
         tree = tree.apply(&files, &edits).unwrap();
-        pending = pending.max(tree.pending().pinned);
-        if (batch + 1) % distance == 0 {
+        let left = distance - 1 - batch % distance;
+        if left == 0 {
+            pending = pending.max(tree.pending().pinned);
             tree = tree.write(&files, 1).unwrap();
+        } else if streams {
+            tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate();
         }
+        pending = pending.max(tree.pending().pinned);
     }
     check(&tree, &files).unwrap();
     let written = files.counts.bytes_written.load(Relaxed);
@@ -61,11 +66,16 @@ fn each_doubling_of_the_distance_saves_writes() {
     let mut last = f64::INFINITY;
     let mut first = 0.0;
     for distance in [1, 2, 4, 8, 16, 32, 64, 128] {
-        let mut rng = StdRng::seed_from_u64(7);
-        let Load { amplification, nodes, height, pending } = load(distance, 1024, |_| rng.random());
+        let random = || {
+            let mut rng = StdRng::seed_from_u64(7);
+            move |_| rng.random()
+        };
+        let Load { amplification, nodes, height, pending } = load(distance, 1024, false, random());
+        let streamed = load(distance, 1024, true, random());
         println!(
             "distance {distance:3}: {amplification:.2} bytes written per byte, {nodes} nodes, \
-             height {height}, {pending} leaves of memory at most"
+             height {height}, {pending} leaves of memory at most; streaming {:.2}, {} leaves",
+            streamed.amplification, streamed.pending
         );
         assert!(amplification < last, "distance {distance} writes more than half of it");
         last = amplification;
@@ -77,7 +87,7 @@ fn each_doubling_of_the_distance_saves_writes() {
 #[test]
 fn ascending_keys_are_written_about_once() {
     for distance in [1, 8] {
-        let Load { amplification, nodes, height, .. } = load(distance, 512, |n| n);
+        let Load { amplification, nodes, height, .. } = load(distance, 512, false, |n| n);
         println!(
             "ascending, distance {distance}: {amplification:.2} bytes written per byte, \
              {nodes} nodes, height {height}"

@@ -270,8 +270,10 @@ fn trees_on_pages_are_what_a_map_says() {
                 0..6 => world.step(),
                 6 => world.write(),
                 7 => {
-                    let bytes = world.rng.random_range(0..5000);
-                    world.tree = world.tree.write_leaves(&world.files, bytes).unwrap();
+                    let batches = [0, 1, 2, 5, 20][world.rng.random_range(0..5)];
+                    world.tree = world.tree.write_early(&world.files, 2, batches).unwrap();
+                    assert!(batches > 0 || world.tree.pending() == Pending::default());
+                    world.tree = world.tree.evacuate();
                 }
                 8 => {
                     world.write();
