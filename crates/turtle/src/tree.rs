@@ -1,0 +1,247 @@
+//! The tree: batches go in, lookups and scans come out. A value, shared by whoever reads it.
+//!
+//! ```text
+//!   nothing | a leaf | a node -> nodes -> leaves
+//! ```
+//!
+//! [`Tree::apply`] makes a new tree from an old one and a batch; both are whole and may be read, and
+//! share all they have in common. What a tree has in memory becomes pages only by
+//! [`Tree::write`](crate::write), after as many batches as the checkpoint distance says (section
+//! 3.3): what batches in between had made and undone is never written.
+//!
+//! **Invariants**
+//! 1. A tree never changes: an update that fails leaves nothing behind.
+//! 2. The root may have any number of children from 2 on; no other node is so small that it should
+//!    be joined, and none is too large ([`crate::update`]).
+
+use std::sync::Arc;
+
+use spinney_base::Result;
+use spinney_engine::{Found, Resident};
+
+use crate::edit::Hit;
+use crate::files::Files;
+use crate::levels::{Key, Part, pivot_of};
+use crate::node::{Child, Leaf, Node};
+use crate::run::Run;
+use crate::runs::{Pinned, Runs};
+use crate::update::{Activity, Update, as_children};
+
+/// Batches are applied in pieces of as many leaves: bounds how many children one update can add.
+const BATCH_LEAVES_MAX: u64 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tree<F: Files> {
+    pub(crate) root: Option<Child<F>>,
+    pub(crate) activity: Activity,
+}
+
+impl<F: Files> Clone for Tree<F> {
+    fn clone(&self) -> Self {
+        Tree { root: self.root.clone(), activity: self.activity }
+    }
+}
+
+/// What of a tree is not on pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Edits.
+    pub(crate) items: u64,
+    /// Their packed bytes.
+    pub(crate) bytes: u64,
+    /// Memory that they keep, in bytes: items, and whole sources of which they may need little.
+    pub(crate) pinned: u64,
+}
+
+impl<F: Files> Tree<F> {
+    pub(crate) fn empty() -> Tree<F> {
+        Tree { root: None, activity: Activity::default() }
+    }
+
+    /// The tree with a batch applied.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of a leaf that had to be read.
+    pub(crate) fn apply(&self, files: &F, batch: &Runs) -> Result<Tree<F>> {
+        let mut tree = self.clone();
+        let limits = files.limits();
+        let piece = limits.leaf_bytes * BATCH_LEAVES_MAX;
+        for piece in batch.full_parts(piece) {
+            tree = tree.apply_piece(files, piece)?;
+        }
+        Ok(tree)
+    }
+
+    fn apply_piece(&self, files: &F, batch: Runs) -> Result<Tree<F>> {
+        let limits = files.limits();
+        let mut update = Update { files, limits, activity: self.activity };
+        let children = match &self.root {
+            Some(Child::Node(node)) => as_children(update.apply(node, batch)?),
+            Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?]),
+            None => update.leaves(vec![batch]),
+        };
+        let root = grow(children, self.height(), limits.pivots_max);
+        let root = shrink(&mut update, root)?;
+        Ok(Tree { root, activity: update.activity })
+    }
+
+    /// Levels of nodes.
+    pub(crate) fn height(&self) -> u8 {
+        match &self.root {
+            Some(Child::Node(node)) => node.height,
+            _ => 0,
+        }
+    }
+
+    /// Looks a key up. A value or pointer is appended to `out`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of a leaf that would have to say.
+    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        let mut child = self.root.as_ref();
+        while let Some(Child::Node(node)) = child {
+            let pivot = pivot_of(&node.keys, key);
+            for level in &node.levels {
+                let hit = match level.part(&node.keys, pivot, key) {
+                    Some(Part::Run(run)) => run.get(key).map(|edit| edit.hit(out)),
+                    Some(Part::Segment(segment)) => files.get(&segment.leaf, key, hash, out)?,
+                    None => None,
+                };
+                if let Some(hit) = hit {
+                    return Ok(found(Some(hit)));
+                }
+            }
+            child = Some(&node.children[pivot]);
+        }
+        match child {
+            Some(Child::Leaf(Leaf::Memory(runs))) => {
+                Ok(found(runs.get(key).map(|edit| edit.hit(out))))
+            }
+            Some(Child::Leaf(Leaf::Written(leaf))) => Ok(found(files.get(leaf, key, hash, out)?)),
+            _ => Ok(Found::Absent),
+        }
+    }
+
+    /// Looks a key up in memory: `Unknown` as soon as something on disk would have to say.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let mut child = self.root.as_ref();
+        while let Some(Child::Node(node)) = child {
+            let pivot = pivot_of(&node.keys, key);
+            for level in &node.levels {
+                match level.part(&node.keys, pivot, key) {
+                    Some(Part::Run(run)) => {
+                        if let Some(edit) = run.get(key) {
+                            return resident(Some(edit.hit(out)));
+                        }
+                    }
+                    Some(Part::Segment(_)) => return Resident::Unknown,
+                    None => {}
+                }
+            }
+            child = Some(&node.children[pivot]);
+        }
+        match child {
+            Some(Child::Leaf(Leaf::Memory(runs))) => {
+                resident(runs.get(key).map(|edit| edit.hit(out)))
+            }
+            Some(Child::Leaf(Leaf::Written(_))) => Resident::Unknown,
+            _ => Resident::Absent,
+        }
+    }
+
+    /// What a crash would lose of it, and what memory it keeps.
+    pub(crate) fn pending(&self) -> Pending {
+        let mut pending = Pending::default();
+        let mut pinned = Pinned::default();
+        self.each_run(&mut |run| {
+            pending.items += run.len() as u64;
+            pending.bytes += run.bytes();
+            pinned.add(run);
+        });
+        Pending { pinned: pinned.bytes(), ..pending }
+    }
+
+    /// Visits every run in memory.
+    pub(crate) fn each_run(&self, each: &mut impl FnMut(&Run)) {
+        if let Some(root) = &self.root {
+            each_run(root, each);
+        }
+    }
+}
+
+fn found(hit: Option<Hit>) -> Found {
+    match hit {
+        Some(Hit::Inline) => Found::Inline,
+        Some(Hit::Large) => Found::Large,
+        Some(Hit::Deleted) | None => Found::Absent,
+    }
+}
+
+fn resident(hit: Option<Hit>) -> Resident {
+    match hit {
+        Some(Hit::Inline) => Resident::Present,
+        Some(Hit::Large) => Resident::Large,
+        Some(Hit::Deleted) | None => Resident::Absent,
+    }
+}
+
+/// Visits every run in memory below a child.
+fn each_run<F: Files>(child: &Child<F>, each: &mut impl FnMut(&Run)) {
+    match child {
+        Child::Leaf(Leaf::Memory(runs)) => runs.as_slice().iter().for_each(each),
+        Child::Leaf(Leaf::Written(_)) => {}
+        Child::Node(node) if node.pages.is_some() => {}
+        Child::Node(node) => {
+            for part in node.levels.iter().flat_map(|level| &level.parts) {
+                if let Part::Run(run) = part {
+                    each(run);
+                }
+            }
+            node.children.iter().for_each(|child| each_run(child, each));
+        }
+    }
+}
+
+/// Puts nodes above siblings until there is one.
+fn grow<F: Files>(
+    mut siblings: Vec<(Key, Child<F>)>,
+    mut height: u8,
+    pivots_max: usize,
+) -> Child<F> {
+    while siblings.len() > 1 {
+        height += 1;
+        let nodes = siblings.len().div_ceil(pivots_max);
+        let mut parents = Vec::with_capacity(nodes);
+        for node in 0..nodes {
+            // Even shares, so that none is too small.
+            let left = siblings.len().div_ceil(nodes - node);
+            let rest = siblings.split_off(left);
+            let children = std::mem::replace(&mut siblings, rest);
+            let key = Arc::clone(&children[0].0);
+            parents.push((key, Child::Node(Arc::new(Node::new(height, children)))));
+        }
+        siblings = parents;
+    }
+    siblings.swap_remove(0).1
+}
+
+/// Takes roots away that have one child, and a leaf that holds nothing.
+fn shrink<F: Files>(update: &mut Update<'_, F>, mut root: Child<F>) -> Result<Option<Child<F>>> {
+    loop {
+        match root {
+            Child::Node(node) if node.keys.len() == 1 => {
+                if node.pending[0] == 0 {
+                    root = node.children[0].clone();
+                } else {
+                    let mut flushed = node.to_change();
+                    update.flush(&mut flushed, 0)?;
+                    let siblings = as_children(update.settle(flushed)?);
+                    root = grow(siblings, node.height, update.limits.pivots_max);
+                }
+            }
+            Child::Leaf(Leaf::Memory(runs)) if runs.is_empty() => return Ok(None),
+            root => return Ok(Some(root)),
+        }
+    }
+}
