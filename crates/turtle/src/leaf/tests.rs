@@ -23,6 +23,7 @@ use super::cursor::LeafCursor;
 use super::format::{
     Description, Head, IndexNode, KEY_BYTES_MAX, KeyPage, PAYLOAD, Section, VALUE_BYTES_MAX,
 };
+use super::warm::{Lookup, Until};
 use super::{Leaf, LeafStore};
 use crate::edit::{Edit, Hit};
 
@@ -489,6 +490,53 @@ fn what_does_not_fit_is_refused_and_owns_nothing() {
     bed.disk.set_capacity(None);
     bed.write(&Model::from([(vec![], value)]), 12);
     assert_eq!(used(), before, "dropped");
+}
+
+/// Many lookups, in leaves of all sizes, take as many batches as one takes pages.
+#[test]
+fn what_many_lookups_need_comes_in_a_few_batches() {
+    let bed = Bed::new(16 << 20);
+    let models: Vec<Model> = [20_000, 300_000, 2 << 20].map(records).into();
+    let leaves: Vec<_> = models.iter().map(|model| bed.write(model, 12)).collect();
+    bed.chill();
+    let wanted: Vec<(&Arc<Leaf>, &Vec<u8>)> = leaves
+        .iter()
+        .zip(&models)
+        .flat_map(|(leaf, model)| {
+            model.keys().step_by(model.len() / 50).map(move |key| (leaf, key))
+        })
+        .collect();
+    let lookups: Vec<Lookup<'_>> = leaves
+        .iter()
+        .flat_map(|leaf| wanted.iter().map(move |(_, key)| Lookup { leaf, key, hash: hash(key) }))
+        .collect();
+    bed.files.warm(&lookups, Until::Filter);
+    let filters = models.iter().zip(&leaves);
+    let probed = |(model, leaf): (&Model, &Arc<Leaf>)| {
+        assert!(model.len() > 100);
+        leaf.description().section_pages()[Section::Filter as usize]
+    };
+    let pages: u32 = filters.map(probed).sum();
+    assert!(bed.cache.stats().total().misses <= u64::from(pages));
+    bed.files.warm(&lookups, Until::Value);
+    let reads = bed.disk.reads();
+    let misses = bed.cache.stats().total().misses;
+    for (leaf, key) in &wanted {
+        let mut out = Vec::new();
+        assert!(leaf.get(key, hash(key), &mut out).unwrap().is_some() && out.len() == 120);
+    }
+    assert_eq!((bed.disk.reads(), bed.cache.stats().total().misses), (reads, misses));
+    let counters = &bed.files.counters;
+    assert_eq!(counters.filter_probes.load(Relaxed), wanted.len() as u64, "hints do not count");
+    // With nowhere to keep them, and with damage, it is still only a hint.
+    bed.cache.set_bytes(0);
+    bed.files.warm(&lookups, Until::Value);
+    bed.cache.set_bytes(16 << 20);
+    let index = leaves[2].run().page(0).offset();
+    bed.disk.flip_bit(Path::new(PATH), index + 77, 1).unwrap();
+    bed.files.warm(&lookups, Until::Value);
+    let (leaf, key) = wanted[wanted.len() - 1];
+    assert!(leaf.get(key, hash(key), &mut Vec::new()).unwrap_err().is_corruption());
 }
 
 #[test]
