@@ -16,7 +16,7 @@ use spinney_cache::Cache;
 use spinney_engine::Direction;
 use spinney_extent::{BlockKind, HEADER_BYTES, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
-use spinney_io::{AlignedBuf, Disk, Purpose};
+use spinney_io::{AlignedBuf, Disk, Purpose, RealDisk};
 
 use super::blob::NodePages;
 use super::cursor::LeafCursor;
@@ -490,6 +490,34 @@ fn what_does_not_fit_is_refused_and_owns_nothing() {
     bed.disk.set_capacity(None);
     bed.write(&Model::from([(vec![], value)]), 12);
     assert_eq!(used(), before, "dropped");
+}
+
+/// With direct transfers, whose buffers must lie right.
+#[test]
+fn a_real_disk_does_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = RealDisk::new();
+    let options =
+        StoreOptions { keyspace: KEYSPACE, double_write: false, poison: Arc::new(Poison::new()) };
+    let store = Store::create(&disk, &directory.path().join(PATH), options, Lsn::ZERO).unwrap();
+    store.adopt(&[]).unwrap();
+    let cache = Cache::new(400_000);
+    let files = LeafStore::new(Arc::new(store), cache.file());
+    let mut random = SplitMix(8);
+    let model = random_model(&mut random, 3000);
+    let leaf = Arc::new(Leaf::write(&files, || edits(&model), 12, Lsn(7)).unwrap());
+    files.store.sync(Purpose::Reorganize).unwrap();
+    check(&leaf, &model, &mut random);
+    let lookup = |key| Lookup { leaf: &leaf, key, hash: hash(key) };
+    let lookups: Vec<_> = model.keys().take(50).map(|key| lookup(key)).collect();
+    cache.set_bytes(0);
+    cache.set_bytes(1 << 20);
+    files.warm(&lookups, Until::Value);
+    let misses = cache.stats().total().misses;
+    for key in model.keys().take(50) {
+        assert!(leaf.get(key, hash(key), &mut Vec::new()).unwrap().is_some());
+    }
+    assert_eq!(cache.stats().total().misses, misses);
 }
 
 /// Many lookups, in leaves of all sizes, take as many batches as one takes pages.
