@@ -273,6 +273,15 @@ impl CacheFile {
         true
     }
 
+    /// The page if it is cached, which counts as used. For who has another way if it is not.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, id: PageId) -> Option<PageRef<'_>> {
+        let Probe::Hit(page) = self.probe(id) else { return None };
+        self.used(&page, id);
+        Some(page)
+    }
+
     /// The page if it is cached. It does not count as used: whoever reads a whole extent takes what
     /// is there and leaves the cache as it was.
     #[inline]

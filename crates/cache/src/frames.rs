@@ -14,19 +14,19 @@
 //!
 //! **Invariants**
 //! 1. Words 1 and 2 and the page's bytes are stored only by who holds the frame exclusively.
-//! 2. A page's bytes are stored and, by optimistic readers, loaded as atomic words; a plain borrow
-//!    exists only under a pin (rule P27).
+//! 2. A page's bytes are stored and, by optimistic readers, loaded as atomic words, by
+//!    `spinney_sync::racy`; a plain borrow exists only under a pin (rule P27).
 
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64 as Word, Ordering::Relaxed};
 
 use memmap2::{MmapOptions, MmapRaw};
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::shim::atomic::AtomicU64;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Generation, PageNumber};
 use spinney_sync::ZeroedAtomics;
+use spinney_sync::racy::{self, WORD_BYTES, Word};
 
 use crate::page::{KINDS, Kind, PageId};
 use crate::state::State;
@@ -36,7 +36,7 @@ use crate::table::{chunk_length, place};
 const FIRST: u32 = 64;
 const ARENAS: usize = 32 - FIRST.ilog2() as usize + 1;
 
-const PAGE_WORDS: usize = PAGE_BYTES / 8;
+const PAGE_WORDS: usize = PAGE_BYTES / WORD_BYTES;
 const FRAME_WORDS: usize = 4;
 const STATE: usize = 0;
 const KEY: usize = 1;
@@ -162,39 +162,14 @@ impl Frames {
 
     /// Fills an exclusively held frame.
     pub(crate) fn store(&self, frame: u32, bytes: &[u8; PAGE_BYTES]) {
-        let (source, _) = bytes.as_chunks::<8>();
-        let words = self.page(frame);
-        for (index, (word, bytes)) in words.iter().zip(source).enumerate() {
-            interrupt(index);
-            word.store(u64::from_le_bytes(*bytes).to_le(), Relaxed);
-        }
+        racy::store_bytes(self.page(frame), bytes);
     }
 
     /// Copies bytes from `offset` of the page; they mean something only once the state was
     /// validated. `offset` and the length lie within a page.
     #[inline]
     pub(crate) fn copy(&self, frame: u32, offset: usize, out: &mut [u8]) {
-        let words = &self.page(frame)[offset / 8..(offset + out.len()).div_ceil(8)];
-        let skip = offset % 8;
-        let load = |word: &Word| u64::from_le(word.load(Relaxed));
-        let (whole, rest) = out.as_chunks_mut::<8>();
-        if skip == 0 {
-            for (index, (target, word)) in whole.iter_mut().zip(words).enumerate() {
-                interrupt(index);
-                *target = load(word).to_le_bytes();
-            }
-        } else {
-            for (target, pair) in whole.iter_mut().zip(words.windows(2)) {
-                let word = load(&pair[0]) >> (8 * skip) | load(&pair[1]) << (64 - 8 * skip);
-                *target = word.to_le_bytes();
-            }
-        }
-        if !rest.is_empty() {
-            let first = load(&words[whole.len()]) >> (8 * skip);
-            let second = words.get(whole.len() + 1).map_or(0, load);
-            let word = if skip == 0 { first } else { first | second << (64 - 8 * skip) };
-            rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
-        }
+        racy::copy_bytes(self.page(frame), offset, out);
     }
 
     /// Gives the memory of an exclusively held frame back to the system.
@@ -220,17 +195,6 @@ pub(crate) enum Holds {
 
 fn key(file: u32, page: PageNumber) -> u64 {
     u64::from(file) << 32 | u64::from(page.0)
-}
-
-/// In a model, lets another thread run in the middle of a copy.
-#[inline]
-fn interrupt(index: usize) {
-    #[cfg(feature = "shuttle")]
-    if index == PAGE_WORDS / 2 || index == 1 {
-        spinney_base::shim::thread::yield_now();
-    }
-    #[cfg(not(feature = "shuttle"))]
-    let _ = index;
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

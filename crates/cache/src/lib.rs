@@ -29,7 +29,7 @@
 //!
 //! **Invariants**
 //! 1. Frames and tables together stay within the budget, at every moment, but for pages that were
-//!    pinned when it shrank; those go at the next miss after they are unpinned.
+//!    pinned or being loaded when it shrank; those go at the next miss after that, or when the budget is set again.
 //! 2. A table's entry names a frame only while that frame holds the page or is being filled
 //!    with it; each page is in one frame at most, so misses at the same time read it once.
 //! 3. A frame's bytes change only while it is held exclusively and nobody has it pinned, and its

@@ -111,8 +111,11 @@ impl FreeMap {
     }
 
     /// Takes `pages` consecutive pages that begin anywhere, out of the shortest run of free pages that
-    /// has them, of equals the lowest; `None` when there is none.
+    /// has them, of equals the lowest; a single one where single ones are taken. `None` when there is none.
     pub(crate) fn allocate_run(&mut self, pages: u32) -> Option<PageNumber> {
+        if pages == 1 {
+            return self.allocate(0).map(|extent| extent.page);
+        }
         let (first, _) = self.runs().filter(|run| run.1 >= pages).min_by_key(|run| run.1)?;
         let end = first + pages;
         let mut next = first;

@@ -6,7 +6,7 @@
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Result};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Purpose, Transfer};
 
 use crate::free::{Extent, extents_of};
 use crate::header::{BlockHeader, BlockKind};
@@ -113,6 +113,37 @@ impl Store {
         self.file.read_at(buf.bytes_mut(), run.page(from).offset(), purpose)?;
         for (index, block) in (from..).zip(buf.bytes().as_chunks().0) {
             self.check_run_page(run, index, kind, block)?;
+        }
+        Ok(())
+    }
+
+    /// Reads single pages of runs in one batch, each into the page of `buf` with its place in the list; pages
+    /// that follow each other in the file are read together.
+    ///
+    /// # Errors
+    /// As [`Store::read_run_page`]; of the first page that failed.
+    ///
+    /// # Panics
+    /// When `buf` has fewer pages than are listed.
+    pub fn read_run_pages(
+        &self,
+        pages: &[(PageRun, u32)],
+        kind: BlockKind,
+        buf: &mut AlignedBuf,
+        purpose: Purpose,
+    ) -> Result<()> {
+        let mut batch: Vec<Transfer<'_>> = Vec::with_capacity(pages.len());
+        let mut left = buf.bytes_mut();
+        let number = |page: &(PageRun, u32)| page.0.page(page.1);
+        for run in pages.chunk_by(|one, next| number(one).0 + 1 == number(next).0) {
+            let (here, rest) = left.split_at_mut(run.len() * PAGE_BYTES);
+            batch.push(Transfer::read(here, number(&run[0]).offset()));
+            left = rest;
+        }
+        self.file.transfer(&mut batch, purpose);
+        batch.into_iter().try_for_each(|transfer| transfer.result)?;
+        for ((run, index), block) in pages.iter().zip(buf.bytes().as_chunks().0) {
+            self.check_run_page(run, *index, kind, block)?;
         }
         Ok(())
     }

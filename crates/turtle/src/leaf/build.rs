@@ -91,7 +91,7 @@ pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
         filter_blocks,
         key_pages: counts.key_pages,
         value_bytes: small(counts.value_bytes)?,
-        packed_bytes: counts.packed_bytes,
+        packed_bytes: small(usize::try_from(counts.packed_bytes).unwrap_or(usize::MAX))?,
         first: spinney_base::PageNumber::NONE,
         generation: spinney_base::Generation(0),
     };

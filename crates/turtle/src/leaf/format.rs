@@ -21,8 +21,8 @@
 //! | 4 | 4 | firsts | address of the array that says which item each page of keys begins with, `u32` each; a multiple of four |
 //! | 8 | 2 | prefix length | bytes that all keys of the leaf begin with, or some of them |
 //! | 10 | 2 | reserved | zero, and checked |
-//! | 12 | 36 | description | [`Description`]: must be the one that led here |
-//! | 48 | | prefix | |
+//! | 12 | 32 | description | [`Description`]: must be the one that led here |
+//! | 44 | | prefix | |
 //!
 //! **Node** of the search tree, within one page: left target `u32`, right target `u32`, length
 //! `u16`, separator without the prefix. A key below the separator is to the left, any other to the
@@ -95,7 +95,7 @@ pub(crate) enum Section {
     Values,
 }
 
-/// What has to be remembered of a leaf to read it. Thirty-six bytes:
+/// What has to be remembered of a leaf to read it. Thirty-two bytes:
 ///
 /// | offset | size | field |
 /// |---|---|---|
@@ -106,7 +106,7 @@ pub(crate) enum Section {
 /// | 16 | 4 | blocks of the filter |
 /// | 20 | 4 | pages of keys |
 /// | 24 | 4 | bytes of values |
-/// | 28 | 8 | what its edits take of a leaf's capacity |
+/// | 28 | 4 | what its edits take of a leaf's capacity |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Description {
     pub(crate) first: PageNumber,
@@ -116,11 +116,11 @@ pub(crate) struct Description {
     pub(crate) filter_blocks: u32,
     pub(crate) key_pages: u32,
     pub(crate) value_bytes: u32,
-    pub(crate) packed_bytes: u64,
+    pub(crate) packed_bytes: u32,
 }
 
 impl Description {
-    pub(crate) const BYTES: usize = 36;
+    pub(crate) const BYTES: usize = 32;
 
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -132,11 +132,11 @@ impl Description {
             self.filter_blocks,
             self.key_pages,
             self.value_bytes,
+            self.packed_bytes,
         ];
         for (target, field) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(fields) {
             *target = field.to_le_bytes();
         }
-        bytes[28..].copy_from_slice(&self.packed_bytes.to_le_bytes());
         bytes
     }
 
@@ -147,7 +147,6 @@ impl Description {
             return Err(Damage::new(expected, format!("{} bytes", bytes.len())));
         };
         let field = |at: usize| read_u32(bytes, at * 4).unwrap_or(0);
-        let (low, high) = (u64::from(field(7)), u64::from(field(8)));
         let description = Description {
             first: PageNumber(field(0)),
             generation: Generation(field(1)),
@@ -156,7 +155,7 @@ impl Description {
             filter_blocks: field(4),
             key_pages: field(5),
             value_bytes: field(6),
-            packed_bytes: low | high << 32,
+            packed_bytes: field(7),
         };
         let pages: u64 = description.section_pages().iter().map(|pages| u64::from(*pages)).sum();
         let sound = description.index_bytes as usize >= HEAD_BYTES

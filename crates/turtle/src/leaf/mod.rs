@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `format` is the one home of the bytes; `index` orders the index; `build` writes; `read` looks
-//! keys up; `load` reads whole leaves and `cursor` parts of them. `blob` keeps nodes beside them.
+//! keys up, and `warm` brings in what many lookups need; `load` reads whole leaves and `cursor` parts of them. `blob` keeps nodes beside them.
 //!
 //! **Invariants**
 //! 1. A leaf never changes. A [`Leaf`] owns its pages: when it is dropped the cache forgets them and
@@ -30,12 +30,13 @@ pub(crate) mod load;
 mod read;
 #[cfg(test)]
 mod tests;
+pub(crate) mod warm;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Lsn, Result};
+use spinney_base::{Error, Lsn, Result};
 use spinney_cache::{CacheFile, Kind, PageId, PageRef};
 use spinney_extent::header::Damage;
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
@@ -166,7 +167,7 @@ impl Leaf {
     }
 
     /// The damage of a page as an error that says where.
-    fn damaged(&self, section: Section, page: u32, damage: Damage) -> spinney_base::Error {
+    fn damaged(&self, section: Section, page: u32, damage: Damage) -> Error {
         damage.at(self.files.store.path(), self.page_id(section, page).page)
     }
 
@@ -189,45 +190,86 @@ impl Leaf {
     /// `Corruption`, also when the section has no such page; `Io`.
     #[inline]
     fn page(&self, section: Section, page: u32, purpose: Purpose) -> Result<PageRef<'_>> {
-        let (first, pages) = self.section(section);
-        if page >= pages {
-            let damage =
-                Damage::new(format!("{pages} pages of {section:?}"), format!("page {page}"));
-            return Err(damage.at(self.files.store.path(), self.description.first));
-        }
-        let id = self.page_id(section, page);
+        let id = self.page_id(section, self.check_page(section, page)?);
         self.files.cache.get(id, |buf: &mut [u8; PAGE_BYTES]| {
+            let index = self.section(section).0 + page;
             let run = self.run();
-            self.files.store.read_run_page(&run, first + page, BlockKind::Leaf, buf, purpose)
+            self.files.store.read_run_page(&run, index, BlockKind::Leaf, buf, purpose)
         })
     }
 
+    /// The page, if the section has it.
+    #[inline]
+    fn check_page(&self, section: Section, page: u32) -> Result<u32> {
+        let pages = self.section(section).1;
+        if page < pages {
+            return Ok(page);
+        }
+        let damage = Damage::new(format!("{pages} pages of {section:?}"), format!("page {page}"));
+        Err(damage.at(self.files.store.path(), self.description.first))
+    }
+
     /// Whether the key may be there, by its block of the filter.
-    fn may_contain(&self, hash: u64) -> Result<bool> {
+    fn may_contain<R: Reach>(&self, hash: u64, reach: &R) -> Result<bool, R::Stop> {
         if self.description.filter_blocks == 0 {
             return Ok(true);
         }
-        let counters = &self.files.counters;
-        counters.filter_probes.fetch_add(1, Relaxed);
         let block = spinney_filter::block_of(hash, self.description.filter_blocks);
         let (page, at) = (block / PAGE_BLOCKS, (block % PAGE_BLOCKS) as usize);
         let at = HEADER_BYTES + at * spinney_filter::BLOCK_BYTES;
         let mut bytes = [0; spinney_filter::BLOCK_BYTES];
         if !self.files.cache.copy(self.page_id(Section::Filter, page), at, &mut bytes) {
-            match self.page(Section::Filter, page, Purpose::Lookup) {
+            match reach.page(self, Section::Filter, page) {
                 Ok(page) => bytes.copy_from_slice(&page[at..at + spinney_filter::BLOCK_BYTES]),
-                Err(error) if error.is_corruption() => {
-                    counters.filter_damaged.fetch_add(1, Relaxed);
+                Err(stop) if R::is_corruption(&stop) => {
+                    self.files.counters.filter_damaged.fetch_add(1, Relaxed);
                     return Ok(true);
                 }
-                Err(error) => return Err(error),
+                Err(stop) => return Err(stop),
             }
         }
         let may = spinney_filter::block_contains(&bytes, hash);
-        if !may {
-            counters.filter_negatives.fetch_add(1, Relaxed);
+        if R::COUNTS {
+            self.files.counters.filter_probes.fetch_add(1, Relaxed);
+            self.files.counters.filter_negatives.fetch_add(u64::from(!may), Relaxed);
         }
         Ok(may)
+    }
+}
+
+/// How far a lookup goes for a page.
+trait Reach {
+    /// Why it goes no further.
+    type Stop: From<Error>;
+    /// Whether what it finds is counted.
+    const COUNTS: bool;
+
+    /// A page of a section.
+    fn page<'a>(
+        &self,
+        leaf: &'a Leaf,
+        section: Section,
+        page: u32,
+    ) -> Result<PageRef<'a>, Self::Stop>;
+
+    /// Whether it stopped at a damaged page.
+    fn is_corruption(stop: &Self::Stop) -> bool;
+}
+
+/// It loads what is not cached.
+struct Loading;
+
+impl Reach for Loading {
+    type Stop = Error;
+    const COUNTS: bool = true;
+
+    #[inline]
+    fn page<'a>(&self, leaf: &'a Leaf, section: Section, page: u32) -> Result<PageRef<'a>> {
+        leaf.page(section, page, Purpose::Lookup)
+    }
+
+    fn is_corruption(stop: &Error) -> bool {
+        stop.is_corruption()
     }
 }
 

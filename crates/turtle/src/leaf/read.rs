@@ -10,7 +10,7 @@ use spinney_extent::header::Damage;
 use spinney_io::Purpose;
 
 use super::format::{GroupAt, Head, IndexNode, KeyPage, PAYLOAD, Section, Target};
-use super::{Leaf, payload};
+use super::{Leaf, Loading, Reach, payload};
 use crate::edit::Hit;
 use crate::run::Op;
 
@@ -40,11 +40,22 @@ impl Leaf {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> Result<Option<(u32, Hit)>> {
-        if !self.may_contain(hash)? {
+        self.get_within(key, hash, out, &Loading)
+    }
+
+    /// The same, as far as `reach` goes.
+    pub(super) fn get_within<R: Reach>(
+        &self,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+        reach: &R,
+    ) -> Result<Option<(u32, Hit)>, R::Stop> {
+        if !self.may_contain(hash, reach)? {
             return Ok(None);
         }
-        let at = self.search(key)?;
-        let page = self.page(Section::Keys, at.page, Purpose::Lookup)?;
+        let at = self.search(key, reach)?;
+        let page = reach.page(self, Section::Keys, at.page)?;
         let look = || {
             let group = KeyPage::decode(payload(&page))?.group(at.group as usize)?;
             let (index, found) = group.search(key)?;
@@ -53,7 +64,7 @@ impl Leaf {
         };
         let found = look().map_err(|damage| self.damaged(Section::Keys, at.page, damage))?;
         let Some((index, item)) = found else {
-            if self.description().filter_blocks > 0 {
+            if R::COUNTS && self.description().filter_blocks > 0 {
                 self.files.counters.filter_false_positives.fetch_add(1, Relaxed);
             }
             return Ok(None);
@@ -65,7 +76,7 @@ impl Leaf {
         };
         let (value, length) = (item.value, item.value_length);
         drop(page);
-        self.read_value(value, length, out)?;
+        self.read_value(value, length, out, reach)?;
         Ok(Some((index, hit)))
     }
 
@@ -94,7 +105,7 @@ impl Leaf {
 
     /// The place of a key, or where it would be.
     pub(super) fn find(&self, key: &[u8]) -> Result<Place> {
-        let at = self.search(key)?;
+        let at = self.search(key, &Loading)?;
         let page = self.page(Section::Keys, at.page, Purpose::Lookup)?;
         let look = || {
             let group = KeyPage::decode(payload(&page))?.group(at.group as usize)?;
@@ -109,10 +120,10 @@ impl Leaf {
     }
 
     /// The group that has the key if the leaf has it.
-    fn search(&self, key: &[u8]) -> Result<GroupAt> {
+    fn search<R: Reach>(&self, key: &[u8], reach: &R) -> Result<GroupAt, R::Stop> {
         let damaged = |page, damage| self.damaged(Section::Index, page, damage);
         let mut number = 0;
-        let mut page = self.page(Section::Index, 0, Purpose::Lookup)?;
+        let mut page = reach.page(self, Section::Index, 0)?;
         let head = Head::decode(payload(&page), self.description()).map_err(|it| damaged(0, it))?;
         let mut target = head.root;
         let before = key.len().min(head.prefix.len());
@@ -128,7 +139,7 @@ impl Leaf {
             };
             let on = u32::try_from(address / PAYLOAD).unwrap_or(u32::MAX);
             if on != number {
-                page = self.page(Section::Index, on, Purpose::Lookup)?;
+                page = reach.page(self, Section::Index, on)?;
                 number = on;
             }
             let node = IndexNode::decode(payload(&page), address % PAYLOAD)
@@ -140,7 +151,7 @@ impl Leaf {
             };
             target = if left { node.left } else { node.right };
         }
-        Err(damaged(0, Damage::new("an index without circles", "one")))
+        Err(damaged(0, Damage::new("an index without circles", "one")).into())
     }
 
     /// The page of keys that has an item, which is one of the leaf's, by binary search in `firsts`.
@@ -167,17 +178,28 @@ impl Leaf {
     }
 
     /// Appends bytes of the section of values.
-    fn read_value(&self, address: u64, length: usize, out: &mut Vec<u8>) -> Result<()> {
+    fn read_value<R: Reach>(
+        &self,
+        address: u64,
+        length: usize,
+        out: &mut Vec<u8>,
+        reach: &R,
+    ) -> Result<(), R::Stop> {
         let before = out.len();
         out.resize(before + length, 0);
-        let result = self.read_value_to(address, &mut out[before..]);
+        let result = self.read_value_to(address, &mut out[before..], reach);
         if result.is_err() {
             out.truncate(before);
         }
         result
     }
 
-    fn read_value_to(&self, mut address: u64, mut out: &mut [u8]) -> Result<()> {
+    fn read_value_to<R: Reach>(
+        &self,
+        mut address: u64,
+        mut out: &mut [u8],
+        reach: &R,
+    ) -> Result<(), R::Stop> {
         while !out.is_empty() {
             let page = u32::try_from(address / PAYLOAD as u64).unwrap_or(u32::MAX);
             let at = (address % PAYLOAD as u64) as usize;
@@ -187,7 +209,7 @@ impl Leaf {
             let is_there = page < self.section(Section::Values).1
                 && self.files.cache.copy(self.page_id(Section::Values, page), at, now);
             if !is_there {
-                let page = self.page(Section::Values, page, Purpose::Lookup)?;
+                let page = reach.page(self, Section::Values, page)?;
                 now.copy_from_slice(&page[at..at + here]);
             }
             address += here as u64;
