@@ -33,7 +33,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spinney_base::Result;
+use spinney_base::{Error, ErrorKind, Result};
 
 use crate::files::{Files, Limits};
 use crate::merge::{Tombstones, merge};
@@ -418,7 +418,15 @@ impl<F: Files> Merging<'_, F> {
             lines[placed.line].extend(placed.part.load(self.files, self.keys)?);
         }
         for run in lines.iter().flat_map(Runs::as_slice) {
-            by_pivot(run, self.keys, |pivot, bytes| self.pending[pivot] -= bytes);
+            let mut known = true;
+            by_pivot(run, self.keys, |pivot, bytes| {
+                known &= self.pending[pivot] >= bytes;
+                self.pending[pivot] = self.pending[pivot].saturating_sub(bytes);
+            });
+            if !known {
+                let message = "a node of the tree says that less is pending than its segments hold";
+                return Err(Error::new(ErrorKind::Corruption, message));
+            }
         }
         let level = Level::from(merge(lines, Tombstones::Keep, self.run_bytes));
         for part in &level.parts {

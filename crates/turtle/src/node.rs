@@ -23,7 +23,7 @@ use std::sync::Arc;
 use spinney_base::Result;
 
 use crate::files::{Files, Limits};
-use crate::levels::{Key, Level, Merging, Part, by_pivot};
+use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::runs::Runs;
 
 /// Bytes that a child takes in a node's page beside its key, about: what describes it is for
@@ -95,6 +95,14 @@ impl<F: Files> Child<F> {
     }
 }
 
+/// Children that come in the place of others; there is at least one of either.
+#[derive(Debug)]
+pub(crate) struct Replacement<F: Files> {
+    pub(crate) old: Range<usize>,
+    /// With their lower bounds, but for the first, which takes over that of the old ones.
+    pub(crate) new: Vec<(Key, Child<F>)>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Node<F: Files> {
@@ -157,6 +165,25 @@ impl<F: Files> Node<F> {
             })
             .sum();
         children + segments
+    }
+
+    /// About how much memory it takes itself, beside runs and what files keep, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let key = |key: &Key| key.len() + 16;
+        let keys: usize = self.keys.iter().map(key).sum();
+        let pivot = size_of::<Key>() + size_of::<Child<F>>() + size_of::<u64>();
+        let parts = self.levels.iter().flat_map(|level| &level.parts);
+        let parts: usize = parts
+            .map(|part| match part {
+                Part::Run(_) => size_of::<Part<F>>(),
+                Part::Segment(segment) => {
+                    size_of::<Part<F>>()
+                        + key(&segment.lower)
+                        + segment.upper.as_ref().map_or(0, key)
+                }
+            })
+            .sum();
+        (size_of::<Self>() + keys + pivot * self.keys.len() + parts) as u64
     }
 
     /// Puts a batch into the buffer: it is merged with the occupied levels from the top down to the
@@ -241,11 +268,17 @@ impl<F: Files> Node<F> {
         Ok(lines)
     }
 
+    /// Whether it has bits for so many children.
+    pub(crate) fn has_room(&self, replacement: &Replacement<F>) -> bool {
+        self.keys.len() - replacement.old.len() + replacement.new.len() <= Pivots::BITS as usize
+    }
+
     /// Puts other children in the place of some for which nothing is pending. The first takes over
     /// the lower bound.
-    pub(crate) fn replace(&mut self, old: Range<usize>, mut new: Vec<(Key, Child<F>)>) {
+    pub(crate) fn replace(&mut self, replacement: Replacement<F>) {
+        debug_assert!(self.has_room(&replacement));
+        let Replacement { old, mut new } = replacement;
         debug_assert!(self.pending[old.clone()].iter().all(|pending| *pending == 0));
-        assert!(self.keys.len() - old.len() + new.len() <= 128, "more children than bits");
         new[0].0 = Arc::clone(&self.keys[old.start]);
         for level in &mut self.levels {
             level.replace_pivots(old.clone(), new.len());
@@ -256,9 +289,9 @@ impl<F: Files> Node<F> {
         self.children.splice(old, children);
     }
 
-    /// Cuts it in two; the one key of the cut is the right one's lower bound.
-    pub(crate) fn split(mut self, limits: &Limits) -> (Node<F>, Key, Node<F>) {
-        let middle = self.middle(limits);
+    /// Cuts it in two before a pivot, not the first; the one key of the cut is the right one's lower
+    /// bound.
+    pub(crate) fn split(mut self, middle: usize) -> (Node<F>, Key, Node<F>) {
         let mut right = Node {
             height: self.height,
             children: self.children.split_off(middle),
@@ -282,7 +315,7 @@ impl<F: Files> Node<F> {
 
     /// The pivot before which it is cut: the middle one, or where half of the keys' bytes are if
     /// those are what made it too large.
-    fn middle(&self, limits: &Limits) -> usize {
+    pub(crate) fn middle(&self, limits: &Limits) -> usize {
         let count = self.keys.len();
         if count > limits.pivots_max {
             return count / 2;

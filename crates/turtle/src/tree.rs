@@ -14,20 +14,18 @@
 //! 2. The root may have any number of children from 2 on; no other node is so small that it should
 //!    be joined, and none is too large ([`crate::update`]).
 
-use std::sync::Arc;
-
 use spinney_base::Result;
 use spinney_engine::{Found, Resident};
 
 use crate::edit::Hit;
 use crate::files::Files;
 use crate::levels::{Key, Part, pivot_of};
-use crate::node::{Child, Leaf, Node};
+use crate::node::{Child, Leaf};
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
-use crate::update::{Activity, Update, as_children};
+use crate::update::{Activity, Update, as_children, parents};
 
-/// Batches are applied in pieces of as many leaves: bounds how many children one update can add.
+/// Batches are applied in pieces of as many leaves: bounds what one flush takes down at once.
 const BATCH_LEAVES_MAX: u64 = 8;
 
 /// See the module.
@@ -81,7 +79,7 @@ impl<F: Files> Tree<F> {
             Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?]),
             None => update.leaves(vec![batch]),
         };
-        let root = grow(children, self.height(), limits.pivots_max);
+        let root = grow(&mut update, children, self.height())?;
         let root = shrink(&mut update, root)?;
         Ok(Tree { root, activity: update.activity })
     }
@@ -162,6 +160,20 @@ impl<F: Files> Tree<F> {
         Pending { pinned: pinned.bytes(), ..pending }
     }
 
+    /// About how much memory its nodes take, beside runs and what files keep, in bytes. Versions of a
+    /// tree share most of it.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let mut left: Vec<&Child<F>> = self.root.iter().collect();
+        let mut bytes = 0;
+        while let Some(child) = left.pop() {
+            if let Child::Node(node) = child {
+                bytes += node.resident_bytes();
+                left.extend(&node.children);
+            }
+        }
+        bytes
+    }
+
     /// Visits every run in memory.
     pub(crate) fn each_run(&self, each: &mut impl FnMut(&Run)) {
         if let Some(root) = &self.root {
@@ -205,25 +217,16 @@ fn each_run<F: Files>(child: &Child<F>, each: &mut impl FnMut(&Run)) {
 
 /// Puts nodes above siblings until there is one.
 fn grow<F: Files>(
+    update: &mut Update<'_, F>,
     mut siblings: Vec<(Key, Child<F>)>,
     mut height: u8,
-    pivots_max: usize,
-) -> Child<F> {
+) -> Result<Child<F>> {
     while siblings.len() > 1 {
         height += 1;
-        let nodes = siblings.len().div_ceil(pivots_max);
-        let mut parents = Vec::with_capacity(nodes);
-        for node in 0..nodes {
-            // Even shares, so that none is too small.
-            let left = siblings.len().div_ceil(nodes - node);
-            let rest = siblings.split_off(left);
-            let children = std::mem::replace(&mut siblings, rest);
-            let key = Arc::clone(&children[0].0);
-            parents.push((key, Child::Node(Arc::new(Node::new(height, children)))));
-        }
-        siblings = parents;
+        let parents = parents(siblings, height, update.limits.pivots_max);
+        siblings = as_children(update.settle_all(parents)?);
     }
-    siblings.swap_remove(0).1
+    Ok(siblings.swap_remove(0).1)
 }
 
 /// Takes roots away that have one child, and a leaf that holds nothing.
@@ -234,10 +237,8 @@ fn shrink<F: Files>(update: &mut Update<'_, F>, mut root: Child<F>) -> Result<Op
                 if node.pending[0] == 0 {
                     root = node.children[0].clone();
                 } else {
-                    let mut flushed = node.to_change();
-                    update.flush(&mut flushed, 0)?;
-                    let siblings = as_children(update.settle(flushed)?);
-                    root = grow(siblings, node.height, update.limits.pivots_max);
+                    let siblings = as_children(update.flush_only(&node)?);
+                    root = grow(update, siblings, node.height)?;
                 }
             }
             Child::Leaf(Leaf::Memory(runs)) if runs.is_empty() => return Ok(None),

@@ -13,6 +13,7 @@ use super::limits;
 use crate::check::check;
 use crate::double::Double;
 use crate::edit::Edit;
+use crate::files::Limits;
 use crate::packed::Owned;
 use crate::run::RunBuilder;
 use crate::runs::Runs;
@@ -41,6 +42,8 @@ struct World {
     /// Of 100 edits, how many are removals.
     removals: u32,
     stamp: u32,
+    /// Whether all was written under the limits of now.
+    sizes: bool,
 }
 
 impl World {
@@ -57,6 +60,7 @@ impl World {
             model: Model::new(),
             removals: 20,
             stamp: 0,
+            sizes: true,
         }
     }
 
@@ -119,7 +123,7 @@ impl World {
     }
 
     fn compare(&mut self) {
-        check(&self.tree, &self.files).unwrap();
+        check(&self.tree, &self.files, self.sizes).unwrap();
         for _ in 0..20 {
             let key = self.key();
             self.compare_key(&key);
@@ -249,10 +253,10 @@ impl World {
     /// Forgets everything in memory and opens the tree from its pages, as after a kill.
     fn reopen(&mut self) {
         let description = self.tree.describe(&self.files).unwrap();
-        let checked = check(&self.tree, &self.files).unwrap();
+        let checked = check(&self.tree, &self.files, self.sizes).unwrap();
         self.files.crash(std::mem::replace(&mut self.tree, Tree::empty()));
         self.tree = Tree::open(&self.files, &description).unwrap();
-        assert_eq!(check(&self.tree, &self.files).unwrap(), checked);
+        assert_eq!(check(&self.tree, &self.files, self.sizes).unwrap(), checked);
     }
 }
 
@@ -305,6 +309,30 @@ fn trees_on_pages_are_what_a_map_says() {
 }
 
 #[test]
+fn leaves_and_nodes_may_be_of_other_sizes_when_a_tree_is_opened_again() {
+    for seed in 0..64 {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        world.removals = 10;
+        world.keys = Keys::Numbers;
+        for _ in 0..8 {
+            for _ in 0..world.rng.random_range(0..30) {
+                world.step();
+                world.compare();
+            }
+            world.write();
+            let leaf = [200, 400, 4000, 30_000][world.rng.random_range(0..4)];
+            let edit_bytes_max = 50;
+            let pivots_max = world.rng.random_range(4..65);
+            world.sizes = false;
+            world.files.limits = Limits { edit_bytes_max, ..limits(leaf, pivots_max) };
+            world.reopen();
+        }
+        world.compare_all();
+    }
+}
+
+#[test]
 fn deleting_everything_leaves_nothing() {
     for seed in 0..64 {
         println!("seed {seed}");
@@ -339,7 +367,7 @@ fn deleting_everything_leaves_nothing() {
             }
             let batch = (0..30).map(|_| (world.key(), None)).collect();
             world.apply(batch);
-            check(&world.tree, &world.files).unwrap();
+            check(&world.tree, &world.files, true).unwrap();
         }
         assert!(world.tree.root.is_none(), "seed {seed}: {:?}", world.tree);
         assert_eq!(world.files.alive(), (vec![], vec![]));
