@@ -36,7 +36,7 @@ use std::sync::Arc;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::files::{Files, Limits};
-use crate::merge::{Tombstones, merge};
+use crate::merge::{Superseded, Tombstones, merge};
 use crate::run::Run;
 use crate::runs::Runs;
 
@@ -372,6 +372,7 @@ pub(crate) struct Merging<'a, F: Files> {
     /// Of each pivot, corrected by what older edits of merged keys took.
     pub(crate) pending: &'a mut [u64],
     pub(crate) run_bytes: u64,
+    pub(crate) superseded: &'a mut Superseded,
 }
 
 impl<F: Files> Merging<'_, F> {
@@ -428,7 +429,7 @@ impl<F: Files> Merging<'_, F> {
                 return Err(Error::new(ErrorKind::Corruption, message));
             }
         }
-        let level = Level::from(merge(lines, Tombstones::Keep, self.run_bytes));
+        let level = Level::from(merge(lines, Tombstones::Keep, self.run_bytes, self.superseded));
         for part in &level.parts {
             if let Part::Run(run) = part {
                 by_pivot(run, self.keys, |pivot, bytes| self.pending[pivot] += bytes);

@@ -24,6 +24,7 @@ use spinney_base::Result;
 
 use crate::files::{Files, Limits};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
+use crate::merge::Superseded;
 use crate::runs::Runs;
 
 /// Bytes that a child takes in a node's page beside its key, about: what describes it is for
@@ -188,21 +189,32 @@ impl<F: Files> Node<F> {
 
     /// Puts a batch into the buffer: it is merged with the occupied levels from the top down to the
     /// first vacant one, and becomes that level. The last level takes what has no other place.
-    pub(crate) fn insert(&mut self, files: &F, limits: &Limits, batch: Runs) -> Result<()> {
+    pub(crate) fn insert(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        batch: Runs,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
         for run in batch.as_slice() {
             by_pivot(run, &self.keys, |pivot, bytes| self.pending[pivot] += bytes);
         }
         let vacant = self.levels.iter().position(Level::is_vacant).unwrap_or(self.levels.len());
         let last = limits.levels(self.keys.len()).max(self.levels.len()) - 1;
-        let level = self.merge(files, limits, Level::from(batch), vacant, false)?;
+        let level = self.merge(files, limits, vacant, Some(batch), superseded)?;
         self.put(vacant.min(last), level);
         Ok(())
     }
 
     /// Makes all levels one, and as few segments of it as it takes.
-    pub(crate) fn merge_all(&mut self, files: &F, limits: &Limits) -> Result<()> {
+    pub(crate) fn merge_all(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
         let levels = self.levels.len();
-        let level = self.merge(files, limits, Level::default(), levels, true)?;
+        let level = self.merge(files, limits, levels, None, superseded)?;
         self.put(levels.saturating_sub(1), level);
         Ok(())
     }
@@ -212,7 +224,12 @@ impl<F: Files> Node<F> {
     /// Writing them costs the same, and reading less. And it puts the levels above at their start:
     /// if a checkpoint met them in the middle of filling up, the next would too, and each would write
     /// what the batch after it merges.
-    pub(crate) fn merge_memory(&mut self, files: &F, limits: &Limits) -> Result<()> {
+    pub(crate) fn merge_memory(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
         let in_memory =
             |level: &&Level<F>| level.parts.iter().all(|part| matches!(part, Part::Run(_)));
         let levels = self.levels.iter().take_while(in_memory).count();
@@ -221,28 +238,32 @@ impl<F: Files> Node<F> {
         if let Some(last) = last
             && occupied > 1
         {
-            let level = self.merge(files, limits, Level::default(), last + 1, false)?;
+            let newest = Some(Runs::default());
+            let level = self.merge(files, limits, last + 1, newest, superseded)?;
             self.put(last, level);
         }
         Ok(())
     }
 
-    /// Takes out the first levels and merges them below `newest`.
+    /// Takes out the first levels and merges them below `newest`; all of each, whether they overlap or
+    /// not, if there is none.
     fn merge(
         &mut self,
         files: &F,
         limits: &Limits,
-        newest: Level<F>,
         levels: usize,
-        whole: bool,
+        newest: Option<Runs>,
+        superseded: &mut Superseded,
     ) -> Result<Level<F>> {
-        let mut lines = vec![newest];
+        let whole = newest.is_none();
+        let mut lines = vec![Level::from(newest.unwrap_or_default())];
         lines.extend(self.levels[..levels].iter_mut().map(std::mem::take));
         if levels == 0 {
             return Ok(lines.swap_remove(0));
         }
         let (keys, pending) = (&self.keys[..], &mut self.pending[..]);
-        Merging { files, keys, pending, run_bytes: limits.leaf_bytes }.merge(lines, whole)
+        let run_bytes = limits.leaf_bytes;
+        Merging { files, keys, pending, run_bytes, superseded }.merge(lines, whole)
     }
 
     fn put(&mut self, at: usize, level: Level<F>) {

@@ -81,6 +81,14 @@ impl Item {
         Item { key, value: key + u32::from(self.key_length), source: number, ..*self }
     }
 
+    /// The pointer to a large value, if it puts one.
+    pub(crate) fn pointer<'a>(&self, sources: &'a [Source]) -> Option<&'a [u8]> {
+        if self.value_length >> OP_SHIFT != PUT_LARGE {
+            return None;
+        }
+        self.edit(sources).value.map(|value| value.bytes)
+    }
+
     pub(crate) fn is_tombstone(&self) -> bool {
         self.value_length >> OP_SHIFT == DELETE
     }

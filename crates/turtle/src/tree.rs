@@ -20,6 +20,7 @@ use spinney_engine::{Found, Resident};
 use crate::edit::Hit;
 use crate::files::Files;
 use crate::levels::{Key, Part, pivot_of};
+use crate::merge::Superseded;
 use crate::node::{Child, Leaf};
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
@@ -57,23 +58,29 @@ impl<F: Files> Tree<F> {
         Tree { root: None, activity: Activity::default() }
     }
 
-    /// The tree with a batch applied.
+    /// The tree with a batch applied. Pointers to large values that it does not hold any more, but the
+    /// old one may, are appended to `superseded`; they mean nothing if it fails.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of a leaf that had to be read.
-    pub(crate) fn apply(&self, files: &F, batch: &Runs) -> Result<Tree<F>> {
+    pub(crate) fn apply(
+        &self,
+        files: &F,
+        batch: &Runs,
+        superseded: &mut Superseded,
+    ) -> Result<Tree<F>> {
         let mut tree = self.clone();
         let limits = files.limits();
         let piece = limits.leaf_bytes * BATCH_LEAVES_MAX;
         for piece in batch.full_parts(piece) {
-            tree = tree.apply_piece(files, piece)?;
+            tree = tree.apply_piece(files, piece, superseded)?;
         }
         Ok(tree)
     }
 
-    fn apply_piece(&self, files: &F, batch: Runs) -> Result<Tree<F>> {
+    fn apply_piece(&self, files: &F, batch: Runs, superseded: &mut Superseded) -> Result<Tree<F>> {
         let limits = files.limits();
-        let mut update = Update { files, limits, activity: self.activity };
+        let mut update = Update { files, limits, activity: self.activity, superseded };
         let children = match &self.root {
             Some(Child::Node(node)) => as_children(update.apply(node, batch)?),
             Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?]),

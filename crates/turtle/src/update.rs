@@ -33,7 +33,7 @@ use spinney_base::Result;
 use crate::edit::separator;
 use crate::files::{Files, Limits};
 use crate::levels::Key;
-use crate::merge::{Tombstones, merge};
+use crate::merge::{Superseded, Tombstones, merge};
 use crate::node::{Child, Leaf, Node, Replacement};
 use crate::runs::Runs;
 
@@ -62,13 +62,14 @@ pub(crate) struct Update<'a, F: Files> {
     pub(crate) files: &'a F,
     pub(crate) limits: Limits,
     pub(crate) activity: Activity,
+    pub(crate) superseded: &'a mut Superseded,
 }
 
 impl<F: Files> Update<'_, F> {
     /// Applies a batch to a node.
     pub(crate) fn apply(&mut self, node: &Node<F>, batch: Runs) -> Result<Siblings<F>> {
         let mut node = node.to_change();
-        node.insert(self.files, &self.limits, batch)?;
+        node.insert(self.files, &self.limits, batch, self.superseded)?;
         self.activity.batches += 1;
         self.settle(node)
     }
@@ -88,7 +89,7 @@ impl<F: Files> Update<'_, F> {
                 self.flush(&mut node, fullest)?
             } else if node.segments(&self.limits) > self.limits.segments(pivots) {
                 if !merged {
-                    node.merge_all(self.files, &self.limits)?;
+                    node.merge_all(self.files, &self.limits, self.superseded)?;
                     self.activity.merges += 1;
                     merged = true;
                     continue;
@@ -167,7 +168,8 @@ impl<F: Files> Update<'_, F> {
         };
         let child = Arc::clone(child);
         let lines = node.take(self.files, pivot..pivot + 1)?;
-        let batch = merge(lines, Tombstones::Keep, self.limits.leaf_bytes);
+        let run_bytes = self.limits.leaf_bytes;
+        let batch = merge(lines, Tombstones::Keep, run_bytes, self.superseded);
         let siblings = self.apply(&child, batch)?;
         Ok(Replacement { old: pivot..pivot + 1, new: as_children(siblings) })
     }
@@ -188,7 +190,8 @@ impl<F: Files> Update<'_, F> {
     /// The leaves that lines make, with their lower bounds but for the first; an empty one if nothing
     /// is left.
     pub(crate) fn leaves(&mut self, lines: Vec<Runs>) -> Vec<(Key, Child<F>)> {
-        let merged = merge(lines, Tombstones::Drop, self.limits.leaf_bytes);
+        let run_bytes = self.limits.leaf_bytes;
+        let merged = merge(lines, Tombstones::Drop, run_bytes, self.superseded);
         let parts = merged.even_parts(self.limits.leaf_bytes, self.limits.edit_bytes_max);
         self.activity.leaves += parts.len() as u64;
         let mut leaves: Vec<(Key, Child<F>)> = Vec::with_capacity(parts.len().max(1));

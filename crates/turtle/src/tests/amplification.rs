@@ -43,11 +43,11 @@ fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> 
         keys.dedup();
         let edits = Runs::from(run(keys.iter().map(|key| (&key[..], Some(&[7; 24][..])))));
         bytes += edits.bytes();
-        tree = tree.apply(&files, &edits).unwrap();
+        tree = tree.apply(&files, &edits, &mut Vec::new()).unwrap();
         let left = distance - 1 - batch % distance;
         if left == 0 {
             pending = pending.max(tree.pending().pinned);
-            tree = tree.write(&files, 1).unwrap();
+            tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
         } else if streams {
             tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate();
         }
