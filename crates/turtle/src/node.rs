@@ -281,9 +281,11 @@ impl<F: Files> Node<F> {
     /// Takes everything out of the buffer that is pending for these pivots, newest level first.
     pub(crate) fn take(&mut self, files: &F, pivots: Range<usize>) -> Result<Vec<Runs>> {
         let keys = &self.keys[..];
+        let loads = self.levels.iter().flat_map(|level| level.loads(keys, pivots.clone()));
+        let loads: Vec<_> = loads.collect();
+        let mut loaded = files.load_many(&loads)?.into_iter();
         let levels = self.levels.iter_mut();
-        let lines = levels.map(|level| level.take(files, keys, pivots.clone()));
-        let lines = lines.collect::<Result<Vec<Runs>>>()?;
+        let lines = levels.map(|level| level.take(keys, pivots.clone(), &mut loaded)).collect();
         self.pending[pivots].fill(0);
         self.forget_vacant();
         Ok(lines)

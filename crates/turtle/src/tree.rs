@@ -15,10 +15,10 @@
 //!    be joined, and none is too large ([`crate::update`]).
 
 use spinney_base::Result;
-use spinney_engine::{Found, Resident};
+use spinney_engine::{Found, OwnedValue, Resident};
 
-use crate::edit::Hit;
-use crate::files::Files;
+use crate::edit::{Edit, Hit};
+use crate::files::{Files, Lookup};
 use crate::levels::{Key, Part, pivot_of};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf};
@@ -99,37 +99,9 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// Looks a key up. A value or pointer is appended to `out`.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`, of a leaf that would have to say.
-    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
-        let mut child = self.root.as_ref();
-        while let Some(Child::Node(node)) = child {
-            let pivot = pivot_of(&node.keys, key);
-            for level in &node.levels {
-                let hit = match level.part(&node.keys, pivot, key) {
-                    Some(Part::Run(run)) => run.get(key).map(|edit| edit.hit(out)),
-                    Some(Part::Segment(segment)) => files.get(&segment.leaf, key, hash, out)?,
-                    None => None,
-                };
-                if let Some(hit) = hit {
-                    return Ok(found(Some(hit)));
-                }
-            }
-            child = Some(&node.children[pivot]);
-        }
-        match child {
-            Some(Child::Leaf(Leaf::Memory(runs))) => {
-                Ok(found(runs.get(key).map(|edit| edit.hit(out))))
-            }
-            Some(Child::Leaf(Leaf::Written(leaf))) => Ok(found(files.get(leaf, key, hash, out)?)),
-            _ => Ok(Found::Absent),
-        }
-    }
-
-    /// Looks a key up in memory: `Unknown` as soon as something on disk would have to say.
-    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+    /// Finds where a key can be, newest first: leaves and segments on disk are appended to `written`;
+    /// below them comes what is in memory, if it is.
+    fn locate<'a>(&'a self, key: &[u8], written: &mut Vec<&'a F::Leaf>) -> Option<Edit<'a>> {
         let mut child = self.root.as_ref();
         while let Some(Child::Node(node)) = child {
             let pivot = pivot_of(&node.keys, key);
@@ -137,21 +109,78 @@ impl<F: Files> Tree<F> {
                 match level.part(&node.keys, pivot, key) {
                     Some(Part::Run(run)) => {
                         if let Some(edit) = run.get(key) {
-                            return resident(Some(edit.hit(out)));
+                            return Some(edit);
                         }
                     }
-                    Some(Part::Segment(_)) => return Resident::Unknown,
+                    Some(Part::Segment(segment)) => written.push(&segment.leaf),
                     None => {}
                 }
             }
             child = Some(&node.children[pivot]);
         }
-        match child {
-            Some(Child::Leaf(Leaf::Memory(runs))) => {
-                resident(runs.get(key).map(|edit| edit.hit(out)))
+        match child? {
+            Child::Leaf(Leaf::Memory(runs)) => runs.get(key),
+            Child::Leaf(Leaf::Written(leaf)) => {
+                written.push(leaf);
+                None
             }
-            Some(Child::Leaf(Leaf::Written(_))) => Resident::Unknown,
-            _ => Resident::Absent,
+            Child::Node(_) => None,
+        }
+    }
+
+    /// Looks a key up. A value or pointer is appended to `out`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of a leaf that would have to say.
+    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        let mut written = Vec::new();
+        let edit = self.locate(key, &mut written);
+        if written.len() > 1 {
+            let lookups = written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash });
+            files.warm(&lookups.collect::<Vec<_>>());
+        }
+        look_up(files, &written, edit, key, hash, out)
+    }
+
+    /// Looks many keys up, with their hashes; the answers are in their order.
+    ///
+    /// # Errors
+    /// As [`Tree::get`], of the first that failed.
+    pub(crate) fn get_many(
+        &self,
+        files: &F,
+        keys: &[(&[u8], u64)],
+    ) -> Result<Vec<Option<OwnedValue>>> {
+        let mut lookups = Vec::new();
+        let mut located = Vec::with_capacity(keys.len());
+        for &(key, hash) in keys {
+            let mut written = Vec::new();
+            let edit = self.locate(key, &mut written);
+            lookups.extend(written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash }));
+            located.push((written, edit));
+        }
+        files.warm(&lookups);
+        let mut values = Vec::with_capacity(keys.len());
+        for (&(key, hash), (written, edit)) in keys.iter().zip(located) {
+            let mut bytes = Vec::new();
+            let found = look_up(files, &written, edit, key, hash, &mut bytes)?;
+            let large = found == Found::Large;
+            values.push((found != Found::Absent).then_some(OwnedValue { bytes, large }));
+        }
+        Ok(values)
+    }
+
+    /// Looks a key up in memory: `Unknown` if something on disk would have to say.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let mut written = Vec::new();
+        let edit = self.locate(key, &mut written);
+        if !written.is_empty() {
+            return Resident::Unknown;
+        }
+        match edit.map(|edit| edit.hit(out)) {
+            Some(Hit::Inline) => Resident::Present,
+            Some(Hit::Large) => Resident::Large,
+            Some(Hit::Deleted) | None => Resident::Absent,
         }
     }
 
@@ -189,19 +218,28 @@ impl<F: Files> Tree<F> {
     }
 }
 
-fn found(hit: Option<Hit>) -> Found {
-    match hit {
-        Some(Hit::Inline) => Found::Inline,
-        Some(Hit::Large) => Found::Large,
-        Some(Hit::Deleted) | None => Found::Absent,
+/// The answer of the first of these places that has one, newest first.
+fn look_up<F: Files>(
+    files: &F,
+    written: &[&F::Leaf],
+    edit: Option<Edit<'_>>,
+    key: &[u8],
+    hash: u64,
+    out: &mut Vec<u8>,
+) -> Result<Found> {
+    for leaf in written {
+        if let Some(hit) = files.get(leaf, key, hash, out)? {
+            return Ok(found(hit));
+        }
     }
+    Ok(edit.map_or(Found::Absent, |edit| found(edit.hit(out))))
 }
 
-fn resident(hit: Option<Hit>) -> Resident {
+fn found(hit: Hit) -> Found {
     match hit {
-        Some(Hit::Inline) => Resident::Present,
-        Some(Hit::Large) => Resident::Large,
-        Some(Hit::Deleted) | None => Resident::Absent,
+        Hit::Inline => Found::Inline,
+        Hit::Large => Found::Large,
+        Hit::Deleted => Found::Absent,
     }
 }
 

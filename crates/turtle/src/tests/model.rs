@@ -167,6 +167,13 @@ impl World {
             let key = self.key();
             self.compare_key(&key);
         }
+        let keys: Vec<_> = (0..10).map(|_| self.key()).collect();
+        let hashed: Vec<_> = keys.iter().map(|key| (&key[..], 0)).collect();
+        let values = self.tree.get_many(&self.files, &hashed).unwrap();
+        for (key, value) in keys.iter().zip(values) {
+            let value = value.map(|value| Value { bytes: value.bytes, large: value.large });
+            assert_eq!(value.as_ref(), self.model.get(key));
+        }
         for _ in 0..4 {
             self.compare_scan();
         }
