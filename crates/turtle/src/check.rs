@@ -28,12 +28,13 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
     Err(Error::new(ErrorKind::Corruption, format!("the tree is not sound: {}", what())))
 }
 
-/// Checks a whole tree.
+/// Checks a whole tree. What was written under other limits may exceed those of now: whether sizes
+/// are within them is checked only if `sizes` says so.
 ///
 /// # Errors
 /// `Corruption` that says what does not hold; `Io`.
-pub(crate) fn check<F: Files>(tree: &Tree<F>, files: &F) -> Result<Checked> {
-    let mut check = Check { files, limits: files.limits(), checked: Checked::default() };
+pub(crate) fn check<F: Files>(tree: &Tree<F>, files: &F, sizes: bool) -> Result<Checked> {
+    let mut check = Check { files, limits: files.limits(), sizes, checked: Checked::default() };
     if let Some(root) = &tree.root {
         if let Child::Node(node) = root {
             ensure(node.keys.len() >= 2, || "the root has one child".into())?;
@@ -46,6 +47,7 @@ pub(crate) fn check<F: Files>(tree: &Tree<F>, files: &F) -> Result<Checked> {
 struct Check<'a, F: Files> {
     files: &'a F,
     limits: Limits,
+    sizes: bool,
     checked: Checked,
 }
 
@@ -76,7 +78,8 @@ impl<F: Files> Check<'_, F> {
         self.checked.leaves += 1;
         self.runs(&runs, lower, upper)?;
         ensure(runs.bytes() == leaf.bytes(self.files), || "a leaf miscounts its bytes".into())?;
-        ensure(runs.bytes() <= self.limits.leaf_bytes, || format!("a leaf of {}", runs.bytes()))?;
+        let fits = runs.bytes() <= self.limits.leaf_bytes || !self.sizes;
+        ensure(fits, || format!("a leaf of {}", runs.bytes()))?;
         let tombstones = runs.iter().filter(|edit| edit.value.is_none()).count();
         ensure(tombstones == 0, || format!("{tombstones} tombstones in a leaf"))
     }
@@ -100,7 +103,8 @@ impl<F: Files> Check<'_, F> {
         ensure(count >= 1 && count == node.children.len() && count == node.pending.len(), || {
             "a node's lists differ in length".into()
         })?;
-        ensure(count <= self.limits.pivots_max.min(PIVOTS_MAX), || format!("{count} pivots"))?;
+        let most = if self.sizes { self.limits.pivots_max } else { PIVOTS_MAX };
+        ensure(count <= most, || format!("{count} pivots"))?;
         let mut edge = lower;
         for (pivot, key) in node.keys.iter().enumerate().skip(1) {
             ensure(edge < &key[..] && upper.is_none_or(|upper| &key[..] < upper), || {
@@ -113,7 +117,7 @@ impl<F: Files> Check<'_, F> {
             let (from, to) = node.range(pivot);
             let from = if pivot == 0 { lower } else { from };
             let underfull = count > 1 && child.is_underfull(self.files, &self.limits);
-            ensure(!underfull, || format!("child {pivot} of {count} is too small"))?;
+            ensure(!underfull || !self.sizes, || format!("child {pivot} of {count} is too small"))?;
             self.child(child, node.height - 1, from, to.or(upper))?;
         }
         Ok(())
@@ -122,8 +126,8 @@ impl<F: Files> Check<'_, F> {
     fn buffer(&mut self, node: &Node<F>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         let segments = node.segments(&self.limits);
         let most = self.limits.segments(node.keys.len());
-        ensure(segments <= most, || format!("{segments} segments, {most} at most"))?;
-        let levels = self.limits.levels(self.limits.pivots_max);
+        ensure(segments <= most || !self.sizes, || format!("{segments} segments, {most} at most"))?;
+        let levels = self.limits.levels(PIVOTS_MAX);
         ensure(node.levels.len() <= levels, || format!("{} levels", node.levels.len()))?;
         let mut pending = vec![0; node.keys.len()];
         for level in &node.levels {
@@ -137,7 +141,7 @@ impl<F: Files> Check<'_, F> {
             format!("pending {:?}, in truth {pending:?}", node.pending)
         })?;
         let full = pending.iter().any(|pending| *pending >= self.limits.flush_bytes());
-        ensure(!full, || format!("a leaf's worth is pending: {pending:?}"))
+        ensure(!full || !self.sizes, || format!("a leaf's worth is pending: {pending:?}"))
     }
 
     /// The live edits of a level.

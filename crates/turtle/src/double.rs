@@ -11,7 +11,7 @@ use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
 
 use crate::edit::{Edit, Hit};
-use crate::files::{Files, LeafCursor, Limits};
+use crate::files::{Files, LeafCursor, Limits, Lookup};
 use crate::run::{Run, RunBuilder};
 use crate::runs::Runs;
 
@@ -32,6 +32,8 @@ pub(crate) struct Counts {
 pub(crate) struct Double {
     pub(crate) limits: Limits,
     pub(crate) counts: Counts,
+    /// What lookups were announced: leaf, key and hash.
+    pub(crate) warmed: Mutex<Vec<(u64, Vec<u8>, u64)>>,
     /// Operations until one fails; negative for never.
     pub(crate) fails_after: AtomicI64,
     disk: Arc<Mutex<Disk>>,
@@ -82,6 +84,7 @@ impl Double {
         Double {
             limits,
             counts: Counts::default(),
+            warmed: Mutex::default(),
             fails_after: AtomicI64::new(-1),
             disk: Arc::default(),
         }
@@ -178,6 +181,11 @@ impl Files for Double {
         self.counts.loads.fetch_add(1, Relaxed);
         self.counts.bytes_loaded.fetch_add(run.bytes(), Relaxed);
         Ok(copy([run]))
+    }
+
+    fn warm(&self, lookups: &[Lookup<'_, Double>]) {
+        let announced = lookups.iter().map(|at| (at.leaf.number, at.key.to_vec(), at.hash));
+        *self.warmed.lock() = announced.collect();
     }
 
     fn get(&self, leaf: &DoubleLeaf, key: &[u8], _: u64, out: &mut Vec<u8>) -> Result<Option<Hit>> {

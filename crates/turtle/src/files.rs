@@ -65,8 +65,24 @@ impl Limits {
     }
 }
 
+/// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
+#[derive(Debug)]
+pub(crate) struct Load<'a, F: Files> {
+    pub(crate) leaf: &'a F::Leaf,
+    pub(crate) lower: &'a [u8],
+    pub(crate) upper: Option<&'a [u8]>,
+}
+
+/// A key that will be looked up in a leaf.
+#[derive(Debug)]
+pub(crate) struct Lookup<'a, F: Files> {
+    pub(crate) leaf: &'a F::Leaf,
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+}
+
 /// Leaves and nodes on disk.
-pub(crate) trait Files: Debug + Send + Sync + 'static {
+pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
     /// A leaf or segment that was written. Dropped, it gives its pages back.
     type Leaf: Debug + Send + Sync;
     /// The pages of a node that was written; the same.
@@ -93,6 +109,18 @@ pub(crate) trait Files: Debug + Send + Sync + 'static {
     /// # Errors
     /// `Corruption` or `Io`.
     fn load(&self, leaf: &Self::Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run>;
+
+    /// Reads ranges of several leaves, together where it can. The runs are in the order of the loads.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of the first that failed.
+    fn load_many(&self, loads: &[Load<'_, Self>]) -> Result<Vec<Run>> {
+        loads.iter().map(|load| self.load(load.leaf, load.lower, load.upper)).collect()
+    }
+
+    /// Brings in what lookups need, together (the parallel lookup of section 3.4). A hint: whoever
+    /// looks up afterwards reads what is missing, and hears of damage.
+    fn warm(&self, _lookups: &[Lookup<'_, Self>]) {}
 
     /// Looks a key up, by filter and single pages. A value or pointer is appended to `out`.
     ///

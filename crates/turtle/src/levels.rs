@@ -33,10 +33,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use spinney_base::Result;
+use spinney_base::{Error, ErrorKind, Result};
 
-use crate::files::{Files, Limits};
-use crate::merge::{Tombstones, merge};
+use crate::files::{Files, Limits, Load};
+use crate::merge::{Superseded, Tombstones, merge};
 use crate::run::Run;
 use crate::runs::Runs;
 
@@ -118,9 +118,9 @@ impl<F: Files> Segment<F> {
         self.active.trailing_zeros() as usize..128 - self.active.leading_zeros() as usize
     }
 
-    /// Reads the live edits of some pivots.
-    pub(crate) fn load(&self, files: &F, keys: &[Key], wanted: Pivots) -> Result<Runs> {
-        let mut runs = Runs::default();
+    /// Where the live edits of some pivots can be, as [`Segment::span`] says it, in order.
+    fn spans<'a>(&'a self, keys: &'a [Key], wanted: Pivots) -> Vec<Load<'a, F>> {
+        let mut loads = Vec::new();
         let mut left = self.active & wanted;
         while left != 0 {
             let start = left.trailing_zeros() as usize;
@@ -128,10 +128,15 @@ impl<F: Files> Segment<F> {
             left &= !set(start..end);
             let (lower, upper) = self.span(keys, start..end);
             if upper.is_none_or(|upper| lower < upper) {
-                runs.push(files.load(&self.leaf, lower, upper)?);
+                loads.push(Load { leaf: &*self.leaf, lower, upper });
             }
         }
-        Ok(runs)
+        loads
+    }
+
+    /// Reads the live edits of some pivots.
+    pub(crate) fn load(&self, files: &F, keys: &[Key], wanted: Pivots) -> Result<Runs> {
+        Ok(files.load_many(&self.spans(keys, wanted))?.into_iter().collect())
     }
 }
 
@@ -151,10 +156,11 @@ impl<F: Files> Part<F> {
         }
     }
 
-    fn load(&self, files: &F, keys: &[Key]) -> Result<Runs> {
+    /// What has to be read for the live edits of some pivots.
+    fn loads<'a>(&'a self, keys: &'a [Key], wanted: Pivots) -> Vec<Load<'a, F>> {
         match self {
-            Part::Run(run) => Ok(Runs::from(run.clone())),
-            Part::Segment(segment) => segment.load(files, keys, Pivots::MAX),
+            Part::Run(_) => Vec::new(),
+            Part::Segment(segment) => segment.spans(keys, wanted),
         }
     }
 }
@@ -214,8 +220,23 @@ impl<F: Files> Level<F> {
         segments + limits.segments_of(bytes)
     }
 
-    /// Takes out everything live that these pivots have.
-    pub(crate) fn take(&mut self, files: &F, keys: &[Key], pivots: Range<usize>) -> Result<Runs> {
+    /// What has to be read to take out what these pivots have.
+    pub(crate) fn loads<'a>(
+        &'a self,
+        keys: &'a [Key],
+        pivots: Range<usize>,
+    ) -> impl Iterator<Item = Load<'a, F>> {
+        self.parts.iter().flat_map(move |part| part.loads(keys, set(pivots.clone())))
+    }
+
+    /// Takes out everything live that these pivots have. What [`Level::loads`] said comes from
+    /// `loaded`.
+    pub(crate) fn take(
+        &mut self,
+        keys: &[Key],
+        pivots: Range<usize>,
+        loaded: &mut impl Iterator<Item = Run>,
+    ) -> Runs {
         let lower = &keys[pivots.start][..];
         let upper = keys.get(pivots.end).map(|key| &key[..]);
         let wanted = set(pivots);
@@ -236,7 +257,8 @@ impl<F: Files> Level<F> {
                     taken.push(run.slice(from, to));
                 }
                 Part::Segment(mut segment) => {
-                    taken.extend(segment.load(files, keys, wanted)?);
+                    let loads = segment.spans(keys, wanted).len();
+                    taken.extend(loaded.take(loads).collect());
                     segment.active &= !wanted;
                     if segment.active != 0 {
                         kept.push(Part::Segment(segment));
@@ -245,7 +267,7 @@ impl<F: Files> Level<F> {
             }
         }
         self.parts = kept;
-        Ok(taken)
+        taken
     }
 
     /// Cuts a level of a node that is split before pivot `middle`, whose key is `keys[middle]`.
@@ -339,6 +361,12 @@ struct Placed<F: Files> {
     part: Part<F>,
 }
 
+impl<F: Files> Placed<F> {
+    fn loads<'a>(&'a self, keys: &'a [Key]) -> Vec<Load<'a, F>> {
+        self.part.loads(keys, Pivots::MAX)
+    }
+}
+
 fn place<F: Files>(keys: &[Key], line: usize, level: Level<F>) -> Vec<Placed<F>> {
     let lowers: Vec<Vec<u8>> = level.parts.iter().map(|part| part.lower(keys).to_vec()).collect();
     let mut nexts =
@@ -372,6 +400,7 @@ pub(crate) struct Merging<'a, F: Files> {
     /// Of each pivot, corrected by what older edits of merged keys took.
     pub(crate) pending: &'a mut [u64],
     pub(crate) run_bytes: u64,
+    pub(crate) superseded: &'a mut Superseded,
 }
 
 impl<F: Files> Merging<'_, F> {
@@ -412,15 +441,30 @@ impl<F: Files> Merging<'_, F> {
             merged.parts.extend(cluster.into_iter().map(|placed| placed.part));
             return Ok(());
         }
+        let part_loads = |placed| Placed::loads(placed, self.keys);
+        let loads: Vec<Load<'_, F>> = cluster.iter().flat_map(part_loads).collect();
+        let mut loaded = self.files.load_many(&loads)?.into_iter();
         let mut lines: Vec<Runs> = Vec::new();
-        for placed in cluster {
+        for placed in &cluster {
             lines.resize_with(lines.len().max(placed.line + 1), Runs::default);
-            lines[placed.line].extend(placed.part.load(self.files, self.keys)?);
+            let runs = match &placed.part {
+                Part::Run(run) => Runs::from(run.clone()),
+                part => loaded.by_ref().take(part.loads(self.keys, Pivots::MAX).len()).collect(),
+            };
+            lines[placed.line].extend(runs);
         }
         for run in lines.iter().flat_map(Runs::as_slice) {
-            by_pivot(run, self.keys, |pivot, bytes| self.pending[pivot] -= bytes);
+            let mut known = true;
+            by_pivot(run, self.keys, |pivot, bytes| {
+                known &= self.pending[pivot] >= bytes;
+                self.pending[pivot] = self.pending[pivot].saturating_sub(bytes);
+            });
+            if !known {
+                let message = "a node of the tree says that less is pending than its segments hold";
+                return Err(Error::new(ErrorKind::Corruption, message));
+            }
         }
-        let level = Level::from(merge(lines, Tombstones::Keep, self.run_bytes));
+        let level = Level::from(merge(lines, Tombstones::Keep, self.run_bytes, self.superseded));
         for part in &level.parts {
             if let Part::Run(run) = part {
                 by_pivot(run, self.keys, |pivot, bytes| self.pending[pivot] += bytes);

@@ -34,24 +34,39 @@ pub(crate) enum Tombstones {
     Drop,
 }
 
+/// Pointers to large values that newer edits took the place of.
+pub(crate) type Superseded = Vec<Vec<u8>>;
+
 /// Merges lines, newest first. Runs of the result end when they hold `run_bytes` or a little more.
-pub(crate) fn merge(mut lines: Vec<Runs>, tombstones: Tombstones, run_bytes: u64) -> Runs {
+/// Pointers that are not in the result any more are appended to `superseded`.
+pub(crate) fn merge(
+    mut lines: Vec<Runs>,
+    tombstones: Tombstones,
+    run_bytes: u64,
+    superseded: &mut Superseded,
+) -> Runs {
     lines.retain(|line| !line.is_empty());
     while lines.len() > 2 {
         let pair = |at: usize| lines[at].len() + lines[at + 1].len();
         let at = (0..lines.len() - 1).min_by_key(|at| pair(*at)).expect("there are two lines");
         let older = lines.remove(at + 1);
-        lines[at] = merge_two(&lines[at], &older, Tombstones::Keep, run_bytes);
+        lines[at] = merge_two(&lines[at], &older, Tombstones::Keep, run_bytes, superseded);
     }
     let older = if lines.len() == 2 { lines.pop().unwrap_or_default() } else { Runs::default() };
     let newer = lines.pop().unwrap_or_default();
     if older.is_empty() && tombstones == Tombstones::Keep {
         return newer;
     }
-    merge_two(&newer, &older, tombstones, run_bytes)
+    merge_two(&newer, &older, tombstones, run_bytes, superseded)
 }
 
-fn merge_two(newer: &Runs, older: &Runs, tombstones: Tombstones, run_bytes: u64) -> Runs {
+fn merge_two(
+    newer: &Runs,
+    older: &Runs,
+    tombstones: Tombstones,
+    run_bytes: u64,
+    superseded: &mut Superseded,
+) -> Runs {
     let mut newer = Side::new(newer);
     let mut older = Side::new(older);
     let mut output = Output::new(tombstones, run_bytes, newer.left() + older.left());
@@ -66,6 +81,12 @@ fn merge_two(newer: &Runs, older: &Runs, tombstones: Tombstones, run_bytes: u64)
                 older.advance();
             }
             Ordering::Equal => {
+                // A pointer that is put again, as a replay does, is not superseded.
+                if let Some(pointer) = old.pointer(older.sources())
+                    && new.pointer(newer.sources()) != Some(pointer)
+                {
+                    superseded.push(pointer.to_vec());
+                }
                 output.push(new, &mut newer);
                 newer.advance();
                 older.advance();
@@ -268,7 +289,7 @@ mod tests {
             if policy == Tombstones::Drop {
                 expected.retain(|_, value| value.is_some());
             }
-            let merged = merge(lines, policy, rng.random_range(1..400));
+            let merged = merge(lines, policy, rng.random_range(1..400), &mut Vec::new());
             let found: Model = merged
                 .iter()
                 .map(|edit| (edit.key.to_vec(), edit.value.map(|value| value.bytes.to_vec())))
@@ -300,7 +321,7 @@ mod tests {
         };
         let lines = vec![Runs::from(run(0)), Runs::from(run(5))];
         let start = std::time::Instant::now();
-        let merged = merge(lines, Tombstones::Keep, 2 << 20);
+        let merged = merge(lines, Tombstones::Keep, 2 << 20, &mut Vec::new());
         let nanos = start.elapsed().as_nanos() as u64 / (2 * count);
         println!("merged {} items at {nanos} ns each", merged.len());
         assert!(merged.len() as u64 > count);

@@ -23,7 +23,8 @@ use std::sync::Arc;
 use spinney_base::Result;
 
 use crate::files::{Files, Limits};
-use crate::levels::{Key, Level, Merging, Part, by_pivot};
+use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
+use crate::merge::Superseded;
 use crate::runs::Runs;
 
 /// Bytes that a child takes in a node's page beside its key, about: what describes it is for
@@ -95,6 +96,14 @@ impl<F: Files> Child<F> {
     }
 }
 
+/// Children that come in the place of others; there is at least one of either.
+#[derive(Debug)]
+pub(crate) struct Replacement<F: Files> {
+    pub(crate) old: Range<usize>,
+    /// With their lower bounds, but for the first, which takes over that of the old ones.
+    pub(crate) new: Vec<(Key, Child<F>)>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Node<F: Files> {
@@ -159,23 +168,53 @@ impl<F: Files> Node<F> {
         children + segments
     }
 
+    /// About how much memory it takes itself, beside runs and what files keep, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let key = |key: &Key| key.len() + 16;
+        let keys: usize = self.keys.iter().map(key).sum();
+        let pivot = size_of::<Key>() + size_of::<Child<F>>() + size_of::<u64>();
+        let parts = self.levels.iter().flat_map(|level| &level.parts);
+        let parts: usize = parts
+            .map(|part| match part {
+                Part::Run(_) => size_of::<Part<F>>(),
+                Part::Segment(segment) => {
+                    size_of::<Part<F>>()
+                        + key(&segment.lower)
+                        + segment.upper.as_ref().map_or(0, key)
+                }
+            })
+            .sum();
+        (size_of::<Self>() + keys + pivot * self.keys.len() + parts) as u64
+    }
+
     /// Puts a batch into the buffer: it is merged with the occupied levels from the top down to the
     /// first vacant one, and becomes that level. The last level takes what has no other place.
-    pub(crate) fn insert(&mut self, files: &F, limits: &Limits, batch: Runs) -> Result<()> {
+    pub(crate) fn insert(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        batch: Runs,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
         for run in batch.as_slice() {
             by_pivot(run, &self.keys, |pivot, bytes| self.pending[pivot] += bytes);
         }
         let vacant = self.levels.iter().position(Level::is_vacant).unwrap_or(self.levels.len());
         let last = limits.levels(self.keys.len()).max(self.levels.len()) - 1;
-        let level = self.merge(files, limits, Level::from(batch), vacant, false)?;
+        let level = self.merge(files, limits, vacant, Some(batch), superseded)?;
         self.put(vacant.min(last), level);
         Ok(())
     }
 
     /// Makes all levels one, and as few segments of it as it takes.
-    pub(crate) fn merge_all(&mut self, files: &F, limits: &Limits) -> Result<()> {
+    pub(crate) fn merge_all(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
         let levels = self.levels.len();
-        let level = self.merge(files, limits, Level::default(), levels, true)?;
+        let level = self.merge(files, limits, levels, None, superseded)?;
         self.put(levels.saturating_sub(1), level);
         Ok(())
     }
@@ -185,7 +224,12 @@ impl<F: Files> Node<F> {
     /// Writing them costs the same, and reading less. And it puts the levels above at their start:
     /// if a checkpoint met them in the middle of filling up, the next would too, and each would write
     /// what the batch after it merges.
-    pub(crate) fn merge_memory(&mut self, files: &F, limits: &Limits) -> Result<()> {
+    pub(crate) fn merge_memory(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
         let in_memory =
             |level: &&Level<F>| level.parts.iter().all(|part| matches!(part, Part::Run(_)));
         let levels = self.levels.iter().take_while(in_memory).count();
@@ -194,28 +238,32 @@ impl<F: Files> Node<F> {
         if let Some(last) = last
             && occupied > 1
         {
-            let level = self.merge(files, limits, Level::default(), last + 1, false)?;
+            let newest = Some(Runs::default());
+            let level = self.merge(files, limits, last + 1, newest, superseded)?;
             self.put(last, level);
         }
         Ok(())
     }
 
-    /// Takes out the first levels and merges them below `newest`.
+    /// Takes out the first levels and merges them below `newest`; all of each, whether they overlap or
+    /// not, if there is none.
     fn merge(
         &mut self,
         files: &F,
         limits: &Limits,
-        newest: Level<F>,
         levels: usize,
-        whole: bool,
+        newest: Option<Runs>,
+        superseded: &mut Superseded,
     ) -> Result<Level<F>> {
-        let mut lines = vec![newest];
+        let whole = newest.is_none();
+        let mut lines = vec![Level::from(newest.unwrap_or_default())];
         lines.extend(self.levels[..levels].iter_mut().map(std::mem::take));
         if levels == 0 {
             return Ok(lines.swap_remove(0));
         }
         let (keys, pending) = (&self.keys[..], &mut self.pending[..]);
-        Merging { files, keys, pending, run_bytes: limits.leaf_bytes }.merge(lines, whole)
+        let run_bytes = limits.leaf_bytes;
+        Merging { files, keys, pending, run_bytes, superseded }.merge(lines, whole)
     }
 
     fn put(&mut self, at: usize, level: Level<F>) {
@@ -233,19 +281,27 @@ impl<F: Files> Node<F> {
     /// Takes everything out of the buffer that is pending for these pivots, newest level first.
     pub(crate) fn take(&mut self, files: &F, pivots: Range<usize>) -> Result<Vec<Runs>> {
         let keys = &self.keys[..];
+        let loads = self.levels.iter().flat_map(|level| level.loads(keys, pivots.clone()));
+        let loads: Vec<_> = loads.collect();
+        let mut loaded = files.load_many(&loads)?.into_iter();
         let levels = self.levels.iter_mut();
-        let lines = levels.map(|level| level.take(files, keys, pivots.clone()));
-        let lines = lines.collect::<Result<Vec<Runs>>>()?;
+        let lines = levels.map(|level| level.take(keys, pivots.clone(), &mut loaded)).collect();
         self.pending[pivots].fill(0);
         self.forget_vacant();
         Ok(lines)
     }
 
+    /// Whether it has bits for so many children.
+    pub(crate) fn has_room(&self, replacement: &Replacement<F>) -> bool {
+        self.keys.len() - replacement.old.len() + replacement.new.len() <= Pivots::BITS as usize
+    }
+
     /// Puts other children in the place of some for which nothing is pending. The first takes over
     /// the lower bound.
-    pub(crate) fn replace(&mut self, old: Range<usize>, mut new: Vec<(Key, Child<F>)>) {
+    pub(crate) fn replace(&mut self, replacement: Replacement<F>) {
+        debug_assert!(self.has_room(&replacement));
+        let Replacement { old, mut new } = replacement;
         debug_assert!(self.pending[old.clone()].iter().all(|pending| *pending == 0));
-        assert!(self.keys.len() - old.len() + new.len() <= 128, "more children than bits");
         new[0].0 = Arc::clone(&self.keys[old.start]);
         for level in &mut self.levels {
             level.replace_pivots(old.clone(), new.len());
@@ -256,9 +312,9 @@ impl<F: Files> Node<F> {
         self.children.splice(old, children);
     }
 
-    /// Cuts it in two; the one key of the cut is the right one's lower bound.
-    pub(crate) fn split(mut self, limits: &Limits) -> (Node<F>, Key, Node<F>) {
-        let middle = self.middle(limits);
+    /// Cuts it in two before a pivot, not the first; the one key of the cut is the right one's lower
+    /// bound.
+    pub(crate) fn split(mut self, middle: usize) -> (Node<F>, Key, Node<F>) {
         let mut right = Node {
             height: self.height,
             children: self.children.split_off(middle),
@@ -282,7 +338,7 @@ impl<F: Files> Node<F> {
 
     /// The pivot before which it is cut: the middle one, or where half of the keys' bytes are if
     /// those are what made it too large.
-    fn middle(&self, limits: &Limits) -> usize {
+    pub(crate) fn middle(&self, limits: &Limits) -> usize {
         let count = self.keys.len();
         if count > limits.pivots_max {
             return count / 2;

@@ -21,7 +21,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
@@ -81,6 +81,14 @@ impl Item {
         Item { key, value: key + u32::from(self.key_length), source: number, ..*self }
     }
 
+    /// The pointer to a large value, if it puts one.
+    pub(crate) fn pointer<'a>(&self, sources: &'a [Source]) -> Option<&'a [u8]> {
+        if self.value_length >> OP_SHIFT != PUT_LARGE {
+            return None;
+        }
+        self.edit(sources).value.map(|value| value.bytes)
+    }
+
     pub(crate) fn is_tombstone(&self) -> bool {
         self.value_length >> OP_SHIFT == DELETE
     }
@@ -126,6 +134,42 @@ pub(crate) fn compare(a: &Item, a_sources: &[Source], b: &Item, b_sources: &[Sou
     }
     a.key(a_sources).cmp(b.key(b_sources))
 }
+
+/// Where the items are that may have this head: those before have smaller ones, those behind larger.
+///
+/// Guessed a few times from the heads at both ends, and widened from there: where keys come about
+/// evenly that is a few cache lines, while a binary search touches one for each step.
+fn near(items: &[Item], wanted: u64) -> Range<usize> {
+    let (Some(first), Some(last)) = (items.first(), items.last()) else { return 0..0 };
+    if wanted < first.head || wanted > last.head {
+        return if wanted < first.head { 0..0 } else { items.len()..items.len() };
+    }
+    let (mut low, mut high) = (0, items.len() - 1);
+    let mut at = low;
+    for _ in 0..GUESSES {
+        let (lowest, highest) = (items[low].head, items[high].head);
+        if wanted <= lowest || wanted >= highest {
+            break;
+        }
+        let part = u128::from(wanted - lowest) * (high - low) as u128;
+        at = low + (part / u128::from(highest - lowest)) as usize;
+        if items[at].head < wanted { low = at } else { high = at }
+    }
+    let (mut start, mut end, mut step) = (at, at, 2);
+    while start > 0 && items[start].head >= wanted {
+        start = start.saturating_sub(step);
+        step *= 2;
+    }
+    step = 2;
+    while end < items.len() && items[end].head <= wanted {
+        end = (end + step).min(items.len());
+        step *= 2;
+    }
+    start..end
+}
+
+/// After so many the place is closer than a guess is likely to be.
+const GUESSES: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Items {
@@ -233,10 +277,12 @@ impl Run {
     /// Index of the first edit whose key is not below `key`.
     pub(crate) fn lower_bound(&self, key: &[u8]) -> usize {
         let wanted = head(key);
-        self.items().partition_point(|item| match item.head.cmp(&wanted) {
+        let near = near(self.items(), wanted);
+        let below = |item: &Item| match item.head.cmp(&wanted) {
             Ordering::Equal => item.key(self.sources()) < key,
             order => order == Ordering::Less,
-        })
+        };
+        near.start + self.items()[near].partition_point(below)
     }
 
     /// The edit of a key.
@@ -430,5 +476,26 @@ mod tests {
             assert!(Run::over(vec![0; 4], [broken]).unwrap_err().is_corruption());
         }
         assert!(Run::over(vec![0; 4], [place, place]).unwrap_err().is_corruption());
+    }
+
+    #[test]
+    fn places_are_found_however_keys_are_spread() {
+        use rand::{RngExt, SeedableRng};
+        let mut rng = rand::rngs::StdRng::seed_from_u64(3);
+        for spread in 0..64 {
+            // Even, or ever more crowded at the low end; every other with all heads equal.
+            let mut key = || {
+                let number = rng.random::<u64>() >> rng.random_range(0..=spread);
+                let prefix: &[u8] = if spread % 2 == 0 { b"" } else { b"all alike" };
+                [prefix, &number.to_be_bytes()].concat()
+            };
+            let keys: std::collections::BTreeSet<Vec<u8>> = (0..500).map(|_| key()).collect();
+            let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+            let run = run(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            for wanted in (0..500).map(|_| key()).chain(keys.clone()) {
+                let expected = keys.partition_point(|key| *key < wanted);
+                assert_eq!(run.lower_bound(&wanted), expected, "spread {spread}: {wanted:?}");
+            }
+        }
     }
 }

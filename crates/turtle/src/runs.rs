@@ -22,6 +22,14 @@ impl From<Run> for Runs {
     }
 }
 
+impl FromIterator<Run> for Runs {
+    fn from_iter<I: IntoIterator<Item = Run>>(iter: I) -> Runs {
+        let mut runs = Runs::default();
+        iter.into_iter().for_each(|run| runs.push(run));
+        runs
+    }
+}
+
 impl Runs {
     /// Appends a run whose keys are above all before it.
     pub(crate) fn push(&mut self, run: Run) {

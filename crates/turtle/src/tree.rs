@@ -14,20 +14,19 @@
 //! 2. The root may have any number of children from 2 on; no other node is so small that it should
 //!    be joined, and none is too large ([`crate::update`]).
 
-use std::sync::Arc;
-
 use spinney_base::Result;
-use spinney_engine::{Found, Resident};
+use spinney_engine::{Found, OwnedValue, Resident};
 
-use crate::edit::Hit;
-use crate::files::Files;
+use crate::edit::{Edit, Hit};
+use crate::files::{Files, Lookup};
 use crate::levels::{Key, Part, pivot_of};
-use crate::node::{Child, Leaf, Node};
+use crate::merge::Superseded;
+use crate::node::{Child, Leaf};
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
-use crate::update::{Activity, Update, as_children};
+use crate::update::{Activity, Update, as_children, parents};
 
-/// Batches are applied in pieces of as many leaves: bounds how many children one update can add.
+/// Batches are applied in pieces of as many leaves: bounds what one flush takes down at once.
 const BATCH_LEAVES_MAX: u64 = 8;
 
 /// See the module.
@@ -59,29 +58,35 @@ impl<F: Files> Tree<F> {
         Tree { root: None, activity: Activity::default() }
     }
 
-    /// The tree with a batch applied.
+    /// The tree with a batch applied. Pointers to large values that it does not hold any more, but the
+    /// old one may, are appended to `superseded`; they mean nothing if it fails.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of a leaf that had to be read.
-    pub(crate) fn apply(&self, files: &F, batch: &Runs) -> Result<Tree<F>> {
+    pub(crate) fn apply(
+        &self,
+        files: &F,
+        batch: &Runs,
+        superseded: &mut Superseded,
+    ) -> Result<Tree<F>> {
         let mut tree = self.clone();
         let limits = files.limits();
         let piece = limits.leaf_bytes * BATCH_LEAVES_MAX;
         for piece in batch.full_parts(piece) {
-            tree = tree.apply_piece(files, piece)?;
+            tree = tree.apply_piece(files, piece, superseded)?;
         }
         Ok(tree)
     }
 
-    fn apply_piece(&self, files: &F, batch: Runs) -> Result<Tree<F>> {
+    fn apply_piece(&self, files: &F, batch: Runs, superseded: &mut Superseded) -> Result<Tree<F>> {
         let limits = files.limits();
-        let mut update = Update { files, limits, activity: self.activity };
+        let mut update = Update { files, limits, activity: self.activity, superseded };
         let children = match &self.root {
             Some(Child::Node(node)) => as_children(update.apply(node, batch)?),
             Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?]),
             None => update.leaves(vec![batch]),
         };
-        let root = grow(children, self.height(), limits.pivots_max);
+        let root = grow(&mut update, children, self.height())?;
         let root = shrink(&mut update, root)?;
         Ok(Tree { root, activity: update.activity })
     }
@@ -94,37 +99,9 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// Looks a key up. A value or pointer is appended to `out`.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`, of a leaf that would have to say.
-    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
-        let mut child = self.root.as_ref();
-        while let Some(Child::Node(node)) = child {
-            let pivot = pivot_of(&node.keys, key);
-            for level in &node.levels {
-                let hit = match level.part(&node.keys, pivot, key) {
-                    Some(Part::Run(run)) => run.get(key).map(|edit| edit.hit(out)),
-                    Some(Part::Segment(segment)) => files.get(&segment.leaf, key, hash, out)?,
-                    None => None,
-                };
-                if let Some(hit) = hit {
-                    return Ok(found(Some(hit)));
-                }
-            }
-            child = Some(&node.children[pivot]);
-        }
-        match child {
-            Some(Child::Leaf(Leaf::Memory(runs))) => {
-                Ok(found(runs.get(key).map(|edit| edit.hit(out))))
-            }
-            Some(Child::Leaf(Leaf::Written(leaf))) => Ok(found(files.get(leaf, key, hash, out)?)),
-            _ => Ok(Found::Absent),
-        }
-    }
-
-    /// Looks a key up in memory: `Unknown` as soon as something on disk would have to say.
-    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+    /// Finds where a key can be, newest first: leaves and segments on disk are appended to `written`;
+    /// below them comes what is in memory, if it is.
+    fn locate<'a>(&'a self, key: &[u8], written: &mut Vec<&'a F::Leaf>) -> Option<Edit<'a>> {
         let mut child = self.root.as_ref();
         while let Some(Child::Node(node)) = child {
             let pivot = pivot_of(&node.keys, key);
@@ -132,21 +109,78 @@ impl<F: Files> Tree<F> {
                 match level.part(&node.keys, pivot, key) {
                     Some(Part::Run(run)) => {
                         if let Some(edit) = run.get(key) {
-                            return resident(Some(edit.hit(out)));
+                            return Some(edit);
                         }
                     }
-                    Some(Part::Segment(_)) => return Resident::Unknown,
+                    Some(Part::Segment(segment)) => written.push(&segment.leaf),
                     None => {}
                 }
             }
             child = Some(&node.children[pivot]);
         }
-        match child {
-            Some(Child::Leaf(Leaf::Memory(runs))) => {
-                resident(runs.get(key).map(|edit| edit.hit(out)))
+        match child? {
+            Child::Leaf(Leaf::Memory(runs)) => runs.get(key),
+            Child::Leaf(Leaf::Written(leaf)) => {
+                written.push(leaf);
+                None
             }
-            Some(Child::Leaf(Leaf::Written(_))) => Resident::Unknown,
-            _ => Resident::Absent,
+            Child::Node(_) => None,
+        }
+    }
+
+    /// Looks a key up. A value or pointer is appended to `out`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of a leaf that would have to say.
+    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        let mut written = Vec::new();
+        let edit = self.locate(key, &mut written);
+        if written.len() > 1 {
+            let lookups = written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash });
+            files.warm(&lookups.collect::<Vec<_>>());
+        }
+        look_up(files, &written, edit, key, hash, out)
+    }
+
+    /// Looks many keys up, with their hashes; the answers are in their order.
+    ///
+    /// # Errors
+    /// As [`Tree::get`], of the first that failed.
+    pub(crate) fn get_many(
+        &self,
+        files: &F,
+        keys: &[(&[u8], u64)],
+    ) -> Result<Vec<Option<OwnedValue>>> {
+        let mut lookups = Vec::new();
+        let mut located = Vec::with_capacity(keys.len());
+        for &(key, hash) in keys {
+            let mut written = Vec::new();
+            let edit = self.locate(key, &mut written);
+            lookups.extend(written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash }));
+            located.push((written, edit));
+        }
+        files.warm(&lookups);
+        let mut values = Vec::with_capacity(keys.len());
+        for (&(key, hash), (written, edit)) in keys.iter().zip(located) {
+            let mut bytes = Vec::new();
+            let found = look_up(files, &written, edit, key, hash, &mut bytes)?;
+            let large = found == Found::Large;
+            values.push((found != Found::Absent).then_some(OwnedValue { bytes, large }));
+        }
+        Ok(values)
+    }
+
+    /// Looks a key up in memory: `Unknown` if something on disk would have to say.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let mut written = Vec::new();
+        let edit = self.locate(key, &mut written);
+        if !written.is_empty() {
+            return Resident::Unknown;
+        }
+        match edit.map(|edit| edit.hit(out)) {
+            Some(Hit::Inline) => Resident::Present,
+            Some(Hit::Large) => Resident::Large,
+            Some(Hit::Deleted) | None => Resident::Absent,
         }
     }
 
@@ -162,6 +196,20 @@ impl<F: Files> Tree<F> {
         Pending { pinned: pinned.bytes(), ..pending }
     }
 
+    /// About how much memory its nodes take, beside runs and what files keep, in bytes. Versions of a
+    /// tree share most of it.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let mut left: Vec<&Child<F>> = self.root.iter().collect();
+        let mut bytes = 0;
+        while let Some(child) = left.pop() {
+            if let Child::Node(node) = child {
+                bytes += node.resident_bytes();
+                left.extend(&node.children);
+            }
+        }
+        bytes
+    }
+
     /// Visits every run in memory.
     pub(crate) fn each_run(&self, each: &mut impl FnMut(&Run)) {
         if let Some(root) = &self.root {
@@ -170,19 +218,28 @@ impl<F: Files> Tree<F> {
     }
 }
 
-fn found(hit: Option<Hit>) -> Found {
-    match hit {
-        Some(Hit::Inline) => Found::Inline,
-        Some(Hit::Large) => Found::Large,
-        Some(Hit::Deleted) | None => Found::Absent,
+/// The answer of the first of these places that has one, newest first.
+fn look_up<F: Files>(
+    files: &F,
+    written: &[&F::Leaf],
+    edit: Option<Edit<'_>>,
+    key: &[u8],
+    hash: u64,
+    out: &mut Vec<u8>,
+) -> Result<Found> {
+    for leaf in written {
+        if let Some(hit) = files.get(leaf, key, hash, out)? {
+            return Ok(found(hit));
+        }
     }
+    Ok(edit.map_or(Found::Absent, |edit| found(edit.hit(out))))
 }
 
-fn resident(hit: Option<Hit>) -> Resident {
+fn found(hit: Hit) -> Found {
     match hit {
-        Some(Hit::Inline) => Resident::Present,
-        Some(Hit::Large) => Resident::Large,
-        Some(Hit::Deleted) | None => Resident::Absent,
+        Hit::Inline => Found::Inline,
+        Hit::Large => Found::Large,
+        Hit::Deleted => Found::Absent,
     }
 }
 
@@ -205,25 +262,16 @@ fn each_run<F: Files>(child: &Child<F>, each: &mut impl FnMut(&Run)) {
 
 /// Puts nodes above siblings until there is one.
 fn grow<F: Files>(
+    update: &mut Update<'_, F>,
     mut siblings: Vec<(Key, Child<F>)>,
     mut height: u8,
-    pivots_max: usize,
-) -> Child<F> {
+) -> Result<Child<F>> {
     while siblings.len() > 1 {
         height += 1;
-        let nodes = siblings.len().div_ceil(pivots_max);
-        let mut parents = Vec::with_capacity(nodes);
-        for node in 0..nodes {
-            // Even shares, so that none is too small.
-            let left = siblings.len().div_ceil(nodes - node);
-            let rest = siblings.split_off(left);
-            let children = std::mem::replace(&mut siblings, rest);
-            let key = Arc::clone(&children[0].0);
-            parents.push((key, Child::Node(Arc::new(Node::new(height, children)))));
-        }
-        siblings = parents;
+        let parents = parents(siblings, height, update.limits.pivots_max);
+        siblings = as_children(update.settle_all(parents)?);
     }
-    siblings.swap_remove(0).1
+    Ok(siblings.swap_remove(0).1)
 }
 
 /// Takes roots away that have one child, and a leaf that holds nothing.
@@ -234,10 +282,8 @@ fn shrink<F: Files>(update: &mut Update<'_, F>, mut root: Child<F>) -> Result<Op
                 if node.pending[0] == 0 {
                     root = node.children[0].clone();
                 } else {
-                    let mut flushed = node.to_change();
-                    update.flush(&mut flushed, 0)?;
-                    let siblings = as_children(update.settle(flushed)?);
-                    root = grow(siblings, node.height, update.limits.pivots_max);
+                    let siblings = as_children(update.flush_only(&node)?);
+                    root = grow(update, siblings, node.height)?;
                 }
             }
             Child::Leaf(Leaf::Memory(runs)) if runs.is_empty() => return Ok(None),

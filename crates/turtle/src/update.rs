@@ -33,8 +33,8 @@ use spinney_base::Result;
 use crate::edit::separator;
 use crate::files::{Files, Limits};
 use crate::levels::Key;
-use crate::merge::{Tombstones, merge};
-use crate::node::{Child, Leaf, Node};
+use crate::merge::{Superseded, Tombstones, merge};
+use crate::node::{Child, Leaf, Node, Replacement};
 use crate::runs::Runs;
 
 /// What updates have done.
@@ -62,13 +62,14 @@ pub(crate) struct Update<'a, F: Files> {
     pub(crate) files: &'a F,
     pub(crate) limits: Limits,
     pub(crate) activity: Activity,
+    pub(crate) superseded: &'a mut Superseded,
 }
 
 impl<F: Files> Update<'_, F> {
     /// Applies a batch to a node.
     pub(crate) fn apply(&mut self, node: &Node<F>, batch: Runs) -> Result<Siblings<F>> {
         let mut node = node.to_change();
-        node.insert(self.files, &self.limits, batch)?;
+        node.insert(self.files, &self.limits, batch, self.superseded)?;
         self.activity.batches += 1;
         self.settle(node)
     }
@@ -83,51 +84,98 @@ impl<F: Files> Update<'_, F> {
                 return self.split(node);
             }
             let fullest = (0..pivots).max_by_key(|pivot| node.pending[*pivot]).unwrap_or(0);
-            if node.pending[fullest] >= self.limits.flush_bytes() {
-                self.flush(&mut node, fullest)?;
+            let replacement = if node.pending[fullest] >= self.limits.flush_bytes() {
                 merged = false;
+                self.flush(&mut node, fullest)?
             } else if node.segments(&self.limits) > self.limits.segments(pivots) {
-                if merged {
-                    self.flush(&mut node, fullest)?;
-                } else {
-                    node.merge_all(self.files, &self.limits)?;
+                if !merged {
+                    node.merge_all(self.files, &self.limits, self.superseded)?;
                     self.activity.merges += 1;
+                    merged = true;
+                    continue;
                 }
-                merged = !merged;
+                merged = false;
+                self.flush(&mut node, fullest)?
             } else if let Some(pair) = self.underfull(&node) {
-                self.join(&mut node, pair)?;
+                self.join(&mut node, pair)?
             } else {
                 return Ok(vec![(Key::from(&b""[..]), node)]);
+            };
+            if !node.has_room(&replacement) {
+                return self.burst(node, replacement);
             }
+            node.replace(replacement);
         }
+    }
+
+    /// Flushes the only child of a node, and settles what comes of it.
+    pub(crate) fn flush_only(&mut self, node: &Node<F>) -> Result<Siblings<F>> {
+        let mut node = node.to_change();
+        let replacement = self.flush(&mut node, 0)?;
+        self.burst(node, replacement)
     }
 
     fn split(&mut self, node: Node<F>) -> Result<Siblings<F>> {
         self.activity.splits += 1;
-        let (left, key, right) = node.split(&self.limits);
-        let mut siblings = self.settle(left)?;
-        let mut right = self.settle(right)?;
-        right[0].0 = key;
-        siblings.append(&mut right);
+        let middle = node.middle(&self.limits);
+        let (left, key, right) = node.split(middle);
+        self.settle_all(vec![(Key::from(&b""[..]), left), (key, right)])
+    }
+
+    /// The same for several, each of which has its lower bound.
+    pub(crate) fn settle_all(&mut self, nodes: Siblings<F>) -> Result<Siblings<F>> {
+        let mut siblings = Vec::with_capacity(nodes.len());
+        for (key, node) in nodes {
+            let first = siblings.len();
+            siblings.extend(self.settle(node)?);
+            siblings[first].0 = key;
+        }
         Ok(siblings)
     }
 
-    /// Gives a child everything that is pending for it.
-    pub(crate) fn flush(&mut self, node: &mut Node<F>, pivot: usize) -> Result<()> {
+    /// Replaces children by so many that a node has no bits for them: they get nodes of their own,
+    /// between what is left of it on either side. Only a leaf size that has become much smaller since
+    /// the tree was written makes so many.
+    fn burst(&mut self, node: Node<F>, replacement: Replacement<F>) -> Result<Siblings<F>> {
+        self.activity.splits += 1;
+        let Replacement { old, mut new } = replacement;
+        let height = node.height;
+        let (count, mut node) = (node.keys.len(), node);
+        let mut siblings: Siblings<F> = Vec::new();
+        let (mut after, mut key) = (None, Key::from(&b""[..]));
+        if old.end < count {
+            let (left, key, right) = node.split(old.end);
+            after = Some((key, right));
+            node = left;
+        }
+        if old.start > 0 {
+            let (left, middle, _) = node.split(old.start);
+            siblings.push((key, left));
+            key = middle;
+        }
+        new[0].0 = key;
+        siblings.extend(parents(new, height, self.limits.pivots_max));
+        siblings.extend(after);
+        self.settle_all(siblings)
+    }
+
+    /// Takes out everything that is pending for a child and gives it to the child; says what is to
+    /// come in the child's place.
+    fn flush(&mut self, node: &mut Node<F>, pivot: usize) -> Result<Replacement<F>> {
         self.activity.flushes += 1;
         let Child::Node(child) = &node.children[pivot] else {
             return self.rebuild(node, pivot..pivot + 1);
         };
         let child = Arc::clone(child);
         let lines = node.take(self.files, pivot..pivot + 1)?;
-        let batch = merge(lines, Tombstones::Keep, self.limits.leaf_bytes);
+        let run_bytes = self.limits.leaf_bytes;
+        let batch = merge(lines, Tombstones::Keep, run_bytes, self.superseded);
         let siblings = self.apply(&child, batch)?;
-        node.replace(pivot..pivot + 1, as_children(siblings));
-        Ok(())
+        Ok(Replacement { old: pivot..pivot + 1, new: as_children(siblings) })
     }
 
     /// Makes leaves anew from themselves and everything that is pending for them.
-    fn rebuild(&mut self, node: &mut Node<F>, pivots: Range<usize>) -> Result<()> {
+    fn rebuild(&mut self, node: &mut Node<F>, pivots: Range<usize>) -> Result<Replacement<F>> {
         let mut lines = node.take(self.files, pivots.clone())?;
         let mut old = Runs::default();
         for child in &node.children[pivots.clone()] {
@@ -136,15 +184,14 @@ impl<F: Files> Update<'_, F> {
             }
         }
         lines.push(old);
-        let leaves = self.leaves(lines);
-        node.replace(pivots, leaves);
-        Ok(())
+        Ok(Replacement { old: pivots, new: self.leaves(lines) })
     }
 
     /// The leaves that lines make, with their lower bounds but for the first; an empty one if nothing
     /// is left.
     pub(crate) fn leaves(&mut self, lines: Vec<Runs>) -> Vec<(Key, Child<F>)> {
-        let merged = merge(lines, Tombstones::Drop, self.limits.leaf_bytes);
+        let run_bytes = self.limits.leaf_bytes;
+        let merged = merge(lines, Tombstones::Drop, run_bytes, self.superseded);
         let parts = merged.even_parts(self.limits.leaf_bytes, self.limits.edit_bytes_max);
         self.activity.leaves += parts.len() as u64;
         let mut leaves: Vec<(Key, Child<F>)> = Vec::with_capacity(parts.len().max(1));
@@ -175,8 +222,8 @@ impl<F: Files> Update<'_, F> {
         Some(first..first + 2)
     }
 
-    /// One step towards joining two children.
-    fn join(&mut self, node: &mut Node<F>, pair: Range<usize>) -> Result<()> {
+    /// One step towards joining two children: flushes one of them, or joins them.
+    fn join(&mut self, node: &mut Node<F>, pair: Range<usize>) -> Result<Replacement<F>> {
         let (Child::Node(left), Child::Node(right)) =
             (&node.children[pair.start], &node.children[pair.start + 1])
         else {
@@ -191,9 +238,24 @@ impl<F: Files> Update<'_, F> {
         let mut joined = left.to_change();
         joined.join(&node.keys[pair.start + 1], right);
         let siblings = self.settle(joined)?;
-        node.replace(pair, as_children(siblings));
-        Ok(())
+        Ok(Replacement { old: pair, new: as_children(siblings) })
     }
+}
+
+/// Nodes above siblings, with even shares, so that none is too small.
+pub(crate) fn parents<F: Files>(
+    mut children: Vec<(Key, Child<F>)>,
+    height: u8,
+    pivots_max: usize,
+) -> Siblings<F> {
+    let nodes = children.len().div_ceil(pivots_max);
+    let mut parents = Vec::with_capacity(nodes);
+    for node in 0..nodes {
+        let rest = children.split_off(children.len().div_ceil(nodes - node));
+        let share = std::mem::replace(&mut children, rest);
+        parents.push((Arc::clone(&share[0].0), Node::new(height, share)));
+    }
+    parents
 }
 
 /// Nodes as the children of another.

@@ -25,6 +25,7 @@ use spinney_base::{Error, Result};
 use crate::edit::separator;
 use crate::files::{Files, Limits};
 use crate::levels::{Key, Level, Part, Segment, by_pivot, pivot_of, set};
+use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Node};
 use crate::packed;
 use crate::run::Run;
@@ -33,13 +34,19 @@ use crate::tree::Tree;
 
 impl<F: Files> Tree<F> {
     /// The same tree with everything on pages. Leaves are built by up to `threads` threads at once.
+    /// What merging levels in memory supersedes is appended to `superseded`.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
-    pub(crate) fn write(&self, files: &F, threads: usize) -> Result<Tree<F>> {
+    pub(crate) fn write(
+        &self,
+        files: &F,
+        threads: usize,
+        superseded: &mut Superseded,
+    ) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
         let limits = files.limits();
-        let root = merge_memory(root, files, &limits)?;
+        let root = merge_memory(root, files, &limits, superseded)?;
         let mut parts = Vec::new();
         plan(&root, &limits, What::All, &mut parts);
         let mut written = write_parts(files, &parts, threads)?.into_iter();
@@ -121,13 +128,18 @@ impl<F: Files> Node<F> {
 }
 
 /// Merges what is in memory in every node that is to be written.
-fn merge_memory<F: Files>(child: &Child<F>, files: &F, limits: &Limits) -> Result<Child<F>> {
+fn merge_memory<F: Files>(
+    child: &Child<F>,
+    files: &F,
+    limits: &Limits,
+    superseded: &mut Superseded,
+) -> Result<Child<F>> {
     match child {
         Child::Node(node) if node.pages.is_none() => {
             let mut merged = node.to_change();
-            merged.merge_memory(files, limits)?;
+            merged.merge_memory(files, limits, superseded)?;
             for child in &mut merged.children {
-                *child = merge_memory(child, files, limits)?;
+                *child = merge_memory(child, files, limits, superseded)?;
             }
             Ok(Child::Node(Arc::new(merged)))
         }

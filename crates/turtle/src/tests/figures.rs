@@ -67,7 +67,7 @@ fn figure_5_levels_after_each_batch() {
         vec![vec![], vec![], vec![vec![0, 1, 2], vec![3, 4, 5], vec![6, 7, 8], vec![9, 10, 11]]],
     ];
     for (keys, expected) in BATCHES.iter().zip(expected) {
-        node.insert(&files, &limits(), batch(keys)).unwrap();
+        node.insert(&files, &limits(), batch(keys), &mut Vec::new()).unwrap();
         assert_eq!(segments(&node, &files), expected);
     }
 }
@@ -78,13 +78,13 @@ fn figure_5_flush_of_a_pivot_after_batch_3() {
         let files = Double::new(limits());
         let mut node = node();
         for keys in &BATCHES[..3] {
-            node.insert(&files, &limits(), batch(keys)).unwrap();
+            node.insert(&files, &limits(), batch(keys), &mut Vec::new()).unwrap();
             if written {
                 node.write_levels(&files).unwrap();
             }
         }
         let lines = node.take(&files, 1..2).unwrap();
-        assert_eq!(keys(&merge(lines, Tombstones::Keep, 1 << 20)), [2, 4, 5]);
+        assert_eq!(keys(&merge(lines, Tombstones::Keep, 1 << 20, &mut Vec::new())), [2, 4, 5]);
         assert_eq!(node.pending[1], 0);
         let left = [vec![vec![8, 11]], vec![vec![0, 1, 7], vec![10]]];
         let joined = |levels: &[Vec<Vec<u8>>]| -> Vec<Vec<u8>> {
@@ -102,7 +102,7 @@ fn figure_6_pages_written_by_checkpoint_distance() {
         let mut node = Arc::new(node());
         for (number, keys) in BATCHES.iter().enumerate() {
             let mut next = node.to_change();
-            next.insert(&files, &limits(), batch(keys)).unwrap();
+            next.insert(&files, &limits(), batch(keys), &mut Vec::new()).unwrap();
             if (number + 1) % distance == 0 {
                 next.write_levels(&files).unwrap();
             }

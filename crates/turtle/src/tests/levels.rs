@@ -46,7 +46,10 @@ fn level(rng: &mut StdRng, files: &Double, keys: &[Key]) -> Level<Double> {
     }
     for pivot in 0..keys.len() {
         if rng.random_bool(0.2) {
-            level.take(files, keys, pivot..pivot + 1).unwrap();
+            let loads: Vec<_> = level.loads(keys, pivot..pivot + 1).collect();
+            let mut loaded = files.load_many(&loads).unwrap().into_iter();
+            level.take(keys, pivot..pivot + 1, &mut loaded);
+            assert!(loaded.next().is_none());
         }
     }
     level

@@ -6,6 +6,7 @@ mod figures;
 mod levels;
 mod model;
 mod packed;
+mod reads;
 
 use spinney_base::ValueRef;
 

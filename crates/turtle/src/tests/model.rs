@@ -1,6 +1,6 @@
 //! Random batches against a map, with leaves of a few edits and nodes of a few pivots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,13 +13,27 @@ use super::limits;
 use crate::check::check;
 use crate::double::Double;
 use crate::edit::Edit;
+use crate::files::Limits;
 use crate::packed::Owned;
 use crate::run::RunBuilder;
 use crate::runs::Runs;
 use crate::tree::{Pending, Tree};
 
-type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-type Batch = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+type Model = BTreeMap<Vec<u8>, Value>;
+type Batch = BTreeMap<Vec<u8>, Option<Value>>;
+
+/// A value, or a pointer to a large one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Value {
+    bytes: Vec<u8>,
+    large: bool,
+}
+
+impl Value {
+    fn as_ref(&self) -> ValueRef<'_> {
+        ValueRef { bytes: &self.bytes, large: self.large }
+    }
+}
 
 /// What keys look like.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +55,10 @@ struct World {
     /// Of 100 edits, how many are removals.
     removals: u32,
     stamp: u32,
+    /// Pointers that were put and not superseded.
+    pointers: BTreeSet<Vec<u8>>,
+    /// Whether all was written under the limits of now.
+    sizes: bool,
 }
 
 impl World {
@@ -57,6 +75,8 @@ impl World {
             model: Model::new(),
             removals: 20,
             stamp: 0,
+            pointers: BTreeSet::new(),
+            sizes: true,
         }
     }
 
@@ -87,9 +107,17 @@ impl World {
             let key = self.key();
             let removes = self.rng.random_range(0..100) < self.removals;
             self.stamp += 1;
-            let mut value = self.stamp.to_le_bytes().to_vec();
-            value.resize(self.rng.random_range(0..30), 7);
-            batch.insert(key, (!removes).then_some(value));
+            let mut bytes = self.stamp.to_le_bytes().to_vec();
+            let large = self.rng.random_bool(0.3);
+            bytes.resize(self.rng.random_range(if large { 4..30 } else { 0..30 }), 7);
+            if large && !removes {
+                // One that the same batch overwrites was never in the tree.
+                self.pointers.insert(bytes.clone());
+            }
+            let value = (!removes).then_some(Value { bytes, large });
+            if let Some(Some(before)) = batch.insert(key, value) {
+                self.pointers.remove(&before.bytes);
+            }
         }
         self.run(batch)
     }
@@ -97,7 +125,7 @@ impl World {
     fn run(&mut self, batch: Batch) -> Runs {
         let mut builder = RunBuilder::default();
         for (key, value) in &batch {
-            builder.push(Edit { key, value: value.as_deref().map(ValueRef::inline) });
+            builder.push(Edit { key, value: value.as_ref().map(Value::as_ref) });
         }
         for (key, value) in batch {
             match value {
@@ -110,19 +138,41 @@ impl World {
 
     fn step(&mut self) {
         let batch = self.batch();
-        self.tree = self.tree.apply(&self.files, &batch).unwrap();
+        self.apply_run(&batch);
     }
 
     fn apply(&mut self, batch: Batch) {
         let batch = self.run(batch);
-        self.tree = self.tree.apply(&self.files, &batch).unwrap();
+        self.apply_run(&batch);
+    }
+
+    fn apply_run(&mut self, batch: &Runs) {
+        let mut superseded = Vec::new();
+        self.tree = self.tree.apply(&self.files, batch, &mut superseded).unwrap();
+        self.supersede(&superseded);
+    }
+
+    /// Each pointer is superseded once, and none that is needed.
+    fn supersede(&mut self, superseded: &[Vec<u8>]) {
+        for pointer in superseded {
+            assert!(self.pointers.remove(pointer), "{pointer:?} is superseded again");
+        }
+        let values = self.model.values().filter(|value| value.large);
+        values.for_each(|value| assert!(self.pointers.contains(&value.bytes), "{value:?} is lost"));
     }
 
     fn compare(&mut self) {
-        check(&self.tree, &self.files).unwrap();
+        check(&self.tree, &self.files, self.sizes).unwrap();
         for _ in 0..20 {
             let key = self.key();
             self.compare_key(&key);
+        }
+        let keys: Vec<_> = (0..10).map(|_| self.key()).collect();
+        let hashed: Vec<_> = keys.iter().map(|key| (&key[..], 0)).collect();
+        let values = self.tree.get_many(&self.files, &hashed).unwrap();
+        for (key, value) in keys.iter().zip(values) {
+            let value = value.map(|value| Value { bytes: value.bytes, large: value.large });
+            assert_eq!(value.as_ref(), self.model.get(key));
         }
         for _ in 0..4 {
             self.compare_scan();
@@ -135,13 +185,17 @@ impl World {
         let mut resident_out = Vec::new();
         match (self.tree.get_resident(key, &mut resident_out), self.model.get(key)) {
             (Resident::Unknown, _) | (Resident::Absent, None) => assert!(resident_out.is_empty()),
-            (Resident::Present, Some(value)) => assert_eq!(resident_out, *value),
+            (Resident::Present, Some(Value { bytes, large: false }))
+            | (Resident::Large, Some(Value { bytes, large: true })) => {
+                assert_eq!(resident_out, *bytes);
+            }
             (other, value) => panic!("{key:?}: {other:?}, {value:?}"),
         }
         match self.model.get(key) {
             Some(value) => {
-                assert_eq!(found, Found::Inline, "{key:?}");
-                assert_eq!(out, [b"before", &value[..]].concat());
+                let expected = if value.large { Found::Large } else { Found::Inline };
+                assert_eq!(found, expected, "{key:?}");
+                assert_eq!(out, [b"before", &value.bytes[..]].concat());
             }
             None => assert_eq!((found, &out[..]), (Found::Absent, &b"before"[..]), "{key:?}"),
         }
@@ -159,14 +213,14 @@ impl World {
         }
     }
 
-    fn scan_all(&self, direction: Direction) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn scan_all(&self, direction: Direction) -> Result<Vec<(Vec<u8>, Value)>> {
         let (lower, upper) = (Bound::Unbounded, Bound::Unbounded);
         let mut cursor = self.tree.cursor(&self.files, lower, upper, direction)?;
         let mut found = Vec::new();
         while let Some(key) = cursor.key().map(<[u8]>::to_vec) {
             let (same, value) = cursor.record()?.unwrap();
             assert_eq!(same, key);
-            found.push((key, value.bytes.to_vec()));
+            found.push((key, Value { bytes: value.bytes.to_vec(), large: value.large }));
             cursor.advance()?;
         }
         Ok(found)
@@ -196,12 +250,11 @@ impl World {
         let mut chunk = Chunk::default();
         self.tree.scan(&self.files, &request, &mut chunk).unwrap();
         let inside = self.model.iter().filter(|(key, _)| request.contains(key));
-        let mut expected: Vec<_> = inside.map(|(key, value)| (&key[..], &value[..])).collect();
+        let mut expected: Vec<_> = inside.map(|(key, value)| (&key[..], value.as_ref())).collect();
         if direction == Direction::Reverse {
             expected.reverse();
         }
-        let found: Vec<_> =
-            (0..chunk.len()).map(|at| (chunk.get(at).0, chunk.get(at).1.bytes)).collect();
+        let found: Vec<_> = (0..chunk.len()).map(|at| chunk.get(at)).collect();
         assert_eq!(found, expected[..found.len()], "{request:?}");
         let all = found.len() == expected.len();
         assert!(chunk.finished <= all && chunk.resume.is_none());
@@ -229,15 +282,18 @@ impl World {
 
     fn write(&mut self) {
         let threads = self.rng.random_range(1..3);
-        self.tree = self.tree.write(&self.files, threads).unwrap();
+        let mut superseded = Vec::new();
+        self.tree = self.tree.write(&self.files, threads, &mut superseded).unwrap();
+        self.supersede(&superseded);
         assert_eq!(self.tree.pending(), Pending::default());
     }
 
     /// Crashes: what was written since `published` is nobody's, and what was applied is lost.
-    fn crash(&mut self, published: (Vec<u8>, Model)) {
+    fn crash(&mut self, published: (Vec<u8>, Model, BTreeSet<Vec<u8>>)) {
         self.files.crash(std::mem::replace(&mut self.tree, Tree::empty()));
         self.tree = Tree::open(&self.files, &published.0).unwrap();
         self.model = published.1;
+        self.pointers = published.2;
         let (mut leaves, mut nodes) = (Vec::new(), Vec::new());
         self.tree.walk(|owned| match owned {
             Owned::Leaf(leaf) => leaves.push(leaf.number()),
@@ -249,10 +305,10 @@ impl World {
     /// Forgets everything in memory and opens the tree from its pages, as after a kill.
     fn reopen(&mut self) {
         let description = self.tree.describe(&self.files).unwrap();
-        let checked = check(&self.tree, &self.files).unwrap();
+        let checked = check(&self.tree, &self.files, self.sizes).unwrap();
         self.files.crash(std::mem::replace(&mut self.tree, Tree::empty()));
         self.tree = Tree::open(&self.files, &description).unwrap();
-        assert_eq!(check(&self.tree, &self.files).unwrap(), checked);
+        assert_eq!(check(&self.tree, &self.files, self.sizes).unwrap(), checked);
     }
 }
 
@@ -261,7 +317,8 @@ fn trees_on_pages_are_what_a_map_says() {
     for seed in 0..100 {
         println!("seed {seed}");
         let mut world = World::new(seed);
-        let (mut published, mut model) = (Tree::empty(), Model::new());
+        let mut published = Tree::empty();
+        let (mut model, mut pointers) = (Model::new(), BTreeSet::new());
         for _ in 0..60 {
             if world.rng.random_bool(0.05) {
                 world.removals = [20, 80, 0][world.rng.random_range(0..3)];
@@ -279,11 +336,12 @@ fn trees_on_pages_are_what_a_map_says() {
                     world.write();
                     published = world.tree.clone();
                     model = world.model.clone();
+                    pointers = world.pointers.clone();
                 }
                 9 if world.rng.random_bool(0.3) => {
                     let description = published.describe(&world.files).unwrap();
                     world.files.crash(std::mem::replace(&mut published, Tree::empty()));
-                    world.crash((description, model.clone()));
+                    world.crash((description, model.clone(), pointers.clone()));
                     published = world.tree.clone();
                 }
                 _ => {
@@ -292,6 +350,7 @@ fn trees_on_pages_are_what_a_map_says() {
                     world.reopen();
                     published = world.tree.clone();
                     model = world.model.clone();
+                    pointers = world.pointers.clone();
                 }
             }
             world.compare();
@@ -301,6 +360,30 @@ fn trees_on_pages_are_what_a_map_says() {
         drop(published);
         world.tree = Tree::empty();
         assert_eq!(world.files.alive(), (vec![], vec![]), "seed {seed}: pages of nobody");
+    }
+}
+
+#[test]
+fn leaves_and_nodes_may_be_of_other_sizes_when_a_tree_is_opened_again() {
+    for seed in 0..64 {
+        println!("seed {seed}");
+        let mut world = World::new(seed);
+        world.removals = 10;
+        world.keys = Keys::Numbers;
+        for _ in 0..8 {
+            for _ in 0..world.rng.random_range(0..100) {
+                world.step();
+            }
+            world.compare();
+            world.write();
+            let leaf = [200, 400, 4000, 30_000][world.rng.random_range(0..4)];
+            let edit_bytes_max = 50;
+            let pivots_max = [4, 8, 64][world.rng.random_range(0..3)];
+            world.sizes = false;
+            world.files.limits = Limits { edit_bytes_max, ..limits(leaf, pivots_max) };
+            world.reopen();
+        }
+        world.compare_all();
     }
 }
 
@@ -339,9 +422,10 @@ fn deleting_everything_leaves_nothing() {
             }
             let batch = (0..30).map(|_| (world.key(), None)).collect();
             world.apply(batch);
-            check(&world.tree, &world.files).unwrap();
+            check(&world.tree, &world.files, true).unwrap();
         }
         assert!(world.tree.root.is_none(), "seed {seed}: {:?}", world.tree);
+        assert!(world.pointers.is_empty(), "seed {seed}: {:?} of nobody", world.pointers);
         assert_eq!(world.files.alive(), (vec![], vec![]));
     }
 }
@@ -354,29 +438,32 @@ fn a_failed_step_leaves_the_tree_whole() {
         let mut world = World::new(seed);
         for _ in 0..80 {
             let before = (world.tree.clone(), world.model.clone());
+            let (pointers, mut superseded) = (world.pointers.clone(), Vec::new());
             world.files.fails_after.store(world.rng.random_range(0..40), Relaxed);
             let batch = world.batch();
             let outcome = match world.rng.random_range(0..3) {
-                0 => world.tree.apply(&world.files, &batch),
+                0 => world.tree.apply(&world.files, &batch, &mut superseded),
                 1 => {
-                    world.model = before.1.clone();
-                    world.tree.write(&world.files, 1)
+                    (world.model, world.pointers) = (before.1.clone(), pointers.clone());
+                    world.tree.write(&world.files, 1, &mut superseded)
                 }
                 _ => {
-                    let tree = world.tree.apply(&world.files, &batch);
-                    tree.and_then(|tree| tree.write(&world.files, 2))
+                    let tree = world.tree.apply(&world.files, &batch, &mut superseded);
+                    tree.and_then(|tree| tree.write(&world.files, 2, &mut superseded))
                 }
             };
             world.files.fails_after.store(-1, Relaxed);
             match outcome {
                 Ok(tree) => {
                     world.tree = tree;
+                    world.supersede(&superseded);
                     drop(before);
                 }
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Io);
                     failures += 1;
                     (world.tree, world.model) = before;
+                    world.pointers = pointers;
                 }
             }
             world.compare();
