@@ -23,6 +23,7 @@ use super::cursor::LeafCursor;
 use super::format::{
     Description, Head, IndexNode, KEY_BYTES_MAX, KeyPage, PAYLOAD, Section, VALUE_BYTES_MAX,
 };
+use super::load::Load;
 use super::warm::Lookup;
 use super::{Leaf, LeafStore};
 use crate::edit::{Edit, Hit};
@@ -383,6 +384,33 @@ fn a_whole_read_is_one_transfer_and_takes_what_is_cached() {
     let reads = bed.disk.reads();
     assert_eq!(leaf.load(b"", None).unwrap().positions.len(), model.len());
     assert_eq!(bed.disk.reads(), reads, "all of it was cached");
+}
+
+#[test]
+fn several_leaves_are_read_together() {
+    let bed = Bed::new(0);
+    let models: Vec<Model> = [300_000, 50_000, 100_000, 30_000, 200_000, 1000].map(records).into();
+    let leaves: Vec<_> = models.iter().map(|model| bed.write(model, 12)).collect();
+    let (lower, upper) = (0x3000u16.to_be_bytes(), 0xb000u16.to_be_bytes());
+    let load = |leaf, bounds: bool| match bounds {
+        true => Load { leaf, lower: &lower[..], upper: Some(&upper[..]) },
+        false => Load { leaf, lower: &[], upper: None },
+    };
+    let loads: Vec<Load<'_>> =
+        leaves.iter().enumerate().map(|(at, leaf)| load(leaf, at % 2 == 1)).collect();
+    let loaded = bed.files.load_many(&loads).unwrap();
+    assert_eq!(loaded.len(), loads.len());
+    for ((loaded, load), model) in loaded.iter().zip(&loads).zip(&models) {
+        let end = load.upper.map_or(Bound::Unbounded, Bound::Excluded);
+        let expected = model.range::<[u8], _>((Bound::Included(load.lower), end));
+        let found = loaded.positions.iter().map(|at| {
+            let bytes = |from: u32, length: u32| &loaded.bytes[from as usize..][..length as usize];
+            (bytes(at.key, at.key_length.into()), bytes(at.value, at.value_length))
+        });
+        assert!(found.eq(expected.map(|(key, value)| (&key[..], &value.as_ref().unwrap().0[..]))));
+    }
+    bed.disk.flip_bit(Path::new(PATH), leaves[2].run().first.offset() + (20 << 12), 1).unwrap();
+    assert!(bed.files.load_many(&loads).unwrap_err().is_corruption());
 }
 
 /// Whatever bit flips, a reader hears of it or gets what was written.
