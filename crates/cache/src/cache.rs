@@ -324,8 +324,11 @@ impl CacheFile {
         }
     }
 
-    /// Whether the table names a frame for the page, filled or being filled.
-    pub(crate) fn is_cached(&self, id: PageId) -> bool {
+    /// Whether the page, of this allocation or another, is in the cache or on its way there. Costs
+    /// a glance at the table.
+    #[inline]
+    #[must_use]
+    pub fn is_cached(&self, id: PageId) -> bool {
         self.table.table.frame(id.page).is_some()
     }
 

@@ -8,22 +8,165 @@ use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::Result;
+use spinney_cache::PageRef;
 use spinney_extent::BlockKind;
 use spinney_extent::header::Damage;
 use spinney_io::{AlignedBuf, Purpose};
 
 use super::format::{Item, KeyPage, PAYLOAD, Section};
-use super::{Leaf, payload};
+use super::{Leaf, LeafStore, payload};
 use crate::run::Position;
 
 /// So many pages or fewer are read one by one, through the cache.
 const SINGLES: u32 = 2;
+
+/// Leaves that are read in one batch: enough to keep a disk busy, and their buffers are as large.
+const LOADS_AT_ONCE: usize = 4;
 
 /// The edits of a leaf, or of a range of it, in memory: each key followed by its value.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
     pub(crate) bytes: Vec<u8>,
     pub(crate) positions: Vec<Position>,
+}
+
+/// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load<'a> {
+    pub(crate) leaf: &'a Leaf,
+    pub(crate) lower: &'a [u8],
+    pub(crate) upper: Option<&'a [u8]>,
+}
+
+/// What of a leaf a load reads.
+#[derive(Debug)]
+struct Plan<'a> {
+    leaf: &'a Leaf,
+    items: Range<u32>,
+    /// Pages of keys.
+    pages: Range<u32>,
+    /// All of it: then keys and values are read together.
+    is_whole: bool,
+}
+
+/// Pages of a leaf, by their indexes in it.
+type Span<'a> = (&'a Leaf, Range<u32>);
+
+impl LeafStore {
+    /// Reads ranges of leaves, whose transfers go together; the results are in the order of the loads. The leaves
+    /// are this store's.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of the first that failed.
+    pub(crate) fn load_many(&self, loads: &[Load<'_>]) -> Result<Vec<Loaded>> {
+        let mut loaded = Vec::with_capacity(loads.len());
+        for loads in loads.chunks(LOADS_AT_ONCE) {
+            self.load_at_once(loads, &mut loaded)?;
+        }
+        self.counters.loads.fetch_add(loads.len() as u64, Relaxed);
+        Ok(loaded)
+    }
+
+    fn load_at_once(&self, loads: &[Load<'_>], loaded: &mut Vec<Loaded>) -> Result<()> {
+        let plans: Vec<Plan<'_>> = loads.iter().map(Plan::of).collect::<Result<_>>()?;
+        let spans: Vec<Span<'_>> = plans.iter().map(Plan::first_span).collect();
+        let keys = self.read_spans(&spans, Purpose::Reorganize)?;
+        let ranges: Vec<Range<u32>> = plans
+            .iter()
+            .zip(&keys)
+            .map(|(plan, keys)| plan.value_pages(keys))
+            .collect::<Result<_>>()?;
+        let spans: Vec<Span<'_>> = plans
+            .iter()
+            .zip(&ranges)
+            .map(|(plan, pages)| plan.value_span(pages))
+            .collect::<Result<_>>()?;
+        let values = self.read_spans(&spans, Purpose::Reorganize)?;
+        for (((plan, keys), pages), values) in plans.into_iter().zip(keys).zip(ranges).zip(values) {
+            loaded.push(if plan.is_whole {
+                let (keys, values) = keys.split_at(plan.pages.len() * PAYLOAD);
+                plan.leaf.collect(keys, plan.pages, plan.items, values, 0)?
+            } else {
+                let base = u64::from(pages.start) * PAYLOAD as u64;
+                plan.leaf.collect(&keys, plan.pages, plan.items, &values, base)?
+            });
+        }
+        Ok(())
+    }
+
+    /// The payloads of each span: what is in the cache from there, and all between the first and the last page
+    /// that is not in one transfer.
+    fn read_spans(&self, spans: &[Span<'_>], purpose: Purpose) -> Result<Vec<Vec<u8>>> {
+        let mut read: Vec<(Range<u32>, AlignedBuf)> = Vec::with_capacity(spans.len());
+        for (leaf, pages) in spans {
+            let mut missing = pages.clone().filter(|index| leaf.cached(*index).is_none());
+            let first = missing.next();
+            let span = first.map_or(0..0, |first| first..missing.next_back().unwrap_or(first) + 1);
+            let buf = AlignedBuf::new(span.len());
+            read.push((span, buf));
+        }
+        let part = |((leaf, _), (span, buf)): (&Span<'_>, _)| (leaf.run(), span, buf);
+        let mut parts: Vec<_> = spans
+            .iter()
+            .zip(read.iter_mut().map(|(span, buf)| (span.start, buf)))
+            .map(part)
+            .collect();
+        self.store.read_runs(&mut parts, BlockKind::Leaf, purpose)?;
+        let payloads = spans.iter().zip(read);
+        payloads
+            .map(|((leaf, pages), (span, buf))| leaf.payloads(pages, &span, &buf, purpose))
+            .collect()
+    }
+}
+
+impl<'a> Plan<'a> {
+    fn of(load: &Load<'a>) -> Result<Plan<'a>> {
+        let Load { leaf, lower, upper } = *load;
+        let description = leaf.description();
+        let (from, first) = if lower.is_empty() { (0, 0) } else { leaf.place(lower)? };
+        let (to, last) = match upper {
+            None => (description.items, description.key_pages - 1),
+            Some(key) => leaf.place(key)?,
+        };
+        let is_whole = lower.is_empty() && upper.is_none();
+        let is_empty = from >= to || first > last;
+        let (items, pages) = if is_empty { (0..0, 0..0) } else { (from..to, first..last + 1) };
+        Ok(Plan { leaf, items, pages, is_whole })
+    }
+
+    fn first_span(&self) -> Span<'a> {
+        let (first, _) = self.leaf.section(Section::Keys);
+        let end = if self.is_whole { self.leaf.run().pages } else { first + self.pages.end };
+        (self.leaf, first + self.pages.start..end)
+    }
+
+    /// The pages of values that the items need beside what was read with the keys.
+    fn value_pages(&self, keys: &[u8]) -> Result<Range<u32>> {
+        if self.is_whole {
+            return Ok(0..0);
+        }
+        let mut range: Option<Range<u64>> = None;
+        self.leaf.items(keys, self.pages.clone(), |index, item| {
+            if self.items.contains(&index) && item.value_length > 0 {
+                let end = item.value + item.value_length as u64;
+                range = Some(range.take().map_or(item.value, |range| range.start)..end);
+            }
+            Ok(())
+        })?;
+        let range = range.unwrap_or(0..0);
+        let small = |page: u64| u32::try_from(page).unwrap_or(u32::MAX);
+        let piece = PAYLOAD as u64;
+        Ok(small(range.start / piece)..small(range.end.div_ceil(piece)))
+    }
+
+    fn value_span(&self, pages: &Range<u32>) -> Result<Span<'a>> {
+        let (first, count) = self.leaf.section(Section::Values);
+        if pages.start > pages.end || pages.end > count {
+            let damage = Damage::new(format!("{count} pages of values"), format!("{pages:?}"));
+            return Err(self.leaf.damaged(Section::Keys, self.pages.start, damage));
+        }
+        Ok((self.leaf, first + pages.start..first + pages.end))
+    }
 }
 
 impl Leaf {
@@ -33,57 +176,43 @@ impl Leaf {
     /// # Errors
     /// `Corruption` or `Io`.
     pub(crate) fn load(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Loaded> {
-        self.files.counters.loads.fetch_add(1, Relaxed);
-        let description = *self.description();
-        if lower.is_empty() && upper.is_none() {
-            return self.load_all();
-        }
-        let (from, from_page) = match lower {
-            [] => (0, 0),
-            key => self.place(key)?,
-        };
-        let (to, to_page) = match upper {
-            None => (description.items, description.key_pages - 1),
-            Some(key) => self.place(key)?,
-        };
-        if from >= to || from_page > to_page {
-            return Ok(Loaded::default());
-        }
-        let mut keys = Vec::new();
-        let pages = from_page..to_page + 1;
-        self.read_pages(Section::Keys, pages.clone(), Purpose::Reorganize, &mut keys)?;
-        let mut range: Option<Range<u64>> = None;
-        self.items(&keys, pages.clone(), |index, item| {
-            if (from..to).contains(&index) {
-                let end = item.value + item.value_length as u64;
-                range = Some(range.take().map_or(item.value, |range| range.start)..end);
-            }
-            Ok(())
-        })?;
-        let range = range.unwrap_or(0..0);
-        let piece = PAYLOAD as u64;
-        let small = |page: u64| u32::try_from(page).unwrap_or(u32::MAX);
-        let value_pages = small(range.start / piece)..small(range.end.div_ceil(piece));
-        let mut values = Vec::new();
-        self.read_pages(Section::Values, value_pages.clone(), Purpose::Reorganize, &mut values)?;
-        let base = u64::from(value_pages.start) * piece;
-        self.collect(&keys, pages, from..to, &values, base)
-    }
-
-    fn load_all(&self) -> Result<Loaded> {
-        let description = *self.description();
-        let (first, pages) = self.section(Section::Keys);
-        let all = self.run().pages;
-        let mut payloads = Vec::new();
-        self.read_span(first..all, Purpose::Reorganize, &mut payloads)?;
-        let (keys, values) = payloads.split_at(pages as usize * PAYLOAD);
-        self.collect(keys, 0..pages, 0..description.items, values, 0)
+        let loaded = self.files.load_many(&[Load { leaf: self, lower, upper }])?;
+        Ok(loaded.into_iter().next().unwrap_or_default())
     }
 
     /// The first item that is not below the key, and the page of keys where it was looked for.
     fn place(&self, key: &[u8]) -> Result<(u32, u32)> {
         let place = self.find(key)?;
         Ok((place.item, place.page))
+    }
+
+    /// A page by its index in the leaf, if it is cached.
+    fn cached(&self, index: u32) -> Option<PageRef<'_>> {
+        let (section, page) = self.section_of(index);
+        self.files.cache.peek(self.page_id(section, page))
+    }
+
+    /// Puts payloads together of what was read and what is cached.
+    fn payloads(
+        &self,
+        pages: &Range<u32>,
+        read: &Range<u32>,
+        buf: &AlignedBuf,
+        purpose: Purpose,
+    ) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(pages.len() * PAYLOAD);
+        for index in pages.clone() {
+            if read.contains(&index) {
+                out.extend_from_slice(payload(buf.page((index - read.start) as usize)));
+            } else if let Some(page) = self.cached(index) {
+                out.extend_from_slice(payload(&page));
+            } else {
+                // It went in the meantime.
+                let (section, page) = self.section_of(index);
+                out.extend_from_slice(payload(&*self.page(section, page, purpose)?));
+            }
+        }
+        Ok(out)
     }
 
     /// Copies the items of a range together; `base` is the address of the first byte of `values`.
@@ -111,7 +240,11 @@ impl Leaf {
             }
             seen += 1;
             let start = item.value.checked_sub(base).and_then(|start| usize::try_from(start).ok());
-            let value = start.and_then(|start| values.get(start..start + item.value_length));
+            // Nothing may have been read for those that have none.
+            let value = match item.value_length {
+                0 => Some(&[][..]),
+                length => start.and_then(|start| values.get(start..start.checked_add(length)?)),
+            };
             let value = value.ok_or_else(|| Damage::new("a value within the leaf", item.value))?;
             let key = loaded.bytes.len() as u32;
             loaded.bytes.extend_from_slice(item.key);
@@ -183,34 +316,9 @@ impl Leaf {
             }
             return Ok(());
         }
-        self.read_span(first + pages.start..first + pages.end, purpose, out)
-    }
-
-    /// Appends the payloads of pages, by their indexes in the leaf.
-    fn read_span(&self, pages: Range<u32>, purpose: Purpose, out: &mut Vec<u8>) -> Result<()> {
-        let run = self.run();
-        let cached = |index: u32| {
-            let (section, page) = self.section_of(index);
-            self.files.cache.peek(self.page_id(section, page))
-        };
-        let mut missing = pages.clone().filter(|index| cached(*index).is_none());
-        let first = missing.next();
-        let span = first.map_or(0..0, |first| first..missing.next_back().unwrap_or(first) + 1);
-        let mut buf = AlignedBuf::new(span.len());
-        let store = &self.files.store;
-        store.read_run(&run, span.start, BlockKind::Leaf, &mut buf, purpose)?;
-        out.reserve(pages.len() * PAYLOAD);
-        for index in pages {
-            if span.contains(&index) {
-                out.extend_from_slice(payload(buf.page((index - span.start) as usize)));
-            } else if let Some(page) = cached(index) {
-                out.extend_from_slice(payload(&page));
-            } else {
-                // It went in the meantime.
-                let (section, page) = self.section_of(index);
-                out.extend_from_slice(payload(&*self.page(section, page, purpose)?));
-            }
-        }
+        let span = (self, first + pages.start..first + pages.end);
+        let payloads = self.files.read_spans(&[span], purpose)?;
+        payloads.iter().for_each(|payloads| out.extend_from_slice(payloads));
         Ok(())
     }
 

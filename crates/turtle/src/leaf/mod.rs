@@ -209,13 +209,18 @@ impl Leaf {
         Err(damage.at(self.files.store.path(), self.description.first))
     }
 
+    /// The page of the filter that has the key's block; `None` without a filter.
+    #[inline]
+    fn filter_page(&self, hash: u64) -> Option<u32> {
+        let blocks = self.description.filter_blocks;
+        (blocks > 0).then(|| spinney_filter::block_of(hash, blocks) / PAGE_BLOCKS)
+    }
+
     /// Whether the key may be there, by its block of the filter.
     fn may_contain<R: Reach>(&self, hash: u64, reach: &R) -> Result<bool, R::Stop> {
-        if self.description.filter_blocks == 0 {
-            return Ok(true);
-        }
+        let Some(page) = self.filter_page(hash) else { return Ok(true) };
         let block = spinney_filter::block_of(hash, self.description.filter_blocks);
-        let (page, at) = (block / PAGE_BLOCKS, (block % PAGE_BLOCKS) as usize);
+        let at = (block % PAGE_BLOCKS) as usize;
         let at = HEADER_BYTES + at * spinney_filter::BLOCK_BYTES;
         let mut bytes = [0; spinney_filter::BLOCK_BYTES];
         if !self.files.cache.copy(self.page_id(Section::Filter, page), at, &mut bytes) {

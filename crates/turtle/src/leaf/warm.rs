@@ -3,8 +3,10 @@
 //!
 //! Each lookup is tried on what is cached; the pages at which they stop are read in one batch, as
 //! deep as the disk can, and those that stopped are tried again. A lookup stops at its filter, its
-//! index, its keys and its value, so a few batches do, however many lookups there are. All of this
-//! is a hint: whoever looks up afterwards loads what is missing, and hears of damage.
+//! index, its keys and its value, so a few batches do, however many lookups there are. Of the leaves
+//! that one key may be in, only filters are read together: mostly one has the key, and what is older is not
+//! needed then. All of this is a hint: whoever looks up afterwards loads what is missing, and hears
+//! of damage.
 
 use spinney_base::{Error, Result};
 use spinney_cache::{PageId, PageRef};
@@ -28,14 +30,8 @@ pub(crate) struct Lookup<'a> {
     pub(crate) hash: u64,
 }
 
-/// How much of a lookup is brought in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
-    /// The filter, which will mostly say that the key is not there.
-    Filter,
-    /// All.
-    Value,
-}
+/// A page of a leaf: its name, the leaf's pages, and which of them it is.
+type Page = (PageId, PageRun, u32);
 
 /// It goes no further than what is cached.
 struct Cached;
@@ -69,25 +65,28 @@ impl Reach for Cached {
 }
 
 impl LeafStore {
-    /// Brings in what these lookups need, as far as the cache has room. The leaves are this store's.
-    pub(crate) fn warm(&self, lookups: &[Lookup<'_>], until: Until) {
-        let mut waiting: Vec<Lookup<'_>> = lookups.to_vec();
-        let mut scratch = Vec::new();
+    /// Brings in what these lookups need, as far as the cache has room. The leaves are this store's;
+    /// lookups of one key follow each other, the newest leaf first, for what an older one says does
+    /// not matter when a newer one has the key.
+    pub(crate) fn warm(&self, lookups: &[Lookup<'_>]) {
+        let mut keys: Vec<&[Lookup<'_>]> =
+            lookups.chunk_by(|one, next| one.hash == next.hash && one.key == next.key).collect();
         for _ in 0..BATCHES_MAX {
-            let mut wanted: Vec<(PageId, PageRun, u32)> = Vec::new();
-            waiting.retain(|lookup| {
-                scratch.clear();
-                let tried = match until {
-                    Until::Filter => lookup.leaf.may_contain(lookup.hash, &Cached).map(drop),
-                    Until::Value => {
-                        let Lookup { leaf, key, hash } = *lookup;
-                        leaf.get_within(key, hash, &mut scratch, &Cached).map(drop)
-                    }
-                };
-                let Err(Stop::Missing { id, run, index }) = tried else { return false };
-                wanted.push((id, run, index));
-                true
+            let mut wanted: Vec<Page> = Vec::new();
+            // One key alone waits for its filters together; from then on it takes one page after another.
+            let is_alone = keys.len() == 1;
+            keys.retain(|of_key| {
+                let before = wanted.len();
+                if is_alone {
+                    want_filters(of_key, &mut wanted)
+                } else {
+                    want(of_key, &mut wanted)
+                }
+                wanted.len() > before
             });
+            if is_alone && wanted.len() == 1 {
+                return;
+            }
             wanted.sort_unstable_by_key(|(id, ..)| id.page);
             wanted.dedup_by_key(|(id, ..)| id.page);
             wanted.truncate(BATCH_PAGES_MAX);
@@ -98,7 +97,7 @@ impl LeafStore {
         }
     }
 
-    fn read_in(&self, wanted: &[(PageId, PageRun, u32)]) -> Result<usize> {
+    fn read_in(&self, wanted: &[Page]) -> Result<usize> {
         let ids: Vec<PageId> = wanted.iter().map(|(id, ..)| *id).collect();
         self.cache.prefetch_many(&ids, |missing, buf| {
             let place = |id: PageId| {
@@ -108,5 +107,33 @@ impl LeafStore {
             let pages: Vec<_> = missing.iter().filter_map(|it| place(it.id).ok()).collect();
             self.store.read_run_pages(&pages, BlockKind::Leaf, buf, Purpose::Lookup)
         })
+    }
+}
+
+/// Says which pages the lookups of one key miss next: where the first stops, and the filters of those behind
+/// it.
+fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
+    let mut scratch = Vec::new();
+    for (at, Lookup { leaf, key, hash }) in of_key.iter().enumerate() {
+        match leaf.get_within(key, *hash, &mut scratch, &Cached) {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(Stop::Failed(_)) => return,
+            Err(Stop::Missing { id, run, index }) => {
+                wanted.push((id, run, index));
+                return want_filters(&of_key[at + 1..], wanted);
+            }
+        }
+    }
+}
+
+/// Says which pages of filters are missing.
+fn want_filters(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
+    for Lookup { leaf, hash, .. } in of_key {
+        if let Some(page) = leaf.filter_page(*hash) {
+            let id = leaf.page_id(Section::Filter, page);
+            if !leaf.files.cache.is_cached(id) {
+                wanted.push((id, leaf.run(), leaf.section(Section::Filter).0 + page));
+            }
+        }
     }
 }
