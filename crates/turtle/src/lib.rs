@@ -1,4 +1,44 @@
-//! TurtleKV: a tree that trades memory for writes while it runs (arXiv 2509.10714).
+//! TurtleKV: a tree that trades memory for writes while it runs (arXiv 2509.10714, sections 3 and 4).
+//!
+//! ```text
+//!   batch (a sorted run)
+//!     |  apply                               in memory, by pointer
+//!   +-v------------------------------+
+//!   | root   pivots | level 1        |       a level is a list of parts, each a run in memory or a
+//!   |               | level 2 ....   |       segment on disk; sizes double from level to level
+//!   +---|--------------|-------------+
+//!       |   flush: a leaf's worth for one pivot
+//!   +---v------+  +----v-----+
+//!   | node     |  | node     |  ...          4 to 8 KiB on disk, always in memory
+//!   +---|------+  +----------+
+//!   +---v--+ +------+ +------+
+//!   | leaf | | leaf | | leaf | ...           512 KiB to 16 MiB; segments have the same format
+//!   +------+ +------+ +------+
+//! ```
+//!
+//! A tree is a value: applying a batch makes a new one that shares what did not change, and an error
+//! leaves the old one whole. What batches make in memory becomes pages only when a checkpoint is
+//! written, after as many batches as the checkpoint distance says; what came and went in between
+//! never was written. Pages are owned by what refers to them, so they are given back when the last
+//! tree, reader or snapshot that needs them goes.
+//!
+//! Reading order: `edit`, `run` and `runs` (edits in memory), `merge`; `files` (what is asked of the
+//! disk); `levels`, `node` and `update` (the TurtleTree itself), `tree`; `write` and `packed` (what
+//! becomes of it on disk); `range`, `stream` and `cursor` (scans); `evacuate` (memory), `check`.
+//!
+//! **Differs from the paper and its code**
+//! * A flush takes all that is pending for its pivot, which is a leaf's worth and less than two: less
+//!   than a leaf is pending for any pivot between updates. So flushed bounds have nothing to say
+//!   (`levels`), and no flush reads a segment to find out where it was cut.
+//! * Segments have fences in their node: a lookup asks at most one segment of a level, and what was
+//!   flushed or cut away cannot come back.
+//! * Parts that overlap nothing move from level to level as they are: ascending keys are written
+//!   once there and once in their leaf.
+//! * When a checkpoint is written, the levels of a node that are in memory become one: they cost the
+//!   same to write, and the next checkpoint finds the levels above at their start (`node`).
+//! * What will not change any more before the checkpoint can be written early (the paper's outlook),
+//!   and memory of which little is needed is given back (`evacuate`).
+//! * Deletes: tombstones end at leaves; leaves and nodes are joined with neighbours.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), expect(dead_code, reason = "the engine that uses the tree comes later"))]
 

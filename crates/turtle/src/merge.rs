@@ -306,6 +306,29 @@ mod tests {
     }
 
     #[test]
+    fn pointers_that_are_gone_are_named() {
+        let line = |key: &[u8], value| {
+            let mut builder = RunBuilder::default();
+            builder.push(Edit { key, value });
+            Runs::from(builder.finish().unwrap())
+        };
+        let old = || line(b"key", Some(ValueRef::large(b"old")));
+        for (newer, gone) in [
+            (line(b"key", Some(ValueRef::large(b"new"))), true),
+            (line(b"key", Some(ValueRef::inline(b"old"))), true),
+            (line(b"key", None), true),
+            (line(b"key", Some(ValueRef::large(b"old"))), false),
+            (line(b"yek", None), false),
+        ] {
+            for tombstones in [Tombstones::Keep, Tombstones::Drop] {
+                let mut superseded = Vec::new();
+                merge(vec![newer.clone(), old()], tombstones, 1000, &mut superseded);
+                assert_eq!(superseded, vec![b"old".to_vec(); usize::from(gone)]);
+            }
+        }
+    }
+
+    #[test]
     #[expect(clippy::disallowed_methods, reason = "prints what a merge costs, decides nothing")]
     fn what_an_item_costs() {
         let count = 400_000u64;

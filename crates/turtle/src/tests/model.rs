@@ -15,7 +15,7 @@ use crate::double::Double;
 use crate::edit::Edit;
 use crate::files::Limits;
 use crate::packed::Owned;
-use crate::run::RunBuilder;
+use crate::run::{Item, RunBuilder};
 use crate::runs::Runs;
 use crate::tree::{Pending, Tree};
 
@@ -280,6 +280,15 @@ impl World {
         assert_eq!(self.files.alive(), (leaves, nodes));
     }
 
+    /// After evacuation no more is kept than twice what is needed.
+    fn compare_memory(&self) {
+        let mut runs = 0;
+        self.tree.each_run(&mut |run| runs += 1 + run.sources().len() as u64);
+        let pending = self.tree.pending();
+        let needed = pending.bytes + pending.items * size_of::<Item>() as u64;
+        assert!(pending.pinned <= 2 * needed + 100 * runs, "{pending:?} in {runs} runs");
+    }
+
     fn write(&mut self) {
         let threads = self.rng.random_range(1..3);
         let mut superseded = Vec::new();
@@ -331,6 +340,7 @@ fn trees_on_pages_are_what_a_map_says() {
                     world.tree = world.tree.write_early(&world.files, 2, batches).unwrap();
                     assert!(batches > 0 || world.tree.pending() == Pending::default());
                     world.tree = world.tree.evacuate();
+                    world.compare_memory();
                 }
                 8 => {
                     world.write();
