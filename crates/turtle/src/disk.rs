@@ -11,10 +11,10 @@ use spinney_engine::Direction;
 use spinney_extent::{Extent, PageRun};
 
 use crate::edit::Hit;
-use crate::files::{Files, LeafCursor, Limits};
+use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
 use crate::leaf::blob::NodePages;
 use crate::leaf::cursor::LeafCursor as PageCursor;
-use crate::leaf::{Leaf, LeafStore};
+use crate::leaf::{Leaf, LeafStore, load, warm};
 use crate::run::Run;
 use crate::runs::Runs;
 
@@ -65,12 +65,29 @@ impl Files for DiskFiles {
     }
 
     fn leaf_bytes(&self, leaf: &Leaf) -> u64 {
-        leaf.description().packed_bytes
+        leaf.description().packed_bytes.into()
     }
 
     fn load(&self, leaf: &Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
         let loaded = leaf.load(lower, upper)?;
         Run::over(loaded.bytes, loaded.positions)
+    }
+
+    fn load_many(&self, loads: &[Load<'_, Self>]) -> Result<Vec<Run>> {
+        let loads: Vec<_> = loads
+            .iter()
+            .map(|load| load::Load { leaf: load.leaf, lower: load.lower, upper: load.upper })
+            .collect();
+        let loaded = self.files.load_many(&loads)?;
+        loaded.into_iter().map(|loaded| Run::over(loaded.bytes, loaded.positions)).collect()
+    }
+
+    fn warm(&self, lookups: &[Lookup<'_, Self>]) {
+        let lookups: Vec<_> = lookups
+            .iter()
+            .map(|it| warm::Lookup { leaf: it.leaf, key: it.key, hash: it.hash })
+            .collect();
+        self.files.warm(&lookups);
     }
 
     fn get(&self, leaf: &Leaf, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Option<Hit>> {

@@ -78,7 +78,7 @@ impl World {
             batch.insert(self.key(), value);
         }
         let run = super::run(batch.iter().map(|(key, value)| (&key[..], value.as_deref())));
-        self.tree = self.tree.apply(&self.files, &Runs::from(run)).unwrap();
+        self.tree = self.tree.apply(&self.files, &Runs::from(run), &mut Vec::new()).unwrap();
         for (key, value) in batch {
             match value {
                 Some(value) => self.model.insert(key, value),
@@ -90,7 +90,7 @@ impl World {
     /// A checkpoint, as the engine takes one.
     fn publish(&mut self) {
         let threads = self.rng.random_range(1..3);
-        self.tree = self.tree.write(&self.files, threads).unwrap();
+        self.tree = self.tree.write(&self.files, threads, &mut Vec::new()).unwrap();
         let payload = self.tree.describe(&self.files).unwrap();
         let store = &self.files.files.store;
         store.sync(Purpose::Checkpoint).unwrap();
@@ -114,7 +114,7 @@ impl World {
         all.sort_unstable_by_key(|(extent, _)| *extent);
         all.dedup();
         files.files.store.adopt(&all).unwrap();
-        check(&tree, &files).unwrap();
+        check(&tree, &files, true).unwrap();
         self.published.0 = tree.clone();
         self.tree = tree;
         self.files = files;
@@ -149,6 +149,13 @@ impl World {
                 None => assert!(found == Found::Absent, "{key:?}"),
             }
         }
+        let keys: Vec<Vec<u8>> = (0..30).map(|_| self.key()).collect();
+        let hashed: Vec<(&[u8], u64)> =
+            keys.iter().map(|key| (&key[..], spinney_sync::hash_key(KEYSPACE, key))).collect();
+        let values = self.tree.get_many(&self.files, &hashed).unwrap();
+        for (key, value) in keys.iter().zip(values) {
+            assert_eq!(value.map(|value| value.bytes).as_ref(), self.model.get(key));
+        }
         let lower = self.key();
         let lower = Bound::Included(&lower[..]);
         let expected = self.model.range::<[u8], _>((lower, Bound::Unbounded));
@@ -171,7 +178,7 @@ fn trees_on_a_disk_are_what_a_map_says() {
         for _ in 0..40 {
             match world.rng.random_range(0..10) {
                 0..6 => world.apply(),
-                6 => world.tree = world.tree.write(&world.files, 2).unwrap(),
+                6 => world.tree = world.tree.write(&world.files, 2, &mut Vec::new()).unwrap(),
                 7 | 8 => world.publish(),
                 _ => {
                     let mode = [None, Some(CrashMode::LoseAll), Some(CrashMode::Torn512)];
