@@ -38,13 +38,18 @@ struct Cached;
 
 /// Why a lookup went no further.
 enum Stop {
-    Missing { id: PageId, run: PageRun, index: u32 },
-    Failed(Error),
+    Missing {
+        id: PageId,
+        run: PageRun,
+        index: u32,
+    },
+    /// Whoever looks up hears why.
+    Failed,
 }
 
 impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Failed(error)
+    fn from(_: Error) -> Stop {
+        Stop::Failed
     }
 }
 
@@ -117,7 +122,7 @@ fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     for (at, Lookup { leaf, key, hash }) in of_key.iter().enumerate() {
         match leaf.get_within(key, *hash, &mut scratch, &Cached) {
             Ok(None) => {}
-            Ok(Some(_)) | Err(Stop::Failed(_)) => return,
+            Ok(Some(_)) | Err(Stop::Failed) => return,
             Err(Stop::Missing { id, run, index }) => {
                 wanted.push((id, run, index));
                 return want_filters(&of_key[at + 1..], wanted);
