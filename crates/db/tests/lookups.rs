@@ -1,6 +1,7 @@
 //! What lookups cost, counted: pages read, one by one and many together.
 #![cfg(not(feature = "shuttle"))]
 
+use spinney_base::Runtime;
 use spinney_db::{Db, KeyspaceOptions, Options};
 use spinney_io::Purpose;
 
@@ -50,4 +51,50 @@ fn many_lookups_read_each_page_once() {
     assert_eq!(ask(&far), 0);
     let stats = keyspace.stats();
     assert_eq!(stats.cache_hits + stats.cache_misses, 2 * 40 + 2 * 65);
+}
+
+/// Keys of one page under a page of newer records: each is answered by the newest that has it, whichever of
+/// them is asked for first.
+#[test]
+fn many_lookups_see_staged_pages() {
+    let directory = tempfile::tempdir().unwrap();
+    // Nothing is done in the background, which would merge what is staged, and every lookup goes to pages.
+    let open = || {
+        let options = Options::default().memory(4 << 20).runtime(Runtime::stepped(1));
+        Db::open(directory.path(), options).unwrap()
+    };
+    let options = || {
+        let choices = [("staging", "on"), ("record-cache", "off"), ("page-cache", "off")];
+        let set = |options: KeyspaceOptions, (name, value)| options.set(name, value).unwrap();
+        choices.into_iter().fold(KeyspaceOptions::default(), set)
+    };
+    {
+        let db = open();
+        let keyspace = db.keyspace("k", options()).unwrap();
+        keyspace.bulk_load((0..COUNT).map(|number| (key(number), value(number)))).unwrap();
+        // Every other one of some neighbours anew, as many as a page of their own is made for.
+        for number in (5000..5030).step_by(2) {
+            keyspace.insert(&key(number), &value(number + 1)).unwrap();
+        }
+        db.close().unwrap();
+    }
+    let db = open();
+    let keyspace = db.keyspace("k", options()).unwrap();
+    let staged = |number: u64| (5000..5030).contains(&number) && number.is_multiple_of(2);
+    let reads = || db.stats().io.by_purpose[Purpose::Lookup as usize].read_bytes / 4096;
+    for order in [[5003, 5001, 5000, 5002], [5000, 5001, 5002, 5003], [5002, 5003, 5000, 5001]] {
+        let before = reads();
+        let keys: Vec<_> = order.iter().chain(&[5028, 5029, 5031]).map(|n| (*n, key(*n))).collect();
+        let asked: Vec<&[u8]> = keys.iter().map(|(_, key)| &key[..]).collect();
+        for ((number, _), found) in keys.iter().zip(keyspace.multi_get(&asked).unwrap()) {
+            let expected = value(number + u64::from(staged(*number)));
+            assert_eq!(found.as_deref(), Some(&expected[..]), "key {number}");
+        }
+        assert_eq!(reads() - before, 7 * 2, "was nothing staged?");
+        for (number, key) in &keys {
+            let (before, expected) = (reads(), value(number + u64::from(staged(*number))));
+            assert_eq!(keyspace.get(key).unwrap().as_deref(), Some(&expected[..]));
+            assert_eq!(reads() - before, if staged(*number) { 1 } else { 2 }, "key {number}");
+        }
+    }
 }

@@ -115,7 +115,7 @@ fn p25_batches_are_whole_beside_threads() {
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
     let db = Db::open(directory.path(), options).unwrap();
-    let own = turtle().set("leaf", "4KiB").unwrap().set("chi", "2").unwrap();
+    let own = turtle().set("leaf", "16KiB").unwrap().set("chi", "2").unwrap();
     let main = db.keyspace("main", own).unwrap();
     let write = |number: u64| {
         let mut batch = Batch::new();
@@ -208,7 +208,7 @@ fn p25_snapshots_give_memory_back() {
 fn the_checkpoint_distance_is_clamped_and_followed() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
     let (db, main) = open(&disk, &runtime);
-    db.keyspace("main", turtle().set("leaf", "8KiB").unwrap()).unwrap();
+    db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
     let stats = || main.stats().turtle.unwrap();
     let most = main.set_checkpoint_distance(1_000_000).unwrap();
     assert!((8..100).contains(&most), "{most}");

@@ -110,6 +110,44 @@ impl FreeMap {
         Some(Extent { page: PageNumber(page), order })
     }
 
+    /// Takes `pages` consecutive pages that begin anywhere, out of the shortest run of free pages that
+    /// has them, of equals the lowest; a single one where single ones are taken. `None` when there is none.
+    pub(crate) fn allocate_run(&mut self, pages: u32) -> Option<PageNumber> {
+        if pages == 1 {
+            return self.allocate(0).map(|extent| extent.page);
+        }
+        let (first, _) = self.runs().filter(|run| run.1 >= pages).min_by_key(|run| run.1)?;
+        let end = first + pages;
+        let mut next = first;
+        while next < end {
+            // Extents of a run follow each other, so that each begins where the one before ends.
+            let order = (0..=ORDER_MAX)
+                .find(|order| self.by_order[usize::from(*order)].remove(&next))
+                .expect("a run is made of free extents");
+            self.free_pages -= 1 << order;
+            next += 1 << order;
+        }
+        self.add_range(end, next);
+        Some(PageNumber(first))
+    }
+
+    /// All runs of free pages, the first page and how many, in ascending order.
+    fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
+        let orders = (0u32..).zip(&self.by_order);
+        let mut extents: Vec<(u32, u32)> = orders
+            .flat_map(|(order, pages)| pages.iter().map(move |page| (*page, 1 << order)))
+            .collect();
+        extents.sort_unstable();
+        let mut extents = extents.into_iter().peekable();
+        std::iter::from_fn(move || {
+            let (first, mut pages) = extents.next()?;
+            while let Some((_, more)) = extents.next_if(|(next, _)| *next == first + pages) {
+                pages += more;
+            }
+            Some((first, pages))
+        })
+    }
+
     /// Gives an extent back and merges it with its free buddies.
     ///
     /// # Panics
@@ -152,15 +190,7 @@ impl FreeMap {
 
     /// Adds the pages from `start` up to, not including, `end`.
     pub fn add_range(&mut self, start: u32, end: u32) {
-        let mut page = start;
-        while page < end {
-            let fits = (end - page).ilog2();
-            let aligned = if page == 0 { 31 } else { page.trailing_zeros() };
-            let order = fits.min(aligned).min(u32::from(ORDER_MAX));
-            #[expect(clippy::cast_possible_truncation, reason = "at most ORDER_MAX")]
-            self.release(Extent { page: PageNumber(page), order: order as u8 });
-            page += 1 << order;
-        }
+        extents_of(start, end).for_each(|extent| self.release(extent));
     }
 
     /// Whether a page is free.
@@ -171,6 +201,20 @@ impl FreeMap {
             self.by_order[usize::from(order)].contains(&start)
         })
     }
+}
+
+/// The extents that the pages from `start` up to, not including, `end` are made of, in order.
+pub(crate) fn extents_of(start: u32, end: u32) -> impl Iterator<Item = Extent> {
+    let mut page = start;
+    std::iter::from_fn(move || {
+        let fits = end.checked_sub(page).filter(|left| *left > 0)?.ilog2();
+        let aligned = if page == 0 { 31 } else { page.trailing_zeros() };
+        let order = fits.min(aligned).min(u32::from(ORDER_MAX));
+        #[expect(clippy::cast_possible_truncation, reason = "at most ORDER_MAX")]
+        let extent = Extent { page: PageNumber(page), order: order as u8 };
+        page += extent.pages();
+        Some(extent)
+    })
 }
 
 #[cfg(test)]
@@ -201,7 +245,47 @@ mod tests {
         map.release(Extent::single(PageNumber(3)));
     }
 
+    #[test]
+    fn a_run_is_taken_where_it_fits_best() {
+        let owned = [8, 9, 30].map(|page| Extent::single(PageNumber(page)));
+        let mut map = FreeMap::rebuild(PageNumber(8), PageNumber(64), owned).unwrap();
+        assert_eq!(map.runs().collect::<Vec<_>>(), [(10, 20), (31, 33)]);
+        assert_eq!(map.allocate_run(34), None);
+        assert_eq!(map.allocate_run(21), Some(PageNumber(31)));
+        assert_eq!(map.allocate_run(11), Some(PageNumber(52)));
+        assert_eq!(map.allocate_run(7), Some(PageNumber(10)));
+        assert_eq!(map.runs().collect::<Vec<_>>(), [(17, 13), (63, 1)]);
+        assert_eq!(map.free_pages(), 14);
+    }
+
     proptest! {
+        /// Runs and extents together: nothing is owned twice, and all merges again.
+        #[test]
+        fn runs_never_overlap(sizes in proptest::collection::vec((1u32..40, any::<bool>()), 1..100)) {
+            let mut map = FreeMap::default();
+            map.add_range(128, 128 + 512);
+            let mut held: Vec<(u32, u32)> = Vec::new();
+            for (pages, give_back) in sizes {
+                if give_back && !held.is_empty() {
+                    let (first, pages) = held.swap_remove(pages as usize % held.len());
+                    map.add_range(first, first + pages);
+                } else if let Some(first) = map.allocate_run(pages) {
+                    let mine = first.0..first.0 + pages;
+                    prop_assert!(held.iter().all(|(at, pages)| mine.end <= *at || at + pages <= mine.start));
+                    prop_assert!(mine.clone().all(|page| !map.contains(PageNumber(page))));
+                    held.push((first.0, pages));
+                }
+                let owned: u32 = held.iter().map(|(_, pages)| pages).sum();
+                prop_assert_eq!(map.free_pages() + u64::from(owned), 512);
+            }
+            for (first, pages) in held {
+                map.add_range(first, first + pages);
+            }
+            let mut fresh = FreeMap::default();
+            fresh.add_range(128, 128 + 512);
+            prop_assert_eq!(format!("{map:?}"), format!("{fresh:?}"));
+        }
+
         /// Whatever is taken and given back, pages are taken once, extents are aligned, and all
         /// merge again in the end.
         #[test]

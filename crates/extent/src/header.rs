@@ -51,6 +51,10 @@ pub enum BlockKind {
     Checkpoint = 3,
     /// A piece of a large value.
     Large = 4,
+    /// A page of a tree's leaf or segment: index, filter, keys or values.
+    Leaf = 5,
+    /// A page of a tree's node.
+    Node = 6,
 }
 
 /// The decoded header of a block.
@@ -100,7 +104,9 @@ impl BlockHeader {
             2 => BlockKind::Slot,
             3 => BlockKind::Checkpoint,
             4 => BlockKind::Large,
-            other => return Err(Damage::new("a block kind of 1 to 4", other)),
+            5 => BlockKind::Leaf,
+            6 => BlockKind::Node,
+            other => return Err(Damage::new("a block kind of 1 to 6", other)),
         };
         if block[VERSION_AT] != VERSION {
             return Err(Damage::new(format!("block version {VERSION}"), block[VERSION_AT]));

@@ -14,7 +14,6 @@
 //! owner's to order; checkpoints are taken one at a time.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,7 +24,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::{
     Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
 };
-use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose, Transfer, TransferBuf};
+use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose, Transfer};
 
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
 use crate::free::{Extent, FreeMap};
@@ -87,7 +86,7 @@ pub(crate) struct Space {
     pub(crate) free: FreeMap,
     /// Pages from here on are beyond the file.
     pub(crate) end: u32,
-    next_generation: u32,
+    pub(crate) next_generation: u32,
     /// Freed extents that wait until the record that frees them, at this LSN, is durable. In
     /// ascending order.
     retired: VecDeque<(Lsn, Extent)>,
@@ -106,7 +105,7 @@ pub(crate) struct Space {
 
 impl Space {
     /// Frees an extent, unless somebody may still read it.
-    fn free(&mut self, extent: Extent) {
+    pub(crate) fn free(&mut self, extent: Extent) {
         if self.holds == 0 { self.free.release(extent) } else { self.held.push(extent) }
     }
 }
@@ -280,7 +279,7 @@ impl Store {
         Ok((extent, generation))
     }
 
-    fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
+    pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
         let _inside = probe::enter("file growth");
         let wanted = (space.end / 8).clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
         let mut last = None;
@@ -376,93 +375,6 @@ impl Store {
             |extent: &Extent| (extent.page.0..extent.page.0 + extent.pages()).contains(&page.0);
         let mut waiting = space.retired.iter().map(|(_, extent)| extent).chain(&space.held);
         space.free.contains(page) || waiting.any(covers)
-    }
-
-    /// Reads one data page and checks that it is the one its owner expects.
-    ///
-    /// # Errors
-    /// `Corruption` naming file, offset, and what was expected and found; `Io`.
-    pub fn read(
-        &self,
-        page: PageNumber,
-        generation: Generation,
-        buf: &mut [u8; PAGE_BYTES],
-        purpose: Purpose,
-    ) -> Result<BlockHeader> {
-        self.file.read_at(buf, page.offset(), purpose)?;
-        self.check(buf, page, generation)
-    }
-
-    /// Reads many data pages in one batch, each into the page of `buf` that is said, which ascend; pages
-    /// that follow each other in the file and in `buf` are read together.
-    /// Each is checked when it has come and shown to `also`, with its place in `buf`, while others are under
-    /// way.
-    ///
-    /// # Errors
-    /// As [`Store::read`], and what `also` answers; of the first page that failed.
-    pub fn read_many(
-        &self,
-        pages: &[(usize, PageNumber, Generation)],
-        buf: &mut AlignedBuf,
-        purpose: Purpose,
-        also: &mut dyn FnMut(usize, &[u8; PAGE_BYTES]) -> Result<()>,
-    ) -> Result<()> {
-        if pages.is_empty() {
-            return Ok(());
-        }
-        let mut batch: Vec<Transfer<'_>> = Vec::with_capacity(pages.len());
-        // The places of each transfer's pages.
-        let mut runs: Vec<Range<usize>> = Vec::with_capacity(pages.len());
-        let mut left = &mut buf.bytes_mut()[..];
-        let mut passed = 0;
-        let follows = |one: &(usize, PageNumber, Generation),
-                       next: &(usize, PageNumber, Generation)| {
-            one.0 + 1 == next.0 && one.1.0.checked_add(1) == Some(next.1.0)
-        };
-        for run in pages.chunk_by(follows) {
-            let (first, page, _) = run[0];
-            let (_, rest) = left.split_at_mut((first - passed) * PAGE_BYTES);
-            let (target, rest) = rest.split_at_mut(run.len() * PAGE_BYTES);
-            batch.push(Transfer::read(target, page.offset()));
-            let before = runs.last().map_or(0, |run| run.end);
-            runs.push(before..before + run.len());
-            left = rest;
-            passed = first + run.len();
-        }
-        let mut failed: Option<(usize, Error)> = None;
-        self.file.transfer_each(&mut batch, purpose, &mut |index, transfer| {
-            let TransferBuf::Read(bytes) = &transfer.buf else { return };
-            if transfer.result.is_err() || failed.as_ref().is_some_and(|(first, _)| *first < index)
-            {
-                return;
-            }
-            let checked =
-                runs[index].clone().zip(bytes.as_chunks().0).try_for_each(|(place, block)| {
-                    let (index, page, generation) = pages[place];
-                    self.check(block, page, generation)?;
-                    also(index, block)
-                });
-            if let Err(error) = checked {
-                failed = Some((index, error));
-            }
-        });
-        for (index, transfer) in batch.into_iter().enumerate() {
-            transfer.result?;
-            if let Some((_, error)) = failed.take_if(|(failed, _)| *failed == index) {
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    fn check(
-        &self,
-        block: &[u8; PAGE_BYTES],
-        page: PageNumber,
-        generation: Generation,
-    ) -> Result<BlockHeader> {
-        let keyspace = self.options.keyspace;
-        BlockHeader::check(block, self.file.path(), BlockKind::Data, keyspace, page, generation)
     }
 
     /// Writes sealed pages, which lie in `buf` in this order and ascend, that nobody can reach yet: a torn

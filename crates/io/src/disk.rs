@@ -140,9 +140,15 @@ pub trait File: Send + Sync + Debug {
     /// its own result. Returns when all have ended.
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose);
 
-    /// As [`File::transfer`], and shows each to `ended`, with its place in the batch, when it has ended, while
-    /// others may be under way: what is done with what was read need not wait for the last.
-    fn transfer_each(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Ended<'_>);
+    /// As [`File::transfer`], and takes the steps with each transfer while others are under way: where one
+    /// belongs need not be known before those ahead of it have begun, and what is done with what was read
+    /// need not wait for the last.
+    fn transfer_in_steps(
+        &self,
+        batch: &mut [Transfer<'_>],
+        purpose: Purpose,
+        steps: &mut dyn Steps,
+    );
 
     /// Makes everything written before, and the size it needs, durable (`fdatasync`).
     ///
@@ -176,8 +182,20 @@ pub trait File: Send + Sync + Debug {
     fn is_direct(&self) -> bool;
 }
 
-/// Is shown a transfer that has ended, and its place in the batch; in any order, each once.
-pub type Ended<'a> = &'a mut dyn FnMut(usize, &Transfer<'_>);
+/// What is done with each transfer of a batch while others are under way.
+pub trait Steps {
+    /// Asked of each transfer once, in order, before it begins: may still say where it belongs. `false`
+    /// ends the batch before it.
+    fn begin(&mut self, _index: usize, _offset: &mut u64) -> bool {
+        true
+    }
+
+    /// Is shown each that began, with its place in the batch, once it has ended; in any order.
+    fn ended(&mut self, _index: usize, _transfer: &Transfer<'_>) {}
+}
+
+/// No steps.
+impl Steps for () {}
 
 /// One transfer of a batch.
 #[derive(Debug)]

@@ -74,9 +74,9 @@ impl Product for Spinney {
             (EngineKind::TreeLine, 8) => {
                 &[("record-cache", "off"), ("forecast", "off"), ("goal", "6"), ("epsilon", "1")]
             }
-            (EngineKind::Turtle, 1 | 4 | 7) => &[("leaf", "4KiB")],
+            (EngineKind::Turtle, 1 | 4 | 7) => &[("leaf", "16KiB")],
             (EngineKind::Turtle, 3) => &[("chi", "1"), ("filter-bits", "0")],
-            (EngineKind::Turtle, 6) => &[("chi", "3"), ("leaf", "8KiB")],
+            (EngineKind::Turtle, 6) => &[("chi", "3"), ("leaf", "16KiB")],
             _ => &[],
         }
     }

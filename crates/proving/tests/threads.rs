@@ -31,7 +31,7 @@ const CHOICES: [Choice; 11] = [
     (EngineKind::Turtle, &[]),
     (EngineKind::TreeLine, &[("batch-writeout", "off")]),
     (EngineKind::TreeLine, &[("page-grouping", "off")]),
-    (EngineKind::Turtle, &[("leaf", "4KiB")]),
+    (EngineKind::Turtle, &[("leaf", "16KiB")]),
     (EngineKind::TreeLine, &[("record-cache", "off")]),
     (EngineKind::TreeLine, &[("optimistic-admission", "on")]),
     (EngineKind::Turtle, &[("chi", "1"), ("leaf", "16KiB")]),

@@ -1,6 +1,6 @@
 //! Synchronization that storage engines need and the standard library lacks: [`VersionLatch`] for
-//! optimistic reads, the [`LockTable`] that orders writers of a key, and [`RacyWords`], the only
-//! memory that readers may copy while it changes.
+//! optimistic reads, the [`LockTable`] that orders writers of a key, and [`racy`], the only way to
+//! copy memory while it changes.
 //!
 //! It does no I/O. Read [`latch`] first; [`racy`] says why racing copies are sound here; [`table`]
 //! builds on the latch.

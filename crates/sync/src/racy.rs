@@ -8,6 +8,10 @@
 //! [`RacyWords`] is a ring: word indexes wrap at its length, so a record may lie across the end.
 //! Memory is zeroed lazily by the operating system, so what was never written costs nothing.
 //!
+//! [`store_bytes`] and [`copy_bytes`] do the same on words that lie elsewhere, in the order in which the bytes
+//! would lie there, so that while nobody stores they may also be read plainly: the frames of the
+//! page cache, which are lent under a pin.
+//!
 //! **Invariant**: every access to the words is an atomic load or store of a whole word.
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,6 +20,64 @@ use crate::ZeroedAtomics;
 
 /// Bytes of a word.
 pub const WORD_BYTES: usize = 8;
+
+/// A word that lies in memory as eight bytes. Never shuttle's: models are interrupted between
+/// words, see [`store_bytes`].
+pub type Word = std::sync::atomic::AtomicU64;
+
+/// Stores bytes, a multiple of [`WORD_BYTES`], in the first words.
+///
+/// # Panics
+/// When there are fewer words.
+#[inline]
+pub fn store_bytes(words: &[Word], bytes: &[u8]) {
+    let (source, _) = bytes.as_chunks::<WORD_BYTES>();
+    for (index, (word, bytes)) in words[..source.len()].iter().zip(source).enumerate() {
+        interrupt(index, source.len());
+        word.store(u64::from_le_bytes(*bytes).to_le(), Relaxed);
+    }
+}
+
+/// Copies the bytes from `offset` on; they mean something only once it is known that nobody stored.
+///
+/// # Panics
+/// When the words end before.
+#[inline]
+pub fn copy_bytes(words: &[Word], offset: usize, out: &mut [u8]) {
+    let words = &words[offset / WORD_BYTES..(offset + out.len()).div_ceil(WORD_BYTES)];
+    let shift = 8 * (offset % WORD_BYTES);
+    let load = |word: &Word| u64::from_le(word.load(Relaxed));
+    let join = |low: u64, high: u64| low >> shift | high << (64 - shift);
+    let (whole, rest) = out.as_chunks_mut::<WORD_BYTES>();
+    let count = whole.len();
+    if shift == 0 {
+        for (index, (target, word)) in whole.iter_mut().zip(words).enumerate() {
+            interrupt(index, count);
+            *target = load(word).to_le_bytes();
+        }
+    } else {
+        for (target, pair) in whole.iter_mut().zip(words.windows(2)) {
+            *target = join(load(&pair[0]), load(&pair[1])).to_le_bytes();
+        }
+    }
+    if !rest.is_empty() {
+        let low = load(&words[count]);
+        let high = words.get(count + 1).map_or(0, load);
+        let word = if shift == 0 { low } else { join(low, high) };
+        rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
+    }
+}
+
+/// In a model, lets another thread run in the middle of a copy.
+#[inline]
+fn interrupt(index: usize, count: usize) {
+    #[cfg(feature = "shuttle")]
+    if index == 1 || index == count / 2 {
+        spinney_base::shim::thread::yield_now();
+    }
+    #[cfg(not(feature = "shuttle"))]
+    let _ = (index, count);
+}
 
 /// A ring of words that may be read while they are written. Thread-safe; consistency is the
 /// caller's.
@@ -167,6 +229,20 @@ mod tests {
             assert_eq!(out, bytes);
             assert!(words.equals(start, bytes));
             assert!(!words.equals(start, b"abcdefgx"));
+        }
+    }
+
+    #[test]
+    fn words_elsewhere_are_copied_from_any_place() {
+        let words: Vec<Word> = (0..20).map(|_| Word::new(0)).collect();
+        let bytes: Vec<u8> = (0..160).collect();
+        store_bytes(&words, &bytes);
+        for offset in 0..=160 {
+            for length in 0..=160 - offset {
+                let mut out = vec![0; length];
+                copy_bytes(&words, offset, &mut out);
+                assert_eq!(out, bytes[offset..offset + length], "{offset} {length}");
+            }
         }
     }
 

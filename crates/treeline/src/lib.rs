@@ -39,6 +39,7 @@ mod index;
 mod large;
 mod locks;
 mod lookup;
+mod lookup_many;
 mod merge;
 mod model;
 mod origin;

@@ -1,21 +1,18 @@
-//! Lookups behind the record cache: one page for a key, or many pages together for many keys
-//! (TreeLine, section 4.1).
+//! Lookups behind the record cache: one page for a key (TreeLine, section 4.1).
 //!
 //! A lookup finds the key's place in the index without a lock, locks the segment (IR) and the page
 //! (shared), sees whether the place is still right, and looks into the cache once more before it
 //! reads: a record that became dirty meanwhile cannot leave the cache while its page is locked (rule
 //! P23). What it reads it keeps.
 
-use std::ops::Range;
-
 use spinney_base::{Result, ValueRef};
-use spinney_engine::{Found, OwnedValue};
+use spinney_engine::Found;
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 use spinney_sync::hash_key;
 
 use crate::cache::{Cached, RecordId};
-use crate::segment::{PageRef, Place};
+use crate::segment::Place;
 use crate::tree::TreeLine;
 
 impl TreeLine {
@@ -98,96 +95,6 @@ impl TreeLine {
     /// true while its segment and its page are locked.
     pub(crate) fn is_still(&self, key: &[u8], place: Place, version: u64) -> bool {
         self.index.version() == version || self.index.find_place(key).0 == place
-    }
-
-    /// Answers many gets with as few and as parallel reads as can be.
-    pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
-        let mut answers: Vec<Option<OwnedValue>> = vec![None; keys.len()];
-        let mut missing: Vec<usize> = Vec::new();
-        self.cache.prefetch(keys.iter().map(|(_, hash)| RecordId::of(*hash)));
-        for (index, (key, hash)) in keys.iter().enumerate() {
-            if !self.lookup_cached(key, *hash, &mut answers[index]) {
-                missing.push(index);
-            }
-        }
-        while !missing.is_empty() {
-            missing = self.lookup_on_pages(keys, missing, &mut answers)?;
-        }
-        Ok(answers)
-    }
-
-    fn lookup_cached(&self, key: &[u8], hash: u64, answer: &mut Option<OwnedValue>) -> bool {
-        let mut bytes = Vec::new();
-        match self.cache.get(RecordId::of(hash), key, &mut bytes) {
-            Cached::Present => *answer = Some(OwnedValue { bytes, large: false }),
-            Cached::Large => *answer = Some(OwnedValue { bytes, large: true }),
-            Cached::Absent => *answer = None,
-            Cached::Unknown => return false,
-        }
-        self.reads.hit();
-        true
-    }
-
-    /// One round: reads the pages of all missing keys in one batch; returns the keys whose segments
-    /// changed meanwhile.
-    fn lookup_on_pages(
-        &self,
-        keys: &[(&[u8], u64)],
-        missing: Vec<usize>,
-        answers: &mut [Option<OwnedValue>],
-    ) -> Result<Vec<usize>> {
-        /// Keys per round, which bounds the buffer.
-        const ROUND: usize = 64;
-        let (round, later) = missing.split_at(missing.len().min(ROUND));
-        let places: Vec<_> =
-            round.iter().map(|index| self.index.find_place(keys[*index].0)).collect();
-        let segments = places.iter().map(|(place, _)| place.segment.page);
-        let _segments = self.segment_locks.read_many(segments);
-        let _pages = self.page_locks.read_many(places.iter().map(|(place, _)| place.page.page));
-        let mut again = later.to_vec();
-        // Keys, and which of the pages may have them.
-        let mut wanted: Vec<(usize, Range<usize>)> = Vec::with_capacity(round.len());
-        let mut pages: Vec<PageRef> = Vec::with_capacity(round.len());
-        for (index, (place, version)) in round.iter().zip(&places) {
-            let (key, hash) = keys[*index];
-            if !self.is_still(key, *place, *version) {
-                again.push(*index);
-            } else if !self.lookup_cached(key, hash, &mut answers[*index]) {
-                // Staged pages come before it, and belong to other pages of the segment as well.
-                let same = |page: &PageRef| place.is_plain() && *page == place.page;
-                let first = pages.iter().position(same);
-                let first = first.unwrap_or_else(|| {
-                    let first = pages.len();
-                    pages.extend(place.pages());
-                    first
-                });
-                wanted.push((*index, first..first + place.pages().count()));
-            }
-        }
-        let mut answer = |index: usize, value: Option<ValueRef<'_>>| {
-            let (key, hash) = keys[index];
-            answers[index] = value.map(OwnedValue::from);
-            self.admit(RecordId::of(hash), key, value);
-        };
-        let mut buf = self.buffers.lend(pages.len().max(1));
-        // What one page answers is answered while others are under way.
-        let unread = self.missing_pages(&pages, &mut buf);
-        self.read_some(&unread, &mut buf, Purpose::Lookup, &mut |page, view| {
-            for (index, range) in &wanted {
-                if *range == (page..page + 1) {
-                    answer(*index, view.find(keys[*index].0));
-                }
-            }
-        })?;
-        self.reads.missed(wanted.len() as u64, unread.len() as u64);
-        let was_read = |page: usize| unread.iter().any(|(index, _)| *index == page);
-        for (index, range) in &wanted {
-            if range.len() > 1 || !was_read(range.start) {
-                let found = |page: usize| PageView::trusted(buf.page(page)).find(keys[*index].0);
-                answer(*index, range.clone().find_map(found));
-            }
-        }
-        Ok(again)
     }
 }
 

@@ -240,25 +240,22 @@ impl TreeLine {
         purpose: Purpose,
     ) -> Result<()> {
         let pages: Vec<_> = pages.iter().copied().enumerate().collect();
-        self.read_some(&pages, buf, purpose, &mut |_, _| ())
+        self.read_some(&pages, buf, purpose)
     }
 
-    /// Reads and checks many pages, each into the page of `buf` that is said, which ascend; shows each with
-    /// that place when it has come, while others are under way.
+    /// Reads and checks many pages, each into the page of `buf` that is said, which ascend.
     pub(crate) fn read_some(
         &self,
         pages: &[(usize, PageRef)],
         buf: &mut AlignedBuf,
         purpose: Purpose,
-        show: &mut dyn FnMut(usize, PageView<'_>),
     ) -> Result<()> {
         let places: Vec<_> =
             pages.iter().map(|(index, page)| (*index, page.page, page.generation)).collect();
         self.store.read_many(&places, buf, purpose, &mut |index, block| {
             let place = pages.binary_search_by_key(&index, |(index, _)| *index);
             let page = pages[place.expect("one of them was read")].1;
-            show(index, self.check_layout(page, block)?);
-            Ok(())
+            self.check_layout(page, block).map(|_| ())
         })
     }
 
@@ -299,7 +296,11 @@ impl TreeLine {
         ))
     }
 
-    fn check_layout<'a>(&self, page: PageRef, buf: &'a [u8; PAGE_BYTES]) -> Result<PageView<'a>> {
+    pub(crate) fn check_layout<'a>(
+        &self,
+        page: PageRef,
+        buf: &'a [u8; PAGE_BYTES],
+    ) -> Result<PageView<'a>> {
         PageView::parse(buf).map_err(|damage| damage.at(self.store.path(), page.page))
     }
 

@@ -407,7 +407,7 @@ impl TreeLine {
         }
         let mut buf = self.buffers.lend(pages.len().max(1));
         let missing = self.missing_pages(&pages, &mut buf);
-        self.read_some(&missing, &mut buf, Purpose::WriteBack, &mut |_, _| ())?;
+        self.read_some(&missing, &mut buf, Purpose::WriteBack)?;
         let mut output = Output::default();
         let mut next = 0;
         for target in targets.iter_mut() {

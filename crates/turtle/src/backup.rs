@@ -12,14 +12,16 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Poison, Result};
 use spinney_engine::KeyspaceBackup;
-use spinney_extent::{Checkpoint, Extent, Hold, Store, StoreOptions};
+use spinney_extent::{BlockKind, Checkpoint, Extent, Hold, PageRun, Store, StoreOptions};
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::core::Core;
-use crate::files::pages_of;
 use crate::large::LargeExtent;
 use crate::payload;
-use crate::standin::Tree;
+use crate::version::Tree;
+
+/// Pages that are copied at once.
+const PIECE_PAGES: u32 = 64;
 
 /// A copy of one keyspace under construction.
 #[derive(Debug)]
@@ -30,8 +32,9 @@ pub(crate) struct Copying<'a> {
     redo: Lsn,
     /// What the tree's checkpoint lists.
     large: Vec<LargeExtent>,
-    /// Extents of the tree that are yet to be copied.
-    left: Vec<(Extent, Generation)>,
+    /// Runs of the tree that are yet to be copied, of the last one from a page on.
+    left: Vec<(PageRun, BlockKind)>,
+    run_page: u32,
     /// Extents of large values that are yet to be copied, of the last one from this page on.
     large_left: Vec<LargeExtent>,
     page: u32,
@@ -58,7 +61,7 @@ impl<'a> Copying<'a> {
         };
         let target = Store::create(&*core.context.disk, path, options, redo)
             .inspect_err(|_| core.large.unpin(pin))?;
-        let left = tree.owned();
+        let left = tree.runs();
         Ok(Copying {
             core,
             target,
@@ -66,6 +69,7 @@ impl<'a> Copying<'a> {
             redo,
             large,
             left,
+            run_page: 0,
             large_left: Vec::new(),
             page: 0,
             copied: BTreeMap::new(),
@@ -74,17 +78,20 @@ impl<'a> Copying<'a> {
         })
     }
 
-    /// Copies an extent of the tree; `None` when all were.
-    fn copy_extent(&mut self) -> Result<Option<u64>> {
-        let Some((extent, generation)) = self.left.pop() else { return Ok(None) };
-        let mut buf = AlignedBuf::new(extent.pages() as usize);
-        let pages: Vec<_> =
-            pages_of(extent).enumerate().map(|(at, page)| (at, page, generation)).collect();
+    /// Copies a piece of the tree; `None` when all of it was.
+    fn copy_run(&mut self) -> Result<Option<u64>> {
+        let Some((run, kind)) = self.left.last() else { return Ok(None) };
+        let pages = (run.pages - self.run_page).min(PIECE_PAGES);
+        let mut buf = AlignedBuf::new(pages as usize);
         let store = &self.core.files.store;
-        store.read_many(&pages, &mut buf, Purpose::Tool, &mut |_, _| Ok(()))?;
-        let numbers: Vec<_> = pages_of(extent).collect();
-        self.target.write_fresh(&numbers, &buf, Purpose::Tool)?;
-        Ok(Some((numbers.len() * PAGE_BYTES) as u64))
+        store.read_run(run, self.run_page, *kind, &mut buf, Purpose::Tool)?;
+        self.target.write_runs(&[(run.page(self.run_page), buf.bytes())], Purpose::Tool)?;
+        self.run_page += pages;
+        if self.run_page == run.pages {
+            self.left.pop();
+            self.run_page = 0;
+        }
+        Ok(Some(u64::from(pages) * PAGE_BYTES as u64))
     }
 
     /// Copies a piece of a large value that was not copied; `None` when none is.
@@ -122,7 +129,7 @@ impl Drop for Copying<'_> {
 
 impl KeyspaceBackup for Copying<'_> {
     fn copy(&mut self) -> Result<Option<u64>> {
-        match self.copy_extent()? {
+        match self.copy_run()? {
             Some(bytes) => Ok(Some(bytes)),
             None => self.copy_large(),
         }
@@ -137,7 +144,7 @@ impl KeyspaceBackup for Copying<'_> {
         // The log finds those that the checkpoint does not list.
         owned.extend(self.copied.iter().map(|((_, generation), extent)| (*extent, *generation)));
         self.target.adopt(&owned)?;
-        let payload = payload::encode(&self.tree.root(), &self.large);
+        let payload = payload::encode(&self.tree.root()?, &self.large);
         let checkpoint = Checkpoint { redo: self.redo, structure: 0 };
         self.target.publish(checkpoint, &payload, || Ok(()))?;
         Ok(bytes)

@@ -9,16 +9,18 @@ use std::sync::Arc;
 use spinney_base::{Error, Result, ValueRef};
 use spinney_engine::{Bulk, Chunk, Direction, LargePointer, ScanRequest};
 
-use crate::batch::{Edit, Packer};
 use crate::core::Core;
-use crate::standin::Tree;
+use crate::edit::Edit;
+use crate::run::RunBuilder;
+use crate::version::Tree;
 
 /// A load under way. Dropped, it gives back what it has.
 #[derive(Debug)]
 pub(crate) struct Loading<'a> {
     core: &'a Arc<Core>,
     tree: Tree,
-    packer: Packer,
+    packer: RunBuilder,
+    packed_bytes: u64,
     last: Option<Vec<u8>>,
     /// Large values that it has put and that nobody else names.
     large: Vec<LargePointer>,
@@ -29,7 +31,8 @@ impl<'a> Loading<'a> {
         let loading = Loading {
             core,
             tree: Tree::empty(&core.files),
-            packer: Packer::default(),
+            packer: RunBuilder::default(),
+            packed_bytes: 0,
             last: None,
             large: Vec::new(),
         };
@@ -56,7 +59,8 @@ impl<'a> Loading<'a> {
 
     /// Hands over what was packed; writes what is pending if that is much.
     fn apply(&mut self) -> Result<()> {
-        let batch = std::mem::take(&mut self.packer).finish();
+        self.packed_bytes = 0;
+        let batch = std::mem::take(&mut self.packer).finish()?;
         self.tree = self.tree.apply(batch, &mut Vec::new())?;
         if self.tree.pending().bytes >= self.core.limits().pending { self.write() } else { Ok(()) }
     }
@@ -78,12 +82,13 @@ impl Bulk for Loading<'_> {
                 self.last.as_deref().unwrap_or_default().escape_ascii()
             )));
         }
-        if self.packer.bytes() as u64 >= self.core.limits().batch {
+        if self.packed_bytes >= self.core.limits().batch {
             self.apply()?;
         }
         if value.large {
             self.large.push(self.core.decode_pointer(value.bytes)?);
         }
+        self.packed_bytes += (key.len() + value.len()) as u64;
         self.packer.push(Edit { key, value: Some(value) });
         self.last = Some(key.to_vec());
         Ok(())

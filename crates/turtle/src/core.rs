@@ -11,7 +11,6 @@ use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_engine::{EngineContext, LargePointer};
 use spinney_extent::{SharedSync, Store, StoreOptions};
 
-use crate::files::Files;
 use crate::gate::Gate;
 use crate::large::LargeTable;
 use crate::memtable::Memtable;
@@ -19,7 +18,8 @@ use crate::options::Tuning;
 use crate::payload;
 use crate::residents::Residents;
 use crate::snapshot::Pinned;
-use crate::standin::{MergedAway, Tree};
+use crate::version::Files;
+use crate::version::{MergedAway, Tree};
 use crate::view::View;
 
 /// One keyspace. Snapshots share it with the engine.
@@ -126,7 +126,8 @@ impl Core {
 
     fn assemble(context: EngineContext, store: Store, redo: Lsn, root: Vec<u8>) -> Core {
         let active = Arc::new(Memtable::new(1));
-        let files = Files::new(store);
+        let tuning = Tuning::default();
+        let files = Files::new(store, tuning.leaf_bytes(), tuning.filter_bits());
         let tree = Tree::empty(&files);
         Core {
             files,
@@ -140,7 +141,7 @@ impl Core {
             residents: Residents::default(),
             snapshots: Mutex::new(Vec::new()),
             pinned: AtomicU64::new(0),
-            tuning: Tuning::default(),
+            tuning,
             reserved: AtomicU64::new(0),
             redo: AtomicU64::new(redo.0),
             replaying: AtomicBool::new(true),
@@ -156,6 +157,7 @@ impl Core {
     /// Opens the tree and says what is owned, so that the rest is free.
     pub(crate) fn begin(&self) -> Result<()> {
         let root = self.root.lock().take().unwrap_or_default();
+        self.follow_limits();
         let tree = Tree::open(&self.files, &root)?;
         let mut owned = tree.owned();
         owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
@@ -183,7 +185,11 @@ impl Core {
 
     /// Says what the account holds.
     pub(crate) fn follow_memory(&self) {
-        let used = self.view.load().memory_bytes() + self.large.bytes() + self.pinned.load(Relaxed);
+        self.follow_limits();
+        let view = self.view.load();
+        let writes = view.memory_bytes() + self.pinned.load(Relaxed);
+        let reads = view.tree.node_bytes() + self.files.cache.used();
+        let used = writes + reads + self.large.bytes();
         self.context.memory.set_used(used);
     }
 

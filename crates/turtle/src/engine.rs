@@ -20,9 +20,7 @@ use crate::core::{Core, count};
 use crate::memtable::EDIT_BYTES;
 use crate::options;
 use crate::snapshot::TurtleSnapshot;
-
-/// Largest record, key and value together, that is kept in the tree, in bytes.
-const RECORD_BYTES_MAX: usize = 3072;
+use crate::version::RECORD_BYTES_MAX;
 
 /// Freed pages of large values at which a checkpoint is worth taking for their sake: 32 MiB.
 const CHECKPOINT_FREED_PAGES: u64 = 8192;
@@ -105,9 +103,7 @@ impl Engine for Turtle {
     }
 
     fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
-        // Of one view, so that it is loaded once.
-        let view = self.core.view.load();
-        OwnedValue::each(keys, |key, hash, out| view.get(key, hash, out).map(|(found, _)| found))
+        self.core.view.load().get_many(keys)
     }
 
     fn enter(&self) -> Result<()> {

@@ -19,14 +19,33 @@
 use std::ops::Bound;
 
 use spinney_art::{ArtMap, Direction, Entries, Pinned};
-use spinney_base::ValueRef;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::{Result, ValueRef};
 use spinney_engine::Found;
 
-use crate::batch::{Batch, Edit, Operation, Packer};
+use crate::edit::Edit;
+use crate::run::{Run, RunBuilder};
 
 /// What an edit takes beside key and value, about: its record's header and its share of the tree.
 pub(crate) const EDIT_BYTES: u64 = 72;
+
+/// What an edit does to its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Put,
+    PutLarge,
+    Remove,
+}
+
+impl Operation {
+    fn of(value: Option<ValueRef<'_>>) -> Self {
+        match value {
+            None => Operation::Remove,
+            Some(value) if value.large => Operation::PutLarge,
+            Some(_) => Operation::Put,
+        }
+    }
+}
 
 /// One memtable. Thread-safe.
 #[derive(Debug)]
@@ -45,7 +64,11 @@ struct Slot {
 
 impl Slot {
     fn value(&self) -> Option<ValueRef<'_>> {
-        self.operation.value(&self.value)
+        match self.operation {
+            Operation::Put => Some(ValueRef::inline(&self.value)),
+            Operation::PutLarge => Some(ValueRef::large(&self.value)),
+            Operation::Remove => None,
+        }
     }
 }
 
@@ -110,10 +133,12 @@ impl Memtable {
     }
 
     /// All edits of a sealed memtable in one piece.
-    pub(crate) fn batch(&self) -> Batch {
+    ///
+    /// # Errors
+    /// `Corruption` when keys do not ascend, which they do.
+    pub(crate) fn batch(&self) -> Result<Run> {
         let pinned = Pinned::new();
-        let bytes = usize::try_from(self.bytes()).unwrap_or(0);
-        let mut packer = Packer::with_capacity(self.map.len(), bytes);
+        let mut packer = RunBuilder::default();
         let all = (Bound::Unbounded, Bound::Unbounded);
         self.range(all.0, all.1, Direction::Forward, &pinned).for_each(|edit| packer.push(edit));
         packer.finish()
@@ -157,8 +182,8 @@ mod tests {
             }
             let expected: Vec<Edit<'_>> =
                 model.iter().map(|(key, value)| Edit { key, value: *value }).collect();
-            let batch = table.batch();
-            prop_assert_eq!(batch.edits().collect::<Vec<_>>(), expected.clone());
+            let batch = table.batch().unwrap();
+            prop_assert_eq!(batch.iter().collect::<Vec<_>>(), expected.clone());
             let values: usize = expected.iter().map(|edit| edit.value.map_or(0, ValueRef::len)).sum();
             prop_assert_eq!(table.bytes(), table.map.bytes() as u64 + values as u64);
             for edit in &expected {
@@ -166,10 +191,10 @@ mod tests {
                 let found = table.get(edit.key, &mut out).unwrap();
                 prop_assert_eq!(found == Found::Absent, edit.value.is_none());
                 prop_assert_eq!(found == Found::Large, edit.value.is_some_and(|value| value.large));
-                prop_assert_eq!(batch.find(edit.key), Some(*edit));
+                prop_assert_eq!(batch.get(edit.key), Some(*edit));
             }
             prop_assert_eq!(table.get(b"absent", &mut Vec::new()), None);
-            prop_assert_eq!(batch.find(b"absent"), None);
+            prop_assert_eq!(batch.get(b"absent"), None);
             let pinned = Pinned::new();
             let (low, high) = (Bound::Excluded(&[0u8][..]), Bound::Included(&[1u8, 1][..]));
             let inside = |key: &[u8]| key > &[0][..] && key <= &[1, 1][..];

@@ -5,8 +5,10 @@ use spinney_base::shim::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use spinney_base::size;
 use spinney_base::{Error, Result};
 
+use crate::version::LEAF_BYTES_MIN;
+
 /// Smallest and largest leaf, in bytes. The small ones are for tests.
-const LEAF_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
+const LEAF_BYTES: std::ops::RangeInclusive<u64> = LEAF_BYTES_MIN..=16 << 20;
 const LEAF_BYTES_DEFAULT: u64 = 2 << 20;
 
 /// Largest checkpoint distance that can be said; memory allows far less.
@@ -48,7 +50,7 @@ impl Default for Tuning {
 /// | option | values | default | what it does |
 /// |---|---|---|---|
 /// | `chi` | auto, 1 and more | auto | the checkpoint distance: how many batches gather in memory before they are written, if it allows so many |
-/// | `leaf` | 4KiB to 16MiB | 2MiB | most bytes of a leaf, and of a batch if memory allows |
+/// | `leaf` | 16KiB to 16MiB | 2MiB | most bytes of a leaf, and of a batch if memory allows |
 /// | `filter-bits` | 0 to 32 | 12 | bits of a filter for each key of what is written from now on |
 ///
 /// # Errors
@@ -69,7 +71,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
         },
         "leaf" => match size::parse(value) {
             Ok(bytes) if LEAF_BYTES.contains(&bytes) => Ok(Choice::Leaf(bytes)),
-            _ => refuse("a size from 4KiB to 16MiB"),
+            _ => refuse("a size from 16KiB to 16MiB"),
         },
         "filter-bits" => match value.parse() {
             Ok(bits @ 0..=FILTER_BITS_MAX) => Ok(Choice::FilterBits(bits)),
@@ -100,8 +102,8 @@ impl Tuning {
         self.leaf.load(Relaxed)
     }
 
-    #[cfg(all(test, not(feature = "shuttle")))]
-    fn filter_bits(&self) -> u32 {
+    /// Bits of a filter for each key.
+    pub(crate) fn filter_bits(&self) -> u32 {
         self.filter_bits.load(Relaxed)
     }
 }

@@ -36,7 +36,7 @@ use crate::large::{LargeExtent, extents_of};
 use crate::memtable::Memtable;
 use crate::options::Choice;
 use crate::payload;
-use crate::standin::Tree;
+use crate::version::{LEAF_BYTES_MIN, Tree};
 use crate::view::View;
 
 /// The delay of one write when the hard limit is near.
@@ -79,6 +79,11 @@ impl Limits {
         }
     }
 
+    /// Bytes of a leaf: a full memtable fills one.
+    fn leaf(&self) -> u64 {
+        self.batch.max(LEAF_BYTES_MIN)
+    }
+
     /// The largest checkpoint distance.
     fn chi_max(&self) -> u64 {
         (self.pending / self.batch).max(1)
@@ -86,6 +91,14 @@ impl Limits {
 }
 
 impl Core {
+    /// Has leaves as large as the memory allows, and gives the cache what all else leaves.
+    pub(crate) fn follow_limits(&self) {
+        let limits = self.limits();
+        self.files.disk.shape(limits.leaf(), self.tuning.filter_bits());
+        let taken = limits.hard + self.large.bytes() + self.view.load().tree.node_bytes();
+        self.files.cache.set_bytes(self.context.memory.target().saturating_sub(taken));
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits::of(self.context.memory.target(), self.tuning.leaf_bytes())
     }
@@ -250,7 +263,7 @@ impl Core {
         let [_, .., oldest] = &view.tables[..] else { return Ok(false) };
         let _inside = probe::enter("batch apply");
         let mut merged_away = Vec::new();
-        let tree = view.tree.apply(oldest.batch(), &mut merged_away)?;
+        let tree = view.tree.apply(oldest.batch()?, &mut merged_away)?;
         self.replace(|view| {
             let (_, newer) = view.tables.split_last().expect("only this thread takes any");
             View { tables: newer.to_vec(), tree: tree.clone() }
@@ -316,7 +329,7 @@ impl Core {
     ) -> Result<()> {
         let _inside = probe::enter("root publish");
         let log = &self.context.log;
-        let payload = payload::encode(&tree.root(), large);
+        let payload = payload::encode(&tree.root()?, large);
         let durable = || log.ensure_durable(log.last_lsn());
         self.files.store.publish(Checkpoint { redo, structure: 0 }, &payload, durable)?;
         self.redo.store(redo.0, SeqCst);

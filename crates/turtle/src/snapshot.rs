@@ -20,10 +20,10 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwapOption;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Error, ErrorKind, Result, probe};
-use spinney_engine::{Chunk, EngineSnapshot, Found, ScanRequest, SnapshotStats};
+use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, ScanRequest, SnapshotStats};
 
 use crate::core::{Core, count};
-use crate::standin::Tree;
+use crate::version::Tree;
 use crate::view::View;
 
 /// What a snapshot is, shared with the engine's list.
@@ -84,6 +84,10 @@ impl TurtleSnapshot {
 impl EngineSnapshot for TurtleSnapshot {
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         self.view()?.get(key, hash, out).map(|(found, _)| found)
+    }
+
+    fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
+        self.view()?.get_many(keys)
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
@@ -180,7 +184,7 @@ impl Core {
         let mut tree = view.tree.clone();
         // What is merged away here is for the keyspace's own tree to say, or it has said so.
         for table in view.tables.iter().rev() {
-            tree = tree.apply(table.batch(), &mut Vec::new())?;
+            tree = tree.apply(table.batch()?, &mut Vec::new())?;
         }
         tree.write(end, &mut Vec::new())
     }

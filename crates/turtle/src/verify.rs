@@ -1,14 +1,16 @@
 //! Verification and scrubbing: reads what is owned, and accounts for every page of the file.
 
 use spinney_base::shim::atomic::Ordering::SeqCst;
-use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
+use spinney_base::{Error, ErrorKind, PageNumber, Result};
 use spinney_engine::{DamagedPage, Scrubbed, VerifyReport};
 use spinney_extent::store::DATA_PAGE_FIRST;
-use spinney_extent::{Extent, LargePointer};
+use spinney_extent::{BlockKind, LargePointer, PageRun};
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::core::Core;
-use crate::files::pages_of;
+
+/// Pages of the tree that one piece of a scrub looks at.
+const PIECE_PAGES: u32 = 64;
 
 /// How often pages are counted while others come and go, before a difference counts.
 const COUNTS_MAX: u32 = 200;
@@ -105,37 +107,40 @@ impl Core {
         // While this version and the pin are held, what they own is not reused.
         let pin = self.large.pin();
         let tree = self.view.load().tree.clone();
-        let of_tree = tree.owned().into_iter().filter(|(one, _)| one.page.0 + one.pages() > from);
-        let of_tree = of_tree.min_by_key(|(extent, _)| extent.page);
+        let of_tree = tree.runs().into_iter().filter(|(run, _)| run.first.0 + run.pages > from);
+        let of_tree = of_tree.min_by_key(|(run, _)| run.first);
         let large = self.large.live_from(PageNumber(from));
-        let large = large.map(|large| (large.extent, large.generation));
-        let next = match (of_tree, large) {
-            (Some(tree), Some(large)) if large.0.page < tree.0.page => Some((large, true)),
-            (Some(tree), _) => Some((tree, false)),
-            (None, large) => large.map(|large| (large, true)),
+        let is_large = match (&of_tree, &large) {
+            (Some((run, _)), Some(large)) => large.extent.page < run.first,
+            (tree, _) => tree.is_none(),
         };
-        if let Some((owned, is_large)) = next {
-            let first = from.max(owned.0.page.0);
-            let looked = if is_large {
-                let within = first - owned.0.page.0;
+        let next = if is_large {
+            large.map(|large| {
+                let first = from.max(large.extent.page.0);
+                let owned = (large.extent, large.generation);
                 let show = |page, result| note(self, &mut seen, page, result);
-                self.files.store.check_large(owned, within, show)
-            } else {
-                self.scrub_extent(owned, &mut seen);
-                owned.0.pages()
-            };
-            seen.next = Some(first.saturating_add(looked.max(1)).to_be_bytes().to_vec());
-        }
+                let within = first - large.extent.page.0;
+                first + self.files.store.check_large(owned, within, show).max(1)
+            })
+        } else {
+            of_tree.map(|(run, kind)| self.scrub_run(&run, kind, from, &mut seen))
+        };
+        seen.next = next.map(|next| next.to_be_bytes().to_vec());
         self.large.unpin(pin);
         seen
     }
 
-    fn scrub_extent(&self, (extent, generation): (Extent, Generation), seen: &mut Scrubbed) {
+    /// Checks some pages of a run from a page of the file on; answers where they end.
+    fn scrub_run(&self, run: &PageRun, kind: BlockKind, from: u32, seen: &mut Scrubbed) -> u32 {
         let mut buf = AlignedBuf::new(1);
-        for page in pages_of(extent) {
-            let read = self.files.store.read(page, generation, buf.page_mut(0), Purpose::Tool);
-            note(self, seen, page, read.map(|_| ()));
+        let first = from.saturating_sub(run.first.0);
+        let end = run.pages.min(first + PIECE_PAGES);
+        for index in first..end {
+            let store = &self.files.store;
+            let read = store.read_run_page(run, index, kind, buf.page_mut(0), Purpose::Tool);
+            note(self, seen, run.page(index), read.map(|_| ()));
         }
+        run.first.0 + end
     }
 
     fn scrub_checkpoint(&self, seen: &mut Scrubbed) {

@@ -20,11 +20,11 @@ use std::sync::Arc;
 
 use spinney_art::{Direction as ArtDirection, Pinned};
 use spinney_base::Result;
-use spinney_engine::{Chunk, Direction, Found, ScanRequest};
+use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest};
 
-use crate::batch::Edit;
+use crate::edit::Edit;
 use crate::memtable::{Memtable, Range};
-use crate::standin::Tree;
+use crate::version::Tree;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -41,6 +41,27 @@ impl View {
             Some(found) => Ok((found, true)),
             None => self.tree.get(key, hash, out).map(|found| (found, false)),
         }
+    }
+
+    /// The values of many keys; those that only the tree has are looked up together.
+    pub(crate) fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
+        let mut values = Vec::with_capacity(keys.len());
+        let (mut cold, mut places) = (Vec::new(), Vec::new());
+        for (place, (key, hash)) in keys.iter().enumerate() {
+            let mut bytes = Vec::new();
+            let found = self.get_resident(key, &mut bytes);
+            if found.is_none() {
+                cold.push((*key, *hash));
+                places.push(place);
+            }
+            let large = found == Some(Found::Large);
+            let there = found.is_some_and(|found| found != Found::Absent);
+            values.push(there.then_some(OwnedValue { bytes, large }));
+        }
+        for (place, value) in places.into_iter().zip(self.tree.get_many(&cold)?) {
+            values[place] = value;
+        }
+        Ok(values)
     }
 
     /// What the memtables know of a key.
@@ -186,7 +207,7 @@ impl<'a> Over<'a> {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-    use crate::batch::Packer;
+    use crate::run::RunBuilder;
     use proptest::prelude::*;
     use spinney_base::ValueRef;
     use std::collections::BTreeMap;
@@ -210,13 +231,13 @@ mod tests {
 
     fn view(parts: &[Edits]) -> View {
         let (tree, tables) = parts.split_at(parts.len() / 2);
-        let mut view = View { tables: Vec::new(), tree: Tree::empty(&crate::files::simulated()) };
+        let mut view = View { tables: Vec::new(), tree: Tree::empty(&crate::version::simulated()) };
         for edits in tree {
-            let mut packer = Packer::default();
+            let mut packer = RunBuilder::default();
             for (key, value) in edits {
                 packer.push(Edit { key, value: value.as_ref().map(ValueRef::from) });
             }
-            view.tree = view.tree.apply(packer.finish(), &mut Vec::new()).unwrap();
+            view.tree = view.tree.apply(packer.finish().unwrap(), &mut Vec::new()).unwrap();
         }
         for (number, edits) in tables.iter().enumerate() {
             let table = Memtable::new(number as u64);

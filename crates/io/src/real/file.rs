@@ -19,7 +19,7 @@ use spinney_base::{Error, Result};
 
 use super::{named, ring};
 use crate::counters::{IoCounters, Purpose};
-use crate::disk::{Ended, File, OpenMode, Transfer, TransferBuf};
+use crate::disk::{File, OpenMode, Steps, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose::Tool};
 
 /// The smallest unit in which a direct transfer may stop short of the end of a file.
@@ -173,31 +173,40 @@ impl RealFile {
     }
 
     /// The transfers of a batch, one after the other.
-    pub(super) fn one_by_one(&self, batch: &mut [Transfer<'_>], mut ended: Option<Ended<'_>>) {
+    pub(super) fn one_by_one(
+        &self,
+        batch: &mut [Transfer<'_>],
+        purpose: Purpose,
+        steps: &mut dyn Steps,
+    ) {
         for (index, transfer) in batch.iter_mut().enumerate() {
+            if !self.begin(transfer, index, purpose, steps) {
+                break;
+            }
             transfer.result = match &mut transfer.buf {
                 TransferBuf::Read(buf) => self.read_rest(buf, transfer.offset, 0),
                 TransferBuf::Write(buf) => self.write_rest(buf, transfer.offset, 0),
             };
-            if let Some(ended) = &mut ended {
-                ended(index, transfer);
-            }
+            steps.ended(index, transfer);
         }
     }
 
-    fn transfer_all(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Option<Ended<'_>>) {
-        for transfer in &*batch {
-            match &transfer.buf {
-                TransferBuf::Read(buf) => self.counters.read(purpose, buf.len()),
-                TransferBuf::Write(buf) => self.counters.write(purpose, buf.len()),
-            }
+    /// Asks whether a transfer is to begin, and counts it.
+    pub(super) fn begin(
+        &self,
+        transfer: &mut Transfer<'_>,
+        index: usize,
+        purpose: Purpose,
+        steps: &mut dyn Steps,
+    ) -> bool {
+        if !steps.begin(index, &mut transfer.offset) {
+            return false;
         }
-        // One transfer alone gains nothing from a ring.
-        if self.uring && batch.len() > 1 {
-            ring::transfer(self, batch, ended);
-        } else {
-            self.one_by_one(batch, ended);
+        match &transfer.buf {
+            TransferBuf::Read(buf) => self.counters.read(purpose, buf.len()),
+            TransferBuf::Write(buf) => self.counters.write(purpose, buf.len()),
         }
+        true
     }
 
     fn size(&self) -> Result<u64> {
@@ -238,11 +247,21 @@ impl File for RealFile {
     }
 
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        self.transfer_all(batch, purpose, None);
+        self.transfer_in_steps(batch, purpose, &mut ());
     }
 
-    fn transfer_each(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Ended<'_>) {
-        self.transfer_all(batch, purpose, Some(ended));
+    fn transfer_in_steps(
+        &self,
+        batch: &mut [Transfer<'_>],
+        purpose: Purpose,
+        steps: &mut dyn Steps,
+    ) {
+        // One transfer alone gains nothing from a ring.
+        if self.uring && batch.len() > 1 {
+            ring::transfer(self, batch, purpose, steps);
+        } else {
+            self.one_by_one(batch, purpose, steps);
+        }
     }
 
     fn sync(&self, purpose: Purpose) -> Result<()> {

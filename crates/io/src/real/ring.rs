@@ -22,7 +22,8 @@ use io_uring::{IoUring, Probe, opcode, types};
 use rustix::io::Errno;
 
 use super::file::RealFile;
-use crate::disk::{Ended, Transfer, TransferBuf};
+use crate::counters::Purpose;
+use crate::disk::{Steps, Transfer, TransferBuf};
 
 /// Transfers in flight per thread.
 const DEPTH: u32 = 64;
@@ -63,21 +64,25 @@ fn make() -> Ring {
     }
 }
 
-/// Carries out the batch, in parallel where the kernel gives this thread a ring; shows each transfer to
-/// `ended`, if it is there, when it has ended.
-pub(super) fn transfer(file: &RealFile, batch: &mut [Transfer<'_>], mut ended: Option<Ended<'_>>) {
-    // The cell is gone while a thread ends; its last transfers take the plain way, as do those of a callback.
+/// Carries out the batch, in parallel where the kernel gives this thread a ring, and takes the steps.
+pub(super) fn transfer(
+    file: &RealFile,
+    batch: &mut [Transfer<'_>],
+    purpose: Purpose,
+    steps: &mut dyn Steps,
+) {
+    // The cell is gone while a thread ends; its last transfers take the plain way, as do those of a step.
     let ring = RING.try_with(|cell| match cell.replace(Ring::Refused) {
         Ring::Unmade => make(),
         ring => ring,
     });
     if let Ok(Ring::Ready(mut ring)) = ring {
-        if run(&mut ring, file, batch, &mut ended) {
+        if run(&mut ring, file, batch, purpose, steps) {
             let _ = RING.try_with(|cell| cell.set(Ring::Ready(ring)));
         }
         return;
     }
-    file.one_by_one(batch, ended);
+    file.one_by_one(batch, purpose, steps);
 }
 
 /// What is under way in a ring.
@@ -133,30 +138,33 @@ impl Flight<'_> {
     }
 }
 
-/// Runs the batch through `ring`. Answers whether the ring may be used again; every transfer has
-/// its result either way.
+/// Runs the batch through `ring`. Answers whether the ring may be used again; every transfer that began
+/// has its result either way.
 fn run(
     ring: &mut IoUring,
     file: &RealFile,
     batch: &mut [Transfer<'_>],
-    ended: &mut Option<Ended<'_>>,
+    purpose: Purpose,
+    steps: &mut dyn Steps,
 ) -> bool {
     let reads = matches!(batch.first(), Some(Transfer { buf: TransferBuf::Read(_), .. }));
     let together = if reads { READS_TOGETHER } else { DEPTH as usize };
     let mut has_ended = vec![false; batch.len()];
-    let shows = ended.is_some();
-    let mut finished = |batch: &mut [Transfer<'_>], index: usize, answer: Option<i32>| {
-        finish(file, &mut batch[index], answer);
-        if let Some(ended) = ended {
-            ended(index, &batch[index]);
-        }
-    };
+    // Those before it are to be carried out; it and those after it were not asked yet.
+    let mut begun = 0;
+    let mut more = true;
     let mut flight = Flight { ring, pushed: 0, consumed: 0, reaped: 0, broken: false };
     loop {
-        while !flight.broken
-            && flight.pushed < batch.len()
-            && flight.pushed - flight.reaped < DEPTH as usize
-        {
+        while !flight.broken && flight.pushed - flight.reaped < DEPTH as usize {
+            if begun == flight.pushed {
+                more = more
+                    && begun < batch.len()
+                    && file.begin(&mut batch[begun], begun, purpose, steps);
+                if !more {
+                    break;
+                }
+                begun += 1;
+            }
             let entry = entry(file, &mut batch[flight.pushed], flight.pushed as u64);
             // SAFETY: the entry's pointer is into a buffer that `batch` borrows; by invariant 1
             // this function waits for the entry's completion before it ends, and nothing touches
@@ -177,21 +185,26 @@ fn run(
         }
         // Of the last ones half, and half of the rest, and so on: what is done with each is then done while
         // others are under way, without a call for each.
-        flight.enter(match shows {
-            _ if flight.pushed < batch.len() => under_way.min(REAP_TOGETHER),
-            true => under_way.div_ceil(2),
+        flight.enter(match more {
+            true => under_way.min(REAP_TOGETHER),
+            false if reads => under_way.div_ceil(2),
             false => under_way,
         });
         while let Some((index, answer)) = flight.reap() {
             has_ended[index] = true;
-            finished(batch, index, Some(answer));
+            finish(file, &mut batch[index], Some(answer));
+            steps.ended(index, &batch[index]);
         }
     }
     let sound = !flight.broken;
     drop(flight);
     // Those that the kernel never took.
-    for index in (0..batch.len()).filter(|index| !has_ended[*index]) {
-        finished(batch, index, None);
+    while more && begun < batch.len() && file.begin(&mut batch[begun], begun, purpose, steps) {
+        begun += 1;
+    }
+    for index in (0..begun).filter(|index| !has_ended[*index]) {
+        finish(file, &mut batch[index], None);
+        steps.ended(index, &batch[index]);
     }
     sound
 }

@@ -4,7 +4,7 @@
 use spinney_base::ErrorKind;
 use spinney_base::limits::PAGE_BYTES;
 
-use crate::disk::{Disk, OpenMode, Transfer, TransferBuf};
+use crate::disk::{Disk, File, OpenMode, Steps, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose, RealDisk};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -209,9 +209,64 @@ fn holes_give_room_back() {
     assert_eq!((zeros, file.len().unwrap()), (32 * 4096, 64 * 4096));
 }
 
-/// Whoever is shown a transfer may use the disk itself; and what panics leaves nothing under way.
+/// Learns where a page belongs when it begins, of the last page first, and begins no more than `most`;
+/// sees each once.
+struct Backwards<'a> {
+    file: &'a dyn File,
+    most: usize,
+    began: usize,
+    shown: Vec<usize>,
+}
+
+impl Steps for Backwards<'_> {
+    fn begin(&mut self, index: usize, offset: &mut u64) -> bool {
+        assert_eq!(index, self.began);
+        if index == self.most {
+            return false;
+        }
+        self.began += 1;
+        *offset = (199 - index as u64) * PAGE;
+        true
+    }
+
+    fn ended(&mut self, index: usize, transfer: &Transfer<'_>) {
+        let TransferBuf::Read(bytes) = &transfer.buf else { panic!("it is a read") };
+        assert!(transfer.result.is_ok());
+        assert!(bytes.iter().all(|byte| usize::from(*byte) == 199 - index));
+        self.shown[index] += 1;
+        if index % 50 == 7 {
+            let mut more = AlignedBuf::new(2);
+            let (one, two) = more.bytes_mut().split_at_mut(PAGE_BYTES);
+            let mut inner = [Transfer::read(one, 0), Transfer::read(two, PAGE)];
+            self.file.transfer(&mut inner, Purpose::Tool);
+            assert!(inner.iter().all(|transfer| transfer.result.is_ok()));
+            assert_eq!((more.page(0)[5], more.page(1)[5]), (0, 1));
+        }
+    }
+}
+
+/// Panics at the tenth transfer that ends, or when the tenth is to begin.
+struct Panics {
+    at_begin: bool,
+    ended: usize,
+}
+
+impl Steps for Panics {
+    fn begin(&mut self, index: usize, _offset: &mut u64) -> bool {
+        assert!(!self.at_begin || index < 9, "on purpose");
+        true
+    }
+
+    fn ended(&mut self, _index: usize, _transfer: &Transfer<'_>) {
+        self.ended += 1;
+        assert!(self.ended < 10, "on purpose");
+    }
+}
+
+/// Whoever takes steps may use the disk itself; what does not begin does not happen; and what panics leaves
+/// nothing under way.
 #[test]
-fn transfers_are_shown_as_they_end() {
+fn steps_are_taken_while_others_are_under_way() {
     both(|disk, place| {
         let file = disk.open(&place.join("data"), OpenMode::CREATE).unwrap();
         let mut pages = AlignedBuf::new(200);
@@ -219,35 +274,27 @@ fn transfers_are_shown_as_they_end() {
             pages.page_mut(index).fill(u8::try_from(index).unwrap());
         }
         file.write_at(pages.bytes(), 0, Purpose::Tool).unwrap();
-        let mut back = AlignedBuf::new(200);
-        let mut shown = vec![0; 200];
-        {
-            let pages = back.bytes_mut().chunks_mut(PAGE_BYTES).enumerate();
-            let mut batch: Vec<_> =
-                pages.map(|(index, page)| Transfer::read(page, index as u64 * PAGE)).collect();
-            file.transfer_each(&mut batch, Purpose::Lookup, &mut |index, transfer| {
-                let TransferBuf::Read(bytes) = &transfer.buf else { panic!("it is a read") };
-                assert!(transfer.result.is_ok());
-                assert!(bytes.iter().all(|byte| usize::from(*byte) == index));
-                shown[index] += 1;
-                if index % 50 == 7 {
-                    let mut more = AlignedBuf::new(2);
-                    let (one, two) = more.bytes_mut().split_at_mut(PAGE_BYTES);
-                    let mut inner = [Transfer::read(one, 0), Transfer::read(two, PAGE)];
-                    file.transfer(&mut inner, Purpose::Tool);
-                    assert!(inner.iter().all(|transfer| transfer.result.is_ok()));
-                    assert_eq!((more.page(0)[5], more.page(1)[5]), (0, 1));
-                }
-            });
+        for most in [200, 150, 3, 0] {
+            let mut back = AlignedBuf::new(200);
+            let chunks = back.bytes_mut().chunks_mut(PAGE_BYTES);
+            let mut batch: Vec<_> = chunks.map(|page| Transfer::read(page, 0)).collect();
+            let mut steps = Backwards { file: &*file, most, began: 0, shown: vec![0; 200] };
+            file.transfer_in_steps(&mut batch, Purpose::Lookup, &mut steps);
+            assert!(steps.shown.iter().enumerate().all(|(at, n)| *n == usize::from(at < most)));
+            let (last, first) = (back.page(199)[0], back.page(0)[0]);
+            assert_eq!((last, first), (0, if most > 0 { 199 } else { 0 }));
         }
-        assert_eq!(shown, [1; 200]);
+        let mut back = AlignedBuf::new(200);
         let mut batch: Vec<_> = (back.bytes_mut().chunks_mut(PAGE_BYTES).enumerate())
             .map(|(index, page)| Transfer::read(page, index as u64 * PAGE))
             .collect();
-        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            file.transfer_each(&mut batch, Purpose::Lookup, &mut |_, _| panic!("on purpose"));
-        }));
-        assert!(panicked.is_err());
+        for at_begin in [false, true] {
+            let mut steps = Panics { at_begin, ended: 0 };
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                file.transfer_in_steps(&mut batch, Purpose::Lookup, &mut steps);
+            }));
+            assert!(panicked.is_err());
+        }
         file.transfer(&mut batch, Purpose::Lookup);
         assert!(batch.iter().all(|transfer| transfer.result.is_ok()));
     });

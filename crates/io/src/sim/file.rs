@@ -10,7 +10,7 @@ use super::names::InodeNumber;
 use super::state::State;
 use super::{Call, SimDisk};
 use crate::counters::Purpose;
-use crate::disk::{Ended, File, OpenMode, Transfer, TransferBuf};
+use crate::disk::{File, OpenMode, Steps, Transfer, TransferBuf};
 
 #[derive(Debug)]
 pub(super) struct SimFile {
@@ -84,13 +84,21 @@ impl File for SimFile {
     }
 
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        self.transfer_each(batch, purpose, &mut |_, _| ());
+        self.transfer_in_steps(batch, purpose, &mut ());
     }
 
-    fn transfer_each(&self, batch: &mut [Transfer<'_>], purpose: Purpose, ended: Ended<'_>) {
+    fn transfer_in_steps(
+        &self,
+        batch: &mut [Transfer<'_>],
+        purpose: Purpose,
+        steps: &mut dyn Steps,
+    ) {
         // The order of completion is the seed's, by a shuffle; between any two transfers the power
         // may go.
-        let mut order: Vec<usize> = (0..batch.len()).collect();
+        let begun = batch.iter_mut().enumerate().map_while(|(index, transfer)| {
+            steps.begin(index, &mut transfer.offset).then_some(index)
+        });
+        let mut order: Vec<usize> = begun.collect();
         {
             let mut state = self.disk.shared.state.lock();
             for last in (1..order.len()).rev() {
@@ -104,7 +112,7 @@ impl File for SimFile {
                 TransferBuf::Read(buf) => self.read_at(buf, transfer.offset, purpose),
                 TransferBuf::Write(buf) => self.write_at(buf, transfer.offset, purpose),
             };
-            ended(index, transfer);
+            steps.ended(index, transfer);
         }
     }
 

@@ -1,0 +1,209 @@
+//! Which frame a page gets, and which page goes: the lists of free frames and the two hands.
+//!
+//! ```text
+//!            used again when the hand comes
+//!   cold  ------------------------------------>  hot
+//!    |   <------------------------------------    |
+//!    |    uses counted down to none, when hot     |
+//!    v    is over its share                       v  (never leaves directly)
+//!   gone, when not used since it came
+//! ```
+//!
+//! **Invariants**
+//! 1. A frame is free (with memory), absent (without), being emptied or in one region; free and
+//!    absent ones are held exclusively, so that readers and hands pass by.
+//! 2. Frames that are not absent are no more than the limit, or every frame that could go is
+//!    pinned.
+//! 3. A search ends: after so many steps it says that there is no frame.
+
+use crate::frames::Frames;
+use crate::page::Kind;
+
+/// The region of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Region {
+    None,
+    Cold,
+    Hot,
+}
+
+/// The lists, regions and hands; used under the cache's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    /// Held frames with memory.
+    free: Vec<u32>,
+    /// Held frames without.
+    absent: Vec<u32>,
+    regions: Vec<Region>,
+    hot: u32,
+    cold: u32,
+    evictions: u64,
+    hot_hand: usize,
+    cold_hand: usize,
+    /// Frames that may have memory.
+    limit: u32,
+}
+
+/// A frame for a new page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Held, empty, of the region of the kind.
+    Frame(u32),
+    /// Every frame is in use.
+    None,
+}
+
+impl Clock {
+    /// Frames that have memory, free ones among them.
+    pub(crate) fn resident(&self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "frames are counted by 32 bits")]
+        let all = self.regions.len() as u32 - self.absent.len() as u32;
+        all
+    }
+
+    /// Frames that were ever used: all others have never existed.
+    pub(crate) fn frames(&self) -> u32 {
+        self.resident() + u32::try_from(self.absent.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Frames of the hot and of the cold region.
+    pub(crate) fn regions(&self) -> (u32, u32) {
+        (self.hot, self.cold)
+    }
+
+    /// Sets how many frames may have memory. [`Clock::surplus`] brings it about.
+    pub(crate) fn set_limit(&mut self, limit: u32) {
+        self.limit = limit;
+    }
+
+    /// A held and empty frame that is over the limit, if there is one and it can go. Its memory
+    /// is the caller's to give back, before [`Clock::put_absent`].
+    pub(crate) fn surplus(&mut self, frames: &Frames, empty: &mut Emptier<'_>) -> Option<u32> {
+        if self.resident() <= self.limit {
+            return None;
+        }
+        self.free.pop().or_else(|| self.victim(frames, empty))
+    }
+
+    /// Takes a frame over that has no memory any more.
+    pub(crate) fn put_absent(&mut self, frame: u32) {
+        self.absent.push(frame);
+    }
+
+    /// Takes an empty frame over.
+    pub(crate) fn put_free(&mut self, frame: u32) {
+        self.set_region(frame, Region::None);
+        self.free.push(frame);
+    }
+
+    /// A frame for a page of `kind`, held: a free one, a new one, or one whose page goes.
+    pub(crate) fn take(&mut self, frames: &Frames, kind: Kind, empty: &mut Emptier<'_>) -> Taken {
+        let frame = if self.resident() > self.limit {
+            None
+        } else if let Some(frame) = self.free.pop() {
+            Some(frame)
+        } else if self.resident() < self.limit {
+            Some(self.absent.pop().unwrap_or_else(|| self.grow(frames)))
+        } else {
+            self.victim(frames, empty)
+        };
+        let Some(frame) = frame else { return Taken::None };
+        self.set_region(frame, if kind.begins_hot() { Region::Hot } else { Region::Cold });
+        Taken::Frame(frame)
+    }
+
+    fn grow(&mut self, frames: &Frames) -> u32 {
+        let frame = self.frames();
+        frames.reach(frame);
+        frames.state(frame).hold_new();
+        self.regions.push(Region::None);
+        frame
+    }
+
+    fn set_region(&mut self, frame: u32, region: Region) {
+        let place = &mut self.regions[frame as usize];
+        match std::mem::replace(place, region) {
+            Region::None => {}
+            Region::Cold => self.cold -= 1,
+            Region::Hot => self.hot -= 1,
+        }
+        match region {
+            Region::None => {}
+            Region::Cold => self.cold += 1,
+            Region::Hot => self.hot += 1,
+        }
+    }
+
+    /// Empties a frame: the first of the cold region that the hand meets unused.
+    fn victim(&mut self, frames: &Frames, empty: &mut Emptier<'_>) -> Option<u32> {
+        self.age(frames);
+        for _ in 0..2 * (self.hot + self.cold) {
+            let hot_max = self.resident() - self.resident().div_ceil(4);
+            while (self.hot > hot_max || self.cold == 0) && self.cool_one(frames) {}
+            let frame = next(&self.regions, &mut self.cold_hand, Region::Cold)?;
+            if frames.uses(frame) > 0 {
+                // Used since it came, or since the hot hand left it.
+                self.set_region(frame, Region::Hot);
+            } else if frames.state(frame).hold() {
+                empty(frame);
+                self.set_region(frame, Region::None);
+                return Some(frame);
+            } else {
+                // All of the cold region may be pinned.
+                self.cool_one(frames);
+            }
+        }
+        None
+    }
+
+    /// Every other page that goes, the hot hand makes a step even if the hot region is not over its
+    /// share: else what was hot once would stay as long as nothing else becomes hot.
+    fn age(&mut self, frames: &Frames) {
+        self.evictions = self.evictions.wrapping_add(1);
+        if self.evictions.is_multiple_of(2) {
+            let at = if self.hot_hand < self.regions.len() { self.hot_hand } else { 0 };
+            self.hot_hand = at + 1;
+            if let (Some(Region::Hot), Ok(frame)) = (self.regions.get(at), u32::try_from(at)) {
+                self.pass(frames, frame);
+            }
+        }
+    }
+
+    /// The hot hand passes a frame; true when it leaves the hot region.
+    fn pass(&mut self, frames: &Frames, frame: u32) -> bool {
+        let uses = frames.uses(frame);
+        if uses == 0 {
+            self.set_region(frame, Region::Cold);
+        } else {
+            frames.set_uses(frame, uses - 1);
+        }
+        uses == 0
+    }
+
+    /// Moves one page from the hot region to the cold one; false when there is none.
+    fn cool_one(&mut self, frames: &Frames) -> bool {
+        // After as many laps as the highest priority one has none left.
+        for _ in 0..(Kind::Node.priority() + 2) * u64::from(self.hot) {
+            let Some(frame) = next(&self.regions, &mut self.hot_hand, Region::Hot) else { break };
+            if self.pass(frames, frame) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Takes the page of a held frame away: its file's table names it no more.
+pub(crate) type Emptier<'a> = dyn FnMut(u32) + 'a;
+
+/// The next frame of a region from a hand on.
+fn next(regions: &[Region], hand: &mut usize, region: Region) -> Option<u32> {
+    for _ in 0..regions.len() {
+        let at = if *hand < regions.len() { *hand } else { 0 };
+        *hand = at + 1;
+        if regions[at] == region {
+            return u32::try_from(at).ok();
+        }
+    }
+    None
+}

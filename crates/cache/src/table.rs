@@ -1,0 +1,108 @@
+//! The table of a file: which frame holds each of its pages.
+//!
+//! An array by page number, in chunks of which each is as long as all before it together, so that
+//! it grows without being copied. Chunks come zeroed from the system and take memory only where they were written.
+//!
+//! **Invariant**: an entry is 0, or a frame's number plus one that [`Table::claim`] stored and only
+//! the holder of that frame takes away.
+
+use std::sync::OnceLock;
+
+use spinney_base::PageNumber;
+use spinney_base::shim::atomic::{AtomicU32, Ordering};
+use spinney_sync::ZeroedAtomics;
+
+/// Pages of the first chunk.
+const FIRST: u32 = 1 << 10;
+const CHUNKS: usize = 32 - FIRST.ilog2() as usize + 1;
+
+/// Bytes of one entry.
+pub(crate) const ENTRY_BYTES: u64 = 4;
+
+/// One file's table. Thread-safe.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    chunks: [OnceLock<ZeroedAtomics<AtomicU32>>; CHUNKS],
+}
+
+/// The chunk of an index and the place in it, where chunks double from `first`, a power of two, on.
+#[inline]
+pub(crate) fn place(index: u32, first: u32) -> (usize, usize) {
+    if index < first {
+        return (0, index as usize);
+    }
+    let chunk = (index / first).ilog2() as usize + 1;
+    (chunk, index as usize - ((first as usize) << (chunk - 1)))
+}
+
+/// Length of a chunk.
+pub(crate) fn chunk_length(chunk: usize, first: u32) -> usize {
+    (first as usize) << chunk.saturating_sub(1)
+}
+
+impl Table {
+    /// The frame that holds a page or is being filled with it.
+    #[inline]
+    pub(crate) fn frame(&self, page: PageNumber) -> Option<u32> {
+        let (chunk, index) = place(page.0, FIRST);
+        let entries = self.chunks[chunk].get()?;
+        entries[index].load(Ordering::Acquire).checked_sub(1)
+    }
+
+    /// Asks the processor for a page's entry.
+    #[inline]
+    pub(crate) fn prefetch(&self, page: PageNumber) {
+        let (chunk, index) = place(page.0, FIRST);
+        if let Some(entries) = self.chunks[chunk].get() {
+            spinney_sync::prefetch(&entries[index]);
+        }
+    }
+
+    /// Names `frame` for a page that has none; false when it has one.
+    pub(crate) fn claim(&self, page: PageNumber, frame: u32) -> bool {
+        let (chunk, index) = place(page.0, FIRST);
+        let entries =
+            self.chunks[chunk].get_or_init(|| ZeroedAtomics::new(chunk_length(chunk, FIRST)));
+        entries[index].compare_exchange(0, frame + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes the name of `frame`, which the caller holds, away from its page.
+    pub(crate) fn clear(&self, page: PageNumber, frame: u32) {
+        let (chunk, index) = place(page.0, FIRST);
+        let Some(entries) = self.chunks[chunk].get() else { return };
+        let cleared =
+            entries[index].compare_exchange(frame + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+        debug_assert!(cleared.is_ok(), "page {page} was in frame {frame}");
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_follow_each_other() {
+        let mut expected = (0, 0);
+        for index in 0..100 {
+            assert_eq!(place(index, 4), expected, "{index}");
+            expected.1 += 1;
+            if expected.1 == chunk_length(expected.0, 4) {
+                expected = (expected.0 + 1, 0);
+            }
+        }
+        let (chunk, index) = place(u32::MAX, FIRST);
+        assert_eq!((chunk, index), (CHUNKS - 1, chunk_length(CHUNKS - 1, FIRST) - 1));
+    }
+
+    #[test]
+    fn a_page_is_claimed_once() {
+        let table = Table::default();
+        for page in [0, 1023, 1024, 5000, 1_000_000].map(PageNumber) {
+            assert_eq!(table.frame(page), None);
+            assert!(table.claim(page, 7) && !table.claim(page, 8));
+            assert_eq!(table.frame(page), Some(7));
+            table.clear(page, 7);
+            assert!(table.frame(page).is_none() && table.claim(page, 8));
+        }
+    }
+}

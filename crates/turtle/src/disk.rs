@@ -1,0 +1,154 @@
+//! Leaves and nodes in a store file, read through the page cache: what the tree asks for by
+//! [`Files`], on a real disk.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use spinney_base::Generation;
+use spinney_base::{Lsn, Result, ValueRef};
+use spinney_engine::Direction;
+use spinney_extent::{Extent, PageRun};
+
+use crate::edit::Hit;
+use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
+use crate::leaf::blob::NodePages;
+use crate::leaf::cursor::LeafCursor as PageCursor;
+use crate::leaf::{Leaf, LeafStore, load, warm};
+use crate::run::Run;
+use crate::runs::Runs;
+
+/// A keyspace's store, its part of the page cache, and how leaves are written.
+#[derive(Debug)]
+pub(crate) struct DiskFiles {
+    pub(crate) files: Arc<LeafStore>,
+    limits: Limits,
+    /// Of those, what may change: bytes of a leaf.
+    leaf_bytes: AtomicU64,
+    filter_bits: AtomicU32,
+    /// No record above it is in what is written from now on.
+    lsn: AtomicU64,
+}
+
+impl DiskFiles {
+    /// `filter_bits` are bits for each key, 0 for no filters.
+    pub(crate) fn new(files: Arc<LeafStore>, limits: Limits, filter_bits: u32) -> DiskFiles {
+        let leaf_bytes = AtomicU64::new(limits.leaf_bytes);
+        let filter_bits = AtomicU32::new(filter_bits);
+        DiskFiles { files, limits, leaf_bytes, filter_bits, lsn: AtomicU64::new(0) }
+    }
+
+    /// Says how large leaves are, and what filters have for each key, from now on.
+    pub(crate) fn shape(&self, leaf_bytes: u64, filter_bits: u32) {
+        self.leaf_bytes.store(leaf_bytes, Relaxed);
+        self.filter_bits.store(filter_bits, Relaxed);
+    }
+
+    /// Says up to which record the tree that is written next has applied all.
+    pub(crate) fn set_lsn(&self, lsn: Lsn) {
+        self.lsn.store(lsn.0, Relaxed);
+    }
+
+    fn lsn(&self) -> Lsn {
+        Lsn(self.lsn.load(Relaxed))
+    }
+}
+
+/// Extents of some pages, for the store to adopt.
+pub(crate) fn owned(run: PageRun) -> impl Iterator<Item = (Extent, Generation)> {
+    run.extents()
+}
+
+impl Files for DiskFiles {
+    type Leaf = Leaf;
+    type Pages = NodePages;
+    type Cursor<'a> = PageCursor;
+
+    fn limits(&self) -> Limits {
+        Limits { leaf_bytes: self.leaf_bytes.load(Relaxed), ..self.limits }
+    }
+
+    fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {
+        let leaf =
+            Leaf::write(&self.files, || edits.iter(), self.filter_bits.load(Relaxed), self.lsn())?;
+        Ok(Arc::new(leaf))
+    }
+
+    fn leaf_bytes(&self, leaf: &Leaf) -> u64 {
+        leaf.description().packed_bytes.into()
+    }
+
+    fn load(&self, leaf: &Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
+        let loaded = leaf.load(lower, upper)?;
+        Run::over(loaded.bytes, loaded.positions)
+    }
+
+    fn load_many(&self, loads: &[Load<'_, Self>]) -> Result<Vec<Run>> {
+        let loads: Vec<_> = loads
+            .iter()
+            .map(|load| load::Load { leaf: load.leaf, lower: load.lower, upper: load.upper })
+            .collect();
+        let loaded = self.files.load_many(&loads)?;
+        loaded.into_iter().map(|loaded| Run::over(loaded.bytes, loaded.positions)).collect()
+    }
+
+    fn warm(&self, lookups: &[Lookup<'_, Self>]) {
+        let lookups: Vec<_> = lookups
+            .iter()
+            .map(|it| warm::Lookup { leaf: it.leaf, key: it.key, hash: it.hash })
+            .collect();
+        self.files.warm(&lookups);
+    }
+
+    fn get(&self, leaf: &Leaf, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Option<Hit>> {
+        Ok(leaf.get(key, hash, out)?.map(|(_, hit)| hit))
+    }
+
+    fn cursor(
+        &self,
+        leaf: &Arc<Leaf>,
+        from: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<PageCursor> {
+        PageCursor::new(leaf, from, direction)
+    }
+
+    fn write_node(&self, payload: &[u8]) -> Result<Arc<NodePages>> {
+        Ok(Arc::new(NodePages::write(&self.files, payload, self.lsn())?))
+    }
+
+    fn open_node(&self, description: &[u8]) -> Result<(Arc<NodePages>, Vec<u8>)> {
+        let (pages, payload) = NodePages::open(&self.files, description)?;
+        Ok((Arc::new(pages), payload))
+    }
+
+    fn open_leaf(&self, description: &[u8]) -> Result<Arc<Leaf>> {
+        Ok(Arc::new(Leaf::open(&self.files, description)?))
+    }
+
+    fn describe_leaf(&self, leaf: &Leaf, out: &mut Vec<u8>) {
+        out.extend_from_slice(&leaf.describe());
+    }
+
+    fn describe_node(&self, pages: &NodePages, out: &mut Vec<u8>) {
+        out.extend_from_slice(&pages.describe());
+    }
+}
+
+impl LeafCursor for PageCursor {
+    fn key(&self) -> Option<&[u8]> {
+        PageCursor::key(self)
+    }
+
+    fn is_tombstone(&self) -> bool {
+        PageCursor::is_tombstone(self)
+    }
+
+    fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>> {
+        PageCursor::record(self)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        PageCursor::advance(self)
+    }
+}

@@ -1,0 +1,193 @@
+//! Between the tree and the disk: what the tree asks of whoever keeps leaves and nodes.
+//!
+//! A leaf and a segment have one format and one type. What was written is an object that owns its
+//! pages: while anything in memory refers to it (a tree, a reader, a snapshot) they stay, and when
+//! the last reference goes they are given back. The tree therefore counts nothing itself.
+//!
+//! **Threads**: all methods may be called from several threads; [`Files::write_leaf`] is, when a
+//! checkpoint is written.
+
+use std::fmt::Debug;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use spinney_base::{Result, ValueRef};
+use spinney_engine::Direction;
+
+use crate::edit::Hit;
+use crate::run::Run;
+use crate::runs::Runs;
+
+/// Sizes that shape the tree. Fixed while a tree is in memory; may differ when it is opened again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// What a leaf or segment holds at most, in packed bytes ([`crate::edit::packed_bytes`]).
+    pub(crate) leaf_bytes: u64,
+    /// What one edit takes at most, in packed bytes: a quarter of a leaf or less.
+    pub(crate) edit_bytes_max: u64,
+    /// Children of a node, 4 to [`PIVOTS_MAX`].
+    pub(crate) pivots_max: usize,
+    /// A node whose page would be larger is split, in bytes; a few long keys may exceed it.
+    pub(crate) node_bytes: usize,
+}
+
+/// Most children of a node: what a set of pivots in its page has room for.
+pub(crate) const PIVOTS_MAX: usize = 64;
+
+impl Limits {
+    /// Levels of a node's buffer: sizes double from one to the next (section 3.1).
+    pub(crate) fn levels(&self, pivots: usize) -> usize {
+        (pivots.max(2).next_power_of_two().trailing_zeros() as usize).max(1)
+    }
+
+    /// Segments of a node's buffer.
+    pub(crate) fn segments(&self, pivots: usize) -> usize {
+        pivots.max(2) - 1
+    }
+
+    /// What is flushed at once at least, and about what a batch should have: as many batches of it
+    /// fit into as many segments, wherever these are cut.
+    pub(crate) fn flush_bytes(&self) -> u64 {
+        self.leaf_bytes - self.edit_bytes_max
+    }
+
+    /// How many segments runs of so many bytes need at most.
+    pub(crate) fn segments_of(&self, bytes: u64) -> usize {
+        if bytes <= self.leaf_bytes {
+            return usize::from(bytes > 0);
+        }
+        bytes.div_ceil(self.flush_bytes()) as usize
+    }
+
+    /// Below this a leaf is joined with a neighbour, in packed bytes.
+    pub(crate) fn leaf_bytes_min(&self) -> u64 {
+        self.leaf_bytes / 4
+    }
+}
+
+/// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
+#[derive(Debug)]
+pub(crate) struct Load<'a, F: Files> {
+    pub(crate) leaf: &'a F::Leaf,
+    pub(crate) lower: &'a [u8],
+    pub(crate) upper: Option<&'a [u8]>,
+}
+
+/// A key that will be looked up in a leaf.
+#[derive(Debug)]
+pub(crate) struct Lookup<'a, F: Files> {
+    pub(crate) leaf: &'a F::Leaf,
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+}
+
+/// Leaves and nodes on disk.
+pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
+    /// A leaf or segment that was written. Dropped, it gives its pages back.
+    type Leaf: Debug + Send + Sync;
+    /// The pages of a node that was written; the same.
+    type Pages: Debug + Send + Sync;
+    /// Reads a leaf in order.
+    type Cursor<'a>: LeafCursor
+    where
+        Self: 'a;
+
+    fn limits(&self) -> Limits;
+
+    /// Writes a leaf or segment that holds these edits, [`Limits::leaf_bytes`] at most.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`; nothing is owned then.
+    fn write_leaf(&self, edits: &Runs) -> Result<Arc<Self::Leaf>>;
+
+    /// Packed bytes of all edits of a leaf, without I/O.
+    fn leaf_bytes(&self, leaf: &Self::Leaf) -> u64;
+
+    /// Reads the edits from key `lower` on up to, not including, key `upper`: all of the leaf in one
+    /// transfer if they bound nothing.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    fn load(&self, leaf: &Self::Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run>;
+
+    /// Reads ranges of several leaves, together where it can. The runs are in the order of the loads.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of the first that failed.
+    fn load_many(&self, loads: &[Load<'_, Self>]) -> Result<Vec<Run>> {
+        loads.iter().map(|load| self.load(load.leaf, load.lower, load.upper)).collect()
+    }
+
+    /// Brings in what lookups need, together (the parallel lookup of section 3.4). A hint: whoever
+    /// looks up afterwards reads what is missing, and hears of damage.
+    fn warm(&self, _lookups: &[Lookup<'_, Self>]) {}
+
+    /// Looks a key up, by filter and single pages. A value or pointer is appended to `out`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`; `out` is as it was.
+    fn get(
+        &self,
+        leaf: &Self::Leaf,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Hit>>;
+
+    /// A cursor at the first edit at or behind `from`, in the direction.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    fn cursor<'a>(
+        &'a self,
+        leaf: &Arc<Self::Leaf>,
+        from: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<Self::Cursor<'a>>;
+
+    /// Writes a node.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`; nothing is owned then.
+    fn write_node(&self, payload: &[u8]) -> Result<Arc<Self::Pages>>;
+
+    /// Reads a node that [`Files::describe_node`] described, and owns its pages from here on.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    fn open_node(&self, description: &[u8]) -> Result<(Arc<Self::Pages>, Vec<u8>)>;
+
+    /// Owns the leaf that [`Files::describe_leaf`] described, from here on; reads nothing.
+    ///
+    /// # Errors
+    /// `Corruption`.
+    fn open_leaf(&self, description: &[u8]) -> Result<Arc<Self::Leaf>>;
+
+    /// Appends what a node has to remember of a leaf, 255 bytes at most. Equal for one leaf,
+    /// different for different ones.
+    fn describe_leaf(&self, leaf: &Self::Leaf, out: &mut Vec<u8>);
+
+    /// The same for a node.
+    fn describe_node(&self, pages: &Self::Pages, out: &mut Vec<u8>);
+}
+
+/// A place in a leaf, or beyond its end.
+pub(crate) trait LeafCursor: Debug {
+    /// The key at the place; `None` beyond the end.
+    fn key(&self) -> Option<&[u8]>;
+
+    /// Whether a tombstone is there.
+    fn is_tombstone(&self) -> bool;
+
+    /// Key and value; `None` beyond the end and at a tombstone. Only this reads pages of values.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>>;
+
+    /// Goes to the next place in the direction.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    fn advance(&mut self) -> Result<()>;
+}

@@ -1,0 +1,281 @@
+//! Writing a leaf: two passes over its sorted edits, then two large writes.
+//!
+//! The first pass counts, so that every section's pages are known and its bytes are laid where they
+//! will be written from; the second fills keys and values and remembers separators and hashes, from
+//! which index and filter are made at the end. Both ask [`Pager`] where a key goes, so they agree.
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, KeyspaceId, Result};
+use spinney_extent::HEADER_BYTES;
+use spinney_io::AlignedBuf;
+
+use super::format::{
+    Description, GROUP, GROUP_BYTES, GroupAt, HEAD_BYTES, Head, ITEM_BYTES, KEY_BYTES_MAX,
+    KEYS_HEAD_BYTES, PAGE_BLOCKS, PAYLOAD, VALUE_BYTES_MAX, item_word,
+};
+use super::index::Nodes;
+use crate::edit::{Edit, separator};
+use crate::run::Op;
+
+/// A leaf's sections, complete but for the block headers, and for where they will lie.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Head, index and filter.
+    pub(crate) front: AlignedBuf,
+    /// Keys and values.
+    pub(crate) body: AlignedBuf,
+    /// Without place and generation.
+    pub(crate) description: Description,
+    prefix: Vec<u8>,
+    root: super::format::Target,
+    firsts: u32,
+}
+
+impl Built {
+    /// The description is part of the head, so it is written when the place is known.
+    pub(crate) fn set_place(&mut self, description: Description) {
+        self.description = description;
+        let mut head = Vec::with_capacity(HEAD_BYTES + self.prefix.len());
+        Head { root: self.root, firsts: self.firsts, prefix: &self.prefix }
+            .encode(&description, &mut head);
+        put(&mut self.front, 0, &head);
+    }
+}
+
+/// Builds the leaf of these edits, which `edits` gives twice the same: ascending strictly by key, one at
+/// least.
+///
+/// # Errors
+/// `InvalidArgument` when a key or value is longer than a leaf holds, or the leaf larger than one
+/// can be.
+pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
+    edits: impl Fn() -> I,
+    keyspace: KeyspaceId,
+    filter_bits: u32,
+) -> Result<Built> {
+    let counts = Counts::of(edits())?;
+    let key_pages = counts.key_pages as usize;
+    let value_pages = counts.value_bytes.div_ceil(PAYLOAD);
+    let mut body = AlignedBuf::new(key_pages + value_pages);
+    let mut filler = Filler::new(&mut body, key_pages, counts.items);
+    edits().for_each(|edit| filler.push(&edit, keyspace));
+    let Filled { separators, groups, firsts, hashes, first, last } = filler.finish();
+
+    let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+    let prefix = if counts.items > 1 { first[..common].to_vec() } else { Vec::new() };
+    let separators = separators.into_iter().map(|separator| &separator[prefix.len()..]).collect();
+    let nodes = Nodes::lay_out(separators, groups, HEAD_BYTES + prefix.len());
+    let firsts_at = nodes.end().next_multiple_of(4);
+    let index_bytes = firsts_at + 4 * key_pages;
+
+    let filter_blocks = spinney_filter::block_count(hashes.len(), filter_bits);
+    let index_pages = index_bytes.div_ceil(PAYLOAD);
+    let filter_pages = filter_blocks.div_ceil(PAGE_BLOCKS) as usize;
+    let mut front = AlignedBuf::new(index_pages + filter_pages);
+    nodes.encode(|address, node| put(&mut front, address, node));
+    for (page, item) in firsts.iter().enumerate() {
+        put(&mut front, firsts_at + 4 * page, &item.to_le_bytes());
+    }
+    for hash in hashes.iter().filter(|_| filter_blocks > 0) {
+        let block = spinney_filter::block_of(*hash, filter_blocks);
+        let page = front.page_mut(index_pages + (block / PAGE_BLOCKS) as usize);
+        let (blocks, _) = page[HEADER_BYTES..].as_chunks_mut();
+        spinney_filter::insert(&mut blocks[(block % PAGE_BLOCKS) as usize], *hash);
+    }
+    let small = |number: usize| {
+        u32::try_from(number).map_err(|_| Error::invalid("a leaf holds less than 4 GiB"))
+    };
+    let description = Description {
+        items: small(counts.items)?,
+        index_bytes: small(index_bytes)?,
+        filter_blocks,
+        key_pages: counts.key_pages,
+        value_bytes: small(counts.value_bytes)?,
+        packed_bytes: small(usize::try_from(counts.packed_bytes).unwrap_or(usize::MAX))?,
+        first: spinney_base::PageNumber::NONE,
+        generation: spinney_base::Generation(0),
+    };
+    Ok(Built { front, body, description, prefix, root: nodes.root(), firsts: small(firsts_at)? })
+}
+
+/// Where the next key goes.
+#[derive(Debug, Default)]
+struct Pager {
+    bytes: usize,
+    items: usize,
+}
+
+impl Pager {
+    /// Takes room for a key; answers whether it begins a page.
+    fn add(&mut self, key_length: usize) -> bool {
+        let own = ITEM_BYTES + key_length;
+        let with_group = if self.items.is_multiple_of(GROUP) { own + GROUP_BYTES } else { own };
+        let begins = self.items == 0 || self.bytes + with_group > PAYLOAD;
+        if begins {
+            *self = Pager { bytes: KEYS_HEAD_BYTES + GROUP_BYTES + own, items: 1 };
+        } else {
+            self.bytes += with_group;
+            self.items += 1;
+        }
+        begins
+    }
+}
+
+/// What the first pass finds.
+#[derive(Debug, Default)]
+struct Counts {
+    items: usize,
+    key_pages: u32,
+    value_bytes: usize,
+    packed_bytes: u64,
+}
+
+impl Counts {
+    fn of<'a>(edits: impl Iterator<Item = Edit<'a>>) -> Result<Counts> {
+        let mut counts = Counts::default();
+        let mut pager = Pager::default();
+        for edit in edits {
+            let value_length = edit.value.map_or(0, |value| value.len());
+            if edit.key.len() > KEY_BYTES_MAX || value_length > VALUE_BYTES_MAX {
+                return Err(Error::invalid(format!(
+                    "a leaf holds keys of {KEY_BYTES_MAX} and values of {VALUE_BYTES_MAX} bytes"
+                )));
+            }
+            counts.items += 1;
+            counts.key_pages += u32::from(pager.add(edit.key.len()));
+            counts.value_bytes += value_length;
+            counts.packed_bytes += edit.packed_bytes();
+        }
+        let pages = counts.key_pages as usize + counts.value_bytes.div_ceil(PAYLOAD);
+        // Index and filter take a quarter at most of what a run can have.
+        if counts.items == 0 || pages > spinney_extent::run::RUN_PAGES_MAX as usize / 2 {
+            return Err(Error::invalid(format!("a leaf of {pages} pages")));
+        }
+        Ok(counts)
+    }
+}
+
+/// The second pass.
+#[derive(Debug)]
+struct Filler<'a, 'b> {
+    body: &'b mut AlignedBuf,
+    key_pages: usize,
+    /// Where the next value goes, in the section of values.
+    value: usize,
+    pager: Pager,
+    /// The items of the page of keys that is being filled: key, word, and where the value lies.
+    page: Vec<(&'a [u8], u16, usize)>,
+    pages_done: usize,
+    item: u32,
+    filled: Filled<'a>,
+}
+
+/// What is remembered for index and filter.
+#[derive(Debug, Default)]
+struct Filled<'a> {
+    /// Between each group and the next.
+    separators: Vec<&'a [u8]>,
+    groups: Vec<GroupAt>,
+    /// The first item of each page of keys.
+    firsts: Vec<u32>,
+    hashes: Vec<u64>,
+    first: &'a [u8],
+    last: &'a [u8],
+}
+
+impl<'a, 'b> Filler<'a, 'b> {
+    fn new(body: &'b mut AlignedBuf, key_pages: usize, items: usize) -> Self {
+        let filled = Filled { hashes: Vec::with_capacity(items), ..Filled::default() };
+        Filler {
+            body,
+            key_pages,
+            value: 0,
+            pager: Pager::default(),
+            page: Vec::new(),
+            pages_done: 0,
+            item: 0,
+            filled,
+        }
+    }
+
+    fn push(&mut self, edit: &Edit<'a>, keyspace: KeyspaceId) {
+        if self.pager.add(edit.key.len()) {
+            self.end_page();
+        }
+        let filled = &mut self.filled;
+        if self.page.len().is_multiple_of(GROUP) {
+            #[expect(clippy::cast_possible_truncation, reason = "counted by the first pass")]
+            let (page, group) = (self.pages_done as u32, (self.page.len() / GROUP) as u32);
+            if filled.groups.is_empty() {
+                filled.first = edit.key;
+            } else {
+                debug_assert!(filled.last < edit.key, "keys ascend");
+                filled.separators.push(separator(filled.last, edit.key));
+            }
+            filled.groups.push(GroupAt { page, group });
+        }
+        filled.last = edit.key;
+        filled.hashes.push(spinney_sync::hash_key(keyspace, edit.key));
+        let (op, bytes) = match edit.value {
+            None => (Op::Delete, &[][..]),
+            Some(value) if value.large => (Op::PutLarge, value.bytes),
+            Some(value) => (Op::Put, value.bytes),
+        };
+        self.page.push((edit.key, item_word(op, bytes.len()), self.value));
+        put(self.body, self.key_pages * PAYLOAD + self.value, bytes);
+        self.value += bytes.len();
+    }
+
+    /// Lays the page of keys out.
+    fn end_page(&mut self) {
+        if self.page.is_empty() {
+            return;
+        }
+        let page = self.body.page_mut(self.pages_done);
+        let payload = &mut page[HEADER_BYTES..];
+        let items = self.page.len();
+        let groups = items.div_ceil(GROUP);
+        let small = |number: usize| u16::try_from(number).expect("within a page").to_le_bytes();
+        payload[..4].copy_from_slice(&self.item.to_le_bytes());
+        payload[4..6].copy_from_slice(&small(items));
+        payload[6..8].copy_from_slice(&small(groups));
+        let mut at = KEYS_HEAD_BYTES + 2 * groups;
+        for (index, group) in self.page.chunks(GROUP).enumerate() {
+            payload[KEYS_HEAD_BYTES + 2 * index..][..2].copy_from_slice(&small(at));
+            let base = u32::try_from(group[0].2).expect("counted by the first pass");
+            payload[at..at + 4].copy_from_slice(&base.to_le_bytes());
+            let (ends, words) = (at + 4, at + 4 + 2 * group.len());
+            let keys = words + 2 * group.len();
+            let mut end = 0;
+            for (place, (key, word, _)) in group.iter().enumerate() {
+                payload[keys + end..][..key.len()].copy_from_slice(key);
+                end += key.len();
+                payload[ends + 2 * place..][..2].copy_from_slice(&small(end));
+                payload[words + 2 * place..][..2].copy_from_slice(&word.to_le_bytes());
+            }
+            at = keys + end;
+        }
+        self.filled.firsts.push(self.item);
+        self.item += u32::try_from(items).expect("within a page");
+        self.pages_done += 1;
+        self.page.clear();
+    }
+
+    fn finish(mut self) -> Filled<'a> {
+        self.end_page();
+        debug_assert_eq!(self.pages_done, self.key_pages, "both passes agree");
+        self.filled
+    }
+}
+
+/// Copies bytes to an address of the payloads of pages that follow each other.
+fn put(pages: &mut AlignedBuf, address: usize, mut bytes: &[u8]) {
+    let mut address = address;
+    while !bytes.is_empty() {
+        let (page, at) = (address / PAYLOAD, HEADER_BYTES + address % PAYLOAD);
+        let (now, rest) = bytes.split_at(bytes.len().min(PAGE_BYTES - at));
+        pages.page_mut(page)[at..at + now.len()].copy_from_slice(now);
+        address += now.len();
+        bytes = rest;
+    }
+}

@@ -1,0 +1,267 @@
+//! Cursors: a leaf's items in order, either way, reading only the pages that they fill.
+//!
+//! A cursor has copies of a few pages of keys and of values and holds nothing of the cache between calls. It
+//! reads the pages that the item at hand lies in; the longer it has read the more it reads ahead,
+//! so that a short scan reads nothing for nothing and a long one reads large pieces. Who
+//! does not ask for values causes no page of them to be read.
+
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use spinney_base::{Result, ValueRef};
+use spinney_engine::Direction;
+use spinney_extent::header::Damage;
+use spinney_io::Purpose;
+
+use super::Leaf;
+use super::format::{KeyPage, PAYLOAD, Section};
+use crate::run::Op;
+
+/// A cursor has used so many pages of a section before it reads ahead; then it reads a quarter of
+/// what it has used.
+const PAGES_BEFORE_AHEAD: u32 = 8;
+const AHEAD_SHARE: u32 = 4;
+/// Most pages that are read ahead: 256 KiB.
+const AHEAD_MAX: u32 = 64;
+
+/// A place in a leaf, or beyond its end.
+#[derive(Debug)]
+pub(crate) struct LeafCursor {
+    leaf: Arc<Leaf>,
+    direction: Direction,
+    keys: Window,
+    values: Window,
+    /// The page of keys, its items, and which of them this is.
+    page: u32,
+    items: usize,
+    index: usize,
+    /// The item at hand; without meaning beyond the end.
+    key: Vec<u8>,
+    op: Op,
+    value: u64,
+    value_length: usize,
+    is_beyond: bool,
+}
+
+impl LeafCursor {
+    /// A cursor at the first item at or behind `from`, in the direction.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn new(
+        leaf: &Arc<Leaf>,
+        from: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Result<LeafCursor> {
+        let below = match (direction, from) {
+            (Direction::Forward, from) => leaf.lower_bound_of(from)?,
+            (Direction::Reverse, Bound::Unbounded) => leaf.description().items,
+            (Direction::Reverse, Bound::Included(key)) => {
+                leaf.lower_bound_of(Bound::Excluded(key))?
+            }
+            (Direction::Reverse, Bound::Excluded(key)) => {
+                leaf.lower_bound_of(Bound::Included(key))?
+            }
+        };
+        match direction {
+            Direction::Forward => Self::at_item(leaf, Some(below), direction),
+            Direction::Reverse => Self::at_item(leaf, below.checked_sub(1), direction),
+        }
+    }
+
+    /// A cursor at an item; beyond the end when there is none such.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn at_item(
+        leaf: &Arc<Leaf>,
+        item: Option<u32>,
+        direction: Direction,
+    ) -> Result<LeafCursor> {
+        let mut cursor = LeafCursor {
+            leaf: Arc::clone(leaf),
+            direction,
+            keys: Window::new(Section::Keys),
+            values: Window::new(Section::Values),
+            page: 0,
+            items: 0,
+            index: 0,
+            key: Vec::new(),
+            op: Op::Delete,
+            value: 0,
+            value_length: 0,
+            is_beyond: true,
+        };
+        let Some(item) = item.filter(|item| *item < leaf.description().items) else {
+            return Ok(cursor);
+        };
+        cursor.enter(leaf.page_of_item(item)?)?;
+        let keys = cursor.key_page()?;
+        let index = item.checked_sub(keys.first_item).map(|index| index as usize);
+        let Some(index) = index.filter(|index| *index < keys.items) else {
+            let damage = Damage::new(format!("item {item}"), "others");
+            return Err(leaf.damaged(Section::Keys, cursor.page, damage));
+        };
+        cursor.index = index;
+        cursor.is_beyond = false;
+        cursor.take_item()?;
+        Ok(cursor)
+    }
+
+    /// The key at the place; `None` beyond the end.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        (!self.is_beyond).then_some(&self.key[..])
+    }
+
+    /// Whether a tombstone is there.
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.op == Op::Delete
+    }
+
+    /// Key and value, or pointer; `None` beyond the end and at a tombstone. Only this reads pages of
+    /// values.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>> {
+        if self.is_beyond || self.op == Op::Delete {
+            return Ok(None);
+        }
+        let large = self.op == Op::PutLarge;
+        if self.value_length == 0 {
+            return Ok(Some((&self.key, ValueRef { bytes: &[], large })));
+        }
+        let page = |address: u64| u32::try_from(address / PAYLOAD as u64).unwrap_or(u32::MAX - 1);
+        let end = self.value + self.value_length as u64;
+        let pages = page(self.value)..page(end - 1) + 1;
+        self.values.cover(&self.leaf, pages, self.direction)?;
+        let start = (self.value - u64::from(self.values.pages.start) * PAYLOAD as u64) as usize;
+        let bytes = &self.values.bytes[start..start + self.value_length];
+        Ok(Some((&self.key, ValueRef { bytes, large })))
+    }
+
+    /// Goes to the next place in the direction.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn advance(&mut self) -> Result<()> {
+        if self.is_beyond {
+            return Ok(());
+        }
+        match self.direction {
+            Direction::Forward if self.index + 1 < self.items => self.index += 1,
+            Direction::Reverse if self.index > 0 => self.index -= 1,
+            Direction::Forward if self.page + 1 < self.leaf.description().key_pages => {
+                self.enter(self.page + 1)?;
+                self.index = 0;
+            }
+            Direction::Reverse if self.page > 0 => {
+                self.enter(self.page - 1)?;
+                self.index = self.items - 1;
+            }
+            _ => {
+                self.is_beyond = true;
+                return Ok(());
+            }
+        }
+        self.take_item()
+    }
+
+    fn enter(&mut self, page: u32) -> Result<()> {
+        // What was there before is no place any more if this fails.
+        self.is_beyond = true;
+        self.keys.cover(&self.leaf, page..page + 1, self.direction)?;
+        self.page = page;
+        self.items = self.key_page()?.items;
+        self.is_beyond = false;
+        Ok(())
+    }
+
+    fn key_page(&self) -> Result<KeyPage<'_>> {
+        KeyPage::decode(self.keys.payload(self.page)).map_err(|it| self.damaged(it))
+    }
+
+    fn damaged(&self, damage: Damage) -> spinney_base::Error {
+        self.leaf.damaged(Section::Keys, self.page, damage)
+    }
+
+    fn take_item(&mut self) -> Result<()> {
+        let look = || KeyPage::decode(self.keys.payload(self.page))?.item(self.index);
+        let item = look().map_err(|damage| self.damaged(damage))?;
+        self.key.clear();
+        self.key.extend_from_slice(item.key);
+        self.op = item.op;
+        self.value = item.value;
+        self.value_length = item.value_length;
+        Ok(())
+    }
+}
+
+/// Copies of consecutive pages of a section.
+#[derive(Debug)]
+struct Window {
+    section: Section,
+    pages: Range<u32>,
+    /// Their payloads.
+    bytes: Vec<u8>,
+    /// Pages that were read so far.
+    used: u32,
+}
+
+impl Window {
+    fn new(section: Section) -> Self {
+        Window { section, pages: 0..0, bytes: Vec::new(), used: 0 }
+    }
+
+    /// The payload of a page that is covered.
+    fn payload(&self, page: u32) -> &[u8] {
+        &self.bytes[(page - self.pages.start) as usize * PAYLOAD..][..PAYLOAD]
+    }
+
+    /// Makes it cover these pages, and some ahead.
+    fn cover(&mut self, leaf: &Leaf, wanted: Range<u32>, direction: Direction) -> Result<()> {
+        let old = self.pages.clone();
+        if old.start <= wanted.start && wanted.end <= old.end {
+            return Ok(());
+        }
+        let ahead = if self.used < PAGES_BEFORE_AHEAD { 0 } else { self.used / AHEAD_SHARE };
+        let ahead = ahead.min(AHEAD_MAX);
+        let mut bytes = Vec::new();
+        let mut read = |pages: Range<u32>, bytes: &mut Vec<u8>| {
+            self.used = self.used.saturating_add(pages.len() as u32);
+            leaf.read_pages(self.section, pages, Purpose::Scan, bytes)
+        };
+        let pages = match direction {
+            Direction::Forward => {
+                let count = leaf.section(self.section).1;
+                let end = wanted.end.max(wanted.end.saturating_add(ahead).min(count));
+                // A value may begin in the last page that is there.
+                let kept = if old.contains(&wanted.start) { wanted.start..old.end } else { 0..0 };
+                let from = if kept.is_empty() { wanted.start } else { kept.end };
+                for page in kept {
+                    bytes.extend_from_slice(
+                        &self.bytes[(page - old.start) as usize * PAYLOAD..][..PAYLOAD],
+                    );
+                }
+                read(from..end, &mut bytes)?;
+                wanted.start..end
+            }
+            Direction::Reverse => {
+                let start = wanted.start.saturating_sub(ahead);
+                let kept =
+                    if old.contains(&(wanted.end - 1)) { old.start..wanted.end } else { 0..0 };
+                let to = if kept.is_empty() { wanted.end } else { kept.start };
+                read(start..to, &mut bytes)?;
+                for page in kept {
+                    bytes.extend_from_slice(
+                        &self.bytes[(page - old.start) as usize * PAYLOAD..][..PAYLOAD],
+                    );
+                }
+                start..wanted.end
+            }
+        };
+        self.pages = pages;
+        self.bytes = bytes;
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! Reading many pages of a leaf at once: all of it for a merge, or what a range of keys needs.
+//!
+//! A large read takes the pages that are in the cache from there, reads those between the first and the last
+//! that are not in one transfer, and adds none to the cache: what a merge reads once must not push
+//! out what lookups need.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use spinney_base::Result;
+use spinney_cache::PageRef;
+use spinney_extent::BlockKind;
+use spinney_extent::header::Damage;
+use spinney_io::{AlignedBuf, Purpose};
+
+use super::format::{Item, KeyPage, PAYLOAD, Section};
+use super::{Leaf, LeafStore, payload};
+use crate::run::Position;
+
+/// So many pages or fewer are read one by one, through the cache.
+const SINGLES: u32 = 2;
+
+/// Leaves that are read in one batch: enough to keep a disk busy, and their buffers are as large.
+const LOADS_AT_ONCE: usize = 4;
+
+/// The edits of a leaf, or of a range of it, in memory: each key followed by its value.
+#[derive(Debug, Default)]
+pub(crate) struct Loaded {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) positions: Vec<Position>,
+}
+
+/// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load<'a> {
+    pub(crate) leaf: &'a Leaf,
+    pub(crate) lower: &'a [u8],
+    pub(crate) upper: Option<&'a [u8]>,
+}
+
+/// What of a leaf a load reads.
+#[derive(Debug)]
+struct Plan<'a> {
+    leaf: &'a Leaf,
+    items: Range<u32>,
+    /// Pages of keys.
+    pages: Range<u32>,
+    /// All of it: then keys and values are read together.
+    is_whole: bool,
+}
+
+/// Pages of a leaf, by their indexes in it.
+type Span<'a> = (&'a Leaf, Range<u32>);
+
+impl LeafStore {
+    /// Reads ranges of leaves, whose transfers go together; the results are in the order of the loads. The leaves
+    /// are this store's.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of the first that failed.
+    pub(crate) fn load_many(&self, loads: &[Load<'_>]) -> Result<Vec<Loaded>> {
+        let mut loaded = Vec::with_capacity(loads.len());
+        for loads in loads.chunks(LOADS_AT_ONCE) {
+            self.load_at_once(loads, &mut loaded)?;
+        }
+        self.counters.loads.fetch_add(loads.len() as u64, Relaxed);
+        Ok(loaded)
+    }
+
+    fn load_at_once(&self, loads: &[Load<'_>], loaded: &mut Vec<Loaded>) -> Result<()> {
+        let plans: Vec<Plan<'_>> = loads.iter().map(Plan::of).collect::<Result<_>>()?;
+        let spans: Vec<Span<'_>> = plans.iter().map(Plan::first_span).collect();
+        let keys = self.read_spans(&spans, Purpose::Reorganize)?;
+        let ranges: Vec<Range<u32>> = plans
+            .iter()
+            .zip(&keys)
+            .map(|(plan, keys)| plan.value_pages(keys))
+            .collect::<Result<_>>()?;
+        let spans: Vec<Span<'_>> = plans
+            .iter()
+            .zip(&ranges)
+            .map(|(plan, pages)| plan.value_span(pages))
+            .collect::<Result<_>>()?;
+        let values = self.read_spans(&spans, Purpose::Reorganize)?;
+        for (((plan, keys), pages), values) in plans.into_iter().zip(keys).zip(ranges).zip(values) {
+            loaded.push(if plan.is_whole {
+                let (keys, values) = keys.split_at(plan.pages.len() * PAYLOAD);
+                plan.leaf.collect(keys, plan.pages, plan.items, values, 0)?
+            } else {
+                let base = u64::from(pages.start) * PAYLOAD as u64;
+                plan.leaf.collect(&keys, plan.pages, plan.items, &values, base)?
+            });
+        }
+        Ok(())
+    }
+
+    /// The payloads of each span: what is in the cache from there, and all between the first and the last page
+    /// that is not in one transfer.
+    fn read_spans(&self, spans: &[Span<'_>], purpose: Purpose) -> Result<Vec<Vec<u8>>> {
+        let mut read: Vec<(Range<u32>, AlignedBuf)> = Vec::with_capacity(spans.len());
+        for (leaf, pages) in spans {
+            let mut missing = pages.clone().filter(|index| leaf.cached(*index).is_none());
+            let first = missing.next();
+            let span = first.map_or(0..0, |first| first..missing.next_back().unwrap_or(first) + 1);
+            let buf = AlignedBuf::new(span.len());
+            read.push((span, buf));
+        }
+        let part = |((leaf, _), (span, buf)): (&Span<'_>, _)| (leaf.run(), span, buf);
+        let mut parts: Vec<_> = spans
+            .iter()
+            .zip(read.iter_mut().map(|(span, buf)| (span.start, buf)))
+            .map(part)
+            .collect();
+        self.store.read_runs(&mut parts, BlockKind::Leaf, purpose)?;
+        let payloads = spans.iter().zip(read);
+        payloads
+            .map(|((leaf, pages), (span, buf))| leaf.payloads(pages, &span, &buf, purpose))
+            .collect()
+    }
+}
+
+impl<'a> Plan<'a> {
+    fn of(load: &Load<'a>) -> Result<Plan<'a>> {
+        let Load { leaf, lower, upper } = *load;
+        let description = leaf.description();
+        let (from, first) = if lower.is_empty() { (0, 0) } else { leaf.place(lower)? };
+        let (to, last) = match upper {
+            None => (description.items, description.key_pages - 1),
+            Some(key) => leaf.place(key)?,
+        };
+        let is_whole = lower.is_empty() && upper.is_none();
+        let is_empty = from >= to || first > last;
+        let (items, pages) = if is_empty { (0..0, 0..0) } else { (from..to, first..last + 1) };
+        Ok(Plan { leaf, items, pages, is_whole })
+    }
+
+    fn first_span(&self) -> Span<'a> {
+        let (first, _) = self.leaf.section(Section::Keys);
+        let end = if self.is_whole { self.leaf.run().pages } else { first + self.pages.end };
+        (self.leaf, first + self.pages.start..end)
+    }
+
+    /// The pages of values that the items need beside what was read with the keys.
+    fn value_pages(&self, keys: &[u8]) -> Result<Range<u32>> {
+        if self.is_whole {
+            return Ok(0..0);
+        }
+        let mut range: Option<Range<u64>> = None;
+        self.leaf.items(keys, self.pages.clone(), |index, item| {
+            if self.items.contains(&index) && item.value_length > 0 {
+                let end = item.value + item.value_length as u64;
+                range = Some(range.take().map_or(item.value, |range| range.start)..end);
+            }
+            Ok(())
+        })?;
+        let range = range.unwrap_or(0..0);
+        let small = |page: u64| u32::try_from(page).unwrap_or(u32::MAX);
+        let piece = PAYLOAD as u64;
+        Ok(small(range.start / piece)..small(range.end.div_ceil(piece)))
+    }
+
+    fn value_span(&self, pages: &Range<u32>) -> Result<Span<'a>> {
+        let (first, count) = self.leaf.section(Section::Values);
+        if pages.start > pages.end || pages.end > count {
+            let damage = Damage::new(format!("{count} pages of values"), format!("{pages:?}"));
+            return Err(self.leaf.damaged(Section::Keys, self.pages.start, damage));
+        }
+        Ok((self.leaf, first + pages.start..first + pages.end))
+    }
+}
+
+impl Leaf {
+    /// Reads the edits from key `lower` on up to, not including, key `upper`; if they bound nothing,
+    /// in one transfer.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn load(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Loaded> {
+        let loaded = self.files.load_many(&[Load { leaf: self, lower, upper }])?;
+        Ok(loaded.into_iter().next().unwrap_or_default())
+    }
+
+    /// The first item that is not below the key, and the page of keys where it was looked for.
+    fn place(&self, key: &[u8]) -> Result<(u32, u32)> {
+        let place = self.find(key)?;
+        Ok((place.item, place.page))
+    }
+
+    /// A page by its index in the leaf, if it is cached.
+    fn cached(&self, index: u32) -> Option<PageRef<'_>> {
+        let (section, page) = self.section_of(index);
+        self.files.cache.peek(self.page_id(section, page))
+    }
+
+    /// Puts payloads together of what was read and what is cached.
+    fn payloads(
+        &self,
+        pages: &Range<u32>,
+        read: &Range<u32>,
+        buf: &AlignedBuf,
+        purpose: Purpose,
+    ) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(pages.len() * PAYLOAD);
+        for index in pages.clone() {
+            if read.contains(&index) {
+                out.extend_from_slice(payload(buf.page((index - read.start) as usize)));
+            } else if let Some(page) = self.cached(index) {
+                out.extend_from_slice(payload(&page));
+            } else {
+                // It went in the meantime.
+                let (section, page) = self.section_of(index);
+                out.extend_from_slice(payload(&*self.page(section, page, purpose)?));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Copies the items of a range together; `base` is the address of the first byte of `values`.
+    fn collect(
+        &self,
+        keys: &[u8],
+        pages: Range<u32>,
+        wanted: Range<u32>,
+        values: &[u8],
+        base: u64,
+    ) -> Result<Loaded> {
+        let capacity = if pages.len() as u32 == self.description().key_pages {
+            keys.len() + values.len()
+        } else {
+            0
+        };
+        let mut loaded = Loaded {
+            bytes: Vec::with_capacity(capacity),
+            positions: Vec::with_capacity(wanted.len().min(keys.len())),
+        };
+        let mut seen = 0;
+        self.items(keys, pages, |index, item| {
+            if !wanted.contains(&index) {
+                return Ok(());
+            }
+            seen += 1;
+            let start = item.value.checked_sub(base).and_then(|start| usize::try_from(start).ok());
+            // Nothing may have been read for those that have none.
+            let value = match item.value_length {
+                0 => Some(&[][..]),
+                length => start.and_then(|start| values.get(start..start.checked_add(length)?)),
+            };
+            let value = value.ok_or_else(|| Damage::new("a value within the leaf", item.value))?;
+            let key = loaded.bytes.len() as u32;
+            loaded.bytes.extend_from_slice(item.key);
+            loaded.bytes.extend_from_slice(value);
+            loaded.positions.push(Position {
+                key,
+                key_length: item.key.len() as u16,
+                value: key + item.key.len() as u32,
+                value_length: value.len() as u32,
+                op: item.op,
+            });
+            Ok(())
+        })?;
+        if seen != wanted.len() {
+            let damage = Damage::new(format!("{} items", wanted.len()), seen);
+            return Err(self.damaged(Section::Keys, 0, damage));
+        }
+        loaded.bytes.shrink_to_fit();
+        Ok(loaded)
+    }
+
+    /// Shows all items of pages of keys, whose payloads are given, with their indexes.
+    fn items(
+        &self,
+        keys: &[u8],
+        pages: Range<u32>,
+        mut show: impl FnMut(u32, &Item<'_>) -> Result<(), Damage>,
+    ) -> Result<()> {
+        let mut next = None;
+        for (page, payload) in pages.zip(keys.chunks(PAYLOAD)) {
+            let mut page_items = || {
+                let keys = KeyPage::decode(payload)?;
+                if next.is_some_and(|next| next != keys.first_item) {
+                    return Err(Damage::new("items that follow each other", keys.first_item));
+                }
+                let mut index = keys.first_item;
+                for group in 0..keys.groups() {
+                    let group = keys.group(group)?;
+                    group.items(|item| {
+                        show(index, item)?;
+                        index = index.saturating_add(1);
+                        Ok(())
+                    })?;
+                }
+                next = Some(index);
+                Ok(())
+            };
+            page_items().map_err(|damage| self.damaged(Section::Keys, page, damage))?;
+        }
+        Ok(())
+    }
+
+    /// Appends the payloads of pages of a section: a few through the cache, many in one transfer.
+    ///
+    /// # Errors
+    /// `Corruption`, also when the section does not have them; `Io`.
+    pub(crate) fn read_pages(
+        &self,
+        section: Section,
+        pages: Range<u32>,
+        purpose: Purpose,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let (first, count) = self.section(section);
+        if pages.len() as u32 <= SINGLES || pages.end > count {
+            for page in pages {
+                let page = self.page(section, page, purpose)?;
+                out.extend_from_slice(payload(&page));
+            }
+            return Ok(());
+        }
+        let span = (self, first + pages.start..first + pages.end);
+        let payloads = self.files.read_spans(&[span], purpose)?;
+        payloads.iter().for_each(|payloads| out.extend_from_slice(payloads));
+        Ok(())
+    }
+
+    /// The section of a page, and which of its pages it is.
+    fn section_of(&self, index: u32) -> (Section, u32) {
+        let sections = [Section::Values, Section::Keys, Section::Filter];
+        let within = |section: &Section| self.section(*section).0 <= index;
+        let section = sections.into_iter().find(within).unwrap_or(Section::Index);
+        (section, index - self.section(section).0)
+    }
+}

@@ -1,0 +1,296 @@
+//! Leaves and segments: sorted edits in consecutive pages, read by single pages through the cache
+//! or whole (sections 2.2 and 4.1).
+//!
+//! ```text
+//!   get      filter page -> index page(s) -> page of keys -> page(s) of values
+//!   cursor                  index page(s) -> pages of keys -> only those of values it fills records from
+//!   load                                     keys and values, in one transfer
+//! ```
+//!
+//! `format` is the one home of the bytes; `index` orders the index; `build` writes; `read` looks
+//! keys up, and `warm` brings in what many lookups need; `load` reads whole leaves and `cursor` parts of them. `blob` keeps nodes beside them.
+//!
+//! **Invariants**
+//! 1. A leaf never changes. A [`Leaf`] owns its pages: when it is dropped the cache forgets them and
+//!    the store has them back.
+//! 2. A page that is not what it should be is `Corruption`, except one of the filter, which is a
+//!    hint: without it every key may be there.
+//!
+//! **Differs from the paper.** Groups of keys never lie across pages and say where their values
+//! are, so that a lookup reads one page of keys; the index is a binary search tree over every 16th key (and
+//! over each page's first) with short separators, not a trie; it never needs every 32nd key, since
+//! it takes a tenth of the keys' room, or less.
+
+pub(crate) mod blob;
+mod build;
+pub(crate) mod cursor;
+pub(crate) mod format;
+mod index;
+pub(crate) mod load;
+mod read;
+#[cfg(test)]
+mod tests;
+pub(crate) mod warm;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Error, Lsn, Result};
+use spinney_cache::{CacheFile, Kind, PageId, PageRef};
+use spinney_extent::header::Damage;
+use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
+use spinney_io::Purpose;
+
+use crate::edit::Edit;
+use format::{Description, PAGE_BLOCKS, Section};
+
+/// Where leaves lie: a keyspace's store, its part of the page cache, and what was counted.
+#[derive(Debug)]
+pub(crate) struct LeafStore {
+    pub(crate) store: Arc<Store>,
+    pub(crate) cache: CacheFile,
+    pub(crate) counters: LeafCounters,
+}
+
+/// What reading and writing leaves has come to.
+#[derive(Debug, Default)]
+pub(crate) struct LeafCounters {
+    /// Lookups that a filter could have ended.
+    pub(crate) filter_probes: AtomicU64,
+    /// Those that it did end.
+    pub(crate) filter_negatives: AtomicU64,
+    /// Those that it let pass although the key was not there.
+    pub(crate) filter_false_positives: AtomicU64,
+    /// Those that met a damaged page of a filter.
+    pub(crate) filter_damaged: AtomicU64,
+    pub(crate) leaves_written: AtomicU64,
+    pub(crate) nodes_written: AtomicU64,
+    /// Pages of both.
+    pub(crate) pages_written: AtomicU64,
+    /// Pages that leaves and nodes own now.
+    pub(crate) pages_owned: AtomicU64,
+    /// Leaves that were read whole, or a range of one.
+    pub(crate) loads: AtomicU64,
+}
+
+/// A leaf or segment on disk. Dropping it gives its pages back.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    files: Arc<LeafStore>,
+    description: Description,
+    /// Where each section begins, as an index of its pages, and how many pages it has in all.
+    starts: [u32; 5],
+}
+
+impl LeafStore {
+    pub(crate) fn new(store: Arc<Store>, cache: CacheFile) -> Arc<LeafStore> {
+        Arc::new(LeafStore { store, cache, counters: LeafCounters::default() })
+    }
+}
+
+impl Leaf {
+    /// Writes a leaf of sorted edits, one at least, which `edits` gives twice the same. No record
+    /// above `lsn` is among them. Index and filter are in the cache afterwards. Durable after
+    /// [`Store::sync`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what no leaf can hold; `Full`, `Poisoned` or `Io`; nothing is owned then.
+    pub(crate) fn write<'a, I: Iterator<Item = Edit<'a>>>(
+        files: &Arc<LeafStore>,
+        edits: impl Fn() -> I,
+        filter_bits: u32,
+        lsn: Lsn,
+    ) -> Result<Leaf> {
+        let store = &files.store;
+        let mut built = build::build(edits, store.keyspace(), filter_bits)?;
+        let run = store.allocate_run(built.description.run().pages)?;
+        let (first, generation) = (run.first, run.generation);
+        // From here on it owns its pages: an error gives them back.
+        let description = Description { first, generation, ..built.description };
+        let leaf = Leaf::own(files, description);
+        built.set_place(description);
+        let front_pages = run.pages - built.body.pages() as u32;
+        store.seal_run(&run, 0, BlockKind::Leaf, &mut built.front, lsn);
+        store.seal_run(&run, front_pages, BlockKind::Leaf, &mut built.body, lsn);
+        let body = (run.page(front_pages), built.body.bytes());
+        store.write_runs(&[(first, built.front.bytes()), body], Purpose::Reorganize)?;
+        for (section, pages) in [Section::Index, Section::Filter].map(|it| (it, leaf.section(it))) {
+            for page in 0..pages.1 {
+                let bytes = built.front.page((pages.0 + page) as usize);
+                files.cache.insert(leaf.page_id(section, page), bytes);
+            }
+        }
+        files.counters.leaves_written.fetch_add(1, Relaxed);
+        files.counters.pages_written.fetch_add(u64::from(run.pages), Relaxed);
+        Ok(leaf)
+    }
+
+    /// Owns, from here on, the pages of the leaf that [`Leaf::describe`] described. Reads nothing.
+    ///
+    /// # Errors
+    /// `Corruption` when nothing can be described so.
+    pub(crate) fn open(files: &Arc<LeafStore>, description: &[u8]) -> Result<Leaf> {
+        let description = Description::decode(description)
+            .map_err(|damage| damage.at(files.store.path(), spinney_base::PageNumber::NONE))?;
+        Ok(Leaf::own(files, description))
+    }
+
+    fn own(files: &Arc<LeafStore>, description: Description) -> Leaf {
+        let mut starts = [0; 5];
+        for (section, pages) in description.section_pages().iter().enumerate() {
+            starts[section + 1] = starts[section] + pages;
+        }
+        files.counters.pages_owned.fetch_add(u64::from(starts[4]), Relaxed);
+        Leaf { files: Arc::clone(files), description, starts }
+    }
+
+    /// Where a section begins, as an index of the leaf's pages, and how many pages it has.
+    #[inline]
+    fn section(&self, section: Section) -> (u32, u32) {
+        let section = section as usize;
+        (self.starts[section], self.starts[section + 1] - self.starts[section])
+    }
+
+    /// Its pages.
+    #[inline]
+    pub(crate) fn run(&self) -> PageRun {
+        let Description { first, generation, .. } = self.description;
+        PageRun { first, pages: self.starts[4], generation }
+    }
+
+    /// What has to be remembered of it.
+    pub(crate) fn describe(&self) -> [u8; Description::BYTES] {
+        self.description.encode()
+    }
+
+    /// Its pages, sizes and counts.
+    pub(crate) fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// The damage of a page as an error that says where.
+    fn damaged(&self, section: Section, page: u32, damage: Damage) -> Error {
+        damage.at(self.files.store.path(), self.page_id(section, page).page)
+    }
+
+    /// A page of a section, which has it.
+    fn page_id(&self, section: Section, page: u32) -> PageId {
+        let kind = match section {
+            Section::Index => Kind::Index,
+            Section::Filter => Kind::Filter,
+            Section::Keys => Kind::Keys,
+            Section::Values => Kind::Values,
+        };
+        let (first, _) = self.section(section);
+        let run = self.run();
+        PageId { page: run.page(first + page), generation: run.generation, kind }
+    }
+
+    /// A page of a section through the cache.
+    ///
+    /// # Errors
+    /// `Corruption`, also when the section has no such page; `Io`.
+    #[inline]
+    fn page(&self, section: Section, page: u32, purpose: Purpose) -> Result<PageRef<'_>> {
+        let id = self.page_id(section, self.check_page(section, page)?);
+        self.files.cache.get(id, |buf: &mut [u8; PAGE_BYTES]| {
+            let index = self.section(section).0 + page;
+            let run = self.run();
+            self.files.store.read_run_page(&run, index, BlockKind::Leaf, buf, purpose)
+        })
+    }
+
+    /// The page, if the section has it.
+    #[inline]
+    fn check_page(&self, section: Section, page: u32) -> Result<u32> {
+        let pages = self.section(section).1;
+        if page < pages {
+            return Ok(page);
+        }
+        let damage = Damage::new(format!("{pages} pages of {section:?}"), format!("page {page}"));
+        Err(damage.at(self.files.store.path(), self.description.first))
+    }
+
+    /// The page of the filter that has the key's block; `None` without a filter.
+    #[inline]
+    fn filter_page(&self, hash: u64) -> Option<u32> {
+        let blocks = self.description.filter_blocks;
+        (blocks > 0).then(|| spinney_filter::block_of(hash, blocks) / PAGE_BLOCKS)
+    }
+
+    /// Whether the key may be there, by its block of the filter.
+    fn may_contain<R: Reach>(&self, hash: u64, reach: &R) -> Result<bool, R::Stop> {
+        let Some(page) = self.filter_page(hash) else { return Ok(true) };
+        let block = spinney_filter::block_of(hash, self.description.filter_blocks);
+        let at = (block % PAGE_BLOCKS) as usize;
+        let at = HEADER_BYTES + at * spinney_filter::BLOCK_BYTES;
+        let mut bytes = [0; spinney_filter::BLOCK_BYTES];
+        if !self.files.cache.copy(self.page_id(Section::Filter, page), at, &mut bytes) {
+            match reach.page(self, Section::Filter, page) {
+                Ok(page) => bytes.copy_from_slice(&page[at..at + spinney_filter::BLOCK_BYTES]),
+                Err(stop) if R::is_corruption(&stop) => {
+                    self.files.counters.filter_damaged.fetch_add(1, Relaxed);
+                    return Ok(true);
+                }
+                Err(stop) => return Err(stop),
+            }
+        }
+        let may = spinney_filter::block_contains(&bytes, hash);
+        if R::COUNTS {
+            self.files.counters.filter_probes.fetch_add(1, Relaxed);
+            self.files.counters.filter_negatives.fetch_add(u64::from(!may), Relaxed);
+        }
+        Ok(may)
+    }
+}
+
+/// How far a lookup goes for a page.
+trait Reach {
+    /// Why it goes no further.
+    type Stop: From<Error>;
+    /// Whether what it finds is counted.
+    const COUNTS: bool;
+
+    /// A page of a section.
+    fn page<'a>(
+        &self,
+        leaf: &'a Leaf,
+        section: Section,
+        page: u32,
+    ) -> Result<PageRef<'a>, Self::Stop>;
+
+    /// Whether it stopped at a damaged page.
+    fn is_corruption(stop: &Self::Stop) -> bool;
+}
+
+/// It loads what is not cached.
+struct Loading;
+
+impl Reach for Loading {
+    type Stop = Error;
+    const COUNTS: bool = true;
+
+    #[inline]
+    fn page<'a>(&self, leaf: &'a Leaf, section: Section, page: u32) -> Result<PageRef<'a>> {
+        leaf.page(section, page, Purpose::Lookup)
+    }
+
+    fn is_corruption(stop: &Error) -> bool {
+        stop.is_corruption()
+    }
+}
+
+impl Drop for Leaf {
+    fn drop(&mut self) {
+        let run = self.run();
+        self.files.cache.forget(run.first, run.pages);
+        self.files.store.release_run(run);
+        self.files.counters.pages_owned.fetch_sub(u64::from(run.pages), Relaxed);
+    }
+}
+
+/// What a page holds behind its header.
+fn payload(page: &[u8; PAGE_BYTES]) -> &[u8] {
+    &page[HEADER_BYTES..]
+}

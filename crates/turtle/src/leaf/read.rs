@@ -1,0 +1,220 @@
+//! Looking keys up by single pages.
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::atomic::Ordering::Relaxed;
+
+use spinney_base::Result;
+use spinney_extent::HEADER_BYTES;
+use spinney_extent::header::Damage;
+use spinney_io::Purpose;
+
+use super::format::{GroupAt, Head, IndexNode, KeyPage, PAYLOAD, Section, Target};
+use super::{Leaf, Loading, Reach, payload};
+use crate::edit::Hit;
+use crate::run::Op;
+
+/// More steps than any search takes: a leaf has less than 2^32 groups and its index is balanced.
+const STEPS_MAX: u32 = 64;
+
+/// A key's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The page of keys.
+    pub(crate) page: u32,
+    /// The item, in the whole leaf; one behind the last when all keys are lower.
+    pub(crate) item: u32,
+    /// Whether the item has the key that was looked for.
+    pub(crate) found: bool,
+}
+
+impl Leaf {
+    /// Looks a key up; answers the index of its item and what it is. A value or pointer is appended
+    /// to `out`. `hash` is the key's, of this keyspace.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`; `out` is as it was.
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(u32, Hit)>> {
+        self.get_within(key, hash, out, &Loading)
+    }
+
+    /// The same, as far as `reach` goes.
+    pub(super) fn get_within<R: Reach>(
+        &self,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+        reach: &R,
+    ) -> Result<Option<(u32, Hit)>, R::Stop> {
+        if !self.may_contain(hash, reach)? {
+            return Ok(None);
+        }
+        let at = self.search(key, reach)?;
+        let page = reach.page(self, Section::Keys, at.page)?;
+        let look = || {
+            let group = KeyPage::decode(payload(&page))?.group(at.group as usize)?;
+            let (index, found) = group.search(key)?;
+            let item = if found { Some(group.item(index)?) } else { None };
+            Ok(item.map(|item| (group.first.saturating_add(index as u32), item)))
+        };
+        let found = look().map_err(|damage| self.damaged(Section::Keys, at.page, damage))?;
+        let Some((index, item)) = found else {
+            if R::COUNTS && self.description().filter_blocks > 0 {
+                self.files.counters.filter_false_positives.fetch_add(1, Relaxed);
+            }
+            return Ok(None);
+        };
+        let hit = match item.op {
+            Op::Put => Hit::Inline,
+            Op::PutLarge => Hit::Large,
+            Op::Delete => return Ok(Some((index, Hit::Deleted))),
+        };
+        let (value, length) = (item.value, item.value_length);
+        drop(page);
+        self.read_value(value, length, out, reach)?;
+        Ok(Some((index, hit)))
+    }
+
+    /// Index of the first item whose key is not below `key`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn lower_bound(&self, key: &[u8]) -> Result<u32> {
+        Ok(self.find(key)?.item)
+    }
+
+    /// Index of the first item at or above a bound.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn lower_bound_of(&self, bound: Bound<&[u8]>) -> Result<u32> {
+        Ok(match bound {
+            Bound::Unbounded => 0,
+            Bound::Included(key) => self.find(key)?.item,
+            Bound::Excluded(key) => {
+                let place = self.find(key)?;
+                place.item + u32::from(place.found)
+            }
+        })
+    }
+
+    /// The place of a key, or where it would be.
+    pub(super) fn find(&self, key: &[u8]) -> Result<Place> {
+        let at = self.search(key, &Loading)?;
+        let page = self.page(Section::Keys, at.page, Purpose::Lookup)?;
+        let look = || {
+            let group = KeyPage::decode(payload(&page))?.group(at.group as usize)?;
+            let (index, found) = group.search(key)?;
+            let item = group.first.saturating_add(index as u32);
+            if item > self.description().items {
+                return Err(Damage::new("an item of the leaf", item));
+            }
+            Ok(Place { page: at.page, item, found })
+        };
+        look().map_err(|damage| self.damaged(Section::Keys, at.page, damage))
+    }
+
+    /// The group that has the key if the leaf has it.
+    fn search<R: Reach>(&self, key: &[u8], reach: &R) -> Result<GroupAt, R::Stop> {
+        let damaged = |page, damage| self.damaged(Section::Index, page, damage);
+        let mut number = 0;
+        let mut page = reach.page(self, Section::Index, 0)?;
+        let head = Head::decode(payload(&page), self.description()).map_err(|it| damaged(0, it))?;
+        let mut target = head.root;
+        let before = key.len().min(head.prefix.len());
+        let beside = key[..before].cmp(&head.prefix[..before]);
+        // A key that does not begin as all do is below all or above all.
+        let beside =
+            beside.then(if before < head.prefix.len() { Ordering::Less } else { Ordering::Equal });
+        let rest = key.get(head.prefix.len()..).unwrap_or_default();
+        for _ in 0..STEPS_MAX {
+            let address = match target {
+                Target::Group(at) => return Ok(at),
+                Target::Node(address) => address as usize,
+            };
+            let on = u32::try_from(address / PAYLOAD).unwrap_or(u32::MAX);
+            if on != number {
+                page = reach.page(self, Section::Index, on)?;
+                number = on;
+            }
+            let node = IndexNode::decode(payload(&page), address % PAYLOAD)
+                .map_err(|it| damaged(on, it))?;
+            let left = match beside {
+                Ordering::Less => true,
+                Ordering::Equal => rest < node.separator,
+                Ordering::Greater => false,
+            };
+            target = if left { node.left } else { node.right };
+        }
+        Err(damaged(0, Damage::new("an index without circles", "one")).into())
+    }
+
+    /// The page of keys that has an item, which is one of the leaf's, by binary search in `firsts`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn page_of_item(&self, item: u32) -> Result<u32> {
+        let firsts = {
+            let page = self.page(Section::Index, 0, Purpose::Lookup)?;
+            let head = Head::decode(payload(&page), self.description());
+            head.map_err(|damage| self.damaged(Section::Index, 0, damage))?.firsts as usize
+        };
+        // The first page whose first item is above.
+        let (mut low, mut high) = (0, self.description().key_pages);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let address = firsts + 4 * middle as usize;
+            let number = u32::try_from(address / PAYLOAD).unwrap_or(u32::MAX);
+            let page = self.page(Section::Index, number, Purpose::Lookup)?;
+            let first = super::format::read_u32(payload(&page), address % PAYLOAD);
+            if first.is_some_and(|first| first > item) { high = middle } else { low = middle + 1 }
+        }
+        Ok(low.saturating_sub(1))
+    }
+
+    /// Appends bytes of the section of values.
+    fn read_value<R: Reach>(
+        &self,
+        address: u64,
+        length: usize,
+        out: &mut Vec<u8>,
+        reach: &R,
+    ) -> Result<(), R::Stop> {
+        let before = out.len();
+        out.resize(before + length, 0);
+        let result = self.read_value_to(address, &mut out[before..], reach);
+        if result.is_err() {
+            out.truncate(before);
+        }
+        result
+    }
+
+    fn read_value_to<R: Reach>(
+        &self,
+        mut address: u64,
+        mut out: &mut [u8],
+        reach: &R,
+    ) -> Result<(), R::Stop> {
+        while !out.is_empty() {
+            let page = u32::try_from(address / PAYLOAD as u64).unwrap_or(u32::MAX);
+            let at = (address % PAYLOAD as u64) as usize;
+            let here = out.len().min(PAYLOAD - at);
+            let (now, rest) = out.split_at_mut(here);
+            let at = HEADER_BYTES + at;
+            let is_there = page < self.section(Section::Values).1
+                && self.files.cache.copy(self.page_id(Section::Values, page), at, now);
+            if !is_there {
+                let page = reach.page(self, Section::Values, page)?;
+                now.copy_from_slice(&page[at..at + here]);
+            }
+            address += here as u64;
+            out = rest;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Bringing in what many lookups need, together: the segments that one key may be in, or the leaves
+//! of many keys (the parallel lookups of section 3.4).
+//!
+//! Each lookup is tried on what is cached; the pages at which they stop are read in one batch, as
+//! deep as the disk can, and those that stopped are tried again. A lookup stops at its filter, its
+//! index, its keys and its value, so a few batches do, however many lookups there are. Of the leaves
+//! that one key may be in, only filters are read together: mostly one has the key, and what is older is not
+//! needed then. All of this is a hint: whoever looks up afterwards loads what is missing, and hears
+//! of damage.
+
+use spinney_base::{Error, Result};
+use spinney_cache::{PageId, PageRef};
+use spinney_extent::{BlockKind, PageRun};
+use spinney_io::Purpose;
+
+use super::format::Section;
+use super::{Leaf, LeafStore, Reach};
+
+/// More batches than a lookup needs: filter, two pages of the index, keys, value, and its end.
+const BATCHES_MAX: usize = 7;
+
+/// Most pages in one batch, which bounds its buffer: 1 MiB.
+const BATCH_PAGES_MAX: usize = 256;
+
+/// A key that will be looked up in a leaf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lookup<'a> {
+    pub(crate) leaf: &'a Leaf,
+    pub(crate) key: &'a [u8],
+    pub(crate) hash: u64,
+}
+
+/// A page of a leaf: its name, the leaf's pages, and which of them it is.
+type Page = (PageId, PageRun, u32);
+
+/// It goes no further than what is cached.
+struct Cached;
+
+/// Why a lookup went no further.
+enum Stop {
+    Missing {
+        id: PageId,
+        run: PageRun,
+        index: u32,
+    },
+    /// Whoever looks up hears why.
+    Failed,
+}
+
+impl From<Error> for Stop {
+    fn from(_: Error) -> Stop {
+        Stop::Failed
+    }
+}
+
+impl Reach for Cached {
+    type Stop = Stop;
+    const COUNTS: bool = false;
+
+    fn page<'a>(&self, leaf: &'a Leaf, section: Section, page: u32) -> Result<PageRef<'a>, Stop> {
+        let id = leaf.page_id(section, leaf.check_page(section, page)?);
+        let (first, _) = leaf.section(section);
+        let missing = Stop::Missing { id, run: leaf.run(), index: first + page };
+        leaf.files.cache.find(id).ok_or(missing)
+    }
+
+    fn is_corruption(_: &Stop) -> bool {
+        false
+    }
+}
+
+impl LeafStore {
+    /// Brings in what these lookups need, as far as the cache has room. The leaves are this store's;
+    /// lookups of one key follow each other, the newest leaf first, for what an older one says does
+    /// not matter when a newer one has the key.
+    pub(crate) fn warm(&self, lookups: &[Lookup<'_>]) {
+        let mut keys: Vec<&[Lookup<'_>]> =
+            lookups.chunk_by(|one, next| one.hash == next.hash && one.key == next.key).collect();
+        for _ in 0..BATCHES_MAX {
+            let mut wanted: Vec<Page> = Vec::new();
+            // One key alone waits for its filters together; from then on it takes one page after another.
+            let is_alone = keys.len() == 1;
+            keys.retain(|of_key| {
+                let before = wanted.len();
+                if is_alone {
+                    want_filters(of_key, &mut wanted)
+                } else {
+                    want(of_key, &mut wanted)
+                }
+                wanted.len() > before
+            });
+            if is_alone && wanted.len() == 1 {
+                return;
+            }
+            wanted.sort_unstable_by_key(|(id, ..)| id.page);
+            wanted.dedup_by_key(|(id, ..)| id.page);
+            wanted.truncate(BATCH_PAGES_MAX);
+            // Whoever looks up hears of an error.
+            if wanted.is_empty() || self.read_in(&wanted).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn read_in(&self, wanted: &[Page]) -> Result<usize> {
+        let ids: Vec<PageId> = wanted.iter().map(|(id, ..)| *id).collect();
+        self.cache.prefetch_many(&ids, |missing, buf| {
+            let place = |id: PageId| {
+                let at = wanted.binary_search_by_key(&id.page, |(id, ..)| id.page);
+                at.map(|at| (wanted[at].1, wanted[at].2))
+            };
+            let pages: Vec<_> = missing.iter().filter_map(|it| place(it.id).ok()).collect();
+            self.store.read_run_pages(&pages, BlockKind::Leaf, buf, Purpose::Lookup)
+        })
+    }
+}
+
+/// Says which pages the lookups of one key miss next: where the first stops, and the filters of those behind
+/// it.
+fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
+    let mut scratch = Vec::new();
+    for (at, Lookup { leaf, key, hash }) in of_key.iter().enumerate() {
+        match leaf.get_within(key, *hash, &mut scratch, &Cached) {
+            Ok(None) => {}
+            Ok(Some(_)) | Err(Stop::Failed) => return,
+            Err(Stop::Missing { id, run, index }) => {
+                wanted.push((id, run, index));
+                return want_filters(&of_key[at + 1..], wanted);
+            }
+        }
+    }
+}
+
+/// Says which pages of filters are missing.
+fn want_filters(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
+    for Lookup { leaf, hash, .. } in of_key {
+        if let Some(page) = leaf.filter_page(*hash) {
+            let id = leaf.page_id(Section::Filter, page);
+            if !leaf.files.cache.is_cached(id) {
+                wanted.push((id, leaf.run(), leaf.section(Section::Filter).0 + page));
+            }
+        }
+    }
+}

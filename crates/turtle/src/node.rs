@@ -1,0 +1,370 @@
+//! Nodes: pivots with their children, and the levels of the buffer before them.
+//!
+//! ```text
+//!   keys       -inf      g       p          the first stands for the node's own lower bound,
+//!   children   leaf    leaf    leaf         which only its parent knows
+//!   pending     3 KB    9 KB    1 KB        what the levels hold for each
+//!   levels     newest .. oldest, all newer than the children
+//! ```
+//!
+//! A node is a value: an update makes a new one that shares with the old one what did not change,
+//! and readers go on with the old one.
+//!
+//! **Invariants** (the numbers of the house's notes on the paper)
+//! 1. I1: pivot keys ascend strictly; a child's range is half-open.
+//! 2. I3: what is in the buffer is newer than the same key below.
+//! 3. I5: `pending` is exactly the packed bytes of the live edits of a pivot, over all levels.
+//! 4. I9: all leaves are at the same depth; `height` is 1 above leaves.
+//! 5. `pages` is set only while nothing in the node or below it is in memory alone.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use spinney_base::Result;
+
+use crate::files::{Files, Limits};
+use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
+use crate::merge::Superseded;
+use crate::runs::Runs;
+
+/// Bytes that a child takes in a node's page beside its key, about: what describes it is for
+/// [`Files`] to say.
+const CHILD_BYTES: usize = 48;
+const SEGMENT_BYTES: usize = 56;
+
+/// A leaf, before and after it is written.
+#[derive(Debug)]
+pub(crate) enum Leaf<F: Files> {
+    Memory(Runs),
+    Written(Arc<F::Leaf>),
+}
+
+/// What a pivot leads to.
+#[derive(Debug)]
+pub(crate) enum Child<F: Files> {
+    Leaf(Leaf<F>),
+    Node(Arc<Node<F>>),
+}
+
+impl<F: Files> Clone for Leaf<F> {
+    fn clone(&self) -> Self {
+        match self {
+            Leaf::Memory(runs) => Leaf::Memory(runs.clone()),
+            Leaf::Written(leaf) => Leaf::Written(Arc::clone(leaf)),
+        }
+    }
+}
+
+impl<F: Files> Clone for Child<F> {
+    fn clone(&self) -> Self {
+        match self {
+            Child::Leaf(leaf) => Child::Leaf(leaf.clone()),
+            Child::Node(node) => Child::Node(Arc::clone(node)),
+        }
+    }
+}
+
+impl<F: Files> Leaf<F> {
+    pub(crate) fn bytes(&self, files: &F) -> u64 {
+        match self {
+            Leaf::Memory(runs) => runs.bytes(),
+            Leaf::Written(leaf) => files.leaf_bytes(leaf),
+        }
+    }
+
+    pub(crate) fn load(&self, files: &F) -> Result<Runs> {
+        match self {
+            Leaf::Memory(runs) => Ok(runs.clone()),
+            Leaf::Written(leaf) => files.load(leaf, b"", None).map(Runs::from),
+        }
+    }
+}
+
+impl<F: Files> Child<F> {
+    /// Whether it is so small that it should be joined with a neighbour.
+    pub(crate) fn is_underfull(&self, files: &F, limits: &Limits) -> bool {
+        match self {
+            Child::Leaf(leaf) => leaf.bytes(files) < limits.leaf_bytes_min(),
+            Child::Node(node) => {
+                let pivots = node.keys.len();
+                // Long keys make pages full of few pivots: what fills an eighth either way may stay.
+                // After a split by bytes both halves fill more: keys are a third of a page or more.
+                let small = || node.packed_bytes(limits) < limits.node_bytes / 8;
+                pivots < 2 || (pivots < limits.pivots_max / 4 && small())
+            }
+        }
+    }
+}
+
+/// Children that come in the place of others; there is at least one of either.
+#[derive(Debug)]
+pub(crate) struct Replacement<F: Files> {
+    pub(crate) old: Range<usize>,
+    /// With their lower bounds, but for the first, which takes over that of the old ones.
+    pub(crate) new: Vec<(Key, Child<F>)>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Node<F: Files> {
+    pub(crate) height: u8,
+    /// Lower bounds of the children; the first is empty.
+    pub(crate) keys: Vec<Key>,
+    pub(crate) children: Vec<Child<F>>,
+    /// Of each child, in packed bytes.
+    pub(crate) pending: Vec<u64>,
+    /// Newest first.
+    pub(crate) levels: Vec<Level<F>>,
+    /// Where it is written.
+    pub(crate) pages: Option<Arc<F::Pages>>,
+}
+
+impl<F: Files> Node<F> {
+    /// A node with nothing in its buffer. The first key is taken for its lower bound.
+    pub(crate) fn new(height: u8, mut children: Vec<(Key, Child<F>)>) -> Node<F> {
+        children[0].0 = Key::from(&b""[..]);
+        let pending = vec![0; children.len()];
+        let (keys, children) = children.into_iter().unzip();
+        Node { height, keys, children, pending, levels: Vec::new(), pages: None }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn to_change(&self) -> Node<F> {
+        Node {
+            height: self.height,
+            keys: self.keys.clone(),
+            children: self.children.clone(),
+            pending: self.pending.clone(),
+            levels: self.levels.clone(),
+            pages: None,
+        }
+    }
+
+    /// The lower bound of a pivot and its upper one, as far as the node knows.
+    pub(crate) fn range(&self, pivot: usize) -> (&[u8], Option<&[u8]>) {
+        (&self.keys[pivot], self.keys.get(pivot + 1).map(|key| &key[..]))
+    }
+
+    /// How many segments the buffer has or will have when it is written.
+    pub(crate) fn segments(&self, limits: &Limits) -> usize {
+        self.levels.iter().map(|level| level.segments(limits)).sum()
+    }
+
+    /// About how long its page is, in bytes.
+    pub(crate) fn packed_bytes(&self, limits: &Limits) -> usize {
+        let children: usize = self.keys.iter().map(|key| CHILD_BYTES + key.len()).sum();
+        let parts = self.levels.iter().flat_map(|level| &level.parts);
+        let segments: usize = parts
+            .map(|part| match part {
+                Part::Run(run) => {
+                    limits.segments_of(run.bytes()) * (SEGMENT_BYTES + run.key(0).len())
+                }
+                Part::Segment(segment) => {
+                    let upper = segment.upper.as_ref().map_or(0, |key| key.len());
+                    SEGMENT_BYTES + segment.lower.len() + upper
+                }
+            })
+            .sum();
+        children + segments
+    }
+
+    /// About how much memory it takes itself, beside runs and what files keep, in bytes.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let key = |key: &Key| key.len() + 16;
+        let keys: usize = self.keys.iter().map(key).sum();
+        let pivot = size_of::<Key>() + size_of::<Child<F>>() + size_of::<u64>();
+        let parts = self.levels.iter().flat_map(|level| &level.parts);
+        let parts: usize = parts
+            .map(|part| match part {
+                Part::Run(_) => size_of::<Part<F>>(),
+                Part::Segment(segment) => {
+                    size_of::<Part<F>>()
+                        + key(&segment.lower)
+                        + segment.upper.as_ref().map_or(0, key)
+                }
+            })
+            .sum();
+        (size_of::<Self>() + keys + pivot * self.keys.len() + parts) as u64
+    }
+
+    /// Puts a batch into the buffer: it is merged with the occupied levels from the top down to the
+    /// first vacant one, and becomes that level. The last level takes what has no other place.
+    pub(crate) fn insert(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        batch: Runs,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
+        for run in batch.as_slice() {
+            by_pivot(run, &self.keys, |pivot, bytes| self.pending[pivot] += bytes);
+        }
+        let vacant = self.levels.iter().position(Level::is_vacant).unwrap_or(self.levels.len());
+        let last = limits.levels(self.keys.len()).max(self.levels.len()) - 1;
+        let level = self.merge(files, limits, vacant, Some(batch), superseded)?;
+        self.put(vacant.min(last), level);
+        Ok(())
+    }
+
+    /// Makes all levels one, and as few segments of it as it takes.
+    pub(crate) fn merge_all(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
+        let levels = self.levels.len();
+        let level = self.merge(files, limits, levels, None, superseded)?;
+        self.put(levels.saturating_sub(1), level);
+        Ok(())
+    }
+
+    /// Makes the levels that are in memory, from the top down to the first with a segment, one.
+    ///
+    /// Writing them costs the same, and reading less. And it puts the levels above at their start:
+    /// if a checkpoint met them in the middle of filling up, the next would too, and each would write
+    /// what the batch after it merges.
+    pub(crate) fn merge_memory(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
+        let in_memory =
+            |level: &&Level<F>| level.parts.iter().all(|part| matches!(part, Part::Run(_)));
+        let levels = self.levels.iter().take_while(in_memory).count();
+        let occupied = self.levels[..levels].iter().filter(|level| !level.is_vacant()).count();
+        let last = self.levels[..levels].iter().rposition(|level| !level.is_vacant());
+        if let Some(last) = last
+            && occupied > 1
+        {
+            let newest = Some(Runs::default());
+            let level = self.merge(files, limits, last + 1, newest, superseded)?;
+            self.put(last, level);
+        }
+        Ok(())
+    }
+
+    /// Takes out the first levels and merges them below `newest`; all of each, whether they overlap or
+    /// not, if there is none.
+    fn merge(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        levels: usize,
+        newest: Option<Runs>,
+        superseded: &mut Superseded,
+    ) -> Result<Level<F>> {
+        let whole = newest.is_none();
+        let mut lines = vec![Level::from(newest.unwrap_or_default())];
+        lines.extend(self.levels[..levels].iter_mut().map(std::mem::take));
+        if levels == 0 {
+            return Ok(lines.swap_remove(0));
+        }
+        let (keys, pending) = (&self.keys[..], &mut self.pending[..]);
+        let run_bytes = limits.leaf_bytes;
+        Merging { files, keys, pending, run_bytes, superseded }.merge(lines, whole)
+    }
+
+    fn put(&mut self, at: usize, level: Level<F>) {
+        self.levels.resize_with(self.levels.len().max(at + 1), Level::default);
+        self.levels[at] = level;
+        self.forget_vacant();
+    }
+
+    fn forget_vacant(&mut self) {
+        while self.levels.last().is_some_and(Level::is_vacant) {
+            self.levels.pop();
+        }
+    }
+
+    /// Takes everything out of the buffer that is pending for these pivots, newest level first.
+    pub(crate) fn take(&mut self, files: &F, pivots: Range<usize>) -> Result<Vec<Runs>> {
+        let keys = &self.keys[..];
+        let loads = self.levels.iter().flat_map(|level| level.loads(keys, pivots.clone()));
+        let loads: Vec<_> = loads.collect();
+        let mut loaded = files.load_many(&loads)?.into_iter();
+        let levels = self.levels.iter_mut();
+        let lines = levels.map(|level| level.take(keys, pivots.clone(), &mut loaded)).collect();
+        self.pending[pivots].fill(0);
+        self.forget_vacant();
+        Ok(lines)
+    }
+
+    /// Whether it has bits for so many children.
+    pub(crate) fn has_room(&self, replacement: &Replacement<F>) -> bool {
+        self.keys.len() - replacement.old.len() + replacement.new.len() <= Pivots::BITS as usize
+    }
+
+    /// Puts other children in the place of some for which nothing is pending. The first takes over
+    /// the lower bound.
+    pub(crate) fn replace(&mut self, replacement: Replacement<F>) {
+        debug_assert!(self.has_room(&replacement));
+        let Replacement { old, mut new } = replacement;
+        debug_assert!(self.pending[old.clone()].iter().all(|pending| *pending == 0));
+        new[0].0 = Arc::clone(&self.keys[old.start]);
+        for level in &mut self.levels {
+            level.replace_pivots(old.clone(), new.len());
+        }
+        self.pending.splice(old.clone(), std::iter::repeat_n(0, new.len()));
+        let (keys, children): (Vec<Key>, Vec<Child<F>>) = new.into_iter().unzip();
+        self.keys.splice(old.clone(), keys);
+        self.children.splice(old, children);
+    }
+
+    /// Cuts it in two before a pivot, not the first; the one key of the cut is the right one's lower
+    /// bound.
+    pub(crate) fn split(mut self, middle: usize) -> (Node<F>, Key, Node<F>) {
+        let mut right = Node {
+            height: self.height,
+            children: self.children.split_off(middle),
+            pending: self.pending.split_off(middle),
+            keys: self.keys[middle..].to_vec(),
+            levels: Vec::new(),
+            pages: None,
+        };
+        for level in &mut self.levels {
+            let (left, cut) = std::mem::take(level).split(&self.keys, middle);
+            *level = left;
+            right.levels.push(cut);
+        }
+        let key = std::mem::replace(&mut right.keys[0], Key::from(&b""[..]));
+        self.keys.truncate(middle);
+        self.pages = None;
+        self.forget_vacant();
+        right.forget_vacant();
+        (self, key, right)
+    }
+
+    /// The pivot before which it is cut: the middle one, or where half of the keys' bytes are if
+    /// those are what made it too large.
+    pub(crate) fn middle(&self, limits: &Limits) -> usize {
+        let count = self.keys.len();
+        if count > limits.pivots_max {
+            return count / 2;
+        }
+        let bytes = |key: &Key| CHILD_BYTES + key.len();
+        let total: usize = self.keys.iter().map(bytes).sum();
+        let mut sum = 0;
+        let below = self.keys.iter().take_while(|key| {
+            sum += bytes(key);
+            sum * 2 <= total
+        });
+        below.count().clamp(1, count - 1)
+    }
+
+    /// Appends a node of the same height that begins at `key`.
+    pub(crate) fn join(&mut self, key: &Key, right: &Node<F>) {
+        let pivots = self.keys.len();
+        let levels = self.levels.len().max(right.levels.len());
+        self.levels.resize_with(levels, Level::default);
+        for (level, other) in self.levels.iter_mut().zip(&right.levels) {
+            level.join(other.clone(), pivots);
+        }
+        self.keys.push(Arc::clone(key));
+        self.keys.extend_from_slice(&right.keys[1..]);
+        self.children.extend_from_slice(&right.children);
+        self.pending.extend_from_slice(&right.pending);
+        self.pages = None;
+    }
+}

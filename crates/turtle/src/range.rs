@@ -1,0 +1,113 @@
+//! Ranges of keys with either kind of bound, cut and narrowed.
+
+use std::ops::Bound;
+
+use spinney_engine::Direction;
+
+/// A range of keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange {
+    pub(crate) lower: Bound<Vec<u8>>,
+    pub(crate) upper: Bound<Vec<u8>>,
+}
+
+impl KeyRange {
+    /// Whether no key can be in it.
+    pub(crate) fn is_empty(&self) -> bool {
+        use Bound::{Excluded, Included};
+        match (&self.lower, &self.upper) {
+            (Included(lower), Included(upper)) => lower > upper,
+            (Included(lower) | Excluded(lower), Included(upper) | Excluded(upper)) => {
+                lower >= upper
+            }
+            _ => false,
+        }
+    }
+
+    /// Where it begins in a direction.
+    pub(crate) fn near(&self, direction: Direction) -> Bound<&[u8]> {
+        let near = if direction == Direction::Forward { &self.lower } else { &self.upper };
+        near.as_ref().map(Vec::as_slice)
+    }
+
+    /// Whether a key lies beyond its end in a direction.
+    pub(crate) fn is_past(&self, key: &[u8], direction: Direction) -> bool {
+        match (direction, &self.lower, &self.upper) {
+            (Direction::Forward, _, Bound::Included(upper)) => key > upper,
+            (Direction::Forward, _, Bound::Excluded(upper)) => key >= upper,
+            (Direction::Reverse, Bound::Included(lower), _) => key < lower,
+            (Direction::Reverse, Bound::Excluded(lower), _) => key <= lower,
+            _ => false,
+        }
+    }
+
+    /// The part of it from key `lower` on up to, not including, key `upper`.
+    pub(crate) fn within(&self, lower: &[u8], upper: Option<&[u8]>) -> KeyRange {
+        let mut within = self.clone();
+        let above = match &self.lower {
+            Bound::Included(own) | Bound::Excluded(own) => &own[..] >= lower,
+            Bound::Unbounded => lower.is_empty(),
+        };
+        if !above {
+            within.lower = Bound::Included(lower.to_vec());
+        }
+        if let Some(upper) = upper {
+            let below = match &self.upper {
+                Bound::Included(own) => &own[..] < upper,
+                Bound::Excluded(own) => &own[..] <= upper,
+                Bound::Unbounded => false,
+            };
+            if !below {
+                within.upper = Bound::Excluded(upper.to_vec());
+            }
+        }
+        within
+    }
+
+    /// Cuts it below a key: the part at the near end in a direction, and the rest if there is any.
+    pub(crate) fn cut(self, key: &[u8], direction: Direction) -> (KeyRange, Option<KeyRange>) {
+        let below = self.within(b"", Some(key));
+        let above = self.within(key, None);
+        let (near, rest) = match direction {
+            Direction::Forward => (below, above),
+            Direction::Reverse => (above, below),
+        };
+        (near, Some(rest).filter(|rest| !rest.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All ranges over a few keys against the definition.
+    #[test]
+    fn parts_of_ranges_hold_what_they_should() {
+        let keys: [&[u8]; 5] = [b"", b"a", b"a\0", b"b", b"c"];
+        let bounds = || {
+            let of = |key: &[u8]| [Bound::Included(key.to_vec()), Bound::Excluded(key.to_vec())];
+            keys.into_iter().flat_map(of).chain([Bound::Unbounded])
+        };
+        let holds = |range: &KeyRange, key: &[u8]| {
+            !range.is_past(key, Direction::Forward) && !range.is_past(key, Direction::Reverse)
+        };
+        for lower in bounds() {
+            for upper in bounds() {
+                let range = KeyRange { lower: lower.clone(), upper };
+                assert!(!range.is_empty() || keys.iter().all(|key| !holds(&range, key)));
+                for cut in &keys[1..] {
+                    for direction in [Direction::Forward, Direction::Reverse] {
+                        let (near, rest) = range.clone().cut(cut, direction);
+                        for key in keys {
+                            let below = (key < *cut) == (direction == Direction::Forward);
+                            let inside = holds(&range, key);
+                            assert_eq!(holds(&near, key), inside && below);
+                            let in_rest = rest.as_ref().is_some_and(|rest| holds(rest, key));
+                            assert_eq!(in_rest, inside && !below);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! One level, or a leaf, read in order within a window.
+//!
+//! **Invariant**: pieces come in the order of the direction and do not overlap, so a stream's keys
+//! are in order too.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use spinney_base::{Result, ValueRef};
+use spinney_engine::Direction;
+
+use crate::files::{Files, LeafCursor};
+use crate::levels::{Level, Part};
+use crate::node::Leaf;
+use crate::range::KeyRange;
+use crate::run::{Run, head};
+
+/// A part that is still to be read.
+#[derive(Debug)]
+enum Piece<'a, F: Files> {
+    Run(Run),
+    /// With what of it may be delivered.
+    Leaf(&'a Arc<F::Leaf>, KeyRange),
+}
+
+/// A part that is being read, at a key.
+#[derive(Debug)]
+enum Place<'a, F: Files> {
+    Run(Run, usize),
+    Leaf(F::Cursor<'a>, KeyRange),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Stream<'a, F: Files> {
+    /// The next one is the last.
+    pieces: Vec<Piece<'a, F>>,
+    place: Option<Place<'a, F>>,
+    /// Of the key at the place.
+    head: u64,
+}
+
+impl<'a, F: Files> Stream<'a, F> {
+    /// What a level has live for a pivot in a window that lies within the pivot's range.
+    pub(crate) fn of_level(
+        level: &'a Level<F>,
+        pivot: usize,
+        window: &KeyRange,
+        direction: Direction,
+    ) -> Self {
+        let mut pieces = Vec::new();
+        for part in &level.parts {
+            match part {
+                Part::Run(run) => push_run(&mut pieces, run, window),
+                Part::Segment(segment) if segment.is_active(pivot) => {
+                    let range = window.within(&segment.lower, segment.upper.as_deref());
+                    if !range.is_empty() {
+                        pieces.push(Piece::Leaf(&segment.leaf, range));
+                    }
+                }
+                Part::Segment(_) => {}
+            }
+        }
+        Self::of_pieces(pieces, direction)
+    }
+
+    /// What a leaf has in a window.
+    pub(crate) fn of_leaf(leaf: &'a Leaf<F>, window: &KeyRange, direction: Direction) -> Self {
+        let mut pieces = Vec::new();
+        match leaf {
+            Leaf::Memory(runs) => {
+                runs.as_slice().iter().for_each(|run| push_run(&mut pieces, run, window));
+            }
+            Leaf::Written(leaf) => pieces.push(Piece::Leaf(leaf, window.clone())),
+        }
+        Self::of_pieces(pieces, direction)
+    }
+
+    fn of_pieces(mut pieces: Vec<Piece<'a, F>>, direction: Direction) -> Self {
+        if direction == Direction::Forward {
+            pieces.reverse();
+        }
+        Stream { pieces, place: None, head: 0 }
+    }
+
+    /// Goes to the first key.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn open(&mut self, files: &'a F, direction: Direction) -> Result<()> {
+        while self.key().is_none()
+            && let Some(piece) = self.pieces.pop()
+        {
+            self.place = match piece {
+                Piece::Run(run) => {
+                    let at = if direction == Direction::Forward { 0 } else { run.len() - 1 };
+                    Some(Place::Run(run, at))
+                }
+                Piece::Leaf(leaf, range) => {
+                    let cursor = files.cursor(leaf, range.near(direction), direction)?;
+                    Some(Place::Leaf(cursor, range))
+                }
+            };
+            self.arrive(direction);
+        }
+        Ok(())
+    }
+
+    /// Leaves a piece behind whose end was passed.
+    fn arrive(&mut self, direction: Direction) {
+        let past = match &self.place {
+            Some(Place::Leaf(cursor, range)) => {
+                cursor.key().is_none_or(|key| range.is_past(key, direction))
+            }
+            _ => false,
+        };
+        if past {
+            self.place = None;
+        }
+        self.head = self.key().map_or(0, head);
+    }
+
+    /// Goes to the next key.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn advance(&mut self, files: &'a F, direction: Direction) -> Result<()> {
+        match &mut self.place {
+            Some(Place::Run(run, at)) => match run.step(*at, direction) {
+                Some(next) => *at = next,
+                None => self.place = None,
+            },
+            Some(Place::Leaf(cursor, _)) => cursor.advance()?,
+            None => {}
+        }
+        self.arrive(direction);
+        self.open(files, direction)
+    }
+
+    /// The key at the place; `None` beyond the end.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        match self.place.as_ref()? {
+            Place::Run(run, at) => Some(run.key(*at)),
+            Place::Leaf(cursor, _) => cursor.key(),
+        }
+    }
+
+    /// Whether a tombstone is at the place.
+    pub(crate) fn is_tombstone(&self) -> bool {
+        match &self.place {
+            Some(Place::Run(run, at)) => run.items()[*at].is_tombstone(),
+            Some(Place::Leaf(cursor, _)) => cursor.is_tombstone(),
+            None => false,
+        }
+    }
+
+    /// Key and value at the place.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of the value.
+    pub(crate) fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>> {
+        match &mut self.place {
+            Some(Place::Run(run, at)) => {
+                let edit = run.edit(*at);
+                Ok(edit.value.map(|value| (edit.key, value)))
+            }
+            Some(Place::Leaf(cursor, _)) => cursor.record(),
+            None => Ok(None),
+        }
+    }
+
+    /// The order of two streams' keys. Both have one.
+    pub(crate) fn compare(&self, other: &Self) -> Ordering {
+        self.head.cmp(&other.head).then_with(|| self.key().cmp(&other.key()))
+    }
+}
+
+fn push_run<F: Files>(pieces: &mut Vec<Piece<'_, F>>, run: &Run, window: &KeyRange) {
+    let inside = run.within(window);
+    if !inside.is_empty() {
+        pieces.push(Piece::Run(inside));
+    }
+}

@@ -1,0 +1,102 @@
+//! Bytes written against the checkpoint distance: each doubling saves about one level (section 3.4).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::run;
+use crate::check::check;
+use crate::double::Double;
+use crate::files::Limits;
+use crate::runs::Runs;
+use crate::tree::Tree;
+
+const LEAF: u64 = 4096;
+const EDIT: u64 = 8 + 24 + 8;
+
+struct Load {
+    /// Packed bytes written for each packed byte loaded.
+    amplification: f64,
+    nodes: u64,
+    height: u8,
+    /// Most memory that was pending at once, in leaves.
+    pending: u64,
+    /// Memory that nodes take for each leaf of data, in bytes.
+    resident: u64,
+}
+
+/// Loads `batches` batches of about a leaf each, written every `distance` of them; early what has
+/// settled, if it is to stream.
+fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> u64) -> Load {
+    let limits =
+        Limits { leaf_bytes: LEAF, edit_bytes_max: 64, pivots_max: 32, node_bytes: 32 << 10 };
+    let files = Double::new(limits);
+    let mut tree = Tree::empty();
+    let mut bytes = 0;
+    let mut pending = 0;
+    for batch in 0..batches {
+        let count = limits.flush_bytes() / EDIT;
+        let first = u64::from(batch) * count;
+        let mut keys: Vec<[u8; 8]> = (first..first + count).map(|n| key(n).to_be_bytes()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let edits = Runs::from(run(keys.iter().map(|key| (&key[..], Some(&[7; 24][..])))));
+        bytes += edits.bytes();
+        tree = tree.apply(&files, &edits, &mut Vec::new()).unwrap();
+        let left = distance - 1 - batch % distance;
+        if left == 0 {
+            pending = pending.max(tree.pending().pinned);
+            tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
+        } else if streams {
+            tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate();
+        }
+        pending = pending.max(tree.pending().pinned);
+    }
+    check(&tree, &files, true).unwrap();
+    let written = files.counts.bytes_written.load(Relaxed);
+    Load {
+        amplification: written as f64 / bytes as f64,
+        nodes: files.counts.nodes_written.load(Relaxed),
+        height: tree.height(),
+        pending: pending / LEAF,
+        resident: tree.resident_bytes() * LEAF / bytes,
+    }
+}
+
+#[test]
+fn each_doubling_of_the_distance_saves_writes() {
+    let mut last = f64::INFINITY;
+    let mut first = 0.0;
+    for distance in [1, 2, 4, 8, 16, 32, 64, 128] {
+        let random = || {
+            let mut rng = StdRng::seed_from_u64(7);
+            move |_| rng.random()
+        };
+        let Load { amplification, nodes, height, pending, .. } =
+            load(distance, 1024, false, random());
+        let streamed = load(distance, 1024, true, random());
+        println!(
+            "distance {distance:3}: {amplification:.2} bytes written per byte, {nodes} nodes, \
+             height {height}, {pending} leaves of memory at most; streaming {:.2}, {} leaves",
+            streamed.amplification, streamed.pending
+        );
+        assert!(amplification < last, "distance {distance} writes more than half of it");
+        last = amplification;
+        first = if distance == 1 { amplification } else { first };
+    }
+    assert!(first > 2.5 * last, "{first} at 1, {last} at 128");
+}
+
+#[test]
+fn ascending_keys_are_written_about_once() {
+    for distance in [1, 8] {
+        let Load { amplification, nodes, height, resident, .. } = load(distance, 512, false, |n| n);
+        println!(
+            "ascending, distance {distance}: {amplification:.2} bytes written per byte, \
+             {nodes} nodes, height {height}, {resident} bytes of nodes for each leaf"
+        );
+        assert!(amplification < 2.1);
+        assert!((50..500).contains(&resident));
+    }
+}

@@ -1,0 +1,83 @@
+//! Levels that are cut and put together again.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::{limits, run};
+use crate::double::Double;
+use crate::files::Files;
+use crate::levels::{Key, Level, Part, Pivots, Segment, by_pivot, set};
+use crate::runs::Runs;
+
+fn live(level: &Level<Double>, files: &Double, keys: &[Key]) -> Vec<Vec<u8>> {
+    let mut live = Vec::new();
+    for part in &level.parts {
+        let runs = match part {
+            Part::Run(run) => Runs::from(run.clone()),
+            Part::Segment(segment) => segment.load(files, keys, Pivots::MAX).unwrap(),
+        };
+        live.extend(runs.iter().map(|edit| edit.key.to_vec()));
+    }
+    live
+}
+
+/// A level of runs and segments over sixteen pivots, of which some were flushed.
+fn level(rng: &mut StdRng, files: &Double, keys: &[Key]) -> Level<Double> {
+    let mut level = Level::default();
+    let mut edits: BTreeMap<[u8; 2], ()> = BTreeMap::new();
+    for _ in 0..rng.random_range(0..200) {
+        edits.insert([rng.random(), rng.random()], ());
+    }
+    let all: Vec<[u8; 2]> = edits.into_keys().collect();
+    for piece in all.chunk_by(|a, b| b[0] - a[0] < 2 && (a[0] ^ b[0]) & 0x20 == 0) {
+        let run = run(piece.iter().map(|key| (&key[..], Some(&b"v"[..]))));
+        let runs = Runs::from(run.clone());
+        let mut active = 0;
+        by_pivot(&run, keys, |pivot, _| active |= set(pivot..pivot + 1));
+        level.parts.push(if rng.random_bool(0.3) {
+            Part::Run(run)
+        } else {
+            let leaf = files.write_leaf(&runs).unwrap();
+            let lower = runs.first_key().unwrap().into();
+            Part::Segment(Segment { leaf, lower, upper: None, active })
+        });
+    }
+    for pivot in 0..keys.len() {
+        if rng.random_bool(0.2) {
+            let loads: Vec<_> = level.loads(keys, pivot..pivot + 1).collect();
+            let mut loaded = files.load_many(&loads).unwrap().into_iter();
+            level.take(keys, pivot..pivot + 1, &mut loaded);
+            assert!(loaded.next().is_none());
+        }
+    }
+    level
+}
+
+#[test]
+fn what_is_split_and_joined_is_what_it_was() {
+    let files = Double::new(limits(1 << 20, 64));
+    let first = std::iter::once(Key::from(&b""[..]));
+    let keys: Vec<Key> = first.chain((1..16u8).map(|n| Key::from(&[n << 4][..]))).collect();
+    for seed in 0..300 {
+        println!("seed {seed}");
+        let mut rng = StdRng::seed_from_u64(seed);
+        let level = level(&mut rng, &files, &keys);
+        let before = live(&level, &files, &keys);
+        assert!(before.is_sorted());
+        let middle = rng.random_range(1..16);
+        let (mut left, right) = level.clone().split(&keys, middle);
+        let right_keys = [&[Key::from(&b""[..])], &keys[middle + 1..]].concat();
+        let halves = (live(&left, &files, &keys[..middle]), live(&right, &files, &right_keys));
+        assert!(halves.0.iter().all(|key| key[..] < keys[middle][..]));
+        assert!(halves.1.iter().all(|key| key[..] >= keys[middle][..]));
+        assert_eq!([halves.0, halves.1].concat(), before);
+        let runs_cut = |level: &Level<Double>| {
+            level.parts.iter().filter(|part| matches!(part, Part::Segment(_))).count()
+        };
+        left.join(right, middle);
+        assert_eq!(live(&left, &files, &keys), before);
+        assert_eq!(runs_cut(&left), runs_cut(&level), "a segment that was cut is one again");
+    }
+}

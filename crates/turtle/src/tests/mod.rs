@@ -1,0 +1,28 @@
+//! The tree against what it should be.
+
+mod amplification;
+mod disk;
+mod figures;
+mod levels;
+mod model;
+mod packed;
+mod reads;
+
+use spinney_base::ValueRef;
+
+use crate::edit::Edit;
+use crate::files::Limits;
+use crate::run::{Run, RunBuilder};
+
+/// A run of these edits.
+fn run<'a>(edits: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Run {
+    let mut builder = RunBuilder::default();
+    for (key, value) in edits {
+        builder.push(Edit { key, value: value.map(ValueRef::inline) });
+    }
+    builder.finish().unwrap()
+}
+
+fn limits(leaf_bytes: u64, pivots_max: usize) -> Limits {
+    Limits { leaf_bytes, edit_bytes_max: leaf_bytes / 4, pivots_max, node_bytes: 32 << 10 }
+}

@@ -1,0 +1,96 @@
+//! Node pages: the bytes are what the format says, and any bytes are a node or an error.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::packed::{PackedNode, PackedPivot, PackedSegment};
+
+/// The example of the format.
+fn example() -> PackedNode {
+    let pivot = |lower: &[u8], pending, child: &[u8]| PackedPivot {
+        lower: lower.to_vec(),
+        pending,
+        child: child.to_vec(),
+    };
+    let segment =
+        PackedSegment { active: 2, lower: b"m".to_vec(), upper: None, leaf: b"S".to_vec() };
+    PackedNode {
+        height: 1,
+        pivots: vec![pivot(b"", 0, b"A"), pivot(b"m", 300, b"B")],
+        levels: vec![vec![segment]],
+    }
+}
+
+#[test]
+fn the_example_is_these_bytes() {
+    let bytes = [
+        &[1, 1, 2, 1][..],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'A'],
+        &[1, 0, b'm', 0x2c, 1, 0, 0, 0, 0, 0, 0, 1, b'B'],
+        &[1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, b'm', 0, 1, b'S'],
+    ]
+    .concat();
+    assert_eq!(example().encode(), bytes);
+    assert_eq!(PackedNode::decode(&bytes).unwrap(), example());
+    for length in 0..bytes.len() {
+        assert!(PackedNode::decode(&bytes[..length]).unwrap_err().is_corruption());
+    }
+    assert!(PackedNode::decode(&[&bytes[..], &[0]].concat()).unwrap_err().is_corruption());
+}
+
+fn node() -> impl Strategy<Value = PackedNode> {
+    let key = || vec(any::<u8>(), 0..20);
+    let lowers = prop::collection::btree_set(vec(any::<u8>(), 1..20), 0..64);
+    let segment = (any::<u64>(), key(), prop::option::of(key()), vec(any::<u8>(), 0..40));
+    let levels = vec(vec(segment, 0..10), 0..7);
+    (1..=255u8, lowers, any::<u64>(), levels).prop_map(|(height, lowers, pending, levels)| {
+        let lowers = std::iter::once(Vec::new()).chain(lowers);
+        let pivots: Vec<_> =
+            lowers.map(|lower| PackedPivot { child: lower.clone(), lower, pending }).collect();
+        let known = u64::MAX >> (64 - pivots.len());
+        let levels = levels
+            .into_iter()
+            .map(|level| {
+                let mut level: Vec<_> = level
+                    .into_iter()
+                    .map(|(active, lower, upper, leaf)| PackedSegment {
+                        active: (active & known).max(1),
+                        upper: upper.filter(|upper| lower < *upper),
+                        lower,
+                        leaf,
+                    })
+                    .collect();
+                level.sort_by(|a, b| a.lower.cmp(&b.lower));
+                level.dedup_by(|a, b| a.lower == b.lower);
+                level
+            })
+            .collect();
+        PackedNode { height, pivots, levels }
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_node_is_read_as_it_was_written(node in node()) {
+        prop_assert_eq!(PackedNode::decode(&node.encode()).unwrap(), node);
+    }
+
+    #[test]
+    fn a_changed_byte_is_another_node_or_an_error(node in node(), at: prop::sample::Index, with: u8) {
+        let mut bytes = node.encode();
+        let at = at.index(bytes.len());
+        bytes[at] = with;
+        match PackedNode::decode(&bytes) {
+            Ok(node) => prop_assert_eq!(node.encode(), bytes),
+            Err(error) => prop_assert!(error.is_corruption()),
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_node_or_an_error(bytes in vec(any::<u8>(), 0..300)) {
+        let bytes = [&[1, 1, 2, 1][..], &bytes].concat();
+        if let Ok(node) = PackedNode::decode(&bytes) {
+            prop_assert_eq!(node.encode(), bytes);
+        }
+    }
+}

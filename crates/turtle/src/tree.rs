@@ -1,0 +1,293 @@
+//! The tree: batches go in, lookups and scans come out. A value, shared by whoever reads it.
+//!
+//! ```text
+//!   nothing | a leaf | a node -> nodes -> leaves
+//! ```
+//!
+//! [`Tree::apply`] makes a new tree from an old one and a batch; both are whole and may be read, and
+//! share all they have in common. What a tree has in memory becomes pages only by
+//! [`Tree::write`](crate::write), after as many batches as the checkpoint distance says (section
+//! 3.3): what batches in between had made and undone is never written.
+//!
+//! **Invariants**
+//! 1. A tree never changes: an update that fails leaves nothing behind.
+//! 2. The root may have any number of children from 2 on; no other node is so small that it should
+//!    be joined, and none is too large ([`crate::update`]).
+
+use spinney_base::Result;
+use spinney_engine::{Found, OwnedValue, Resident};
+
+use crate::edit::{Edit, Hit};
+use crate::files::{Files, Lookup};
+use crate::levels::{Key, Part, pivot_of};
+use crate::merge::Superseded;
+use crate::node::{Child, Leaf};
+use crate::run::Run;
+use crate::runs::{Pinned, Runs};
+use crate::update::{Activity, Update, as_children, parents};
+
+/// Batches are applied in pieces of as many leaves: bounds what one flush takes down at once.
+const BATCH_LEAVES_MAX: u64 = 8;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Tree<F: Files> {
+    pub(crate) root: Option<Child<F>>,
+    pub(crate) activity: Activity,
+}
+
+impl<F: Files> Clone for Tree<F> {
+    fn clone(&self) -> Self {
+        Tree { root: self.root.clone(), activity: self.activity }
+    }
+}
+
+/// What of a tree is not on pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Edits.
+    pub(crate) items: u64,
+    /// Their packed bytes.
+    pub(crate) bytes: u64,
+    /// Memory that they keep, in bytes: items, and whole sources of which they may need little.
+    pub(crate) pinned: u64,
+}
+
+impl<F: Files> Tree<F> {
+    pub(crate) fn empty() -> Tree<F> {
+        Tree { root: None, activity: Activity::default() }
+    }
+
+    /// The tree with a batch applied. Pointers to large values that it does not hold any more, but the
+    /// old one may, are appended to `superseded`; they mean nothing if it fails.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of a leaf that had to be read.
+    pub(crate) fn apply(
+        &self,
+        files: &F,
+        batch: &Runs,
+        superseded: &mut Superseded,
+    ) -> Result<Tree<F>> {
+        let mut tree = self.clone();
+        let limits = files.limits();
+        let piece = limits.leaf_bytes * BATCH_LEAVES_MAX;
+        for piece in batch.full_parts(piece) {
+            tree = tree.apply_piece(files, piece, superseded)?;
+        }
+        Ok(tree)
+    }
+
+    fn apply_piece(&self, files: &F, batch: Runs, superseded: &mut Superseded) -> Result<Tree<F>> {
+        let limits = files.limits();
+        let mut update = Update { files, limits, activity: self.activity, superseded };
+        let children = match &self.root {
+            Some(Child::Node(node)) => as_children(update.apply(node, batch)?),
+            Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?]),
+            None => update.leaves(vec![batch]),
+        };
+        let root = grow(&mut update, children, self.height())?;
+        let root = shrink(&mut update, root)?;
+        Ok(Tree { root, activity: update.activity })
+    }
+
+    /// Levels of nodes.
+    pub(crate) fn height(&self) -> u8 {
+        match &self.root {
+            Some(Child::Node(node)) => node.height,
+            _ => 0,
+        }
+    }
+
+    /// Finds where a key can be, newest first: leaves and segments on disk are appended to `written`;
+    /// below them comes what is in memory, if it is.
+    fn locate<'a>(&'a self, key: &[u8], written: &mut Vec<&'a F::Leaf>) -> Option<Edit<'a>> {
+        let mut child = self.root.as_ref();
+        while let Some(Child::Node(node)) = child {
+            let pivot = pivot_of(&node.keys, key);
+            for level in &node.levels {
+                match level.part(&node.keys, pivot, key) {
+                    Some(Part::Run(run)) => {
+                        if let Some(edit) = run.get(key) {
+                            return Some(edit);
+                        }
+                    }
+                    Some(Part::Segment(segment)) => written.push(&segment.leaf),
+                    None => {}
+                }
+            }
+            child = Some(&node.children[pivot]);
+        }
+        match child? {
+            Child::Leaf(Leaf::Memory(runs)) => runs.get(key),
+            Child::Leaf(Leaf::Written(leaf)) => {
+                written.push(leaf);
+                None
+            }
+            Child::Node(_) => None,
+        }
+    }
+
+    /// Looks a key up. A value or pointer is appended to `out`.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of a leaf that would have to say.
+    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        let mut written = Vec::new();
+        let edit = self.locate(key, &mut written);
+        if written.len() > 1 {
+            let lookups = written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash });
+            files.warm(&lookups.collect::<Vec<_>>());
+        }
+        look_up(files, &written, edit, key, hash, out)
+    }
+
+    /// Looks many keys up, with their hashes; the answers are in their order.
+    ///
+    /// # Errors
+    /// As [`Tree::get`], of the first that failed.
+    pub(crate) fn get_many(
+        &self,
+        files: &F,
+        keys: &[(&[u8], u64)],
+    ) -> Result<Vec<Option<OwnedValue>>> {
+        let mut lookups = Vec::new();
+        let mut located = Vec::with_capacity(keys.len());
+        for &(key, hash) in keys {
+            let mut written = Vec::new();
+            let edit = self.locate(key, &mut written);
+            lookups.extend(written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash }));
+            located.push((written, edit));
+        }
+        files.warm(&lookups);
+        let mut values = Vec::with_capacity(keys.len());
+        for (&(key, hash), (written, edit)) in keys.iter().zip(located) {
+            let mut bytes = Vec::new();
+            let found = look_up(files, &written, edit, key, hash, &mut bytes)?;
+            let large = found == Found::Large;
+            values.push((found != Found::Absent).then_some(OwnedValue { bytes, large }));
+        }
+        Ok(values)
+    }
+
+    /// Looks a key up in memory: `Unknown` if something on disk would have to say.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        let mut written = Vec::new();
+        let edit = self.locate(key, &mut written);
+        if !written.is_empty() {
+            return Resident::Unknown;
+        }
+        match edit.map(|edit| edit.hit(out)) {
+            Some(Hit::Inline) => Resident::Present,
+            Some(Hit::Large) => Resident::Large,
+            Some(Hit::Deleted) | None => Resident::Absent,
+        }
+    }
+
+    /// What a crash would lose of it, and what memory it keeps.
+    pub(crate) fn pending(&self) -> Pending {
+        let mut pending = Pending::default();
+        let mut pinned = Pinned::default();
+        self.each_run(&mut |run| {
+            pending.items += run.len() as u64;
+            pending.bytes += run.bytes();
+            pinned.add(run);
+        });
+        Pending { pinned: pinned.bytes(), ..pending }
+    }
+
+    /// About how much memory its nodes take, beside runs and what files keep, in bytes. Versions of a
+    /// tree share most of it.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let mut left: Vec<&Child<F>> = self.root.iter().collect();
+        let mut bytes = 0;
+        while let Some(child) = left.pop() {
+            if let Child::Node(node) = child {
+                bytes += node.resident_bytes();
+                left.extend(&node.children);
+            }
+        }
+        bytes
+    }
+
+    /// Visits every run in memory.
+    pub(crate) fn each_run(&self, each: &mut impl FnMut(&Run)) {
+        if let Some(root) = &self.root {
+            each_run(root, each);
+        }
+    }
+}
+
+/// The answer of the first of these places that has one, newest first.
+fn look_up<F: Files>(
+    files: &F,
+    written: &[&F::Leaf],
+    edit: Option<Edit<'_>>,
+    key: &[u8],
+    hash: u64,
+    out: &mut Vec<u8>,
+) -> Result<Found> {
+    for leaf in written {
+        if let Some(hit) = files.get(leaf, key, hash, out)? {
+            return Ok(found(hit));
+        }
+    }
+    Ok(edit.map_or(Found::Absent, |edit| found(edit.hit(out))))
+}
+
+fn found(hit: Hit) -> Found {
+    match hit {
+        Hit::Inline => Found::Inline,
+        Hit::Large => Found::Large,
+        Hit::Deleted => Found::Absent,
+    }
+}
+
+/// Visits every run in memory below a child.
+fn each_run<F: Files>(child: &Child<F>, each: &mut impl FnMut(&Run)) {
+    match child {
+        Child::Leaf(Leaf::Memory(runs)) => runs.as_slice().iter().for_each(each),
+        Child::Leaf(Leaf::Written(_)) => {}
+        Child::Node(node) if node.pages.is_some() => {}
+        Child::Node(node) => {
+            for part in node.levels.iter().flat_map(|level| &level.parts) {
+                if let Part::Run(run) = part {
+                    each(run);
+                }
+            }
+            node.children.iter().for_each(|child| each_run(child, each));
+        }
+    }
+}
+
+/// Puts nodes above siblings until there is one.
+fn grow<F: Files>(
+    update: &mut Update<'_, F>,
+    mut siblings: Vec<(Key, Child<F>)>,
+    mut height: u8,
+) -> Result<Child<F>> {
+    while siblings.len() > 1 {
+        height += 1;
+        let parents = parents(siblings, height, update.limits.pivots_max);
+        siblings = as_children(update.settle_all(parents)?);
+    }
+    Ok(siblings.swap_remove(0).1)
+}
+
+/// Takes roots away that have one child, and a leaf that holds nothing.
+fn shrink<F: Files>(update: &mut Update<'_, F>, mut root: Child<F>) -> Result<Option<Child<F>>> {
+    loop {
+        match root {
+            Child::Node(node) if node.keys.len() == 1 => {
+                if node.pending[0] == 0 {
+                    root = node.children[0].clone();
+                } else {
+                    let siblings = as_children(update.flush_only(&node)?);
+                    root = grow(update, siblings, node.height)?;
+                }
+            }
+            Child::Leaf(Leaf::Memory(runs)) if runs.is_empty() => return Ok(None),
+            root => return Ok(Some(root)),
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Updates: a batch goes into a node's buffer, what is much goes down, and what became too large or
+//! too small is split or joined.
+//!
+//! ```text
+//!   batch -> insert -> [ too large? split in two, and settle both ]
+//!                      [ a pivot has a leaf's worth pending? flush it: all of it goes to the child ]
+//!                      [ more segments than pivots? merge the levels; still? flush the fullest     ]
+//!                      [ a child is too small? flush it and a neighbour, join the two              ]
+//! ```
+//!
+//! Each step is taken on a copy until none is needed. Afterwards less than a leaf is pending for any
+//! pivot, so flushes stay small without cutting one (compare section 3.2, where a leaf's worth is cut
+//! off whatever is pending), and what is pending in all stays below `L * pivots`. A flush, a merge of
+//! levels and a rebuild are the only steps that read; when one fails, the copy is thrown away and the
+//! tree is what it was.
+//!
+//! **Why it ends.** A flush lessens what is pending in this node and below it in height; merging
+//! happens once between flushes; a split halves; a join has one child less, or two that are not too
+//! small.
+//!
+//! **Tombstones** end where a flush reaches leaves: all that is pending for the leaf is merged with
+//! all of the leaf, so nothing older is anywhere.
+//!
+//! Pivots are joined only when nothing is pending for either, and split only by flushes: so no cut
+//! needs the place of a key inside of a segment, and the key of a cut is the same in parent, levels
+//! and children because there is only one.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use spinney_base::Result;
+
+use crate::edit::separator;
+use crate::files::{Files, Limits};
+use crate::levels::Key;
+use crate::merge::{Superseded, Tombstones, merge};
+use crate::node::{Child, Leaf, Node, Replacement};
+use crate::runs::Runs;
+
+/// What updates have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    /// Batches that went into a node's buffer.
+    pub(crate) batches: u64,
+    /// Pivots flushed.
+    pub(crate) flushes: u64,
+    /// Leaves made anew.
+    pub(crate) leaves: u64,
+    /// Buffers whose levels were made one because they had too many segments.
+    pub(crate) merges: u64,
+    /// Nodes split in two.
+    pub(crate) splits: u64,
+    /// Neighbours joined.
+    pub(crate) joins: u64,
+}
+
+/// Nodes in the place of one, each with its lower bound; the first's is the old one's.
+type Siblings<F> = Vec<(Key, Node<F>)>;
+
+/// One update of a tree.
+pub(crate) struct Update<'a, F: Files> {
+    pub(crate) files: &'a F,
+    pub(crate) limits: Limits,
+    pub(crate) activity: Activity,
+    pub(crate) superseded: &'a mut Superseded,
+}
+
+impl<F: Files> Update<'_, F> {
+    /// Applies a batch to a node.
+    pub(crate) fn apply(&mut self, node: &Node<F>, batch: Runs) -> Result<Siblings<F>> {
+        let mut node = node.to_change();
+        node.insert(self.files, &self.limits, batch, self.superseded)?;
+        self.activity.batches += 1;
+        self.settle(node)
+    }
+
+    /// Takes the steps that a node needs.
+    pub(crate) fn settle(&mut self, mut node: Node<F>) -> Result<Siblings<F>> {
+        let mut merged = false;
+        loop {
+            let pivots = node.keys.len();
+            let large = node.packed_bytes(&self.limits) > self.limits.node_bytes;
+            if pivots > self.limits.pivots_max || (large && pivots >= 4) {
+                return self.split(node);
+            }
+            let fullest = (0..pivots).max_by_key(|pivot| node.pending[*pivot]).unwrap_or(0);
+            let replacement = if node.pending[fullest] >= self.limits.flush_bytes() {
+                merged = false;
+                self.flush(&mut node, fullest)?
+            } else if node.segments(&self.limits) > self.limits.segments(pivots) {
+                if !merged {
+                    node.merge_all(self.files, &self.limits, self.superseded)?;
+                    self.activity.merges += 1;
+                    merged = true;
+                    continue;
+                }
+                merged = false;
+                self.flush(&mut node, fullest)?
+            } else if let Some(pair) = self.underfull(&node) {
+                self.join(&mut node, pair)?
+            } else {
+                return Ok(vec![(Key::from(&b""[..]), node)]);
+            };
+            if !node.has_room(&replacement) {
+                return self.burst(node, replacement);
+            }
+            node.replace(replacement);
+        }
+    }
+
+    /// Flushes the only child of a node, and settles what comes of it.
+    pub(crate) fn flush_only(&mut self, node: &Node<F>) -> Result<Siblings<F>> {
+        let mut node = node.to_change();
+        let replacement = self.flush(&mut node, 0)?;
+        self.burst(node, replacement)
+    }
+
+    fn split(&mut self, node: Node<F>) -> Result<Siblings<F>> {
+        self.activity.splits += 1;
+        let middle = node.middle(&self.limits);
+        let (left, key, right) = node.split(middle);
+        self.settle_all(vec![(Key::from(&b""[..]), left), (key, right)])
+    }
+
+    /// The same for several, each of which has its lower bound.
+    pub(crate) fn settle_all(&mut self, nodes: Siblings<F>) -> Result<Siblings<F>> {
+        let mut siblings = Vec::with_capacity(nodes.len());
+        for (key, node) in nodes {
+            let first = siblings.len();
+            siblings.extend(self.settle(node)?);
+            siblings[first].0 = key;
+        }
+        Ok(siblings)
+    }
+
+    /// Replaces children by so many that a node has no bits for them: they get nodes of their own,
+    /// between what is left of it on either side. Only a leaf size that has become much smaller since
+    /// the tree was written makes so many.
+    fn burst(&mut self, node: Node<F>, replacement: Replacement<F>) -> Result<Siblings<F>> {
+        self.activity.splits += 1;
+        let Replacement { old, mut new } = replacement;
+        let height = node.height;
+        let (count, mut node) = (node.keys.len(), node);
+        let mut siblings: Siblings<F> = Vec::new();
+        let (mut after, mut key) = (None, Key::from(&b""[..]));
+        if old.end < count {
+            let (left, key, right) = node.split(old.end);
+            after = Some((key, right));
+            node = left;
+        }
+        if old.start > 0 {
+            let (left, middle, _) = node.split(old.start);
+            siblings.push((key, left));
+            key = middle;
+        }
+        new[0].0 = key;
+        siblings.extend(parents(new, height, self.limits.pivots_max));
+        siblings.extend(after);
+        self.settle_all(siblings)
+    }
+
+    /// Takes out everything that is pending for a child and gives it to the child; says what is to
+    /// come in the child's place.
+    fn flush(&mut self, node: &mut Node<F>, pivot: usize) -> Result<Replacement<F>> {
+        self.activity.flushes += 1;
+        let Child::Node(child) = &node.children[pivot] else {
+            return self.rebuild(node, pivot..pivot + 1);
+        };
+        let child = Arc::clone(child);
+        let lines = node.take(self.files, pivot..pivot + 1)?;
+        let run_bytes = self.limits.leaf_bytes;
+        let batch = merge(lines, Tombstones::Keep, run_bytes, self.superseded);
+        let siblings = self.apply(&child, batch)?;
+        Ok(Replacement { old: pivot..pivot + 1, new: as_children(siblings) })
+    }
+
+    /// Makes leaves anew from themselves and everything that is pending for them.
+    fn rebuild(&mut self, node: &mut Node<F>, pivots: Range<usize>) -> Result<Replacement<F>> {
+        let mut lines = node.take(self.files, pivots.clone())?;
+        let mut old = Runs::default();
+        for child in &node.children[pivots.clone()] {
+            if let Child::Leaf(leaf) = child {
+                old.extend(leaf.load(self.files)?);
+            }
+        }
+        lines.push(old);
+        Ok(Replacement { old: pivots, new: self.leaves(lines) })
+    }
+
+    /// The leaves that lines make, with their lower bounds but for the first; an empty one if nothing
+    /// is left.
+    pub(crate) fn leaves(&mut self, lines: Vec<Runs>) -> Vec<(Key, Child<F>)> {
+        let run_bytes = self.limits.leaf_bytes;
+        let merged = merge(lines, Tombstones::Drop, run_bytes, self.superseded);
+        let parts = merged.even_parts(self.limits.leaf_bytes, self.limits.edit_bytes_max);
+        self.activity.leaves += parts.len() as u64;
+        let mut leaves: Vec<(Key, Child<F>)> = Vec::with_capacity(parts.len().max(1));
+        let mut last: Option<Vec<u8>> = None;
+        for part in parts {
+            let key = match (&last, part.first_key()) {
+                (Some(last), Some(first)) => Key::from(separator(last, first)),
+                _ => Key::from(&b""[..]),
+            };
+            last = part.last_key().map(<[u8]>::to_vec);
+            leaves.push((key, Child::Leaf(Leaf::Memory(part))));
+        }
+        if leaves.is_empty() {
+            leaves.push((Key::from(&b""[..]), Child::Leaf(Leaf::Memory(Runs::default()))));
+        }
+        leaves
+    }
+
+    /// A child that should be joined, with its neighbour.
+    fn underfull(&self, node: &Node<F>) -> Option<Range<usize>> {
+        let count = node.children.len();
+        if count < 2 {
+            return None;
+        }
+        let small = |child: &Child<F>| child.is_underfull(self.files, &self.limits);
+        let pivot = node.children.iter().position(small)?;
+        let first = pivot.min(count - 2);
+        Some(first..first + 2)
+    }
+
+    /// One step towards joining two children: flushes one of them, or joins them.
+    fn join(&mut self, node: &mut Node<F>, pair: Range<usize>) -> Result<Replacement<F>> {
+        let (Child::Node(left), Child::Node(right)) =
+            (&node.children[pair.start], &node.children[pair.start + 1])
+        else {
+            self.activity.joins += 1;
+            return self.rebuild(node, pair);
+        };
+        // Who is flushed may come back as several, so the pair is looked for again afterwards.
+        if let Some(pivot) = pair.clone().find(|pivot| node.pending[*pivot] > 0) {
+            return self.flush(node, pivot);
+        }
+        self.activity.joins += 1;
+        let mut joined = left.to_change();
+        joined.join(&node.keys[pair.start + 1], right);
+        let siblings = self.settle(joined)?;
+        Ok(Replacement { old: pair, new: as_children(siblings) })
+    }
+}
+
+/// Nodes above siblings, with even shares, so that none is too small.
+pub(crate) fn parents<F: Files>(
+    mut children: Vec<(Key, Child<F>)>,
+    height: u8,
+    pivots_max: usize,
+) -> Siblings<F> {
+    let nodes = children.len().div_ceil(pivots_max);
+    let mut parents = Vec::with_capacity(nodes);
+    for node in 0..nodes {
+        let rest = children.split_off(children.len().div_ceil(nodes - node));
+        let share = std::mem::replace(&mut children, rest);
+        parents.push((Arc::clone(&share[0].0), Node::new(height, share)));
+    }
+    parents
+}
+
+/// Nodes as the children of another.
+pub(crate) fn as_children<F: Files>(siblings: Siblings<F>) -> Vec<(Key, Child<F>)> {
+    siblings.into_iter().map(|(key, node)| (key, Child::Node(Arc::new(node)))).collect()
+}

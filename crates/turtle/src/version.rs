@@ -1,0 +1,274 @@
+//! The tree and its file as the engine uses them: versions that are cheap to clone, each with its
+//! file and with what it keeps in memory counted once.
+
+use std::sync::Arc;
+
+use spinney_base::limits::KEY_BYTES_MAX;
+use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_base::{Error, ErrorKind, Generation, Lsn, Result};
+use spinney_cache::Cache;
+use spinney_engine::{
+    Chunk, Direction, Found, OwnedValue, POINTER_BYTES_MAX, Resident, ScanRequest, VerifyReport,
+};
+use spinney_extent::{BlockKind, Extent, LargePointer, PageRun, Store};
+
+use crate::check::check;
+use crate::disk::DiskFiles;
+use crate::edit::packed_bytes;
+use crate::files::{Limits, PIVOTS_MAX};
+use crate::leaf::LeafStore;
+use crate::packed::Owned;
+use crate::run::Run;
+use crate::runs::Runs;
+use crate::tree;
+
+/// Largest record, key and value together, that is kept in the tree, in bytes.
+pub(crate) const RECORD_BYTES_MAX: usize = 3072;
+
+/// What an edit takes of a leaf at most: a record, or a key and a pointer.
+const EDIT_BYTES_MAX: u64 = {
+    let (record, pointer) =
+        (packed_bytes(RECORD_BYTES_MAX, 0), packed_bytes(KEY_BYTES_MAX, POINTER_BYTES_MAX));
+    if record > pointer { record } else { pointer }
+};
+
+/// Smallest leaf: four edits.
+pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
+const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
+
+/// A node of more bytes is split: its page.
+const NODE_BYTES: usize = 4064;
+
+/// Threads that build pages.
+const THREADS: usize = 2;
+
+/// The bytes of pointers that newer edits took the place of.
+pub(crate) type MergedAway = Vec<Vec<u8>>;
+
+/// The keyspace's file. Thread-safe.
+#[derive(Debug)]
+pub(crate) struct Files {
+    pub(crate) store: Arc<Store>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) disk: DiskFiles,
+}
+
+impl Files {
+    pub(crate) fn new(store: Store, leaf_bytes: u64, filter_bits: u32) -> Arc<Files> {
+        let (store, cache) = (Arc::new(store), Cache::new(0));
+        let leaves = LeafStore::new(Arc::clone(&store), cache.file());
+        let disk = DiskFiles::new(leaves, limits(leaf_bytes), filter_bits);
+        Arc::new(Files { store, cache, disk })
+    }
+
+    /// Pages that leaves and nodes own.
+    pub(crate) fn pages(&self) -> u64 {
+        self.disk.files.counters.pages_owned.load(Relaxed)
+    }
+
+    /// Pages of the tree that were written since the keyspace was opened.
+    pub(crate) fn pages_written(&self) -> u64 {
+        self.disk.files.counters.pages_written.load(Relaxed)
+    }
+}
+
+/// What shapes a tree whose leaves have so many bytes.
+pub(crate) fn limits(leaf_bytes: u64) -> Limits {
+    Limits {
+        leaf_bytes: leaf_bytes.max(LEAF_BYTES_MIN),
+        edit_bytes_max: EDIT_BYTES_MAX,
+        pivots_max: PIVOTS_MAX,
+        node_bytes: NODE_BYTES,
+    }
+}
+
+/// What of a tree is not on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Edits.
+    pub(crate) items: u64,
+    /// Memory that they keep, in bytes.
+    pub(crate) bytes: u64,
+}
+
+/// A version of the tree. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    files: Arc<Files>,
+    tree: tree::Tree<DiskFiles>,
+    pending: Pending,
+    node_bytes: u64,
+}
+
+impl Tree {
+    /// A tree without records, that will write to this file.
+    pub(crate) fn empty(files: &Arc<Files>) -> Tree {
+        Tree::over(files, tree::Tree::empty())
+    }
+
+    fn over(files: &Arc<Files>, tree: tree::Tree<DiskFiles>) -> Tree {
+        let pending = tree.pending();
+        let pending = Pending { items: pending.items, bytes: pending.pinned };
+        let node_bytes = tree.resident_bytes();
+        Tree(Arc::new(Inner { files: Arc::clone(files), tree, pending, node_bytes }))
+    }
+
+    /// Reads the tree that [`Tree::root`] described.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn open(files: &Arc<Files>, root: &[u8]) -> Result<Tree> {
+        if root.is_empty() {
+            return Ok(Tree::empty(files));
+        }
+        let tree = tree::Tree::open(&files.disk, root);
+        let tree = tree.map_err(|error| error.context(files.store.path().display()))?;
+        Ok(Tree::over(files, tree))
+    }
+
+    /// What is needed to open it again.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when something is pending.
+    pub(crate) fn root(&self) -> Result<Vec<u8>> {
+        self.0.tree.describe(&self.0.files.disk)
+    }
+
+    /// The tree with a batch on top.
+    ///
+    /// # Errors
+    /// `Corruption`, `Full` or `Io`; this tree is as it was.
+    pub(crate) fn apply(&self, batch: Run, merged_away: &mut MergedAway) -> Result<Tree> {
+        let files = &self.0.files;
+        let tree = self.0.tree.apply(&files.disk, &Runs::from(batch), merged_away)?;
+        let applied = Tree::over(files, tree);
+        // Whole sources are kept of which little is needed.
+        let needed = applied.0.tree.pending().bytes;
+        if applied.0.pending.bytes <= 4 * needed {
+            return Ok(applied);
+        }
+        Ok(Tree::over(files, applied.0.tree.evacuate()))
+    }
+
+    /// The same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.
+    ///
+    /// # Errors
+    /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
+    pub(crate) fn write(&self, lsn: Lsn, merged_away: &mut MergedAway) -> Result<Tree> {
+        if self.0.pending.items == 0 && self.root().is_ok() {
+            return Ok(self.clone());
+        }
+        let files = &self.0.files;
+        files.disk.set_lsn(lsn);
+        let tree = self.0.tree.write(&files.disk, THREADS, merged_away)?;
+        Ok(Tree::over(files, tree))
+    }
+
+    /// What is not on disk.
+    pub(crate) fn pending(&self) -> Pending {
+        self.0.pending
+    }
+
+    /// Bytes of memory of its nodes.
+    pub(crate) fn node_bytes(&self) -> u64 {
+        self.0.node_bytes
+    }
+
+    /// Whether both are the same version.
+    pub(crate) fn is(&self, other: &Tree) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Appends the value of a key, or the pointer to a large one; says which.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        self.0.tree.get(&self.0.files.disk, key, hash, out)
+    }
+
+    /// Looks many keys up; cold ones are read together.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
+        self.0.tree.get_many(&self.0.files.disk, keys)
+    }
+
+    /// What memory alone knows of a key.
+    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
+        self.0.tree.get_resident(key, out)
+    }
+
+    /// As [`spinney_engine::Engine::scan`], of this version.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`.
+    pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
+        self.0.tree.scan(&self.0.files.disk, request, chunk)
+    }
+
+    /// The pages that this version owns on disk, and of what kind they are.
+    pub(crate) fn runs(&self) -> Vec<(PageRun, BlockKind)> {
+        let mut runs = Vec::new();
+        self.0.tree.walk(|owned| {
+            runs.push(match owned {
+                Owned::Leaf(leaf) => (leaf.run(), BlockKind::Leaf),
+                Owned::Node(pages) => (pages.run(), BlockKind::Node),
+            });
+        });
+        runs
+    }
+
+    /// The extents that this version owns on disk.
+    pub(crate) fn owned(&self) -> Vec<(Extent, Generation)> {
+        self.runs().iter().flat_map(|(run, _)| run.extents()).collect()
+    }
+
+    /// Reads everything and proves that it is consistent; shows the pointers to large values in it.
+    ///
+    /// # Errors
+    /// `Corruption` naming the first damage; `Io`.
+    pub(crate) fn verify(
+        &self,
+        report: &mut VerifyReport,
+        large: &mut dyn FnMut(&LargePointer) -> Result<()>,
+    ) -> Result<()> {
+        let files = &self.0.files;
+        check(&self.0.tree, &files.disk, false)?;
+        report.pages += self.runs().iter().map(|(run, _)| u64::from(run.pages)).sum::<u64>();
+        let unbounded = std::ops::Bound::Unbounded;
+        let (tree, disk, forward) = (&self.0.tree, &files.disk, Direction::Forward);
+        let mut cursor = tree.cursor(disk, unbounded, unbounded, forward)?;
+        while let Some((_, value)) = cursor.record()? {
+            report.records += 1;
+            if value.large {
+                let pointer = LargePointer::decode(value.bytes).map_err(|damage| {
+                    let path = files.store.path().display();
+                    let text = format!("{path}: a pointer in the tree: {damage:?}");
+                    Error::new(ErrorKind::Corruption, text)
+                })?;
+                large(&pointer)?;
+            }
+            cursor.advance()?;
+        }
+        Ok(())
+    }
+}
+
+/// A file on a simulated disk.
+#[cfg(all(test, not(feature = "shuttle")))]
+pub(crate) fn simulated() -> Arc<Files> {
+    use spinney_base::{KeyspaceId, Poison};
+    let disk = spinney_io::sim::SimDisk::new(1);
+    let poison = Arc::new(Poison::new());
+    let options =
+        spinney_extent::StoreOptions { keyspace: KeyspaceId(1), double_write: false, poison };
+    let store = Store::create(&disk, std::path::Path::new("/keyspace"), options, Lsn::ZERO);
+    let store = store.unwrap();
+    store.adopt(&[]).unwrap();
+    Files::new(store, LEAF_BYTES_MIN, 12)
+}

@@ -1,0 +1,306 @@
+//! Writing: what a tree has in memory becomes leaves, segments and node pages.
+//!
+//! ```text
+//!   merge   the levels in memory of each node, into one
+//!   plan    every run in memory, cut into even parts of a leaf at most, in the tree's order
+//!   write   the parts, by several threads: pages and filters are built here and only here
+//!   place   the tree once more in the same order, with what was written in the place of runs;
+//!           nodes are packed after their children
+//! ```
+//!
+//! The first step is left out, nodes are not packed, and only what has settled is taken when a part
+//! is written early ([`Tree::write_early`], the streaming of the paper's outlook).
+//!
+//! Only what is live now is written: levels and leaves that came and went since the last time never
+//! were pages (section 3.3). Which leaf holds what does not depend on the number of threads. When a
+//! write fails, what was written before it goes with its last reference, and the tree in memory
+//! stays what it was.
+
+use std::sync::Arc;
+
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicUsize, Ordering};
+use spinney_base::{Error, Result};
+
+use crate::edit::separator;
+use crate::files::{Files, Limits};
+use crate::levels::{Key, Level, Part, Segment, by_pivot, pivot_of, set};
+use crate::merge::Superseded;
+use crate::node::{Child, Leaf, Node};
+use crate::packed;
+use crate::run::Run;
+use crate::runs::Runs;
+use crate::tree::Tree;
+
+impl<F: Files> Tree<F> {
+    /// The same tree with everything on pages. Leaves are built by up to `threads` threads at once.
+    /// What merging levels in memory supersedes is appended to `superseded`.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub(crate) fn write(
+        &self,
+        files: &F,
+        threads: usize,
+        superseded: &mut Superseded,
+    ) -> Result<Tree<F>> {
+        let Some(root) = &self.root else { return Ok(self.clone()) };
+        let limits = files.limits();
+        let root = merge_memory(root, files, &limits, superseded)?;
+        let mut parts = Vec::new();
+        plan(&root, &limits, What::All, &mut parts);
+        let mut written = write_parts(files, &parts, threads)?.into_iter();
+        drop(parts);
+        let root = place(&root, files, What::All, &mut written)?;
+        Ok(Tree { root: Some(root), activity: self.activity })
+    }
+
+    /// The same tree with that written early which is likely to be there still when `batches` more
+    /// were applied and the tree is written: less memory for few more writes. With no more batches to
+    /// come that is everything but the nodes.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub(crate) fn write_early(&self, files: &F, threads: usize, batches: u64) -> Result<Tree<F>> {
+        let Some(root) = &self.root else { return Ok(self.clone()) };
+        let limits = files.limits();
+        let mut parts = Vec::new();
+        let what = What::Settled(batches);
+        plan(root, &limits, what, &mut parts);
+        if parts.is_empty() {
+            return Ok(self.clone());
+        }
+        let mut written = write_parts(files, &parts, threads)?.into_iter();
+        drop(parts);
+        let root = place(root, files, what, &mut written)?;
+        Ok(Tree { root: Some(root), activity: self.activity })
+    }
+}
+
+/// What of a tree is to be written.
+#[derive(Clone, Copy)]
+enum What {
+    /// Everything, and nodes with it.
+    All,
+    /// What will be there still after so many batches.
+    Settled(u64),
+}
+
+impl What {
+    /// What of a child of a node: flushes reach it more seldom. Keys need not come evenly, so it is
+    /// taken to get twice its share.
+    fn below<F: Files>(self, node: &Node<F>) -> What {
+        match self {
+            What::All => What::All,
+            What::Settled(batches) => {
+                What::Settled((2 * batches).div_ceil(node.keys.len() as u64).min(batches))
+            }
+        }
+    }
+
+    /// Whether a level of a node is: the levels above it count batches like digits of a binary
+    /// number, and it takes part in a merge when they overflow.
+    fn has_level<F: Files>(self, node: &Node<F>, level: usize) -> bool {
+        let What::Settled(batches) = self else { return true };
+        let occupied = |above: &usize| !node.levels[*above].is_vacant();
+        let counted: u64 = (0..level).filter(occupied).map(|above| 1 << above).sum();
+        batches < (1 << level) - counted
+    }
+
+    /// Whether the leaf of a pivot is: it will not be flushed to.
+    fn has_leaf<F: Files>(self, node: &Node<F>, pivot: usize, limits: &Limits) -> bool {
+        let What::Settled(batches) = self else { return true };
+        let share = 2 * batches * limits.leaf_bytes / node.keys.len() as u64;
+        batches == 0 || node.pending[pivot] + share < limits.flush_bytes()
+    }
+}
+
+impl<F: Files> Node<F> {
+    /// Writes the runs of its levels. The node itself is not written.
+    #[cfg(test)]
+    pub(crate) fn write_levels(&mut self, files: &F) -> Result<()> {
+        let mut parts = Vec::new();
+        plan_levels(self, &files.limits(), What::All, &mut parts);
+        let mut written = write_parts(files, &parts, 1)?.into_iter();
+        self.levels = place_levels(self, &files.limits(), What::All, &mut written);
+        Ok(())
+    }
+}
+
+/// Merges what is in memory in every node that is to be written.
+fn merge_memory<F: Files>(
+    child: &Child<F>,
+    files: &F,
+    limits: &Limits,
+    superseded: &mut Superseded,
+) -> Result<Child<F>> {
+    match child {
+        Child::Node(node) if node.pages.is_none() => {
+            let mut merged = node.to_change();
+            merged.merge_memory(files, limits, superseded)?;
+            for child in &mut merged.children {
+                *child = merge_memory(child, files, limits, superseded)?;
+            }
+            Ok(Child::Node(Arc::new(merged)))
+        }
+        child => Ok(child.clone()),
+    }
+}
+
+fn plan<F: Files>(child: &Child<F>, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
+    match child {
+        Child::Leaf(Leaf::Memory(runs)) => parts.push(runs.clone()),
+        Child::Node(node) if node.pages.is_none() => {
+            plan_levels(node, limits, what, parts);
+            for (pivot, child) in node.children.iter().enumerate() {
+                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, limits) {
+                    plan(child, limits, what.below(node), parts);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn plan_levels<F: Files>(node: &Node<F>, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
+    for (number, level) in node.levels.iter().enumerate() {
+        if what.has_level(node, number) {
+            for group in groups(level) {
+                if let Group::Runs(runs) = group {
+                    parts.extend(runs.full_parts(limits.leaf_bytes));
+                }
+            }
+        }
+    }
+}
+
+/// A segment, or runs with no segment between them.
+enum Group<F: Files> {
+    Runs(Runs),
+    Segment(Segment<F>),
+}
+
+fn groups<F: Files>(level: &Level<F>) -> Vec<Group<F>> {
+    let mut groups: Vec<Group<F>> = Vec::new();
+    for part in &level.parts {
+        match (part, groups.last_mut()) {
+            (Part::Run(run), Some(Group::Runs(runs))) => runs.push(run.clone()),
+            (Part::Run(run), _) => groups.push(Group::Runs(Runs::from(run.clone()))),
+            (Part::Segment(segment), _) => groups.push(Group::Segment(segment.clone())),
+        }
+    }
+    groups
+}
+
+fn place<F: Files>(
+    child: &Child<F>,
+    files: &F,
+    what: What,
+    written: &mut impl Iterator<Item = Arc<F::Leaf>>,
+) -> Result<Child<F>> {
+    match child {
+        Child::Leaf(Leaf::Memory(_)) => {
+            Ok(Child::Leaf(Leaf::Written(written.next().expect("every part was written"))))
+        }
+        Child::Node(node) if node.pages.is_none() => {
+            let limits = files.limits();
+            let mut placed = node.to_change();
+            placed.levels = place_levels(node, &limits, what, written);
+            for (pivot, child) in placed.children.iter_mut().enumerate() {
+                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, &limits) {
+                    *child = place(child, files, what.below(node), written)?;
+                }
+            }
+            if matches!(what, What::All) {
+                placed.pages = Some(files.write_node(&packed::pack(&placed, files)?.encode())?);
+            }
+            Ok(Child::Node(Arc::new(placed)))
+        }
+        child => Ok(child.clone()),
+    }
+}
+
+fn place_levels<F: Files>(
+    node: &Node<F>,
+    limits: &Limits,
+    what: What,
+    written: &mut impl Iterator<Item = Arc<F::Leaf>>,
+) -> Vec<Level<F>> {
+    let place_level = |(number, level): (usize, &Level<F>)| {
+        if !what.has_level(node, number) {
+            return level.clone();
+        }
+        let mut placed: Level<F> = Level::default();
+        for group in groups(level) {
+            let runs = match group {
+                Group::Runs(runs) => runs,
+                Group::Segment(segment) => {
+                    placed.parts.push(Part::Segment(segment));
+                    continue;
+                }
+            };
+            let mut last: Option<Vec<u8>> = None;
+            for part in runs.full_parts(limits.leaf_bytes) {
+                let leaf = written.next().expect("every part was written");
+                let first = part.first_key().expect("no part is empty");
+                let lower = match &last {
+                    Some(last) => separator(last, first).into(),
+                    None => fence(node, placed.parts.last(), first),
+                };
+                last = part.last_key().map(<[u8]>::to_vec);
+                let active = active(node, part.as_slice());
+                placed.parts.push(Part::Segment(Segment { leaf, lower, upper: None, active }));
+            }
+        }
+        placed
+    };
+    node.levels.iter().enumerate().map(place_level).collect()
+}
+
+/// A short lower fence for a segment that begins with `first`, behind `before`.
+fn fence<F: Files>(node: &Node<F>, before: Option<&Part<F>>, first: &[u8]) -> Key {
+    let pivot = pivot_of(&node.keys, first);
+    match before {
+        Some(Part::Segment(before)) if before.active & !set(0..pivot) != 0 => first.into(),
+        _ => Arc::clone(&node.keys[pivot]),
+    }
+}
+
+fn active<F: Files>(node: &Node<F>, runs: &[Run]) -> u128 {
+    let mut active = 0;
+    for run in runs {
+        by_pivot(run, &node.keys, |pivot, _| active |= set(pivot..pivot + 1));
+    }
+    active
+}
+
+/// Writes leaves, in order; all or none.
+fn write_parts<F: Files>(files: &F, parts: &[Runs], threads: usize) -> Result<Vec<Arc<F::Leaf>>> {
+    if threads < 2 || parts.len() < 2 {
+        return parts.iter().map(|part| files.write_leaf(part)).collect();
+    }
+    let next = AtomicUsize::new(0);
+    let failed: Mutex<Option<Error>> = Mutex::new(None);
+    let written: Mutex<Vec<Option<Arc<F::Leaf>>>> = Mutex::new(vec![None; parts.len()]);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(parts.len()) {
+            scope.spawn(|| {
+                while let Some((index, part)) = Some(next.fetch_add(1, Ordering::Relaxed))
+                    .and_then(|at| Some((at, parts.get(at)?)))
+                {
+                    if failed.lock().is_some() {
+                        return;
+                    }
+                    match files.write_leaf(part) {
+                        Ok(leaf) => written.lock()[index] = Some(leaf),
+                        Err(error) => *failed.lock() = Some(error),
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failed.into_inner() {
+        return Err(error);
+    }
+    Ok(written.into_inner().into_iter().flatten().collect())
+}
