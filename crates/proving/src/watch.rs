@@ -167,7 +167,7 @@ impl WriteObserver for Watch {
                 }
             } else if is_store(path)
                 && let Ok(header) = BlockHeader::decode(page)
-                && header.kind == BlockKind::Data
+                && matches!(header.kind, BlockKind::Data | BlockKind::Leaf | BlockKind::Node)
             {
                 self.pages_checked.fetch_add(1, Relaxed);
                 if header.lsn > state.durable {

@@ -127,7 +127,7 @@ impl Core {
     fn assemble(context: EngineContext, store: Store, redo: Lsn, root: Vec<u8>) -> Core {
         let active = Arc::new(Memtable::new(1));
         let tuning = Tuning::default();
-        let files = Files::new(store, tuning.leaf_bytes(), tuning.filter_bits());
+        let files = Files::new(store, &tuning, context.runtime.is_stepped());
         let tree = Tree::empty(&files);
         Core {
             files,

@@ -294,6 +294,9 @@ impl Core {
         let mut merged_away = Vec::new();
         let tree = {
             let _inside = probe::enter("checkpoint build");
+            // What checkpoints before this one have let go is taken first.
+            let freed = self.counters.checkpoints.load(Relaxed) > 0;
+            let _reusing = freed.then(|| probe::enter("page free"));
             view.tree.write(end, &mut merged_away)?
         };
         self.replace(|view| View { tables: view.tables.clone(), tree: tree.clone() });

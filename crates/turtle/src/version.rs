@@ -17,6 +17,7 @@ use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
 use crate::files::{Limits, PIVOTS_MAX};
 use crate::leaf::LeafStore;
+use crate::options::Tuning;
 use crate::packed::Owned;
 use crate::run::Run;
 use crate::runs::Runs;
@@ -51,14 +52,17 @@ pub(crate) struct Files {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) disk: DiskFiles,
+    /// How many build pages: one where everything is to happen in order.
+    threads: usize,
 }
 
 impl Files {
-    pub(crate) fn new(store: Store, leaf_bytes: u64, filter_bits: u32) -> Arc<Files> {
+    pub(crate) fn new(store: Store, tuning: &Tuning, in_order: bool) -> Arc<Files> {
         let (store, cache) = (Arc::new(store), Cache::new(0));
         let leaves = LeafStore::new(Arc::clone(&store), cache.file());
-        let disk = DiskFiles::new(leaves, limits(leaf_bytes), filter_bits);
-        Arc::new(Files { store, cache, disk })
+        let disk = DiskFiles::new(leaves, limits(tuning.leaf_bytes()), tuning.filter_bits());
+        let threads = if in_order { 1 } else { THREADS };
+        Arc::new(Files { store, cache, disk, threads })
     }
 
     /// Pages that leaves and nodes own.
@@ -163,7 +167,7 @@ impl Tree {
         }
         let files = &self.0.files;
         files.disk.set_lsn(lsn);
-        let tree = self.0.tree.write(&files.disk, THREADS, merged_away)?;
+        let tree = self.0.tree.write(&files.disk, files.threads, merged_away)?;
         Ok(Tree::over(files, tree))
     }
 
@@ -270,5 +274,5 @@ pub(crate) fn simulated() -> Arc<Files> {
     let store = Store::create(&disk, std::path::Path::new("/keyspace"), options, Lsn::ZERO);
     let store = store.unwrap();
     store.adopt(&[]).unwrap();
-    Files::new(store, LEAF_BYTES_MIN, 12)
+    Files::new(store, &Tuning::default(), true)
 }
