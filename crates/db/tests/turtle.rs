@@ -171,9 +171,23 @@ fn p25_snapshots_give_memory_back() {
     assert_eq!(written.get(&key(1)).unwrap().as_deref(), Some(&1u64.to_le_bytes().repeat(25)[..]));
     drop(written);
     db.checkpoint().unwrap();
-    // Snapshots of memory alone, on a disk without room.
+    // Snapshots of memory alone, on a disk without room. Without a log nothing else needs any.
+    let (disk, runtime) = (SimDisk::new(2), Runtime::stepped(2));
+    let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
+    let main = db.keyspace("main", turtle().logged(false)).unwrap();
+    fill(&main, 0..3000, 2);
+    db.checkpoint().unwrap();
     let used: u64 = disk.files().iter().map(|path| disk.contents(path).unwrap().len() as u64).sum();
-    disk.set_capacity(Some(used + (300 << 10)));
+    disk.set_capacity(Some(used));
+    // What is free within the file is taken as well.
+    for length in [200_000, 20_000, 4_000] {
+        for number in 0.. {
+            let key = format!("filler-{length}-{number}");
+            if main.insert(key.as_bytes(), &vec![1; length]).is_err() {
+                break;
+            }
+        }
+    }
     let mut kept = Vec::new();
     let mut full = false;
     for number in 0..40_000 {
