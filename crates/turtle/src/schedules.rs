@@ -40,8 +40,12 @@ fn turtle() -> Arc<Turtle> {
     Arc::new(turtle)
 }
 
+fn hash(key: &[u8]) -> u64 {
+    spinney_sync::hash_key(KeyspaceId(1), key)
+}
+
 fn write<'a>(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
-    Write { key, hash: 0, value: Some(ValueRef::inline(value)) }
+    Write { key, hash: hash(key), value: Some(ValueRef::inline(value)) }
 }
 
 /// Writes the same value at some keys, as one batch.
@@ -54,7 +58,7 @@ fn put(turtle: &Turtle, keys: &[&[u8]], value: u8) {
 
 fn get(turtle: &Turtle, key: &[u8]) -> u8 {
     let mut out = Vec::new();
-    assert_eq!(turtle.get(key, 0, &mut out).unwrap(), Found::Inline);
+    assert_eq!(turtle.get(key, hash(key), &mut out).unwrap(), Found::Inline);
     out[0]
 }
 
@@ -138,7 +142,7 @@ fn p25_snapshots_hold_whole_batches() {
             let snapshot = turtle.snapshot().unwrap();
             let get = |key: &[u8]| {
                 let mut out = Vec::new();
-                assert_eq!(snapshot.get(key, 0, &mut out).unwrap(), Found::Inline);
+                assert_eq!(snapshot.get(key, hash(key), &mut out).unwrap(), Found::Inline);
                 out[0]
             };
             let (a, b) = (get(b"a"), get(b"b"));
@@ -149,7 +153,7 @@ fn p25_snapshots_hold_whole_batches() {
         pipeline.join().unwrap();
         for (snapshot, then) in kept {
             let mut out = Vec::new();
-            snapshot.get(b"a", 0, &mut out).unwrap();
+            snapshot.get(b"a", hash(b"a"), &mut out).unwrap();
             assert_eq!(out, [then]);
         }
         turtle.checkpoint(Lsn::ZERO).unwrap();
@@ -179,10 +183,10 @@ fn p04_residents_are_never_old() {
         });
         loop {
             let over = stripe.1.load(SeqCst);
-            turtle.make_resident(b"a", 0).unwrap();
+            turtle.make_resident(b"a", hash(b"a")).unwrap();
             let now = stripe.0.lock();
             let mut out = Vec::new();
-            if turtle.get_resident(b"a", 0, &mut out) == Resident::Present {
+            if turtle.get_resident(b"a", hash(b"a"), &mut out) == Resident::Present {
                 assert_eq!(out, [*now]);
             }
             drop(now);
