@@ -306,10 +306,14 @@ impl CacheFile {
         }
     }
 
-    /// Asks the processor for what a lookup of this page will touch first.
+    /// Asks the processor for what a read at `offset` of the page will touch, and says whether the page,
+    /// of this allocation or another, is in the cache or on its way there.
     #[inline]
-    pub fn prefetch(&self, page: PageNumber) {
-        self.table.table.prefetch(page);
+    #[must_use]
+    pub fn prefetch(&self, id: PageId, offset: usize) -> bool {
+        let Some(frame) = self.table.table.frame(id.page) else { return false };
+        self.cache.frames.prefetch(frame, offset);
+        true
     }
 
     /// Forgets `pages` pages from `first` on, which nobody may look up any more: their extent is
@@ -324,11 +328,8 @@ impl CacheFile {
         }
     }
 
-    /// Whether the page, of this allocation or another, is in the cache or on its way there. Costs
-    /// a glance at the table.
-    #[inline]
-    #[must_use]
-    pub fn is_cached(&self, id: PageId) -> bool {
+    /// Whether the table names a frame for the page, filled or being filled.
+    pub(crate) fn is_cached(&self, id: PageId) -> bool {
         self.table.table.frame(id.page).is_some()
     }
 

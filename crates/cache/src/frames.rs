@@ -160,6 +160,13 @@ impl Frames {
         unsafe { &*page }
     }
 
+    /// Asks the processor for the words of a frame and for the bytes at an offset of its page.
+    #[inline]
+    pub(crate) fn prefetch(&self, frame: u32, offset: usize) {
+        spinney_sync::prefetch(self.word(frame, STATE));
+        spinney_sync::prefetch(&self.page(frame)[offset / WORD_BYTES % PAGE_WORDS]);
+    }
+
     /// Fills an exclusively held frame.
     pub(crate) fn store(&self, frame: u32, bytes: &[u8; PAGE_BYTES]) {
         racy::store_bytes(self.page(frame), bytes);

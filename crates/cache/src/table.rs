@@ -49,15 +49,6 @@ impl Table {
         entries[index].load(Ordering::Acquire).checked_sub(1)
     }
 
-    /// Asks the processor for a page's entry.
-    #[inline]
-    pub(crate) fn prefetch(&self, page: PageNumber) {
-        let (chunk, index) = place(page.0, FIRST);
-        if let Some(entries) = self.chunks[chunk].get() {
-            spinney_sync::prefetch(&entries[index]);
-        }
-    }
-
     /// Names `frame` for a page that has none; false when it has one.
     pub(crate) fn claim(&self, page: PageNumber, frame: u32) -> bool {
         let (chunk, index) = place(page.0, FIRST);

@@ -212,19 +212,19 @@ impl Leaf {
         Err(damage.at(self.files.store.path(), self.description.first))
     }
 
-    /// The page of the filter that has the key's block; `None` without a filter.
+    /// The page of the filter that has the key's block, and the block's place in it; `None` without a
+    /// filter.
     #[inline]
-    fn filter_page(&self, hash: u64) -> Option<u32> {
+    fn filter_place(&self, hash: u64) -> Option<(u32, usize)> {
         let blocks = self.description.filter_blocks;
-        (blocks > 0).then(|| spinney_filter::block_of(hash, blocks) / PAGE_BLOCKS)
+        let block = (blocks > 0).then(|| spinney_filter::block_of(hash, blocks))?;
+        let before = (block % PAGE_BLOCKS) as usize * spinney_filter::BLOCK_BYTES;
+        Some((block / PAGE_BLOCKS, HEADER_BYTES + before))
     }
 
     /// Whether the key may be there, by its block of the filter.
     fn may_contain<R: Reach>(&self, hash: u64, reach: &R) -> Result<bool, R::Stop> {
-        let Some(page) = self.filter_page(hash) else { return Ok(true) };
-        let block = spinney_filter::block_of(hash, self.description.filter_blocks);
-        let at = (block % PAGE_BLOCKS) as usize;
-        let at = HEADER_BYTES + at * spinney_filter::BLOCK_BYTES;
+        let Some((page, at)) = self.filter_place(hash) else { return Ok(true) };
         let mut bytes = [0; spinney_filter::BLOCK_BYTES];
         if !self.files.cache.copy(self.page_id(Section::Filter, page), at, &mut bytes) {
             match reach.page(self, Section::Filter, page) {

@@ -131,12 +131,12 @@ fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     }
 }
 
-/// Says which pages of filters are missing.
+/// Says which pages of filters are missing, and asks the processor for what is there.
 fn want_filters(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     for Lookup { leaf, hash, .. } in of_key {
-        if let Some(page) = leaf.filter_page(*hash) {
+        if let Some((page, offset)) = leaf.filter_place(*hash) {
             let id = leaf.page_id(Section::Filter, page);
-            if !leaf.files.cache.is_cached(id) {
+            if !leaf.files.cache.prefetch(id, offset) {
                 wanted.push((id, leaf.run(), leaf.section(Section::Filter).0 + page));
             }
         }
