@@ -22,6 +22,8 @@ struct Load {
     height: u8,
     /// Most memory that was pending at once, in leaves.
     pending: u64,
+    /// Most bytes on disk for each byte of data at the time.
+    space: f64,
     /// Memory that nodes take for each leaf of data, in bytes.
     resident: u64,
 }
@@ -35,6 +37,7 @@ fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> 
     let mut tree = Tree::empty();
     let mut bytes = 0;
     let mut pending = 0;
+    let mut space = 0f64;
     for batch in 0..batches {
         let count = limits.flush_bytes() / EDIT;
         let first = u64::from(batch) * count;
@@ -52,6 +55,9 @@ fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> 
             tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate();
         }
         pending = pending.max(tree.pending().pinned);
+        if batch > 50 {
+            space = space.max(files.bytes() as f64 / bytes as f64);
+        }
     }
     check(&tree, &files, true).unwrap();
     let written = files.counts.bytes_written.load(Relaxed);
@@ -60,6 +66,7 @@ fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> 
         nodes: files.counts.nodes_written.load(Relaxed),
         height: tree.height(),
         pending: pending / LEAF,
+        space,
         resident: tree.resident_bytes() * LEAF / bytes,
     }
 }
@@ -73,13 +80,14 @@ fn each_doubling_of_the_distance_saves_writes() {
             let mut rng = StdRng::seed_from_u64(7);
             move |_| rng.random()
         };
-        let Load { amplification, nodes, height, pending, .. } =
+        let Load { amplification, nodes, height, pending, space, .. } =
             load(distance, 1024, false, random());
         let streamed = load(distance, 1024, true, random());
         println!(
             "distance {distance:3}: {amplification:.2} bytes written per byte, {nodes} nodes, \
-             height {height}, {pending} leaves of memory at most; streaming {:.2}, {} leaves",
-            streamed.amplification, streamed.pending
+             height {height}, {pending} leaves of memory at most, {space:.2} bytes of space per \
+             byte; streaming {:.2} bytes, {} leaves, {:.2} of space",
+            streamed.amplification, streamed.pending, streamed.space
         );
         assert!(amplification < last, "distance {distance} writes more than half of it");
         last = amplification;
