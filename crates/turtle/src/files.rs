@@ -23,6 +23,10 @@ use crate::runs::Runs;
 pub(crate) struct Limits {
     /// What a leaf or segment holds at most, in packed bytes ([`crate::edit::packed_bytes`]).
     pub(crate) leaf_bytes: u64,
+    /// What is pending for a leaf when it is flushed at the latest, in packed bytes; no more than
+    /// [`Limits::flush_bytes`] counts. Less of it means less that lies beside leaves waiting to
+    /// overwrite them, and more that is written.
+    pub(crate) leaf_pending_max: u64,
     /// What one edit takes at most, in packed bytes: a quarter of a leaf or less.
     pub(crate) edit_bytes_max: u64,
     /// Children of a node, 4 to [`PIVOTS_MAX`].
@@ -49,6 +53,12 @@ impl Limits {
     /// fit into as many segments, wherever these are cut.
     pub(crate) fn flush_bytes(&self) -> u64 {
         self.leaf_bytes - self.edit_bytes_max
+    }
+
+    /// What is pending for a pivot of a node of this height when it is flushed, at the latest.
+    pub(crate) fn pending_max(&self, height: u8) -> u64 {
+        let most = if height == 1 { self.leaf_pending_max } else { u64::MAX };
+        most.min(self.flush_bytes())
     }
 
     /// How many segments runs of so many bytes need at most.

@@ -84,7 +84,7 @@ impl<F: Files> Update<'_, F> {
                 return self.split(node);
             }
             let fullest = (0..pivots).max_by_key(|pivot| node.pending[*pivot]).unwrap_or(0);
-            let replacement = if node.pending[fullest] >= self.limits.flush_bytes() {
+            let replacement = if node.pending[fullest] >= self.limits.pending_max(node.height) {
                 merged = false;
                 self.flush(&mut node, fullest)?
             } else if node.segments(&self.limits) > self.limits.segments(pivots) {

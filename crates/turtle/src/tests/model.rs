@@ -66,7 +66,9 @@ impl World {
         let mut rng = StdRng::seed_from_u64(seed);
         let keys = [Keys::Numbers, Keys::Prefixes, Keys::Long][rng.random_range(0..3)];
         let leaf = if matches!(keys, Keys::Long) { 1500 } else { rng.random_range(200..600) };
-        let limits = limits(leaf, rng.random_range(4..9));
+        let leaf_pending_max = [u64::MAX, leaf / 2, leaf / 8][rng.random_range(0..3)];
+        let pivots_max = rng.random_range(4..9);
+        let limits = Limits { leaf_pending_max, ..limits(leaf, pivots_max) };
         World {
             rng,
             keys,
