@@ -31,7 +31,8 @@ pub(crate) struct Limits {
     pub(crate) edit_bytes_max: u64,
     /// Children of a node, 4 to [`PIVOTS_MAX`].
     pub(crate) pivots_max: usize,
-    /// A node whose page would be larger is split, in bytes; a few long keys may exceed it.
+    /// A node whose pivots take more of its page is split, in bytes: at least 16 times the longest key,
+    /// so that halves are not so small that they are joined again.
     pub(crate) node_bytes: usize,
 }
 
@@ -61,11 +62,9 @@ impl Limits {
         most.min(self.flush_bytes())
     }
 
-    /// How many segments runs of so many bytes need at most.
+    /// How many segments runs of so many bytes need at most, however they are cut: never more than the
+    /// pieces of them do.
     pub(crate) fn segments_of(&self, bytes: u64) -> usize {
-        if bytes <= self.leaf_bytes {
-            return usize::from(bytes > 0);
-        }
         bytes.div_ceil(self.flush_bytes()) as usize
     }
 

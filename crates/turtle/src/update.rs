@@ -79,7 +79,7 @@ impl<F: Files> Update<'_, F> {
         let mut merged = false;
         loop {
             let pivots = node.keys.len();
-            let large = node.packed_bytes(&self.limits) > self.limits.node_bytes;
+            let large = node.packed_bytes() > self.limits.node_bytes;
             if pivots > self.limits.pivots_max || (large && pivots >= 4) {
                 return self.split(node);
             }

@@ -31,3 +31,9 @@ fn limits(leaf_bytes: u64, pivots_max: usize) -> Limits {
         node_bytes: 32 << 10,
     }
 }
+
+#[test]
+fn trees_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<crate::tree::Tree<crate::double::Double>>();
+}
