@@ -105,6 +105,8 @@ impl<F: Files> Check<'_, F> {
         })?;
         let most = if self.sizes { self.limits.pivots_max } else { PIVOTS_MAX };
         ensure(count <= most, || format!("{count} pivots"))?;
+        let fits = node.packed_bytes() <= self.limits.node_bytes || count < 4;
+        ensure(fits || !self.sizes, || "a node has too much in its page".into())?;
         let mut edge = lower;
         for (pivot, key) in node.keys.iter().enumerate().skip(1) {
             ensure(edge < &key[..] && upper.is_none_or(|upper| &key[..] < upper), || {
@@ -140,7 +142,7 @@ impl<F: Files> Check<'_, F> {
         ensure(pending == node.pending, || {
             format!("pending {:?}, in truth {pending:?}", node.pending)
         })?;
-        let full = pending.iter().any(|pending| *pending >= self.limits.flush_bytes());
+        let full = pending.iter().any(|pending| *pending >= self.limits.pending_max(node.height));
         ensure(!full || !self.sizes, || format!("a leaf's worth is pending: {pending:?}"))
     }
 

@@ -96,6 +96,11 @@ impl Double {
         (disk.leaves.keys().copied().collect(), disk.nodes.keys().copied().collect())
     }
 
+    /// Packed bytes of all leaves that have owners.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.disk.lock().leaves.values().map(Run::bytes).sum()
+    }
+
     /// Drops what is in memory as a crash would: nothing is given back meanwhile.
     pub(crate) fn crash<T>(&self, memory: T) {
         self.disk.lock().crashed = true;

@@ -23,11 +23,16 @@ use crate::runs::Runs;
 pub(crate) struct Limits {
     /// What a leaf or segment holds at most, in packed bytes ([`crate::edit::packed_bytes`]).
     pub(crate) leaf_bytes: u64,
+    /// What is pending for a leaf when it is flushed at the latest, in packed bytes; no more than
+    /// [`Limits::flush_bytes`] counts. Less of it means less that lies beside leaves waiting to
+    /// overwrite them, and more that is written.
+    pub(crate) leaf_pending_max: u64,
     /// What one edit takes at most, in packed bytes: a quarter of a leaf or less.
     pub(crate) edit_bytes_max: u64,
     /// Children of a node, 4 to [`PIVOTS_MAX`].
     pub(crate) pivots_max: usize,
-    /// A node whose page would be larger is split, in bytes; a few long keys may exceed it.
+    /// A node whose pivots take more of its page is split, in bytes: at least 16 times the longest key,
+    /// so that halves are not so small that they are joined again.
     pub(crate) node_bytes: usize,
 }
 
@@ -51,11 +56,15 @@ impl Limits {
         self.leaf_bytes - self.edit_bytes_max
     }
 
-    /// How many segments runs of so many bytes need at most.
+    /// What is pending for a pivot of a node of this height when it is flushed, at the latest.
+    pub(crate) fn pending_max(&self, height: u8) -> u64 {
+        let most = if height == 1 { self.leaf_pending_max } else { u64::MAX };
+        most.min(self.flush_bytes())
+    }
+
+    /// How many segments runs of so many bytes need at most, however they are cut: never more than the
+    /// pieces of them do.
     pub(crate) fn segments_of(&self, bytes: u64) -> usize {
-        if bytes <= self.leaf_bytes {
-            return usize::from(bytes > 0);
-        }
         bytes.div_ceil(self.flush_bytes()) as usize
     }
 

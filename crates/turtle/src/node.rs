@@ -30,7 +30,10 @@ use crate::runs::Runs;
 /// Bytes that a child takes in a node's page beside its key, about: what describes it is for
 /// [`Files`] to say.
 const CHILD_BYTES: usize = 48;
-const SEGMENT_BYTES: usize = 56;
+
+fn pivot_bytes(key: &Key) -> usize {
+    CHILD_BYTES + key.len()
+}
 
 /// A leaf, before and after it is written.
 #[derive(Debug)]
@@ -87,9 +90,8 @@ impl<F: Files> Child<F> {
             Child::Leaf(leaf) => leaf.bytes(files) < limits.leaf_bytes_min(),
             Child::Node(node) => {
                 let pivots = node.keys.len();
-                // Long keys make pages full of few pivots: what fills an eighth either way may stay.
-                // After a split by bytes both halves fill more: keys are a third of a page or more.
-                let small = || node.packed_bytes(limits) < limits.node_bytes / 8;
+                // Long keys make pages full of few pivots: what fills a quarter either way may stay.
+                let small = || node.packed_bytes() < limits.node_bytes / 4;
                 pivots < 2 || (pivots < limits.pivots_max / 4 && small())
             }
         }
@@ -150,22 +152,10 @@ impl<F: Files> Node<F> {
         self.levels.iter().map(|level| level.segments(limits)).sum()
     }
 
-    /// About how long its page is, in bytes.
-    pub(crate) fn packed_bytes(&self, limits: &Limits) -> usize {
-        let children: usize = self.keys.iter().map(|key| CHILD_BYTES + key.len()).sum();
-        let parts = self.levels.iter().flat_map(|level| &level.parts);
-        let segments: usize = parts
-            .map(|part| match part {
-                Part::Run(run) => {
-                    limits.segments_of(run.bytes()) * (SEGMENT_BYTES + run.key(0).len())
-                }
-                Part::Segment(segment) => {
-                    let upper = segment.upper.as_ref().map_or(0, |key| key.len());
-                    SEGMENT_BYTES + segment.lower.len() + upper
-                }
-            })
-            .sum();
-        children + segments
+    /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and what
+    /// they take changes when they are written.
+    pub(crate) fn packed_bytes(&self) -> usize {
+        self.keys.iter().map(pivot_bytes).sum()
     }
 
     /// About how much memory it takes itself, beside runs and what files keep, in bytes.
@@ -343,11 +333,10 @@ impl<F: Files> Node<F> {
         if count > limits.pivots_max {
             return count / 2;
         }
-        let bytes = |key: &Key| CHILD_BYTES + key.len();
-        let total: usize = self.keys.iter().map(bytes).sum();
+        let total = self.packed_bytes();
         let mut sum = 0;
         let below = self.keys.iter().take_while(|key| {
-            sum += bytes(key);
+            sum += pivot_bytes(key);
             sum * 2 <= total
         });
         below.count().clamp(1, count - 1)

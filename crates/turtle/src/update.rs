@@ -79,12 +79,12 @@ impl<F: Files> Update<'_, F> {
         let mut merged = false;
         loop {
             let pivots = node.keys.len();
-            let large = node.packed_bytes(&self.limits) > self.limits.node_bytes;
+            let large = node.packed_bytes() > self.limits.node_bytes;
             if pivots > self.limits.pivots_max || (large && pivots >= 4) {
                 return self.split(node);
             }
             let fullest = (0..pivots).max_by_key(|pivot| node.pending[*pivot]).unwrap_or(0);
-            let replacement = if node.pending[fullest] >= self.limits.flush_bytes() {
+            let replacement = if node.pending[fullest] >= self.limits.pending_max(node.height) {
                 merged = false;
                 self.flush(&mut node, fullest)?
             } else if node.segments(&self.limits) > self.limits.segments(pivots) {

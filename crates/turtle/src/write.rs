@@ -111,7 +111,7 @@ impl What {
     fn has_leaf<F: Files>(self, node: &Node<F>, pivot: usize, limits: &Limits) -> bool {
         let What::Settled(batches) = self else { return true };
         let share = 2 * batches * limits.leaf_bytes / node.keys.len() as u64;
-        batches == 0 || node.pending[pivot] + share < limits.flush_bytes()
+        batches == 0 || node.pending[pivot] + share < limits.pending_max(node.height)
     }
 }
 

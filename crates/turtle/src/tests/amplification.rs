@@ -22,19 +22,35 @@ struct Load {
     height: u8,
     /// Most memory that was pending at once, in leaves.
     pending: u64,
+    /// Most bytes on disk for each byte of data at the time.
+    space: f64,
+    /// Packed bytes on disk at the end.
+    bytes: u64,
     /// Memory that nodes take for each leaf of data, in bytes.
     resident: u64,
 }
 
-/// Loads `batches` batches of about a leaf each, written every `distance` of them; early what has
-/// settled, if it is to stream.
-fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> u64) -> Load {
-    let limits =
-        Limits { leaf_bytes: LEAF, edit_bytes_max: 64, pivots_max: 32, node_bytes: 32 << 10 };
+/// How a tree is loaded.
+struct Plan {
+    /// Batches of about a leaf each.
+    batches: u32,
+    /// Written every so many of them.
+    distance: u32,
+    /// Early what has settled.
+    streams: bool,
+    /// What may be pending for a leaf, in percent of a leaf.
+    pending_share: u64,
+}
+
+fn load(plan: &Plan, mut key: impl FnMut(u64) -> u64) -> Load {
+    let Plan { batches, distance, streams, pending_share } = *plan;
+    let leaf_pending_max = LEAF * pending_share / 100;
+    let limits = Limits { leaf_pending_max, edit_bytes_max: 64, ..super::limits(LEAF, 32) };
     let files = Double::new(limits);
     let mut tree = Tree::empty();
     let mut bytes = 0;
     let mut pending = 0;
+    let mut space = 0f64;
     for batch in 0..batches {
         let count = limits.flush_bytes() / EDIT;
         let first = u64::from(batch) * count;
@@ -52,6 +68,9 @@ fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> 
             tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate();
         }
         pending = pending.max(tree.pending().pinned);
+        if batch > 50 {
+            space = space.max(files.bytes() as f64 / bytes as f64);
+        }
     }
     check(&tree, &files, true).unwrap();
     let written = files.counts.bytes_written.load(Relaxed);
@@ -60,6 +79,8 @@ fn load(distance: u32, batches: u32, streams: bool, mut key: impl FnMut(u64) -> 
         nodes: files.counts.nodes_written.load(Relaxed),
         height: tree.height(),
         pending: pending / LEAF,
+        space,
+        bytes: files.bytes(),
         resident: tree.resident_bytes() * LEAF / bytes,
     }
 }
@@ -73,13 +94,14 @@ fn each_doubling_of_the_distance_saves_writes() {
             let mut rng = StdRng::seed_from_u64(7);
             move |_| rng.random()
         };
-        let Load { amplification, nodes, height, pending, .. } =
-            load(distance, 1024, false, random());
-        let streamed = load(distance, 1024, true, random());
+        let plan = Plan { batches: 1024, distance, streams: false, pending_share: 100 };
+        let Load { amplification, nodes, height, pending, space, .. } = load(&plan, random());
+        let streamed = load(&Plan { streams: true, ..plan }, random());
         println!(
             "distance {distance:3}: {amplification:.2} bytes written per byte, {nodes} nodes, \
-             height {height}, {pending} leaves of memory at most; streaming {:.2}, {} leaves",
-            streamed.amplification, streamed.pending
+             height {height}, {pending} leaves of memory at most, {space:.2} bytes of space per \
+             byte; streaming {:.2} bytes, {} leaves, {:.2} of space",
+            streamed.amplification, streamed.pending, streamed.space
         );
         assert!(amplification < last, "distance {distance} writes more than half of it");
         last = amplification;
@@ -91,12 +113,36 @@ fn each_doubling_of_the_distance_saves_writes() {
 #[test]
 fn ascending_keys_are_written_about_once() {
     for distance in [1, 8] {
-        let Load { amplification, nodes, height, resident, .. } = load(distance, 512, false, |n| n);
+        let plan = Plan { batches: 512, distance, streams: false, pending_share: 100 };
+        let Load { amplification, nodes, height, resident, .. } = load(&plan, |n| n);
         println!(
             "ascending, distance {distance}: {amplification:.2} bytes written per byte, \
              {nodes} nodes, height {height}, {resident} bytes of nodes for each leaf"
         );
         assert!(amplification < 2.1);
         assert!((50..500).contains(&resident));
+    }
+}
+
+#[test]
+fn less_pending_for_leaves_is_less_space_and_more_writes() {
+    let records = 512 * 100;
+    let mut last = (f64::INFINITY, 0.0);
+    for pending_share in [100, 50, 25, 12] {
+        let plan = Plan { batches: 1536, distance: 16, streams: true, pending_share };
+        // All records once, then twice as many overwrites without favourites.
+        let mut rng = StdRng::seed_from_u64(7);
+        let loaded = load(&plan, |n| {
+            let record = if n < records { n } else { rng.random_range(0..records) };
+            record.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        });
+        let space = loaded.bytes as f64 / (records * EDIT) as f64;
+        println!(
+            "{pending_share:3} % of a leaf pending: {space:.2} bytes of space per byte of data, {:.2} \
+             written per byte",
+            loaded.amplification
+        );
+        assert!(space < last.0 && loaded.amplification > last.1);
+        last = (space, loaded.amplification);
     }
 }

@@ -20,7 +20,7 @@ const BATCHES: [[u8; 3]; 4] = [[1, 7, 10], [0, 4, 5], [2, 8, 11], [3, 6, 9]];
 fn limits() -> Limits {
     let edit = EDIT_BYTES + 2;
     // The slack for an uneven cut is nothing, since all edits are of one size.
-    Limits { leaf_bytes: 3 * edit, edit_bytes_max: 0, pivots_max: 8, node_bytes: 32 << 10 }
+    Limits { edit_bytes_max: 0, ..super::limits(3 * edit, 8) }
 }
 
 /// Pivots at 0, 2, 6, 7, 8, 9, 10, 11, whose leaves are empty.

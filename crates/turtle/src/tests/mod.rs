@@ -24,5 +24,17 @@ fn run<'a>(edits: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Run
 }
 
 fn limits(leaf_bytes: u64, pivots_max: usize) -> Limits {
-    Limits { leaf_bytes, edit_bytes_max: leaf_bytes / 4, pivots_max, node_bytes: 32 << 10 }
+    Limits {
+        leaf_bytes,
+        leaf_pending_max: u64::MAX,
+        edit_bytes_max: leaf_bytes / 4,
+        pivots_max,
+        node_bytes: 32 << 10,
+    }
+}
+
+#[test]
+fn trees_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<crate::tree::Tree<crate::double::Double>>();
 }

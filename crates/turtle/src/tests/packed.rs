@@ -3,7 +3,12 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::{limits, run};
+use crate::double::Double;
+use crate::files::Files;
 use crate::packed::{PackedNode, PackedPivot, PackedSegment};
+use crate::runs::Runs;
+use crate::tree::Tree;
 
 /// The example of the format.
 fn example() -> PackedNode {
@@ -93,4 +98,49 @@ proptest! {
             prop_assert_eq!(node.encode(), bytes);
         }
     }
+}
+
+/// Writes a node of these children, which are described, each at a key of its own.
+fn write(files: &Double, height: u8, children: &[Vec<u8>]) -> Vec<u8> {
+    let pivot = |(number, child): (usize, &Vec<u8>)| PackedPivot {
+        lower: vec![b'k'; number],
+        pending: 0,
+        child: child.clone(),
+    };
+    let pivots = children.iter().enumerate().map(pivot).collect();
+    let payload = PackedNode { height, pivots, levels: Vec::new() }.encode();
+    let pages = files.write_node(&payload).unwrap();
+    let mut description = Vec::new();
+    files.describe_node(&pages, &mut description);
+    // It stays on the disk, as what a checkpoint wrote does.
+    files.crash(pages);
+    description
+}
+
+#[test]
+fn nodes_that_do_not_make_a_tree_are_damage() {
+    let files = Double::new(limits(1000, 8));
+    let leaf = || {
+        let run = Runs::from(run([(&b"key"[..], Some(&b"value"[..]))]));
+        let leaf = files.write_leaf(&run).unwrap();
+        let mut description = Vec::new();
+        files.describe_leaf(&leaf, &mut description);
+        files.crash(leaf);
+        description
+    };
+    let low = || write(&files, 1, &[leaf(), leaf()]);
+    let child = low();
+    let twice = write(&files, 2, &[child.clone(), child]);
+    let uneven = write(&files, 3, &[low(), write(&files, 2, &[low(), low()])]);
+    let unknown = write(&files, 1, &[leaf(), vec![9; 8]]);
+    let sound = write(&files, 2, &[low(), low()]);
+    for (node, is_sound) in [(twice, false), (uneven, false), (unknown, false), (sound, true)] {
+        let opened = Tree::open(&files, &[&[2][..], &node].concat());
+        assert_eq!(opened.is_ok(), is_sound);
+        files.crash(opened.map_err(|error| assert!(error.is_corruption())));
+    }
+    for description in [&[][..], &[3], &[1], &[2, 1, 2, 3]] {
+        assert!(Tree::open(&files, description).unwrap_err().is_corruption());
+    }
+    assert!(Tree::open(&files, &[0]).unwrap().root.is_none());
 }
