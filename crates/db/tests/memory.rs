@@ -6,9 +6,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use spinney_base::shim::Mutex;
 use spinney_db::{Batch, Db, Durability, KeyspaceOptions, Options};
 
 struct Counting;
@@ -93,7 +93,7 @@ fn filled(directory: &Path, value: usize) -> (Db, u64) {
 #[test]
 #[expect(clippy::cast_precision_loss, reason = "bytes of megabytes")]
 fn records_take_little_more_than_their_bytes_and_all_is_accounted_for() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     for value in [8, 56, 500] {
         let directory = tempfile::tempdir().unwrap();
         let (db, given) = filled(directory.path(), value);
@@ -120,7 +120,7 @@ fn accounts_hold_under_sixteen_threads() {
     const THREADS: u64 = 16;
     /// What the documentation allows for threads, I/O under way and the allocator.
     const BESIDE: u64 = 64 << 20;
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ALONE.lock();
     for value in [56, 1016] {
         let directory = tempfile::tempdir().unwrap();
         let before = given();
