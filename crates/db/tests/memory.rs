@@ -8,9 +8,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use spinney_base::shim::Mutex;
 use spinney_db::{Batch, Db, Durability, KeyspaceOptions, Options};
 
 struct Counting;
+
+/// Each test counts alone.
+static ALONE: Mutex<()> = Mutex::new(());
 
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 
@@ -89,6 +93,7 @@ fn filled(directory: &Path, value: usize) -> (Db, u64) {
 #[test]
 #[expect(clippy::cast_precision_loss, reason = "bytes of megabytes")]
 fn records_take_little_more_than_their_bytes_and_all_is_accounted_for() {
+    let _alone = ALONE.lock();
     for value in [8, 56, 500] {
         let directory = tempfile::tempdir().unwrap();
         let (db, given) = filled(directory.path(), value);
@@ -105,5 +110,60 @@ fn records_take_little_more_than_their_bytes_and_all_is_accounted_for() {
         println!("{told}; {overhead:.1} bytes around each of {} records", main.records_cached);
         assert!(main.records_cached < records(value), "{told}: the cache was never full");
         assert!(overhead <= OVERHEAD_MAX, "{told}: {overhead:.1} bytes per record");
+    }
+}
+
+/// Reads, writes and scans of 16 threads: what is given never goes far beyond the budget, and when they rest the
+/// accounts know of it.
+#[test]
+fn accounts_hold_under_sixteen_threads() {
+    const THREADS: u64 = 16;
+    /// What the documentation allows for threads, I/O under way and the allocator.
+    const BESIDE: u64 = 64 << 20;
+    let _alone = ALONE.lock();
+    for value in [56, 1016] {
+        let directory = tempfile::tempdir().unwrap();
+        let before = given();
+        let given = || u64::try_from(given() - before).unwrap();
+        let db = Db::open(directory.path(), Options::default().memory(MEMORY)).unwrap();
+        let main = db.keyspace("main", KeyspaceOptions::default().logged(false)).unwrap();
+        let each = 2 * MEMORY / value as u64 / THREADS;
+        let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        let work = |thread: u64, mixed: bool| {
+            let mut number = thread + 1;
+            for step in 0..each {
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let any = key((number >> 20) % (each * THREADS));
+                match step % 32 {
+                    _ if !mixed => {
+                        main.insert(&key(step * THREADS + thread), &vec![7; value]).unwrap();
+                    }
+                    0 => assert!(main.range(any.to_vec()..).limit(50).count() > 0),
+                    step if step % 2 == 1 => main.insert(&any, &vec![8; value]).unwrap(),
+                    _ => assert!(main.get(&any).unwrap().is_some()),
+                }
+            }
+        };
+        for mixed in [false, true] {
+            let mut most = 0;
+            std::thread::scope(|scope| {
+                let spawn = |thread| scope.spawn(move || work(thread, mixed));
+                let workers: Vec<_> = (0..THREADS).map(spawn).collect();
+                while !workers.iter().all(|worker| worker.is_finished()) {
+                    std::thread::sleep(Duration::from_millis(5));
+                    most = most.max(given());
+                }
+            });
+            // Buffers of the last batches go when it is quiet.
+            let mut told = String::new();
+            let known = (0..100).any(|_| {
+                std::thread::sleep(Duration::from_millis(50));
+                let (given, used) = (given(), db.stats().memory_used);
+                told = format!("{given} bytes given, {used} accounted for, {most} at most");
+                given.abs_diff(used) * 20 <= given
+            });
+            println!("values of {value} bytes, mixed {mixed}: {told}");
+            assert!(known && most <= MEMORY + BESIDE, "values of {value} bytes: {told}");
+        }
     }
 }
