@@ -65,7 +65,10 @@ impl Files for DiskFiles {
     type Cursor<'a> = PageCursor;
 
     fn limits(&self) -> Limits {
-        Limits { leaf_bytes: self.leaf_bytes.load(Relaxed), ..self.limits }
+        let leaf_bytes = self.leaf_bytes.load(Relaxed);
+        // The same share of a leaf.
+        let leaf_pending_max = leaf_bytes * self.limits.leaf_pending_max / self.limits.leaf_bytes;
+        Limits { leaf_bytes, leaf_pending_max, ..self.limits }
     }
 
     fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {

@@ -37,8 +37,13 @@ const EDIT_BYTES_MAX: u64 = {
 pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
 
-/// A node of more bytes is split: its page.
-const NODE_BYTES: usize = 4064;
+/// What waits above a leaf is brought down when it has a half of what the leaf may: all of it would be written a
+/// tenth less often, and take more space in the file than what was overwritten long ago is worth.
+const LEAF_PENDING_SHARE: u64 = 2;
+
+/// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
+/// about a page.
+const NODE_BYTES: usize = 16 * KEY_BYTES_MAX;
 
 /// Threads that build pages.
 const THREADS: usize = 2;
@@ -78,8 +83,10 @@ impl Files {
 
 /// What shapes a tree whose leaves have so many bytes.
 pub(crate) fn limits(leaf_bytes: u64) -> Limits {
+    let leaf_bytes = leaf_bytes.max(LEAF_BYTES_MIN);
     Limits {
-        leaf_bytes: leaf_bytes.max(LEAF_BYTES_MIN),
+        leaf_bytes,
+        leaf_pending_max: leaf_bytes / LEAF_PENDING_SHARE,
         edit_bytes_max: EDIT_BYTES_MAX,
         pivots_max: PIVOTS_MAX,
         node_bytes: NODE_BYTES,
