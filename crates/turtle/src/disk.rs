@@ -67,7 +67,8 @@ impl Files for DiskFiles {
     fn limits(&self) -> Limits {
         let leaf_bytes = self.leaf_bytes.load(Relaxed);
         // The same share of a leaf.
-        let leaf_pending_max = leaf_bytes * self.limits.leaf_pending_max / self.limits.leaf_bytes;
+        let pending_max = leaf_bytes.saturating_mul(self.limits.leaf_pending_max);
+        let leaf_pending_max = pending_max / self.limits.leaf_bytes;
         Limits { leaf_bytes, leaf_pending_max, ..self.limits }
     }
 
