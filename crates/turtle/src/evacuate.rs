@@ -48,7 +48,7 @@ impl Census {
         }
         for (source, live) in run.sources().iter().zip(live) {
             let bytes = self.pieces.entry(address(&**source)).or_default();
-            *bytes = Use { live: bytes.live + live, all: source.capacity() as u64 };
+            *bytes = Use { live: bytes.live + live, all: source.memory_bytes() as u64 };
         }
     }
 
@@ -86,7 +86,7 @@ impl Census {
             });
         }
         if moved > 0 {
-            sources[0] = Arc::new(copy);
+            sources[0] = Arc::new(copy.into());
         }
         Run::new(Items { items, sources }, run.bytes())
     }

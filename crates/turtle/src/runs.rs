@@ -151,7 +151,7 @@ impl Pinned {
             return;
         }
         for source in &run.all().sources {
-            self.add_piece(Arc::as_ptr(source) as usize, source.capacity());
+            self.add_piece(Arc::as_ptr(source) as usize, source.memory_bytes());
         }
     }
 
