@@ -5,10 +5,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use spinney_base::Generation;
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::Direction;
-use spinney_extent::{Extent, PageRun};
 
 use crate::edit::Hit;
 use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
@@ -52,11 +50,6 @@ impl DiskFiles {
     fn lsn(&self) -> Lsn {
         Lsn(self.lsn.load(Relaxed))
     }
-}
-
-/// Extents of some pages, for the store to adopt.
-pub(crate) fn owned(run: PageRun) -> impl Iterator<Item = (Extent, Generation)> {
-    run.extents()
 }
 
 impl Files for DiskFiles {

@@ -47,7 +47,6 @@
 //! names a root; the log has what came after. Pages are written where nobody owns any, so a crash
 //! at any point finds the checkpoint before whole.
 #![forbid(unsafe_code)]
-#![allow(dead_code, reason = "parts of the tree that only its tests use so far")]
 
 mod backup;
 mod bulk;

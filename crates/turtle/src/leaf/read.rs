@@ -84,6 +84,7 @@ impl Leaf {
     ///
     /// # Errors
     /// `Corruption` or `Io`.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests look with it"))]
     pub(crate) fn lower_bound(&self, key: &[u8]) -> Result<u32> {
         Ok(self.find(key)?.item)
     }

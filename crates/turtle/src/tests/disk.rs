@@ -18,7 +18,7 @@ use spinney_io::{Disk, Purpose};
 
 use super::limits;
 use crate::check::check;
-use crate::disk::{DiskFiles, owned};
+use crate::disk::DiskFiles;
 use crate::leaf::LeafStore;
 use crate::packed::Owned;
 use crate::runs::Runs;
@@ -108,8 +108,8 @@ impl World {
         self.model = self.published.1.clone();
         let mut all = Vec::new();
         tree.walk(|it| match it {
-            Owned::Leaf(leaf) => all.extend(owned(leaf.run())),
-            Owned::Node(pages) => all.extend(owned(pages.run())),
+            Owned::Leaf(leaf) => all.extend(leaf.run().extents()),
+            Owned::Node(pages) => all.extend(pages.run().extents()),
         });
         all.sort_unstable_by_key(|(extent, _)| *extent);
         all.dedup();
