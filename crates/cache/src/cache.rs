@@ -15,13 +15,16 @@ use crate::counters::{CacheStats, Counters};
 use crate::frames::{Frames, Holds};
 use crate::page::{Kind, PageId, PageRef};
 use crate::state::{Give, Seen};
-use crate::table::{ENTRY_BYTES, Table};
+use crate::table::{ENTRY_BYTES, Named, Table, left_since};
 
 /// How often somebody looks again before he sleeps until a page was loaded.
 const SPINS: u32 = 64;
 
 /// Where sleepers for frames wait, by the frame's number.
 const BEDS: usize = 16;
+
+/// A miss is regretted if a cache larger by this part would have been spared it.
+const REGRET_PART: u32 = 16;
 
 /// Pages of buffers that are kept for loading.
 const BUFFER_PAGES_MAX: usize = 256;
@@ -129,10 +132,15 @@ impl Cache {
     /// What it holds and has done.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
-        let (hot, cold) = self.clock.lock().regions();
+        let (hot, cold, near) = {
+            let clock = self.clock.lock();
+            (clock.regions().0, clock.regions().1, clock.resident() / REGRET_PART)
+        };
         CacheStats {
             by_kind: self.counters.by_kind(),
             evicted: self.counters.evicted.load(Relaxed),
+            regretted: self.counters.regretted.load(Relaxed),
+            regret_bytes: u64::from(near) * FRAME_BYTES,
             private: self.counters.private.load(Relaxed),
             used_bytes: self.used(),
             budget_bytes: self.bytes(),
@@ -159,14 +167,17 @@ impl Cache {
 
     /// Takes the page of a held frame away; the frame stays held.
     fn empty(&self, frame: u32) {
-        self.counters.evicted.fetch_add(1, Relaxed);
-        self.unname(frame);
+        #[expect(clippy::cast_possible_truncation, reason = "it is noted modulo 2^31")]
+        let left = self.counters.evicted.fetch_add(1, Relaxed) as u32;
+        self.unname(frame, Some(left));
     }
 
-    fn unname(&self, frame: u32) {
+    /// Takes the name of a held frame away; notes how many pages had left before, if its page leaves
+    /// for others.
+    fn unname(&self, frame: u32, left: Option<u32>) {
         let (file, page, _) = self.frames.content(frame);
         if let Some(Some(table)) = self.files.read().get(file as usize) {
-            table.table.clear(page, frame);
+            table.table.clear(page, frame, left);
         }
         self.give(frame, Give::Held);
     }
@@ -368,21 +379,28 @@ impl CacheFile {
     /// Takes a frame for a page that has none; to be filled by the caller.
     pub(crate) fn claim(&self, id: PageId) -> Claim<'_> {
         let cache = &*self.cache;
-        let taken = {
+        let (taken, near) = {
             let mut clock = cache.clock.lock();
             self.charge(&mut clock, id.page);
-            clock.take(&cache.frames, id.kind, &mut |frame| cache.empty(frame))
+            let near = clock.resident() / REGRET_PART;
+            (clock.take(&cache.frames, id.kind, &mut |frame| cache.empty(frame)), near)
         };
         let Taken::Frame(frame) = taken else {
             cache.shrink();
             return Claim::Full;
         };
         cache.frames.set_content(frame, self.file, id);
-        if self.table.table.claim(id.page, frame) {
-            return Claim::Claimed(Claimed { file: self, frame, id, filled: false });
+        let named = self.table.table.claim(id.page, frame);
+        if named == Named::Not {
+            cache.clock.lock().put_free(frame);
+            return Claim::Lost;
         }
-        cache.clock.lock().put_free(frame);
-        Claim::Lost
+        if let Named::Again(left) = named
+            && left_since(left, cache.counters.evicted.load(Relaxed)) < near
+        {
+            cache.counters.regretted.fetch_add(1, Relaxed);
+        }
+        Claim::Claimed(Claimed { file: self, frame, id, filled: false })
     }
 
     /// Charges the table's entries up to this page to the budget.
@@ -409,7 +427,7 @@ impl CacheFile {
             cache.frames.state(frame).unpin();
             return true;
         }
-        cache.unname(frame);
+        cache.unname(frame, None);
         cache.clock.lock().put_free(frame);
         true
     }
@@ -487,7 +505,7 @@ impl Drop for Claimed<'_> {
     fn drop(&mut self) {
         if !self.filled {
             let cache = &*self.file.cache;
-            cache.unname(self.frame);
+            cache.unname(self.frame, None);
             cache.clock.lock().put_free(self.frame);
         }
     }

@@ -19,6 +19,7 @@ struct Stripe {
 pub(crate) struct Counters {
     stripes: [Stripe; STRIPES],
     pub(crate) evicted: AtomicU64,
+    pub(crate) regretted: AtomicU64,
     pub(crate) private: AtomicU64,
 }
 
@@ -38,6 +39,11 @@ pub struct CacheStats {
     pub by_kind: [KindCounts; KINDS.len()],
     /// Pages that had to leave for others, or for a smaller budget.
     pub evicted: u64,
+    /// Misses that a cache larger by `regret_bytes` would have been spared: of pages that had left
+    /// when hardly any others had since.
+    pub regretted: u64,
+    /// See `regretted`.
+    pub regret_bytes: u64,
     /// Misses that found no frame to be had.
     pub private: u64,
     /// Bytes of frames and tables.

@@ -3,8 +3,14 @@
 //! An array by page number, in chunks of which each is as long as all before it together, so that
 //! it grows without being copied. Chunks come zeroed from the system and take memory only where they were written.
 //!
-//! **Invariant**: an entry is 0, or a frame's number plus one that [`Table::claim`] stored and only
-//! the holder of that frame takes away.
+//! | entry | meaning |
+//! |---|---|
+//! | 0 | not cached |
+//! | 1 and more | cached, or being filled, in the frame of that number less one |
+//! | highest bit set | had to leave as so many others had left before (modulo 2^31) |
+//!
+//! **Invariant**: a frame's number plus one is stored by [`Table::claim`], and only the holder of that
+//! frame takes it away.
 
 use std::sync::OnceLock;
 
@@ -46,25 +52,60 @@ impl Table {
     pub(crate) fn frame(&self, page: PageNumber) -> Option<u32> {
         let (chunk, index) = place(page.0, FIRST);
         let entries = self.chunks[chunk].get()?;
-        entries[index].load(Ordering::Acquire).checked_sub(1)
+        let entry = entries[index].load(Ordering::Acquire);
+        if entry & LEFT == 0 { entry.checked_sub(1) } else { None }
     }
 
-    /// Names `frame` for a page that has none; false when it has one.
-    pub(crate) fn claim(&self, page: PageNumber, frame: u32) -> bool {
+    /// Names `frame` for a page that has none.
+    pub(crate) fn claim(&self, page: PageNumber, frame: u32) -> Named {
         let (chunk, index) = place(page.0, FIRST);
         let entries =
             self.chunks[chunk].get_or_init(|| ZeroedAtomics::new(chunk_length(chunk, FIRST)));
-        entries[index].compare_exchange(0, frame + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let entry = &entries[index];
+        let before = entry.load(Ordering::Relaxed);
+        let vacant = before == 0 || before & LEFT != 0;
+        let named = vacant
+            && entry
+                .compare_exchange(before, frame + 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        match before {
+            _ if !named => Named::Not,
+            0 => Named::Anew,
+            left => Named::Again(left & !LEFT),
+        }
     }
 
-    /// Takes the name of `frame`, which the caller holds, away from its page.
-    pub(crate) fn clear(&self, page: PageNumber, frame: u32) {
+    /// Takes the name of `frame`, which the caller holds, away from its page; notes how many had left
+    /// before if it has to leave for others.
+    pub(crate) fn clear(&self, page: PageNumber, frame: u32, left: Option<u32>) {
         let (chunk, index) = place(page.0, FIRST);
         let Some(entries) = self.chunks[chunk].get() else { return };
+        let after = left.map_or(0, |number| number | LEFT);
         let cleared =
-            entries[index].compare_exchange(frame + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
+            entries[index].compare_exchange(frame + 1, after, Ordering::AcqRel, Ordering::Relaxed);
         debug_assert!(cleared.is_ok(), "page {page} was in frame {frame}");
     }
+}
+
+/// The mark of a page that had to leave.
+const LEFT: u32 = 1 << 31;
+
+/// What [`Table::claim`] has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// The page has a frame.
+    Not,
+    /// It had none before, as far as is known.
+    Anew,
+    /// It had one, and left when so many others had (modulo 2^31).
+    Again(u32),
+}
+
+/// How many pages left between a number that was noted and the number now.
+pub(crate) fn left_since(noted: u32, now: u64) -> u32 {
+    #[expect(clippy::cast_possible_truncation, reason = "both are modulo 2^31")]
+    let since = (now as u32).wrapping_sub(noted) & !LEFT;
+    since
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -90,10 +131,15 @@ mod tests {
         let table = Table::default();
         for page in [0, 1023, 1024, 5000, 1_000_000].map(PageNumber) {
             assert_eq!(table.frame(page), None);
-            assert!(table.claim(page, 7) && !table.claim(page, 8));
+            assert_eq!((table.claim(page, 7), table.claim(page, 8)), (Named::Anew, Named::Not));
             assert_eq!(table.frame(page), Some(7));
-            table.clear(page, 7);
-            assert!(table.frame(page).is_none() && table.claim(page, 8));
+            table.clear(page, 7, None);
+            assert_eq!((table.frame(page), table.claim(page, 8)), (None, Named::Anew));
+            table.clear(page, 8, Some(u32::MAX));
+            assert_eq!((table.frame(page), table.claim(page, 9)), (None, Named::Again(!LEFT)));
+            assert_eq!(table.frame(page), Some(9));
         }
+        assert_eq!(left_since(!LEFT, 5 + (1 << 31)), 6);
+        assert_eq!(left_since(3, 10), 7);
     }
 }

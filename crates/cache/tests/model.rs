@@ -196,6 +196,24 @@ fn what_is_not_used_any_more_leaves() {
 }
 
 #[test]
+fn what_a_little_more_would_have_spared_is_regretted() {
+    let rounds = |pages: u32| {
+        let cache = Cache::new(frames(320));
+        let file = cache.file();
+        for _ in 0..10 {
+            (0..pages).for_each(|page| _ = read(&file, 0, id(page, 1, Kind::Values)));
+        }
+        cache.stats()
+    };
+    assert_eq!(rounds(320).regretted, 0, "all fit");
+    let close = rounds(335);
+    let misses = close.total().misses;
+    assert!(close.regretted * 10 > misses * 8, "{close:?}");
+    assert_eq!(close.regret_bytes, 20 * FRAME_BYTES);
+    assert_eq!(rounds(500).regretted, 0, "a sixteenth more would not have helped");
+}
+
+#[test]
 fn when_all_is_pinned_a_page_is_read_into_a_buffer_of_its_own() {
     let cache = Cache::new(frames(3));
     let file = cache.file();

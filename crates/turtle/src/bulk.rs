@@ -61,7 +61,7 @@ impl<'a> Loading<'a> {
     fn apply(&mut self) -> Result<()> {
         self.packed_bytes = 0;
         let batch = std::mem::take(&mut self.packer).finish()?;
-        self.tree = self.tree.apply(batch, &mut Vec::new())?;
+        self.tree = self.tree.apply(batch, None, &mut Vec::new())?;
         if self.tree.pending().bytes >= self.core.limits().pending { self.write() } else { Ok(()) }
     }
 

@@ -142,7 +142,7 @@ impl<F: Files> Check<'_, F> {
         ensure(pending == node.pending, || {
             format!("pending {:?}, in truth {pending:?}", node.pending)
         })?;
-        let full = pending.iter().any(|pending| *pending >= self.limits.pending_max(node.height));
+        let full = node.full(&self.limits).is_some();
         ensure(!full || !self.sizes, || format!("a leaf's worth is pending: {pending:?}"))
     }
 

@@ -11,6 +11,7 @@ use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_engine::{EngineContext, LargePointer};
 use spinney_extent::{SharedSync, Store, StoreOptions};
 
+use crate::auto::Auto;
 use crate::gate::Gate;
 use crate::large::LargeTable;
 use crate::memtable::Memtable;
@@ -43,6 +44,9 @@ pub(crate) struct Core {
     /// Bytes that only snapshots keep.
     pub(crate) pinned: AtomicU64,
     pub(crate) tuning: Tuning,
+    pub(crate) auto: Auto,
+    /// What writes have held of late.
+    pub(crate) room: Mutex<Room>,
     /// Bytes that writers under way have reserved.
     pub(crate) reserved: AtomicU64,
     /// The newest checkpoint's redo LSN.
@@ -69,6 +73,33 @@ pub(crate) struct Work {
     pub(crate) applied: u64,
     /// The number of the newest memtable that is in the published one.
     pub(crate) published_memtable: u64,
+}
+
+/// What writes have held of late: the most, which is forgotten bit by bit, so that memory does not go to
+/// the cache after each checkpoint to be asked back with the next batches.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    bytes: u64,
+    at: Duration,
+}
+
+/// In this time most of it is forgotten.
+const ROOM_LASTS: Duration = Duration::from_secs(4);
+
+impl Room {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What it is now that so much is held.
+    pub(crate) fn follow(&mut self, held: u64, now: Duration) -> u64 {
+        let passed = now.saturating_sub(self.at).min(ROOM_LASTS);
+        let over = self.bytes.saturating_sub(held);
+        let part = passed.as_micros() * u128::from(over) / ROOM_LASTS.as_micros();
+        let forgotten = u64::try_from(part).unwrap_or(over);
+        *self = Room { bytes: held + over - forgotten, at: now };
+        self.bytes
+    }
 }
 
 /// Memtables up to a number hold exactly what the log has up to an LSN.
@@ -142,6 +173,8 @@ impl Core {
             snapshots: Mutex::new(Vec::new()),
             pinned: AtomicU64::new(0),
             tuning,
+            auto: Auto::default(),
+            room: Mutex::new(Room::default()),
             reserved: AtomicU64::new(0),
             redo: AtomicU64::new(redo.0),
             replaying: AtomicBool::new(true),

@@ -232,6 +232,7 @@ impl Engine for Turtle {
         let core = &self.core;
         core.wanted.store(false, Relaxed);
         core.follow_memory();
+        core.follow_chi();
         if core.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }

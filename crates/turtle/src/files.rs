@@ -27,6 +27,9 @@ pub(crate) struct Limits {
     /// [`Limits::flush_bytes`] counts. Less of it means less that lies beside leaves waiting to
     /// overwrite them, and more that is written.
     pub(crate) leaf_pending_max: u64,
+    /// By how much pivots differ in what may be pending for them, in percent of it: keys come evenly
+    /// often, and without that all leaves of a node would be flushed to by one batch.
+    pub(crate) spread: u64,
     /// What one edit takes at most, in packed bytes: a quarter of a leaf or less.
     pub(crate) edit_bytes_max: u64,
     /// Children of a node, 4 to [`PIVOTS_MAX`].
@@ -34,6 +37,12 @@ pub(crate) struct Limits {
     /// A node whose pivots take more of its page is split, in bytes: at least 16 times the longest key,
     /// so that halves are not so small that they are joined again.
     pub(crate) node_bytes: usize,
+}
+
+/// How many batches a child of a node with so many pivots gets, of those that come to the node: at
+/// most twice its share.
+pub(crate) fn batches_below(batches: u64, pivots: usize) -> u64 {
+    batches.saturating_mul(2).div_ceil(pivots as u64).min(batches)
 }
 
 /// Most children of a node: what a set of pivots in its page has room for.
@@ -56,10 +65,26 @@ impl Limits {
         self.leaf_bytes - self.edit_bytes_max
     }
 
-    /// What is pending for a pivot of a node of this height when it is flushed, at the latest.
-    pub(crate) fn pending_max(&self, height: u8) -> u64 {
+    /// What is pending for the pivot of this key in a node of this height when it is flushed, at the
+    /// latest.
+    pub(crate) fn pending_max(&self, height: u8, key: &[u8]) -> u64 {
         let most = if height == 1 { self.leaf_pending_max } else { u64::MAX };
-        most.min(self.flush_bytes())
+        let most = most.min(self.flush_bytes());
+        if self.spread == 0 {
+            return most;
+        }
+        // FNV-1a: any number that stays the same will do.
+        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325, mix);
+        most - most / 100 * ((hash >> 32) % (self.spread + 1))
+    }
+
+    /// Whether a leaf will still be what it is when `batches` more have come, each about as large as
+    /// a leaf, to a node of `pivots` pivots above it; `pending` is there for it already, and it is
+    /// flushed to at `most`. Keys need not come evenly, so it is taken to get twice its share.
+    pub(crate) fn leaf_stays(&self, batches: u64, pivots: usize, pending: u64, most: u64) -> bool {
+        let share = (2 * self.leaf_bytes).saturating_mul(batches) / pivots as u64;
+        batches == 0 || pending.saturating_add(share) < most
     }
 
     /// How many segments runs of so many bytes need at most, however they are cut: never more than the

@@ -48,6 +48,7 @@
 //! at any point finds the checkpoint before whole.
 #![forbid(unsafe_code)]
 
+mod auto;
 mod backup;
 mod bulk;
 mod check;

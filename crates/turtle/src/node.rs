@@ -152,6 +152,13 @@ impl<F: Files> Node<F> {
         self.levels.iter().map(|level| level.segments(limits)).sum()
     }
 
+    /// The first pivot for which as much is pending as may be.
+    pub(crate) fn full(&self, limits: &Limits) -> Option<usize> {
+        let is_full =
+            |(key, pending): (&Key, &u64)| *pending >= limits.pending_max(self.height, key);
+        self.keys.iter().zip(&self.pending).position(is_full)
+    }
+
     /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and what
     /// they take changes when they are written.
     pub(crate) fn packed_bytes(&self) -> usize {

@@ -184,7 +184,7 @@ impl Core {
         let mut tree = view.tree.clone();
         // What is merged away here is for the keyspace's own tree to say, or it has said so.
         for table in view.tables.iter().rev() {
-            tree = tree.apply(table.batch()?, &mut Vec::new())?;
+            tree = tree.apply(table.batch()?, None, &mut Vec::new())?;
         }
         tree.write(end, &mut Vec::new())
     }

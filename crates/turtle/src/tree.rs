@@ -24,7 +24,7 @@ use crate::merge::Superseded;
 use crate::node::{Child, Leaf};
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
-use crate::update::{Activity, Update, as_children, parents};
+use crate::update::{Activity, Ahead, Update, as_children, parents};
 
 /// Batches are applied in pieces of as many leaves: bounds what one flush takes down at once.
 const BATCH_LEAVES_MAX: u64 = 8;
@@ -58,33 +58,42 @@ impl<F: Files> Tree<F> {
         Tree { root: None, activity: Activity::default() }
     }
 
-    /// The tree with a batch applied. Pointers to large values that it does not hold any more, but the
+    /// The tree with a batch applied. If it is known how many more will be before the tree is written,
+    /// new leaves that they will not reach are written at once. Pointers to large values that it does not hold any more, but the
     /// old one may, are appended to `superseded`; they mean nothing if it fails.
     ///
     /// # Errors
-    /// `Corruption` or `Io`, of a leaf that had to be read.
+    /// `Corruption` or `Io`, of a leaf that had to be read; `Full`, `Poisoned` or `Io`, of one that
+    /// was written.
     pub(crate) fn apply(
         &self,
         files: &F,
         batch: &Runs,
+        left: Option<u64>,
         superseded: &mut Superseded,
     ) -> Result<Tree<F>> {
         let mut tree = self.clone();
         let limits = files.limits();
         let piece = limits.leaf_bytes * BATCH_LEAVES_MAX;
         for piece in batch.full_parts(piece) {
-            tree = tree.apply_piece(files, piece, superseded)?;
+            tree = tree.apply_piece(files, piece, left, superseded)?;
         }
         Ok(tree)
     }
 
-    fn apply_piece(&self, files: &F, batch: Runs, superseded: &mut Superseded) -> Result<Tree<F>> {
-        let limits = files.limits();
-        let mut update = Update { files, limits, activity: self.activity, superseded };
+    fn apply_piece(
+        &self,
+        files: &F,
+        batch: Runs,
+        left: Option<u64>,
+        superseded: &mut Superseded,
+    ) -> Result<Tree<F>> {
+        let (limits, ahead) = (files.limits(), Ahead::new(left));
+        let mut update = Update { files, limits, activity: self.activity, superseded, ahead };
         let children = match &self.root {
             Some(Child::Node(node)) => as_children(update.apply(node, batch)?),
-            Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?]),
-            None => update.leaves(vec![batch]),
+            Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?], 1)?,
+            None => update.leaves(vec![batch], 1)?,
         };
         let root = grow(&mut update, children, self.height())?;
         let root = shrink(&mut update, root)?;

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use spinney_base::Result;
 
 use crate::edit::separator;
-use crate::files::{Files, Limits};
+use crate::files::{Files, Limits, batches_below};
 use crate::levels::Key;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::node::{Child, Leaf, Node, Replacement};
@@ -63,6 +63,26 @@ pub(crate) struct Update<'a, F: Files> {
     pub(crate) limits: Limits,
     pub(crate) activity: Activity,
     pub(crate) superseded: &'a mut Superseded,
+    pub(crate) ahead: Ahead,
+}
+
+/// What an update writes itself: new leaves that no batch will reach again before the tree is
+/// written, and those for which it should not take memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// How many more batches will come to the node that is updated; unknown, and nothing is written.
+    batches: Option<u64>,
+    /// Packed bytes of new leaves that stay in memory.
+    kept: u64,
+}
+
+/// So many leaves' worth of new leaves one update keeps in memory at most.
+const KEPT_LEAVES_MAX: u64 = 8;
+
+impl Ahead {
+    pub(crate) fn new(batches: Option<u64>) -> Ahead {
+        Ahead { batches, kept: 0 }
+    }
 }
 
 impl<F: Files> Update<'_, F> {
@@ -83,10 +103,9 @@ impl<F: Files> Update<'_, F> {
             if pivots > self.limits.pivots_max || (large && pivots >= 4) {
                 return self.split(node);
             }
-            let fullest = (0..pivots).max_by_key(|pivot| node.pending[*pivot]).unwrap_or(0);
-            let replacement = if node.pending[fullest] >= self.limits.pending_max(node.height) {
+            let replacement = if let Some(full) = node.full(&self.limits) {
                 merged = false;
-                self.flush(&mut node, fullest)?
+                self.flush(&mut node, full)?
             } else if node.segments(&self.limits) > self.limits.segments(pivots) {
                 if !merged {
                     node.merge_all(self.files, &self.limits, self.superseded)?;
@@ -95,6 +114,7 @@ impl<F: Files> Update<'_, F> {
                     continue;
                 }
                 merged = false;
+                let fullest = (0..pivots).max_by_key(|pivot| node.pending[*pivot]).unwrap_or(0);
                 self.flush(&mut node, fullest)?
             } else if let Some(pair) = self.underfull(&node) {
                 self.join(&mut node, pair)?
@@ -170,7 +190,11 @@ impl<F: Files> Update<'_, F> {
         let lines = node.take(self.files, pivot..pivot + 1)?;
         let run_bytes = self.limits.leaf_bytes;
         let batch = merge(lines, Tombstones::Keep, run_bytes, self.superseded);
+        // An update that fails is thrown away, so the number need not come back then.
+        let batches = self.ahead.batches;
+        self.ahead.batches = batches.map(|batches| batches_below(batches, node.keys.len()));
         let siblings = self.apply(&child, batch)?;
+        self.ahead.batches = batches;
         Ok(Replacement { old: pivot..pivot + 1, new: as_children(siblings) })
     }
 
@@ -184,12 +208,19 @@ impl<F: Files> Update<'_, F> {
             }
         }
         lines.push(old);
-        Ok(Replacement { old: pivots, new: self.leaves(lines) })
+        Ok(Replacement { old: pivots, new: self.leaves(lines, node.keys.len())? })
     }
 
-    /// The leaves that lines make, with their lower bounds but for the first; an empty one if nothing
-    /// is left.
-    pub(crate) fn leaves(&mut self, lines: Vec<Runs>) -> Vec<(Key, Child<F>)> {
+    /// The leaves that lines make below a node of `pivots` pivots, with their lower bounds but for the
+    /// first; an empty one if nothing is left.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`, of what is written ahead.
+    pub(crate) fn leaves(
+        &mut self,
+        lines: Vec<Runs>,
+        pivots: usize,
+    ) -> Result<Vec<(Key, Child<F>)>> {
         let run_bytes = self.limits.leaf_bytes;
         let merged = merge(lines, Tombstones::Drop, run_bytes, self.superseded);
         let parts = merged.even_parts(self.limits.leaf_bytes, self.limits.edit_bytes_max);
@@ -202,12 +233,29 @@ impl<F: Files> Update<'_, F> {
                 _ => Key::from(&b""[..]),
             };
             last = part.last_key().map(<[u8]>::to_vec);
-            leaves.push((key, Child::Leaf(Leaf::Memory(part))));
+            leaves.push((key, Child::Leaf(self.leaf(part, pivots)?)));
         }
         if leaves.is_empty() {
             leaves.push((Key::from(&b""[..]), Child::Leaf(Leaf::Memory(Runs::default()))));
         }
-        leaves
+        Ok(leaves)
+    }
+
+    /// A new leaf, below a node of `pivots` pivots.
+    fn leaf(&mut self, edits: Runs, pivots: usize) -> Result<Leaf<F>> {
+        let limits = &self.limits;
+        let most = limits.leaf_pending_max.min(limits.flush_bytes()) / 2;
+        let stays = |batches| limits.leaf_stays(batches, pivots, 0, most);
+        let kept = self.ahead.kept + edits.bytes();
+        match self.ahead.batches {
+            Some(batches) if stays(batches) || kept > KEPT_LEAVES_MAX * limits.leaf_bytes => {
+                self.files.write_leaf(&edits).map(Leaf::Written)
+            }
+            _ => {
+                self.ahead.kept = kept;
+                Ok(Leaf::Memory(edits))
+            }
+        }
     }
 
     /// A child that should be joined, with its neighbour.

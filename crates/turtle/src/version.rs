@@ -19,7 +19,7 @@ use crate::files::{Limits, PIVOTS_MAX};
 use crate::leaf::LeafStore;
 use crate::options::Tuning;
 use crate::packed::Owned;
-use crate::run::Run;
+use crate::run::{Item, Run};
 use crate::runs::Runs;
 use crate::tree;
 
@@ -37,9 +37,13 @@ const EDIT_BYTES_MAX: u64 = {
 pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
 
-/// What waits above a leaf is brought down when it has a half of what the leaf may: all of it would be written a
-/// tenth less often, and take more space in the file than what was overwritten long ago is worth.
-const LEAF_PENDING_SHARE: u64 = 2;
+/// What waits above a leaf is brought down when it has so many percent of what the leaf may, less up to
+/// [`SPREAD`] of it: a half on average. All of it would be written a tenth less often, and take more
+/// space in the file than what was overwritten long ago is worth.
+const LEAF_PENDING_PERCENT: u64 = 62;
+
+/// By how much pivots differ in what may be pending for them, in percent.
+pub(crate) const SPREAD: u64 = 40;
 
 /// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
 /// about a page.
@@ -86,7 +90,8 @@ pub(crate) fn limits(leaf_bytes: u64) -> Limits {
     let leaf_bytes = leaf_bytes.max(LEAF_BYTES_MIN);
     Limits {
         leaf_bytes,
-        leaf_pending_max: leaf_bytes / LEAF_PENDING_SHARE,
+        leaf_pending_max: leaf_bytes / 100 * LEAF_PENDING_PERCENT,
+        spread: SPREAD,
         edit_bytes_max: EDIT_BYTES_MAX,
         pivots_max: PIVOTS_MAX,
         node_bytes: NODE_BYTES,
@@ -100,6 +105,17 @@ pub(crate) struct Pending {
     pub(crate) items: u64,
     /// Memory that they keep, in bytes.
     pub(crate) bytes: u64,
+    /// Whether much of that is bytes that nobody needs.
+    is_sparse: bool,
+}
+
+/// What is known of the time until the tree is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// The log is durable up to here, and no batch holds anything above.
+    pub(crate) lsn: Lsn,
+    /// How many more batches come before.
+    pub(crate) left: u64,
 }
 
 /// A version of the tree. Cheap to clone.
@@ -122,7 +138,12 @@ impl Tree {
 
     fn over(files: &Arc<Files>, tree: tree::Tree<DiskFiles>) -> Tree {
         let pending = tree.pending();
-        let pending = Pending { items: pending.items, bytes: pending.pinned };
+        let items = pending.items * size_of::<Item>() as u64;
+        let pending = Pending {
+            items: pending.items,
+            bytes: pending.pinned,
+            is_sparse: pending.pinned.saturating_sub(items) > pending.bytes / 2 * 3,
+        };
         let node_bytes = tree.resident_bytes();
         Tree(Arc::new(Inner { files: Arc::clone(files), tree, pending, node_bytes }))
     }
@@ -148,17 +169,28 @@ impl Tree {
         self.0.tree.describe(&self.0.files.disk)
     }
 
-    /// The tree with a batch on top.
+    /// The tree with a batch on top. If it is known how many more come before it is written, what
+    /// they will leave alone is written now.
     ///
     /// # Errors
-    /// `Corruption`, `Full` or `Io`; this tree is as it was.
-    pub(crate) fn apply(&self, batch: Run, merged_away: &mut MergedAway) -> Result<Tree> {
+    /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
+    pub(crate) fn apply(
+        &self,
+        batch: Run,
+        ahead: Option<Ahead>,
+        merged_away: &mut MergedAway,
+    ) -> Result<Tree> {
         let files = &self.0.files;
-        let tree = self.0.tree.apply(&files.disk, &Runs::from(batch), merged_away)?;
+        let left = ahead.map(|ahead| ahead.left);
+        if let Some(ahead) = ahead {
+            files.disk.set_lsn(ahead.lsn);
+        }
+        let mut tree = self.0.tree.apply(&files.disk, &Runs::from(batch), left, merged_away)?;
+        if let Some(left) = left.filter(|left| *left > 0) {
+            tree = tree.write_early(&files.disk, files.threads, left)?;
+        }
         let applied = Tree::over(files, tree);
-        // Whole sources are kept of which little is needed.
-        let needed = applied.0.tree.pending().bytes;
-        if applied.0.pending.bytes <= 4 * needed {
+        if !applied.0.pending.is_sparse {
             return Ok(applied);
         }
         Ok(Tree::over(files, applied.0.tree.evacuate()))

@@ -237,7 +237,7 @@ mod tests {
             for (key, value) in edits {
                 packer.push(Edit { key, value: value.as_ref().map(ValueRef::from) });
             }
-            view.tree = view.tree.apply(packer.finish().unwrap(), &mut Vec::new()).unwrap();
+            view.tree = view.tree.apply(packer.finish().unwrap(), None, &mut Vec::new()).unwrap();
         }
         for (number, edits) in tables.iter().enumerate() {
             let table = Memtable::new(number as u64);

@@ -23,7 +23,7 @@ use spinney_base::shim::atomic::{AtomicUsize, Ordering};
 use spinney_base::{Error, Result};
 
 use crate::edit::separator;
-use crate::files::{Files, Limits};
+use crate::files::{Files, Limits, batches_below};
 use crate::levels::{Key, Level, Part, Segment, by_pivot, pivot_of, set};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Node};
@@ -61,7 +61,6 @@ impl<F: Files> Tree<F> {
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the pipeline does not stream yet"))]
     pub(crate) fn write_early(&self, files: &F, threads: usize, batches: u64) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
         let limits = files.limits();
@@ -78,6 +77,10 @@ impl<F: Files> Tree<F> {
     }
 }
 
+/// Levels above it are not written early. They keep little memory, and are merged into fewer segments if
+/// they wait: written early, they made 12 % more writes of chi 4 to 16.
+const EARLY_LEVEL_MIN: usize = 2;
+
 /// What of a tree is to be written.
 #[derive(Clone, Copy)]
 enum What {
@@ -88,14 +91,11 @@ enum What {
 }
 
 impl What {
-    /// What of a child of a node: flushes reach it more seldom. Keys need not come evenly, so it is
-    /// taken to get twice its share.
+    /// What of a child of a node: flushes reach it more seldom.
     fn below<F: Files>(self, node: &Node<F>) -> What {
         match self {
             What::All => What::All,
-            What::Settled(batches) => {
-                What::Settled((2 * batches).div_ceil(node.keys.len() as u64).min(batches))
-            }
+            What::Settled(batches) => What::Settled(batches_below(batches, node.keys.len())),
         }
     }
 
@@ -103,6 +103,9 @@ impl What {
     /// number, and it takes part in a merge when they overflow.
     fn has_level<F: Files>(self, node: &Node<F>, level: usize) -> bool {
         let What::Settled(batches) = self else { return true };
+        if batches > 0 && level < EARLY_LEVEL_MIN {
+            return false;
+        }
         let occupied = |above: &usize| !node.levels[*above].is_vacant();
         let counted: u64 = (0..level).filter(occupied).map(|above| 1 << above).sum();
         batches < (1 << level) - counted
@@ -111,8 +114,8 @@ impl What {
     /// Whether the leaf of a pivot is: it will not be flushed to.
     fn has_leaf<F: Files>(self, node: &Node<F>, pivot: usize, limits: &Limits) -> bool {
         let What::Settled(batches) = self else { return true };
-        let share = 2 * batches * limits.leaf_bytes / node.keys.len() as u64;
-        batches == 0 || node.pending[pivot] + share < limits.pending_max(node.height)
+        let most = limits.pending_max(node.height, &node.keys[pivot]);
+        limits.leaf_stays(batches, node.keys.len(), node.pending[pivot], most)
     }
 }
 

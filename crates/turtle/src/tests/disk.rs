@@ -78,7 +78,7 @@ impl World {
             batch.insert(self.key(), value);
         }
         let run = super::run(batch.iter().map(|(key, value)| (&key[..], value.as_deref())));
-        self.tree = self.tree.apply(&self.files, &Runs::from(run), &mut Vec::new()).unwrap();
+        self.tree = self.tree.apply(&self.files, &Runs::from(run), None, &mut Vec::new()).unwrap();
         for (key, value) in batch {
             match value {
                 Some(value) => self.model.insert(key, value),

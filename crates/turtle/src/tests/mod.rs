@@ -27,6 +27,7 @@ fn limits(leaf_bytes: u64, pivots_max: usize) -> Limits {
     Limits {
         leaf_bytes,
         leaf_pending_max: u64::MAX,
+        spread: 0,
         edit_bytes_max: leaf_bytes / 4,
         pivots_max,
         node_bytes: 32 << 10,

@@ -68,7 +68,8 @@ impl World {
         let leaf = if matches!(keys, Keys::Long) { 1500 } else { rng.random_range(200..600) };
         let leaf_pending_max = [u64::MAX, leaf / 2, leaf / 8][rng.random_range(0..3)];
         let pivots_max = rng.random_range(4..9);
-        let mut limits = Limits { leaf_pending_max, ..limits(leaf, pivots_max) };
+        let spread = [0, 40, 100][rng.random_range(0..3)];
+        let mut limits = Limits { leaf_pending_max, spread, ..limits(leaf, pivots_max) };
         if matches!(keys, Keys::Long) && rng.random_bool(0.5) {
             // Pages are full of keys long before there are so many pivots.
             limits = Limits { node_bytes: 3500, pivots_max: 64, ..limits };
@@ -152,9 +153,15 @@ impl World {
         self.apply_run(&batch);
     }
 
+    /// How many batches come before the tree is written, as somebody would say who does not know.
+    fn left(&mut self) -> Option<u64> {
+        [None, Some(0), Some(1), Some(5), Some(u64::MAX)][self.rng.random_range(0..5)]
+    }
+
     fn apply_run(&mut self, batch: &Runs) {
         let mut superseded = Vec::new();
-        self.tree = self.tree.apply(&self.files, batch, &mut superseded).unwrap();
+        let left = self.left();
+        self.tree = self.tree.apply(&self.files, batch, left, &mut superseded).unwrap();
         self.supersede(&superseded);
     }
 
@@ -456,15 +463,15 @@ fn a_failed_step_leaves_the_tree_whole() {
             let before = (world.tree.clone(), world.model.clone());
             let (pointers, mut superseded) = (world.pointers.clone(), Vec::new());
             world.files.fails_after.store(world.rng.random_range(0..40), Relaxed);
-            let batch = world.batch();
+            let (batch, left) = (world.batch(), world.left());
             let outcome = match world.rng.random_range(0..3) {
-                0 => world.tree.apply(&world.files, &batch, &mut superseded),
+                0 => world.tree.apply(&world.files, &batch, left, &mut superseded),
                 1 => {
                     (world.model, world.pointers) = (before.1.clone(), pointers.clone());
                     world.tree.write(&world.files, 1, &mut superseded)
                 }
                 _ => {
-                    let tree = world.tree.apply(&world.files, &batch, &mut superseded);
+                    let tree = world.tree.apply(&world.files, &batch, left, &mut superseded);
                     tree.and_then(|tree| tree.write(&world.files, 2, &mut superseded))
                 }
             };

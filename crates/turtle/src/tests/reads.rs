@@ -24,7 +24,7 @@ fn tree() -> (Double, Tree<Double>, Vec<[u8; 8]>) {
         keys.sort_unstable();
         all.extend(&keys);
         let batch = Runs::from(run(keys.iter().map(|key| (&key[..], Some(&[7; 20][..])))));
-        tree = tree.apply(&files, &batch, &mut Vec::new()).unwrap();
+        tree = tree.apply(&files, &batch, None, &mut Vec::new()).unwrap();
         tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
     }
     assert!(tree.height() >= 2);

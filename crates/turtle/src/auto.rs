@@ -1,0 +1,162 @@
+//! The checkpoint distance that sets itself (the controller of the paper's outlook).
+//!
+//! Another batch that gathers before a checkpoint saves writes, and takes memory from the page cache. Both are
+//! known at the margin, without a model of what users do:
+//!
+//! ```text
+//!   saved by twice the distance    = batches that came x pages of a leaf x SAVED     (section 3.4: each
+//!                                    doubling saves about one level, whatever the distance is)
+//!   lost by twice the distance     = misses that `regret_bytes` more of cache would have been spared
+//!                                    x memory of what gathers / regret_bytes         (spinney_cache)
+//! ```
+//!
+//! Where more is saved than lost, the distance doubles; where less, it is halved, and what has gathered
+//! beyond it is written at once. As the first does not depend on the distance and the second grows with
+//! it, there is a place where it stays. A keyspace that is only loaded has no misses to regret
+//! and takes all that memory allows; one that is only read gives back everything.
+//!
+//! **Invariant**: it lies between 1 and what memory allows ([`Limits::chi_max`](crate::pipeline)), whatever is
+//! measured.
+
+use std::time::Duration;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::core::Core;
+
+/// How often it is thought over.
+const PERIOD: Duration = Duration::from_millis(250);
+
+/// Of the pages of a batch, those that twice the distance saves to be written, in percent: what
+/// `tests::amplification` shows from 8 to 128.
+const SAVED_PERCENT: u64 = 50;
+
+/// A page that is read alone takes as long as so many that are written side by side: 80,000 a second and
+/// 1.2 GB/s on the drives that this is made for.
+const READ_COST: u64 = 4;
+
+/// It is changed only if one is so much more than the other, in percent.
+const MARGIN_PERCENT: u64 = 150;
+
+/// The distance, and what was known when it was last thought over.
+#[derive(Debug)]
+pub(crate) struct Auto {
+    chi: AtomicU64,
+    last: Mutex<Seen>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    at: Duration,
+    batches: u64,
+    regretted: u64,
+}
+
+/// What has happened in a period.
+#[derive(Clone, Copy, Debug)]
+struct Events {
+    /// Batches that were applied, and pages of one.
+    batches: u64,
+    batch_pages: u64,
+    /// Misses that `regret_bytes` more of cache would have been spared.
+    regretted: u64,
+    regret_bytes: u64,
+    /// Memory of what gathers at this distance.
+    gathered_bytes: u64,
+}
+
+impl Default for Auto {
+    fn default() -> Self {
+        // As much as memory allows, until something is known.
+        Auto { chi: AtomicU64::new(u64::MAX), last: Mutex::new(Seen::default()) }
+    }
+}
+
+impl Auto {
+    /// The distance, if memory allows `most`.
+    pub(crate) fn chi(&self, most: u64) -> u64 {
+        self.chi.load(Relaxed).clamp(1, most)
+    }
+}
+
+/// The next distance.
+fn think_over(chi: u64, most: u64, events: &Events) -> u64 {
+    let saved = events.batches * events.batch_pages * SAVED_PERCENT / 100;
+    let spared = u128::from(events.regretted) * u128::from(events.gathered_bytes);
+    let spared = spared / u128::from(events.regret_bytes.max(1));
+    let lost = u64::try_from(spared).unwrap_or(u64::MAX).saturating_mul(READ_COST);
+    let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
+    if more(saved, lost) {
+        (chi * 2).min(most)
+    } else if more(lost, saved) {
+        (chi / 2).max(1)
+    } else {
+        chi
+    }
+}
+
+impl Core {
+    /// Thinks the distance over, if it is time. For the background.
+    pub(crate) fn follow_chi(&self) {
+        let now = self.context.runtime.now();
+        let mut last = self.auto.last.lock();
+        let passed = now.saturating_sub(last.at);
+        if passed < PERIOD {
+            return;
+        }
+        let cache = self.files.cache.stats();
+        let seen = Seen {
+            at: now,
+            batches: self.counters.applied.load(Relaxed),
+            regretted: cache.regretted,
+        };
+        let before = std::mem::replace(&mut *last, seen);
+        let limits = self.limits();
+        let events = Events {
+            batches: seen.batches - before.batches,
+            batch_pages: limits.batch / PAGE_BYTES as u64,
+            regretted: seen.regretted - before.regretted,
+            regret_bytes: cache.regret_bytes,
+            gathered_bytes: self.gathered(),
+        };
+        let most = limits.chi_max();
+        self.auto.chi.store(think_over(self.auto.chi(most), most, &events), Relaxed);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Where it stays when each batch that gathers takes `batch_bytes` of memory.
+    fn settled(batches: u64, regretted: u64, batch_bytes: u64) -> u64 {
+        let mut chi = 16;
+        for _ in 0..20 {
+            let events = Events {
+                batches,
+                batch_pages: 512,
+                regretted,
+                regret_bytes: 16 * MIB,
+                gathered_bytes: chi * batch_bytes,
+            };
+            chi = think_over(chi, 100, &events);
+        }
+        chi
+    }
+
+    #[test]
+    fn it_follows_what_writes_save_and_reads_lose() {
+        assert_eq!(settled(10, 0, 2 * MIB), 100, "nobody reads");
+        assert_eq!(settled(0, 10, 2 * MIB), 1, "nobody writes");
+        let much_read = settled(2, 80, 2 * MIB);
+        let much_written = settled(8, 80, 2 * MIB);
+        assert!(1 < much_read && much_read < much_written && much_written < 100);
+        // Neither, as when nothing is done: as it was.
+        assert_eq!(settled(0, 0, 2 * MIB), 16);
+        assert_eq!(settled(u64::MAX / 4096, u64::MAX, u64::MAX / 1000), 1, "no overflow");
+    }
+}
