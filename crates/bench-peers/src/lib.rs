@@ -1,9 +1,11 @@
-//! Benchmark drivers for other storage engines: RocksDB, LMDB, redb and fjall, each a feature. Never built by default, because
+//! Benchmark drivers for other storage engines: RocksDB, LMDB, redb, fjall and Bf-tree, each a feature. Never built by default, because
 //! RocksDB is a long C++ build.
 //!
-//! Each is set up as its users would under the same memory budget and the same promises: see `rocks`, `lmdb`, `redb` and `fjall`.
+//! Each is set up as its users would under the same memory budget and the same promises: see `rocks`, `lmdb`, `redb`, `fjall` and `bftree`.
 
-#[cfg(any(feature = "fjall", feature = "lmdb", feature = "redb"))]
+#[cfg(feature = "bf-tree")]
+mod bftree;
+#[cfg(any(feature = "bf-tree", feature = "fjall", feature = "lmdb", feature = "redb"))]
 mod cgroup;
 #[cfg(feature = "fjall")]
 mod fjall;
@@ -14,6 +16,8 @@ mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocks;
 
+#[cfg(feature = "bf-tree")]
+pub use bftree::BfTreeDriver;
 #[cfg(feature = "fjall")]
 pub use fjall::Fjall;
 #[cfg(feature = "lmdb")]
@@ -40,6 +44,8 @@ pub fn drivers() -> Vec<Box<dyn Driver>> {
         Box::new(Redb),
         #[cfg(feature = "fjall")]
         Box::new(Fjall),
+        #[cfg(feature = "bf-tree")]
+        Box::new(BfTreeDriver),
     ]
 }
 

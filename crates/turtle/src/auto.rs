@@ -83,7 +83,7 @@ impl Auto {
 
 /// The next distance.
 fn think_over(chi: u64, most: u64, events: &Events) -> u64 {
-    let saved = events.batches * events.batch_pages * SAVED_PERCENT / 100;
+    let saved = events.batches.saturating_mul(events.batch_pages) / 100 * SAVED_PERCENT;
     let spared = u128::from(events.regretted) * u128::from(events.gathered_bytes);
     let spared = spared / u128::from(events.regret_bytes.max(1));
     let lost = u64::try_from(spared).unwrap_or(u64::MAX).saturating_mul(READ_COST);

@@ -10,8 +10,8 @@ use spinney_extent::HEADER_BYTES;
 use spinney_io::AlignedBuf;
 
 use super::format::{
-    Description, GROUP, GROUP_BYTES, GroupAt, HEAD_BYTES, Head, ITEM_BYTES, KEY_BYTES_MAX,
-    KEYS_HEAD_BYTES, PAGE_BLOCKS, PAYLOAD, VALUE_BYTES_MAX, item_word,
+    Description, GROUP, GROUP_BYTES, GroupAt, HEAD_BYTES, Head, KEY_BYTES_MAX, KEYS_HEAD_BYTES,
+    PAGE_BLOCKS, PAYLOAD, SAME_LENGTH, SAME_WORD, VALUE_BYTES_MAX, item_word,
 };
 use super::index::Nodes;
 use crate::edit::{Edit, separator};
@@ -28,7 +28,6 @@ pub(crate) struct Built {
     pub(crate) description: Description,
     prefix: Vec<u8>,
     root: super::format::Target,
-    firsts: u32,
 }
 
 impl Built {
@@ -36,8 +35,7 @@ impl Built {
     pub(crate) fn set_place(&mut self, description: Description) {
         self.description = description;
         let mut head = Vec::with_capacity(HEAD_BYTES + self.prefix.len());
-        Head { root: self.root, firsts: self.firsts, prefix: &self.prefix }
-            .encode(&description, &mut head);
+        Head { root: self.root, prefix: &self.prefix }.encode(&description, &mut head);
         put(&mut self.front, 0, &head);
     }
 }
@@ -59,23 +57,19 @@ pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
     let mut body = AlignedBuf::new(key_pages + value_pages);
     let mut filler = Filler::new(&mut body, key_pages, counts.items);
     edits().for_each(|edit| filler.push(&edit, keyspace));
-    let Filled { separators, groups, firsts, hashes, first, last } = filler.finish();
+    let Filled { separators, groups, hashes, first, last } = filler.finish();
 
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
     let prefix = if counts.items > 1 { first[..common].to_vec() } else { Vec::new() };
     let separators = separators.into_iter().map(|separator| &separator[prefix.len()..]).collect();
     let nodes = Nodes::lay_out(separators, groups, HEAD_BYTES + prefix.len());
-    let firsts_at = nodes.end().next_multiple_of(4);
-    let index_bytes = firsts_at + 4 * key_pages;
+    let index_bytes = nodes.end();
 
     let filter_blocks = spinney_filter::block_count(hashes.len(), filter_bits);
     let index_pages = index_bytes.div_ceil(PAYLOAD);
     let filter_pages = filter_blocks.div_ceil(PAGE_BLOCKS) as usize;
     let mut front = AlignedBuf::new(index_pages + filter_pages);
     nodes.encode(|address, node| put(&mut front, address, node));
-    for (page, item) in firsts.iter().enumerate() {
-        put(&mut front, firsts_at + 4 * page, &item.to_le_bytes());
-    }
     for hash in hashes.iter().filter(|_| filter_blocks > 0) {
         let block = spinney_filter::block_of(*hash, filter_blocks);
         let page = front.page_mut(index_pages + (block / PAGE_BLOCKS) as usize);
@@ -95,29 +89,82 @@ pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
         first: spinney_base::PageNumber::NONE,
         generation: spinney_base::Generation(0),
     };
-    Ok(Built { front, body, description, prefix, root: nodes.root(), firsts: small(firsts_at)? })
+    Ok(Built { front, body, description, prefix, root: nodes.root() })
 }
 
 /// Where the next key goes.
 #[derive(Debug, Default)]
 struct Pager {
+    /// Of groups that are full.
     bytes: usize,
     items: usize,
+    group: Shape,
 }
 
 impl Pager {
     /// Takes room for a key; answers whether it begins a page.
-    fn add(&mut self, key_length: usize) -> bool {
-        let own = ITEM_BYTES + key_length;
-        let with_group = if self.items.is_multiple_of(GROUP) { own + GROUP_BYTES } else { own };
-        let begins = self.items == 0 || self.bytes + with_group > PAYLOAD;
+    fn add(&mut self, key_length: usize, word: u16) -> bool {
+        if self.group.items == GROUP {
+            self.bytes += std::mem::take(&mut self.group).bytes();
+        }
+        let group = self.group.with(key_length, word);
+        let begins = self.items == 0 || KEYS_HEAD_BYTES + self.bytes + group.bytes() > PAYLOAD;
         if begins {
-            *self = Pager { bytes: KEYS_HEAD_BYTES + GROUP_BYTES + own, items: 1 };
+            let group = Shape::default().with(key_length, word);
+            *self = Pager { bytes: 0, items: 1, group };
         } else {
-            self.bytes += with_group;
             self.items += 1;
+            self.group = group;
         }
         begins
+    }
+}
+
+/// What says how many bytes a group takes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shape {
+    items: usize,
+    /// Bytes of all keys, and of one if they are all as long.
+    keys: usize,
+    key_length: usize,
+    same_length: bool,
+    word: u16,
+    same_word: bool,
+}
+
+impl Shape {
+    fn with(self, key_length: usize, word: u16) -> Shape {
+        let alone = self.items == 0;
+        Shape {
+            items: self.items + 1,
+            keys: self.keys + key_length,
+            key_length,
+            same_length: alone || (self.same_length && self.key_length == key_length),
+            word,
+            same_word: alone || (self.same_word && self.word == word),
+        }
+    }
+
+    fn ends(&self) -> usize {
+        if self.same_length { 1 } else { self.items }
+    }
+
+    fn words(&self) -> usize {
+        if self.same_word { 1 } else { self.items }
+    }
+
+    /// Its place in the page's list included.
+    fn bytes(&self) -> usize {
+        GROUP_BYTES + 2 * (self.ends() + self.words()) + self.keys
+    }
+}
+
+/// What an edit puts into the sections of keys and values.
+fn parts<'a>(edit: &Edit<'a>) -> (Op, &'a [u8]) {
+    match edit.value {
+        None => (Op::Delete, &[][..]),
+        Some(value) if value.large => (Op::PutLarge, value.bytes),
+        Some(value) => (Op::Put, value.bytes),
     }
 }
 
@@ -135,14 +182,16 @@ impl Counts {
         let mut counts = Counts::default();
         let mut pager = Pager::default();
         for edit in edits {
-            let value_length = edit.value.map_or(0, |value| value.len());
+            let (op, value) = parts(&edit);
+            let value_length = value.len();
             if edit.key.len() > KEY_BYTES_MAX || value_length > VALUE_BYTES_MAX {
                 return Err(Error::invalid(format!(
                     "a leaf holds keys of {KEY_BYTES_MAX} and values of {VALUE_BYTES_MAX} bytes"
                 )));
             }
             counts.items += 1;
-            counts.key_pages += u32::from(pager.add(edit.key.len()));
+            let word = item_word(op, value_length);
+            counts.key_pages += u32::from(pager.add(edit.key.len(), word));
             counts.value_bytes += value_length;
             counts.packed_bytes += edit.packed_bytes();
         }
@@ -176,8 +225,6 @@ struct Filled<'a> {
     /// Between each group and the next.
     separators: Vec<&'a [u8]>,
     groups: Vec<GroupAt>,
-    /// The first item of each page of keys.
-    firsts: Vec<u32>,
     hashes: Vec<u64>,
     first: &'a [u8],
     last: &'a [u8],
@@ -199,7 +246,9 @@ impl<'a, 'b> Filler<'a, 'b> {
     }
 
     fn push(&mut self, edit: &Edit<'a>, keyspace: KeyspaceId) {
-        if self.pager.add(edit.key.len()) {
+        let (op, bytes) = parts(edit);
+        let word = item_word(op, bytes.len());
+        if self.pager.add(edit.key.len(), word) {
             self.end_page();
         }
         let filled = &mut self.filled;
@@ -216,12 +265,7 @@ impl<'a, 'b> Filler<'a, 'b> {
         }
         filled.last = edit.key;
         filled.hashes.push(spinney_sync::hash_key(keyspace, edit.key));
-        let (op, bytes) = match edit.value {
-            None => (Op::Delete, &[][..]),
-            Some(value) if value.large => (Op::PutLarge, value.bytes),
-            Some(value) => (Op::Put, value.bytes),
-        };
-        self.page.push((edit.key, item_word(op, bytes.len()), self.value));
+        self.page.push((edit.key, word, self.value));
         put(self.body, self.key_pages * PAYLOAD + self.value, bytes);
         self.value += bytes.len();
     }
@@ -241,21 +285,31 @@ impl<'a, 'b> Filler<'a, 'b> {
         payload[6..8].copy_from_slice(&small(groups));
         let mut at = KEYS_HEAD_BYTES + 2 * groups;
         for (index, group) in self.page.chunks(GROUP).enumerate() {
-            payload[KEYS_HEAD_BYTES + 2 * index..][..2].copy_from_slice(&small(at));
+            let shape = group
+                .iter()
+                .fold(Shape::default(), |shape, (key, word, _)| shape.with(key.len(), *word));
+            let mut place = u16::try_from(at).expect("within a page");
+            place |= if shape.same_length { SAME_LENGTH } else { 0 };
+            place |= if shape.same_word { SAME_WORD } else { 0 };
+            payload[KEYS_HEAD_BYTES + 2 * index..][..2].copy_from_slice(&place.to_le_bytes());
             let base = u32::try_from(group[0].2).expect("counted by the first pass");
             payload[at..at + 4].copy_from_slice(&base.to_le_bytes());
-            let (ends, words) = (at + 4, at + 4 + 2 * group.len());
-            let keys = words + 2 * group.len();
+            let (ends, words) = (at + 4, at + 4 + 2 * shape.ends());
+            let keys = words + 2 * shape.words();
             let mut end = 0;
             for (place, (key, word, _)) in group.iter().enumerate() {
                 payload[keys + end..][..key.len()].copy_from_slice(key);
                 end += key.len();
-                payload[ends + 2 * place..][..2].copy_from_slice(&small(end));
-                payload[words + 2 * place..][..2].copy_from_slice(&word.to_le_bytes());
+                // The first of each is enough where all are the same.
+                if place < shape.ends() {
+                    payload[ends + 2 * place..][..2].copy_from_slice(&small(end));
+                }
+                if place < shape.words() {
+                    payload[words + 2 * place..][..2].copy_from_slice(&word.to_le_bytes());
+                }
             }
             at = keys + end;
         }
-        self.filled.firsts.push(self.item);
         self.item += u32::try_from(items).expect("within a page");
         self.pages_done += 1;
         self.page.clear();

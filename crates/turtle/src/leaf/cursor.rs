@@ -53,9 +53,10 @@ impl LeafCursor {
         from: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<LeafCursor> {
-        let below = match (direction, from) {
+        let last = leaf.description().key_pages - 1;
+        let (item, page) = match (direction, from) {
             (Direction::Forward, from) => leaf.lower_bound_of(from)?,
-            (Direction::Reverse, Bound::Unbounded) => leaf.description().items,
+            (Direction::Reverse, Bound::Unbounded) => (leaf.description().items, last),
             (Direction::Reverse, Bound::Included(key)) => {
                 leaf.lower_bound_of(Bound::Excluded(key))?
             }
@@ -63,21 +64,10 @@ impl LeafCursor {
                 leaf.lower_bound_of(Bound::Included(key))?
             }
         };
-        match direction {
-            Direction::Forward => Self::at_item(leaf, Some(below), direction),
-            Direction::Reverse => Self::at_item(leaf, below.checked_sub(1), direction),
-        }
-    }
-
-    /// A cursor at an item; beyond the end when there is none such.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`.
-    pub(crate) fn at_item(
-        leaf: &Arc<Leaf>,
-        item: Option<u32>,
-        direction: Direction,
-    ) -> Result<LeafCursor> {
+        let item = match direction {
+            Direction::Forward => Some(item),
+            Direction::Reverse => item.checked_sub(1),
+        };
         let mut cursor = LeafCursor {
             leaf: Arc::clone(leaf),
             direction,
@@ -92,20 +82,31 @@ impl LeafCursor {
             value_length: 0,
             is_beyond: true,
         };
-        let Some(item) = item.filter(|item| *item < leaf.description().items) else {
-            return Ok(cursor);
-        };
-        cursor.enter(leaf.page_of_item(item)?)?;
-        let keys = cursor.key_page()?;
-        let index = item.checked_sub(keys.first_item).map(|index| index as usize);
-        let Some(index) = index.filter(|index| *index < keys.items) else {
-            let damage = Damage::new(format!("item {item}"), "others");
-            return Err(leaf.damaged(Section::Keys, cursor.page, damage));
-        };
-        cursor.index = index;
-        cursor.is_beyond = false;
-        cursor.take_item()?;
+        if let Some(item) = item.filter(|item| *item < leaf.description().items) {
+            cursor.enter_at(page, item)?;
+            cursor.take_item()?;
+        }
         Ok(cursor)
+    }
+
+    /// Goes to an item that is in this page, or the one next to it.
+    fn enter_at(&mut self, page: u32, item: u32) -> Result<()> {
+        self.enter(page)?;
+        let first = self.key_page()?.first_item;
+        if item < first && page > 0 {
+            self.enter(page - 1)?;
+        } else if item as usize >= first as usize + self.items
+            && page + 1 < self.leaf.description().key_pages
+        {
+            self.enter(page + 1)?;
+        }
+        let index = item.checked_sub(self.key_page()?.first_item).map(|index| index as usize);
+        let Some(index) = index.filter(|index| *index < self.items) else {
+            self.is_beyond = true;
+            return Err(self.damaged(Damage::new(format!("item {item}"), "others")));
+        };
+        self.index = index;
+        Ok(())
     }
 
     /// The key at the place; `None` beyond the end.

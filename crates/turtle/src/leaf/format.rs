@@ -10,7 +10,7 @@
 //! +---------------+-----------------+---------------------+-------------------------------+
 //!   nodes of the    blocks of 32      groups of 16, none    bytes of values, without gaps,
 //!   search tree,    bytes, 127 a      across two pages      over page borders
-//!   then `firsts`   page
+//!                   page
 //! ```
 //!
 //! **Head** (address 0 of the index; all integers are little-endian)
@@ -18,11 +18,10 @@
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
 //! | 0 | 4 | root | a *target*, as in a node |
-//! | 4 | 4 | firsts | address of the array that says which item each page of keys begins with, `u32` each; a multiple of four |
-//! | 8 | 2 | prefix length | bytes that all keys of the leaf begin with, or some of them |
-//! | 10 | 2 | reserved | zero, and checked |
-//! | 12 | 32 | description | [`Description`]: must be the one that led here |
-//! | 44 | | prefix | |
+//! | 4 | 2 | prefix length | bytes that all keys of the leaf begin with, or some of them |
+//! | 6 | 2 | reserved | zero, and checked |
+//! | 8 | 32 | description | [`Description`]: must be the one that led here |
+//! | 40 | | prefix | |
 //!
 //! **Node** of the search tree, within one page: left target `u32`, right target `u32`, length
 //! `u16`, separator without the prefix. A key below the separator is to the left, any other to the
@@ -38,13 +37,14 @@
 //! | 0 | 4 | index of its first item |
 //! | 4 | 2 | items, at least 1 |
 //! | 6 | 2 | groups; all have 16 items but the last, which has the rest |
-//! | 8 | 2 each | where each group begins in the payload |
+//! | 8 | 2 each | where each group begins in the payload; the highest bit: its keys are all as long, the next: its words are all the same |
 //!
 //! A group of n items: address of its first value `u32`; n times where the key ends (`u16`, from
-//! the first key's beginning); n times operation (the highest two bits: 1 a value, 2 a pointer to a
-//! large value, 3 a tombstone) and length of the value (`u16`); the keys. Values of a group follow
-//! each other, so that lengths say where each lies: an item costs four bytes and six for its group,
-//! not eight.
+//! the first key's beginning), or once how long each key is; n times, or once, a word: operation
+//! (the highest two bits: 1 a value, 2 a pointer to a large value, 3 a tombstone) and length of the
+//! value (`u16`); the keys. Values of a group follow each other, so that lengths say where each
+//! lies. An item costs four bytes and six for its group; ten for the group alone where keys and
+//! values are as long as their neighbours, as those of most tables are.
 //!
 //! **Invariants**
 //! 1. Keys ascend strictly, are at most [`KEY_BYTES_MAX`] long, and values at most
@@ -74,17 +74,20 @@ pub(crate) const GROUP: usize = 16;
 /// Filter blocks in a page.
 pub(crate) const PAGE_BLOCKS: u32 = (PAYLOAD / spinney_filter::BLOCK_BYTES) as u32;
 
-pub(crate) const HEAD_BYTES: usize = 12 + Description::BYTES;
+pub(crate) const HEAD_BYTES: usize = 8 + Description::BYTES;
 pub(crate) const NODE_BYTES: usize = 10;
 pub(crate) const KEYS_HEAD_BYTES: usize = 8;
-/// Bytes of a group beside its items, and of an item beside its key; the place in the page's list included.
+/// Bytes of a group beside ends, words and keys; the place in the page's list included.
 pub(crate) const GROUP_BYTES: usize = 6;
-pub(crate) const ITEM_BYTES: usize = 4;
+/// In the list of a page: the keys of a group are all as long; its words are all the same.
+pub(crate) const SAME_LENGTH: u16 = 1 << 15;
+pub(crate) const SAME_WORD: u16 = 1 << 14;
 
-const _: () = assert!(KEYS_HEAD_BYTES + GROUP_BYTES + ITEM_BYTES + KEY_BYTES_MAX <= PAYLOAD);
+const _: () = assert!(PAYLOAD < SAME_WORD as usize);
+const _: () = assert!(KEYS_HEAD_BYTES + GROUP_BYTES + 4 + KEY_BYTES_MAX <= PAYLOAD);
 const _: () = assert!(HEAD_BYTES + KEY_BYTES_MAX + NODE_BYTES + KEY_BYTES_MAX <= PAYLOAD);
-// Groups are at least 14 bytes, so that a page's are counted by eight bits.
-const _: () = assert!(PAYLOAD / (GROUP_BYTES + ITEM_BYTES + GROUP) < 256);
+// A page's groups are counted by eight bits: one key of a group may be empty.
+const _: () = assert!(PAYLOAD / (GROUP_BYTES + 4 + GROUP - 1) < 256);
 
 /// The sections of a leaf, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +105,7 @@ pub(crate) enum Section {
 /// | 0 | 4 | first page |
 /// | 4 | 4 | generation |
 /// | 8 | 4 | items |
-/// | 12 | 4 | bytes of head, index and `firsts` |
+/// | 12 | 4 | bytes of head and index |
 /// | 16 | 4 | blocks of the filter |
 /// | 20 | 4 | pages of keys |
 /// | 24 | 4 | bytes of values |
@@ -221,7 +224,6 @@ impl Target {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
     pub(crate) root: Target,
-    pub(crate) firsts: u32,
     pub(crate) prefix: &'a [u8],
 }
 
@@ -229,7 +231,6 @@ impl<'a> Head<'a> {
     pub(crate) fn encode(&self, description: &Description, out: &mut Vec<u8>) {
         let length = u16::try_from(self.prefix.len()).expect("a prefix of a key");
         out.extend_from_slice(&self.root.encode().to_le_bytes());
-        out.extend_from_slice(&self.firsts.to_le_bytes());
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(&[0; 2]);
         out.extend_from_slice(&description.encode());
@@ -240,21 +241,15 @@ impl<'a> Head<'a> {
     pub(crate) fn decode(payload: &'a [u8], description: &Description) -> Result<Head<'a>, Damage> {
         let damage = || Damage::new("the head of a leaf's index", "something else");
         let head = payload.get(..HEAD_BYTES).ok_or_else(damage)?;
-        let length = read_u16(head, 8).ok_or_else(damage)? as usize;
-        if head[10..12] != [0, 0] {
+        let length = read_u16(head, 4).ok_or_else(damage)? as usize;
+        if head[6..8] != [0, 0] {
             return Err(damage());
         }
-        if head[12..] != description.encode() {
+        if head[8..] != description.encode() {
             return Err(Damage::new("the leaf that was described", "another description"));
-        }
-        let firsts = read_u32(head, 4).ok_or_else(damage)?;
-        let end = u64::from(firsts) + 4 * u64::from(description.key_pages);
-        if !firsts.is_multiple_of(4) || end != u64::from(description.index_bytes) {
-            return Err(damage());
         }
         Ok(Head {
             root: Target::decode(read_u32(head, 0).ok_or_else(damage)?),
-            firsts,
             prefix: payload[HEAD_BYTES..].get(..length).ok_or_else(damage)?,
         })
     }
@@ -323,15 +318,25 @@ impl<'a> KeyPage<'a> {
         let take = || {
             (group < self.groups()).then_some(())?;
             let items = (self.items - group * GROUP).min(GROUP);
-            let start = read_u16(self.payload, KEYS_HEAD_BYTES + 2 * group)? as usize;
-            let bytes = self.payload.get(start..)?;
-            let keys = 4 + ITEM_BYTES * items;
-            let length = read_u16(bytes, 4 + 2 * (items - 1))? as usize;
+            let place = read_u16(self.payload, KEYS_HEAD_BYTES + 2 * group)?;
+            let bytes = self.payload.get((place & !(SAME_LENGTH | SAME_WORD)) as usize..)?;
+            let same_length = place & SAME_LENGTH != 0;
+            let same_word = place & SAME_WORD != 0;
+            let words = 4 + 2 * if same_length { 1 } else { items };
+            let keys = words + 2 * if same_word { 1 } else { items };
+            let last = read_u16(bytes, words - 2)? as usize;
+            let length = if same_length { last * items } else { last };
             let first = self.first_item.checked_add(u32::try_from(group * GROUP).ok()?)?;
-            let ends = bytes.get(4..4 + 2 * items)?.as_chunks().0;
-            let words = bytes.get(4 + 2 * items..keys)?.as_chunks().0;
-            let base = read_u32(bytes, 0)?;
-            Some(Group { ends, words, keys: bytes.get(keys..keys + length)?, base, first })
+            Some(Group {
+                items,
+                ends: bytes.get(4..words)?.as_chunks().0,
+                same_length,
+                words: bytes.get(words..keys)?.as_chunks().0,
+                same_word,
+                keys: bytes.get(keys..keys + length)?,
+                base: read_u32(bytes, 0)?,
+                first,
+            })
         };
         take().ok_or_else(|| Damage::new("a group of keys", "places outside of its page"))
     }
@@ -345,8 +350,13 @@ impl<'a> KeyPage<'a> {
 /// A group of keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group<'a> {
+    items: usize,
+    /// Where each key ends, or the length of all.
     ends: &'a [[u8; 2]],
+    same_length: bool,
+    /// Of each item, or one for all.
     words: &'a [[u8; 2]],
+    same_word: bool,
     keys: &'a [u8],
     base: u32,
     /// Index of its first item in the leaf.
@@ -355,12 +365,16 @@ pub(crate) struct Group<'a> {
 
 impl<'a> Group<'a> {
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.items
     }
 
     #[inline]
     pub(crate) fn key(&self, index: usize) -> Result<&'a [u8], Damage> {
-        let end = |index: usize| self.ends.get(index).map(|end| u16::from_le_bytes(*end) as usize);
+        let end = |index: usize| {
+            let end = self.ends.get(if self.same_length { 0 } else { index })?;
+            let end = u16::from_le_bytes(*end) as usize;
+            Some(if self.same_length { end * (index + 1) } else { end })
+        };
         let start = if index == 0 { Some(0) } else { end(index - 1) };
         start
             .zip(end(index))
@@ -368,15 +382,24 @@ impl<'a> Group<'a> {
             .ok_or_else(|| Damage::new("a key of a group", "places that do not ascend"))
     }
 
+    #[inline]
+    fn word(&self, index: usize) -> Option<[u8; 2]> {
+        self.words.get(if self.same_word { 0 } else { index }).copied()
+    }
+
     pub(crate) fn item(&self, index: usize) -> Result<Item<'a>, Damage> {
-        let before = self.words.get(..index).unwrap_or_default();
-        let value = before.iter().map(|word| value_length(*word) as u64).sum::<u64>();
-        self.item_at(index, u64::from(self.base) + value)
+        let before = if self.same_word {
+            self.words.first().map_or(0, |word| (index * value_length(*word)) as u64)
+        } else {
+            let before = self.words.get(..index).unwrap_or_default();
+            before.iter().map(|word| value_length(*word) as u64).sum()
+        };
+        self.item_at(index, u64::from(self.base) + before)
     }
 
     fn item_at(&self, index: usize, value: u64) -> Result<Item<'a>, Damage> {
         let key = self.key(index)?;
-        let word = *self.words.get(index).ok_or_else(|| Damage::new("an item", "none"))?;
+        let word = self.word(index).ok_or_else(|| Damage::new("an item", "none"))?;
         let op = match u16::from_le_bytes(word) >> 14 {
             1 => Op::Put,
             2 => Op::PutLarge,

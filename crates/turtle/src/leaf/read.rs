@@ -89,17 +89,20 @@ impl Leaf {
         Ok(self.find(key)?.item)
     }
 
-    /// Index of the first item at or above a bound.
+    /// The first item at or above a bound, and a page of keys that has it or ends before it.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    pub(crate) fn lower_bound_of(&self, bound: Bound<&[u8]>) -> Result<u32> {
+    pub(crate) fn lower_bound_of(&self, bound: Bound<&[u8]>) -> Result<(u32, u32)> {
         Ok(match bound {
-            Bound::Unbounded => 0,
-            Bound::Included(key) => self.find(key)?.item,
+            Bound::Unbounded => (0, 0),
+            Bound::Included(key) => {
+                let place = self.find(key)?;
+                (place.item, place.page)
+            }
             Bound::Excluded(key) => {
                 let place = self.find(key)?;
-                place.item + u32::from(place.found)
+                (place.item + u32::from(place.found), place.page)
             }
         })
     }
@@ -153,29 +156,6 @@ impl Leaf {
             target = if left { node.left } else { node.right };
         }
         Err(damaged(0, Damage::new("an index without circles", "one")).into())
-    }
-
-    /// The page of keys that has an item, which is one of the leaf's, by binary search in `firsts`.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`.
-    pub(crate) fn page_of_item(&self, item: u32) -> Result<u32> {
-        let firsts = {
-            let page = self.page(Section::Index, 0, Purpose::Lookup)?;
-            let head = Head::decode(payload(&page), self.description());
-            head.map_err(|damage| self.damaged(Section::Index, 0, damage))?.firsts as usize
-        };
-        // The first page whose first item is above.
-        let (mut low, mut high) = (0, self.description().key_pages);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let address = firsts + 4 * middle as usize;
-            let number = u32::try_from(address / PAYLOAD).unwrap_or(u32::MAX);
-            let page = self.page(Section::Index, number, Purpose::Lookup)?;
-            let first = super::format::read_u32(payload(&page), address % PAYLOAD);
-            if first.is_some_and(|first| first > item) { high = middle } else { low = middle + 1 }
-        }
-        Ok(low.saturating_sub(1))
     }
 
     /// Appends bytes of the section of values.

@@ -404,7 +404,7 @@ fn golden_bytes() {
         let bytes = &buf.page(0)[HEADER_BYTES..][..length];
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
-    assert_eq!(hex(0, 48), GOLDEN_INDEX);
+    assert_eq!(hex(0, 40), GOLDEN_INDEX);
     assert_eq!(
         hex(2, 44),
         concat!(
@@ -423,11 +423,9 @@ fn golden_bytes() {
     assert_eq!(hex(3, 6), "726564aaaa00");
 }
 
-/// Root (group 0 of page 0), firsts, prefix and reserved, description, prefix (none), firsts.
+/// Root (group 0 of page 0), prefix and reserved, description, prefix (none).
 const GOLDEN_INDEX: &str = concat!(
     "00000080",
-    "2c000000",
     "00000000",
-    "800000000110000003000000300000000100000001000000050000002f000000",
-    "00000000",
+    "800000000110000003000000280000000100000001000000050000002f000000",
 );
