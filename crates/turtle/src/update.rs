@@ -54,6 +54,18 @@ pub(crate) struct Activity {
     pub(crate) joins: u64,
 }
 
+impl Activity {
+    /// Adds what an update has done that began with `before` and ended with `after`.
+    pub(crate) fn add(&mut self, before: Activity, after: Activity) {
+        self.batches += after.batches - before.batches;
+        self.flushes += after.flushes - before.flushes;
+        self.leaves += after.leaves - before.leaves;
+        self.merges += after.merges - before.merges;
+        self.splits += after.splits - before.splits;
+        self.joins += after.joins - before.joins;
+    }
+}
+
 /// Nodes in the place of one, each with its lower bound; the first's is the old one's.
 type Siblings<F> = Vec<(Key, Node<F>)>;
 

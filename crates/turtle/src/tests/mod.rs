@@ -1,6 +1,7 @@
 //! The tree against what it should be.
 
 mod amplification;
+mod costs;
 mod disk;
 mod figures;
 mod levels;
