@@ -4,7 +4,7 @@
 //! [`Shape::since`] leaves the first as they are and takes what an earlier moment had counted off the second.
 
 use serde::{Deserialize, Serialize};
-use spinney::EngineStats;
+use spinney::{EngineStats, TurtleStats};
 use spinney_base::size::display_bytes;
 
 /// Segments, pages and reorganizations of one engine.
@@ -32,7 +32,7 @@ pub struct Shape {
     pub forecast_by_trend: bool,
     /// What only TurtleKV has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub turtle: Option<Pipeline>,
+    pub turtle: Option<Box<Pipeline>>,
 }
 
 /// The pipeline of TurtleKV.
@@ -52,6 +52,66 @@ pub struct Pipeline {
     pub checkpoints: u64,
     /// Writes that were delayed; counts.
     pub writes_delayed: u64,
+    /// Of the pages written, those of nodes; counts.
+    #[serde(default)]
+    pub node_pages_written: u64,
+    /// Leaves and segments written; counts.
+    #[serde(default)]
+    pub leaves_written: u64,
+    /// What was pending for a child of a node and was brought down, so many times; counts.
+    #[serde(default)]
+    pub flushes: u64,
+    /// Buffers of nodes that were merged; counts.
+    #[serde(default)]
+    pub merges: u64,
+    /// Nodes split; counts.
+    #[serde(default)]
+    pub splits: u64,
+    /// Neighbours joined; counts.
+    #[serde(default)]
+    pub joins: u64,
+    /// Leaves and segments read to be merged; counts.
+    #[serde(default)]
+    pub loads: u64,
+    /// Pages read for that; counts.
+    #[serde(default)]
+    pub pages_loaded: u64,
+    /// Pages that lookups and scans read; counts.
+    #[serde(default)]
+    pub pages_read: Pages,
+    /// Filters that lookups asked; counts.
+    #[serde(default)]
+    pub filter_probes: u64,
+    /// Those that said no; counts.
+    #[serde(default)]
+    pub filter_negatives: u64,
+    /// Those that said maybe for nothing; counts.
+    #[serde(default)]
+    pub filter_false_positives: u64,
+}
+
+/// Pages of leaves and segments by what they hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// Filters.
+    pub filter: u64,
+    /// Indexes.
+    pub index: u64,
+    /// Keys.
+    pub keys: u64,
+    /// Values.
+    pub values: u64,
+}
+
+impl Pages {
+    fn since(self, before: Pages) -> Pages {
+        Pages {
+            filter: self.filter.saturating_sub(before.filter),
+            index: self.index.saturating_sub(before.index),
+            keys: self.keys.saturating_sub(before.keys),
+            values: self.values.saturating_sub(before.values),
+        }
+    }
 }
 
 impl From<&EngineStats> for Shape {
@@ -67,26 +127,63 @@ impl From<&EngineStats> for Shape {
             inserts_forecast: stats.inserts_forecast,
             inserts_as_forecast: stats.inserts_as_forecast,
             forecast_by_trend: stats.forecast_by_trend,
-            turtle: stats.turtle.map(|turtle| Pipeline {
-                checkpoint_distance: turtle.checkpoint_distance,
-                memtables: turtle.memtables,
-                pending_bytes: turtle.pending_bytes,
-                memtables_sealed: turtle.memtables_sealed,
-                tree_pages_written: turtle.tree_pages_written,
-                checkpoints: stats.checkpoints,
-                writes_delayed: turtle.writes_delayed,
-            }),
+            turtle: stats
+                .turtle
+                .as_ref()
+                .map(|turtle| Box::new(Pipeline::of(turtle, stats.checkpoints))),
         }
     }
 }
 
 impl Pipeline {
-    fn since(self, before: Pipeline) -> Pipeline {
+    fn of(turtle: &TurtleStats, checkpoints: u64) -> Self {
         Pipeline {
-            memtables_sealed: self.memtables_sealed.saturating_sub(before.memtables_sealed),
-            tree_pages_written: self.tree_pages_written.saturating_sub(before.tree_pages_written),
-            checkpoints: self.checkpoints.saturating_sub(before.checkpoints),
-            writes_delayed: self.writes_delayed.saturating_sub(before.writes_delayed),
+            checkpoint_distance: turtle.checkpoint_distance,
+            memtables: turtle.memtables,
+            pending_bytes: turtle.pending_bytes,
+            memtables_sealed: turtle.memtables_sealed,
+            tree_pages_written: turtle.tree_pages_written,
+            writes_delayed: turtle.writes_delayed,
+            node_pages_written: turtle.node_pages_written,
+            leaves_written: turtle.leaves_written,
+            flushes: turtle.flushes,
+            merges: turtle.merges,
+            splits: turtle.splits,
+            joins: turtle.joins,
+            loads: turtle.loads,
+            pages_loaded: turtle.pages_loaded,
+            pages_read: Pages {
+                filter: turtle.pages_read.filter,
+                index: turtle.pages_read.index,
+                keys: turtle.pages_read.keys,
+                values: turtle.pages_read.values,
+            },
+            filter_probes: turtle.filter_probes,
+            filter_negatives: turtle.filter_negatives,
+            filter_false_positives: turtle.filter_false_positives,
+            checkpoints,
+        }
+    }
+
+    fn since(self, before: Pipeline) -> Pipeline {
+        let since = |of: fn(&Pipeline) -> u64| of(&self).saturating_sub(of(&before));
+        Pipeline {
+            memtables_sealed: since(|one| one.memtables_sealed),
+            tree_pages_written: since(|one| one.tree_pages_written),
+            checkpoints: since(|one| one.checkpoints),
+            writes_delayed: since(|one| one.writes_delayed),
+            node_pages_written: since(|one| one.node_pages_written),
+            leaves_written: since(|one| one.leaves_written),
+            flushes: since(|one| one.flushes),
+            merges: since(|one| one.merges),
+            splits: since(|one| one.splits),
+            joins: since(|one| one.joins),
+            loads: since(|one| one.loads),
+            pages_loaded: since(|one| one.pages_loaded),
+            pages_read: self.pages_read.since(before.pages_read),
+            filter_probes: since(|one| one.filter_probes),
+            filter_negatives: since(|one| one.filter_negatives),
+            filter_false_positives: since(|one| one.filter_false_positives),
             ..self
         }
     }
@@ -94,14 +191,28 @@ impl Pipeline {
     fn note(&self, pages: u64) -> String {
         format!(
             "chi {}, {} memtables, {} pending, {pages} pages; {} sealed, {} checkpoints wrote {} pages of the tree, \
-             {} writes delayed",
+             {} writes delayed; {} leaves and {} pages of nodes by {} flushes and {} merges that read {} pages of {} leaves; \
+             read {} pages of filters, {} of indexes, {} of keys, {} of values; {} of {} filters said no, {} maybe for nothing",
             self.checkpoint_distance,
             self.memtables,
             display_bytes(self.pending_bytes),
             self.memtables_sealed,
             self.checkpoints,
             self.tree_pages_written,
-            self.writes_delayed
+            self.writes_delayed,
+            self.leaves_written,
+            self.node_pages_written,
+            self.flushes,
+            self.merges,
+            self.pages_loaded,
+            self.loads,
+            self.pages_read.filter,
+            self.pages_read.index,
+            self.pages_read.keys,
+            self.pages_read.values,
+            self.filter_negatives,
+            self.filter_probes,
+            self.filter_false_positives
         )
     }
 }
@@ -117,7 +228,10 @@ impl Shape {
             pages_out: since(self.pages_out, before.pages_out),
             inserts_forecast: since(self.inserts_forecast, before.inserts_forecast),
             inserts_as_forecast: since(self.inserts_as_forecast, before.inserts_as_forecast),
-            turtle: self.turtle.map(|turtle| turtle.since(before.turtle.unwrap_or_default())),
+            turtle: self.turtle.as_ref().map(|turtle| {
+                let before = before.turtle.as_deref().copied().unwrap_or_default();
+                Box::new(turtle.since(before))
+            }),
             ..self.clone()
         }
     }
@@ -190,7 +304,7 @@ mod tests {
         assert!(note.contains("7 reorganizations"), "{note}");
         let turtle = |sealed| {
             let turtle = Pipeline { memtables_sealed: sealed, memtables: 2, ..Pipeline::default() };
-            Shape { turtle: Some(turtle), ..Shape::default() }
+            Shape { turtle: Some(Box::new(turtle)), ..Shape::default() }
         };
         let note = turtle(9).since(&turtle(4)).note();
         assert!(note.contains("2 memtables") && note.contains("5 sealed"), "{note}");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use spinney::{Stats, TurtleStats};
+use spinney::{PagesByKind, Stats, TurtleStats};
 use spinney_base::size::display_bytes;
 use spinney_io::PURPOSES;
 
@@ -102,11 +102,37 @@ fn turtle(stats: &TurtleStats) -> Value {
         "memtables_sealed": stats.memtables_sealed,
         "batches_applied": stats.batches_applied,
         "tree_pages_written": stats.tree_pages_written,
+        "node_pages_written": stats.node_pages_written,
+        "leaves_written": stats.leaves_written,
+        "nodes_written": stats.nodes_written,
+        "flushes": stats.flushes,
+        "leaves_made": stats.leaves_made,
+        "merges": stats.merges,
+        "splits": stats.splits,
+        "joins": stats.joins,
+        "loads": stats.loads,
+        "pages_loaded": stats.pages_loaded,
+        "pages_read": pages(&stats.pages_read),
+        "pages_cached": pages(&stats.pages_cached),
+        "filter_probes": stats.filter_probes,
+        "filter_negatives": stats.filter_negatives,
+        "filter_false_positives": stats.filter_false_positives,
+        "filter_damaged": stats.filter_damaged,
         "writes_delayed": stats.writes_delayed,
         "snapshots": stats.snapshots,
         "snapshot_bytes": stats.snapshot_bytes,
         "snapshots_written": stats.snapshots_written,
         "snapshots_ended": stats.snapshots_ended,
+    })
+}
+
+fn pages(by_kind: &PagesByKind) -> Value {
+    json!({
+        "node": by_kind.node,
+        "filter": by_kind.filter,
+        "index": by_kind.index,
+        "keys": by_kind.keys,
+        "values": by_kind.values,
     })
 }
 
@@ -168,15 +194,38 @@ pub(crate) fn to_text(stats: &Stats) -> String {
                 "  {} records in memory, {} of them not yet in their pages",
                 one.records_cached, one.records_dirty
             )),
-            Some(turtle) => line(format!(
-                "  {} edits not yet in their pages: {} in {} memtables, {} in {} batches of {}",
-                one.records_dirty,
-                display_bytes(turtle.memtable_bytes),
-                turtle.memtables,
-                display_bytes(turtle.pending_bytes),
-                turtle.pending_batches,
-                turtle.checkpoint_distance
-            )),
+            Some(turtle) => {
+                line(format!(
+                    "  {} edits not yet in their pages: {} in {} memtables, {} in {} batches of {}",
+                    one.records_dirty,
+                    display_bytes(turtle.memtable_bytes),
+                    turtle.memtables,
+                    display_bytes(turtle.pending_bytes),
+                    turtle.pending_batches,
+                    turtle.checkpoint_distance
+                ));
+                line(format!(
+                    "  {} pages written in {} leaves and {} nodes, by {} flushes and {} merges; {} splits and {} joins",
+                    turtle.tree_pages_written,
+                    turtle.leaves_written,
+                    turtle.nodes_written,
+                    turtle.flushes,
+                    turtle.merges,
+                    turtle.splits,
+                    turtle.joins
+                ));
+                let read = &turtle.pages_read;
+                line(format!(
+                    "  {} pages read of filters, {} of indexes, {} of keys, {} of values; {} of {} filters asked said no, {} said maybe for nothing",
+                    read.filter,
+                    read.index,
+                    read.keys,
+                    read.values,
+                    turtle.filter_negatives,
+                    turtle.filter_probes,
+                    turtle.filter_false_positives
+                ));
+            }
         }
     }
     text

@@ -43,7 +43,7 @@ pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
 pub use spinney_engine::{
-    Capabilities, DamagedPage, EngineStats, SnapshotStats, TurtleStats, VerifyReport,
+    Capabilities, DamagedPage, EngineStats, PagesByKind, SnapshotStats, TurtleStats, VerifyReport,
 };
 pub use spinney_treeline::LostRange;
 

@@ -37,7 +37,7 @@ pub use spinney_extent::LargePointer;
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
 pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
-pub use stats::{EngineStats, TurtleStats, VerifyReport};
+pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport};
 
 use std::fmt::Debug;
 use std::path::Path;

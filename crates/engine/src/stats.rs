@@ -91,6 +91,38 @@ pub struct TurtleStats {
     pub batches_applied: u64,
     /// Pages written for the tree.
     pub tree_pages_written: u64,
+    /// Of those, pages of nodes.
+    pub node_pages_written: u64,
+    /// Leaves and segments written.
+    pub leaves_written: u64,
+    /// Nodes written.
+    pub nodes_written: u64,
+    /// What was pending for a child of a node and was brought down to it, so many times.
+    pub flushes: u64,
+    /// Leaves made anew by that, in memory.
+    pub leaves_made: u64,
+    /// Buffers of nodes whose levels were merged because they had too many segments.
+    pub merges: u64,
+    /// Nodes split.
+    pub splits: u64,
+    /// Neighbours joined.
+    pub joins: u64,
+    /// Leaves and segments that were read whole, or a range of one, to be merged.
+    pub loads: u64,
+    /// Pages that this read from the file.
+    pub pages_loaded: u64,
+    /// Pages that lookups and scans read from the file.
+    pub pages_read: PagesByKind,
+    /// Pages that they found in the page cache.
+    pub pages_cached: PagesByKind,
+    /// Filters that lookups asked.
+    pub filter_probes: u64,
+    /// Those that said that the key is not there.
+    pub filter_negatives: u64,
+    /// Those that let a lookup pass although it was not there.
+    pub filter_false_positives: u64,
+    /// Those that could not say anything, because their page is damaged.
+    pub filter_damaged: u64,
     /// Writes that were delayed because the pipeline was behind.
     pub writes_delayed: u64,
     /// Snapshots that there are.
@@ -101,6 +133,29 @@ pub struct TurtleStats {
     pub snapshots_written: u64,
     /// Snapshots that had to end.
     pub snapshots_ended: u64,
+}
+
+/// Pages of a turtle keyspace by what they hold. Counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PagesByKind {
+    /// Nodes, which are read when a keyspace is opened.
+    pub node: u64,
+    /// Filters of leaves and segments.
+    pub filter: u64,
+    /// Their indexes.
+    pub index: u64,
+    /// Their keys.
+    pub keys: u64,
+    /// Their values.
+    pub values: u64,
+}
+
+impl PagesByKind {
+    /// Those of leaves and segments, which lookups and scans read.
+    #[must_use]
+    pub fn leaf(&self) -> u64 {
+        self.filter + self.index + self.keys + self.values
+    }
 }
 
 /// What a verification saw.

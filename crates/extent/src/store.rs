@@ -165,6 +165,9 @@ impl Store {
         options: StoreOptions,
     ) -> Result<(Store, Checkpoint, Vec<u8>)> {
         let file = disk.open(path, OpenMode::EXISTING)?;
+        // A process that was killed may have left a slot behind that is not durable. What only the
+        // slot before it names is free from here on, so that one must not come back (P9).
+        file.sync(Purpose::Recovery)?;
         let mut buf = AlignedBuf::new(2);
         file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
         let slots = [0, 1]

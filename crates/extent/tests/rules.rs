@@ -1,5 +1,5 @@
 //! The rules that a store file keeps by itself, each by its number, on the simulated disk:
-//! publishing in order (P14), reuse of what was freed (P16), torn pages (P18), poison (P21).
+//! what a process left behind is made durable (P9), publishing in order (P14), reuse of what was freed (P16), torn pages (P18), poison (P21).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -104,6 +104,42 @@ fn images(disk: &SimDisk, mode: CrashMode, run: impl FnOnce()) -> Vec<SimDisk> {
     run();
     disk.capture_when(Arc::new(|_, _| None));
     disk.take_captures().into_iter().map(|capture| capture.image).collect()
+}
+
+/// A process is killed when it has written a slot and not synced it; the next one goes by that slot and
+/// reuses what the one before it names; then power is lost.
+#[test]
+fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_pages_are_reused() {
+    let mut went_on = 0;
+    for seed in 0..20 {
+        let (disk, store) = create(seed);
+        publish(&store, 1).unwrap();
+        let begun = disk.steps();
+        publish(&store, 2).unwrap();
+        let steps = disk.steps() - begun;
+        for step in 1..=steps {
+            let (disk, store) = create(seed);
+            publish(&store, 1).unwrap();
+            disk.cut_power_at(disk.steps() + step);
+            assert!(publish(&store, 2).is_err() || step == steps);
+            let killed = disk.kill();
+            let (store, checkpoint, _) = open(&killed).unwrap();
+            store.adopt(&[]).unwrap();
+            while store.space().free_pages > 0 {
+                let (extent, generation) = store.allocate(0).unwrap();
+                write(&store, &[(extent.page, generation)], 9, false).unwrap();
+            }
+            for mode in [CrashMode::LoseAll, CrashMode::Torn4K, CrashMode::Torn512] {
+                assert_eq!(
+                    newest(&killed.crash(mode)),
+                    checkpoint.redo.0,
+                    "step {step} of {steps}"
+                );
+            }
+            went_on += u64::from(checkpoint.redo == Lsn(2));
+        }
+    }
+    assert!(went_on > 0);
 }
 
 #[test]

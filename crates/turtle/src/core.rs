@@ -57,6 +57,8 @@ pub(crate) struct Core {
     pub(crate) wanted: AtomicBool,
     /// Whether fewer batches are to gather than before: what has gathered is written at once.
     pub(crate) lowered: AtomicBool,
+    /// What ranges had looked into when all was tidy.
+    pub(crate) tidied: AtomicU64,
     /// Batches applied since the last checkpoint.
     pub(crate) batches: AtomicU64,
     pub(crate) counters: Counters,
@@ -180,6 +182,7 @@ impl Core {
             replaying: AtomicBool::new(true),
             wanted: AtomicBool::new(false),
             lowered: AtomicBool::new(false),
+            tidied: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             counters: Counters::default(),
             root: Mutex::new(Some(root)),

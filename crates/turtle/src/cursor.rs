@@ -192,6 +192,8 @@ impl<'a, F: Files> Cursor<'a, F> {
         if let Child::Leaf(leaf) = child {
             self.streams.push(Stream::of_leaf(leaf, &window, self.direction));
         }
+        let on_disk = self.streams.iter().filter(|stream| stream.is_on_disk()).count();
+        self.files.looks_beside(on_disk.saturating_sub(1));
         for number in 0..self.streams.len() {
             self.streams[number].open(self.files, self.direction)?;
             self.insert(number);

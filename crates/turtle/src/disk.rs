@@ -26,6 +26,8 @@ pub(crate) struct DiskFiles {
     filter_bits: AtomicU32,
     /// No record above it is in what is written from now on.
     lsn: AtomicU64,
+    /// Segments that ranges looked into beside leaves.
+    beside: AtomicU64,
 }
 
 impl DiskFiles {
@@ -33,7 +35,14 @@ impl DiskFiles {
     pub(crate) fn new(files: Arc<LeafStore>, limits: Limits, filter_bits: u32) -> DiskFiles {
         let leaf_bytes = AtomicU64::new(limits.leaf_bytes);
         let filter_bits = AtomicU32::new(filter_bits);
-        DiskFiles { files, limits, leaf_bytes, filter_bits, lsn: AtomicU64::new(0) }
+        DiskFiles {
+            files,
+            limits,
+            leaf_bytes,
+            filter_bits,
+            lsn: AtomicU64::new(0),
+            beside: AtomicU64::new(0),
+        }
     }
 
     /// Says how large leaves are, and what filters have for each key, from now on.
@@ -45,6 +54,11 @@ impl DiskFiles {
     /// Says up to which record the tree that is written next has applied all.
     pub(crate) fn set_lsn(&self, lsn: Lsn) {
         self.lsn.store(lsn.0, Relaxed);
+    }
+
+    /// How many segments ranges have looked into beside leaves.
+    pub(crate) fn beside(&self) -> u64 {
+        self.beside.load(Relaxed)
     }
 
     fn lsn(&self) -> Lsn {
@@ -99,6 +113,10 @@ impl Files for DiskFiles {
 
     fn get(&self, leaf: &Leaf, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Option<Hit>> {
         Ok(leaf.get(key, hash, out)?.map(|(_, hit)| hit))
+    }
+
+    fn looks_beside(&self, more: usize) {
+        self.beside.fetch_add(more as u64, Relaxed);
     }
 
     fn cursor(

@@ -237,7 +237,7 @@ impl Engine for Turtle {
             return Ok(Next::Wait(IDLE));
         }
         core.reuse_large();
-        if core.step()? {
+        if core.step()? || (core.wants_tidying() && core.tidy()?) {
             return Ok(Next::Again);
         }
         let gave = core.files.store.give_back()? > 0;
@@ -292,11 +292,31 @@ impl Engine for Turtle {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = &core.counters;
         let in_tables: u64 = view.tables.iter().map(|table| table.len()).sum();
+        let mut turtle = TurtleStats {
+            checkpoint_distance: core.chi(),
+            memtables: view.tables.len() as u64,
+            memtable_bytes: view.tables.iter().map(|table| table.bytes()).sum(),
+            pending_batches: load(&core.batches),
+            pending_bytes: pending.bytes,
+            memtables_sealed: load(&counters.seals),
+            batches_applied: load(&counters.applied),
+            writes_delayed: load(&counters.delays),
+            snapshots: core.snapshot_count(),
+            snapshot_bytes: core.pinned.load(Relaxed),
+            snapshots_written: load(&counters.snapshots_written),
+            snapshots_ended: load(&counters.snapshots_ended),
+            ..TurtleStats::default()
+        };
+        core.files.count_into(&mut turtle);
         EngineStats {
             cache_hits: load(&counters.memtable_hits),
             cache_misses: load(&counters.memtable_misses),
             records_dirty: in_tables + pending.items,
+            page_cache_bytes: core.files.cache.used(),
+            page_cache_hits: turtle.pages_cached.leaf(),
             pages: core.files.pages(),
+            pages_read: turtle.pages_read.leaf(),
+            index_bytes: view.tree.node_bytes(),
             large_values: large.values,
             large_bytes: large.live_pages * PAGE_BYTES as u64,
             large_freed_bytes: large.freed_pages * PAGE_BYTES as u64,
@@ -307,21 +327,7 @@ impl Engine for Turtle {
             stall_ns: load(&counters.stall_ns),
             longest_stall_ns: load(&counters.longest_stall_ns),
             checkpoints: load(&counters.checkpoints),
-            turtle: Some(TurtleStats {
-                checkpoint_distance: core.chi(),
-                memtables: view.tables.len() as u64,
-                memtable_bytes: view.tables.iter().map(|table| table.bytes()).sum(),
-                pending_batches: load(&core.batches),
-                pending_bytes: pending.bytes,
-                memtables_sealed: load(&counters.seals),
-                batches_applied: load(&counters.applied),
-                tree_pages_written: core.files.pages_written(),
-                writes_delayed: load(&counters.delays),
-                snapshots: core.snapshot_count(),
-                snapshot_bytes: core.pinned.load(Relaxed),
-                snapshots_written: load(&counters.snapshots_written),
-                snapshots_ended: load(&counters.snapshots_ended),
-            }),
+            turtle: Some(turtle),
             ..EngineStats::default()
         }
     }

@@ -93,6 +93,12 @@ impl Limits {
         bytes.div_ceil(self.flush_bytes()) as usize
     }
 
+    /// From so much pending for a pivot on it is worth to be flushed when reads are many and writes few,
+    /// in packed bytes: what is pending is read beside the leaf, and a flush makes all of the leaf anew.
+    pub(crate) fn tidy_bytes(&self) -> u64 {
+        self.leaf_bytes / 8
+    }
+
     /// Below this a leaf is joined with a neighbour, in packed bytes.
     pub(crate) fn leaf_bytes_min(&self) -> u64 {
         self.leaf_bytes / 4
@@ -167,6 +173,9 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> Result<Option<Hit>>;
+
+    /// A range of a tree looks into so many leaves and segments, where one would do.
+    fn looks_beside(&self, _more: usize) {}
 
     /// A cursor at the first edit at or behind `from`, in the direction.
     ///

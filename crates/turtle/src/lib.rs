@@ -82,6 +82,7 @@ mod snapshot;
 mod stream;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
+mod tidy;
 mod tree;
 mod update;
 mod verify;

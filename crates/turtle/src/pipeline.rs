@@ -36,7 +36,7 @@ use crate::large::{LargeExtent, extents_of};
 use crate::memtable::Memtable;
 use crate::options::Choice;
 use crate::payload;
-use crate::version::{Ahead, LEAF_BYTES_MIN, Tree};
+use crate::version::{Ahead, LEAF_BYTES_MIN, MergedAway, Tree};
 use crate::view::View;
 
 /// The delay of one write when the hard limit is near.
@@ -316,7 +316,7 @@ impl Core {
     }
 
     /// Writes the tree, and publishes it if it can have a redo LSN.
-    fn write(&self, work: &mut Work) -> Result<()> {
+    pub(crate) fn write(&self, work: &mut Work) -> Result<()> {
         let log = &self.context.log;
         let end = log.last_lsn();
         log.ensure_durable(end)?;
@@ -329,14 +329,19 @@ impl Core {
             let _reusing = freed.then(|| probe::enter("page free"));
             view.tree.write(end, &mut merged_away)?
         };
-        self.replace(|view| View { tables: view.tables.clone(), tree: tree.clone() });
-        self.note_merged_away(merged_away);
-        self.upgrade_snapshots(work.applied, &tree);
-        self.follow_memory();
+        self.put_tree(work, tree, merged_away);
         match self.redo_of(work) {
             Some(redo) => self.publish(work, redo),
             None => Ok(()),
         }
+    }
+
+    /// Puts a tree with the same records in the place of the one there is.
+    pub(crate) fn put_tree(&self, work: &Work, tree: Tree, merged_away: MergedAway) {
+        self.replace(|view| View { tables: view.tables.clone(), tree: tree.clone() });
+        self.note_merged_away(merged_away);
+        self.upgrade_snapshots(work.applied, &tree);
+        self.follow_memory();
     }
 
     /// Publishes the tree as it is, all of which is on disk.

@@ -83,6 +83,11 @@ impl<'a, F: Files> Stream<'a, F> {
         Stream { pieces, place: None, head: 0 }
     }
 
+    /// Whether it begins with a leaf or segment on disk. Before it is opened.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        matches!(self.pieces.last(), Some(Piece::Leaf(..)))
+    }
+
     /// Goes to the first key.
     ///
     /// # Errors

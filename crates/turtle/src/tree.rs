@@ -95,6 +95,15 @@ impl<F: Files> Tree<F> {
             Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?], 1)?,
             None => update.leaves(vec![batch], 1)?,
         };
+        self.of_children(update, children)
+    }
+
+    /// The tree after an update of which these are the children of what may be a new root.
+    pub(crate) fn of_children(
+        &self,
+        mut update: Update<'_, F>,
+        children: Vec<(Key, Child<F>)>,
+    ) -> Result<Tree<F>> {
         let root = grow(&mut update, children, self.height())?;
         let root = shrink(&mut update, root)?;
         Ok(Tree { root, activity: update.activity })

@@ -54,8 +54,20 @@ pub(crate) struct Activity {
     pub(crate) joins: u64,
 }
 
+impl Activity {
+    /// Adds what an update has done that began with `before` and ended with `after`.
+    pub(crate) fn add(&mut self, before: Activity, after: Activity) {
+        self.batches += after.batches - before.batches;
+        self.flushes += after.flushes - before.flushes;
+        self.leaves += after.leaves - before.leaves;
+        self.merges += after.merges - before.merges;
+        self.splits += after.splits - before.splits;
+        self.joins += after.joins - before.joins;
+    }
+}
+
 /// Nodes in the place of one, each with its lower bound; the first's is the old one's.
-type Siblings<F> = Vec<(Key, Node<F>)>;
+pub(crate) type Siblings<F> = Vec<(Key, Node<F>)>;
 
 /// One update of a tree.
 pub(crate) struct Update<'a, F: Files> {
@@ -156,7 +168,11 @@ impl<F: Files> Update<'_, F> {
     /// Replaces children by so many that a node has no bits for them: they get nodes of their own,
     /// between what is left of it on either side. Only a leaf size that has become much smaller since
     /// the tree was written makes so many.
-    fn burst(&mut self, node: Node<F>, replacement: Replacement<F>) -> Result<Siblings<F>> {
+    pub(crate) fn burst(
+        &mut self,
+        node: Node<F>,
+        replacement: Replacement<F>,
+    ) -> Result<Siblings<F>> {
         self.activity.splits += 1;
         let Replacement { old, mut new } = replacement;
         let height = node.height;
@@ -181,7 +197,7 @@ impl<F: Files> Update<'_, F> {
 
     /// Takes out everything that is pending for a child and gives it to the child; says what is to
     /// come in the child's place.
-    fn flush(&mut self, node: &mut Node<F>, pivot: usize) -> Result<Replacement<F>> {
+    pub(crate) fn flush(&mut self, node: &mut Node<F>, pivot: usize) -> Result<Replacement<F>> {
         self.activity.flushes += 1;
         let Child::Node(child) = &node.children[pivot] else {
             return self.rebuild(node, pivot..pivot + 1);

@@ -4,11 +4,13 @@
 use std::sync::Arc;
 
 use spinney_base::limits::KEY_BYTES_MAX;
-use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Result};
-use spinney_cache::Cache;
+use spinney_cache::{Cache, Kind};
 use spinney_engine::{
-    Chunk, Direction, Found, OwnedValue, POINTER_BYTES_MAX, Resident, ScanRequest, VerifyReport,
+    Chunk, Direction, Found, OwnedValue, POINTER_BYTES_MAX, PagesByKind, Resident, ScanRequest,
+    TurtleStats, VerifyReport,
 };
 use spinney_extent::{BlockKind, Extent, LargePointer, PageRun, Store};
 
@@ -22,6 +24,7 @@ use crate::packed::Owned;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
 use crate::tree;
+use crate::update::Activity;
 
 /// Largest record, key and value together, that is kept in the tree, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 3072;
@@ -63,6 +66,8 @@ pub(crate) struct Files {
     pub(crate) disk: DiskFiles,
     /// How many build pages: one where everything is to happen in order.
     threads: usize,
+    /// What updates of all trees have done.
+    activity: Mutex<Activity>,
 }
 
 impl Files {
@@ -71,7 +76,7 @@ impl Files {
         let leaves = LeafStore::new(Arc::clone(&store), cache.file());
         let disk = DiskFiles::new(leaves, limits(tuning.leaf_bytes()), tuning.filter_bits());
         let threads = if in_order { 1 } else { THREADS };
-        Arc::new(Files { store, cache, disk, threads })
+        Arc::new(Files { store, cache, disk, threads, activity: Mutex::default() })
     }
 
     /// Pages that leaves and nodes own.
@@ -79,9 +84,39 @@ impl Files {
         self.disk.files.counters.pages_owned.load(Relaxed)
     }
 
-    /// Pages of the tree that were written since the keyspace was opened.
-    pub(crate) fn pages_written(&self) -> u64 {
-        self.disk.files.counters.pages_written.load(Relaxed)
+    /// Says what reading, writing and updating has come to since the keyspace was opened.
+    pub(crate) fn count_into(&self, stats: &mut TurtleStats) {
+        let counters = &self.disk.files.counters;
+        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        stats.tree_pages_written = load(&counters.pages_written);
+        stats.node_pages_written = load(&counters.node_pages_written);
+        stats.leaves_written = load(&counters.leaves_written);
+        stats.nodes_written = load(&counters.nodes_written);
+        stats.loads = load(&counters.loads);
+        stats.pages_loaded = load(&counters.pages_loaded);
+        stats.filter_probes = load(&counters.filter_probes);
+        stats.filter_negatives = load(&counters.filter_negatives);
+        stats.filter_false_positives = load(&counters.filter_false_positives);
+        stats.filter_damaged = load(&counters.filter_damaged);
+        let cached = self.cache.stats();
+        stats.pages_cached = by_kind(|kind| cached.of(kind).hits);
+        stats.pages_read = by_kind(|kind| load(&counters.pages_read[kind as usize]));
+        let activity = *self.activity.lock();
+        stats.flushes = activity.flushes;
+        stats.leaves_made = activity.leaves;
+        stats.merges = activity.merges;
+        stats.splits = activity.splits;
+        stats.joins = activity.joins;
+    }
+}
+
+fn by_kind(count: impl Fn(Kind) -> u64) -> PagesByKind {
+    PagesByKind {
+        node: count(Kind::Node),
+        filter: count(Kind::Filter),
+        index: count(Kind::Index),
+        keys: count(Kind::Keys),
+        values: count(Kind::Values),
     }
 }
 
@@ -186,6 +221,7 @@ impl Tree {
             files.disk.set_lsn(ahead.lsn);
         }
         let mut tree = self.0.tree.apply(&files.disk, &Runs::from(batch), left, merged_away)?;
+        files.activity.lock().add(self.0.tree.activity, tree.activity);
         if let Some(left) = left.filter(|left| *left > 0) {
             tree = tree.write_early(&files.disk, files.threads, left)?;
         }
@@ -194,6 +230,21 @@ impl Tree {
             return Ok(applied);
         }
         Ok(Tree::over(files, applied.0.tree.evacuate()))
+    }
+
+    /// The tree after a step of tidying, which reads leaves and segments and writes others; `None` if
+    /// there is nothing to be tidied. The log is durable up to `lsn`, and it holds nothing above.
+    ///
+    /// # Errors
+    /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
+    pub(crate) fn tidy(&self, lsn: Lsn, merged_away: &mut MergedAway) -> Result<Option<Tree>> {
+        let files = &self.0.files;
+        files.disk.set_lsn(lsn);
+        let tidied = self.0.tree.tidy(&files.disk, merged_away)?;
+        Ok(tidied.map(|tree| {
+            files.activity.lock().add(self.0.tree.activity, tree.activity);
+            Tree::over(files, tree)
+        }))
     }
 
     /// The same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::{Error, Generation, Lsn, PageNumber, Result};
+use spinney_cache::Kind;
 use spinney_extent::header::Damage;
 use spinney_extent::run::RUN_PAGES_MAX;
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun};
@@ -52,6 +53,7 @@ impl NodePages {
         files.store.seal_run(&run, 0, BlockKind::Node, &mut buf, lsn);
         files.store.write_runs(&[(run.first, buf.bytes())], Purpose::Reorganize)?;
         files.counters.nodes_written.fetch_add(1, Relaxed);
+        files.counters.node_pages_written.fetch_add(u64::from(pages), Relaxed);
         files.counters.pages_written.fetch_add(u64::from(pages), Relaxed);
         Ok(node)
     }
@@ -66,6 +68,8 @@ impl NodePages {
         let node = NodePages::own(files, run, length);
         let mut buf = AlignedBuf::new(run.pages as usize);
         files.store.read_run(&run, 0, BlockKind::Node, &mut buf, Purpose::Recovery)?;
+        let read = &files.counters.pages_read[Kind::Node as usize];
+        read.fetch_add(u64::from(run.pages), Relaxed);
         let mut bytes = Vec::with_capacity(run.pages as usize * PAYLOAD);
         (0..buf.pages()).for_each(|index| bytes.extend_from_slice(payload(buf.page(index))));
         bytes.truncate(length as usize);

@@ -102,6 +102,7 @@ impl LeafStore {
             let mut missing = pages.clone().filter(|index| leaf.cached(*index).is_none());
             let first = missing.next();
             let span = first.map_or(0..0, |first| first..missing.next_back().unwrap_or(first) + 1);
+            self.count_read(leaf.section_of(span.start).0, span.len(), purpose);
             let buf = AlignedBuf::new(span.len());
             read.push((span, buf));
         }

@@ -27,7 +27,7 @@ pub(crate) mod cursor;
 pub(crate) mod format;
 mod index;
 pub(crate) mod load;
-mod read;
+pub(crate) mod read;
 #[cfg(test)]
 mod tests;
 pub(crate) mod warm;
@@ -64,9 +64,14 @@ pub(crate) struct LeafCounters {
     pub(crate) filter_false_positives: AtomicU64,
     /// Those that met a damaged page of a filter.
     pub(crate) filter_damaged: AtomicU64,
+    /// Pages that lookups and scans read from the file, by [`Kind`]; those of nodes when a tree is opened.
+    pub(crate) pages_read: [AtomicU64; 5],
+    /// Pages that loads read from the file.
+    pub(crate) pages_loaded: AtomicU64,
     pub(crate) leaves_written: AtomicU64,
     pub(crate) nodes_written: AtomicU64,
-    /// Pages of both.
+    /// Pages of nodes, and of nodes and leaves.
+    pub(crate) node_pages_written: AtomicU64,
     pub(crate) pages_written: AtomicU64,
     /// Pages that leaves and nodes own now.
     pub(crate) pages_owned: AtomicU64,
@@ -84,6 +89,16 @@ pub(crate) struct Leaf {
 }
 
 impl LeafStore {
+    /// Counts pages of a section that were read from the file.
+    fn count_read(&self, section: Section, pages: usize, purpose: Purpose) {
+        let counters = &self.counters;
+        let counter = match purpose {
+            Purpose::Reorganize => &counters.pages_loaded,
+            _ => &counters.pages_read[kind(section) as usize],
+        };
+        counter.fetch_add(pages as u64, Relaxed);
+    }
+
     pub(crate) fn new(store: Arc<Store>, cache: CacheFile) -> Arc<LeafStore> {
         Arc::new(LeafStore { store, cache, counters: LeafCounters::default() })
     }
@@ -176,15 +191,9 @@ impl Leaf {
 
     /// A page of a section, which has it.
     fn page_id(&self, section: Section, page: u32) -> PageId {
-        let kind = match section {
-            Section::Index => Kind::Index,
-            Section::Filter => Kind::Filter,
-            Section::Keys => Kind::Keys,
-            Section::Values => Kind::Values,
-        };
         let (first, _) = self.section(section);
         let run = self.run();
-        PageId { page: run.page(first + page), generation: run.generation, kind }
+        PageId { page: run.page(first + page), generation: run.generation, kind: kind(section) }
     }
 
     /// A page of a section through the cache.
@@ -197,6 +206,7 @@ impl Leaf {
         self.files.cache.get(id, |buf: &mut [u8; PAGE_BYTES]| {
             let index = self.section(section).0 + page;
             let run = self.run();
+            self.files.count_read(section, 1, purpose);
             self.files.store.read_run_page(&run, index, BlockKind::Leaf, buf, purpose)
         })
     }
@@ -287,6 +297,17 @@ impl Drop for Leaf {
         self.files.cache.forget(run.first, run.pages);
         self.files.store.release_run(run);
         self.files.counters.pages_owned.fetch_sub(u64::from(run.pages), Relaxed);
+    }
+}
+
+/// As what the cache keeps pages of a section.
+#[inline]
+fn kind(section: Section) -> Kind {
+    match section {
+        Section::Index => Kind::Index,
+        Section::Filter => Kind::Filter,
+        Section::Keys => Kind::Keys,
+        Section::Values => Kind::Values,
     }
 }
 

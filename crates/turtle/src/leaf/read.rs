@@ -108,7 +108,7 @@ impl Leaf {
     }
 
     /// The place of a key, or where it would be.
-    pub(super) fn find(&self, key: &[u8]) -> Result<Place> {
+    pub(crate) fn find(&self, key: &[u8]) -> Result<Place> {
         let at = self.search(key, &Loading)?;
         let page = self.page(Section::Keys, at.page, Purpose::Lookup)?;
         let look = || {

@@ -8,6 +8,8 @@
 //! needed then. All of this is a hint: whoever looks up afterwards loads what is missing, and hears
 //! of damage.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use spinney_base::{Error, Result};
 use spinney_cache::{PageId, PageRef};
 use spinney_extent::{BlockKind, PageRun};
@@ -110,6 +112,9 @@ impl LeafStore {
                 at.map(|at| (wanted[at].1, wanted[at].2))
             };
             let pages: Vec<_> = missing.iter().filter_map(|it| place(it.id).ok()).collect();
+            for page in missing {
+                self.counters.pages_read[page.id.kind as usize].fetch_add(1, Relaxed);
+            }
             self.store.read_run_pages(&pages, BlockKind::Leaf, buf, Purpose::Lookup)
         })
     }

@@ -1,6 +1,7 @@
 //! The tree against what it should be.
 
 mod amplification;
+mod costs;
 mod disk;
 mod figures;
 mod levels;
@@ -15,7 +16,7 @@ use crate::files::Limits;
 use crate::run::{Run, RunBuilder};
 
 /// A run of these edits.
-fn run<'a>(edits: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Run {
+pub(crate) fn run<'a>(edits: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Run {
     let mut builder = RunBuilder::default();
     for (key, value) in edits {
         builder.push(Edit { key, value: value.map(ValueRef::inline) });
@@ -23,7 +24,7 @@ fn run<'a>(edits: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>) -> Run
     builder.finish().unwrap()
 }
 
-fn limits(leaf_bytes: u64, pivots_max: usize) -> Limits {
+pub(crate) fn limits(leaf_bytes: u64, pivots_max: usize) -> Limits {
     Limits {
         leaf_bytes,
         leaf_pending_max: u64::MAX,

@@ -324,6 +324,16 @@ impl World {
         self.files.keep_only(&leaves, &nodes);
     }
 
+    /// Tidies, at most so many steps.
+    fn tidy(&mut self, steps: usize) {
+        for _ in 0..steps {
+            let mut superseded = Vec::new();
+            let Some(tree) = self.tree.tidy(&self.files, &mut superseded).unwrap() else { return };
+            self.tree = tree;
+            self.supersede(&superseded);
+        }
+    }
+
     /// Forgets everything in memory and opens the tree from its pages, as after a kill.
     fn reopen(&mut self) {
         let description = self.tree.describe(&self.files).unwrap();
@@ -345,7 +355,7 @@ fn trees_on_pages_are_what_a_map_says() {
             if world.rng.random_bool(0.05) {
                 world.removals = [20, 80, 0][world.rng.random_range(0..3)];
             }
-            match world.rng.random_range(0..10) {
+            match world.rng.random_range(0..11) {
                 0..6 => world.step(),
                 6 => world.write(),
                 7 => {
@@ -361,7 +371,12 @@ fn trees_on_pages_are_what_a_map_says() {
                     model = world.model.clone();
                     pointers = world.pointers.clone();
                 }
-                9 if world.rng.random_bool(0.3) => {
+                9 => {
+                    let steps = [1, 3, usize::MAX][world.rng.random_range(0..3)];
+                    world.tidy(steps);
+                    check(&world.tree, &world.files, world.sizes).unwrap();
+                }
+                10 if world.rng.random_bool(0.3) => {
                     let description = published.describe(&world.files).unwrap();
                     world.files.crash(std::mem::replace(&mut published, Tree::empty()));
                     world.crash((description, model.clone(), pointers.clone()));
@@ -464,11 +479,16 @@ fn a_failed_step_leaves_the_tree_whole() {
             let (pointers, mut superseded) = (world.pointers.clone(), Vec::new());
             world.files.fails_after.store(world.rng.random_range(0..40), Relaxed);
             let (batch, left) = (world.batch(), world.left());
-            let outcome = match world.rng.random_range(0..3) {
+            let outcome = match world.rng.random_range(0..4) {
                 0 => world.tree.apply(&world.files, &batch, left, &mut superseded),
                 1 => {
                     (world.model, world.pointers) = (before.1.clone(), pointers.clone());
                     world.tree.write(&world.files, 1, &mut superseded)
+                }
+                2 => {
+                    (world.model, world.pointers) = (before.1.clone(), pointers.clone());
+                    let tidied = world.tree.tidy(&world.files, &mut superseded);
+                    tidied.map(|tidied| tidied.unwrap_or_else(|| world.tree.clone()))
                 }
                 _ => {
                     let tree = world.tree.apply(&world.files, &batch, left, &mut superseded);
