@@ -35,6 +35,7 @@
 //! It upholds P14 (no dirty record is passed over) and P23. **Differs from the paper**, which has a
 //! latch around a B+ tree and names this as future work (4.8).
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Bound;
 
@@ -236,15 +237,21 @@ impl SegmentIndex {
     }
 
     /// At most `most` segments with a dirty list, from the one that `from` belongs to on; and where
-    /// to go on, unless all were seen.
+    /// to go on, unless all were seen. Adds to `looked` how many segments it looked at.
     pub(crate) fn dirty_segments(
         &self,
         from: &[u8],
         most: usize,
+        looked: &mut usize,
     ) -> (Vec<Located>, Option<Vec<u8>>) {
-        let is_dirty =
-            |entry: &Entry| entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty());
-        self.entries_where(from, most, is_dirty)
+        let count = Cell::new(0);
+        let is_dirty = |entry: &Entry| {
+            count.set(count.get() + 1);
+            entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty())
+        };
+        let found = self.entries_where(from, most, is_dirty);
+        *looked += count.get();
+        found
     }
 
     /// The same of segments that are as they are asked for.

@@ -111,9 +111,9 @@ fn p14_dirty_segments_are_never_of_half_a_change() {
             apply(&theirs, two(1), one(3));
             apply(&theirs, one(3), two(4));
         });
-        let (found, next) = index.dirty_segments(b"q", 4);
+        let (found, next) = index.dirty_segments(b"q", 4, &mut 0);
         assert!(found.iter().any(|located| located.contains(b"z")) && next.is_none(), "{found:?}");
-        let (found, _) = index.dirty_segments(&[], 4);
+        let (found, _) = index.dirty_segments(&[], 4, &mut 0);
         for key in [b"a", b"z"] {
             let count = found.iter().filter(|located| located.contains(key)).count();
             assert_eq!(count, 1, "{found:?}");

@@ -150,7 +150,7 @@ impl Pair {
         assert_eq!(self.index.longest_dirty(), longest.unwrap());
         let (mut dirty, mut from) = (Vec::new(), Some(Vec::new()));
         while let Some(here) = from {
-            let (found, next) = self.index.dirty_segments(&here, 3);
+            let (found, next) = self.index.dirty_segments(&here, 3, &mut 0);
             dirty.extend(found.into_iter().map(|located| located.lower.bytes().to_vec()));
             from = next;
         }
