@@ -53,17 +53,17 @@ fn p14_a_dirty_record_is_listed_however_its_segment_changes() {
         let with = |segment: &Segment| Some(segment.with_overflow(overflow));
         index.add_page(b"m", segment(3).base, with, |_, _| ()).unwrap();
         writer.join().unwrap();
-        assert_eq!(index.dirty(&[]), [RecordId(1)]);
-        assert_eq!(index.dirty(b"m"), [RecordId(10)]);
+        assert_eq!(index.dirty(&[], &(0..16)), [RecordId(1)]);
+        assert_eq!(index.dirty(b"m", &(0..16)), [RecordId(10)]);
         let taken = index.take_dirty(b"m", 1);
-        index.return_dirty(b"m", &taken);
+        index.return_dirty(b"m", taken.iter().map(|listed| (&b"z"[..], listed.id())));
         let theirs = Arc::clone(&index);
         let writer = shuttle::thread::spawn(move || theirs.push_dirty(b"z", RecordId(11)));
         let before =
             vec![(Vec::new(), segment(2)), (b"m".to_vec(), segment(3).with_overflow(overflow))];
         apply(&index, before, one(4));
         writer.join().unwrap();
-        assert_eq!(index.dirty(&[]), [RecordId(1), RecordId(10), RecordId(11)]);
+        assert_eq!(index.dirty(&[], &(0..16)), [RecordId(1), RecordId(10), RecordId(11)]);
     };
     shuttle::check_random(model, iterations());
     shuttle::check_pct(model, iterations(), 3);
