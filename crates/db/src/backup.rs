@@ -179,7 +179,7 @@ impl Backup<'_> {
         let state = self.state;
         let place = |id: KeyspaceId| target.directory().join(file_name(id));
         let tag = state.runtime.random();
-        let no_change = state.checkpointing.lock();
+        let no_change = state.hold_checkpoints();
         let after = self.begin()?;
         let log = LogBackup::begin(state, &target.directory().join(LOG_NAME), tag, after)?;
         *state.log_part.lock() = LogPart::Copying(log);
@@ -207,7 +207,7 @@ impl Backup<'_> {
         }
         // From here to the cut no keyspace comes or goes, and no record points to a large value that
         // the copies do not have.
-        let no_change = state.checkpointing.lock();
+        let no_change = state.hold_checkpoints();
         let no_large = state.large_logging.write();
         state.check_writable()?;
         let now = state.keyspaces();

@@ -102,7 +102,7 @@ impl Db {
         state.check_open()?;
         // Taken before the manifest, so that no two make the same one and no checkpoint runs
         // half-way.
-        let _no_checkpoint = state.checkpointing.lock();
+        let _no_checkpoint = state.hold_checkpoints();
         if let Some(found) = state.keyspace_by_name(name) {
             let KeptOptions { engine, logged } = options.kept;
             if found.options != options.kept {
@@ -203,7 +203,7 @@ impl Db {
     /// the database is next opened.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let state = &self.handle.state;
-        let _no_checkpoint = state.checkpointing.lock();
+        let _no_checkpoint = state.hold_checkpoints();
         state.check_writable()?;
         let Some(found) = state.keyspace_by_name(name) else {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
@@ -276,7 +276,7 @@ impl Db {
     pub fn verify(&self) -> Result<VerifyReport> {
         let state = &self.handle.state;
         state.check_open()?;
-        let _no_checkpoint = state.checkpointing.lock();
+        let _no_checkpoint = state.hold_checkpoints();
         let mut report = VerifyReport::default();
         for keyspace in state.keyspaces() {
             report += keyspace.engine.verify()?;
@@ -290,7 +290,7 @@ impl Db {
     /// `InvalidArgument` when it is too small for the keyspaces there are.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.handle.state.check_open()?;
-        let _no_checkpoint = self.handle.state.checkpointing.lock();
+        let _no_checkpoint = self.handle.state.hold_checkpoints();
         self.handle.state.options.clone().memory(bytes).check()?;
         self.handle.state.share_out(bytes)
     }

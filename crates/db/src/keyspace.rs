@@ -322,7 +322,7 @@ impl Keyspace {
         // A backup replays what was written while it ran over pages of any moment, so what is loaded
         // past the log must not come between: one waits for the other.
         let _no_backup = state.exclude_backup()?;
-        let _no_checkpoint = state.checkpointing.lock();
+        let _no_checkpoint = state.hold_checkpoints();
         let _no_writes = state.door.write();
         state.check_writable()?;
         self.state.check_alive()?;

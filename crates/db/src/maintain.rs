@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use spinney_base::shim::MutexGuard;
 use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, probe};
 
 use crate::state::{KeyspaceState, State};
@@ -13,9 +14,14 @@ use crate::state::{KeyspaceState, State};
 const LOG_TICK: Duration = Duration::from_millis(20);
 /// How often it is looked whether a checkpoint is wanted, if nobody wakes the job.
 const CHECKPOINT_LOOK: Duration = Duration::from_millis(100);
-/// A checkpoint is taken after this time if anything changed, though the log is not full: it
+/// A checkpoint begins so long after the last one if anything changed, though the log is not full: it
 /// bounds what a crash takes from keyspaces that are not logged, and what a recovery replays.
-const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
+const CHECKPOINT_REST: Duration = Duration::from_secs(30);
+/// And is spread over this time, so that who reads and writes meanwhile hardly notices: both together
+/// are less than a minute.
+const CHECKPOINT_TIME: Duration = Duration::from_secs(25);
+/// How often one that is spread out looks whether somebody waits for it.
+const CHECKPOINT_NAP: Duration = Duration::from_millis(10);
 /// How long a background job waits after an error before it tries again.
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -36,9 +42,9 @@ struct Quiet {
 }
 
 impl Quiet {
-    /// Whether the log's end has not moved for a while; says so once.
-    fn begins(&mut self, last: Lsn, now: Duration, after: Duration) -> bool {
-        if self.last != last {
+    /// Whether the log's end has not moved for a while, and nothing that is not logged `came`; says so once.
+    fn begins(&mut self, last: Lsn, came: bool, now: Duration, after: Duration) -> bool {
+        if self.last != last || came {
             *self = Quiet { last, since: now, said: false };
         }
         let begins = !self.said && now.saturating_sub(self.since) >= after;
@@ -50,19 +56,69 @@ impl Quiet {
 impl State {
     /// Publishes a checkpoint of every keyspace and trims the log (P14).
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.checkpointing.lock();
+        let _one_at_a_time = self.hold_checkpoints();
         self.checkpoint_held()
     }
 
-    /// The same for who holds `checkpointing`.
+    /// The same, spread over `time` unless somebody waits for it.
+    pub(crate) fn checkpoint_slowly(&self, time: Duration) -> Result<()> {
+        let _one_at_a_time = self.hold_checkpoints();
+        let start = self.runtime.now();
+        self.checkpoint_resting(&mut |done| {
+            let until = start + time.mul_f64(done.clamp(0.0, 1.0));
+            while !self.is_hurried() {
+                let left = until.saturating_sub(self.runtime.now());
+                if left.is_zero() {
+                    return true;
+                }
+                self.runtime.sleep(left.min(CHECKPOINT_NAP));
+            }
+            false
+        })
+    }
+
+    /// Keeps checkpoints, drops and verifications out, and hurries the one that is under way.
+    pub(crate) fn hold_checkpoints(&self) -> MutexGuard<'_, ()> {
+        self.hurried.fetch_add(1, Ordering::SeqCst);
+        let held = self.checkpointing.lock();
+        self.hurried.fetch_sub(1, Ordering::SeqCst);
+        held
+    }
+
+    /// Whether a checkpoint must not take its time. Where background work is stepped nobody else runs
+    /// meanwhile.
+    fn is_hurried(&self) -> bool {
+        self.hurried.load(Ordering::SeqCst) > 0
+            || self.checkpoint_wanted.load(Ordering::Acquire)
+            || self.closed.load(Ordering::Acquire)
+            || self.poison.is_set()
+            || self.runtime.is_stepped()
+    }
+
+    /// Publishes a checkpoint, for who holds `checkpointing`.
     pub(crate) fn checkpoint_held(&self) -> Result<()> {
+        self.checkpoint_resting(&mut |_| false)
+    }
+
+    /// The same; rests in between as [`Engine::checkpoint_slowly`] says.
+    fn checkpoint_resting(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
+        let result = self.publish_all(rest);
+        *self.last_checkpoint.lock() = self.runtime.now();
+        result
+    }
+
+    fn publish_all(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
         self.poison.check()?;
         // Everything up to the bound has been applied (P1), so it is in the engines' caches or
         // beyond.
         let bound = self.log.applied_watermark();
         let keyspaces = self.keyspaces();
-        for keyspace in &keyspaces {
-            keyspace.engine.checkpoint(bound).inspect_err(|error| self.note(error))?;
+        #[expect(clippy::cast_precision_loss, reason = "there are few keyspaces")]
+        let share = |place: usize, done: f64| (place as f64 + done) / keyspaces.len() as f64;
+        for (place, keyspace) in keyspaces.iter().enumerate() {
+            let rest = &mut |done| rest(share(place, done));
+            let result = keyspace.engine.checkpoint_slowly(bound, rest);
+            result.inspect_err(|error| self.note(error))?;
         }
         self.trim(&keyspaces, bound)
     }
@@ -79,7 +135,7 @@ impl State {
     /// Whether a checkpoint that was asked for is needed still. Engines that publish on their own account may
     /// have moved on since the log was last trimmed, and trimming it may be all there is to do.
     fn needs_checkpoint(&self) -> Result<bool> {
-        let _one_at_a_time = self.checkpointing.lock();
+        let _one_at_a_time = self.hold_checkpoints();
         self.poison.check()?;
         let keyspaces = self.keyspaces();
         if keyspaces.iter().any(|keyspace| keyspace.engine.wants_checkpoint()) {
@@ -97,17 +153,18 @@ impl State {
         let mut quiet = Quiet::default();
         *self.log_task.lock() = Some(self.spawn("spinney-log", move || {
             state.log.tick()?;
-            if quiet.begins(state.log.last_lsn(), state.runtime.now(), LOG_QUIET) {
+            if quiet.begins(state.log.last_lsn(), false, state.runtime.now(), LOG_QUIET) {
                 state.log.give_back()?;
             }
             Ok(Next::Wait(LOG_TICK))
         })?);
         let state = self.clone();
-        let mut last = self.runtime.now();
         let mut quiet = Quiet::default();
         *self.checkpoint_task.lock() = Some(self.spawn("spinney-checkpoint", move || {
-            let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_INTERVAL;
-            let quiet = quiet.begins(state.log.last_lsn(), state.runtime.now(), QUIET);
+            let last = *state.last_checkpoint.lock();
+            let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_REST;
+            let came = state.unlogged_came.swap(false, Ordering::Relaxed);
+            let quiet = quiet.begins(state.log.last_lsn(), came, state.runtime.now(), QUIET);
             let wanted = state.checkpoint_wanted.load(Ordering::Acquire);
             let wanted = wanted && state.needs_checkpoint()?
                 || quiet && state.log.stats().bytes_used > QUIET_LOG_BYTES;
@@ -115,8 +172,10 @@ impl State {
                 state.checkpoint_wanted.store(false, Ordering::Release);
                 return Ok(Next::Wait(CHECKPOINT_LOOK));
             }
-            let result = state.checkpoint();
-            last = state.runtime.now();
+            let result = match wanted {
+                true => state.checkpoint(),
+                false => state.checkpoint_slowly(CHECKPOINT_TIME),
+            };
             *state.checkpoint_error.lock() = result.as_ref().err().cloned();
             state.checkpoint_wanted.store(false, Ordering::Release);
             result.map(|()| Next::Wait(CHECKPOINT_LOOK))
@@ -180,5 +239,72 @@ impl State {
                 Next::Stop
             }
         })
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::path::Path;
+
+    use spinney_base::Runtime;
+    use spinney_base::shim::thread;
+    use spinney_io::sim::SimDisk;
+
+    use super::*;
+    use crate::{Db, KeyspaceOptions, Options};
+
+    /// Writes that are not logged do not move the log, and the database is not quiet all the same: a checkpoint
+    /// then would bring home every page for the few records that came since the last.
+    #[test]
+    fn writes_that_are_not_logged_are_no_quiet() {
+        let runtime = Runtime::stepped(1);
+        let disk = Arc::new(SimDisk::new(1));
+        let options = Options::default().memory(64 << 20).disk(disk).runtime(runtime.clone());
+        let db = Db::open(Path::new("/db"), options).unwrap();
+        let logged = db.keyspace("logged", KeyspaceOptions::default()).unwrap();
+        let unlogged = db.keyspace("unlogged", KeyspaceOptions::default().logged(false)).unwrap();
+        let checkpoints = || db.stats().keyspaces[0].numbers.checkpoints;
+        for number in 0..3000u32 {
+            logged.insert(&number.to_be_bytes(), &[1; 1000]).unwrap();
+        }
+        let before = checkpoints();
+        let end = runtime.now() + 5 * QUIET;
+        while runtime.now() < end {
+            unlogged.insert(b"key", b"value").unwrap();
+            runtime.step();
+        }
+        assert_eq!(checkpoints(), before);
+        let end = runtime.now() + 2 * QUIET;
+        while runtime.now() < end {
+            runtime.step();
+        }
+        assert_eq!(checkpoints(), before + 1);
+    }
+
+    /// One that is spread over an hour ends as soon as somebody else wants one, and each has its redo LSN.
+    #[test]
+    fn a_checkpoint_that_takes_its_time_ends_when_somebody_waits() {
+        let options = Options::default().memory(4 << 20).disk(Arc::new(SimDisk::new(1)));
+        let db = Db::open(Path::new("/db"), options.runtime(Runtime::threads())).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+        let key = |number: u32| number.wrapping_mul(0x9e37_79b1).to_be_bytes();
+        let put_all = |value: &[u8; 100]| {
+            (0..10_000).for_each(|number| keyspace.insert(&key(number), value).unwrap());
+        };
+        put_all(&[1; 100]);
+        db.checkpoint().unwrap();
+        put_all(&[2; 100]);
+        let state = db.handle.state.clone();
+        let slow = thread::spawn("slow", move || {
+            state.checkpoint_slowly(Duration::from_secs(3600)).unwrap();
+        });
+        let state = &db.handle.state;
+        while state.checkpointing.try_lock().is_some() {
+            thread::yield_now();
+        }
+        db.checkpoint().unwrap();
+        assert_eq!(db.stats().keyspaces[0].numbers.records_dirty, 0);
+        slow.unwrap().join().unwrap();
+        assert_eq!(state.hurried.load(Ordering::SeqCst), 0);
     }
 }

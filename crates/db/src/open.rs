@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
@@ -72,6 +72,7 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
         TornWrites::Assume4k => false,
         TornWrites::Auto => !disk.writes_pages_atomically(directory)?,
     };
+    let opened_at = runtime.now();
     let state = State {
         owner: next_owner(),
         directory: directory.to_owned(),
@@ -88,12 +89,15 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
         manifest: Mutex::new(manifest),
         keyspaces: RwLock::new(Vec::new()),
         checkpointing: Mutex::new(()),
+        hurried: AtomicUsize::new(0),
+        last_checkpoint: Mutex::new(opened_at),
         large_batch: Mutex::new(()),
         large_logging: RwLock::new(()),
         checkpoint_task: Mutex::new(None),
         log_task: Mutex::new(None),
         checkpoint_error: Mutex::new(None),
         checkpoint_wanted: AtomicBool::new(false),
+        unlogged_came: AtomicBool::new(false),
         backup_running: AtomicBool::new(false),
         backup_bytes: AtomicU64::new(0),
         log_part: Mutex::default(),

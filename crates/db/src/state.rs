@@ -6,7 +6,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
@@ -87,6 +88,10 @@ pub(crate) struct State {
     pub(crate) keyspaces: RwLock<Vec<Arc<KeyspaceState>>>,
     /// One checkpoint, drop or verification at a time.
     pub(crate) checkpointing: Mutex<()>,
+    /// How many wait for that: a checkpoint that takes its time ends at once for them.
+    pub(crate) hurried: AtomicUsize,
+    /// When the last checkpoint ended.
+    pub(crate) last_checkpoint: Mutex<Duration>,
     /// One large batch at a time, so that two do not wait for room that the other has reserved.
     pub(crate) large_batch: Mutex<()>,
     /// Held shared while the pointer to a large value is logged and applied; exclusively by a backup
@@ -97,6 +102,8 @@ pub(crate) struct State {
     /// Why the last background checkpoint failed, until one succeeds.
     pub(crate) checkpoint_error: Mutex<Option<Error>>,
     pub(crate) checkpoint_wanted: AtomicBool,
+    /// Whether something was written that is not logged, since it was last looked.
+    pub(crate) unlogged_came: AtomicBool,
     /// Whether a backup runs, and how many bytes of pages it has copied.
     pub(crate) backup_running: AtomicBool,
     pub(crate) backup_bytes: AtomicU64,

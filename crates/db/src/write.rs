@@ -212,7 +212,13 @@ impl State {
         let announced = self.log.announce();
         let lsn = match &mut room {
             Some(room) => self.log.append(room, RecordKind::User, record),
-            None => Lsn::ZERO,
+            None => {
+                // Mostly it is set, and then it stays every processor's own.
+                if !self.unlogged_came.load(Ordering::Relaxed) {
+                    self.unlogged_came.store(true, Ordering::Relaxed);
+                }
+                Lsn::ZERO
+            }
         };
         writes.iter().for_each(|write| write.keyspace.engine.apply(&write.write));
         drop(announced);

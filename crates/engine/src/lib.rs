@@ -232,6 +232,16 @@ pub trait Engine: Send + Sync + Debug {
     /// `Full` (the checkpoint before stands), `Poisoned`, `Io` or `Corruption`.
     fn checkpoint(&self, redo: Lsn) -> Result<()>;
 
+    /// The same for who is in no hurry: between pieces of the work `rest` is called with the share of it
+    /// that is done, from 0 to 1, takes its time, and says whether there is more of it. An engine that has little to do never calls it.
+    ///
+    /// # Errors
+    /// As [`Engine::checkpoint`].
+    fn checkpoint_slowly(&self, redo: Lsn, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
+        let _ = rest;
+        self.checkpoint(redo)
+    }
+
     /// Up to which LSN the keyspace's own files hold everything.
     fn redo(&self) -> Lsn;
 

@@ -82,7 +82,7 @@ impl TreeLine {
             gathered: Vec::new(),
             large: Vec::new(),
         };
-        self.write_back_everything()?;
+        self.write_back_everything(&mut |_| false)?;
         drop(self.gate.write());
         load.begun = self.written();
         Ok(load)
@@ -237,7 +237,7 @@ impl Bulk for BulkLoad<'_> {
         }
         self.advance(true)?;
         // Brings home what was removed, and moves the redo LSN to the log's end (P15).
-        tree.publish_checkpoint(tree.context.log.last_lsn())?;
+        tree.publish_checkpoint(tree.context.log.last_lsn(), &mut |_| false)?;
         let _no_write_back = tree.gate.write();
         tree.publish_structure()?;
         if !tree.is_empty()? {

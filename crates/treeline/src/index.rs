@@ -11,7 +11,8 @@
 //! the cached records that its pages do not hold yet: the dirty list. The list may name records
 //! twice, or records that are clean again or belong elsewhere; whoever takes it looks each up and
 //! picks by key. What it never does is miss a dirty record for good: a put lists a record right
-//! after making it dirty, within the same write.
+//! after making it dirty, within the same write. Beside the id stands which page of the segment the key
+//! belongs to, so that a scan need not look at the dirty records of all sixteen.
 //!
 //! **Invariants**
 //! 1. The first segment's lower bound is the empty key, so every key has exactly one segment, at
@@ -35,8 +36,9 @@
 //! It upholds P14 (no dirty record is passed over) and P23. **Differs from the paper**, which has a
 //! latch around a B+ tree and names this as future work (4.8).
 
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use spinney_art::{ArtMap, Direction, Entries, Pinned};
 use spinney_base::shim::{
@@ -50,13 +52,17 @@ use crate::cache::RecordId;
 use crate::codec::Segments;
 use crate::segment::{Change, IndexKey, Located, PageRef, Place, SEGMENT_ORDER_MAX, Segment};
 
+mod listed;
+
+pub(crate) use listed::Listed;
+
 /// A dirty list of at most so many entries is taken whole by every write-back.
 pub(crate) const LONG_LIST: usize = 2048;
 
 /// How often a lookup is tried before it keeps changes out.
 const TRIES_MAX: usize = 4;
 
-type DirtyList = ThinVec<RecordId>;
+type DirtyList = ThinVec<Listed>;
 
 #[derive(Debug)]
 struct Entry {
@@ -167,32 +173,36 @@ impl SegmentIndex {
 
     /// Tells the key's segment that the record `id` is dirty; returns how long its list is now.
     pub(crate) fn push_dirty(&self, key: &[u8], id: RecordId) -> usize {
-        self.with_floor(key, |list| {
-            list.push(id);
+        self.with_floor(key, |lower, segment, list| {
+            list.push(Listed::new(lower, segment, key, id));
             list.len()
         })
     }
 
-    /// Ids of records that may be dirty in the segment with this lower bound.
-    pub(crate) fn dirty(&self, lower: &[u8]) -> Vec<RecordId> {
-        self.with_list_at(lower, |list| list.to_vec()).unwrap_or_default()
+    /// Ids of records that may be dirty in these pages of the segment with this lower bound.
+    pub(crate) fn dirty(&self, lower: &[u8], pages: &Range<usize>) -> Vec<RecordId> {
+        let here = |list: &mut DirtyList| {
+            let here = list.iter().filter(|listed| pages.contains(&listed.page()));
+            here.map(|listed| listed.id()).collect()
+        };
+        self.with_list_at(lower, here).unwrap_or_default()
     }
 
     /// The oldest entries of the dirty list of the segment with this lower bound, at most `most`.
     /// They stay listed: whoever reads the segment meanwhile must find them.
-    pub(crate) fn oldest_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
+    pub(crate) fn oldest_dirty(&self, lower: &[u8], most: usize) -> Vec<Listed> {
         let oldest = |list: &mut DirtyList| list[..list.len().min(most)].to_vec();
         self.with_list_at(lower, oldest).unwrap_or_default()
     }
 
     /// Takes entries off the list that [`SegmentIndex::oldest_dirty`] showed, each as often as it
     /// was shown then, except the ids of `keep`. What was listed again since stays.
-    pub(crate) fn forget_dirty(&self, lower: &[u8], shown: &[RecordId], keep: &[RecordId]) {
-        let mut left: HashMap<RecordId, usize> = HashMap::with_capacity(shown.len());
-        for id in shown.iter().filter(|id| !keep.contains(id)) {
-            *left.entry(*id).or_default() += 1;
+    pub(crate) fn forget_dirty(&self, lower: &[u8], shown: &[Listed], keep: &[RecordId]) {
+        let mut left: HashMap<Listed, usize> = HashMap::with_capacity(shown.len());
+        for listed in shown.iter().filter(|listed| !keep.contains(&listed.id())) {
+            *left.entry(*listed).or_default() += 1;
         }
-        let mut is_to_stay = |id: &RecordId| match left.get_mut(id) {
+        let mut is_to_stay = |listed: &Listed| match left.get_mut(listed) {
             Some(count) if *count > 0 => {
                 *count -= 1;
                 false
@@ -210,20 +220,23 @@ impl SegmentIndex {
 
     /// Both at once.
     #[cfg(test)]
-    pub(crate) fn take_dirty(&self, lower: &[u8], most: usize) -> Vec<RecordId> {
+    pub(crate) fn take_dirty(&self, lower: &[u8], most: usize) -> Vec<Listed> {
         let shown = self.oldest_dirty(lower, most);
         self.forget_dirty(lower, &shown, &[]);
         shown
     }
 
-    /// Puts ids that were taken back to the front of the list, where they came from.
-    pub(crate) fn return_dirty(&self, lower: &[u8], ids: &[RecordId]) {
-        if ids.is_empty() {
-            return;
-        }
-        self.with_floor(lower, |list| {
+    /// Puts records that were taken back to the front of the list of the segment with this lower bound, where
+    /// they came from.
+    pub(crate) fn return_dirty<'k>(
+        &self,
+        lower: &[u8],
+        taken: impl Iterator<Item = (&'k [u8], RecordId)> + Clone,
+    ) {
+        self.with_floor(lower, |lower, segment, list| {
             let later = std::mem::take(list);
-            list.extend(ids.iter().copied().chain(later));
+            let taken = taken.clone().map(|(key, id)| Listed::new(lower, segment, key, id));
+            list.extend(taken.chain(later));
         });
     }
 
@@ -236,15 +249,21 @@ impl SegmentIndex {
     }
 
     /// At most `most` segments with a dirty list, from the one that `from` belongs to on; and where
-    /// to go on, unless all were seen.
+    /// to go on, unless all were seen. Adds to `looked` how many segments it looked at.
     pub(crate) fn dirty_segments(
         &self,
         from: &[u8],
         most: usize,
+        looked: &mut usize,
     ) -> (Vec<Located>, Option<Vec<u8>>) {
-        let is_dirty =
-            |entry: &Entry| entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty());
-        self.entries_where(from, most, is_dirty)
+        let count = Cell::new(0);
+        let is_dirty = |entry: &Entry| {
+            count.set(count.get() + 1);
+            entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty())
+        };
+        let found = self.entries_where(from, most, is_dirty);
+        *looked += count.get();
+        found
     }
 
     /// The same of segments that are as they are asked for.
@@ -281,26 +300,21 @@ impl SegmentIndex {
             if change.before.len() > 1 && dirty.len() > LONG_LIST {
                 self.mixed.fetch_add(1, Ordering::SeqCst);
             }
-            let (whole, shared) = match change.after.len() {
-                1 => (dirty, ThinVec::new()),
-                _ => (ThinVec::new(), dirty),
-            };
-            let mut whole = Some(whole);
             for (lower, segment) in &change.after {
-                let list = whole.take().unwrap_or_default();
-                self.insert(structure, lower, segment.clone(), list);
+                self.insert(structure, lower, segment.clone(), ThinVec::new());
             }
             for (lower, _) in &change.before {
                 if !change.after.iter().any(|(bound, _)| bound == lower) {
                     self.entries.take(lower, &pinned);
                 }
             }
-            for id in shared {
+            for id in dirty.into_iter().map(Listed::id) {
                 for key in keys(id) {
                     // A key of another segment that shares the id is listed there already; once
                     // more does no harm.
-                    let (_, entry) = self.floor(&key, &pinned);
-                    self.with_list(entry, |list| list.push(id));
+                    let (lower, entry) = self.floor(&key, &pinned);
+                    let listed = Listed::new(lower, &entry.segment, &key, id);
+                    self.with_list(entry, |list| list.push(listed));
                 }
             }
             structure.sequence += 1;
@@ -462,13 +476,18 @@ impl SegmentIndex {
     }
 
     /// Changes the dirty list of the segment that a key belongs to.
-    fn with_floor<R>(&self, key: &[u8], mut change: impl FnMut(&mut DirtyList) -> R) -> R {
+    fn with_floor<R>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(&[u8], &Segment, &mut DirtyList) -> R,
+    ) -> R {
         loop {
             let pinned = Pinned::new();
-            let (_, entry) = self.at_one_version(|| self.floor(key, &pinned)).0;
+            let (lower, entry) = self.at_one_version(|| self.floor(key, &pinned)).0;
             // A list that is still there is of the segment that was found: an entry never changes
             // its bounds.
-            if let Some(result) = self.with_list(entry, &mut change) {
+            let change = |list: &mut DirtyList| change(lower, &entry.segment, list);
+            if let Some(result) = self.with_list(entry, change) {
                 return result;
             }
         }

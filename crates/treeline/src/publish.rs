@@ -117,12 +117,17 @@ impl TreeLine {
         }
     }
 
-    /// Brings everything applied up to `redo` home and publishes it (P14).
-    pub(crate) fn publish_checkpoint(&self, redo: Lsn) -> Result<()> {
+    /// Brings everything applied up to `redo` home and publishes it (P14). Rests in between as
+    /// [`Engine::checkpoint_slowly`] says.
+    pub(crate) fn publish_checkpoint(
+        &self,
+        redo: Lsn,
+        rest: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<()> {
         let _inside = probe::enter("checkpoint");
         let mark = self.large.mark();
         let failures = self.failures.load(Ordering::SeqCst);
-        self.write_back_everything()?;
+        self.write_back_everything(rest)?;
         // Batches that others began before may hold records up to `redo`.
         drop(self.gate.write());
         if self.failures.load(Ordering::SeqCst) != failures {
@@ -184,28 +189,110 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Brings home every record that is dirty now.
-    pub(crate) fn write_back_everything(&self) -> Result<()> {
+    /// Brings home every record that is dirty now. Calls `rest` in between with the share of the segments
+    /// that it has passed, with no lock held.
+    pub(crate) fn write_back_everything(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
         // One batch takes the oldest entries of a list, so many at least; so many passes reach the
         // end that the longest one has now, however it is split meanwhile. Only where long lists became one are
         // ages mixed; after that, only a pass that leaves nothing of any list is the last.
         let mixed = self.index.mixed();
+        let all: u64 = self.index.counts().segments.iter().sum();
         let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MIN);
+        let mut has_time = rest(0.0);
         for pass in 1.. {
             let mut left = false;
             let mut from = Some(Vec::new());
+            let mut looked = 0;
             while let Some(lower) = from {
-                let (segments, next) = self.index.dirty_segments(&lower, BATCH_PAGES);
+                let some = if has_time { self.few_pages() } else { BATCH_PAGES };
+                let (segments, next) = self.index.dirty_segments(&lower, some, &mut looked);
                 let missed = self.write_back_segments(&segments)?;
                 left |= missed.left;
                 // A segment that others reorganized meanwhile left records to its successors that
                 // they did not take along: the pass goes on from there, with what came.
                 from = missed.changed.or(next);
+                #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+                let done = looked as f64 / all.max(1) as f64;
+                has_time = rest(if pass == 1 { done.min(1.0) } else { 1.0 });
             }
             if !left || (pass >= passes && self.index.mixed() == mixed) {
                 break;
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use spinney_base::{KeyspaceId, MemoryBudget, Poison, Runtime, ValueRef};
+    use spinney_engine::{EngineContext, Write};
+    use spinney_io::Disk;
+    use spinney_io::sim::SimDisk;
+    use spinney_sync::hash_key;
+    use spinney_wal::{Log, LogOptions};
+
+    use super::*;
+
+    const KEYSPACE: KeyspaceId = KeyspaceId(1);
+
+    fn tree() -> TreeLine {
+        let disk = SimDisk::new(1);
+        disk.create_dir(Path::new("/db")).unwrap();
+        let log = LogOptions::sized(7, 1 << 20);
+        let context = EngineContext {
+            disk: Arc::new(disk.clone()),
+            path: "/db/keyspace".into(),
+            keyspace: KEYSPACE,
+            logged: false,
+            double_write: false,
+            log: Log::create(&disk, Path::new("/db/wal"), &log).unwrap(),
+            runtime: Runtime::stepped(1),
+            poison: Arc::new(Poison::new()),
+            memory: MemoryBudget::new(4 << 20).open("keyspace", 4 << 20),
+        };
+        TreeLine::create(context, Lsn::ZERO).unwrap()
+    }
+
+    fn put_all(tree: &TreeLine, value: &[u8]) {
+        for number in 0..8000u32 {
+            let key = number.wrapping_mul(0x9e37_79b1).to_be_bytes();
+            let value = Some(ValueRef::inline(value));
+            let write = Write { key: &key, hash: hash_key(KEYSPACE, &key), value };
+            tree.prepare(&write).unwrap();
+            tree.apply(&write);
+        }
+    }
+
+    /// The shares rise to the whole, pieces are small while there is time, and who writes may do so
+    /// meanwhile.
+    #[test]
+    fn a_checkpoint_says_how_far_it_is_and_lets_others_write() {
+        let tree = tree();
+        put_all(&tree, &[1; 100]);
+        tree.checkpoint(Lsn(1)).unwrap();
+        put_all(&tree, &[2; 100]);
+        let segments: u64 = tree.index.counts().segments.iter().sum();
+        let mut shares = Vec::new();
+        let rest = &mut |done| {
+            if shares.len() == 2 {
+                put_all(&tree, &[3; 100]);
+            }
+            shares.push(done);
+            shares.len() < 4
+        };
+        tree.checkpoint_slowly(Lsn(2), rest).unwrap();
+        assert_eq!(tree.redo(), Lsn(2));
+        assert!(segments > 40 && shares.is_sorted(), "{segments}: {shares:?}");
+        #[expect(clippy::cast_precision_loss, reason = "a few segments")]
+        let pieces = 3.0 * crate::tree::FEW_PAGES as f64 / segments as f64;
+        assert!(shares[3] > 0.0 && shares[3] <= pieces + 0.01, "{shares:?}");
+        assert_eq!(shares.last(), Some(&1.0));
+        // What was put before the hand came by is home.
+        let dirty = tree.stats().records_dirty;
+        assert!(dirty < 4000, "{dirty}");
     }
 }

@@ -29,9 +29,9 @@ use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::build::{NewSegment, Region};
-use crate::cache::RecordId;
 use crate::counters::add;
 use crate::fit::{Fill, Fit};
+use crate::index::Listed;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
 use crate::segment::{Change, Located, PageRef, Segment};
@@ -190,7 +190,7 @@ impl TreeLine {
         located: &Located,
         bytes: &mut Bytes<'_>,
         missed: &mut Missed,
-    ) -> (Vec<RecordId>, Vec<Taken>) {
+    ) -> (Vec<Listed>, Vec<Taken>) {
         if bytes.len() >= DIRTY_BYTES_MAX {
             missed.note_changed(located.lower.bytes());
             return (Vec::new(), Vec::new());

@@ -272,7 +272,7 @@ impl TreeLine {
     fn copy_dirty(&self, run: &Run) -> DirtyCopies {
         let Run { located, pages } = run;
         let mut copies = DirtyCopies::default();
-        let mut ids = self.index.dirty(located.lower.bytes());
+        let mut ids = self.index.dirty(located.lower.bytes(), pages);
         ids.sort_unstable();
         ids.dedup();
         self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {

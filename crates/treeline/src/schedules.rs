@@ -49,7 +49,7 @@ fn tree_on(disk: &SimDisk) -> Arc<TreeLine> {
     let tree = TreeLine::create(context(disk), Lsn::ZERO).unwrap();
     disk.sync_dir(Path::new("/db")).unwrap();
     (0..RECORDS).for_each(|key| put(&tree, key, &[0; 100]));
-    tree.write_back_everything().unwrap();
+    tree.write_back_everything(&mut |_| false).unwrap();
     Arc::new(tree)
 }
 
@@ -76,7 +76,7 @@ fn thread(tree: &Arc<TreeLine>, body: impl FnOnce(&TreeLine) + Send + 'static) -
 
 /// Brings everything home, as a checkpoint does, and looks at what the pages hold.
 fn check_home(tree: &TreeLine, keys: &[u8], version: u8) {
-    tree.write_back_everything().unwrap();
+    tree.write_back_everything(&mut |_| false).unwrap();
     assert_eq!(tree.cache.usage().dirty, 0, "a checkpoint would pass records over");
     tree.cache.forget_clean();
     check_values(tree, keys, version);
@@ -156,7 +156,7 @@ fn p14_a_checkpoint_waits_for_write_backs() {
         while !is_being_written(&tree, keys[0]) && !ended.load(SeqCst) {
             yield_now();
         }
-        tree.publish_checkpoint(Lsn(1)).unwrap();
+        tree.publish_checkpoint(Lsn(1), &mut |_| false).unwrap();
         let image = disk.crash(CrashMode::LoseAll);
         other.join().unwrap();
         let tree = TreeLine::open(context(&image)).unwrap();

@@ -36,9 +36,9 @@ use crate::tuning::Tuning;
 /// area protects.
 pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 
-/// Pages that a writer brings up to date itself when it finds no clean record to evict; a whole
-/// batch when each batch costs a sync.
-const FOREGROUND_PAGES: usize = 8;
+/// Pages that a writer brings up to date itself when it finds no clean record to evict, and segments that a
+/// checkpoint with time does at once; a whole batch when each batch costs a sync.
+pub(crate) const FEW_PAGES: usize = 8;
 
 /// Inserts of one epoch of forecasting, and how many epochs room is left for: more, and hot places that
 /// moved on leave it unused (25 took 58 % more pages for `drift`, for the same reorganizations). What is hot must be
@@ -328,10 +328,7 @@ impl TreeLine {
         add(&self.writes.foreground_write_backs, 1);
         let mut keys = vec![victim];
         let shard = RecordId::of(hash).0 as usize;
-        let log = &self.context.log;
-        let syncs = self.context.double_write
-            || (self.context.logged && log.durable_lsn() < log.last_lsn());
-        let pages = if syncs { BATCH_PAGES } else { FOREGROUND_PAGES };
+        let pages = self.few_pages();
         for next in 0..self.cache.shards() {
             if keys.len() >= pages {
                 break;
@@ -340,6 +337,14 @@ impl TreeLine {
         }
         keys.truncate(pages);
         self.write_back(&keys)
+    }
+
+    /// Of how many pages or segments a batch is that should take little time.
+    pub(crate) fn few_pages(&self) -> usize {
+        let log = &self.context.log;
+        let syncs = self.context.double_write
+            || (self.context.logged && log.durable_lsn() < log.last_lsn());
+        if syncs { BATCH_PAGES } else { FEW_PAGES }
     }
 
     /// Brings home the records of one segment whose dirty list is long; says whether there was one.
@@ -524,7 +529,11 @@ impl Engine for TreeLine {
     }
 
     fn checkpoint(&self, redo: Lsn) -> Result<()> {
-        self.publish_checkpoint(redo)
+        self.publish_checkpoint(redo, &mut |_| false)
+    }
+
+    fn checkpoint_slowly(&self, redo: Lsn, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
+        self.publish_checkpoint(redo, rest)
     }
 
     fn redo(&self) -> Lsn {

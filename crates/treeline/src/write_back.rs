@@ -33,6 +33,7 @@ use spinney_sync::hash_key;
 
 use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
+use crate::index::Listed;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
 use crate::reorganize::Why;
 use crate::segment::{Located, Overflow, PageRef, Segment};
@@ -247,10 +248,11 @@ impl TreeLine {
         missed: &mut Missed,
         mut key_of: impl FnMut(&[u8]),
     ) -> usize {
-        let ids = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX + 1);
+        let listed = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX + 1);
         let mut most = 0;
-        for some in ids[..ids.len().min(TARGET_RECORDS_MAX)].chunks(TARGET_RECORDS_MIN) {
-            self.cache.visit_all_dirty(some, Visit::Look, &mut |_, key, value| {
+        for some in listed[..listed.len().min(TARGET_RECORDS_MAX)].chunks(TARGET_RECORDS_MIN) {
+            let ids: Vec<RecordId> = some.iter().map(|listed| listed.id()).collect();
+            self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
                 if located.contains(key) {
                     *room = room.saturating_sub(key.len() + value.map_or(0, ValueRef::len));
                     key_of(key);
@@ -262,7 +264,7 @@ impl TreeLine {
                 break;
             }
         }
-        missed.left |= most < ids.len();
+        missed.left |= most < listed.len();
         most
     }
 
@@ -306,9 +308,9 @@ impl TreeLine {
         most: usize,
         bytes: &mut Bytes<'_>,
         mut page: impl FnMut(RecordId, &[u8]) -> Option<usize>,
-    ) -> (Vec<RecordId>, Vec<Taken>) {
+    ) -> (Vec<Listed>, Vec<Taken>) {
         let shown = self.index.oldest_dirty(located.lower.bytes(), most);
-        let mut ids = shown.clone();
+        let mut ids: Vec<RecordId> = shown.iter().map(|listed| listed.id()).collect();
         ids.sort_unstable();
         ids.dedup();
         let mut taken = Vec::with_capacity(ids.len());
@@ -334,8 +336,11 @@ impl TreeLine {
     /// Makes records dirty again that were taken, and lists them.
     pub(crate) fn give_back(&self, bytes: &Bytes<'_>, lower: &[u8], taken: &[Taken]) {
         self.end_write(bytes, taken, false);
-        let ids: Vec<RecordId> = taken.iter().map(|taken| self.id_of(bytes.key(taken))).collect();
-        self.index.return_dirty(lower, &ids);
+        if taken.is_empty() {
+            return;
+        }
+        let taken = taken.iter().map(|taken| bytes.key(taken)).map(|key| (key, self.id_of(key)));
+        self.index.return_dirty(lower, taken);
     }
 
     pub(crate) fn end_write(&self, bytes: &Bytes<'_>, taken: &[Taken], written: bool) {

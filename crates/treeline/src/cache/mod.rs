@@ -2,7 +2,7 @@
 //! clean (TreeLine, section 4.2).
 //!
 //! The cache is cut into shards by the hash of the key; each [`Shard`](shard::Shard) is a hash
-//! table over a ring of records. A record is known outside by its [`RecordId`], 32 bits of its
+//! table over a ring of records. A record is known outside by its [`RecordId`], 28 bits of its
 //! key's hash, which stays the same wherever the ring moves the record; two keys may share one, so
 //! whoever holds an id gets all dirty records that bear it and picks by key.
 //!
@@ -27,17 +27,20 @@ use memory::SHARD_BYTES_MIN;
 use shard::{PRIORITY_READ, Shard};
 use spinney_base::ValueRef;
 
-/// 32 bits of a key's hash: finds the shard, the bucket, and all records that might be meant.
+/// 28 bits of a key's hash: finds the shard, the bucket, and all records that might be meant. The other
+/// four of a word are for who lists records ([`crate::index::Listed`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RecordId(pub(crate) u32);
 
 impl RecordId {
+    pub(crate) const BITS: u32 = 28;
+
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "the low half is the id; the high half chooses the stripe"
+        reason = "the id is of the low half; the high half chooses the stripe"
     )]
     pub(crate) fn of(hash: u64) -> Self {
-        RecordId(hash as u32)
+        RecordId(hash as u32 & ((1 << Self::BITS) - 1))
     }
 }
 

@@ -53,17 +53,17 @@ fn p14_a_dirty_record_is_listed_however_its_segment_changes() {
         let with = |segment: &Segment| Some(segment.with_overflow(overflow));
         index.add_page(b"m", segment(3).base, with, |_, _| ()).unwrap();
         writer.join().unwrap();
-        assert_eq!(index.dirty(&[]), [RecordId(1)]);
-        assert_eq!(index.dirty(b"m"), [RecordId(10)]);
+        assert_eq!(index.dirty(&[], &(0..16)), [RecordId(1)]);
+        assert_eq!(index.dirty(b"m", &(0..16)), [RecordId(10)]);
         let taken = index.take_dirty(b"m", 1);
-        index.return_dirty(b"m", &taken);
+        index.return_dirty(b"m", taken.iter().map(|listed| (&b"z"[..], listed.id())));
         let theirs = Arc::clone(&index);
         let writer = shuttle::thread::spawn(move || theirs.push_dirty(b"z", RecordId(11)));
         let before =
             vec![(Vec::new(), segment(2)), (b"m".to_vec(), segment(3).with_overflow(overflow))];
         apply(&index, before, one(4));
         writer.join().unwrap();
-        assert_eq!(index.dirty(&[]), [RecordId(1), RecordId(10), RecordId(11)]);
+        assert_eq!(index.dirty(&[], &(0..16)), [RecordId(1), RecordId(10), RecordId(11)]);
     };
     shuttle::check_random(model, iterations());
     shuttle::check_pct(model, iterations(), 3);
@@ -111,9 +111,9 @@ fn p14_dirty_segments_are_never_of_half_a_change() {
             apply(&theirs, two(1), one(3));
             apply(&theirs, one(3), two(4));
         });
-        let (found, next) = index.dirty_segments(b"q", 4);
+        let (found, next) = index.dirty_segments(b"q", 4, &mut 0);
         assert!(found.iter().any(|located| located.contains(b"z")) && next.is_none(), "{found:?}");
-        let (found, _) = index.dirty_segments(&[], 4);
+        let (found, _) = index.dirty_segments(&[], 4, &mut 0);
         for key in [b"a", b"z"] {
             let count = found.iter().filter(|located| located.contains(key)).count();
             assert_eq!(count, 1, "{found:?}");

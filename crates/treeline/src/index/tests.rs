@@ -118,12 +118,15 @@ impl Pair {
         let most = self.random.below(20);
         let (lower, (_, list)) = self.model.range_mut(..=at).next_back().unwrap();
         let taken: Vec<_> = list.drain(..most.min(list.len())).collect();
-        assert_eq!(self.index.take_dirty(lower, most), taken);
+        let shown: Vec<_> = self.index.take_dirty(lower, most).iter().map(|one| one.id()).collect();
+        assert_eq!(shown, taken);
         if most.is_multiple_of(3) {
             list.splice(..0, taken.iter().copied());
-            self.index.return_dirty(lower, &taken);
+            let keys: Vec<_> = taken.iter().map(|id| (key(id.0), *id)).collect();
+            let taken = keys.iter().map(|(key, id)| (key.as_slice(), *id));
+            self.index.return_dirty(lower, taken);
         }
-        assert_eq!(self.index.dirty(lower), *list);
+        assert_eq!(self.index.dirty(lower, &(0..16)), *list);
     }
 
     fn check(&mut self) {
@@ -150,7 +153,7 @@ impl Pair {
         assert_eq!(self.index.longest_dirty(), longest.unwrap());
         let (mut dirty, mut from) = (Vec::new(), Some(Vec::new()));
         while let Some(here) = from {
-            let (found, next) = self.index.dirty_segments(&here, 3);
+            let (found, next) = self.index.dirty_segments(&here, 3, &mut 0);
             dirty.extend(found.into_iter().map(|located| located.lower.bytes().to_vec()));
             from = next;
         }
@@ -244,7 +247,7 @@ fn no_dirty_record_is_missed_under_real_threads() {
             index.apply(&join, keys_of, |_| ()).unwrap();
         }
     });
-    let mut ids: Vec<u32> = index.dirty(&[]).into_iter().map(|id| id.0).collect();
+    let mut ids: Vec<u32> = index.dirty(&[], &(0..16)).into_iter().map(|id| id.0).collect();
     ids.sort_unstable();
     assert_eq!(ids, (0..40_000).collect::<Vec<_>>());
 }
@@ -264,4 +267,36 @@ fn staged_pages_are_no_more_than_may_be() {
     assert!(!add(30), "there is room for no more");
     assert_eq!(index.sequence(), u64::from(most));
     assert_eq!(index.find(b"k").segment.staged.len(), crate::segment::STAGED_MAX);
+}
+
+/// Scans ask for the dirty records of some pages: a list says of each to which page of the segment there is now
+/// its key belongs, whichever pages there were when it was listed.
+#[test]
+fn dirty_records_are_found_by_page() {
+    let of = |page, keys_a_page: f64| {
+        let model =
+            crate::model::Model::line(0, 0, (keys_a_page * f64::from(2u32).powi(32)).recip(), 0.0);
+        let base = PageRef { page: PageNumber(page), generation: Generation(1) };
+        vec![(Vec::new(), Segment::new(base, 2, Some(model.unwrap())))]
+    };
+    let index = SegmentIndex::new(of(4, 100.0), 0);
+    for number in (0..400).rev() {
+        index.push_dirty(&key(number), RecordId(number));
+    }
+    let numbers = |pages: Range<usize>| {
+        let mut numbers: Vec<u32> = index.dirty(&[], &pages).iter().map(|id| id.0).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    assert_eq!(numbers(1..3), (100..300).collect::<Vec<_>>());
+    let change = Change { before: of(4, 100.0), after: of(8, 150.0) };
+    index.apply(&change, keys_of, |_| ()).unwrap();
+    assert_eq!(numbers(1..2), (150..300).collect::<Vec<_>>());
+    assert_eq!(numbers(3..4), []);
+    let taken: Vec<_> = index.take_dirty(&[], 200).iter().map(|one| one.id()).collect();
+    assert_eq!(numbers(1..2), (150..200).collect::<Vec<_>>());
+    let keys: Vec<_> = taken.iter().map(|id| (key(id.0), *id)).collect();
+    index.return_dirty(&[], keys.iter().map(|(key, id)| (key.as_slice(), *id)));
+    assert_eq!(numbers(1..2), (150..300).collect::<Vec<_>>());
+    assert_eq!(numbers(0..16), (0..400).collect::<Vec<_>>());
 }

@@ -71,7 +71,7 @@ fn p17_a_full_log_leaves_no_leak() {
             taken.push(room);
         }
     }
-    tree.write_back_everything().unwrap();
+    tree.write_back_everything(&mut |_| false).unwrap();
     assert_eq!(tree.large.pages().0, 6, "two values of three pages");
     drop(taken);
     let image = disk.crash(CrashMode::KeepAll);
