@@ -30,6 +30,9 @@ type Page = [u8; PAGE_BYTES];
 /// A page and the allocation that made it.
 type Made = (u32, u32);
 
+/// A slot's generation and the pages that it reaches.
+type Known = Option<(u64, BTreeSet<u32>)>;
+
 const PAYLOAD: u32 = (PAGE_BYTES - HEADER_BYTES) as u32;
 const FILTER_BLOCKS_OF_A_PAGE: u32 = PAYLOAD / 32;
 
@@ -42,9 +45,9 @@ pub(crate) struct Roots {
 #[derive(Debug, Default)]
 struct Slots {
     /// The newest slot on the media, and the pages that it reaches.
-    durable: Option<(u64, BTreeSet<u32>)>,
+    durable: Known,
     /// One that was written after it and is not known to be on the media.
-    written: Option<(u64, BTreeSet<u32>)>,
+    written: Known,
     /// Pages written in this life.
     made: BTreeSet<Made>,
 }
@@ -105,22 +108,31 @@ impl Roots {
     /// A store file was synced.
     pub(crate) fn after_sync(&mut self, view: &SimView<'_>, path: &Path) -> Result<(), String> {
         let Some(slots) = self.files.get_mut(path) else { return Ok(()) };
-        slots.written = None;
-        slots.durable = newest(view, path)?;
+        let generation = newest_slot(view, path).map(|(_, slot)| slot.generation);
+        let is_it = |known: &Known| known.as_ref().map(|(known, _)| *known) == generation;
+        let written = slots.written.take();
+        if is_it(&slots.durable) {
+            return Ok(());
+        }
+        // What it reaches was on the media when it was written, and nobody may write there.
+        slots.durable = if is_it(&written) { written } else { newest(view, path)? };
         Ok(())
     }
 }
 
-/// The newest slot on the media, with all that it reaches.
-fn newest(view: &SimView<'_>, path: &Path) -> Result<Option<(u64, BTreeSet<u32>)>, String> {
+/// The newest slot on the media.
+fn newest_slot(view: &SimView<'_>, path: &Path) -> Option<(KeyspaceId, Slot)> {
     let slots = (0..2).filter_map(|number: u32| {
         let page = view.durable_page(path, u64::from(number) * PAGE_BYTES as u64)?;
         let keyspace = BlockHeader::decode(page).ok()?.keyspace;
         Some((keyspace, Slot::decode(page, keyspace, PageNumber(number)).ok()?))
     });
-    let Some((keyspace, slot)) = slots.max_by_key(|(_, slot)| slot.generation) else {
-        return Ok(None);
-    };
+    slots.max_by_key(|(_, slot)| slot.generation)
+}
+
+/// The same, with all that it reaches.
+fn newest(view: &SimView<'_>, path: &Path) -> Result<Known, String> {
+    let Some((keyspace, slot)) = newest_slot(view, path) else { return Ok(None) };
     let pages = reach(view, path, keyspace, &slot).map_err(|what| {
         format!(
             "P14: the newest slot of {} on the media, {}, {what}",
