@@ -61,7 +61,11 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
         return Err(not_found(directory));
     }
     let _inside = probe::enter(if exists { "recovery" } else { "create" });
-    if !exists {
+    if exists {
+        // A process that was killed may have left names behind that are not durable: the manifest's,
+        // and those of files that it lists or lists no more (P9).
+        disk.sync_dir(directory)?;
+    } else {
         create(&*disk, directory, &runtime, &options)?;
     }
     let manifest = Manifest::read(&*disk, directory)?;

@@ -301,6 +301,43 @@ fn p20_ids_are_never_reused() {
     assert!(keyspace(&db, "a").id() > again.id());
 }
 
+/// A process is killed when the manifest has a new name list that is not durable; the next one goes by it, writes
+/// and removes; then power is lost.
+#[test]
+fn p09_names_that_a_killed_process_left_are_durable_before_anything_rests_on_them() {
+    let mut found = std::collections::BTreeSet::new();
+    for step in 1..60 {
+        let disk = SimDisk::new(step);
+        let db = open(&disk);
+        keyspace(&db, "a").insert(b"k", b"v").unwrap();
+        let begun = disk.steps();
+        disk.cut_power_at(begun + step);
+        let made = db.keyspace("b", KeyspaceOptions::default());
+        let dropped = made.and_then(|_| db.drop_keyspace("a"));
+        drop(db);
+        let killed = disk.kill();
+        let db = open(&killed);
+        let names: Vec<String> = db.keyspaces().into_iter().map(|info| info.name).collect();
+        for name in &names {
+            db.existing_keyspace(name).unwrap().insert(b"again", b"v").unwrap();
+        }
+        for mode in [CrashMode::LoseAll, CrashMode::Torn512] {
+            let db = open(&killed.crash(mode));
+            let again: Vec<String> = db.keyspaces().into_iter().map(|info| info.name).collect();
+            assert_eq!(again, names, "step {step}");
+            for name in &names {
+                let keyspace = db.existing_keyspace(name).unwrap();
+                assert!(keyspace.contains_key(b"again").unwrap(), "step {step}");
+            }
+        }
+        found.insert(names);
+        if dropped.is_ok() {
+            break;
+        }
+    }
+    assert!(found.len() >= 3, "{found:?}");
+}
+
 /// After a failed sync writes answer with the cause, reads go on, nothing more is written, and
 /// reopening recovers what was promised.
 #[test]

@@ -59,14 +59,13 @@ impl Store {
         assert!((1..=RUN_PAGES_MAX).contains(&pages), "{pages} pages");
         self.options.poison.check()?;
         let mut space = self.space.lock();
+        let generation = self.take_generation(&mut space)?;
         let first = loop {
             if let Some(first) = space.free.allocate_run(pages) {
                 break first;
             }
             self.grow(&mut space, pages.next_power_of_two())?;
         };
-        let generation = Generation(space.next_generation);
-        space.next_generation += 1;
         let run = PageRun { first, pages, generation };
         run.extents().for_each(|(extent, _)| space.holes.remove(extent));
         Ok(run)

@@ -11,7 +11,7 @@
 //! | 48 | 8 | structure | sequence number of the last structure change that the payload holds |
 //! | 56 | 8 | payload length | bytes of the payload |
 //! | 64 | 8 | payload hash | XXH3-64 of the payload |
-//! | 72 | 4 | next generation | no page of this file has this generation or a higher one |
+//! | 72 | 4 | next generation | no page of this file has this generation or a higher one, until another slot says so: those below it that no page has yet are reserved for whoever wrote this one |
 //! | 76 | 4 | end | pages from here on were never used |
 //! | 80 | 2 | extents | how many extents hold the payload, at most [`EXTENTS_MAX`] |
 //! | 82 | 2 | reserved | zero |

@@ -46,9 +46,10 @@ const PIECE_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
 /// Largest extent of a payload: 4 MiB, which bounds the buffer that writes and reads it.
 const PAYLOAD_ORDER_MAX: u8 = 10;
 
-/// Generations skipped when a store opens: more than were ever in use beyond the last durable
-/// record, so that a page of a lost allocation is never taken for one of this life.
-const GENERATION_SKIP: u32 = 4096;
+/// So many generations a durable slot reserves ahead: a life begins behind what the one before had
+/// reserved, so that a page of a lost allocation is never taken for one of this life. Beyond them a
+/// slot is written for their sake alone.
+const GENERATIONS_AHEAD: u32 = 4096;
 
 /// How a store is opened.
 #[derive(Clone, Debug)]
@@ -87,6 +88,8 @@ pub(crate) struct Space {
     /// Pages from here on are beyond the file.
     pub(crate) end: u32,
     pub(crate) next_generation: u32,
+    /// Those below it are reserved by a durable slot.
+    reserved: u32,
     /// Freed extents that wait until the record that frees them, at this LSN, is durable. In
     /// ascending order.
     retired: VecDeque<(Lsn, Extent)>,
@@ -142,7 +145,7 @@ impl Store {
             structure: 0,
             payload_length: 0,
             payload_hash: xxh3_64(&[]),
-            next_generation: Generation(1),
+            next_generation: Generation(1 + GENERATIONS_AHEAD),
             end: PageNumber(2),
             extents: Vec::new(),
         };
@@ -150,7 +153,9 @@ impl Store {
         slot.encode(options.keyspace, buf.page_mut(0));
         file.write_at(buf.bytes(), 0, Purpose::Checkpoint)?;
         options.poison.guard(file.sync(Purpose::Checkpoint))?;
-        Ok(Self::new(file, options, slot))
+        let store = Self::new(file, options, slot);
+        store.space.lock().next_generation = 1;
+        Ok(store)
     }
 
     /// Opens the file of a keyspace and reads its newest checkpoint. Nothing may be allocated
@@ -198,6 +203,7 @@ impl Store {
             free: FreeMap::default(),
             end: slot.end.0.max(DATA_PAGE_FIRST),
             next_generation: slot.next_generation.0,
+            reserved: slot.next_generation.0,
             retired: VecDeque::new(),
             doubtful_pages: 0,
             holds: 0,
@@ -234,8 +240,7 @@ impl Store {
         {
             let mut space = self.space.lock();
             let used = owned.iter().map(|(_, generation)| generation.0).max().unwrap_or(0);
-            space.next_generation =
-                space.next_generation.max(used.saturating_add(1)).saturating_add(GENERATION_SKIP);
+            space.next_generation = space.next_generation.max(used.saturating_add(1));
             space.free = free;
             space.end = end;
         }
@@ -270,6 +275,7 @@ impl Store {
     pub fn allocate(&self, order: u8) -> Result<(Extent, Generation)> {
         self.options.poison.check()?;
         let mut space = self.space.lock();
+        let generation = self.take_generation(&mut space)?;
         let extent = loop {
             if let Some(extent) = space.free.allocate(order) {
                 space.holes.remove(extent);
@@ -277,9 +283,46 @@ impl Store {
             }
             self.grow(&mut space, 1 << order)?;
         };
+        Ok((extent, generation))
+    }
+
+    /// A generation that no page of the file has or will have, whatever crashes.
+    pub(crate) fn take_generation(&self, space: &mut Space) -> Result<Generation> {
+        if space.next_generation >= space.reserved {
+            self.reserve_generations(space)?;
+        }
         let generation = Generation(space.next_generation);
         space.next_generation += 1;
-        Ok((extent, generation))
+        Ok(generation)
+    }
+
+    /// Writes the newest slot once more, with more generations reserved.
+    fn reserve_generations(&self, space: &mut Space) -> Result<()> {
+        let reserved = space.next_generation.checked_add(GENERATIONS_AHEAD).ok_or_else(|| {
+            let name = self.file.path().display();
+            Error::new(ErrorKind::Full, format!("{name} has had 2^32 generations"))
+        })?;
+        let mut current = self.slot.lock();
+        let mut next = current.clone();
+        next.generation += 1;
+        next.next_generation = Generation(reserved.max(current.next_generation.0));
+        match self.write_slot(&next) {
+            // Nothing was written.
+            Err(error) if error.is_full() => return Err(error),
+            written => self.options.poison.guard(written)?,
+        }
+        space.reserved = next.next_generation.0;
+        *current = next;
+        Ok(())
+    }
+
+    /// Writes a slot and makes it durable. `Full` says that nothing was written.
+    fn write_slot(&self, slot: &Slot) -> Result<()> {
+        let mut buf = AlignedBuf::new(1);
+        slot.encode(self.options.keyspace, buf.page_mut(0));
+        let page = Slot::page(slot.generation);
+        self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint)?;
+        self.file.sync(Purpose::Checkpoint)
     }
 
     pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
@@ -483,16 +526,15 @@ impl Store {
             structure: checkpoint.structure,
             payload_length: payload.len() as u64,
             payload_hash: xxh3_64(payload),
-            next_generation: Generation(next_generation),
+            next_generation: Generation(
+                next_generation.saturating_add(GENERATIONS_AHEAD).max(current.next_generation.0),
+            ),
             // A file that never held data stays two pages long.
             end: PageNumber(if end > DATA_PAGE_FIRST { end } else { 2 }),
             extents,
         };
-        let mut buf = AlignedBuf::new(1);
-        next.encode(self.options.keyspace, buf.page_mut(0));
-        let page = Slot::page(next.generation);
-        let slot_written = self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint);
-        if let Err(error) = &slot_written
+        let written = self.write_slot(&next);
+        if let Err(error) = &written
             && error.is_full()
         {
             // Nothing was written: the checkpoint before stands.
@@ -502,15 +544,19 @@ impl Store {
         }
         // From here on either slot may be the newest on disk, so a failure leaves both payloads
         // owned: it poisons.
-        let synced = slot_written.and_then(|()| self.file.sync(Purpose::Checkpoint));
-        if synced.is_err() {
+        if written.is_err() {
             drop(current);
             let pages = next.extents.iter().map(|(extent, _)| u64::from(extent.pages()));
             self.space.lock().doubtful_pages += pages.sum::<u64>();
-            return self.options.poison.guard(synced);
+            return self.options.poison.guard(written);
         }
+        let reserved = next.next_generation.0;
         let before = std::mem::replace(&mut *current, next);
         drop(current);
+        {
+            let mut space = self.space.lock();
+            space.reserved = space.reserved.max(reserved);
+        }
         before.extents.iter().for_each(|(extent, _)| self.release(*extent));
         Ok(())
     }

@@ -257,6 +257,31 @@ fn p16_a_lost_allocation_does_not_come_back() {
     assert!(version(&store, again).unwrap_err().is_corruption());
 }
 
+/// One life after the other loses what it allocated, however much that was: no page is ever written
+/// twice in one generation.
+#[test]
+fn p16_no_life_has_generations_of_another() {
+    let (mut disk, store) = create(1);
+    let mut seen = std::collections::BTreeSet::new();
+    let mut take = |store: &Store, count: usize| {
+        for _ in 0..count {
+            let (extent, generation) = store.allocate(0).unwrap();
+            assert!(seen.insert((extent.page, generation)), "{extent:?} in {generation} again");
+            store.release(extent);
+        }
+    };
+    take(&store, 10);
+    publish(&store, 1).unwrap();
+    take(&store, 10);
+    for life in 0..6 {
+        disk = disk.crash([CrashMode::LoseAll, CrashMode::Torn512][life % 2]);
+        let (store, ..) = open(&disk).unwrap();
+        store.adopt(&[]).unwrap();
+        take(&store, if life == 2 { 10_000 } else { 10 });
+        assert_eq!(newest(&disk), 1);
+    }
+}
+
 /// Batches go over the same pages again and again; whatever sectors a crash takes, each page is
 /// whole, in its old version or its new one.
 #[test]

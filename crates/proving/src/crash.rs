@@ -50,7 +50,7 @@ pub struct Plan {
 #[derive(Debug, Default)]
 pub struct Tally {
     counts: Mutex<BTreeMap<&'static str, u64>>,
-    watched: (AtomicU64, AtomicU64, AtomicU64),
+    watched: (AtomicU64, AtomicU64, AtomicU64, AtomicU64),
 }
 
 /// The state of a crash that struck while the database opened after another.
@@ -82,12 +82,12 @@ impl Tally {
         self.counts.lock().get(state).copied().unwrap_or(0)
     }
 
-    /// How many writes of data pages (P10), of structure records (P13) and of records of large values
-    /// (P17) were checked.
+    /// How many writes of data pages (P10), of structure records (P13), of records of large values
+    /// (P17) and how many pages that slots name (P13) were checked.
     #[must_use]
-    pub fn watched(&self) -> (u64, u64, u64) {
-        let (pages, records, large) = &self.watched;
-        (pages.load(Relaxed), records.load(Relaxed), large.load(Relaxed))
+    pub fn watched(&self) -> (u64, u64, u64, u64) {
+        let (pages, records, large, roots) = &self.watched;
+        (pages.load(Relaxed), records.load(Relaxed), large.load(Relaxed), roots.load(Relaxed))
     }
 
     /// All states and their counts.
@@ -150,6 +150,7 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
             tally.watched.0.fetch_add(pages, Relaxed);
             tally.watched.1.fetch_add(records, Relaxed);
             tally.watched.2.fetch_add(watch.large_checked(), Relaxed);
+            tally.watched.3.fetch_add(watch.roots_checked(), Relaxed);
         }
     }
 }
@@ -335,7 +336,10 @@ impl Run<'_> {
     ) -> SimDisk {
         self.tally.add(&states);
         trace(|| format!("power cut in {states:?}"));
-        let mut image = disk.crash(self.mode);
+        // One in three is a process that dies: the next finds all that it wrote, none of which is
+        // more durable than it was, and loses its power later.
+        let dies = self.random.one_in(3);
+        let mut image = if dies { disk.kill() } else { disk.crash(self.mode) };
         let mut depth = 0;
         loop {
             if depth < 2 && self.random.one_in(2) {
@@ -352,7 +356,7 @@ impl Run<'_> {
                     drop(database);
                     *ledger = Ledger::new(model);
                     self.check_image(&again, ledger, &["after recovery"], 1);
-                    return image.crash(CrashMode::KeepAll);
+                    return if dies { image.kill() } else { image.crash(CrashMode::KeepAll) };
                 }
                 Ok(_) => {}
                 Err(error) if image.power_is_off() => drop(error),

@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`database`] (the door through which all of it reaches what it tests), [`ops`]
 //! (random operations), [`model`] (what they should answer), [`play`] (one operation on both),
-//! [`ledger`] (what may be there after a crash), [`watch`] (what may be written when), [`crash`]
+//! [`ledger`] (what may be there after a crash), [`watch`] (what may be written when; `roots`, where pages are not written in place), [`crash`]
 //! (the crash test), [`fault`] (one thing goes wrong), [`history`] and [`threads`] (what threads
 //! saw), [`outage`] (power lost beside threads), [`kill`] (a process that dies), [`mirror`] (two
 //! products at once), [`mod@suite`] (all of it, mounted once per engine), [`tier`] (how long, and
@@ -27,6 +27,7 @@ pub mod ops;
 pub mod outage;
 pub mod play;
 pub mod product;
+mod roots;
 pub mod suite;
 pub mod threads;
 pub mod tier;

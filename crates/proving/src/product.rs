@@ -109,7 +109,10 @@ impl Product for Spinney {
     }
 
     fn watch(&self) -> Option<Arc<Watch>> {
-        Some(Arc::new(Watch::default()))
+        Some(Arc::new(match self.0 {
+            EngineKind::Turtle => Watch::over_roots(),
+            _ => Watch::default(),
+        }))
     }
 }
 

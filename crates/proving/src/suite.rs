@@ -309,9 +309,9 @@ pub fn crash_large(product: &dyn Product) {
         crash::run(product, &plan, &tally, seed);
     });
     println!("crashes by state: {:#?}", tally.counts());
-    let (pages, records, large) = tally.watched();
+    let (pages, records, large, roots) = tally.watched();
     println!(
-        "watched {pages} data pages (P10), {records} structure records (P13) and {large} records of large values (P17)"
+        "watched {pages} data pages (P10), {records} structure records and {roots} pages that slots name (P13), {large} records of large values (P17)"
     );
     if tier::is_replay() {
         return;
@@ -319,7 +319,9 @@ pub fn crash_large(product: &dyn Product) {
     let (all, each) = if tier::is_full() { (10_000, 100) } else { (200, 1) };
     assert!(
         product.watch().is_none()
-            || (pages > 0 && (records > 0 || !product.logs_structure()) && large > 0),
+            || (pages > 0
+                && (if product.logs_structure() { records } else { roots }) > 0
+                && large > 0),
         "nothing to watch"
     );
     assert!(tally.count(crash::ALL) >= all, "too few crashes");

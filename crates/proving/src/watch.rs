@@ -7,6 +7,9 @@
 //! * **P17**: a record that points to large values, or says that they were allocated, is written to
 //!   the log only when the media hold every page of them in its generation.
 //!
+//! Where pages are never written in place, checkpoint slots take the part of structure records
+//! ([`crate::roots`]).
+//!
 //! What is durable in the log is followed from the writes and syncs of its file alone, not from
 //! what the database says of itself. After a recovery the log's superblock says where the cut is;
 //! before that, the highest LSN in any block on the media is taken, which is at most too high and
@@ -16,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::database::BACKUP;
+use crate::roots::Roots;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,6 +40,9 @@ pub struct Watch {
     pages_checked: AtomicU64,
     records_checked: AtomicU64,
     large_checked: AtomicU64,
+    roots_checked: AtomicU64,
+    /// Where pages are never written in place.
+    roots: Option<Mutex<Roots>>,
 }
 
 #[derive(Debug, Default)]
@@ -54,6 +61,18 @@ struct State {
 }
 
 impl Watch {
+    /// For an engine that writes no page in place and logs no structure.
+    #[must_use]
+    pub fn over_roots() -> Watch {
+        Watch { roots: Some(Mutex::default()), ..Watch::default() }
+    }
+
+    /// How many pages were looked at that slots name.
+    #[must_use]
+    pub fn roots_checked(&self) -> u64 {
+        self.roots_checked.load(Relaxed)
+    }
+
     /// How many data pages and how many structure records were checked.
     #[must_use]
     pub fn checked(&self) -> (u64, u64) {
@@ -154,6 +173,15 @@ impl WriteObserver for Watch {
         }
         let first = offset / PAGE_BYTES as u64;
         for (index, page) in pages(bytes) {
+            if let Some(roots) = &self.roots
+                && is_store(path)
+            {
+                let number = u32::try_from(first + index).unwrap_or(u32::MAX);
+                match roots.lock().before_write(view, path, number, page) {
+                    Ok(pages) => _ = self.roots_checked.fetch_add(pages, Relaxed),
+                    Err(message) => Watch::violated(&mut state, message),
+                }
+            }
             if is_log(path) {
                 let Some(run) = state.log_written(first + index, page) else { continue };
                 let checked = named_pages(&run).and_then(|named| {
@@ -188,6 +216,12 @@ impl WriteObserver for Watch {
         let mut state = self.state.lock();
         if !state.started {
             state.start(view);
+        }
+        if let Some(roots) = &self.roots
+            && is_store(path)
+            && let Err(message) = roots.lock().after_sync(view, path)
+        {
+            Watch::violated(&mut state, message);
         }
         if is_log(path) {
             if let Some((epoch, cut)) = state.cut.take() {

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options, TornWrites};
+use spinney::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options, TornWrites};
 use spinney_base::Runtime;
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_proving::tier::{self, Random};
@@ -140,6 +140,49 @@ fn p13_what_it_adds_is_durable_before_it() {
     let (_, records) = watch.checked();
     assert!(records > 50, "only {records} structure records were written");
     check_versions(&open(&disk.crash(CrashMode::LoseAll)), 0..3000, &[1]);
+}
+
+/// Checkpoints of a turtle keyspace, with large values, removals, snapshots and a changing checkpoint
+/// distance; the watch looks for all that a slot names on the media, and at what is overwritten.
+#[test]
+fn p13_a_slot_names_what_is_durable_and_nobody_writes_there() {
+    let disk = SimDisk::new(1);
+    let watch = Arc::new(Watch::over_roots());
+    disk.observe(watch.clone());
+    let mut written = 0;
+    for life in 0..3 {
+        let runtime = Runtime::stepped(life);
+        let db =
+            Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
+        let engine = KeyspaceOptions::default().engine(EngineKind::Turtle);
+        let main = db.keyspace("main", engine.set("leaf", "16KiB").unwrap()).unwrap();
+        let mut snapshot = None;
+        for number in 0..2500 {
+            let version = life + 1;
+            match number % 40 {
+                7 => main.remove_with(&key(number / 2), Durability::Buffered).unwrap(),
+                8 => main.insert_with(&key(number), &[8; 9000], Durability::Buffered).unwrap(),
+                9 => drop(snapshot.replace(main.snapshot().unwrap())),
+                10 => drop(main.set_checkpoint_distance(1 + number / 40 % 9).unwrap()),
+                _ => main
+                    .insert_with(&key(number), &value(number, version), Durability::Buffered)
+                    .unwrap(),
+            }
+            if number % 10 == 0 {
+                runtime.step();
+            }
+            if number % 500 == 0 {
+                db.checkpoint().unwrap();
+            }
+        }
+        drop(snapshot);
+        written += main.stats().checkpoints;
+        db.verify().unwrap();
+        db.close().unwrap();
+    }
+    watch.check();
+    assert!(written > 30, "{written} checkpoints");
+    assert!(watch.roots_checked() > 5000, "{} pages", watch.roots_checked());
 }
 
 /// A checkpoint is cut at every step; before, within and after it everything is there.

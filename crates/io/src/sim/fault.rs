@@ -75,6 +75,8 @@ pub(super) struct Faults {
     pub(super) syncs: u64,
     armed: Vec<Fault>,
     struck: u64,
+    /// The probes of the thread that met the last one.
+    states: Vec<&'static str>,
 }
 
 impl Faults {
@@ -86,9 +88,14 @@ impl Faults {
         self.struck
     }
 
+    pub(super) fn states(&self) -> Vec<&'static str> {
+        self.states.clone()
+    }
+
     fn strike(&mut self, hits: impl Fn(&Fault) -> bool) -> Option<Fault> {
         let index = self.armed.iter().position(hits)?;
         self.struck += 1;
+        self.states = spinney_base::probe::current();
         Some(self.armed.swap_remove(index))
     }
 

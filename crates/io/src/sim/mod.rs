@@ -182,6 +182,12 @@ impl SimDisk {
         self.shared.state.lock().act = Some((call, Box::new(act)));
     }
 
+    /// The probes ([`spinney_base::probe`]) that the thread was in that met the last fault.
+    #[must_use]
+    pub fn states_at_fault(&self) -> Vec<&'static str> {
+        self.shared.state.lock().faults.states()
+    }
+
     /// How many armed faults have struck.
     #[must_use]
     pub fn faults_struck(&self) -> u64 {
