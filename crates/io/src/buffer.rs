@@ -49,6 +49,12 @@ impl AlignedBuf {
         &self.bytes
     }
 
+    /// The memory itself.
+    #[must_use]
+    pub fn into_mapping(self) -> Mapping {
+        self.bytes
+    }
+
     /// All bytes, to change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes

@@ -76,8 +76,7 @@ impl Files for DiskFiles {
     }
 
     fn load(&self, leaf: &Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
-        let loaded = leaf.load(lower, upper)?;
-        Run::over(loaded.bytes, loaded.positions)
+        leaf.load(lower, upper)
     }
 
     fn load_many(&self, loads: &[Load<'_, Self>]) -> Result<Vec<Run>> {
@@ -85,8 +84,7 @@ impl Files for DiskFiles {
             .iter()
             .map(|load| load::Load { leaf: load.leaf, lower: load.lower, upper: load.upper })
             .collect();
-        let loaded = self.files.load_many(&loads)?;
-        loaded.into_iter().map(|loaded| Run::over(loaded.bytes, loaded.positions)).collect()
+        self.files.load_many(&loads)
     }
 
     fn warm(&self, lookups: &[Lookup<'_, Self>]) {

@@ -24,6 +24,7 @@ use std::fmt;
 use std::ops::{Bound, Deref, Range};
 use std::sync::Arc;
 
+use spinney_art::Chunk;
 use spinney_base::mapping::Mapping;
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
@@ -40,6 +41,8 @@ pub(crate) type Source = Arc<Bytes>;
 pub(crate) enum Bytes {
     Allocated(Vec<u8>),
     Mapped(Mapping),
+    /// Of a memtable.
+    Chunk(Chunk),
 }
 
 /// From so many bytes on they are mapped.
@@ -51,7 +54,38 @@ impl Bytes {
         match self {
             Bytes::Allocated(bytes) => bytes.capacity(),
             Bytes::Mapped(bytes) => bytes.len(),
+            Bytes::Chunk(bytes) => bytes.len(),
         }
+    }
+}
+
+impl Bytes {
+    /// Two pieces one behind the other.
+    pub(crate) fn concat(first: &[u8], second: &[u8]) -> Bytes {
+        let length = first.len() + second.len();
+        if length < MAPPED_BYTES_MIN {
+            return Bytes::Allocated([first, second].concat());
+        }
+        let mut mapped = Mapping::zeroed(length);
+        let (to_first, to_second) = mapped.split_at_mut(first.len());
+        to_first.copy_from_slice(first);
+        to_second.copy_from_slice(second);
+        Bytes::Mapped(mapped)
+    }
+}
+
+impl From<Chunk> for Bytes {
+    fn from(bytes: Chunk) -> Self {
+        Bytes::Chunk(bytes)
+    }
+}
+
+impl From<Mapping> for Bytes {
+    fn from(bytes: Mapping) -> Self {
+        if bytes.len() < MAPPED_BYTES_MIN {
+            return Bytes::Allocated(bytes.to_vec());
+        }
+        Bytes::Mapped(bytes)
     }
 }
 
@@ -66,9 +100,7 @@ impl From<Vec<u8>> for Bytes {
         if bytes.len() < MAPPED_BYTES_MIN {
             return Bytes::Allocated(bytes);
         }
-        let mut mapped = Mapping::zeroed(bytes.len());
-        mapped.copy_from_slice(&bytes);
-        Bytes::Mapped(mapped)
+        Bytes::concat(&bytes, &[])
     }
 }
 
@@ -79,6 +111,7 @@ impl Deref for Bytes {
         match self {
             Bytes::Allocated(bytes) => bytes,
             Bytes::Mapped(bytes) => bytes,
+            Bytes::Chunk(bytes) => bytes,
         }
     }
 }
@@ -256,30 +289,6 @@ pub(crate) enum Op {
 }
 
 impl Run {
-    /// A run over the bytes of one source, such as a leaf that was read whole.
-    ///
-    /// # Errors
-    /// `Corruption` when a position lies outside of the source or keys do not ascend.
-    pub(crate) fn over(
-        source: Vec<u8>,
-        positions: impl IntoIterator<Item = Position>,
-    ) -> Result<Run> {
-        let sources = vec![Arc::new(Bytes::from(source))];
-        let mut items: Vec<Item> = Vec::new();
-        let mut bytes = 0;
-        for position in positions {
-            let item = item_at(&position, &sources[0]).ok_or_else(|| damaged("places of items"))?;
-            if let Some(before) = items.last()
-                && compare(before, &sources, &item, &sources) != Ordering::Less
-            {
-                return Err(damaged("keys in ascending order"));
-            }
-            bytes += item.packed_bytes();
-            items.push(item);
-        }
-        Ok(Run::new(Items { items, sources }, bytes))
-    }
-
     /// All of these items, whose packed bytes are `bytes`.
     pub(crate) fn new(items: Items, bytes: u64) -> Run {
         let end = u32::try_from(items.items.len()).expect("items are cut into runs long before");
@@ -431,8 +440,68 @@ fn item_at(position: &Position, source: &[u8]) -> Option<Item> {
     })
 }
 
-fn damaged(expected: &str) -> Error {
-    Error::new(ErrorKind::Corruption, format!("a leaf does not hold {expected}"))
+/// Edits do not make a run: this was expected of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Broken(pub(crate) &'static str);
+
+impl From<Broken> for Error {
+    fn from(broken: Broken) -> Error {
+        Error::new(ErrorKind::Corruption, format!("edits do not have {}", broken.0))
+    }
+}
+
+/// Makes a run over bytes that lie somewhere already, such as a sealed memtable's or a leaf's that was
+/// read whole.
+#[derive(Debug)]
+pub(crate) struct RunOver {
+    sources: Vec<Source>,
+    items: Vec<Item>,
+    bytes: u64,
+}
+
+impl RunOver {
+    /// Of about so many edits.
+    pub(crate) fn new(sources: Vec<Source>, edits: usize) -> RunOver {
+        RunOver { sources, items: Vec::with_capacity(edits), bytes: 0 }
+    }
+
+    /// Appends the edit at a position of a source.
+    ///
+    /// # Errors
+    /// When the position lies outside of the source or its key is not above the one before.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        source: u16,
+        position: &Position,
+    ) -> std::result::Result<(), Broken> {
+        let bytes = self.sources.get(source as usize);
+        let item = bytes.and_then(|bytes| item_at(position, bytes));
+        let item = item.ok_or(Broken("places of items within their bytes"))?.of_source(source);
+        if let Some(before) = self.items.last()
+            && compare(before, &self.sources, &item, &self.sources) != Ordering::Less
+        {
+            return Err(Broken("keys in ascending order"));
+        }
+        self.bytes += item.packed_bytes();
+        self.items.push(item);
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Run {
+        self.items.shrink_to_fit();
+        Run::new(Items { items: self.items, sources: self.sources }, self.bytes)
+    }
+}
+
+/// A run over the bytes of one source.
+///
+/// # Errors
+/// `Corruption` when a position lies outside of the source or keys do not ascend.
+pub(crate) fn over(source: impl Into<Bytes>, positions: &[Position]) -> Result<Run> {
+    let mut run = RunOver::new(vec![Arc::new(source.into())], positions.len());
+    positions.iter().try_for_each(|position| run.push(0, position))?;
+    Ok(run.finish())
 }
 
 /// Copies sorted edits into one source and makes a run of them.
@@ -466,7 +535,7 @@ impl RunBuilder {
     /// `Corruption` when keys did not ascend.
     pub(crate) fn finish(mut self) -> Result<Run> {
         self.bytes.shrink_to_fit();
-        Run::over(self.bytes, self.positions)
+        over(self.bytes, &self.positions)
     }
 }
 
@@ -517,16 +586,16 @@ mod tests {
     #[test]
     fn a_run_over_damaged_places_is_refused() {
         let place = Position { key: 0, key_length: 2, value: 2, value_length: 2, op: Op::Put };
-        assert!(Run::over(vec![0; 4], [place]).is_ok());
+        assert!(over(vec![0; 4], &[place]).is_ok());
         for broken in [
             Position { key: 3, ..place },
             Position { key: u32::MAX, ..place },
             Position { value: 3, ..place },
             Position { value: u32::MAX, value_length: u32::MAX, ..place },
         ] {
-            assert!(Run::over(vec![0; 4], [broken]).unwrap_err().is_corruption());
+            assert!(over(vec![0; 4], &[broken]).unwrap_err().is_corruption());
         }
-        assert!(Run::over(vec![0; 4], [place, place]).unwrap_err().is_corruption());
+        assert!(over(vec![0; 4], &[place, place]).unwrap_err().is_corruption());
     }
 
     #[test]

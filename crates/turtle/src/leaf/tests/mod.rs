@@ -178,12 +178,10 @@ fn check_loads(leaf: &Arc<Leaf>, model: &Model, random: &mut SplitMix) {
         let loaded = leaf.load(&lower, upper.as_deref()).unwrap();
         let end = upper.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let expected: Vec<_> = model.range::<Vec<u8>, _>((Bound::Included(&lower), end)).collect();
-        assert_eq!(loaded.positions.len(), expected.len());
-        for (at, (key, value)) in loaded.positions.iter().zip(expected) {
-            let bytes = |start: u32, length: usize| &loaded.bytes[start as usize..][..length];
-            assert_eq!(bytes(at.key, at.key_length as usize), &key[..]);
-            let value = value.as_ref().map_or(&[][..], |(bytes, _)| bytes);
-            assert_eq!(bytes(at.value, at.value_length as usize), value);
+        assert_eq!(loaded.len(), expected.len());
+        for (edit, (key, value)) in loaded.iter().zip(expected) {
+            let value = value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large });
+            assert_eq!(edit, Edit { key, value });
         }
     }
 }
@@ -378,12 +376,12 @@ fn a_whole_read_is_one_transfer_and_takes_what_is_cached() {
     bed.chill();
     let reads = bed.disk.reads();
     let resident = bed.cache.used();
-    assert_eq!(leaf.load(b"", None).unwrap().positions.len(), model.len());
+    assert_eq!(leaf.load(b"", None).unwrap().len(), model.len());
     assert_eq!(bed.disk.reads() - reads, 1);
     assert_eq!(bed.cache.used(), resident, "it adds nothing");
     model.keys().for_each(|key| _ = leaf.get(key, hash(key), &mut Vec::new()).unwrap());
     let reads = bed.disk.reads();
-    assert_eq!(leaf.load(b"", None).unwrap().positions.len(), model.len());
+    assert_eq!(leaf.load(b"", None).unwrap().len(), model.len());
     assert_eq!(bed.disk.reads(), reads, "all of it was cached");
 }
 
