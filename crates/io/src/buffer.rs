@@ -24,6 +24,20 @@ impl AlignedBuf {
         self.bytes.len() / PAGE_BYTES
     }
 
+    /// How many pages it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity() / PAGE_BYTES
+    }
+
+    /// Has it hold so many pages. What was written to them stays, though they were let go between.
+    ///
+    /// # Panics
+    /// When it cannot hold as many.
+    pub fn set_pages(&mut self, pages: usize) {
+        self.bytes.set_length(pages * PAGE_BYTES);
+    }
+
     /// The bytes of page `index` alone.
     ///
     /// # Panics

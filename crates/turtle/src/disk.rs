@@ -66,9 +66,8 @@ impl Files for DiskFiles {
     }
 
     fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {
-        let leaf =
-            Leaf::write(&self.files, || edits.iter(), self.filter_bits.load(Relaxed), self.lsn())?;
-        Ok(Arc::new(leaf))
+        let filter_bits = self.filter_bits.load(Relaxed);
+        Leaf::write(&self.files, edits, filter_bits, self.lsn()).map(Arc::new)
     }
 
     fn leaf_bytes(&self, leaf: &Leaf) -> u64 {

@@ -119,6 +119,11 @@ impl Deref for Bytes {
 /// How many sources the items of one run can name.
 pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;
 
+/// So many edits before it is read, the bytes of one are asked for.
+const AHEAD: usize = 8;
+/// So many cache lines of them: the processor asks for those that follow.
+const LINES_MAX: usize = 4;
+
 const OP_SHIFT: u32 = 30;
 const LENGTH_MASK: u32 = (1 << OP_SHIFT) - 1;
 const PUT: u32 = 0;
@@ -145,6 +150,11 @@ impl Item {
         packed_bytes(self.key_length as usize, (self.value_length & LENGTH_MASK) as usize)
     }
 
+    /// Bytes of its key, and of its value or pointer.
+    pub(crate) fn lengths(&self) -> (usize, usize) {
+        (self.key_length as usize, (self.value_length & LENGTH_MASK) as usize)
+    }
+
     /// The same item in a run that counts its sources otherwise.
     pub(crate) fn of_source(&self, source: u16) -> Item {
         Item { source, ..*self }
@@ -162,6 +172,16 @@ impl Item {
         copy.extend_from_slice(edit.key);
         copy.extend_from_slice(edit.value.unwrap_or(ValueRef::EMPTY).bytes);
         Item { key, value: key + u32::from(self.key_length), source: number, ..*self }
+    }
+
+    /// Asks for its bytes if they lie anywhere: those of leaves follow each other.
+    #[inline]
+    fn prefetch(&self, sources: &[Source]) {
+        if let Bytes::Chunk(bytes) = &*sources[self.source as usize] {
+            let end = (self.value + (self.value_length & LENGTH_MASK)) as usize;
+            let lines = (self.key as usize..end).step_by(64).take(LINES_MAX);
+            lines.for_each(|at| spinney_sync::prefetch(&bytes[at]));
+        }
     }
 
     /// The pointer to a large value, if it puts one.
@@ -331,6 +351,17 @@ impl Run {
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Edit<'_>> {
         self.items().iter().map(|item| item.edit(self.sources()))
+    }
+
+    /// The same, for who reads every byte.
+    pub(crate) fn iter_ahead(&self) -> impl Iterator<Item = Edit<'_>> {
+        let (items, sources) = (self.items(), self.sources());
+        items.iter().enumerate().map(move |(index, item)| {
+            if let Some(later) = items.get(index + AHEAD) {
+                later.prefetch(sources);
+            }
+            item.edit(sources)
+        })
     }
 
     /// Index of the first edit whose key is not below `key`.

@@ -9,13 +9,15 @@ use spinney_base::{Error, KeyspaceId, Result};
 use spinney_extent::HEADER_BYTES;
 use spinney_io::AlignedBuf;
 
+use super::buffers::Buffers;
 use super::format::{
     Description, GROUP, GROUP_BYTES, GroupAt, HEAD_BYTES, Head, ITEM_BYTES, KEY_BYTES_MAX,
     KEYS_HEAD_BYTES, PAGE_BLOCKS, PAYLOAD, VALUE_BYTES_MAX, item_word,
 };
 use super::index::Nodes;
-use crate::edit::{Edit, separator};
-use crate::run::Op;
+use crate::edit::{Edit, packed_bytes, separator};
+use crate::run::{Item, Op, Run};
+use crate::runs::Runs;
 
 /// A leaf's sections, complete but for the block headers, and for where they will lie.
 #[derive(Debug)]
@@ -42,23 +44,41 @@ impl Built {
     }
 }
 
-/// Builds the leaf of these edits, which `edits` gives twice the same: ascending strictly by key, one at
-/// least.
+/// What a leaf is made of: sorted edits, ascending strictly by key, one at least, told twice the same.
+pub(crate) trait Edits {
+    /// Bytes of the key of each, and of its value or pointer.
+    fn lengths(&self) -> impl Iterator<Item = (usize, usize)>;
+    /// All, of which every byte will be read.
+    fn edits(&self) -> impl Iterator<Item = Edit<'_>>;
+}
+
+impl Edits for Runs {
+    fn lengths(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.as_slice().iter().flat_map(Run::items).map(Item::lengths)
+    }
+
+    fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        self.as_slice().iter().flat_map(Run::iter_ahead)
+    }
+}
+
+/// Builds the leaf of these edits.
 ///
 /// # Errors
 /// `InvalidArgument` when a key or value is longer than a leaf holds, or the leaf larger than one
 /// can be.
-pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
-    edits: impl Fn() -> I,
+pub(crate) fn build(
+    edits: &impl Edits,
+    buffers: &Buffers,
     keyspace: KeyspaceId,
     filter_bits: u32,
 ) -> Result<Built> {
-    let counts = Counts::of(edits())?;
+    let counts = Counts::of(edits.lengths())?;
     let key_pages = counts.key_pages as usize;
     let value_pages = counts.value_bytes.div_ceil(PAYLOAD);
-    let mut body = AlignedBuf::new(key_pages + value_pages);
+    let mut body = buffers.take(key_pages + value_pages);
     let mut filler = Filler::new(&mut body, key_pages, counts.items);
-    edits().for_each(|edit| filler.push(&edit, keyspace));
+    edits.edits().for_each(|edit| filler.push(&edit, keyspace));
     let Filled { separators, groups, firsts, hashes, first, last } = filler.finish();
 
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
@@ -71,7 +91,7 @@ pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
     let filter_blocks = spinney_filter::block_count(hashes.len(), filter_bits);
     let index_pages = index_bytes.div_ceil(PAYLOAD);
     let filter_pages = filter_blocks.div_ceil(PAGE_BLOCKS) as usize;
-    let mut front = AlignedBuf::new(index_pages + filter_pages);
+    let mut front = buffers.take(index_pages + filter_pages);
     nodes.encode(|address, node| put(&mut front, address, node));
     for (page, item) in firsts.iter().enumerate() {
         put(&mut front, firsts_at + 4 * page, &item.to_le_bytes());
@@ -131,20 +151,19 @@ struct Counts {
 }
 
 impl Counts {
-    fn of<'a>(edits: impl Iterator<Item = Edit<'a>>) -> Result<Counts> {
+    fn of(lengths: impl Iterator<Item = (usize, usize)>) -> Result<Counts> {
         let mut counts = Counts::default();
         let mut pager = Pager::default();
-        for edit in edits {
-            let value_length = edit.value.map_or(0, |value| value.len());
-            if edit.key.len() > KEY_BYTES_MAX || value_length > VALUE_BYTES_MAX {
+        for (key_length, value_length) in lengths {
+            if key_length > KEY_BYTES_MAX || value_length > VALUE_BYTES_MAX {
                 return Err(Error::invalid(format!(
                     "a leaf holds keys of {KEY_BYTES_MAX} and values of {VALUE_BYTES_MAX} bytes"
                 )));
             }
             counts.items += 1;
-            counts.key_pages += u32::from(pager.add(edit.key.len()));
+            counts.key_pages += u32::from(pager.add(key_length));
             counts.value_bytes += value_length;
-            counts.packed_bytes += edit.packed_bytes();
+            counts.packed_bytes += packed_bytes(key_length, value_length);
         }
         let pages = counts.key_pages as usize + counts.value_bytes.div_ceil(PAYLOAD);
         // Index and filter take a quarter at most of what a run can have.

@@ -20,6 +20,7 @@ use spinney_io::sim::SimDisk;
 use spinney_io::{AlignedBuf, Disk, Purpose, RealDisk};
 
 use super::blob::NodePages;
+use super::build::Edits;
 use super::cursor::LeafCursor;
 use super::format::{
     Description, Head, IndexNode, KEY_BYTES_MAX, KeyPage, PAYLOAD, Section, VALUE_BYTES_MAX,
@@ -57,7 +58,7 @@ impl Bed {
     }
 
     fn write(&self, model: &Model, filter_bits: u32) -> Arc<Leaf> {
-        Arc::new(Leaf::write(&self.files, || edits(model), filter_bits, Lsn(7)).unwrap())
+        Arc::new(Leaf::write(&self.files, model, filter_bits, Lsn(7)).unwrap())
     }
 
     /// Nothing is cached any more.
@@ -76,11 +77,17 @@ impl Bed {
     }
 }
 
-fn edits(model: &Model) -> impl Iterator<Item = Edit<'_>> {
-    model.iter().map(|(key, value)| Edit {
-        key,
-        value: value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large }),
-    })
+impl Edits for Model {
+    fn lengths(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.edits().map(|edit| (edit.key.len(), edit.value.map_or(0, ValueRef::len)))
+    }
+
+    fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        self.iter().map(|(key, value)| Edit {
+            key,
+            value: value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large }),
+        })
+    }
 }
 
 fn hash(key: &[u8]) -> u64 {
