@@ -36,6 +36,10 @@ impl Pinned {
     pub fn new() -> Self {
         Pinned(pin())
     }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.0
+    }
 }
 
 /// The methods that lend. They are linearizable, as those that copy are.
@@ -43,7 +47,7 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
     /// The value of `key`.
     #[must_use]
     pub fn lend<'a>(&'a self, key: &[u8], pinned: &'a Pinned) -> Option<&'a V> {
-        self.art.get(key).map(|leaf| self.record(leaf, &pinned.0).value())
+        self.art.get(key).map(|leaf| self.record(leaf, pinned.guard()).value())
     }
 
     /// The first entry from a bound on, in either direction.
@@ -55,7 +59,7 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
         pinned: &'a Pinned,
     ) -> Option<(&'a [u8], &'a V)> {
         let leaf = self.art.neighbour(from, direction, None)?;
-        let record = self.record(leaf, &pinned.0);
+        let record = self.record(leaf, pinned.guard());
         Some((record.key(), record.value()))
     }
 
@@ -81,14 +85,14 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
 
     /// Gives `key` a value; lends the one that it had.
     pub fn put<'a>(&'a self, key: &[u8], value: V, pinned: &'a Pinned) -> Option<&'a V> {
-        let record = Record::new(key, value, &self.records, &pinned.0);
+        let record = Record::new(key, value, &self.records, pinned.guard());
         let old = self.art.upsert(key, record.leaf())?;
-        Some(self.retire(old, &pinned.0).value())
+        Some(self.retire(old, pinned.guard()).value())
     }
 
     /// Removes `key`; lends its value.
     pub fn take<'a>(&'a self, key: &[u8], pinned: &'a Pinned) -> Option<&'a V> {
-        self.art.remove(key).map(|leaf| self.retire(leaf, &pinned.0).value())
+        self.art.remove(key).map(|leaf| self.retire(leaf, pinned.guard()).value())
     }
 }
 
@@ -117,10 +121,10 @@ impl<'a, V: Send + Sync + 'static> Iterator for Entries<'a, V> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.chunks.wants_more() {
-            self.chunks.refill(&self.map.art, &self.pinned.0);
+            self.chunks.refill(&self.map.art, self.pinned.guard());
             let leaves = self.chunks.chunk().leaves().rev();
             self.records.clear();
-            self.records.extend(leaves.map(|leaf| self.map.record(leaf, &self.pinned.0)));
+            self.records.extend(leaves.map(|leaf| self.map.record(leaf, self.pinned.guard())));
         }
         self.chunks.take()?;
         let record = self.records.pop()?;

@@ -3,10 +3,11 @@
 //!
 //! [`Art`] keeps for each key a 63-bit reference of the caller's, its *leaf*, and no copy of the
 //! key: a [`KeySource`] tells the keys of leaves. [`ArtMap`] is a map that owns its keys, built on
-//! it. It does no I/O and knows no engine.
+//! it, and [`AppendedMap`] one whose keys and values go all at once. It does no I/O and knows no engine.
 //!
 //! Read `source`, then `node` for the picture of the layout and its invariants, `layout`, `trail` for
-//! how a reader finds its way, `tree` for writers and `scan` for neighbours and ranges.
+//! how a reader finds its way, `tree` for writers and `scan` for neighbours and ranges; then the maps:
+//! `record`, `map` and `entries`, or `arena` and `appended`.
 //!
 //! **Differs from the papers.** Nodes store no prefix, only how deep they are: the leaf's key is
 //! compared in any case, so a prefix would be a second copy of what the leaf has, and a node need
@@ -18,6 +19,8 @@
 //! Readers write nothing but their epoch. Lookups, writes and neighbours are linearizable; a range
 //! is, chunk by chunk. **Crash**: all of it is in memory only. It upholds P24 and P27.
 
+mod appended;
+mod arena;
 mod direction;
 mod entries;
 mod layout;
@@ -30,6 +33,8 @@ mod source;
 mod trail;
 mod tree;
 
+pub use appended::{Appended, AppendedMap, AppendedRange, Place};
+pub use arena::{Chunk, Sealed};
 pub use crossbeam_epoch::{Guard, pin};
 pub use direction::Direction;
 pub use entries::{Entries, Pinned};

@@ -282,3 +282,33 @@ fn floors_are_of_one_moment() {
     shuttle::check_random(model, iterations());
     shuttle::check_pct(model, iterations(), 3);
 }
+
+/// Two writers of one key and a sealer: what is sealed holds what was accepted, whole.
+#[test]
+fn a_seal_divides_writers() {
+    use spinney_art::{AppendedMap, Pinned};
+    shuttle::check_random(
+        || {
+            let map = Arc::new(AppendedMap::new());
+            let write = |map: Arc<AppendedMap>, stamp: u8| {
+                shuttle::thread::spawn(move || {
+                    let accepted = [b"a", b"b", b"a"]
+                        .map(|key| map.put(key, stamp, &[stamp; 9], &Pinned::new()).is_ok());
+                    assert!(accepted.is_sorted_by(|a, b| a >= b), "none after a refusal");
+                })
+            };
+            let writers = [write(Arc::clone(&map), 1), write(Arc::clone(&map), 2)];
+            let chunks = map.seal();
+            let sealed: Vec<Vec<u8>> = chunks.iter().map(|chunk| chunk.to_vec()).collect();
+            writers.into_iter().for_each(|writer| writer.join().unwrap());
+            assert!(chunks.iter().zip(&sealed).all(|(chunk, sealed)| **chunk == sealed[..]));
+            let pinned = Pinned::new();
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            for entry in map.range(all.0, all.1, Direction::Forward, &pinned) {
+                let place = entry.place();
+                assert_eq!(chunks[place.chunk][place.key..][1..10], [entry.tag(); 9]);
+            }
+        },
+        iterations(),
+    );
+}

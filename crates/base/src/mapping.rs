@@ -34,6 +34,21 @@ impl Mapping {
         MAPPED.fetch_add(map.len(), Relaxed);
         Mapping { map, length }
     }
+
+    /// How long it can be.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Makes it shorter or longer. What was written to it stays, though it was shorter between.
+    ///
+    /// # Panics
+    /// When `length` is above its capacity.
+    pub fn set_length(&mut self, length: usize) {
+        assert!(length <= self.map.len(), "{length} bytes of {}", self.map.len());
+        self.length = length;
+    }
 }
 
 impl Deref for Mapping {
@@ -70,5 +85,9 @@ mod tests {
         mapping[9_999] = 1;
         assert!(mapped_bytes() >= before + 10_000);
         assert!(Mapping::zeroed(0).is_empty());
+        mapping.set_length(5);
+        assert_eq!(mapping[..], [0; 5]);
+        mapping.set_length(mapping.capacity());
+        assert_eq!(mapping[9_999], 1);
     }
 }

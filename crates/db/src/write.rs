@@ -187,6 +187,9 @@ impl State {
         record: &mut Vec<u8>,
         still: impl FnOnce(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
+        if let [one] = writes {
+            spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
+        }
         let logged = encode(writes, record);
         let mut room = if logged { Some(self.log_room(record.len())?) } else { None };
         let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;

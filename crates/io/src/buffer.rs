@@ -24,6 +24,20 @@ impl AlignedBuf {
         self.bytes.len() / PAGE_BYTES
     }
 
+    /// How many pages it can hold.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity() / PAGE_BYTES
+    }
+
+    /// Has it hold so many pages. What was written to them stays, though they were let go between.
+    ///
+    /// # Panics
+    /// When it cannot hold as many.
+    pub fn set_pages(&mut self, pages: usize) {
+        self.bytes.set_length(pages * PAGE_BYTES);
+    }
+
     /// The bytes of page `index` alone.
     ///
     /// # Panics
@@ -47,6 +61,12 @@ impl AlignedBuf {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// The memory itself.
+    #[must_use]
+    pub fn into_mapping(self) -> Mapping {
+        self.bytes
     }
 
     /// All bytes, to change.

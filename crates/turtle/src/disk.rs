@@ -80,9 +80,8 @@ impl Files for DiskFiles {
     }
 
     fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {
-        let leaf =
-            Leaf::write(&self.files, || edits.iter(), self.filter_bits.load(Relaxed), self.lsn())?;
-        Ok(Arc::new(leaf))
+        let filter_bits = self.filter_bits.load(Relaxed);
+        Leaf::write(&self.files, edits, filter_bits, self.lsn()).map(Arc::new)
     }
 
     fn leaf_bytes(&self, leaf: &Leaf) -> u64 {
@@ -90,8 +89,7 @@ impl Files for DiskFiles {
     }
 
     fn load(&self, leaf: &Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
-        let loaded = leaf.load(lower, upper)?;
-        Run::over(loaded.bytes, loaded.positions)
+        leaf.load(lower, upper)
     }
 
     fn load_many(&self, loads: &[Load<'_, Self>]) -> Result<Vec<Run>> {
@@ -99,8 +97,7 @@ impl Files for DiskFiles {
             .iter()
             .map(|load| load::Load { leaf: load.leaf, lower: load.lower, upper: load.upper })
             .collect();
-        let loaded = self.files.load_many(&loads)?;
-        loaded.into_iter().map(|loaded| Run::over(loaded.bytes, loaded.positions)).collect()
+        self.files.load_many(&loads)
     }
 
     fn warm(&self, lookups: &[Lookup<'_, Self>]) {

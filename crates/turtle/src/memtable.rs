@@ -1,12 +1,13 @@
 //! A memtable: the newest edits of a keyspace, sorted while they come.
 //!
 //! ```text
-//!   ArtMap: key -> Slot { operation, value }          seal: no more edits; batch(): one packed piece
+//!   AppendedMap: key -> operation, value          seal: no more edits; batch(): a run over its chunks
 //! ```
 //!
-//! Edits of one key replace each other, so what counts is what it holds, not what was put. The log
-//! grows meanwhile and says itself when it has too much. Values lie in allocations of their own,
-//! which the map frees an epoch after they were replaced.
+//! Edits are appended to memory that goes whole; what another edit of the key took the place of is used
+//! again for one that takes as much. The log grows meanwhile and says itself when it has too much. A
+//! sealed memtable becomes a batch where it lies: items point into its chunks, which stay until no run
+//! needs them any more. Only where most of them is not used, what is left is copied.
 //!
 //! **Invariants**
 //! 1. A memtable is written only by who is inside the keyspace's [gate](crate::gate), and it is
@@ -17,64 +18,61 @@
 //! key's stripe.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
-use spinney_art::{ArtMap, Direction, Entries, Pinned};
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_art::{Appended, AppendedMap, AppendedRange, Direction, Pinned};
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Found;
 
 use crate::edit::Edit;
-use crate::run::{Run, RunBuilder};
+use crate::run::{Bytes, Op, Position, Run, RunBuilder, RunOver, Source};
 
 /// What an edit takes beside key and value, about: its record's header and its share of the tree.
-pub(crate) const EDIT_BYTES: u64 = 72;
+pub(crate) const EDIT_BYTES: u64 = 40;
 
-/// What an edit does to its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Put,
-    PutLarge,
-    Remove,
-}
-
-impl Operation {
-    fn of(value: Option<ValueRef<'_>>) -> Self {
-        match value {
-            None => Operation::Remove,
-            Some(value) if value.large => Operation::PutLarge,
-            Some(_) => Operation::Put,
-        }
-    }
-}
+/// A batch of fewer bytes is copied: chunks are pages of the system, at least.
+const CHUNK_BYTES_MIN: usize = 64 << 10;
 
 /// One memtable. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct Memtable {
-    map: ArtMap<Slot>,
-    /// Bytes of values.
-    values: AtomicU64,
+    map: AppendedMap,
     number: u64,
 }
 
-#[derive(Debug)]
-struct Slot {
-    value: Box<[u8]>,
-    operation: Operation,
+/// What the map is told of an edit's operation.
+const PUT: u8 = 0;
+const PUT_LARGE: u8 = 1;
+const REMOVE: u8 = 2;
+
+fn tag(value: Option<ValueRef<'_>>) -> u8 {
+    match value {
+        None => REMOVE,
+        Some(value) if value.large => PUT_LARGE,
+        Some(_) => PUT,
+    }
 }
 
-impl Slot {
-    fn value(&self) -> Option<ValueRef<'_>> {
-        match self.operation {
-            Operation::Put => Some(ValueRef::inline(&self.value)),
-            Operation::PutLarge => Some(ValueRef::large(&self.value)),
-            Operation::Remove => None,
-        }
+fn op(entry: &Appended<'_>) -> Op {
+    match entry.tag() {
+        PUT => Op::Put,
+        PUT_LARGE => Op::PutLarge,
+        _ => Op::Delete,
     }
+}
+
+fn edit<'a>(entry: &Appended<'a>) -> Edit<'a> {
+    let value = match op(entry) {
+        Op::Put => Some(ValueRef::inline(entry.value())),
+        Op::PutLarge => Some(ValueRef::large(entry.value())),
+        Op::Delete => None,
+    };
+    Edit { key: entry.key(), value }
 }
 
 impl Memtable {
     pub(crate) fn new(number: u64) -> Self {
-        Memtable { map: ArtMap::new(), values: AtomicU64::new(0), number }
+        Memtable { map: AppendedMap::new(), number }
     }
 
     /// Its place in the order of memtables.
@@ -90,34 +88,31 @@ impl Memtable {
         self.map.len() as u64
     }
 
-    /// Bytes that it holds: to the byte what can be reached. What was replaced a moment ago is not
-    /// among them.
+    /// Bytes that it holds, those of replaced edits that were not used again included.
     pub(crate) fn bytes(&self) -> u64 {
-        self.map.bytes() as u64 + self.values.load(Relaxed)
+        self.map.bytes() as u64
     }
 
     /// Puts an edit in the place of the key's one before. Answers the pointer to a large value that
     /// it replaced, if it did.
     pub(crate) fn put(&self, key: &[u8], value: Option<ValueRef<'_>>) -> Option<Vec<u8>> {
-        let operation = Operation::of(value);
-        let value: Box<[u8]> = value.unwrap_or(ValueRef::EMPTY).bytes.into();
-        self.values.fetch_add(value.len() as u64, Relaxed);
+        let bytes = value.unwrap_or(ValueRef::EMPTY).bytes;
         let pinned = Pinned::new();
-        let old = self.map.put(key, Slot { value, operation }, &pinned)?;
-        self.values.fetch_sub(old.value.len() as u64, Relaxed);
-        (old.operation == Operation::PutLarge).then(|| old.value.to_vec())
+        let old = self.map.put(key, tag(value), bytes, &pinned);
+        let old = old.expect("nobody writes to a sealed memtable");
+        old.filter(|old| old.tag() == PUT_LARGE).map(|old| old.value().to_vec())
     }
 
     /// What it knows of a key: `None` is nothing, `Absent` that it was removed. A value or a pointer
     /// is appended to `out`.
     pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Option<Found> {
         let pinned = Pinned::new();
-        let slot = self.map.lend(key, &pinned)?;
-        out.extend_from_slice(&slot.value);
-        Some(match slot.operation {
-            Operation::Put => Found::Inline,
-            Operation::PutLarge => Found::Large,
-            Operation::Remove => Found::Absent,
+        let entry = self.map.get(key, &pinned)?;
+        out.extend_from_slice(entry.value());
+        Some(match op(&entry) {
+            Op::Put => Found::Inline,
+            Op::PutLarge => Found::Large,
+            Op::Delete => Found::Absent,
         })
     }
 
@@ -129,31 +124,48 @@ impl Memtable {
         direction: Direction,
         pinned: &'a Pinned,
     ) -> Range<'a> {
-        Range(self.map.lend_range(from, to, direction, pinned))
+        Range(self.map.range(from, to, direction, pinned))
     }
 
-    /// All edits of a sealed memtable in one piece.
+    /// All edits of a sealed memtable.
     ///
     /// # Errors
     /// `Corruption` when keys do not ascend, which they do.
     pub(crate) fn batch(&self) -> Result<Run> {
         let pinned = Pinned::new();
-        let mut packer = RunBuilder::default();
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        self.range(all.0, all.1, Direction::Forward, &pinned).for_each(|edit| packer.push(edit));
-        packer.finish()
+        let all = self.map.range(Bound::Unbounded, Bound::Unbounded, Direction::Forward, &pinned);
+        let (held, unused) = (self.map.appended_bytes(), self.map.unused_bytes());
+        if held < CHUNK_BYTES_MIN || unused * 2 > held {
+            let mut packer = RunBuilder::default();
+            all.for_each(|entry| packer.push(edit(&entry)));
+            return packer.finish();
+        }
+        let chunks = self.map.seal().into_iter();
+        let sources: Vec<Source> = chunks.map(|chunk| Arc::new(Bytes::from(chunk))).collect();
+        let mut run = RunOver::new(sources, self.map.len());
+        for entry in all {
+            let place = entry.place();
+            let key_length = entry.key().len();
+            let key = place.key as u32;
+            let value = key + key_length as u32;
+            let (key_length, value_length) = (key_length as u16, entry.value().len() as u32);
+            let op = op(&entry);
+            let position = Position { key, key_length, value, value_length, op };
+            run.push(place.chunk as u16, &position)?;
+        }
+        Ok(run.finish())
     }
 }
 
 /// See [`Memtable::range`].
 #[derive(Debug)]
-pub(crate) struct Range<'a>(Entries<'a, Slot>);
+pub(crate) struct Range<'a>(AppendedRange<'a>);
 
 impl<'a> Iterator for Range<'a> {
     type Item = Edit<'a>;
 
     fn next(&mut self) -> Option<Edit<'a>> {
-        self.0.next().map(|(key, slot)| Edit { key, value: slot.value() })
+        self.0.next().map(|entry| edit(&entry))
     }
 }
 
@@ -184,8 +196,6 @@ mod tests {
                 model.iter().map(|(key, value)| Edit { key, value: *value }).collect();
             let batch = table.batch().unwrap();
             prop_assert_eq!(batch.iter().collect::<Vec<_>>(), expected.clone());
-            let values: usize = expected.iter().map(|edit| edit.value.map_or(0, ValueRef::len)).sum();
-            prop_assert_eq!(table.bytes(), table.map.bytes() as u64 + values as u64);
             for edit in &expected {
                 let mut out = Vec::new();
                 let found = table.get(edit.key, &mut out).unwrap();

@@ -24,6 +24,7 @@ use std::fmt;
 use std::ops::{Bound, Deref, Range};
 use std::sync::Arc;
 
+use spinney_art::Chunk;
 use spinney_base::mapping::Mapping;
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
@@ -40,6 +41,8 @@ pub(crate) type Source = Arc<Bytes>;
 pub(crate) enum Bytes {
     Allocated(Vec<u8>),
     Mapped(Mapping),
+    /// Of a memtable.
+    Chunk(Chunk),
 }
 
 /// From so many bytes on they are mapped.
@@ -51,7 +54,38 @@ impl Bytes {
         match self {
             Bytes::Allocated(bytes) => bytes.capacity(),
             Bytes::Mapped(bytes) => bytes.len(),
+            Bytes::Chunk(bytes) => bytes.len(),
         }
+    }
+}
+
+impl Bytes {
+    /// Two pieces one behind the other.
+    pub(crate) fn concat(first: &[u8], second: &[u8]) -> Bytes {
+        let length = first.len() + second.len();
+        if length < MAPPED_BYTES_MIN {
+            return Bytes::Allocated([first, second].concat());
+        }
+        let mut mapped = Mapping::zeroed(length);
+        let (to_first, to_second) = mapped.split_at_mut(first.len());
+        to_first.copy_from_slice(first);
+        to_second.copy_from_slice(second);
+        Bytes::Mapped(mapped)
+    }
+}
+
+impl From<Chunk> for Bytes {
+    fn from(bytes: Chunk) -> Self {
+        Bytes::Chunk(bytes)
+    }
+}
+
+impl From<Mapping> for Bytes {
+    fn from(bytes: Mapping) -> Self {
+        if bytes.len() < MAPPED_BYTES_MIN {
+            return Bytes::Allocated(bytes.to_vec());
+        }
+        Bytes::Mapped(bytes)
     }
 }
 
@@ -66,9 +100,7 @@ impl From<Vec<u8>> for Bytes {
         if bytes.len() < MAPPED_BYTES_MIN {
             return Bytes::Allocated(bytes);
         }
-        let mut mapped = Mapping::zeroed(bytes.len());
-        mapped.copy_from_slice(&bytes);
-        Bytes::Mapped(mapped)
+        Bytes::concat(&bytes, &[])
     }
 }
 
@@ -79,12 +111,18 @@ impl Deref for Bytes {
         match self {
             Bytes::Allocated(bytes) => bytes,
             Bytes::Mapped(bytes) => bytes,
+            Bytes::Chunk(bytes) => bytes,
         }
     }
 }
 
 /// How many sources the items of one run can name.
 pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;
+
+/// So many edits before it is read, the bytes of one are asked for.
+const AHEAD: usize = 8;
+/// So many cache lines of them: the processor asks for those that follow.
+const LINES_MAX: usize = 4;
 
 const OP_SHIFT: u32 = 30;
 const LENGTH_MASK: u32 = (1 << OP_SHIFT) - 1;
@@ -112,6 +150,16 @@ impl Item {
         packed_bytes(self.key_length as usize, (self.value_length & LENGTH_MASK) as usize)
     }
 
+    /// Bytes of its key, what it does, and bytes of its value or pointer.
+    pub(crate) fn shape(&self) -> (usize, Op, usize) {
+        let op = match self.value_length >> OP_SHIFT {
+            PUT => Op::Put,
+            PUT_LARGE => Op::PutLarge,
+            _ => Op::Delete,
+        };
+        (self.key_length as usize, op, (self.value_length & LENGTH_MASK) as usize)
+    }
+
     /// The same item in a run that counts its sources otherwise.
     pub(crate) fn of_source(&self, source: u16) -> Item {
         Item { source, ..*self }
@@ -129,6 +177,16 @@ impl Item {
         copy.extend_from_slice(edit.key);
         copy.extend_from_slice(edit.value.unwrap_or(ValueRef::EMPTY).bytes);
         Item { key, value: key + u32::from(self.key_length), source: number, ..*self }
+    }
+
+    /// Asks for its bytes if they lie anywhere: those of leaves follow each other.
+    #[inline]
+    fn prefetch(&self, sources: &[Source]) {
+        if let Bytes::Chunk(bytes) = &*sources[self.source as usize] {
+            let end = (self.value + (self.value_length & LENGTH_MASK)) as usize;
+            let lines = (self.key as usize..end).step_by(64).take(LINES_MAX);
+            lines.for_each(|at| spinney_sync::prefetch(&bytes[at]));
+        }
     }
 
     /// The pointer to a large value, if it puts one.
@@ -256,30 +314,6 @@ pub(crate) enum Op {
 }
 
 impl Run {
-    /// A run over the bytes of one source, such as a leaf that was read whole.
-    ///
-    /// # Errors
-    /// `Corruption` when a position lies outside of the source or keys do not ascend.
-    pub(crate) fn over(
-        source: Vec<u8>,
-        positions: impl IntoIterator<Item = Position>,
-    ) -> Result<Run> {
-        let sources = vec![Arc::new(Bytes::from(source))];
-        let mut items: Vec<Item> = Vec::new();
-        let mut bytes = 0;
-        for position in positions {
-            let item = item_at(&position, &sources[0]).ok_or_else(|| damaged("places of items"))?;
-            if let Some(before) = items.last()
-                && compare(before, &sources, &item, &sources) != Ordering::Less
-            {
-                return Err(damaged("keys in ascending order"));
-            }
-            bytes += item.packed_bytes();
-            items.push(item);
-        }
-        Ok(Run::new(Items { items, sources }, bytes))
-    }
-
     /// All of these items, whose packed bytes are `bytes`.
     pub(crate) fn new(items: Items, bytes: u64) -> Run {
         let end = u32::try_from(items.items.len()).expect("items are cut into runs long before");
@@ -322,6 +356,17 @@ impl Run {
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Edit<'_>> {
         self.items().iter().map(|item| item.edit(self.sources()))
+    }
+
+    /// The same, for who reads every byte.
+    pub(crate) fn iter_ahead(&self) -> impl Iterator<Item = Edit<'_>> {
+        let (items, sources) = (self.items(), self.sources());
+        items.iter().enumerate().map(move |(index, item)| {
+            if let Some(later) = items.get(index + AHEAD) {
+                later.prefetch(sources);
+            }
+            item.edit(sources)
+        })
     }
 
     /// Index of the first edit whose key is not below `key`.
@@ -431,8 +476,68 @@ fn item_at(position: &Position, source: &[u8]) -> Option<Item> {
     })
 }
 
-fn damaged(expected: &str) -> Error {
-    Error::new(ErrorKind::Corruption, format!("a leaf does not hold {expected}"))
+/// Edits do not make a run: this was expected of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Broken(pub(crate) &'static str);
+
+impl From<Broken> for Error {
+    fn from(broken: Broken) -> Error {
+        Error::new(ErrorKind::Corruption, format!("edits do not have {}", broken.0))
+    }
+}
+
+/// Makes a run over bytes that lie somewhere already, such as a sealed memtable's or a leaf's that was
+/// read whole.
+#[derive(Debug)]
+pub(crate) struct RunOver {
+    sources: Vec<Source>,
+    items: Vec<Item>,
+    bytes: u64,
+}
+
+impl RunOver {
+    /// Of about so many edits.
+    pub(crate) fn new(sources: Vec<Source>, edits: usize) -> RunOver {
+        RunOver { sources, items: Vec::with_capacity(edits), bytes: 0 }
+    }
+
+    /// Appends the edit at a position of a source.
+    ///
+    /// # Errors
+    /// When the position lies outside of the source or its key is not above the one before.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        source: u16,
+        position: &Position,
+    ) -> std::result::Result<(), Broken> {
+        let bytes = self.sources.get(source as usize);
+        let item = bytes.and_then(|bytes| item_at(position, bytes));
+        let item = item.ok_or(Broken("places of items within their bytes"))?.of_source(source);
+        if let Some(before) = self.items.last()
+            && compare(before, &self.sources, &item, &self.sources) != Ordering::Less
+        {
+            return Err(Broken("keys in ascending order"));
+        }
+        self.bytes += item.packed_bytes();
+        self.items.push(item);
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Run {
+        self.items.shrink_to_fit();
+        Run::new(Items { items: self.items, sources: self.sources }, self.bytes)
+    }
+}
+
+/// A run over the bytes of one source.
+///
+/// # Errors
+/// `Corruption` when a position lies outside of the source or keys do not ascend.
+pub(crate) fn over(source: impl Into<Bytes>, positions: &[Position]) -> Result<Run> {
+    let mut run = RunOver::new(vec![Arc::new(source.into())], positions.len());
+    positions.iter().try_for_each(|position| run.push(0, position))?;
+    Ok(run.finish())
 }
 
 /// Copies sorted edits into one source and makes a run of them.
@@ -466,7 +571,7 @@ impl RunBuilder {
     /// `Corruption` when keys did not ascend.
     pub(crate) fn finish(mut self) -> Result<Run> {
         self.bytes.shrink_to_fit();
-        Run::over(self.bytes, self.positions)
+        over(self.bytes, &self.positions)
     }
 }
 
@@ -517,16 +622,16 @@ mod tests {
     #[test]
     fn a_run_over_damaged_places_is_refused() {
         let place = Position { key: 0, key_length: 2, value: 2, value_length: 2, op: Op::Put };
-        assert!(Run::over(vec![0; 4], [place]).is_ok());
+        assert!(over(vec![0; 4], &[place]).is_ok());
         for broken in [
             Position { key: 3, ..place },
             Position { key: u32::MAX, ..place },
             Position { value: 3, ..place },
             Position { value: u32::MAX, value_length: u32::MAX, ..place },
         ] {
-            assert!(Run::over(vec![0; 4], [broken]).unwrap_err().is_corruption());
+            assert!(over(vec![0; 4], &[broken]).unwrap_err().is_corruption());
         }
-        assert!(Run::over(vec![0; 4], [place, place]).unwrap_err().is_corruption());
+        assert!(over(vec![0; 4], &[place, place]).unwrap_err().is_corruption());
     }
 
     #[test]

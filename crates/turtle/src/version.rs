@@ -257,8 +257,9 @@ impl Tree {
         }
         let files = &self.0.files;
         files.disk.set_lsn(lsn);
-        let tree = self.0.tree.write(&files.disk, files.threads, merged_away)?;
-        Ok(Tree::over(files, tree))
+        let tree = self.0.tree.write(&files.disk, files.threads, merged_away);
+        files.disk.files.buffers.clear();
+        Ok(Tree::over(files, tree?))
     }
 
     /// What is not on disk.

@@ -9,13 +9,15 @@ use spinney_base::{Error, KeyspaceId, Result};
 use spinney_extent::HEADER_BYTES;
 use spinney_io::AlignedBuf;
 
+use super::buffers::Buffers;
 use super::format::{
     Description, GROUP, GROUP_BYTES, GroupAt, HEAD_BYTES, Head, KEY_BYTES_MAX, KEYS_HEAD_BYTES,
     PAGE_BLOCKS, PAYLOAD, SAME_LENGTH, SAME_WORD, VALUE_BYTES_MAX, item_word,
 };
 use super::index::Nodes;
-use crate::edit::{Edit, separator};
-use crate::run::Op;
+use crate::edit::{Edit, packed_bytes, separator};
+use crate::run::{Item, Op, Run};
+use crate::runs::Runs;
 
 /// A leaf's sections, complete but for the block headers, and for where they will lie.
 #[derive(Debug)]
@@ -40,23 +42,41 @@ impl Built {
     }
 }
 
-/// Builds the leaf of these edits, which `edits` gives twice the same: ascending strictly by key, one at
-/// least.
+/// What a leaf is made of: sorted edits, ascending strictly by key, one at least, told twice the same.
+pub(crate) trait Edits {
+    /// Bytes of the key of each, what it does, and bytes of its value or pointer.
+    fn shapes(&self) -> impl Iterator<Item = (usize, Op, usize)>;
+    /// All, of which every byte will be read.
+    fn edits(&self) -> impl Iterator<Item = Edit<'_>>;
+}
+
+impl Edits for Runs {
+    fn shapes(&self) -> impl Iterator<Item = (usize, Op, usize)> {
+        self.as_slice().iter().flat_map(Run::items).map(Item::shape)
+    }
+
+    fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        self.as_slice().iter().flat_map(Run::iter_ahead)
+    }
+}
+
+/// Builds the leaf of these edits.
 ///
 /// # Errors
 /// `InvalidArgument` when a key or value is longer than a leaf holds, or the leaf larger than one
 /// can be.
-pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
-    edits: impl Fn() -> I,
+pub(crate) fn build(
+    edits: &impl Edits,
+    buffers: &Buffers,
     keyspace: KeyspaceId,
     filter_bits: u32,
 ) -> Result<Built> {
-    let counts = Counts::of(edits())?;
+    let counts = Counts::of(edits.shapes())?;
     let key_pages = counts.key_pages as usize;
     let value_pages = counts.value_bytes.div_ceil(PAYLOAD);
-    let mut body = AlignedBuf::new(key_pages + value_pages);
+    let mut body = buffers.take(key_pages + value_pages);
     let mut filler = Filler::new(&mut body, key_pages, counts.items);
-    edits().for_each(|edit| filler.push(&edit, keyspace));
+    edits.edits().for_each(|edit| filler.push(&edit, keyspace));
     let Filled { separators, groups, hashes, first, last } = filler.finish();
 
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
@@ -68,7 +88,7 @@ pub(crate) fn build<'a, I: Iterator<Item = Edit<'a>>>(
     let filter_blocks = spinney_filter::block_count(hashes.len(), filter_bits);
     let index_pages = index_bytes.div_ceil(PAYLOAD);
     let filter_pages = filter_blocks.div_ceil(PAGE_BLOCKS) as usize;
-    let mut front = AlignedBuf::new(index_pages + filter_pages);
+    let mut front = buffers.take(index_pages + filter_pages);
     nodes.encode(|address, node| put(&mut front, address, node));
     for hash in hashes.iter().filter(|_| filter_blocks > 0) {
         let block = spinney_filter::block_of(*hash, filter_blocks);
@@ -160,7 +180,7 @@ impl Shape {
 }
 
 /// What an edit puts into the sections of keys and values.
-fn parts<'a>(edit: &Edit<'a>) -> (Op, &'a [u8]) {
+pub(crate) fn parts<'a>(edit: &Edit<'a>) -> (Op, &'a [u8]) {
     match edit.value {
         None => (Op::Delete, &[][..]),
         Some(value) if value.large => (Op::PutLarge, value.bytes),
@@ -178,22 +198,20 @@ struct Counts {
 }
 
 impl Counts {
-    fn of<'a>(edits: impl Iterator<Item = Edit<'a>>) -> Result<Counts> {
+    fn of(shapes: impl Iterator<Item = (usize, Op, usize)>) -> Result<Counts> {
         let mut counts = Counts::default();
         let mut pager = Pager::default();
-        for edit in edits {
-            let (op, value) = parts(&edit);
-            let value_length = value.len();
-            if edit.key.len() > KEY_BYTES_MAX || value_length > VALUE_BYTES_MAX {
+        for (key_length, op, value_length) in shapes {
+            if key_length > KEY_BYTES_MAX || value_length > VALUE_BYTES_MAX {
                 return Err(Error::invalid(format!(
                     "a leaf holds keys of {KEY_BYTES_MAX} and values of {VALUE_BYTES_MAX} bytes"
                 )));
             }
             counts.items += 1;
             let word = item_word(op, value_length);
-            counts.key_pages += u32::from(pager.add(edit.key.len(), word));
+            counts.key_pages += u32::from(pager.add(key_length, word));
             counts.value_bytes += value_length;
-            counts.packed_bytes += edit.packed_bytes();
+            counts.packed_bytes += packed_bytes(key_length, value_length);
         }
         let pages = counts.key_pages as usize + counts.value_bytes.div_ceil(PAYLOAD);
         // Index and filter take a quarter at most of what a run can have.

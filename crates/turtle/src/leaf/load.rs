@@ -3,32 +3,31 @@
 //! A large read takes the pages that are in the cache from there, reads those between the first and the last
 //! that are not in one transfer, and adds none to the cache: what a merge reads once must not push
 //! out what lookups need.
+//!
+//! What was read of a whole leaf is what its run points into: the payloads are moved together where they
+//! lie, and neither keys nor values are copied one by one.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::Result;
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::mapping::Mapping;
 use spinney_cache::PageRef;
-use spinney_extent::BlockKind;
 use spinney_extent::header::Damage;
+use spinney_extent::{BlockKind, HEADER_BYTES};
 use spinney_io::{AlignedBuf, Purpose};
 
 use super::format::{Item, KeyPage, PAYLOAD, Section};
 use super::{Leaf, LeafStore, payload};
-use crate::run::Position;
+use crate::run::{Bytes, Position, Run, RunOver};
 
 /// So many pages or fewer are read one by one, through the cache.
 const SINGLES: u32 = 2;
 
-/// Leaves that are read in one batch: enough to keep a disk busy, and their buffers are as large.
+/// Leaves that are read in one batch: enough to keep a disk busy.
 const LOADS_AT_ONCE: usize = 4;
-
-/// The edits of a leaf, or of a range of it, in memory: each key followed by its value.
-#[derive(Debug, Default)]
-pub(crate) struct Loaded {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) positions: Vec<Position>,
-}
 
 /// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +57,7 @@ impl LeafStore {
     ///
     /// # Errors
     /// `Corruption` or `Io`, of the first that failed.
-    pub(crate) fn load_many(&self, loads: &[Load<'_>]) -> Result<Vec<Loaded>> {
+    pub(crate) fn load_many(&self, loads: &[Load<'_>]) -> Result<Vec<Run>> {
         let mut loaded = Vec::with_capacity(loads.len());
         for loads in loads.chunks(LOADS_AT_ONCE) {
             self.load_at_once(loads, &mut loaded)?;
@@ -67,7 +66,7 @@ impl LeafStore {
         Ok(loaded)
     }
 
-    fn load_at_once(&self, loads: &[Load<'_>], loaded: &mut Vec<Loaded>) -> Result<()> {
+    fn load_at_once(&self, loads: &[Load<'_>], loaded: &mut Vec<Run>) -> Result<()> {
         let plans: Vec<Plan<'_>> = loads.iter().map(Plan::of).collect::<Result<_>>()?;
         let spans: Vec<Span<'_>> = plans.iter().map(Plan::first_span).collect();
         let keys = self.read_spans(&spans, Purpose::Reorganize)?;
@@ -83,20 +82,21 @@ impl LeafStore {
             .collect::<Result<_>>()?;
         let values = self.read_spans(&spans, Purpose::Reorganize)?;
         for (((plan, keys), pages), values) in plans.into_iter().zip(keys).zip(ranges).zip(values) {
-            loaded.push(if plan.is_whole {
-                let (keys, values) = keys.split_at(plan.pages.len() * PAYLOAD);
-                plan.leaf.collect(keys, plan.pages, plan.items, values, 0)?
+            let keys_length = plan.pages.len() * PAYLOAD;
+            let (bytes, base) = if plan.is_whole {
+                (Bytes::from(keys), 0)
             } else {
                 let base = u64::from(pages.start) * PAYLOAD as u64;
-                plan.leaf.collect(&keys, plan.pages, plan.items, &values, base)?
-            });
+                (Bytes::concat(&keys[..keys_length], &values), base)
+            };
+            loaded.push(plan.leaf.collect(bytes, keys_length, plan.pages, plan.items, base)?);
         }
         Ok(())
     }
 
-    /// The payloads of each span: what is in the cache from there, and all between the first and the last page
-    /// that is not in one transfer.
-    fn read_spans(&self, spans: &[Span<'_>], purpose: Purpose) -> Result<Vec<Vec<u8>>> {
+    /// The payloads of each span, and as many more bytes as pages have headers: what is in the cache from there,
+    /// and all between the first and the last page that is not in one transfer.
+    fn read_spans(&self, spans: &[Span<'_>], purpose: Purpose) -> Result<Vec<Mapping>> {
         let mut read: Vec<(Range<u32>, AlignedBuf)> = Vec::with_capacity(spans.len());
         for (leaf, pages) in spans {
             let mut missing = pages.clone().filter(|index| leaf.cached(*index).is_none());
@@ -115,7 +115,7 @@ impl LeafStore {
         self.store.read_runs(&mut parts, BlockKind::Leaf, purpose)?;
         let payloads = spans.iter().zip(read);
         payloads
-            .map(|((leaf, pages), (span, buf))| leaf.payloads(pages, &span, &buf, purpose))
+            .map(|((leaf, pages), (span, buf))| leaf.payloads(pages, &span, buf, purpose))
             .collect()
     }
 }
@@ -176,9 +176,9 @@ impl Leaf {
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    pub(crate) fn load(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Loaded> {
-        let loaded = self.files.load_many(&[Load { leaf: self, lower, upper }])?;
-        Ok(loaded.into_iter().next().unwrap_or_default())
+    pub(crate) fn load(&self, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
+        let mut loaded = self.files.load_many(&[Load { leaf: self, lower, upper }])?;
+        Ok(loaded.swap_remove(0))
     }
 
     /// The first item that is not below the key, and the page of keys where it was looked for.
@@ -198,42 +198,45 @@ impl Leaf {
         &self,
         pages: &Range<u32>,
         read: &Range<u32>,
-        buf: &AlignedBuf,
+        buf: AlignedBuf,
         purpose: Purpose,
-    ) -> Result<Vec<u8>> {
-        let mut out = Vec::with_capacity(pages.len() * PAYLOAD);
-        for index in pages.clone() {
+    ) -> Result<Mapping> {
+        if read == pages {
+            let mut bytes = buf.into_mapping();
+            for index in 0..pages.len() {
+                let page = index * PAGE_BYTES;
+                bytes.copy_within(page + HEADER_BYTES..page + PAGE_BYTES, index * PAYLOAD);
+            }
+            return Ok(bytes);
+        }
+        let mut out = Mapping::zeroed(pages.len() * PAGE_BYTES);
+        for (index, out) in pages.clone().zip(out.chunks_mut(PAYLOAD)) {
             if read.contains(&index) {
-                out.extend_from_slice(payload(buf.page((index - read.start) as usize)));
+                out.copy_from_slice(payload(buf.page((index - read.start) as usize)));
             } else if let Some(page) = self.cached(index) {
-                out.extend_from_slice(payload(&page));
+                out.copy_from_slice(payload(&page));
             } else {
                 // It went in the meantime.
                 let (section, page) = self.section_of(index);
-                out.extend_from_slice(payload(&*self.page(section, page, purpose)?));
+                out.copy_from_slice(payload(&*self.page(section, page, purpose)?));
             }
         }
         Ok(out)
     }
 
-    /// Copies the items of a range together; `base` is the address of the first byte of `values`.
+    /// Makes a run of the items of a range, over the payloads of pages of keys and, behind `keys_length` bytes,
+    /// of values, whose first byte has the address `base`.
     fn collect(
         &self,
-        keys: &[u8],
+        bytes: Bytes,
+        keys_length: usize,
         pages: Range<u32>,
         wanted: Range<u32>,
-        values: &[u8],
         base: u64,
-    ) -> Result<Loaded> {
-        let capacity = if pages.len() as u32 == self.description().key_pages {
-            keys.len() + values.len()
-        } else {
-            0
-        };
-        let mut loaded = Loaded {
-            bytes: Vec::with_capacity(capacity),
-            positions: Vec::with_capacity(wanted.len().min(keys.len())),
-        };
+    ) -> Result<Run> {
+        let source = Arc::new(bytes);
+        let (keys, values) = source.split_at(keys_length);
+        let mut run = RunOver::new(vec![Arc::clone(&source)], wanted.len().min(keys.len()));
         let mut seen = 0;
         self.items(keys, pages, |index, item| {
             if !wanted.contains(&index) {
@@ -242,29 +245,25 @@ impl Leaf {
             seen += 1;
             let start = item.value.checked_sub(base).and_then(|start| usize::try_from(start).ok());
             // Nothing may have been read for those that have none.
-            let value = match item.value_length {
-                0 => Some(&[][..]),
-                length => start.and_then(|start| values.get(start..start.checked_add(length)?)),
+            let start = match item.value_length {
+                0 => Some(0),
+                length => start.filter(|start| values.len().checked_sub(length) >= Some(*start)),
             };
-            let value = value.ok_or_else(|| Damage::new("a value within the leaf", item.value))?;
-            let key = loaded.bytes.len() as u32;
-            loaded.bytes.extend_from_slice(item.key);
-            loaded.bytes.extend_from_slice(value);
-            loaded.positions.push(Position {
-                key,
+            let start = start.ok_or_else(|| Damage::new("a value within the leaf", item.value))?;
+            let position = Position {
+                key: (item.key.as_ptr().addr() - keys.as_ptr().addr()) as u32,
                 key_length: item.key.len() as u16,
-                value: key + item.key.len() as u32,
-                value_length: value.len() as u32,
+                value: (keys_length + start) as u32,
+                value_length: item.value_length as u32,
                 op: item.op,
-            });
-            Ok(())
+            };
+            run.push(0, &position).map_err(|broken| Damage::new(broken.0, "something else"))
         })?;
         if seen != wanted.len() {
             let damage = Damage::new(format!("{} items", wanted.len()), seen);
             return Err(self.damaged(Section::Keys, 0, damage));
         }
-        loaded.bytes.shrink_to_fit();
-        Ok(loaded)
+        Ok(run.finish())
     }
 
     /// Shows all items of pages of keys, whose payloads are given, with their indexes.
@@ -318,8 +317,9 @@ impl Leaf {
             return Ok(());
         }
         let span = (self, first + pages.start..first + pages.end);
-        let payloads = self.files.read_spans(&[span], purpose)?;
-        payloads.iter().for_each(|payloads| out.extend_from_slice(payloads));
+        let payloads = self.files.read_spans(std::slice::from_ref(&span), purpose)?;
+        let length = (span.1.len()) * PAYLOAD;
+        payloads.iter().for_each(|payloads| out.extend_from_slice(&payloads[..length]));
         Ok(())
     }
 

@@ -22,6 +22,7 @@
 //! it takes a tenth of the keys' room, or less.
 
 pub(crate) mod blob;
+mod buffers;
 mod build;
 pub(crate) mod cursor;
 pub(crate) mod format;
@@ -42,7 +43,8 @@ use spinney_extent::header::Damage;
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
 use spinney_io::Purpose;
 
-use crate::edit::Edit;
+use buffers::Buffers;
+use build::Edits;
 use format::{Description, PAGE_BLOCKS, Section};
 
 /// Where leaves lie: a keyspace's store, its part of the page cache, and what was counted.
@@ -51,6 +53,8 @@ pub(crate) struct LeafStore {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: CacheFile,
     pub(crate) counters: LeafCounters,
+    /// For leaves that are built.
+    pub(crate) buffers: Buffers,
 }
 
 /// What reading and writing leaves has come to.
@@ -100,25 +104,29 @@ impl LeafStore {
     }
 
     pub(crate) fn new(store: Arc<Store>, cache: CacheFile) -> Arc<LeafStore> {
-        Arc::new(LeafStore { store, cache, counters: LeafCounters::default() })
+        Arc::new(LeafStore {
+            store,
+            cache,
+            counters: LeafCounters::default(),
+            buffers: Buffers::default(),
+        })
     }
 }
 
 impl Leaf {
-    /// Writes a leaf of sorted edits, one at least, which `edits` gives twice the same. No record
-    /// above `lsn` is among them. Index and filter are in the cache afterwards. Durable after
+    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index and filter are in the cache afterwards. Durable after
     /// [`Store::sync`].
     ///
     /// # Errors
     /// `InvalidArgument` for what no leaf can hold; `Full`, `Poisoned` or `Io`; nothing is owned then.
-    pub(crate) fn write<'a, I: Iterator<Item = Edit<'a>>>(
+    pub(crate) fn write(
         files: &Arc<LeafStore>,
-        edits: impl Fn() -> I,
+        edits: &impl Edits,
         filter_bits: u32,
         lsn: Lsn,
     ) -> Result<Leaf> {
         let store = &files.store;
-        let mut built = build::build(edits, store.keyspace(), filter_bits)?;
+        let mut built = build::build(edits, &files.buffers, store.keyspace(), filter_bits)?;
         let run = store.allocate_run(built.description.run().pages)?;
         let (first, generation) = (run.first, run.generation);
         // From here on it owns its pages: an error gives them back.
@@ -136,6 +144,8 @@ impl Leaf {
                 files.cache.insert(leaf.page_id(section, page), bytes);
             }
         }
+        files.buffers.give(built.front);
+        files.buffers.give(built.body);
         files.counters.leaves_written.fetch_add(1, Relaxed);
         files.counters.pages_written.fetch_add(u64::from(run.pages), Relaxed);
         Ok(leaf)

@@ -19,10 +19,7 @@ fn several_leaves_are_read_together() {
     for ((loaded, load), model) in loaded.iter().zip(&loads).zip(&models) {
         let end = load.upper.map_or(Bound::Unbounded, Bound::Excluded);
         let expected = model.range::<[u8], _>((Bound::Included(load.lower), end));
-        let found = loaded.positions.iter().map(|at| {
-            let bytes = |from: u32, length: u32| &loaded.bytes[from as usize..][..length as usize];
-            (bytes(at.key, at.key_length.into()), bytes(at.value, at.value_length))
-        });
+        let found = loaded.iter().map(|edit| (edit.key, edit.value.unwrap().bytes));
         assert!(found.eq(expected.map(|(key, value)| (&key[..], &value.as_ref().unwrap().0[..]))));
     }
     bed.disk.flip_bit(Path::new(PATH), leaves[2].run().first.offset() + (20 << 12), 1).unwrap();
@@ -42,7 +39,7 @@ fn a_real_disk_does_as_well() {
     let files = LeafStore::new(Arc::new(store), cache.file());
     let mut random = SplitMix(8);
     let model = random_model(&mut random, 3000);
-    let leaf = Arc::new(Leaf::write(&files, || edits(&model), 12, Lsn(7)).unwrap());
+    let leaf = Arc::new(Leaf::write(&files, &model, 12, Lsn(7)).unwrap());
     files.store.sync(Purpose::Reorganize).unwrap();
     check(&leaf, &model, &mut random);
     let lookup = |key| Lookup { leaf: &leaf, key, hash: hash(key) };

@@ -20,6 +20,7 @@ use spinney_io::sim::SimDisk;
 use spinney_io::{AlignedBuf, Disk, Purpose, RealDisk};
 
 use super::blob::NodePages;
+use super::build::{Edits, parts};
 use super::cursor::LeafCursor;
 use super::format::{
     Description, Head, IndexNode, KEY_BYTES_MAX, KeyPage, PAYLOAD, Section, VALUE_BYTES_MAX,
@@ -28,6 +29,7 @@ use super::load::Load;
 use super::warm::Lookup;
 use super::{Leaf, LeafStore};
 use crate::edit::{Edit, Hit};
+use crate::run::Op;
 
 const KEYSPACE: KeyspaceId = KeyspaceId(3);
 const PATH: &str = "leaves";
@@ -57,7 +59,7 @@ impl Bed {
     }
 
     fn write(&self, model: &Model, filter_bits: u32) -> Arc<Leaf> {
-        Arc::new(Leaf::write(&self.files, || edits(model), filter_bits, Lsn(7)).unwrap())
+        Arc::new(Leaf::write(&self.files, model, filter_bits, Lsn(7)).unwrap())
     }
 
     /// Nothing is cached any more.
@@ -76,11 +78,20 @@ impl Bed {
     }
 }
 
-fn edits(model: &Model) -> impl Iterator<Item = Edit<'_>> {
-    model.iter().map(|(key, value)| Edit {
-        key,
-        value: value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large }),
-    })
+impl Edits for Model {
+    fn shapes(&self) -> impl Iterator<Item = (usize, Op, usize)> {
+        self.edits().map(|edit| {
+            let (op, value) = parts(&edit);
+            (edit.key.len(), op, value.len())
+        })
+    }
+
+    fn edits(&self) -> impl Iterator<Item = Edit<'_>> {
+        self.iter().map(|(key, value)| Edit {
+            key,
+            value: value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large }),
+        })
+    }
 }
 
 fn hash(key: &[u8]) -> u64 {
@@ -178,12 +189,10 @@ fn check_loads(leaf: &Arc<Leaf>, model: &Model, random: &mut SplitMix) {
         let loaded = leaf.load(&lower, upper.as_deref()).unwrap();
         let end = upper.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let expected: Vec<_> = model.range::<Vec<u8>, _>((Bound::Included(&lower), end)).collect();
-        assert_eq!(loaded.positions.len(), expected.len());
-        for (at, (key, value)) in loaded.positions.iter().zip(expected) {
-            let bytes = |start: u32, length: usize| &loaded.bytes[start as usize..][..length];
-            assert_eq!(bytes(at.key, at.key_length as usize), &key[..]);
-            let value = value.as_ref().map_or(&[][..], |(bytes, _)| bytes);
-            assert_eq!(bytes(at.value, at.value_length as usize), value);
+        assert_eq!(loaded.len(), expected.len());
+        for (edit, (key, value)) in loaded.iter().zip(expected) {
+            let value = value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large });
+            assert_eq!(edit, Edit { key, value });
         }
     }
 }
@@ -378,12 +387,12 @@ fn a_whole_read_is_one_transfer_and_takes_what_is_cached() {
     bed.chill();
     let reads = bed.disk.reads();
     let resident = bed.cache.used();
-    assert_eq!(leaf.load(b"", None).unwrap().positions.len(), model.len());
+    assert_eq!(leaf.load(b"", None).unwrap().len(), model.len());
     assert_eq!(bed.disk.reads() - reads, 1);
     assert_eq!(bed.cache.used(), resident, "it adds nothing");
     model.keys().for_each(|key| _ = leaf.get(key, hash(key), &mut Vec::new()).unwrap());
     let reads = bed.disk.reads();
-    assert_eq!(leaf.load(b"", None).unwrap().positions.len(), model.len());
+    assert_eq!(leaf.load(b"", None).unwrap().len(), model.len());
     assert_eq!(bed.disk.reads(), reads, "all of it was cached");
 }
 
