@@ -517,8 +517,13 @@ fn flipped(product: &dyn Product, start: &Start, image: &SimDisk, seed: u64, whe
             errors.iter().for_each(told);
             let verified = database.verify();
             verified.as_ref().err().into_iter().for_each(told);
-            assert!(errors.is_empty() || verified.is_err(), "{when}: verify missed it: {errors:?}");
-            verified.is_err()
+            if !errors.is_empty() && verified.is_ok() {
+                // The background may have made a leaf anew whose index alone was damaged: it reads
+                // what the index is made from. Then all is there again.
+                let still = books.check_all(&*database, Damage::Told, when);
+                assert!(still.is_empty(), "{when}: verify missed it: {still:?}");
+            }
+            verified.is_err() || !errors.is_empty()
         }
         Err(error) => {
             told(&error);
