@@ -59,21 +59,6 @@ impl Bytes {
     }
 }
 
-impl Bytes {
-    /// Two pieces one behind the other.
-    pub(crate) fn concat(first: &[u8], second: &[u8]) -> Bytes {
-        let length = first.len() + second.len();
-        if length < MAPPED_BYTES_MIN {
-            return Bytes::Allocated([first, second].concat());
-        }
-        let mut mapped = Mapping::zeroed(length);
-        let (to_first, to_second) = mapped.split_at_mut(first.len());
-        to_first.copy_from_slice(first);
-        to_second.copy_from_slice(second);
-        Bytes::Mapped(mapped)
-    }
-}
-
 impl From<Chunk> for Bytes {
     fn from(bytes: Chunk) -> Self {
         Bytes::Chunk(bytes)
@@ -100,7 +85,9 @@ impl From<Vec<u8>> for Bytes {
         if bytes.len() < MAPPED_BYTES_MIN {
             return Bytes::Allocated(bytes);
         }
-        Bytes::concat(&bytes, &[])
+        let mut mapped = Mapping::zeroed(bytes.len());
+        mapped.copy_from_slice(&bytes);
+        Bytes::Mapped(mapped)
     }
 }
 
