@@ -20,7 +20,8 @@ use spinney_io::{AlignedBuf, Purpose};
 
 use super::format::{Item, KeyPage, PAYLOAD, Section};
 use super::{Leaf, LeafStore, payload};
-use crate::run::{Bytes, Position, Run, RunOver};
+use crate::run::{Position, Run, RunOver};
+use crate::source::Bytes;
 
 /// So many pages or fewer are read one by one, through the cache.
 const SINGLES: u32 = 2;
