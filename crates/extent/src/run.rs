@@ -106,28 +106,28 @@ impl Store {
         buf: &mut AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
-        self.read_runs(&mut [(*run, from, buf)], kind, purpose)
+        self.read_runs(&mut [(*run, from, buf.bytes_mut())], kind, purpose)
     }
 
-    /// The same for pages of several runs, in one batch of transfers.
+    /// The same for pages of several runs, in one batch of transfers, into whole pages of memory.
     ///
     /// # Errors
     /// As [`Store::read_run_page`]; of the first page that failed.
     pub fn read_runs(
         &self,
-        parts: &mut [(PageRun, u32, &mut AlignedBuf)],
+        parts: &mut [(PageRun, u32, &mut [u8])],
         kind: BlockKind,
         purpose: Purpose,
     ) -> Result<()> {
         let mut batch: Vec<Transfer<'_>> = parts
             .iter_mut()
-            .filter(|(.., buf)| buf.pages() > 0)
-            .map(|(run, from, buf)| Transfer::read(buf.bytes_mut(), run.page(*from).offset()))
+            .filter(|(.., buf)| !buf.is_empty())
+            .map(|(run, from, buf)| Transfer::read(buf, run.page(*from).offset()))
             .collect();
         self.file.transfer(&mut batch, purpose);
         batch.into_iter().try_for_each(|transfer| transfer.result)?;
         for (run, from, buf) in parts {
-            for (index, block) in (*from..).zip(buf.bytes().as_chunks().0) {
+            for (index, block) in (*from..).zip(buf.as_chunks().0) {
                 self.check_run_page(run, index, kind, block)?;
             }
         }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use crate::files::Files;
 use crate::levels::Part;
 use crate::node::{Child, Leaf};
-use crate::run::{Item, Items, Run, Source};
+use crate::run::{Item, Items, Run};
 use crate::runs::Runs;
+use crate::source::Source;
 use crate::tree::Tree;
 
 /// Of a piece of memory, how much is needed and how much there is.

@@ -22,7 +22,7 @@
 //! never was written. Pages are owned by what refers to them, so they are given back when the last
 //! tree, reader or snapshot that needs them goes.
 //!
-//! Reading order: `edit`, `run` and `runs` (edits in memory), `merge`; `files` (what is asked of the
+//! Reading order: `edit`, `source`, `run` and `runs` (edits in memory), `merge`; `files` (what is asked of the
 //! disk); `levels`, `node` and `update` (the TurtleTree itself), `tree`; `write` and `packed` (what
 //! becomes of it on disk); `range`, `stream` and `cursor` (scans); `evacuate` (memory), `check`.
 //!
@@ -79,6 +79,7 @@ mod runs;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod snapshot;
+mod source;
 mod stream;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;

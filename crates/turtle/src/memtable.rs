@@ -25,7 +25,8 @@ use spinney_base::{Result, ValueRef};
 use spinney_engine::Found;
 
 use crate::edit::Edit;
-use crate::run::{Bytes, Op, Position, Run, RunBuilder, RunOver, Source};
+use crate::run::{Op, Position, Run, RunBuilder, RunOver};
+use crate::source::{Bytes, Source};
 
 /// What an edit takes beside key and value, about: its record's header and its share of the tree.
 pub(crate) const EDIT_BYTES: u64 = 40;

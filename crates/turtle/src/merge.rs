@@ -22,8 +22,9 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::run::{Item, Items, Run, SOURCES_MAX, Source, compare};
+use crate::run::{Item, Items, Run, SOURCES_MAX, compare};
 use crate::runs::Runs;
+use crate::source::Source;
 
 /// What becomes of tombstones that win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@
 //! same again; it reaches the background's caller, or the writer that had to do the work itself.
 //!
 //! **Back-pressure.** Up to the soft limit a write waits for nothing; from there to the hard limit its
-//! delay grows with what is held; at the hard limit it works itself until there is room. What is
+//! delay grows with what is held, and a thread sleeps when it owes half a millisecond; at the hard limit it works itself until there is room. What is
 //! held is what memtables, sealed ones, pending batches and snapshots keep.
 //!
 //! **Invariants**
@@ -24,6 +24,7 @@
 //! 4. The tree of the newest durable checkpoint is kept until the next one is durable: its pages
 //!    are not reused. So is what a new checkpoint does not name, until its slot is durable.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,14 @@ use crate::view::View;
 
 /// The delay of one write when the hard limit is near.
 const DELAY_MAX: Duration = Duration::from_millis(2);
+
+/// A thread that owes less does not sleep yet.
+const SLEEP_MIN: Duration = Duration::from_micros(500);
+
+thread_local! {
+    /// Delays of this thread's writes that it has not slept for.
+    static OWED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
 
 /// So many sealed memtables are as much as the hard limit: each costs every get a look.
 const SEALED_MAX: u64 = 8;
@@ -163,13 +172,19 @@ impl Core {
         let of_memory = part(held.saturating_sub(limits.soft), limits.hard - limits.soft);
         let of_sealed = part(sealed.saturating_sub(SEALED_FREE), SEALED_MAX - SEALED_FREE);
         let delay = of_memory.max(of_sealed);
-        if !delay.is_zero() {
-            count(&self.counters.delays);
-            self.stall(|| {
-                if !self.context.runtime.help() {
-                    self.context.runtime.sleep(delay);
-                }
-            });
+        if delay.is_zero() {
+            return Ok(());
+        }
+        count(&self.counters.delays);
+        if self.context.runtime.is_stepped() {
+            self.stall(|| self.context.runtime.help());
+            return Ok(());
+        }
+        // Going to sleep costs as much as a put does, so a thread sleeps for many at once.
+        let owed = OWED.get() + delay;
+        OWED.set(if owed < SLEEP_MIN { owed } else { Duration::ZERO });
+        if owed >= SLEEP_MIN {
+            self.stall(|| self.context.runtime.sleep(owed));
         }
         Ok(())
     }

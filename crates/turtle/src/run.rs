@@ -21,100 +21,15 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::ops::{Bound, Deref, Range};
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use spinney_art::Chunk;
-use spinney_base::mapping::Mapping;
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
 
 use crate::edit::{Edit, packed_bytes};
 use crate::range::KeyRange;
-
-/// Bytes that items point into.
-pub(crate) type Source = Arc<Bytes>;
-
-/// Bytes of a source. Long ones are mappings of their own: a general allocator keeps what such pieces leave
-/// when they are freed, in whichever order that is.
-#[derive(Debug)]
-pub(crate) enum Bytes {
-    Allocated(Vec<u8>),
-    Mapped(Mapping),
-    /// Of a memtable.
-    Chunk(Chunk),
-}
-
-/// From so many bytes on they are mapped.
-const MAPPED_BYTES_MIN: usize = 64 << 10;
-
-impl Bytes {
-    /// Memory that they take, in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        match self {
-            Bytes::Allocated(bytes) => bytes.capacity(),
-            Bytes::Mapped(bytes) => bytes.len(),
-            Bytes::Chunk(bytes) => bytes.len(),
-        }
-    }
-}
-
-impl Bytes {
-    /// Two pieces one behind the other.
-    pub(crate) fn concat(first: &[u8], second: &[u8]) -> Bytes {
-        let length = first.len() + second.len();
-        if length < MAPPED_BYTES_MIN {
-            return Bytes::Allocated([first, second].concat());
-        }
-        let mut mapped = Mapping::zeroed(length);
-        let (to_first, to_second) = mapped.split_at_mut(first.len());
-        to_first.copy_from_slice(first);
-        to_second.copy_from_slice(second);
-        Bytes::Mapped(mapped)
-    }
-}
-
-impl From<Chunk> for Bytes {
-    fn from(bytes: Chunk) -> Self {
-        Bytes::Chunk(bytes)
-    }
-}
-
-impl From<Mapping> for Bytes {
-    fn from(bytes: Mapping) -> Self {
-        if bytes.len() < MAPPED_BYTES_MIN {
-            return Bytes::Allocated(bytes.to_vec());
-        }
-        Bytes::Mapped(bytes)
-    }
-}
-
-impl Default for Bytes {
-    fn default() -> Self {
-        Bytes::Allocated(Vec::new())
-    }
-}
-
-impl From<Vec<u8>> for Bytes {
-    fn from(bytes: Vec<u8>) -> Self {
-        if bytes.len() < MAPPED_BYTES_MIN {
-            return Bytes::Allocated(bytes);
-        }
-        Bytes::concat(&bytes, &[])
-    }
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Allocated(bytes) => bytes,
-            Bytes::Mapped(bytes) => bytes,
-            Bytes::Chunk(bytes) => bytes,
-        }
-    }
-}
+use crate::source::{Bytes, Source};
 
 /// How many sources the items of one run can name.
 pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;

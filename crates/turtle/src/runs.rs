@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::edit::Edit;
-use crate::run::{Item, Items, Run, Source};
+use crate::run::{Item, Items, Run};
+use crate::source::Source;
 
 /// Runs one behind the other, together sorted: what is too large for one run, or was cut.
 #[derive(Clone, Debug, Default)]

@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::Result;
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::mapping::Mapping;
 use spinney_cache::PageRef;
 use spinney_extent::header::Damage;
 use spinney_extent::{BlockKind, HEADER_BYTES};
@@ -21,7 +20,8 @@ use spinney_io::{AlignedBuf, Purpose};
 
 use super::format::{Item, KeyPage, PAYLOAD, Section};
 use super::{Leaf, LeafStore, payload};
-use crate::run::{Bytes, Position, Run, RunOver};
+use crate::run::{Position, Run, RunOver};
+use crate::source::Bytes;
 
 /// So many pages or fewer are read one by one, through the cache.
 const SINGLES: u32 = 2;
@@ -68,55 +68,114 @@ impl LeafStore {
 
     fn load_at_once(&self, loads: &[Load<'_>], loaded: &mut Vec<Run>) -> Result<()> {
         let plans: Vec<Plan<'_>> = loads.iter().map(Plan::of).collect::<Result<_>>()?;
+        let mut read: Vec<Payloads> =
+            loads.iter().map(|load| Payloads::of_at_most(load.leaf.run().pages)).collect();
         let spans: Vec<Span<'_>> = plans.iter().map(Plan::first_span).collect();
-        let keys = self.read_spans(&spans, Purpose::Reorganize)?;
+        self.read_spans(&spans, &mut read, Purpose::Reorganize)?;
         let ranges: Vec<Range<u32>> = plans
             .iter()
-            .zip(&keys)
-            .map(|(plan, keys)| plan.value_pages(keys))
+            .zip(&read)
+            .map(|(plan, read)| plan.value_pages(read.bytes()))
             .collect::<Result<_>>()?;
         let spans: Vec<Span<'_>> = plans
             .iter()
             .zip(&ranges)
             .map(|(plan, pages)| plan.value_span(pages))
             .collect::<Result<_>>()?;
-        let values = self.read_spans(&spans, Purpose::Reorganize)?;
-        for (((plan, keys), pages), values) in plans.into_iter().zip(keys).zip(ranges).zip(values) {
-            let keys_length = plan.pages.len() * PAYLOAD;
-            let (bytes, base) = if plan.is_whole {
-                (Bytes::from(keys), 0)
-            } else {
-                let base = u64::from(pages.start) * PAYLOAD as u64;
-                (Bytes::concat(&keys[..keys_length], &values), base)
-            };
-            loaded.push(plan.leaf.collect(bytes, keys_length, plan.pages, plan.items, base)?);
+        self.read_spans(&spans, &mut read, Purpose::Reorganize)?;
+        for ((plan, read), values) in plans.into_iter().zip(read).zip(ranges) {
+            let base = u64::from(values.start) * PAYLOAD as u64;
+            loaded.push(plan.leaf.collect(read.into(), plan.pages, plan.items, base)?);
         }
         Ok(())
     }
 
-    /// The payloads of each span, and as many more bytes as pages have headers: what is in the cache from there,
-    /// and all between the first and the last page that is not in one transfer.
-    fn read_spans(&self, spans: &[Span<'_>], purpose: Purpose) -> Result<Vec<Mapping>> {
-        let mut read: Vec<(Range<u32>, AlignedBuf)> = Vec::with_capacity(spans.len());
-        for (leaf, pages) in spans {
-            let mut missing = pages.clone().filter(|index| leaf.cached(*index).is_none());
-            let first = missing.next();
-            let span = first.map_or(0..0, |first| first..missing.next_back().unwrap_or(first) + 1);
+    /// Appends the payloads of each span to what was read before it: what is in the cache from there, and all
+    /// between the first and the last page that is not in one transfer.
+    fn read_spans(
+        &self,
+        spans: &[Span<'_>],
+        read: &mut [Payloads],
+        purpose: Purpose,
+    ) -> Result<()> {
+        let mut parts = Vec::with_capacity(spans.len());
+        let mut missing = Vec::with_capacity(spans.len());
+        for ((leaf, pages), read) in spans.iter().zip(&mut *read) {
+            let mut absent = pages.clone().filter(|index| leaf.cached(*index).is_none());
+            let first = absent.next();
+            let span = first.map_or(0..0, |first| first..absent.next_back().unwrap_or(first) + 1);
             self.count_read(leaf.section_of(span.start).0, span.len(), purpose);
-            let buf = AlignedBuf::new(span.len());
-            read.push((span, buf));
+            let before = span.start.saturating_sub(pages.start) as usize;
+            let bytes = read.append(pages.len());
+            let bytes = &mut bytes[before * PAGE_BYTES..][..span.len() * PAGE_BYTES];
+            parts.push((leaf.run(), span.start, bytes));
+            missing.push(span);
         }
-        let part = |((leaf, _), (span, buf)): (&Span<'_>, _)| (leaf.run(), span, buf);
-        let mut parts: Vec<_> = spans
-            .iter()
-            .zip(read.iter_mut().map(|(span, buf)| (span.start, buf)))
-            .map(part)
-            .collect();
         self.store.read_runs(&mut parts, BlockKind::Leaf, purpose)?;
-        let payloads = spans.iter().zip(read);
-        payloads
-            .map(|((leaf, pages), (span, buf))| leaf.payloads(pages, &span, buf, purpose))
-            .collect()
+        for (((leaf, pages), read), missing) in spans.iter().zip(read).zip(missing) {
+            let cached = pages.clone().zip(read.appended()).filter(|(at, _)| !missing.contains(at));
+            for (index, to) in cached {
+                if let Some(page) = leaf.cached(index) {
+                    to.copy_from_slice(&*page);
+                } else {
+                    // It went in the meantime.
+                    let (section, page) = leaf.section_of(index);
+                    to.copy_from_slice(&*leaf.page(section, page, purpose)?);
+                }
+            }
+            read.close_up();
+        }
+        Ok(())
+    }
+}
+
+/// Payloads of pages, one behind the other, in the memory that the pages were read into.
+#[derive(Debug)]
+struct Payloads {
+    buf: AlignedBuf,
+    /// How many there are; those of the pages behind are still between headers.
+    closed_up: usize,
+}
+
+impl Payloads {
+    fn of_at_most(pages: u32) -> Payloads {
+        let mut buf = AlignedBuf::new(pages as usize);
+        buf.set_pages(0);
+        Payloads { buf, closed_up: 0 }
+    }
+
+    /// Room for so many pages more.
+    fn append(&mut self, pages: usize) -> &mut [u8] {
+        self.buf.set_pages(self.closed_up + pages);
+        &mut self.buf.bytes_mut()[self.closed_up * PAGE_BYTES..]
+    }
+
+    /// The pages that were appended.
+    fn appended(&mut self) -> &mut [[u8; PAGE_BYTES]] {
+        self.buf.bytes_mut()[self.closed_up * PAGE_BYTES..].as_chunks_mut().0
+    }
+
+    /// Moves the payloads of what was appended together.
+    fn close_up(&mut self) {
+        let pages = self.buf.pages();
+        for index in self.closed_up..pages {
+            let page = index * PAGE_BYTES;
+            let payload = page + HEADER_BYTES..page + PAGE_BYTES;
+            self.buf.bytes_mut().copy_within(payload, index * PAYLOAD);
+        }
+        self.closed_up = pages;
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buf.bytes()[..self.closed_up * PAYLOAD]
+    }
+}
+
+impl From<Payloads> for Bytes {
+    fn from(payloads: Payloads) -> Bytes {
+        let mut bytes = payloads.buf.into_mapping();
+        bytes.set_length(payloads.closed_up * PAYLOAD);
+        Bytes::from(bytes)
     }
 }
 
@@ -193,48 +252,17 @@ impl Leaf {
         self.files.cache.peek(self.page_id(section, page))
     }
 
-    /// Puts payloads together of what was read and what is cached.
-    fn payloads(
-        &self,
-        pages: &Range<u32>,
-        read: &Range<u32>,
-        buf: AlignedBuf,
-        purpose: Purpose,
-    ) -> Result<Mapping> {
-        if read == pages {
-            let mut bytes = buf.into_mapping();
-            for index in 0..pages.len() {
-                let page = index * PAGE_BYTES;
-                bytes.copy_within(page + HEADER_BYTES..page + PAGE_BYTES, index * PAYLOAD);
-            }
-            return Ok(bytes);
-        }
-        let mut out = Mapping::zeroed(pages.len() * PAGE_BYTES);
-        for (index, out) in pages.clone().zip(out.chunks_mut(PAYLOAD)) {
-            if read.contains(&index) {
-                out.copy_from_slice(payload(buf.page((index - read.start) as usize)));
-            } else if let Some(page) = self.cached(index) {
-                out.copy_from_slice(payload(&page));
-            } else {
-                // It went in the meantime.
-                let (section, page) = self.section_of(index);
-                out.copy_from_slice(payload(&*self.page(section, page, purpose)?));
-            }
-        }
-        Ok(out)
-    }
-
-    /// Makes a run of the items of a range, over the payloads of pages of keys and, behind `keys_length` bytes,
-    /// of values, whose first byte has the address `base`.
+    /// Makes a run of the items of a range, over the payloads of pages of keys and, behind them, of values, whose
+    /// first byte has the address `base`.
     fn collect(
         &self,
         bytes: Bytes,
-        keys_length: usize,
         pages: Range<u32>,
         wanted: Range<u32>,
         base: u64,
     ) -> Result<Run> {
         let source = Arc::new(bytes);
+        let keys_length = pages.len() * PAYLOAD;
         let (keys, values) = source.split_at(keys_length);
         let mut run = RunOver::new(vec![Arc::clone(&source)], wanted.len().min(keys.len()));
         let mut seen = 0;
@@ -316,10 +344,10 @@ impl Leaf {
             }
             return Ok(());
         }
+        let mut read = [Payloads::of_at_most(pages.len() as u32)];
         let span = (self, first + pages.start..first + pages.end);
-        let payloads = self.files.read_spans(std::slice::from_ref(&span), purpose)?;
-        let length = (span.1.len()) * PAYLOAD;
-        payloads.iter().for_each(|payloads| out.extend_from_slice(&payloads[..length]));
+        self.files.read_spans(&[span], &mut read, purpose)?;
+        out.extend_from_slice(read[0].bytes());
         Ok(())
     }
 

@@ -7,7 +7,8 @@
 //!   load                                     keys and values, in one transfer
 //! ```
 //!
-//! `format` is the one home of the bytes; `index` orders the index; `build` writes; `read` looks
+//! `format` is the one home of the bytes; `index` orders the index; `build` writes, in
+//! `buffers`; `read` looks
 //! keys up, and `warm` brings in what many lookups need; `load` reads whole leaves and `cursor` parts of them. `blob` keeps nodes beside them.
 //!
 //! **Invariants**
