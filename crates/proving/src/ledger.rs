@@ -51,6 +51,30 @@ impl Ledger {
         }
     }
 
+    /// Books for a database that was found to hold `found` after its process died. What a keyspace without
+    /// a log shows then may be in pages that are not durable: power loss may take it back to its last
+    /// checkpoint.
+    #[must_use]
+    pub fn after_kill(&self, found: Model) -> Self {
+        let mut next = Ledger::new(found);
+        for (name, keyspace) in next.now.keyspaces.iter().filter(|(_, one)| !one.logged) {
+            let before = self.durable.keyspaces.get(name);
+            let before = before.into_iter().flat_map(|one| one.records.keys());
+            let keys = before.chain(keyspace.records.keys()).map(|key| key.to_vec());
+            let later = self.later.keys().filter(|(of, _)| of == name);
+            for key in keys.chain(later.map(|(_, key)| key.clone())).collect::<BTreeSet<_>>() {
+                let place = (name.clone(), key);
+                let mut may = vec![self.durable.get(name, &place.1).map(<[u8]>::to_vec)];
+                may.extend(self.later.get(&place).into_iter().flatten().cloned());
+                let is = next.durable.get(name, &place.1);
+                if may.iter().any(|value| value.as_deref() != is) {
+                    next.later.insert(place, may);
+                }
+            }
+        }
+        next
+    }
+
     /// What reads must answer now.
     #[must_use]
     pub fn now(&self) -> &Model {
