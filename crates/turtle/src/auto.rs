@@ -8,9 +8,11 @@
 //!                                    doubling saves about one level, whatever the distance is)
 //!   lost by twice the distance     = misses that `regret_bytes` more of cache would have been spared
 //!                                    x memory of what gathers / regret_bytes         (spinney_cache)
+//!                                    - lookups that what gathers has answered x share of misses x HELD
 //! ```
 //!
-//! Where more is saved than lost, the distance doubles; where less, it is halved, and what has gathered
+//! What gathers is not lost for reads: it holds what was written of late, record by record, which is often
+//! read again. Where more is saved than lost, the distance doubles; where less, it is halved, and what has gathered
 //! beyond it is written at once. As the first does not depend on the distance and the second grows with
 //! it, there is a place where it stays. A keyspace that is only loaded has no misses to regret
 //! and takes all that memory allows; one that is only read gives back everything.
@@ -23,6 +25,7 @@ use std::time::Duration;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_cache::Kind;
 
 use crate::core::Core;
 
@@ -32,6 +35,10 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// Of the pages of a batch, those that twice the distance saves to be written, in percent: what
 /// `tests::amplification` shows from 8 to 128.
 const SAVED_PERCENT: u64 = 50;
+
+/// Twice as much that gathers answers so many more lookups, in percent of those that it answers: the older
+/// half is asked less often.
+const HELD_PERCENT: u64 = 50;
 
 /// A page that is read alone takes as long as so many that are written side by side: 80,000 a second and
 /// 1.2 GB/s on the drives that this is made for.
@@ -52,6 +59,9 @@ struct Seen {
     at: Duration,
     batches: u64,
     regretted: u64,
+    answered: u64,
+    looked: u64,
+    missed: u64,
 }
 
 /// What has happened in a period.
@@ -63,6 +73,10 @@ struct Events {
     /// Misses that `regret_bytes` more of cache would have been spared.
     regretted: u64,
     regret_bytes: u64,
+    /// Lookups that were answered by what gathers, and pages that were looked for and not cached.
+    answered: u64,
+    looked: u64,
+    missed: u64,
     /// Memory of what gathers at this distance.
     gathered_bytes: u64,
 }
@@ -81,12 +95,18 @@ impl Auto {
     }
 }
 
+/// `number * a / b`.
+fn part(number: u64, a: u64, b: u64) -> u64 {
+    let part = u128::from(number) * u128::from(a) / u128::from(b.max(1));
+    u64::try_from(part).unwrap_or(u64::MAX)
+}
+
 /// The next distance.
 fn think_over(chi: u64, most: u64, events: &Events) -> u64 {
     let saved = events.batches.saturating_mul(events.batch_pages) / 100 * SAVED_PERCENT;
-    let spared = u128::from(events.regretted) * u128::from(events.gathered_bytes);
-    let spared = spared / u128::from(events.regret_bytes.max(1));
-    let lost = u64::try_from(spared).unwrap_or(u64::MAX).saturating_mul(READ_COST);
+    let spared = part(events.regretted, events.gathered_bytes, events.regret_bytes);
+    let held = part(part(events.answered, events.missed, events.looked), HELD_PERCENT, 100);
+    let lost = spared.saturating_sub(held).saturating_mul(READ_COST);
     let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
     if more(saved, lost) {
         (chi * 2).min(most)
@@ -107,10 +127,15 @@ impl Core {
             return;
         }
         let cache = self.files.cache.stats();
+        // Nearly all misses are of values.
+        let values = cache.of(Kind::Values);
         let seen = Seen {
             at: now,
             batches: self.counters.applied.load(Relaxed),
             regretted: cache.regretted,
+            answered: self.files.disk.in_memory(),
+            looked: values.hits + values.misses,
+            missed: values.misses,
         };
         let before = std::mem::replace(&mut *last, seen);
         let limits = self.limits();
@@ -119,7 +144,10 @@ impl Core {
             batch_pages: limits.batch / PAGE_BYTES as u64,
             regretted: seen.regretted - before.regretted,
             regret_bytes: cache.regret_bytes,
-            gathered_bytes: self.gathered(),
+            answered: seen.answered - before.answered,
+            looked: seen.looked - before.looked,
+            missed: seen.missed - before.missed,
+            gathered_bytes: self.gathered.lock().follow(self.view.load().tree.pending().bytes, now),
         };
         let most = limits.chi_max();
         self.auto.chi.store(think_over(self.auto.chi(most), most, &events), Relaxed);
@@ -132,8 +160,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Where it stays when each batch that gathers takes `batch_bytes` of memory.
-    fn settled(batches: u64, regretted: u64, batch_bytes: u64) -> u64 {
+    /// Where it stays when each batch that gathers takes `batch_bytes` of memory and answers as many
+    /// lookups, of which a tenth would miss otherwise.
+    fn settled_with(batches: u64, regretted: u64, batch_bytes: u64, answered: u64) -> u64 {
         let mut chi = 16;
         for _ in 0..20 {
             let events = Events {
@@ -141,11 +170,18 @@ mod tests {
                 batch_pages: 512,
                 regretted,
                 regret_bytes: 16 * MIB,
-                gathered_bytes: chi * batch_bytes,
+                answered: answered.saturating_mul(chi),
+                looked: 1000,
+                missed: 100,
+                gathered_bytes: chi.saturating_mul(batch_bytes),
             };
             chi = think_over(chi, 100, &events);
         }
         chi
+    }
+
+    fn settled(batches: u64, regretted: u64, batch_bytes: u64) -> u64 {
+        settled_with(batches, regretted, batch_bytes, 0)
     }
 
     #[test]
@@ -155,6 +191,9 @@ mod tests {
         let much_read = settled(2, 80, 2 * MIB);
         let much_written = settled(8, 80, 2 * MIB);
         assert!(1 < much_read && much_read < much_written && much_written < 100);
+        // What gathers answers lookups itself.
+        assert!(settled_with(2, 80, 2 * MIB, 100) > much_read);
+        assert_eq!(settled_with(2, 80, 2 * MIB, 1000), 100);
         // Neither, as when nothing is done: as it was.
         assert_eq!(settled(0, 0, 2 * MIB), 16);
         // Whatever is counted, it is a distance.

@@ -45,8 +45,9 @@ pub(crate) struct Core {
     pub(crate) pinned: AtomicU64,
     pub(crate) tuning: Tuning,
     pub(crate) auto: Auto,
-    /// What writes have held of late.
+    /// What writes have held of late, and of that what gathered in the tree.
     pub(crate) room: Mutex<Room>,
+    pub(crate) gathered: Mutex<Room>,
     /// Bytes that writers under way have reserved.
     pub(crate) reserved: AtomicU64,
     /// The newest checkpoint's redo LSN.
@@ -57,6 +58,10 @@ pub(crate) struct Core {
     pub(crate) wanted: AtomicBool,
     /// Whether fewer batches are to gather than before: what has gathered is written at once.
     pub(crate) lowered: AtomicBool,
+    /// Pages beside those of the newest tree, and how many they were when it was last published: the rest
+    /// goes with the next checkpoint.
+    pub(crate) garbage: AtomicU64,
+    pub(crate) kept_garbage: AtomicU64,
     /// What ranges had looked into when all was tidy.
     pub(crate) tidied: AtomicU64,
     /// Batches applied since the last checkpoint.
@@ -89,10 +94,6 @@ pub(crate) struct Room {
 const ROOM_LASTS: Duration = Duration::from_secs(4);
 
 impl Room {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
     /// What it is now that so much is held.
     pub(crate) fn follow(&mut self, held: u64, now: Duration) -> u64 {
         let passed = now.saturating_sub(self.at).min(ROOM_LASTS);
@@ -177,11 +178,14 @@ impl Core {
             tuning,
             auto: Auto::default(),
             room: Mutex::new(Room::default()),
+            gathered: Mutex::new(Room::default()),
             reserved: AtomicU64::new(0),
             redo: AtomicU64::new(redo.0),
             replaying: AtomicBool::new(true),
             wanted: AtomicBool::new(false),
             lowered: AtomicBool::new(false),
+            garbage: AtomicU64::new(0),
+            kept_garbage: AtomicU64::new(0),
             tidied: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             counters: Counters::default(),

@@ -28,6 +28,8 @@ pub(crate) struct DiskFiles {
     lsn: AtomicU64,
     /// Segments that ranges looked into beside leaves.
     beside: AtomicU64,
+    /// Lookups that were answered by what waits in memory.
+    in_memory: AtomicU64,
 }
 
 impl DiskFiles {
@@ -42,6 +44,7 @@ impl DiskFiles {
             filter_bits,
             lsn: AtomicU64::new(0),
             beside: AtomicU64::new(0),
+            in_memory: AtomicU64::new(0),
         }
     }
 
@@ -54,6 +57,11 @@ impl DiskFiles {
     /// Says up to which record the tree that is written next has applied all.
     pub(crate) fn set_lsn(&self, lsn: Lsn) {
         self.lsn.store(lsn.0, Relaxed);
+    }
+
+    /// How many lookups were answered by what waits in memory.
+    pub(crate) fn in_memory(&self) -> u64 {
+        self.in_memory.load(Relaxed)
     }
 
     /// How many segments ranges have looked into beside leaves.
@@ -110,6 +118,10 @@ impl Files for DiskFiles {
 
     fn get(&self, leaf: &Leaf, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Option<Hit>> {
         Ok(leaf.get(key, hash, out)?.map(|(_, hit)| hit))
+    }
+
+    fn answered_in_memory(&self) {
+        self.in_memory.fetch_add(1, Relaxed);
     }
 
     fn looks_beside(&self, more: usize) {

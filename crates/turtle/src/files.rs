@@ -174,6 +174,9 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
         out: &mut Vec<u8>,
     ) -> Result<Option<Hit>>;
 
+    /// A lookup was answered by what waits in memory.
+    fn answered_in_memory(&self) {}
+
     /// A range of a tree looks into so many leaves and segments, where one would do.
     fn looks_beside(&self, _more: usize) {}
 

@@ -28,6 +28,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::{Lsn, Result, probe};
 use spinney_extent::{Checkpoint, LargePointer};
@@ -66,8 +67,14 @@ const HARD_PARTS: u64 = 32;
 const STREAMED: u64 = 2;
 const UNDER_WAY_PARTS_MAX: u64 = 8;
 
-/// A batch, the leaves that are read for it and those that it keeps, two that are built.
-const UNDER_WAY_LEAVES: u64 = 12;
+/// A batch, the leaves that are read for it and those that it keeps, two that are built; levels that are made
+/// one.
+const UNDER_WAY_LEAVES: u64 = 16;
+
+/// A checkpoint does not wait longer when pages that only the one before has are so large a part of the
+/// others, and so many leaves: what leaves that were written early took the place of.
+const GARBAGE_PART: u64 = 3;
+const GARBAGE_LEAVES_MIN: u64 = 16;
 
 /// Smallest memtable, whatever the memory.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
@@ -128,11 +135,6 @@ impl Core {
     pub(crate) fn chi(&self) -> u64 {
         let most = self.limits().chi_max();
         self.tuning.chi().map_or_else(|| self.auto.chi(most), |chi| chi.min(most))
-    }
-
-    /// Memory of what gathers until a checkpoint, at this distance, as was last seen.
-    pub(crate) fn gathered(&self) -> u64 {
-        self.room.lock().bytes().saturating_sub(self.limits().batch)
     }
 
     /// Bytes that are held for writes.
@@ -277,7 +279,23 @@ impl Core {
             self.lowered.store(false, SeqCst);
         }
         let lowered = self.lowered.load(SeqCst);
-        lowered || batches >= self.chi() || pending.bytes >= self.limits().pending
+        lowered
+            || batches >= self.chi()
+            || pending.bytes >= self.limits().pending
+            || (batches > 0 && self.has_much_garbage())
+    }
+
+    /// Whether a checkpoint would give back so much of the file that it should not wait.
+    fn has_much_garbage(&self) -> bool {
+        let garbage = self.garbage.load(Relaxed);
+        let over = garbage.saturating_sub(self.kept_garbage.load(Relaxed));
+        let live = self.files.pages().saturating_sub(garbage);
+        let leaves = GARBAGE_LEAVES_MIN * self.limits().leaf() / PAGE_BYTES as u64;
+        over > (live / GARBAGE_PART).max(leaves)
+    }
+
+    fn garbage_now(&self) -> u64 {
+        self.files.pages().saturating_sub(self.view.load().tree.pages())
     }
 
     /// Writes what is pending, though it is not due; says whether anything was.
@@ -307,6 +325,7 @@ impl Core {
         self.note_merged_away(merged_away);
         self.upgrade_snapshots(work.applied, &tree);
         count(&self.counters.applied);
+        self.garbage.store(self.garbage_now(), Relaxed);
         self.follow_memory();
         Ok(true)
     }
@@ -396,6 +415,8 @@ impl Core {
 
     /// Lets go what the checkpoint that was just published does not name.
     fn free(&self, work: &Work) {
+        // What is left is what snapshots and readers have.
+        self.kept_garbage.store(self.garbage_now(), Relaxed);
         self.large.settle(work.applied);
         self.reuse_large();
         self.follow_memory();

@@ -26,8 +26,8 @@ use crate::node::{Child, Node, Replacement};
 use crate::tree::Tree;
 use crate::update::{Ahead, Siblings, Update, as_children};
 
-/// Pivots that one step flushes: some 30 MiB that are read and written.
-const PIVOTS_AT_ONCE: usize = 8;
+/// Pivots that one step flushes: some 60 MiB that are read and written.
+const PIVOTS_AT_ONCE: usize = 16;
 
 /// Levels of a buffer that a range may look into when all is tidy.
 const LEVELS_MAX: usize = 2;

@@ -153,6 +153,9 @@ impl<F: Files> Tree<F> {
     pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         let mut written = Vec::new();
         let edit = self.locate(key, &mut written);
+        if edit.is_some() {
+            files.answered_in_memory();
+        }
         if written.len() > 1 {
             let lookups = written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash });
             files.warm(&lookups.collect::<Vec<_>>());

@@ -267,6 +267,11 @@ impl Tree {
         self.0.pending
     }
 
+    /// Pages that it owns on disk.
+    pub(crate) fn pages(&self) -> u64 {
+        self.runs().iter().map(|(run, _)| u64::from(run.pages)).sum()
+    }
+
     /// Bytes of memory of its nodes.
     pub(crate) fn node_bytes(&self) -> u64 {
         self.0.node_bytes
@@ -334,7 +339,7 @@ impl Tree {
     ) -> Result<()> {
         let files = &self.0.files;
         check(&self.0.tree, &files.disk, false)?;
-        report.pages += self.runs().iter().map(|(run, _)| u64::from(run.pages)).sum::<u64>();
+        report.pages += self.pages();
         let unbounded = std::ops::Bound::Unbounded;
         let (tree, disk, forward) = (&self.0.tree, &files.disk, Direction::Forward);
         let mut cursor = tree.cursor(disk, unbounded, unbounded, forward)?;

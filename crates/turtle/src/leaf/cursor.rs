@@ -5,6 +5,7 @@
 //! so that a short scan reads nothing for nothing and a long one reads large pieces. Who
 //! does not ask for values causes no page of them to be read.
 
+use std::cell::RefCell;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
@@ -209,6 +210,32 @@ struct Window {
     used: u32,
 }
 
+/// A thread keeps so many buffers of windows for its next cursors, none larger than this: those of
+/// one short scan.
+const KEPT_MAX: usize = 8;
+const KEPT_BYTES_MAX: usize = 8 * PAYLOAD;
+
+thread_local! {
+    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() == 0 || bytes.capacity() > KEPT_BYTES_MAX {
+            return;
+        }
+        // A cursor may end with its thread.
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.len() < KEPT_MAX {
+                bytes.clear();
+                kept.push(bytes);
+            }
+        });
+    }
+}
+
 impl Window {
     fn new(section: Section) -> Self {
         Window { section, pages: 0..0, bytes: Vec::new(), used: 0 }
@@ -227,11 +254,13 @@ impl Window {
         }
         let ahead = if self.used < PAGES_BEFORE_AHEAD { 0 } else { self.used / AHEAD_SHARE };
         let ahead = ahead.min(AHEAD_MAX);
-        let mut bytes = Vec::new();
-        let mut read = |pages: Range<u32>, bytes: &mut Vec<u8>| {
-            self.used = self.used.saturating_add(pages.len() as u32);
-            leaf.read_pages(self.section, pages, Purpose::Scan, bytes)
-        };
+        // It covers nothing if this fails.
+        self.pages = 0..0;
+        let mut bytes = std::mem::take(&mut self.bytes);
+        if bytes.capacity() == 0 {
+            bytes =
+                KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+        }
         let pages = match direction {
             Direction::Forward => {
                 let count = leaf.section(self.section).1;
@@ -239,12 +268,9 @@ impl Window {
                 // A value may begin in the last page that is there.
                 let kept = if old.contains(&wanted.start) { wanted.start..old.end } else { 0..0 };
                 let from = if kept.is_empty() { wanted.start } else { kept.end };
-                for page in kept {
-                    bytes.extend_from_slice(
-                        &self.bytes[(page - old.start) as usize * PAYLOAD..][..PAYLOAD],
-                    );
-                }
-                read(from..end, &mut bytes)?;
+                let gone = if kept.is_empty() { bytes.len() } else { offset(&old, kept.start) };
+                bytes.drain(..gone);
+                self.read(leaf, from..end, &mut bytes)?;
                 wanted.start..end
             }
             Direction::Reverse => {
@@ -252,12 +278,11 @@ impl Window {
                 let kept =
                     if old.contains(&(wanted.end - 1)) { old.start..wanted.end } else { 0..0 };
                 let to = if kept.is_empty() { wanted.end } else { kept.start };
-                read(start..to, &mut bytes)?;
-                for page in kept {
-                    bytes.extend_from_slice(
-                        &self.bytes[(page - old.start) as usize * PAYLOAD..][..PAYLOAD],
-                    );
-                }
+                bytes.truncate(if kept.is_empty() { 0 } else { offset(&old, kept.end) });
+                let behind = if bytes.is_empty() { Vec::new() } else { bytes.clone() };
+                bytes.clear();
+                self.read(leaf, start..to, &mut bytes)?;
+                bytes.extend_from_slice(&behind);
                 start..wanted.end
             }
         };
@@ -265,4 +290,15 @@ impl Window {
         self.bytes = bytes;
         Ok(())
     }
+
+    fn read(&mut self, leaf: &Leaf, pages: Range<u32>, bytes: &mut Vec<u8>) -> Result<()> {
+        self.used = self.used.saturating_add(pages.len() as u32);
+        bytes.reserve(pages.len() * PAYLOAD);
+        leaf.read_pages(self.section, pages, Purpose::Scan, bytes)
+    }
+}
+
+/// Where a page's payload begins in a window of pages.
+fn offset(pages: &Range<u32>, page: u32) -> usize {
+    (page - pages.start) as usize * PAYLOAD
 }
