@@ -4,12 +4,23 @@
 //! Two halves of [`HALF_PAGES`] raw copies, used in turn. A batch is copied into a half, synced,
 //! and only then written in place; the sync of the next batch covers those in-place writes too, so
 //! a half is reused only after the pages it protects are safe. A copy needs no directory: its own
-//! block header says where it belongs.
+//! block header says where it belongs, and the number of its batch.
+//!
+//! ```text
+//!   batch 1: a b c d   batch 2: b c   batch 3: d       first half:  d3 b1 c1 d1    second half:  b2 c2
+//! ```
+//!
+//! A short batch leaves copies of older ones behind it, so there may be several of one page, in both
+//! halves and within one. Their LSNs do not order them: pages of a keyspace without a log bear none,
+//! and others bear the same as long as nobody appends.
 //!
 //! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same
-//! keyspace, page and generation; of several the one with the highest LSN, later half first. A page
+//! keyspace, page and generation; of several the one of the latest batch. A page
 //! that is whole is never touched. Afterwards both halves are zeroed, so that a copy of one life
 //! never meets a page of the next.
+//!
+//! **Invariant**: of two copies the one with the higher number is the later one. When numbers run
+//! out, the pages in place are synced and both halves are zeroed before they begin anew.
 
 use std::collections::BTreeMap;
 
@@ -27,27 +38,71 @@ pub const HALF_PAGES: usize = 63;
 #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 pub const END_PAGE: u32 = FIRST_PAGE + 2 * HALF_PAGES as u32;
 
+/// The number of a copy's batch, 0 in files of before batches had one, and its LSN: the later, the greater.
+pub(crate) type Age = (u16, Lsn);
+
 /// The halves of one store file. Not thread-safe: the store holds it under a lock for a whole
 /// batch.
 #[derive(Debug, Default)]
 pub struct DoubleWrite {
     second_half: bool,
+    /// The last batch's.
+    number: u16,
 }
 
 impl DoubleWrite {
-    /// Writes at most [`HALF_PAGES`] sealed pages, which lie at an aligned address, into the next half. The caller syncs the file before
-    /// it writes any of them in place, and poisons if that fails.
+    /// Whether no number is left for another batch.
+    pub fn is_used_up(&self) -> bool {
+        self.number == u16::MAX
+    }
+
+    /// Begins with the first number again, with both halves empty. `sync` makes everything written to
+    /// the file durable, and poisons if that fails.
+    ///
+    /// # Errors
+    /// `Full` or `Io`, and no number is left as before; what `sync` answers.
+    pub fn begin_anew(&mut self, file: &dyn File, sync: impl Fn() -> Result<()>) -> Result<()> {
+        clear(file, &mut AlignedBuf::new(2 * HALF_PAGES), Purpose::DoubleWrite, sync)?;
+        self.number = 0;
+        Ok(())
+    }
+
+    /// Writes at most [`HALF_PAGES`] sealed pages, which lie at an aligned address and are as they were
+    /// afterwards, into the next half. The caller syncs the file before it writes any of them in place, and
+    /// poisons if that fails. There must be a number left.
     ///
     /// # Errors
     /// `Full` or `Io`.
-    pub fn protect(&mut self, file: &dyn File, pages: &[u8]) -> Result<()> {
+    pub fn protect(&mut self, file: &dyn File, pages: &mut [u8]) -> Result<()> {
         debug_assert!(pages.len() <= HALF_PAGES * PAGE_BYTES, "more than a half holds");
         let half = if self.second_half { HALF_PAGES } else { 0 };
         let offset = (FIRST_PAGE as usize + half) * PAGE_BYTES;
-        file.write_at(pages, offset as u64, Purpose::DoubleWrite)?;
+        self.number += 1;
+        name_batch(pages, self.number);
+        let written = file.write_at(pages, offset as u64, Purpose::DoubleWrite);
+        name_batch(pages, 0);
+        written?;
         self.second_half = !self.second_half;
         Ok(())
     }
+}
+
+fn name_batch(pages: &mut [u8], number: u16) {
+    let pages = pages.as_chunks_mut().0.iter_mut();
+    pages.for_each(|page| BlockHeader::name_batch(page, number));
+}
+
+/// Makes what is in place durable, and then the area empty. The buffer is as large as the area.
+fn clear(
+    file: &dyn File,
+    area: &mut AlignedBuf,
+    purpose: Purpose,
+    sync: impl Fn() -> Result<()>,
+) -> Result<()> {
+    sync()?;
+    area.bytes_mut().fill(0);
+    file.write_at(area.bytes(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, purpose)?;
+    sync()
 }
 
 /// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns
@@ -67,27 +122,26 @@ pub fn recover(
     let mut area = AlignedBuf::new(2 * HALF_PAGES);
     file.read_at(area.bytes_mut(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, Purpose::Recovery)?;
     // In page order, so that a simulated run does the same every time.
-    let mut copies: BTreeMap<PageNumber, (Lsn, usize)> = BTreeMap::new();
+    let mut copies: BTreeMap<PageNumber, (Age, usize)> = BTreeMap::new();
     let mut found = false;
     for index in 0..2 * HALF_PAGES {
-        let Ok(header) = BlockHeader::decode(area.page(index)) else { continue };
+        let Ok((header, batch)) = BlockHeader::decode_copy(area.page(index)) else { continue };
         found = true;
+        BlockHeader::name_batch(area.page_mut(index), 0);
         let ours = header.kind == BlockKind::Data
             && header.keyspace == keyspace
             && owned(header.page) == Some(header.generation);
         if ours {
-            let best = copies.entry(header.page).or_insert((header.lsn, index));
-            if header.lsn >= best.0 {
-                *best = (header.lsn, index);
+            let age = (batch, header.lsn);
+            let best = copies.entry(header.page).or_insert((age, index));
+            if age > best.0 {
+                *best = (age, index);
             }
         }
     }
     let restored = restore(file, keyspace, &area, &copies, owned)?;
     if found {
-        file.sync(Purpose::Recovery)?;
-        area.bytes_mut().fill(0);
-        file.write_at(area.bytes(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, Purpose::Recovery)?;
-        file.sync(Purpose::Recovery)?;
+        clear(file, &mut area, Purpose::Recovery, || file.sync(Purpose::Recovery))?;
     }
     Ok(restored)
 }
@@ -96,7 +150,7 @@ fn restore(
     file: &dyn File,
     keyspace: KeyspaceId,
     area: &AlignedBuf,
-    copies: &BTreeMap<PageNumber, (Lsn, usize)>,
+    copies: &BTreeMap<PageNumber, (Age, usize)>,
     owned: impl Fn(PageNumber) -> Option<Generation>,
 ) -> Result<usize> {
     let mut restored = 0;

@@ -5,7 +5,7 @@
 //! | 0 | 8 | checksum | XXH3-64 of bytes 8..4096 |
 //! | 8 | 1 | kind | [`BlockKind`]; 0 is invalid, so a zeroed page is never taken for a block |
 //! | 9 | 1 | version | layout version of the kind, 1 |
-//! | 10 | 2 | reserved | zero, and checked |
+//! | 10 | 2 | batch | zero, and checked; in a copy in the double-write area the number of its batch ([`double_write`](crate::double_write)) |
 //! | 12 | 4 | page | the page's own number |
 //! | 16 | 4 | generation | the allocation that made this page |
 //! | 20 | 4 | keyspace | the keyspace whose file this is |
@@ -31,7 +31,7 @@ const VERSION: u8 = 1;
 const CHECKSUM: usize = 0;
 const KIND: usize = 8;
 const VERSION_AT: usize = 9;
-const RESERVED: usize = 10;
+const BATCH: usize = 10;
 const PAGE: usize = 12;
 const GENERATION: usize = 16;
 const KEYSPACE: usize = 20;
@@ -77,13 +77,19 @@ impl BlockHeader {
     pub fn seal(&self, block: &mut [u8; PAGE_BYTES]) {
         block[KIND] = self.kind as u8;
         block[VERSION_AT] = VERSION;
-        block[RESERVED..RESERVED + 2].fill(0);
+        block[BATCH..BATCH + 2].fill(0);
         block[PAGE..PAGE + 4].copy_from_slice(&self.page.0.to_le_bytes());
         block[GENERATION..GENERATION + 4].copy_from_slice(&self.generation.0.to_le_bytes());
         block[KEYSPACE..KEYSPACE + 4].copy_from_slice(&self.keyspace.0.to_le_bytes());
         block[LSN..LSN + 8].copy_from_slice(&self.lsn.0.to_le_bytes());
-        let checksum = xxh3_64(&block[KIND..]);
-        block[CHECKSUM..CHECKSUM + 8].copy_from_slice(&checksum.to_le_bytes());
+        sum(block);
+    }
+
+    /// Makes a sealed block a copy for the double-write area that names its batch; 0 makes it what
+    /// it was.
+    pub(crate) fn name_batch(block: &mut [u8; PAGE_BYTES], batch: u16) {
+        block[BATCH..BATCH + 2].copy_from_slice(&batch.to_le_bytes());
+        sum(block);
     }
 
     /// Reads the header of a block whose checksum holds; says what is wrong otherwise.
@@ -91,6 +97,20 @@ impl BlockHeader {
     /// # Errors
     /// What was expected and what was found, for a message.
     pub fn decode(block: &[u8; PAGE_BYTES]) -> Result<BlockHeader, Damage> {
+        match Self::decode_copy(block)? {
+            (header, 0) => Ok(header),
+            (_, batch) => {
+                Err(Damage::new("a block that is no copy", format!("one of batch {batch}")))
+            }
+        }
+    }
+
+    /// The same for a block that may be a copy in the double-write area, with the number of its
+    /// batch.
+    ///
+    /// # Errors
+    /// As [`BlockHeader::decode`].
+    pub fn decode_copy(block: &[u8; PAGE_BYTES]) -> Result<(BlockHeader, u16), Damage> {
         let stored = u64_at(block, CHECKSUM);
         let computed = xxh3_64(&block[KIND..]);
         if stored != computed {
@@ -111,16 +131,14 @@ impl BlockHeader {
         if block[VERSION_AT] != VERSION {
             return Err(Damage::new(format!("block version {VERSION}"), block[VERSION_AT]));
         }
-        if block[RESERVED] != 0 || block[RESERVED + 1] != 0 {
-            return Err(Damage::new("zero in reserved bytes", "something else"));
-        }
-        Ok(BlockHeader {
+        let header = BlockHeader {
             kind,
             page: PageNumber(u32_at(block, PAGE)),
             generation: Generation(u32_at(block, GENERATION)),
             keyspace: KeyspaceId(u32_at(block, KEYSPACE)),
             lsn: Lsn(u64_at(block, LSN)),
-        })
+        };
+        Ok((header, u16::from_le_bytes([block[BATCH], block[BATCH + 1]])))
     }
 
     /// Reads the header of a block that must be `kind`, at `page`, of `generation` in `keyspace`'s
@@ -156,6 +174,11 @@ impl BlockHeader {
         };
         Err(Error::corruption(file.display(), page.offset(), damage.expected, damage.found))
     }
+}
+
+fn sum(block: &mut [u8; PAGE_BYTES]) {
+    let checksum = xxh3_64(&block[KIND..]);
+    block[CHECKSUM..CHECKSUM + 8].copy_from_slice(&checksum.to_le_bytes());
 }
 
 /// What a decoder expected and found; the caller adds where.
@@ -234,6 +257,18 @@ mod tests {
             assert!(BlockHeader::decode(&damaged).is_err(), "bit {bit}");
         }
         assert!(BlockHeader::decode(&[0; PAGE_BYTES]).is_err());
+    }
+
+    #[test]
+    fn a_copy_is_no_page() {
+        let (header, block) = sample();
+        let mut copy = block;
+        BlockHeader::name_batch(&mut copy, 0x1234);
+        assert_eq!(copy[10..12], [0x34, 0x12]);
+        assert_eq!(BlockHeader::decode_copy(&copy).unwrap(), (header, 0x1234));
+        assert!(BlockHeader::decode(&copy).is_err());
+        BlockHeader::name_batch(&mut copy, 0);
+        assert_eq!(copy, block);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Result};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 
-use crate::double_write::{END_PAGE, FIRST_PAGE};
+use crate::double_write::{Age, END_PAGE, FIRST_PAGE};
 use crate::header::{BlockHeader, BlockKind, Damage};
 use crate::slot::Slot;
 use crate::store::{Checkpoint, DATA_PAGE_FIRST, Store, StoreOptions};
@@ -118,20 +118,22 @@ impl Store {
     /// The copies in the double-write area, of several of one page the newest.
     #[must_use]
     pub fn double_written(&self) -> Copies {
-        let mut copies = Copies::new();
+        let mut copies: BTreeMap<PageNumber, (Age, BlockHeader, Box<Block>)> = BTreeMap::new();
         let mut buf = AlignedBuf::new(1);
         for number in FIRST_PAGE..END_PAGE {
             let offset = PageNumber(number).offset();
             if self.file.read_at(buf.bytes_mut(), offset, Purpose::Tool).is_err() {
                 continue;
             }
-            let Ok(header) = BlockHeader::decode(buf.page(0)) else { continue };
-            let older = copies.get(&header.page).is_some_and(|(found, _)| found.lsn > header.lsn);
+            let Ok((header, batch)) = BlockHeader::decode_copy(buf.page(0)) else { continue };
+            let age = (batch, header.lsn);
+            let older = copies.get(&header.page).is_some_and(|(found, ..)| *found >= age);
             if header.kind == BlockKind::Data && header.keyspace == self.keyspace() && !older {
-                copies.insert(header.page, (header, Box::new(*buf.page(0))));
+                BlockHeader::name_batch(buf.page_mut(0), 0);
+                copies.insert(header.page, (age, header, Box::new(*buf.page(0))));
             }
         }
-        copies
+        copies.into_iter().map(|(page, (_, header, block))| (page, (header, block))).collect()
     }
 
     fn header_at(&self, page: PageNumber, block: &Block) -> Result<BlockHeader, Damage> {

@@ -450,25 +450,28 @@ impl Store {
     }
 
     /// Writes sealed pages over their older selves, protected from tearing; they lie as
-    /// [`Store::write_fresh`] says.
+    /// [`Store::write_fresh`] says, and are in the buffer as they were when it returns.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; any of the pages may have been written.
     pub fn write_in_place(
         &self,
         pages: &[PageNumber],
-        buf: &AlignedBuf,
+        buf: &mut AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
-        let bytes = &buf.bytes()[..pages.len() * PAGE_BYTES];
+        let bytes = &mut buf.bytes_mut()[..pages.len() * PAGE_BYTES];
         if !self.options.double_write {
             return self.write_over(&runs_of(pages, bytes), purpose);
         }
-        let chunks = pages.chunks(HALF_PAGES).zip(bytes.chunks(HALF_PAGES * PAGE_BYTES));
+        let chunks = pages.chunks(HALF_PAGES).zip(bytes.chunks_mut(HALF_PAGES * PAGE_BYTES));
         for (pages, bytes) in chunks {
             self.options.poison.check()?;
             // Held over the in-place writes, so that the sync of the next batch covers them.
             let mut double_write = self.double_write.lock();
+            if double_write.is_used_up() {
+                double_write.begin_anew(&*self.file, || self.sync(Purpose::DoubleWrite))?;
+            }
             double_write.protect(&*self.file, bytes)?;
             self.options.poison.guard(self.file.sync(Purpose::DoubleWrite))?;
             self.write_over(&runs_of(pages, bytes), purpose)?;

@@ -194,7 +194,7 @@ impl WriteObserver for Watch {
                     Watch::violated(&mut state, message);
                 }
             } else if is_store(path)
-                && let Ok(header) = BlockHeader::decode(page)
+                && let Ok((header, _)) = BlockHeader::decode_copy(page)
                 && matches!(header.kind, BlockKind::Data | BlockKind::Leaf | BlockKind::Node)
             {
                 self.pages_checked.fetch_add(1, Relaxed);

@@ -589,7 +589,7 @@ impl TreeLine {
             // Until it is known what became of them nobody may find them.
             let cached: Vec<bool> =
                 pages.iter().map(|(page, _)| self.pages.forget(*page)).collect();
-            self.store.write_in_place(&numbers, &buf, Purpose::WriteBack)?;
+            self.store.write_in_place(&numbers, &mut buf, Purpose::WriteBack)?;
             for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| cached[*index]) {
                 self.pages.put(*page, buf.page(index));
             }
