@@ -13,6 +13,7 @@ use spinney_engine::{
     TurtleStats, VerifyReport,
 };
 use spinney_extent::{BlockKind, Extent, LargePointer, PageRun, Store};
+use spinney_io::{AlignedBuf, Purpose};
 
 use crate::check::check;
 use crate::disk::DiskFiles;
@@ -51,6 +52,9 @@ pub(crate) const SPREAD: u64 = 40;
 /// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
 /// about a page.
 const NODE_BYTES: usize = 16 * KEY_BYTES_MAX;
+
+/// Pages that are verified at once.
+const VERIFY_PAGES: u32 = 64;
 
 /// Threads that build pages.
 const THREADS: usize = 2;
@@ -338,6 +342,13 @@ impl Tree {
         large: &mut dyn FnMut(&LargePointer) -> Result<()>,
     ) -> Result<()> {
         let files = &self.0.files;
+        // Every page, for merges and ranges from end to end look at no index and no filter.
+        for (run, kind) in self.runs() {
+            for from in (0..run.pages).step_by(VERIFY_PAGES as usize) {
+                let mut buf = AlignedBuf::new((run.pages - from).min(VERIFY_PAGES) as usize);
+                files.store.read_run(&run, from, kind, &mut buf, Purpose::Tool)?;
+            }
+        }
         check(&self.0.tree, &files.disk, false)?;
         report.pages += self.pages();
         let unbounded = std::ops::Bound::Unbounded;
