@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::shim::Mutex;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Result};
 use spinney_cache::{Cache, Kind};
 use spinney_engine::{
@@ -91,7 +91,7 @@ impl Files {
     /// Says what reading, writing and updating has come to since the keyspace was opened.
     pub(crate) fn count_into(&self, stats: &mut TurtleStats) {
         let counters = &self.disk.files.counters;
-        let load = |counter: &AtomicU64| counter.load(Relaxed);
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
         stats.tree_pages_written = load(&counters.pages_written);
         stats.node_pages_written = load(&counters.node_pages_written);
         stats.leaves_written = load(&counters.leaves_written);
