@@ -8,7 +8,7 @@
 //!   the log only when the media hold every page of them in its generation.
 //!
 //! Where pages are never written in place, checkpoint slots take the part of structure records
-//! ([`crate::roots`]).
+//! (`roots`).
 //!
 //! What is durable in the log is followed from the writes and syncs of its file alone, not from
 //! what the database says of itself. After a recovery the log's superblock says where the cut is;
