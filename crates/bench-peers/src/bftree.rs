@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -73,10 +73,6 @@ impl Store for BfTreeStore {
         Ok(())
     }
 
-    fn counters(&self) -> Result<Counters> {
-        Ok(Counters::default())
-    }
-
     fn terms(&self) -> Terms {
         let (memory_limited, memory) = self.limit.terms();
         Terms {
@@ -85,10 +81,6 @@ impl Store for BfTreeStore {
             memory_limited,
             notes: vec!["has neither log nor checkpoint here".to_owned(), memory],
         }
-    }
-
-    fn close(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use fjall::config::{BlockSizePolicy, CompressionPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -79,10 +79,6 @@ impl Store for FjallStore {
         self.db.persist(PersistMode::SyncAll).map_err(failed)
     }
 
-    fn counters(&self) -> Result<Counters> {
-        Ok(Counters::default())
-    }
-
     fn terms(&self) -> Terms {
         let (memory_limited, memory) = self.limit.terms();
         Terms {
@@ -91,10 +87,6 @@ impl Store for FjallStore {
             memory_limited,
             notes: vec!["writes new files, so torn pages do not concern it".to_owned(), memory],
         }
-    }
-
-    fn close(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 

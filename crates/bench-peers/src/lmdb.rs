@@ -10,7 +10,7 @@
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -97,10 +97,6 @@ impl Store for LmdbStore {
         self.env.force_sync().map_err(|error| failed(&error))
     }
 
-    fn counters(&self) -> Result<Counters> {
-        Ok(Counters::default())
-    }
-
     fn terms(&self) -> Terms {
         let (memory_limited, memory) = self.limit.terms();
         Terms {
@@ -109,10 +105,6 @@ impl Store for LmdbStore {
             memory_limited,
             notes: vec!["writes copies, so torn pages do not concern it".to_owned(), memory],
         }
-    }
-
-    fn close(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use redb::{Builder, Database, ReadableDatabase, TableDefinition};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -90,10 +90,6 @@ impl Store for RedbStore {
         write(&self.db, redb::Durability::Immediate, |_| Ok(()))
     }
 
-    fn counters(&self) -> Result<Counters> {
-        Ok(Counters::default())
-    }
-
     fn terms(&self) -> Terms {
         let (memory_limited, memory) = self.limit.terms();
         Terms {
@@ -102,10 +98,6 @@ impl Store for RedbStore {
             memory_limited,
             notes: vec!["buffered and none are its durability None".to_owned(), memory],
         }
-    }
-
-    fn close(self: Box<Self>) -> Result<()> {
-        Ok(())
     }
 }
 

@@ -55,11 +55,13 @@ pub trait Store: Send + Sync {
     /// Whatever the engine says.
     fn flush(&self) -> Result<()>;
 
-    /// Counters since the engine was opened.
+    /// Counters since the engine was opened. By default it counts nothing.
     ///
     /// # Errors
     /// Whatever the engine says.
-    fn counters(&self) -> Result<Counters>;
+    fn counters(&self) -> Result<Counters> {
+        Ok(Counters::default())
+    }
 
     /// What the engine looks like inside, counted since it was opened. By default it has nothing to tell.
     fn describe(&self) -> Option<Shape> {
@@ -69,11 +71,13 @@ pub trait Store: Send + Sync {
     /// What the engine really does, where that differs from what was asked for.
     fn terms(&self) -> Terms;
 
-    /// Closes the engine in order.
+    /// Closes the engine in order. By default it is dropped.
     ///
     /// # Errors
     /// Whatever the engine says.
-    fn close(self: Box<Self>) -> Result<()>;
+    fn close(self: Box<Self>) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// One client thread of an open engine.

@@ -58,10 +58,8 @@ pub(crate) struct Core {
     pub(crate) wanted: AtomicBool,
     /// Whether fewer batches are to gather than before: what has gathered is written at once.
     pub(crate) lowered: AtomicBool,
-    /// Pages beside those of the newest tree, and how many they were when it was last published: the rest
-    /// goes with the next checkpoint.
-    pub(crate) garbage: AtomicU64,
-    pub(crate) kept_garbage: AtomicU64,
+    /// Pages of leaves and nodes after the newest checkpoint, those that snapshots keep among them.
+    pub(crate) published_pages: AtomicU64,
     /// What ranges had looked into when all was tidy.
     pub(crate) tidied: AtomicU64,
     /// Batches applied since the last checkpoint.
@@ -184,8 +182,7 @@ impl Core {
             replaying: AtomicBool::new(true),
             wanted: AtomicBool::new(false),
             lowered: AtomicBool::new(false),
-            garbage: AtomicU64::new(0),
-            kept_garbage: AtomicU64::new(0),
+            published_pages: AtomicU64::new(0),
             tidied: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             counters: Counters::default(),
@@ -202,6 +199,7 @@ impl Core {
         let mut owned = tree.owned();
         owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
         self.files.store.adopt(&owned)?;
+        self.published_pages.store(self.files.pages(), Relaxed);
         self.work.lock().published = tree.clone();
         self.replace(|view| View { tables: view.tables.clone(), tree });
         self.follow_memory();

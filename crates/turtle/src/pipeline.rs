@@ -38,7 +38,7 @@ use crate::large::{LargeExtent, extents_of};
 use crate::memtable::Memtable;
 use crate::options::Choice;
 use crate::payload;
-use crate::version::{Ahead, LEAF_BYTES_MIN, MergedAway, Tree};
+use crate::version::{LEAF_BYTES_MIN, MergedAway, Outlook, Tree};
 use crate::view::View;
 
 /// The delay of one write when the hard limit is near.
@@ -71,10 +71,10 @@ const UNDER_WAY_PARTS_MAX: u64 = 8;
 /// one.
 const UNDER_WAY_LEAVES: u64 = 16;
 
-/// A checkpoint does not wait longer when pages that only the one before has are so large a part of the
-/// others, and so many leaves: what leaves that were written early took the place of.
-const GARBAGE_PART: u64 = 3;
-const GARBAGE_LEAVES_MIN: u64 = 16;
+/// A checkpoint does not wait longer when the tree's pages have grown by so large a part since the last
+/// one, and by so many leaves: those that leaves written early took the place of are kept until then.
+const GROWN_PART: u64 = 3;
+const GROWN_LEAVES_MIN: u64 = 16;
 
 /// Smallest memtable, whatever the memory.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
@@ -282,20 +282,15 @@ impl Core {
         lowered
             || batches >= self.chi()
             || pending.bytes >= self.limits().pending
-            || (batches > 0 && self.has_much_garbage())
+            || (batches > 0 && self.has_grown_much())
     }
 
     /// Whether a checkpoint would give back so much of the file that it should not wait.
-    fn has_much_garbage(&self) -> bool {
-        let garbage = self.garbage.load(Relaxed);
-        let over = garbage.saturating_sub(self.kept_garbage.load(Relaxed));
-        let live = self.files.pages().saturating_sub(garbage);
-        let leaves = GARBAGE_LEAVES_MIN * self.limits().leaf() / PAGE_BYTES as u64;
-        over > (live / GARBAGE_PART).max(leaves)
-    }
-
-    fn garbage_now(&self) -> u64 {
-        self.files.pages().saturating_sub(self.view.load().tree.pages())
+    fn has_grown_much(&self) -> bool {
+        let published = self.published_pages.load(Relaxed);
+        let leaves = GROWN_LEAVES_MIN * self.limits().leaf() / PAGE_BYTES as u64;
+        let most = published + (published / GROWN_PART).max(leaves);
+        self.files.pages() > most
     }
 
     /// Writes what is pending, though it is not due; says whether anything was.
@@ -315,7 +310,7 @@ impl Core {
         let _inside = probe::enter("batch apply");
         let mut merged_away = Vec::new();
         let batch = oldest.batch()?;
-        let tree = view.tree.apply(batch, Some(self.ahead()?), &mut merged_away)?;
+        let tree = view.tree.apply(batch, Some(self.outlook()?), &mut merged_away)?;
         self.replace(|view| {
             let (_, newer) = view.tables.split_last().expect("only this thread takes any");
             View { tables: newer.to_vec(), tree: tree.clone() }
@@ -325,20 +320,19 @@ impl Core {
         self.note_merged_away(merged_away);
         self.upgrade_snapshots(work.applied, &tree);
         count(&self.counters.applied);
-        self.garbage.store(self.garbage_now(), Relaxed);
         self.follow_memory();
         Ok(true)
     }
 
     /// What the next batch may write before the checkpoint.
-    fn ahead(&self) -> Result<Ahead> {
+    fn outlook(&self) -> Result<Outlook> {
         let log = &self.context.log;
         let lsn = log.last_lsn();
         log.ensure_durable(lsn)?;
         let left = self.chi().saturating_sub(self.batches.load(Relaxed) + 1);
         let limits = self.limits();
         let room = limits.pending.saturating_sub(self.view.load().tree.pending().bytes);
-        Ok(Ahead { lsn, left: left.min(STREAMED * room / limits.batch) })
+        Ok(Outlook { lsn, left: left.min(STREAMED * room / limits.batch) })
     }
 
     /// The redo LSN of a checkpoint of the tree as it is, if it can have one.
@@ -415,8 +409,7 @@ impl Core {
 
     /// Lets go what the checkpoint that was just published does not name.
     fn free(&self, work: &Work) {
-        // What is left is what snapshots and readers have.
-        self.kept_garbage.store(self.garbage_now(), Relaxed);
+        self.published_pages.store(self.files.pages(), Relaxed);
         self.large.settle(work.applied);
         self.reuse_large();
         self.follow_memory();

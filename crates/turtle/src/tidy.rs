@@ -5,8 +5,8 @@
 //! the tree (section 3.2). When they are few, it is paid for again and again by who only reads.
 //!
 //! So the background *tidies*, a bounded step at a time: pivots for which an eighth of a leaf is pending
-//! ([`Limits::tidy_bytes`](crate::files::Limits::tidy_bytes), in the place of a half) are flushed, from the root down, and what is left in a
-//! node's buffer is made one level. It begins when ranges since the last time have looked into so many
+//! ([`Limits::tidy_bytes`], in the place of a half) are flushed, from the root down, and what is left in a
+//! node's buffer is made one level if it has more than two. It begins when ranges since the last time have looked into so many
 //! segments beside leaves as it will cost pages to make the leaves anew, so that never more is spent
 //! than was paid ([`Core::wants_tidying`]); and it goes on only while no batch waits.
 //!
@@ -20,7 +20,7 @@ use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, probe};
 
 use crate::core::Core;
-use crate::files::{Files, Limits as Shape};
+use crate::files::{Files, Limits};
 use crate::merge::Superseded;
 use crate::node::{Child, Node, Replacement};
 use crate::tree::Tree;
@@ -48,7 +48,7 @@ impl<F: Files> Node<F> {
 }
 
 impl<F: Files> Child<F> {
-    fn is_untidy(&self, limits: &Shape) -> bool {
+    fn is_untidy(&self, limits: &Limits) -> bool {
         let Child::Node(node) = self else { return false };
         node.is_full_of(limits.tidy_bytes())
             || node.has_many_levels()
@@ -151,6 +151,8 @@ impl Core {
             self.tidied.store(self.files.disk.beside(), Relaxed);
             return Ok(false);
         };
+        // Else what the step took the place of would outlive the checkpoint.
+        drop(view);
         let _inside = probe::enter("tidying");
         self.put_tree(&work, tree, merged_away);
         self.write(&mut work)?;
@@ -192,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_brought_down_to_little() {
-        let limits = Shape { edit_bytes_max: 64, ..limits(4096, 16) };
+        let limits = Limits { edit_bytes_max: 64, ..limits(4096, 16) };
         let files = Double::new(limits);
         let mut tree = Tree::empty();
         let mut rng = StdRng::seed_from_u64(11);

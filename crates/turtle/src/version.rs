@@ -150,7 +150,7 @@ pub(crate) struct Pending {
 
 /// What is known of the time until the tree is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct Outlook {
     /// The log is durable up to here, and no batch holds anything above.
     pub(crate) lsn: Lsn,
     /// How many more batches come before.
@@ -216,13 +216,13 @@ impl Tree {
     pub(crate) fn apply(
         &self,
         batch: Run,
-        ahead: Option<Ahead>,
+        outlook: Option<Outlook>,
         merged_away: &mut MergedAway,
     ) -> Result<Tree> {
         let files = &self.0.files;
-        let left = ahead.map(|ahead| ahead.left);
-        if let Some(ahead) = ahead {
-            files.disk.set_lsn(ahead.lsn);
+        let left = outlook.map(|outlook| outlook.left);
+        if let Some(outlook) = outlook {
+            files.disk.set_lsn(outlook.lsn);
         }
         let mut tree = self.0.tree.apply(&files.disk, &Runs::from(batch), left, merged_away)?;
         files.activity.lock().add(self.0.tree.activity, tree.activity);
@@ -269,11 +269,6 @@ impl Tree {
     /// What is not on disk.
     pub(crate) fn pending(&self) -> Pending {
         self.0.pending
-    }
-
-    /// Pages that it owns on disk.
-    pub(crate) fn pages(&self) -> u64 {
-        self.runs().iter().map(|(run, _)| u64::from(run.pages)).sum()
     }
 
     /// Bytes of memory of its nodes.
@@ -344,13 +339,13 @@ impl Tree {
         let files = &self.0.files;
         // Every page, for merges and ranges from end to end look at no index and no filter.
         for (run, kind) in self.runs() {
+            report.pages += u64::from(run.pages);
             for from in (0..run.pages).step_by(VERIFY_PAGES as usize) {
                 let mut buf = AlignedBuf::new((run.pages - from).min(VERIFY_PAGES) as usize);
                 files.store.read_run(&run, from, kind, &mut buf, Purpose::Tool)?;
             }
         }
         check(&self.0.tree, &files.disk, false)?;
-        report.pages += self.pages();
         let unbounded = std::ops::Bound::Unbounded;
         let (tree, disk, forward) = (&self.0.tree, &files.disk, Direction::Forward);
         let mut cursor = tree.cursor(disk, unbounded, unbounded, forward)?;
