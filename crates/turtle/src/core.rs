@@ -58,8 +58,8 @@ pub(crate) struct Core {
     pub(crate) wanted: AtomicBool,
     /// Whether fewer batches are to gather than before: what has gathered is written at once.
     pub(crate) lowered: AtomicBool,
-    /// Pages of leaves and nodes after the newest checkpoint, those that snapshots keep among them.
-    pub(crate) published_pages: AtomicU64,
+    /// Pages beside the tree's when the newest checkpoint was done: what snapshots keep, and nodes.
+    pub(crate) kept_pages: AtomicU64,
     /// What ranges had looked into when all was tidy.
     pub(crate) tidied: AtomicU64,
     /// Batches applied since the last checkpoint.
@@ -182,7 +182,7 @@ impl Core {
             replaying: AtomicBool::new(true),
             wanted: AtomicBool::new(false),
             lowered: AtomicBool::new(false),
-            published_pages: AtomicU64::new(0),
+            kept_pages: AtomicU64::new(0),
             tidied: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             counters: Counters::default(),
@@ -199,7 +199,7 @@ impl Core {
         let mut owned = tree.owned();
         owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
         self.files.store.adopt(&owned)?;
-        self.published_pages.store(self.files.pages(), Relaxed);
+        self.kept_pages.store(tree.pages_beside(), Relaxed);
         self.work.lock().published = tree.clone();
         self.replace(|view| View { tables: view.tables.clone(), tree });
         self.follow_memory();

@@ -96,6 +96,10 @@ impl Files for DiskFiles {
         leaf.description().packed_bytes.into()
     }
 
+    fn leaf_pages(&self, leaf: &Leaf) -> u64 {
+        leaf.run().pages.into()
+    }
+
     fn load(&self, leaf: &Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
         leaf.load(lower, upper)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
@@ -178,6 +179,10 @@ impl Files for Double {
 
     fn leaf_bytes(&self, leaf: &DoubleLeaf) -> u64 {
         leaf.bytes
+    }
+
+    fn leaf_pages(&self, leaf: &DoubleLeaf) -> u64 {
+        leaf.bytes.div_ceil(PAGE_BYTES as u64)
     }
 
     fn load(&self, leaf: &DoubleLeaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {

@@ -143,6 +143,9 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
     /// Packed bytes of all edits of a leaf, without I/O.
     fn leaf_bytes(&self, leaf: &Self::Leaf) -> u64;
 
+    /// How many pages a leaf owns.
+    fn leaf_pages(&self, leaf: &Self::Leaf) -> u64;
+
     /// Reads the edits from key `lower` on up to, not including, key `upper`: all of the leaf in one
     /// transfer if they bound nothing.
     ///

@@ -16,9 +16,10 @@
 //! 3. I5: `pending` is exactly the packed bytes of the live edits of a pivot, over all levels.
 //! 4. I9: all leaves are at the same depth; `height` is 1 above leaves.
 //! 5. `pages` is set only while nothing in the node or below it is in memory alone.
+//! 6. `totals` is asked for only of nodes that will not change any more.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use spinney_base::Result;
 
@@ -75,6 +76,15 @@ impl<F: Files> Leaf<F> {
         }
     }
 
+    /// What it comes to; it is no node.
+    pub(crate) fn totals(&self, files: &F) -> Totals {
+        let pages = match self {
+            Leaf::Memory(_) => 0,
+            Leaf::Written(leaf) => files.leaf_pages(leaf),
+        };
+        Totals { resident_bytes: 0, pages }
+    }
+
     pub(crate) fn load(&self, files: &F) -> Result<Runs> {
         match self {
             Leaf::Memory(runs) => Ok(runs.clone()),
@@ -106,6 +116,15 @@ pub(crate) struct Replacement<F: Files> {
     pub(crate) new: Vec<(Key, Child<F>)>,
 }
 
+/// What a node and all below it come to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    /// About how much memory nodes take, beside runs and what files keep, in bytes.
+    pub(crate) resident_bytes: u64,
+    /// Pages of written leaves and segments. A segment of two nodes counts twice.
+    pub(crate) pages: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Node<F: Files> {
@@ -119,6 +138,8 @@ pub(crate) struct Node<F: Files> {
     pub(crate) levels: Vec<Level<F>>,
     /// Where it is written.
     pub(crate) pages: Option<Arc<F::Pages>>,
+    /// What [`Node::totals`] found.
+    pub(crate) totals: OnceLock<Totals>,
 }
 
 impl<F: Files> Node<F> {
@@ -127,7 +148,8 @@ impl<F: Files> Node<F> {
         children[0].0 = Key::from(&b""[..]);
         let pending = vec![0; children.len()];
         let (keys, children) = children.into_iter().unzip();
-        Node { height, keys, children, pending, levels: Vec::new(), pages: None }
+        let totals = OnceLock::new();
+        Node { height, keys, children, pending, levels: Vec::new(), pages: None, totals }
     }
 
     /// The same, to be changed.
@@ -139,6 +161,7 @@ impl<F: Files> Node<F> {
             pending: self.pending.clone(),
             levels: self.levels.clone(),
             pages: None,
+            totals: OnceLock::new(),
         }
     }
 
@@ -165,8 +188,29 @@ impl<F: Files> Node<F> {
         self.keys.iter().map(pivot_bytes).sum()
     }
 
+    /// What it and all below it come to. Only what is new is looked at.
+    pub(crate) fn totals(&self, files: &F) -> Totals {
+        *self.totals.get_or_init(|| {
+            let mut totals = Totals { resident_bytes: self.resident_bytes(), pages: 0 };
+            for child in &self.children {
+                let below = match child {
+                    Child::Node(node) => node.totals(files),
+                    Child::Leaf(leaf) => leaf.totals(files),
+                };
+                totals.resident_bytes += below.resident_bytes;
+                totals.pages += below.pages;
+            }
+            for part in self.levels.iter().flat_map(|level| &level.parts) {
+                if let Part::Segment(segment) = part {
+                    totals.pages += files.leaf_pages(&segment.leaf);
+                }
+            }
+            totals
+        })
+    }
+
     /// About how much memory it takes itself, beside runs and what files keep, in bytes.
-    pub(crate) fn resident_bytes(&self) -> u64 {
+    fn resident_bytes(&self) -> u64 {
         let key = |key: &Key| key.len() + 16;
         let keys: usize = self.keys.iter().map(key).sum();
         let pivot = size_of::<Key>() + size_of::<Child<F>>() + size_of::<u64>();
@@ -319,6 +363,7 @@ impl<F: Files> Node<F> {
             keys: self.keys[middle..].to_vec(),
             levels: Vec::new(),
             pages: None,
+            totals: OnceLock::new(),
         };
         for level in &mut self.levels {
             let (left, cut) = std::mem::take(level).split(&self.keys, middle);

@@ -18,7 +18,7 @@
 //! `01 01 02 01  00 00 00*8 01 41  01 00 6d 2c 01 00*6 01 42  01 02 00*7 01 00 6d 00 01 53`.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Result};
@@ -332,6 +332,7 @@ impl<F: Files> Opening<'_, F> {
             levels.push(Level { parts });
         }
         Ok(Node {
+            totals: OnceLock::new(),
             height: packed.height,
             pending: packed.pivots.iter().map(|pivot| pivot.pending).collect(),
             keys: packed.pivots.into_iter().map(|pivot| pivot.lower.into()).collect(),

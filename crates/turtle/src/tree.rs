@@ -21,7 +21,7 @@ use crate::edit::{Edit, Hit};
 use crate::files::{Files, Lookup};
 use crate::levels::{Key, Part, pivot_of};
 use crate::merge::Superseded;
-use crate::node::{Child, Leaf};
+use crate::node::{Child, Leaf, Totals};
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
 use crate::update::{Activity, Ahead, Update, as_children, parents};
@@ -217,18 +217,13 @@ impl<F: Files> Tree<F> {
         Pending { pinned: pinned.bytes(), ..pending }
     }
 
-    /// About how much memory its nodes take, beside runs and what files keep, in bytes. Versions of a
-    /// tree share most of it.
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        let mut left: Vec<&Child<F>> = self.root.iter().collect();
-        let mut bytes = 0;
-        while let Some(child) = left.pop() {
-            if let Child::Node(node) = child {
-                bytes += node.resident_bytes();
-                left.extend(&node.children);
-            }
+    /// What its nodes and leaves come to. Versions of a tree share most of it.
+    pub(crate) fn totals(&self, files: &F) -> Totals {
+        match &self.root {
+            None => Totals::default(),
+            Some(Child::Leaf(leaf)) => leaf.totals(files),
+            Some(Child::Node(node)) => node.totals(files),
         }
-        bytes
     }
 
     /// Visits every run in memory.

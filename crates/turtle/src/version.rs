@@ -18,8 +18,9 @@ use spinney_io::{AlignedBuf, Purpose};
 use crate::check::check;
 use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
-use crate::files::{Limits, PIVOTS_MAX};
+use crate::files::{Files as _, Limits, PIVOTS_MAX};
 use crate::leaf::LeafStore;
+use crate::node::Totals;
 use crate::options::Tuning;
 use crate::packed::Owned;
 use crate::run::{Item, Run};
@@ -42,9 +43,9 @@ pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
 
 /// What waits above a leaf is brought down when it has so many percent of what the leaf may, less up to
-/// [`SPREAD`] of it: a half on average. All of it would be written a tenth less often, and take more
-/// space in the file than what was overwritten long ago is worth.
-const LEAF_PENDING_PERCENT: u64 = 62;
+/// [`SPREAD`] of it. All of it would save no more, for then segments are merged to stay below their number,
+/// and what was overwritten long ago takes space longer.
+const LEAF_PENDING_PERCENT: u64 = 80;
 
 /// By how much pivots differ in what may be pending for them, in percent.
 pub(crate) const SPREAD: u64 = 40;
@@ -52,6 +53,9 @@ pub(crate) const SPREAD: u64 = 40;
 /// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
 /// about a page.
 const NODE_BYTES: usize = 16 * KEY_BYTES_MAX;
+
+/// So many leaves' worth of memory is moved out of sparse pieces with one batch.
+const EVACUATED_LEAVES: u64 = 4;
 
 /// Pages that are verified at once.
 const VERIFY_PAGES: u32 = 64;
@@ -166,7 +170,7 @@ struct Inner {
     files: Arc<Files>,
     tree: tree::Tree<DiskFiles>,
     pending: Pending,
-    node_bytes: u64,
+    totals: Totals,
 }
 
 impl Tree {
@@ -183,8 +187,8 @@ impl Tree {
             bytes: pending.pinned,
             is_sparse: pending.pinned.saturating_sub(items) > pending.bytes / 2 * 3,
         };
-        let node_bytes = tree.resident_bytes();
-        Tree(Arc::new(Inner { files: Arc::clone(files), tree, pending, node_bytes }))
+        let totals = tree.totals(&files.disk);
+        Tree(Arc::new(Inner { files: Arc::clone(files), tree, pending, totals }))
     }
 
     /// Reads the tree that [`Tree::root`] described.
@@ -233,7 +237,8 @@ impl Tree {
         if !applied.0.pending.is_sparse {
             return Ok(applied);
         }
-        Ok(Tree::over(files, applied.0.tree.evacuate()))
+        let most = EVACUATED_LEAVES * files.disk.limits().leaf_bytes;
+        Ok(Tree::over(files, applied.0.tree.evacuate(most)))
     }
 
     /// The tree after a step of tidying, which reads leaves and segments and writes others; `None` if
@@ -273,7 +278,12 @@ impl Tree {
 
     /// Bytes of memory of its nodes.
     pub(crate) fn node_bytes(&self) -> u64 {
-        self.0.node_bytes
+        self.0.totals.resident_bytes
+    }
+
+    /// Pages of the file that belong to other versions, or to nodes.
+    pub(crate) fn pages_beside(&self) -> u64 {
+        self.0.files.pages().saturating_sub(self.0.totals.pages)
     }
 
     /// Whether both are the same version.

@@ -68,7 +68,7 @@ fn load(plan: &Plan, mut key: impl FnMut(u64) -> u64) -> Load {
             pending = pending.max(tree.pending().pinned);
             tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
         } else if streams {
-            tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate();
+            tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate(u64::MAX);
         }
         pending = pending.max(tree.pending().pinned);
         if batch > 50 {
@@ -84,7 +84,7 @@ fn load(plan: &Plan, mut key: impl FnMut(u64) -> u64) -> Load {
         pending: pending / LEAF,
         space,
         bytes: files.bytes(),
-        resident: tree.resident_bytes() * LEAF / bytes,
+        resident: tree.totals(&files).resident_bytes * LEAF / bytes,
     }
 }
 

@@ -362,7 +362,7 @@ fn trees_on_pages_are_what_a_map_says() {
                     let batches = [0, 1, 2, 5, 20][world.rng.random_range(0..5)];
                     world.tree = world.tree.write_early(&world.files, 2, batches).unwrap();
                     assert!(batches > 0 || world.tree.pending() == Pending::default());
-                    world.tree = world.tree.evacuate();
+                    world.tree = world.tree.evacuate(world.rng.random_range(0..1 << 16));
                     world.compare_memory();
                 }
                 8 => {
