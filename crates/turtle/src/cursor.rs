@@ -45,6 +45,8 @@ pub(crate) struct Cursor<'a, F: Files> {
     streams: Vec<Stream<'a, F>>,
     /// Streams that have a key, by it; among equals by age.
     order: Vec<usize>,
+    /// How many more records will be asked for, about; zero if nobody knows.
+    expected: usize,
 }
 
 impl<F: Files> Tree<F> {
@@ -59,10 +61,22 @@ impl<F: Files> Tree<F> {
         upper: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<Cursor<'a, F>> {
+        self.cursor_of(files, lower, upper, direction, 0)
+    }
+
+    /// The same for who will ask for about so many records.
+    fn cursor_of<'a>(
+        &'a self,
+        files: &'a F,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        expected: usize,
+    ) -> Result<Cursor<'a, F>> {
         let (lower, upper) = (lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec));
         let rest = Some(KeyRange { lower, upper }).filter(|range| !range.is_empty());
         let (streams, order) = (Vec::new(), Vec::new());
-        let mut cursor = Cursor { tree: self, files, direction, rest, streams, order };
+        let mut cursor = Cursor { tree: self, files, direction, rest, streams, order, expected };
         cursor.settle()?;
         Ok(cursor)
     }
@@ -78,13 +92,15 @@ impl<F: Files> Tree<F> {
         chunk: &mut Chunk,
     ) -> Result<()> {
         let wanted = request.records_wanted.min(request.records_max).max(1);
-        let mut cursor = self.cursor(files, request.lower, request.upper, request.direction)?;
+        let (lower, upper) = (request.lower, request.upper);
+        let mut cursor = self.cursor_of(files, lower, upper, request.direction, wanted)?;
         while let Some((key, value)) = cursor.record()? {
             chunk.push(&[key], value);
             // What lies behind the last record that is wanted is not looked for: it may cost I/O.
             if chunk.len() >= wanted || chunk.bytes() >= request.bytes_max {
                 return Ok(());
             }
+            cursor.expected = cursor.expected.saturating_sub(1);
             cursor.advance()?;
         }
         chunk.finished = true;
@@ -184,19 +200,27 @@ impl<'a, F: Files> Cursor<'a, F> {
             None => (range, None),
         };
         self.rest = rest;
+        // What waits right above the leaf delivers its part of the records.
+        let pending = path.last().map_or(0, |(node, pivot)| node.pending[*pivot]);
         for (node, pivot) in path {
             for level in &node.levels {
                 self.streams.push(Stream::of_level(level, pivot, &window, self.direction));
             }
         }
+        let mut of_leaf = 0;
         if let Child::Leaf(leaf) = child {
             self.streams.push(Stream::of_leaf(leaf, &window, self.direction));
+            let held = leaf.bytes(self.files);
+            of_leaf = (self.expected as u64).saturating_mul(held) / (held + pending).max(1);
         }
         let on_disk = self.streams.iter().filter(|stream| stream.is_on_disk()).count();
         self.files.looks_beside(on_disk.saturating_sub(1));
         for number in 0..self.streams.len() {
             self.streams[number].open(self.files, self.direction)?;
             self.insert(number);
+        }
+        if let Some(stream) = self.streams.last_mut() {
+            stream.expect(of_leaf as usize);
         }
         Ok(())
     }

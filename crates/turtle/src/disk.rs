@@ -176,6 +176,10 @@ impl LeafCursor for PageCursor {
         PageCursor::record(self)
     }
 
+    fn expect(&mut self, records: usize) {
+        PageCursor::expect(self, records);
+    }
+
     fn advance(&mut self) -> Result<()> {
         PageCursor::advance(self)
     }

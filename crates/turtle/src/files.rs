@@ -234,6 +234,9 @@ pub(crate) trait LeafCursor: Debug {
     /// `Corruption` or `Io`.
     fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>>;
 
+    /// So many records from here on will be asked for, about: their values may be read together.
+    fn expect(&mut self, _records: usize) {}
+
     /// Goes to the next place in the direction.
     ///
     /// # Errors

@@ -125,6 +125,13 @@ impl<'a, F: Files> Stream<'a, F> {
         self.head = self.key().map_or(0, head);
     }
 
+    /// So many of its records will be asked for, about.
+    pub(crate) fn expect(&mut self, records: usize) {
+        if let Some(Place::Leaf(cursor, _)) = &mut self.place {
+            cursor.expect(records);
+        }
+    }
+
     /// Goes to the next key.
     ///
     /// # Errors

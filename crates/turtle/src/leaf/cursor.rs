@@ -2,7 +2,8 @@
 //!
 //! A cursor has copies of a few pages of keys and of values and holds nothing of the cache between calls. It
 //! reads the pages that the item at hand lies in; the longer it has read the more it reads ahead,
-//! so that a short scan reads nothing for nothing and a long one reads large pieces. Who
+//! so that a short scan reads nothing for nothing and a long one reads large pieces. Who knows how many
+//! records he will ask for says so ([`LeafCursor::expect`]), and their values come in one piece. Who
 //! does not ask for values causes no page of them to be read.
 
 use std::cell::RefCell;
@@ -25,6 +26,9 @@ const AHEAD_SHARE: u32 = 4;
 /// Most pages that are read ahead: 256 KiB.
 const AHEAD_MAX: u32 = 64;
 
+/// Most pages that are read because of what is expected.
+const EXPECTED_PAGES_MAX: u32 = 16;
+
 /// A place in a leaf, or beyond its end.
 #[derive(Debug)]
 pub(crate) struct LeafCursor {
@@ -42,6 +46,8 @@ pub(crate) struct LeafCursor {
     value: u64,
     value_length: usize,
     is_beyond: bool,
+    /// So many records will be asked for, this one among them.
+    expected: usize,
 }
 
 impl LeafCursor {
@@ -82,6 +88,7 @@ impl LeafCursor {
             value: 0,
             value_length: 0,
             is_beyond: true,
+            expected: 0,
         };
         if let Some(item) = item.filter(|item| *item < leaf.description().items) {
             cursor.enter_at(page, item)?;
@@ -120,6 +127,32 @@ impl LeafCursor {
         self.op == Op::Delete
     }
 
+    /// So many records from here on will be asked for, about.
+    pub(crate) fn expect(&mut self, records: usize) {
+        self.expected = records;
+    }
+
+    /// Pages of the values that are expected to be asked for, as far as the page of keys at hand has their
+    /// items, beside those of this one.
+    fn with_expected(&self, pages: Range<u32>) -> Result<Range<u32>> {
+        let more = self.expected.saturating_sub(1);
+        let most = EXPECTED_PAGES_MAX.max(pages.len() as u32);
+        let far = match self.direction {
+            Direction::Forward => self.index.saturating_add(more).min(self.items - 1),
+            Direction::Reverse => self.index.saturating_sub(more),
+        };
+        let item = self.key_page()?.item(far).map_err(|damage| self.damaged(damage))?;
+        Ok(match self.direction {
+            Direction::Forward => {
+                let end = value_page(item.value + (item.value_length as u64).saturating_sub(1)) + 1;
+                pages.start..end.clamp(pages.end, pages.start + most)
+            }
+            Direction::Reverse => {
+                value_page(item.value).clamp(pages.end.saturating_sub(most), pages.start)..pages.end
+            }
+        })
+    }
+
     /// Key and value, or pointer; `None` beyond the end and at a tombstone. Only this reads pages of
     /// values.
     ///
@@ -133,9 +166,11 @@ impl LeafCursor {
         if self.value_length == 0 {
             return Ok(Some((&self.key, ValueRef { bytes: &[], large })));
         }
-        let page = |address: u64| u32::try_from(address / PAYLOAD as u64).unwrap_or(u32::MAX - 1);
         let end = self.value + self.value_length as u64;
-        let pages = page(self.value)..page(end - 1) + 1;
+        let mut pages = value_page(self.value)..value_page(end - 1) + 1;
+        if self.expected > 1 && !self.values.covers(&pages) {
+            pages = self.with_expected(pages)?;
+        }
         self.values.cover(&self.leaf, pages, self.direction)?;
         let start = (self.value - u64::from(self.values.pages.start) * PAYLOAD as u64) as usize;
         let bytes = &self.values.bytes[start..start + self.value_length];
@@ -150,6 +185,7 @@ impl LeafCursor {
         if self.is_beyond {
             return Ok(());
         }
+        self.expected = self.expected.saturating_sub(1);
         match self.direction {
             Direction::Forward if self.index + 1 < self.items => self.index += 1,
             Direction::Reverse if self.index > 0 => self.index -= 1,
@@ -246,12 +282,16 @@ impl Window {
         &self.bytes[(page - self.pages.start) as usize * PAYLOAD..][..PAYLOAD]
     }
 
+    fn covers(&self, pages: &Range<u32>) -> bool {
+        self.pages.start <= pages.start && pages.end <= self.pages.end
+    }
+
     /// Makes it cover these pages, and some ahead.
     fn cover(&mut self, leaf: &Leaf, wanted: Range<u32>, direction: Direction) -> Result<()> {
-        let old = self.pages.clone();
-        if old.start <= wanted.start && wanted.end <= old.end {
+        if self.covers(&wanted) {
             return Ok(());
         }
+        let old = self.pages.clone();
         let ahead = if self.used < PAGES_BEFORE_AHEAD { 0 } else { self.used / AHEAD_SHARE };
         let ahead = ahead.min(AHEAD_MAX);
         // It covers nothing if this fails.
@@ -292,10 +332,19 @@ impl Window {
     }
 
     fn read(&mut self, leaf: &Leaf, pages: Range<u32>, bytes: &mut Vec<u8>) -> Result<()> {
-        self.used = self.used.saturating_add(pages.len() as u32);
+        let before = self.used;
+        self.used = before.saturating_add(pages.len() as u32);
         bytes.reserve(pages.len() * PAYLOAD);
+        if before < PAGES_BEFORE_AHEAD {
+            return leaf.read_cached(self.section, pages, Purpose::Scan, bytes);
+        }
         leaf.read_pages(self.section, pages, Purpose::Scan, bytes)
     }
+}
+
+/// Which page of values has this byte.
+fn value_page(address: u64) -> u32 {
+    u32::try_from(address / PAYLOAD as u64).unwrap_or(u32::MAX - 1)
 }
 
 /// Where a page's payload begins in a window of pages.

@@ -325,6 +325,28 @@ impl Leaf {
         Ok(())
     }
 
+    /// Appends the payloads of pages of a section, through the cache; those that are missing are read
+    /// together.
+    ///
+    /// # Errors
+    /// `Corruption`, also when the section does not have them; `Io`.
+    pub(crate) fn read_cached(
+        &self,
+        section: Section,
+        pages: Range<u32>,
+        purpose: Purpose,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        if pages.len() > 1 {
+            self.bring_in(section, pages.clone(), purpose);
+        }
+        for page in pages {
+            let page = self.page(section, page, purpose)?;
+            out.extend_from_slice(payload(&page));
+        }
+        Ok(())
+    }
+
     /// Appends the payloads of pages of a section: a few through the cache, many in one transfer.
     ///
     /// # Errors
@@ -338,11 +360,7 @@ impl Leaf {
     ) -> Result<()> {
         let (first, count) = self.section(section);
         if pages.len() as u32 <= SINGLES || pages.end > count {
-            for page in pages {
-                let page = self.page(section, page, purpose)?;
-                out.extend_from_slice(payload(&page));
-            }
-            return Ok(());
+            return self.read_cached(section, pages, purpose, out);
         }
         let mut read = [Payloads::of_at_most(pages.len() as u32)];
         let span = (self, first + pages.start..first + pages.end);

@@ -8,6 +8,7 @@
 //! needed then. All of this is a hint: whoever looks up afterwards loads what is missing, and hears
 //! of damage.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::{Error, Result};
@@ -98,13 +99,13 @@ impl LeafStore {
             wanted.dedup_by_key(|(id, ..)| id.page);
             wanted.truncate(BATCH_PAGES_MAX);
             // Whoever looks up hears of an error.
-            if wanted.is_empty() || self.read_in(&wanted).is_err() {
+            if wanted.is_empty() || self.read_in(&wanted, Purpose::Lookup).is_err() {
                 return;
             }
         }
     }
 
-    fn read_in(&self, wanted: &[Page]) -> Result<usize> {
+    fn read_in(&self, wanted: &[Page], purpose: Purpose) -> Result<usize> {
         let ids: Vec<PageId> = wanted.iter().map(|(id, ..)| *id).collect();
         self.cache.prefetch_many(&ids, |missing, buf| {
             let place = |id: PageId| {
@@ -115,8 +116,24 @@ impl LeafStore {
             for page in missing {
                 self.counters.pages_read[page.id.kind as usize].fetch_add(1, Relaxed);
             }
-            self.store.read_run_pages(&pages, BlockKind::Leaf, buf, Purpose::Lookup)
+            self.store.read_run_pages(&pages, BlockKind::Leaf, buf, purpose)
         })
+    }
+}
+
+impl Leaf {
+    /// Brings in those of some pages of a section that are not cached, if there are several. A hint, as all
+    /// of this.
+    pub(super) fn bring_in(&self, section: Section, pages: Range<u32>, purpose: Purpose) {
+        let (first, count) = self.section(section);
+        let pages = pages.start..pages.end.min(count);
+        let place = |page: u32| (self.page_id(section, page), self.run(), first + page);
+        let missing = |(id, ..): &Page| !self.files.cache.prefetch(*id, 0);
+        let wanted: Vec<Page> = pages.map(place).filter(missing).collect();
+        if wanted.len() > 1 {
+            // Whoever reads them hears of an error.
+            let _ = self.files.read_in(&wanted, purpose);
+        }
     }
 }
 

@@ -380,6 +380,45 @@ fn scans_read_what_they_fill() {
 }
 
 #[test]
+fn values_that_are_expected_come_in_one_piece_and_stay() {
+    const COUNT: usize = 50;
+    let bed = Bed::new(8 << 20);
+    let model = records(2 << 20);
+    let leaf = bed.write(&model, 12);
+    for at in [0, 1, 700, 5000, model.len() - COUNT] {
+        let keys: Vec<_> = model.keys().skip(at).take(COUNT).collect();
+        for direction in [Direction::Forward, Direction::Reverse] {
+            let key = if direction == Direction::Forward { keys[0] } else { keys[COUNT - 1] };
+            let scan = |expected: usize| {
+                let mut cursor = LeafCursor::new(&leaf, Bound::Included(key), direction).unwrap();
+                cursor.expect(expected);
+                let mut records = Vec::new();
+                for _ in 0..COUNT {
+                    let (key, value) = cursor.record().unwrap().unwrap();
+                    records.push((key.to_vec(), value.bytes.to_vec()));
+                    cursor.advance().unwrap();
+                }
+                records
+            };
+            bed.chill();
+            let (pages, alone) = bed.pages_read(Purpose::Scan, || scan(0));
+            bed.chill();
+            // Index and keys: what is left are values, of which a page of keys may end in the middle.
+            drop(LeafCursor::new(&leaf, Bound::Included(key), direction).unwrap());
+            let reads = bed.disk.reads();
+            let (more, together) = bed.pages_read(Purpose::Scan, || scan(COUNT));
+            assert_eq!(alone, together);
+            assert!(more <= pages, "{more} pages in the place of {pages}");
+            let reads = bed.disk.reads() - reads;
+            assert!(reads <= 3 && (reads < more || more <= 2), "{reads} requests, {more} pages");
+            let reads = bed.disk.reads();
+            scan(COUNT);
+            assert_eq!(bed.disk.reads(), reads, "all of it is cached");
+        }
+    }
+}
+
+#[test]
 fn a_whole_read_is_one_transfer_and_takes_what_is_cached() {
     let bed = Bed::new(8 << 20);
     let model = records(1 << 20);
