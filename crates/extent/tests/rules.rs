@@ -151,6 +151,47 @@ fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_pages_are_reus
     assert!(went_on > 0);
 }
 
+/// The same, but the next process gives the room of those pages back, which reserves no generations and so
+/// makes no slot durable by itself.
+#[test]
+fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_room_is_given_back() {
+    let large = |redo: u64| vec![u8::try_from(redo).unwrap(); 2 << 20];
+    let publish = |store: &Store, redo: u64| {
+        let checkpoint = Checkpoint { redo: Lsn(redo), structure: redo };
+        store.publish(checkpoint, &large(redo), || Ok(()))
+    };
+    let mut gave = 0;
+    for seed in 0..4 {
+        let (disk, store) = create(seed);
+        publish(&store, 1).unwrap();
+        let begun = disk.steps();
+        publish(&store, 2).unwrap();
+        let steps = disk.steps() - begun;
+        for step in 1..=steps {
+            let (disk, store) = create(seed);
+            publish(&store, 1).unwrap();
+            disk.cut_power_at(disk.steps() + step);
+            assert!(publish(&store, 2).is_err() || step == steps);
+            let killed = disk.kill();
+            let (store, checkpoint, _) = open(&killed).unwrap();
+            store.adopt(&[]).unwrap();
+            loop {
+                let pages = store.give_back().unwrap();
+                if pages == 0 {
+                    break;
+                }
+                gave += u64::from(checkpoint.redo == Lsn(2));
+            }
+            for mode in [CrashMode::LoseAll, CrashMode::Torn4K, CrashMode::Torn512] {
+                let (_, found, payload) = open(&killed.crash(mode)).unwrap();
+                assert_eq!(found.redo, checkpoint.redo, "step {step} of {steps}");
+                assert!(payload == large(found.redo.0), "step {step} of {steps}");
+            }
+        }
+    }
+    assert!(gave > 0);
+}
+
 #[test]
 fn p14_a_cut_checkpoint_leaves_the_one_before() {
     for seed in 0..20 {
