@@ -6,9 +6,10 @@
 //! DIRECTORY must not exist; it is removed at the end.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use spinney::{Db, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_base::Runtime;
 
 fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()
@@ -29,6 +30,7 @@ fn load(keyspace: &Keyspace, from: u64, value: &[u8], bytes: u64) -> spinney::Re
 }
 
 fn measure(directory: &str, record_bytes: usize, memory: u64) -> spinney::Result<()> {
+    let runtime = Runtime::threads();
     let db = Db::open(Path::new(directory), Options::default().memory(memory))?;
     let options = KeyspaceOptions::default().engine(EngineKind::Turtle).logged(false);
     let keyspace = db.keyspace("k", options)?;
@@ -46,12 +48,12 @@ fn measure(directory: &str, record_bytes: usize, memory: u64) -> spinney::Result
         let most = keyspace.set_checkpoint_distance(u64::MAX)?;
         next = load(&keyspace, next, &value, memory / 32 * parts)?;
         let bytes = pending(&keyspace);
-        let start = Instant::now();
+        let start = runtime.now();
         keyspace.set_checkpoint_distance(1)?;
         while pending(&keyspace) > 0 {
-            std::thread::sleep(Duration::from_micros(200));
+            runtime.sleep(Duration::from_micros(200));
         }
-        let micros = start.elapsed().as_micros();
+        let micros = runtime.now().saturating_sub(start).as_micros();
         let (mib, kib) = (bytes >> 20, u128::from(bytes >> 10).max(1));
         println!("{mib:11}  {most:8}  {:20}  {:14.2}", micros / 1000, micros as f64 / kib as f64);
     }
