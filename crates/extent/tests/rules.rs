@@ -115,12 +115,16 @@ fn images(disk: &SimDisk, mode: CrashMode, run: impl FnOnce()) -> Vec<SimDisk> {
     disk.take_captures().into_iter().map(|capture| capture.image).collect()
 }
 
-/// A process is killed when it has written a slot and not synced it; the next one goes by that slot and
-/// reuses what the one before it names; then power is lost.
-#[test]
-fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_pages_are_reused() {
-    let mut went_on = 0;
-    for seed in 0..20 {
+/// A process is killed at each step of its second checkpoint, also when it has written the slot and not synced
+/// it; the next one opens what is there, adopts nothing, and `goes_on` by the slot that it found; then power is
+/// lost. That slot must be what is found again: `newest` tells which checkpoint an image has, whole.
+fn killed_in_a_checkpoint(
+    seeds: u64,
+    publish: impl Fn(&Store, u64) -> Result<()>,
+    mut goes_on: impl FnMut(&Store, u64),
+    newest: impl Fn(&SimDisk) -> u64,
+) {
+    for seed in 0..seeds {
         let (disk, store) = create(seed);
         publish(&store, 1).unwrap();
         let begun = disk.steps();
@@ -134,61 +138,49 @@ fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_pages_are_reus
             let killed = disk.kill();
             let (store, checkpoint, _) = open(&killed).unwrap();
             store.adopt(&[]).unwrap();
-            while store.space().free_pages > 0 {
-                let (extent, generation) = store.allocate(0).unwrap();
-                write(&store, &[(extent.page, generation)], 9, false).unwrap();
-            }
+            goes_on(&store, checkpoint.redo.0);
             for mode in [CrashMode::LoseAll, CrashMode::Torn4K, CrashMode::Torn512] {
-                assert_eq!(
-                    newest(&killed.crash(mode)),
-                    checkpoint.redo.0,
-                    "step {step} of {steps}"
-                );
+                let found = newest(&killed.crash(mode));
+                assert_eq!(found, checkpoint.redo.0, "step {step} of {steps}");
             }
-            went_on += u64::from(checkpoint.redo == Lsn(2));
         }
     }
+}
+
+#[test]
+fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_pages_are_reused() {
+    let mut went_on = 0;
+    let reuse = |store: &Store, redo| {
+        while store.space().free_pages > 0 {
+            let (extent, generation) = store.allocate(0).unwrap();
+            write(store, &[(extent.page, generation)], 9, false).unwrap();
+        }
+        went_on += u64::from(redo == 2);
+    };
+    killed_in_a_checkpoint(20, publish, reuse, newest);
     assert!(went_on > 0);
 }
 
-/// The same, but the next process gives the room of those pages back, which reserves no generations and so
-/// makes no slot durable by itself.
+/// Giving room back reserves no generations, and so makes no slot durable by itself.
 #[test]
 fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_room_is_given_back() {
     let large = |redo: u64| vec![u8::try_from(redo).unwrap(); 2 << 20];
-    let publish = |store: &Store, redo: u64| {
+    let publish = |store: &Store, redo| {
         let checkpoint = Checkpoint { redo: Lsn(redo), structure: redo };
         store.publish(checkpoint, &large(redo), || Ok(()))
     };
     let mut gave = 0;
-    for seed in 0..4 {
-        let (disk, store) = create(seed);
-        publish(&store, 1).unwrap();
-        let begun = disk.steps();
-        publish(&store, 2).unwrap();
-        let steps = disk.steps() - begun;
-        for step in 1..=steps {
-            let (disk, store) = create(seed);
-            publish(&store, 1).unwrap();
-            disk.cut_power_at(disk.steps() + step);
-            assert!(publish(&store, 2).is_err() || step == steps);
-            let killed = disk.kill();
-            let (store, checkpoint, _) = open(&killed).unwrap();
-            store.adopt(&[]).unwrap();
-            loop {
-                let pages = store.give_back().unwrap();
-                if pages == 0 {
-                    break;
-                }
-                gave += u64::from(checkpoint.redo == Lsn(2));
-            }
-            for mode in [CrashMode::LoseAll, CrashMode::Torn4K, CrashMode::Torn512] {
-                let (_, found, payload) = open(&killed.crash(mode)).unwrap();
-                assert_eq!(found.redo, checkpoint.redo, "step {step} of {steps}");
-                assert!(payload == large(found.redo.0), "step {step} of {steps}");
-            }
+    let give_back = |store: &Store, redo| {
+        while store.give_back().unwrap() > 0 {
+            gave += u64::from(redo == 2);
         }
-    }
+    };
+    let newest = |disk: &SimDisk| {
+        let (_, checkpoint, payload) = open(disk).unwrap();
+        assert!(payload == large(checkpoint.redo.0));
+        checkpoint.redo.0
+    };
+    killed_in_a_checkpoint(4, publish, give_back, newest);
     assert!(gave > 0);
 }
 

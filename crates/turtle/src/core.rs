@@ -58,7 +58,7 @@ pub(crate) struct Core {
     pub(crate) wanted: AtomicBool,
     /// Whether fewer batches are to gather than before: what has gathered is written at once.
     pub(crate) lowered: AtomicBool,
-    /// Pages beside the tree's when the newest checkpoint was done: what snapshots keep, and nodes.
+    /// [`Tree::pages_beside`] when the newest checkpoint was done: what snapshots keep, and nodes.
     pub(crate) kept_pages: AtomicU64,
     /// What ranges had looked into when all was tidy.
     pub(crate) tidied: AtomicU64,

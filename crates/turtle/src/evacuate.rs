@@ -139,8 +139,8 @@ impl Census {
 }
 
 impl<F: Files> Tree<F> {
-    /// The same tree without some pieces of memory of which less than half is needed. Copies `most`
-    /// bytes, and less than it frees, once the tree that it comes from is dropped.
+    /// The same tree without some pieces of memory of which less than half is needed. Copies about
+    /// `most` bytes at most, and less than it frees, once the tree that it comes from is dropped.
     pub(crate) fn evacuate(&self, most: u64) -> Tree<F> {
         let mut census = Census::default();
         self.each_run(&mut |run| census.count(run));

@@ -5,7 +5,7 @@
 //! the tree (section 3.2). When they are few, it is paid for again and again by who only reads.
 //!
 //! So the background *tidies*, a bounded step at a time: pivots for which an eighth of a leaf is pending
-//! ([`Limits::tidy_bytes`], in the place of a half) are flushed, from the root down, and what is left in a
+//! ([`Limits::tidy_bytes`], in the place of a half or more) are flushed, from the root down, and what is left in a
 //! node's buffer is made one level if it has more than two. It begins when ranges since the last time have looked into so many
 //! segments beside leaves as it will cost pages to make the leaves anew, so that never more is spent
 //! than was paid ([`Core::wants_tidying`]); and it goes on only while no batch waits.
