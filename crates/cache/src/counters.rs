@@ -1,23 +1,17 @@
 //! Hits and misses by kind, counted in stripes so that threads do not share a cache line.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+
+use spinney_sync::Stripes;
 
 use crate::page::{KINDS, Kind};
-
-const STRIPES: usize = 16;
-
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Stripe {
-    hits: [AtomicU64; KINDS.len()],
-    misses: [AtomicU64; KINDS.len()],
-}
 
 /// Counters of one cache. Thread-safe.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    stripes: [Stripe; STRIPES],
+    /// Of each kind.
+    hits: Stripes<{ KINDS.len() }>,
+    misses: Stripes<{ KINDS.len() }>,
     pub(crate) evicted: AtomicU64,
     pub(crate) regretted: AtomicU64,
     pub(crate) private: AtomicU64,
@@ -73,41 +67,20 @@ impl CacheStats {
     }
 }
 
-thread_local! {
-    static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-fn stripe() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let mine = STRIPE.get();
-    if mine < STRIPES {
-        return mine;
-    }
-    let mine = NEXT.fetch_add(1, Relaxed) % STRIPES;
-    STRIPE.set(mine);
-    mine
-}
-
 impl Counters {
     #[inline]
     pub(crate) fn hit(&self, kind: Kind) {
-        self.stripes[stripe()].hits[kind as usize].fetch_add(1, Relaxed);
+        self.hits.add(kind as usize, 1);
     }
 
     pub(crate) fn miss(&self, kind: Kind) {
-        self.stripes[stripe()].misses[kind as usize].fetch_add(1, Relaxed);
+        self.misses.add(kind as usize, 1);
     }
 
     pub(crate) fn by_kind(&self) -> [KindCounts; KINDS.len()] {
-        let mut counts = [KindCounts::default(); KINDS.len()];
-        for stripe in &self.stripes {
-            for (count, (hits, misses)) in
-                counts.iter_mut().zip(stripe.hits.iter().zip(&stripe.misses))
-            {
-                count.hits += hits.load(Relaxed);
-                count.misses += misses.load(Relaxed);
-            }
-        }
-        counts
+        std::array::from_fn(|kind| KindCounts {
+            hits: self.hits.sum(kind),
+            misses: self.misses.sum(kind),
+        })
     }
 }

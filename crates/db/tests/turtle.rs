@@ -423,3 +423,65 @@ fn delays_are_counted_and_bounded() {
     db.verify().unwrap();
     db.close().unwrap();
 }
+
+/// P3: records that lookups read are kept by themselves, within the keyspace's memory, and follow whatever is
+/// written; scans get the memory back.
+#[test]
+fn favourites_are_kept_and_stay_new() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    fill(&main, 0..20_000, 1);
+    db.checkpoint().unwrap();
+    let mut favourites: BTreeMap<u64, Option<Vec<u8>>> =
+        (0..200).map(|number| (number * 91, Some(1u64.to_le_bytes().repeat(25)))).collect();
+    let look = |favourites: &BTreeMap<u64, Option<Vec<u8>>>| {
+        for (number, value) in favourites {
+            assert_eq!(main.get(&key(*number)).unwrap().map(|value| value.to_vec()), *value);
+        }
+        let keys: Vec<_> = favourites.keys().map(|number| key(*number)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        let found = main.multi_get(&keys).unwrap();
+        let found = found.iter().map(|value| value.as_ref().map(|value| value.to_vec()));
+        assert!(found.eq(favourites.values().cloned()));
+        // Lookups without favourites come between, so pages leave.
+        (0..400).for_each(|number| _ = main.get(&key(number * 37 % 20_000)).unwrap());
+        steps(&runtime, 20);
+    };
+    (0..60).for_each(|_| look(&favourites));
+    let stats = || main.stats();
+    let kept = stats();
+    assert!(kept.records_cached >= 200, "{kept:?}");
+    assert!(kept.cache_bytes + kept.page_cache_bytes <= MEMORY, "{kept:?}");
+    let pages = kept.pages_read;
+    favourites.keys().for_each(|number| _ = main.get(&key(*number)).unwrap());
+    assert_eq!(stats().pages_read, pages, "favourites are read again and again");
+
+    // As long as before, longer, out of line, gone, and there again.
+    for round in 0..6usize {
+        for (number, value) in &mut favourites {
+            let kind = (*number as usize / 91 + round) % 5;
+            let new = match kind {
+                0 => Some(vec![round as u8; 200]),
+                1 => Some(vec![round as u8; 300 + round]),
+                2 if number % 10 == 0 => Some(vec![round as u8; 20_000]),
+                3 => None,
+                _ => continue,
+            };
+            match &new {
+                Some(new) => main.insert(&key(*number), new).unwrap(),
+                None => main.remove(&key(*number)).unwrap(),
+            }
+            *value = new;
+        }
+        look(&favourites);
+        db.checkpoint().unwrap();
+        look(&favourites);
+    }
+    let before = stats().cache_bytes;
+    for _ in 0..40 {
+        assert!(main.iter().count() > 19_000);
+        steps(&runtime, 50);
+    }
+    assert!(stats().cache_bytes < before || before <= 128 << 10, "{before}");
+    db.verify().unwrap();
+}

@@ -1,6 +1,6 @@
 //! Synchronization that storage engines need and the standard library lacks: [`VersionLatch`] for
-//! optimistic reads, the [`LockTable`] that orders writers of a key, and [`racy`], the only way to
-//! copy memory while it changes.
+//! optimistic reads, the [`LockTable`] that orders writers of a key, [`racy`], the only way to
+//! copy memory while it changes, and [`Stripes`], counters that threads do not share.
 //!
 //! It does no I/O. Read [`latch`] first; [`racy`] says why racing copies are sound here; [`table`]
 //! builds on the latch.
@@ -8,11 +8,13 @@
 pub mod latch;
 mod prefetch;
 pub mod racy;
+mod stripes;
 pub mod table;
 mod zeroed;
 
 pub use latch::{LatchGuard, Version, VersionLatch};
 pub use prefetch::prefetch;
 pub use racy::RacyWords;
+pub use stripes::Stripes;
 pub use table::{LockTable, StripeGuards, hash_key};
 pub use zeroed::{ZeroedAtomic, ZeroedAtomics};

@@ -1,33 +1,8 @@
-//! Counters that many threads bump: each thread has a cell of its own, as far as cells go.
+//! What was counted of a keyspace.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-const CELLS: usize = 16;
-
-thread_local! {
-    static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-static NEXT: AtomicUsize = AtomicUsize::new(0);
-
-fn mine() -> usize {
-    MINE.with(|mine| {
-        if mine.get() == usize::MAX {
-            mine.set(NEXT.fetch_add(1, Relaxed) % CELLS);
-        }
-        mine.get()
-    })
-}
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Padded {
-    hits: AtomicU64,
-    misses: AtomicU64,
-    pages_read: AtomicU64,
-    pages_scanned: AtomicU64,
-}
+use spinney_sync::Stripes;
 
 /// Records that a page is taken to hold before any was scanned.
 const RECORDS_PER_PAGE_EXPECTED: u64 = 16;
@@ -35,17 +10,23 @@ const RECORDS_PER_PAGE_EXPECTED: u64 = 16;
 /// So many scanned pages count; then both numbers are halved, so that old ones count less.
 const SCANNED_PAGES_MAX: u64 = 4096;
 
+const HITS: usize = 0;
+const MISSES: usize = 1;
+const PAGES_READ: usize = 2;
+const PAGES_SCANNED: usize = 3;
+
 /// Counters of the read path.
 #[derive(Debug, Default)]
 pub(crate) struct ReadCounters {
-    cells: [Padded; CELLS],
+    /// [`HITS`] and the others.
+    counts: Stripes<4>,
     /// Pages in the high half, records in the low one: of scans, not long ago.
     scanned: AtomicU64,
 }
 
 impl ReadCounters {
     pub(crate) fn hit(&self) {
-        self.cells[mine()].hits.fetch_add(1, Relaxed);
+        self.counts.add(HITS, 1);
     }
 
     /// A lookup went to pages and read so many of them.
@@ -55,14 +36,13 @@ impl ReadCounters {
 
     /// The same for several lookups together.
     pub(crate) fn missed(&self, lookups: u64, pages: u64) {
-        let cell = &self.cells[mine()];
-        cell.misses.fetch_add(lookups, Relaxed);
-        cell.pages_read.fetch_add(pages, Relaxed);
+        self.counts.add(MISSES, lookups);
+        self.counts.add(PAGES_READ, pages);
     }
 
     /// A scan found so many records in so many pages.
     pub(crate) fn scanned(&self, pages: u64, records: u64) {
-        self.cells[mine()].pages_scanned.fetch_add(pages, Relaxed);
+        self.counts.add(PAGES_SCANNED, pages);
         let before = self.scanned.load(Relaxed);
         let (mut all_pages, mut all_records) = (before >> 32, before & u64::from(u32::MAX));
         if all_pages > SCANNED_PAGES_MAX {
@@ -83,18 +63,12 @@ impl ReadCounters {
 
     /// Pages of all scans.
     pub(crate) fn pages_scanned(&self) -> u64 {
-        self.cells.iter().map(|cell| cell.pages_scanned.load(Relaxed)).sum()
+        self.counts.sum(PAGES_SCANNED)
     }
 
     /// Hits, misses, pages read.
     pub(crate) fn sum(&self) -> (u64, u64, u64) {
-        self.cells.iter().fold((0, 0, 0), |sum, cell| {
-            (
-                sum.0 + cell.hits.load(Relaxed),
-                sum.1 + cell.misses.load(Relaxed),
-                sum.2 + cell.pages_read.load(Relaxed),
-            )
-        })
+        (self.counts.sum(HITS), self.counts.sum(MISSES), self.counts.sum(PAGES_READ))
     }
 }
 

@@ -48,9 +48,9 @@ use spinney_base::shim::{
 use spinney_base::{Error, ErrorKind, PageNumber, Result};
 use thin_vec::ThinVec;
 
-use crate::cache::RecordId;
 use crate::codec::Segments;
 use crate::segment::{Change, IndexKey, Located, PageRef, Place, SEGMENT_ORDER_MAX, Segment};
+use spinney_records::RecordId;
 
 mod listed;
 

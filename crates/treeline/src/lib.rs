@@ -14,11 +14,11 @@
 //! which of them has a key. A page that is full gets an overflow page; when that is full too, the
 //! segment and neighbours are made anew, with as much room as forecasts say that will be needed.
 //!
-//! Reading order: `cache` (records in memory), `segment` (what lies where), `model`, `plr` and `fit`
+//! Reading order: the crate `records` (what is in memory), `segment` (what lies where), `model`, `plr` and `fit`
 //! (which records go to which pages, pure), `forecast` (pure), `index` (from keys to segments),
 //! `locks`, `merge` (what becomes of a page, pure), `write_back` (carrying it out), `build` and
 //! `reorganize` (new segments), `stage` (bursts), `publish` (what a crash finds), `large` (values
-//! outside of pages), `tree` (the engine), `lookup`, `scan` with `first`, `pages` and `share` (the page cache and what memory it gets), `bulk`, `verify`,
+//! outside of pages), `tree` (the engine), `lookup`, `scan` with `first`, `pages` (the page cache), `bulk`, `verify`,
 //! `scrub`, `backup`, `salvage`, `codec` and `origin` (bytes), `tuning` (switches for measuring).
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
@@ -29,7 +29,6 @@
 mod backup;
 mod build;
 mod bulk;
-mod cache;
 mod codec;
 mod counters;
 mod first;
@@ -53,7 +52,6 @@ mod scan;
 mod schedules;
 mod scrub;
 mod segment;
-mod share;
 mod stage;
 mod taken;
 mod tidy;

@@ -11,9 +11,9 @@ use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 use spinney_sync::hash_key;
 
-use crate::cache::{Cached, RecordId};
 use crate::segment::Place;
 use crate::tree::TreeLine;
+use spinney_records::{Cached, RecordId};
 
 impl TreeLine {
     /// Looks a key up behind the cache, and keeps what it finds.

@@ -25,11 +25,11 @@ use spinney_extent::Wanted;
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 
-use crate::cache::{Cached, RecordId};
 use crate::locks::Reading;
 use crate::lookup::with_page_buffer;
 use crate::segment::{PageRef, Place};
 use crate::tree::TreeLine;
+use spinney_records::{Cached, RecordId};
 
 /// Keys per round, which bounds the buffer.
 const ROUND: usize = 64;

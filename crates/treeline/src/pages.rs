@@ -3,7 +3,7 @@
 //! The record cache serves lookups and is of no use to a scan, which cannot tell from the records
 //! that are cached which ones are not. So scans keep what they read as pages. How much of the
 //! keyspace's memory these may take follows from what they are worth beside the records
-//! ([`Share`](crate::share::Share)); who only looks single keys up has as good as none.
+//! ([`Share`](spinney_records::Share)); who only looks single keys up has as good as none.
 //!
 //! ```text
 //!   shard of a page number          frames, under CLOCK

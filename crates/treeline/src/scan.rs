@@ -19,10 +19,10 @@ use spinney_engine::{Chunk, Direction, ScanRequest};
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 
-use crate::cache::Visit;
 use crate::merge::{Dirty, Pages, Records};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
+use spinney_records::Visit;
 
 /// Most pages of one batch, without overflow pages: 256 KiB. A scan that wants so many at a time goes
 /// on to more of them, and would only drive the favourites of others out of the page cache.

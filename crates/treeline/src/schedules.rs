@@ -15,10 +15,10 @@ use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions};
 
-use crate::cache::{RecordId, Scratch, Visit};
 use crate::reorganize::Why;
 use crate::tree::TreeLine;
 use crate::write_back::Missed;
+use spinney_records::{RecordId, Scratch, Visit};
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
 

@@ -16,7 +16,6 @@ use spinney_extent::{LargePointer, SharedSync, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
-use crate::cache::{Became, CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Usage};
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{ReadCounters, WriteCounters, add};
 use crate::first::FirstKey;
@@ -28,9 +27,12 @@ use crate::lookup::found_in;
 use crate::pages::PageCache;
 use crate::publish::Pending;
 use crate::segment::{Located, PageRef};
-use crate::share::{Share, Side};
 use crate::tidy::Tidying;
 use crate::tuning::Tuning;
+use spinney_records::{
+    Became, CACHE_BYTES_MIN, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side,
+    Usage,
+};
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
 /// area protects.
@@ -39,6 +41,9 @@ pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 /// Pages that a writer brings up to date itself when it finds no clean record to evict, and segments that a
 /// checkpoint with time does at once; a whole batch when each batch costs a sync.
 pub(crate) const FEW_PAGES: usize = 8;
+
+/// Pages, the second, have three quarters at most: new records need room whatever is read.
+const SHARES: Rules = Rules { ratio: 2.0, quarters_step: 1, quarters_max: 3 };
 
 /// Inserts of one epoch of forecasting, and how many epochs room is left for: more, and hot places that
 /// moved on leave it unused (25 took 58 % more pages for `drift`, for the same reorganizations). What is hot must be
@@ -207,7 +212,7 @@ impl TreeLine {
             removed: Mutex::new(BTreeSet::new()),
             tidying: Mutex::new(Tidying::default()),
             pages: PageCache::new(memory),
-            share: Mutex::new(Share::default()),
+            share: Mutex::new(Share::new(SHARES)),
             first: FirstKey::default(),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
@@ -399,7 +404,13 @@ impl TreeLine {
         let records = Side { worth: usage.worth, bytes: usage.bytes };
         let pages = Side { worth: self.pages.hits().1, bytes: self.pages.bytes() };
         let now = self.context.runtime.now();
-        let of_pages = self.share.lock().of_pages(bytes, records, pages, now);
+        let of_pages = {
+            let mut share = self.share.lock();
+            let is_filled = pages.bytes >= share.of_second(bytes) / 8 * 7;
+            let more = if is_filled { More::Wanted } else { More::Idle };
+            share.follow(records, pages, more, now);
+            share.of_second(bytes)
+        };
         let of_pages = if self.tuning.page_cache() { of_pages } else { 0 };
         // Who gives gives first.
         self.pages.resize(of_pages.min(pages.bytes));

@@ -31,7 +31,6 @@ use spinney_extent::{BlockHeader, BlockKind, Extent};
 use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_sync::hash_key;
 
-use crate::cache::{RecordId, Scratch, Visit};
 use crate::counters::add;
 use crate::index::Listed;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
@@ -39,6 +38,7 @@ use crate::reorganize::Why;
 use crate::segment::{Located, Overflow, PageRef, Segment};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
+use spinney_records::{RecordId, Scratch, Visit};
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
 const TARGET_RECORDS_MAX: usize = crate::index::LONG_LIST;

@@ -27,7 +27,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_cache::Kind;
 
-use crate::core::Core;
+use crate::core::{Core, RECORD_HITS};
 
 /// How often it is thought over.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -134,7 +134,7 @@ impl Core {
             batches: self.counters.applied.load(Relaxed),
             regretted: cache.regretted,
             answered: self.files.disk.in_memory(),
-            looked: values.hits + values.misses,
+            looked: values.hits + values.misses + self.counters.reads.sum(RECORD_HITS),
             missed: values.misses,
         };
         let before = std::mem::replace(&mut *last, seen);

@@ -10,6 +10,7 @@ use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Order
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_engine::{EngineContext, LargePointer};
 use spinney_extent::{SharedSync, Store, StoreOptions};
+use spinney_sync::Stripes;
 
 use crate::auto::Auto;
 use crate::gate::Gate;
@@ -17,6 +18,7 @@ use crate::large::LargeTable;
 use crate::memtable::Memtable;
 use crate::options::Tuning;
 use crate::payload;
+use crate::records::Records;
 use crate::residents::Residents;
 use crate::snapshot::Pinned;
 use crate::version::Files;
@@ -39,6 +41,7 @@ pub(crate) struct Core {
     pub(crate) large: LargeTable,
     pub(crate) large_syncs: SharedSync,
     pub(crate) residents: Residents,
+    pub(crate) records: Records,
     /// Oldest first.
     pub(crate) snapshots: Mutex<Vec<Weak<Pinned>>>,
     /// Bytes that only snapshots keep.
@@ -110,11 +113,16 @@ pub(crate) struct Mark {
     pub(crate) redo: Lsn,
 }
 
+pub(crate) const MEMTABLE_HITS: usize = 0;
+pub(crate) const RECORD_HITS: usize = 1;
+/// Those that went to the tree.
+pub(crate) const MISSES: usize = 2;
+
 /// Counts of events.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) memtable_hits: AtomicU64,
-    pub(crate) memtable_misses: AtomicU64,
+    /// Lookups, by where they ended: [`MEMTABLE_HITS`] and the others.
+    pub(crate) reads: Stripes<3>,
     pub(crate) seals: AtomicU64,
     pub(crate) applied: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
@@ -171,6 +179,7 @@ impl Core {
             large: LargeTable::default(),
             large_syncs: SharedSync::default(),
             residents: Residents::default(),
+            records: Records::default(),
             snapshots: Mutex::new(Vec::new()),
             pinned: AtomicU64::new(0),
             tuning,
@@ -226,7 +235,7 @@ impl Core {
         self.follow_limits();
         let view = self.view.load();
         let writes = view.memory_bytes() + self.pinned.load(Relaxed);
-        let reads = view.tree.node_bytes() + self.files.cache.used();
+        let reads = view.tree.node_bytes() + self.files.cache.used() + self.records.bytes();
         let used = writes + reads + self.large.bytes();
         self.context.memory.set_used(used);
     }

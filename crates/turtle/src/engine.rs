@@ -16,7 +16,7 @@ use spinney_io::Purpose;
 
 use crate::backup::Copying;
 use crate::bulk::Loading;
-use crate::core::{Core, count};
+use crate::core::{Core, MEMTABLE_HITS, MISSES, RECORD_HITS};
 use crate::memtable::EDIT_BYTES;
 use crate::options;
 use crate::snapshot::TurtleSnapshot;
@@ -52,6 +52,14 @@ impl Turtle {
     }
 }
 
+#[cfg(all(test, feature = "shuttle"))]
+impl Turtle {
+    /// Keeps records from here on.
+    pub(crate) fn begin_records(&self) {
+        self.core.begin_records(1 << 20);
+    }
+}
+
 /// What a write takes in a memtable, at most.
 fn cost(write: &Write<'_>) -> u64 {
     let value = write.value.map_or(0, spinney_base::ValueRef::len);
@@ -83,9 +91,24 @@ impl Engine for Turtle {
     }
 
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
-        let (found, resident) = self.core.view.load().get(key, hash, out)?;
-        let counters = &self.core.counters;
-        count(if resident { &counters.memtable_hits } else { &counters.memtable_misses });
+        let core = &*self.core;
+        let records = core.records.reader();
+        let ticket = records.ticket(hash);
+        let view = core.view.load();
+        if let Some(found) = view.get_resident(key, out) {
+            core.counters.reads.add(MEMTABLE_HITS, 1);
+            return Ok(found);
+        }
+        if records.get(key, hash, out) {
+            core.counters.reads.add(RECORD_HITS, 1);
+            return Ok(Found::Inline);
+        }
+        core.counters.reads.add(MISSES, 1);
+        let start = out.len();
+        let (found, was_read) = view.tree.get(key, hash, out)?;
+        if was_read && found == Found::Inline {
+            records.keep(key, hash, &out[start..], ticket);
+        }
         Ok(found)
     }
 
@@ -103,7 +126,25 @@ impl Engine for Turtle {
     }
 
     fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
-        self.core.view.load().get_many(keys)
+        let records = self.core.records.reader();
+        let tickets: Vec<_> = keys.iter().map(|(_, hash)| records.ticket(*hash)).collect();
+        let view = self.core.view.load();
+        let mut is_known = vec![true; keys.len()];
+        let values = view.get_many(keys, |place, out| {
+            let (key, hash) = keys[place];
+            is_known[place] = records.get(key, hash, out);
+            is_known[place]
+        })?;
+        for (place, value) in values.iter().enumerate() {
+            if let Some(value) = value
+                && !is_known[place]
+                && !value.large
+            {
+                let (key, hash) = keys[place];
+                records.keep(key, hash, &value.bytes, tickets[place]);
+            }
+        }
+        Ok(values)
     }
 
     fn enter(&self) -> Result<()> {
@@ -143,6 +184,7 @@ impl Engine for Turtle {
             core.large.merged_away(&replaced);
         }
         core.residents.written(write.key);
+        core.records.changed(write);
         core.reserved.fetch_sub(cost(write), Relaxed);
     }
 
@@ -232,6 +274,7 @@ impl Engine for Turtle {
         let core = &self.core;
         core.wanted.store(false, Relaxed);
         core.follow_memory();
+        core.follow_records();
         core.follow_chi();
         if core.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
@@ -309,8 +352,10 @@ impl Engine for Turtle {
         };
         core.files.count_into(&mut turtle);
         EngineStats {
-            cache_hits: load(&counters.memtable_hits),
-            cache_misses: load(&counters.memtable_misses),
+            cache_hits: counters.reads.sum(MEMTABLE_HITS) + counters.reads.sum(RECORD_HITS),
+            cache_misses: counters.reads.sum(MISSES),
+            records_cached: core.records.usage().records,
+            cache_bytes: core.records.bytes(),
             records_dirty: in_tables + pending.items,
             page_cache_bytes: core.files.cache.used(),
             page_cache_hits: turtle.pages_cached.leaf(),

@@ -41,7 +41,7 @@
 //! * Deletes: tombstones end at leaves; leaves and nodes are joined with neighbours.
 //!
 //! Around the tree are the engine's parts. Reading order: `view` (what readers see), `memtable`,
-//! `gate` and `pipeline` (the way of a write), `core` (what they share), `version` (the tree and its
+//! `gate` and `pipeline` (the way of a write), `records` (what lookups keep), `core` (what they share), `version` (the tree and its
 //! file as they use them), `snapshot`, `large` (values outside of the tree), `payload` (bytes of a
 //! checkpoint), `bulk`, `backup`, `verify`, and `engine` (the contract). A checkpoint is a slot that
 //! names a root; the log has what came after. Pages are written where nobody owns any, so a crash
@@ -73,6 +73,7 @@ mod packed;
 mod payload;
 mod pipeline;
 mod range;
+mod records;
 mod residents;
 mod run;
 mod runs;

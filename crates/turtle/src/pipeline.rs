@@ -122,14 +122,20 @@ impl Limits {
 }
 
 impl Core {
-    /// Has leaves as large as the memory allows, and gives the cache what all else leaves.
+    /// Has leaves as large as the memory allows, and gives the page cache what all else leaves.
     pub(crate) fn follow_limits(&self) {
-        let limits = self.limits();
-        self.files.disk.shape(limits.leaf(), self.tuning.filter_bits());
+        self.files.disk.shape(self.limits().leaf(), self.tuning.filter_bits());
+        let left = self.left_for_reads();
+        self.files.cache.set_bytes(left.saturating_sub(self.records.bytes()));
+    }
+
+    /// What writes and all else leave of the memory for records and pages that are cached.
+    pub(crate) fn left_for_reads(&self) -> u64 {
         let writes = self.room.lock().follow(self.held(), self.context.runtime.now());
         let writes = writes + writes / FRAGMENTS_PART;
-        let rest = self.large.bytes() + self.view.load().tree.node_bytes() + limits.under_way;
-        self.files.cache.set_bytes(self.context.memory.target().saturating_sub(writes + rest));
+        let nodes = self.view.load().tree.node_bytes();
+        let rest = self.large.bytes() + nodes + self.limits().under_way;
+        self.context.memory.target().saturating_sub(writes + rest)
     }
 
     pub(crate) fn limits(&self) -> Limits {

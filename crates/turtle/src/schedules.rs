@@ -197,3 +197,64 @@ fn p04_residents_are_never_old() {
         writer.join().unwrap();
     });
 }
+
+/// P3: a record that is kept is the newest, whatever is written and brought to disk while lookups read it.
+#[test]
+fn p03_records_are_never_old() {
+    check(1500, || {
+        let turtle = turtle();
+        put(&turtle, &[b"a", b"b"], 0);
+        turtle.checkpoint(Lsn::ZERO).unwrap();
+        turtle.begin_records();
+        let writer = turtle.clone();
+        let writer = spawn(move || {
+            for value in 1..4 {
+                put(&writer, &[b"a"], value);
+                // So that only leaves have it, and what is kept.
+                writer.checkpoint(Lsn::ZERO).unwrap();
+            }
+        });
+        let others = turtle.clone();
+        let others = spawn(move || (0..3).for_each(|_| assert_eq!(get(&others, b"b"), 0)));
+        let mut last = 0;
+        for round in 0..4 {
+            let now = if round % 2 == 0 {
+                get(&turtle, b"a")
+            } else {
+                let values = turtle.get_many(&[(b"a", hash(b"a")), (b"b", hash(b"b"))]).unwrap();
+                values[0].as_ref().unwrap().bytes[0]
+            };
+            assert!(now >= last, "{now} after {last}");
+            last = now;
+        }
+        writer.join().unwrap();
+        others.join().unwrap();
+        assert_eq!(get(&turtle, b"a"), 3);
+        assert_eq!(get(&turtle, b"a"), 3, "what the lookup before has kept");
+    });
+}
+
+/// The same where one lookup meets one put.
+#[test]
+fn p03_a_put_overtakes_a_lookup() {
+    for many in [false, true] {
+        check(1500, move || {
+            let turtle = turtle();
+            put(&turtle, &[b"a"], 0);
+            turtle.checkpoint(Lsn::ZERO).unwrap();
+            turtle.begin_records();
+            let reader = turtle.clone();
+            let reader = spawn(move || {
+                if many {
+                    reader.get_many(&[(b"a", hash(b"a"))]).unwrap();
+                } else {
+                    get(&reader, b"a");
+                }
+            });
+            put(&turtle, &[b"a"], 1);
+            reader.join().unwrap();
+            turtle.checkpoint(Lsn::ZERO).unwrap();
+            assert_eq!(get(&turtle, b"a"), 1);
+        });
+    }
+}

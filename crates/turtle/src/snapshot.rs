@@ -87,7 +87,7 @@ impl EngineSnapshot for TurtleSnapshot {
     }
 
     fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
-        self.view()?.get_many(keys)
+        self.view()?.get_many(keys, |_, _| false)
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {

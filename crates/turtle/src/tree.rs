@@ -150,7 +150,13 @@ impl<F: Files> Tree<F> {
     ///
     /// # Errors
     /// `Corruption` or `Io`, of a leaf that would have to say.
-    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+    pub(crate) fn get(
+        &self,
+        files: &F,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<(Found, bool)> {
         let mut written = Vec::new();
         let edit = self.locate(key, &mut written);
         if edit.is_some() {
@@ -184,7 +190,7 @@ impl<F: Files> Tree<F> {
         let mut values = Vec::with_capacity(keys.len());
         for (&(key, hash), (written, edit)) in keys.iter().zip(located) {
             let mut bytes = Vec::new();
-            let found = look_up(files, &written, edit, key, hash, &mut bytes)?;
+            let (found, _) = look_up(files, &written, edit, key, hash, &mut bytes)?;
             let large = found == Found::Large;
             values.push((found != Found::Absent).then_some(OwnedValue { bytes, large }));
         }
@@ -242,13 +248,13 @@ fn look_up<F: Files>(
     key: &[u8],
     hash: u64,
     out: &mut Vec<u8>,
-) -> Result<Found> {
+) -> Result<(Found, bool)> {
     for leaf in written {
         if let Some(hit) = files.get(leaf, key, hash, out)? {
-            return Ok(found(hit));
+            return Ok((found(hit), true));
         }
     }
-    Ok(edit.map_or(Found::Absent, |edit| found(edit.hit(out))))
+    Ok((edit.map_or(Found::Absent, |edit| found(edit.hit(out))), false))
 }
 
 fn found(hit: Hit) -> Found {

@@ -295,7 +295,7 @@ impl Tree {
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<(Found, bool)> {
         self.0.tree.get(&self.0.files.disk, key, hash, out)
     }
 

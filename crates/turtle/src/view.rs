@@ -39,17 +39,25 @@ impl View {
     pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<(Found, bool)> {
         match self.get_resident(key, out) {
             Some(found) => Ok((found, true)),
-            None => self.tree.get(key, hash, out).map(|found| (found, false)),
+            None => self.tree.get(key, hash, out).map(|(found, _)| (found, false)),
         }
     }
 
-    /// The values of many keys; those that only the tree has are looked up together.
-    pub(crate) fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
+    /// The values of many keys; those that only the tree has are looked up together, unless `kept` appends
+    /// the value of the key at a place.
+    pub(crate) fn get_many(
+        &self,
+        keys: &[(&[u8], u64)],
+        mut kept: impl FnMut(usize, &mut Vec<u8>) -> bool,
+    ) -> Result<Vec<Option<OwnedValue>>> {
         let mut values = Vec::with_capacity(keys.len());
         let (mut cold, mut places) = (Vec::new(), Vec::new());
         for (place, (key, hash)) in keys.iter().enumerate() {
             let mut bytes = Vec::new();
-            let found = self.get_resident(key, &mut bytes);
+            let mut found = self.get_resident(key, &mut bytes);
+            if found.is_none() && kept(place, &mut bytes) {
+                found = Some(Found::Inline);
+            }
             if found.is_none() {
                 cold.push((*key, *hash));
                 places.push(place);

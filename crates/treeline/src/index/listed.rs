@@ -1,7 +1,7 @@
 //! What a dirty list is made of.
 
-use crate::cache::RecordId;
 use crate::segment::{SEGMENT_ORDER_MAX, Segment};
+use spinney_records::RecordId;
 
 /// An entry of a dirty list: the id of a record, and in the high bits which page of the segment its key
 /// belongs to.

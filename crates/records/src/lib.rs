@@ -12,54 +12,74 @@
 //! page write completed (rule P23). A removal is a record too, a tombstone; clean, it says that the
 //! key is known to be absent.
 //!
+//! **Writing through it.** Who keeps changes elsewhere (a memtable) puts nothing dirty here: he admits what he
+//! had to read, and says what changes. Between the two lies a race: a lookup reads the old value, the key is
+//! changed, nothing is here that would become the new value, and the lookup admits the old one. So a lookup
+//! takes a [`Ticket`] first, a count of changes of its shard and some bits of the id, and what it brings is kept only if the count is
+//! the same still. The count grows, and what is here changes, in one step under the shard's lock, in which
+//! what is admitted looks at the count. Either the change comes after what was admitted, and takes it; or before, and then it
+//! was either made before the ticket was taken, so the lookup has seen it, or the count has grown.
+//!
+//! Read `memory` first (a record's bytes and the table), then `shard` (CLOCK, and who may do what beside
+//! whom); `share` says how much memory such a cache should have.
+//!
 //! **Differs from the paper**: CLOCK runs over a ring in which the hand carries surviving records
 //! forward, so records of any size need no allocator and cost 8 bytes and their share of the table
 //! (about 6) beyond their own bytes; the paper's entries cost 96 and an index.
 
+#![forbid(unsafe_code)]
+
 mod memory;
 mod shard;
+mod share;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use shard::{Prepared, Visit};
+pub use shard::{Prepared, Visit};
+pub use share::{More, Rules, Share, Side};
 
 use memory::SHARD_BYTES_MIN;
 use shard::{PRIORITY_READ, Shard};
 use spinney_base::ValueRef;
 
 /// 28 bits of a key's hash: finds the shard, the bucket, and all records that might be meant. The other
-/// four of a word are for who lists records ([`crate::index::Listed`]).
+/// four of a word are for who lists records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct RecordId(pub(crate) u32);
+pub struct RecordId(pub u32);
 
 impl RecordId {
-    pub(crate) const BITS: u32 = 28;
+    /// How many bits it has.
+    pub const BITS: u32 = 28;
 
+    /// The id of a key with this hash.
+    #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the id is of the low half; the high half chooses the stripe"
     )]
-    pub(crate) fn of(hash: u64) -> Self {
+    pub fn of(hash: u64) -> Self {
         RecordId(hash as u32 & ((1 << Self::BITS) - 1))
     }
 }
 
 /// Is shown a key and its value (`None` for a tombstone), and says whether it takes the record.
-pub(crate) type Show<'a> = &'a mut dyn FnMut(&[u8], Option<ValueRef<'_>>) -> bool;
+pub type Show<'a> = &'a mut dyn FnMut(&[u8], Option<ValueRef<'_>>) -> bool;
 
 /// Room for a key and a value while they are shown; used again and again.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Vec<u8>,
+pub struct Scratch {
+    /// The key's bytes.
+    pub key: Vec<u8>,
+    /// The value's.
+    pub value: Vec<u8>,
 }
 
 /// The same with the id that led to it.
-pub(crate) type ShowWithId<'a> = &'a mut dyn FnMut(RecordId, &[u8], Option<ValueRef<'_>>) -> bool;
+pub type ShowWithId<'a> = &'a mut dyn FnMut(RecordId, &[u8], Option<ValueRef<'_>>) -> bool;
 
 /// What the cache knows of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cached {
+pub enum Cached {
     /// Its value was appended.
     Present,
     /// The pointer to its large value was appended.
@@ -72,15 +92,19 @@ pub(crate) enum Cached {
 
 /// What a put made of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Became {
+pub struct Became {
     /// It is dirty and was not, or is being written as it was before, so its page must be told.
-    pub(crate) dirty: bool,
+    pub dirty: bool,
     /// For all that the cache knows, the key had no value.
-    pub(crate) may_be_new: bool,
+    pub may_be_new: bool,
 }
 
+/// How often keys with an id like this one had changed when it was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket(u32);
+
 /// Fewest bytes that a cache can work with.
-pub(crate) const CACHE_BYTES_MIN: u64 = SHARD_BYTES_MIN as u64;
+pub const CACHE_BYTES_MIN: u64 = SHARD_BYTES_MIN as u64;
 
 /// Bytes per shard that a new cache aims at.
 const SHARD_BYTES_AIM: u64 = 1 << 20;
@@ -88,13 +112,13 @@ const SHARDS_MAX: u64 = 1024;
 
 /// All shards. Thread-safe.
 #[derive(Debug)]
-pub(crate) struct RecordCache {
+pub struct RecordCache {
     shards: Box<[Shard]>,
 }
 
 impl RecordCache {
     /// An empty cache of about `bytes` bytes.
-    pub(crate) fn new(bytes: u64) -> Self {
+    pub fn new(bytes: u64) -> Self {
         let shards = (bytes / SHARD_BYTES_AIM).clamp(1, SHARDS_MAX);
         let shards = 1 << shards.ilog2();
         let each = bytes / shards;
@@ -102,28 +126,23 @@ impl RecordCache {
     }
 
     /// The newest version of a key, if it is here.
-    pub(crate) fn get(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
+    pub fn get(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
         self.shard(id).get(id, key, out)
     }
 
     /// Reserves room for one put; see [`Shard::prepare`].
-    pub(crate) fn prepare(
-        &self,
-        id: RecordId,
-        key: &[u8],
-        value: Option<ValueRef<'_>>,
-    ) -> Prepared {
+    pub fn prepare(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) -> Prepared {
         self.shard(id).prepare(key.len(), value.map_or(0, ValueRef::len))
     }
 
     /// Gives reserved room back.
-    pub(crate) fn cancel(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+    pub fn cancel(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         self.shard(id).cancel(key.len(), value.map_or(0, ValueRef::len));
     }
 
     /// Puts a dirty record into reserved room. If it replaces the pointer to a large value, that is
     /// appended to `replaced`.
-    pub(crate) fn put(
+    pub fn put(
         &self,
         id: RecordId,
         key: &[u8],
@@ -134,28 +153,40 @@ impl RecordCache {
     }
 
     /// Keeps what was read from a page, if there is room without I/O and nothing newer is here.
-    pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+    pub fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         self.shard(id).admit(id, key, value, PRIORITY_READ);
     }
 
     /// Keeps a neighbour of what was read, as the first to leave.
-    pub(crate) fn admit_neighbour(&self, id: RecordId, key: &[u8], value: ValueRef<'_>) {
+    pub fn admit_neighbour(&self, id: RecordId, key: &[u8], value: ValueRef<'_>) {
         self.shard(id).admit(id, key, Some(value), 0);
     }
 
+    /// What [`RecordCache::admit_unchanged`] goes by; taken before the record is looked for.
+    pub fn ticket(&self, id: RecordId) -> Ticket {
+        Ticket(self.shard(id).changes(id))
+    }
+
+    /// Keeps what was found elsewhere, if there is room and the key has not changed since the ticket was
+    /// taken.
+    pub fn admit_unchanged(&self, id: RecordId, key: &[u8], value: ValueRef<'_>, ticket: Ticket) {
+        self.shard(id).admit_unchanged(id, key, value, ticket.0);
+    }
+
+    /// The key has another value now, which is kept elsewhere too (`None` when it was removed): what is
+    /// here becomes that or goes. For whoever writes through the cache; his change is visible already, and
+    /// nobody else changes the key until this returns.
+    pub fn change(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+        self.shard(id).change(id, key, value);
+    }
+
     /// Shows all dirty records that bear `id`; see [`Visit`].
-    pub(crate) fn visit_dirty(
-        &self,
-        id: RecordId,
-        visit: Visit,
-        scratch: &mut Scratch,
-        show: Show<'_>,
-    ) {
+    pub fn visit_dirty(&self, id: RecordId, visit: Visit, scratch: &mut Scratch, show: Show<'_>) {
         self.shard(id).visit_dirty(id, visit, scratch, show);
     }
 
     /// Shows all dirty records that bear any of these ids, each with the id; see [`Visit`].
-    pub(crate) fn visit_all_dirty(&self, ids: &[RecordId], visit: Visit, show: ShowWithId<'_>) {
+    pub fn visit_all_dirty(&self, ids: &[RecordId], visit: Visit, show: ShowWithId<'_>) {
         // So many are asked of the processor before the first is needed.
         const TOGETHER: usize = 32;
         let mut scratch = Scratch::default();
@@ -169,46 +200,48 @@ impl RecordCache {
 
     /// Asks the processor for what finding these needs: found one after the other, each would be waited
     /// for twice.
-    pub(crate) fn prefetch(&self, ids: impl Iterator<Item = RecordId> + Clone) {
+    pub fn prefetch(&self, ids: impl Iterator<Item = RecordId> + Clone) {
         ids.clone().for_each(|id| self.shard(id).prefetch_bucket(id));
         ids.for_each(|id| self.shard(id).prefetch_records(id));
     }
 
     /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile;
     /// otherwise it stays dirty.
-    pub(crate) fn end_write(&self, id: RecordId, key: &[u8], written: bool) {
+    pub fn end_write(&self, id: RecordId, key: &[u8], written: bool) {
         self.shard(id).end_write(id, key, written);
     }
 
     /// Appends keys of dirty records that the hand of shard `index` will meet soon and find worth
     /// nothing more, at most `most`.
-    pub(crate) fn soon_evicted(&self, index: usize, most: usize, keys: &mut Vec<Vec<u8>>) {
+    pub fn soon_evicted(&self, index: usize, most: usize, keys: &mut Vec<Vec<u8>>) {
         self.shards[index % self.shards.len()].soon_evicted(most, keys);
     }
 
     /// Drops all clean records: what is on disk was changed behind the cache.
-    pub(crate) fn forget_clean(&self) {
+    pub fn forget_clean(&self) {
         self.shards.iter().for_each(Shard::forget_clean);
     }
 
     /// How many shards there are.
-    pub(crate) fn shards(&self) -> usize {
+    pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
     /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps
     /// its size for now.
-    pub(crate) fn resize(&self, bytes: u64) {
+    pub fn resize(&self, bytes: u64) {
         let each = bytes / self.shards.len() as u64;
         self.shards.iter().for_each(|shard| shard.resize(each));
     }
 
     /// Records, dirty records and bytes held.
-    pub(crate) fn usage(&self) -> Usage {
+    pub fn usage(&self) -> Usage {
         self.shards.iter().map(Shard::usage).fold(Usage::default(), |sum, one| Usage {
             records: sum.records + one.records,
             dirty: sum.dirty + one.dirty,
             bytes: sum.bytes + one.bytes,
+            filled: sum.filled + one.filled,
+            passed: sum.passed + one.passed,
             worth: sum.worth + one.worth,
         })
     }
@@ -220,10 +253,17 @@ impl RecordCache {
 
 /// What a cache or shard holds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Usage {
-    pub(crate) records: u64,
-    pub(crate) dirty: u64,
-    pub(crate) bytes: u64,
+pub struct Usage {
+    /// How many records.
+    pub records: u64,
+    /// How many of them are dirty.
+    pub dirty: u64,
+    /// Bytes of memory, of rings and tables.
+    pub bytes: u64,
+    /// Bytes of rings that hold anything.
+    pub filled: u64,
+    /// Bytes that the hands have passed since the cache had this size.
+    pub passed: u64,
     /// Hits on records that would have been the next to leave.
-    pub(crate) worth: u64,
+    pub worth: u64,
 }

@@ -26,9 +26,11 @@
 
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 
 use spinney_base::ValueRef;
+use spinney_base::shim::atomic::AtomicU32;
+use spinney_base::shim::atomic::Ordering::{Acquire, Relaxed, Release};
 use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
@@ -58,12 +60,15 @@ const SOON: usize = 8;
 /// more others of its page come home with it.
 const DIRTY_PERCENT: usize = 75;
 
+/// Counts of changes of a shard: with one for all keys a small cache would admit hardly anything beside writers.
+const CHANGES: usize = 16;
+
 /// Words of an average record that a new shard expects.
 const RECORD_WORDS_EXPECTED: usize = 9;
 
 /// How [`Shard::prepare`] ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Prepared {
+pub enum Prepared {
     /// The room is reserved.
     Ready,
     /// The hand met only dirty records: bring this key's page home and try again.
@@ -74,7 +79,7 @@ pub(crate) enum Prepared {
 
 /// What a visit does with the records that its caller accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Visit {
+pub enum Visit {
     /// Only looks.
     Look,
     /// Marks them as being written.
@@ -88,6 +93,8 @@ pub(super) struct Shard {
     state: Mutex<State>,
     /// Hits on records of priority 0: what a smaller cache would have missed first.
     worth: AtomicU64,
+    /// How often keys were changed elsewhere, by bits of their ids. They grow under the state's lock.
+    changes: [AtomicU32; CHANGES],
 }
 
 #[derive(Debug)]
@@ -120,6 +127,7 @@ impl Shard {
         Shard {
             latch: VersionLatch::new(),
             worth: AtomicU64::new(0),
+            changes: Default::default(),
             memory: ArcSwap::from_pointee(Memory::new(bytes, RECORD_WORDS_EXPECTED)),
             state: Mutex::new(State {
                 head: 0,
@@ -231,20 +239,72 @@ impl Shard {
         value: Option<ValueRef<'_>>,
         priority: u8,
     ) {
+        self.admit_alone(&mut self.state.lock(), id, key, value, priority);
+    }
+
+    fn admit_alone(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        id: RecordId,
+        key: &[u8],
+        value: Option<ValueRef<'_>>,
+        priority: u8,
+    ) {
         let flags = LIVE | if value.is_none() { TOMBSTONE } else { 0 };
         let value = value.unwrap_or(ValueRef::EMPTY);
         let words = record_words(key.len(), value.len());
-        let mut state = self.state.lock();
         if self.memory.load().find_key(id, key).is_some() {
             return;
         }
-        if self.make_room(&mut state, words, ADMISSION_STEPS) != Prepared::Ready {
+        if self.make_room(state, words, ADMISSION_STEPS) != Prepared::Ready {
             return;
         }
         // Making room may have rebuilt the memory.
         let memory = self.memory.load();
         let _latch = self.latch.lock();
         state.append(&memory, Header::new(id, key.len(), value, flags), key, value.bytes, priority);
+    }
+
+    /// How often keys with an id like this one were changed elsewhere.
+    pub(super) fn changes(&self, id: RecordId) -> u32 {
+        self.counter(id).load(Acquire)
+    }
+
+    fn counter(&self, id: RecordId) -> &AtomicU32 {
+        // Bits that choose neither the shard nor the tag.
+        &self.changes[(id.0 >> 24) as usize % CHANGES]
+    }
+
+    pub(super) fn admit_unchanged(
+        &self,
+        id: RecordId,
+        key: &[u8],
+        value: ValueRef<'_>,
+        changes: u32,
+    ) {
+        let mut state = self.state.lock();
+        if self.counter(id).load(Relaxed) == changes {
+            self.admit_alone(&mut state, id, key, Some(value), PRIORITY_READ);
+        }
+    }
+
+    pub(super) fn change(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
+        let mut state = self.state.lock();
+        self.counter(id).fetch_add(1, Release);
+        let memory = self.memory.load();
+        let Some(old) = memory.find_key(id, key) else { return };
+        let _latch = self.latch.lock();
+        match value {
+            Some(value) if record_words(key.len(), value.len()) == old.header.words() => {
+                let header = Header::new(id, key.len(), value, LIVE);
+                memory.write(old.word, header, key, value.bytes);
+            }
+            _ => {
+                memory.set_header(old.word, Header(old.header.0 & !LIVE));
+                memory.remove(old.bucket);
+                state.records -= 1;
+            }
+        }
     }
 
     /// Asks the processor for what finding `id` needs first.
@@ -349,6 +409,8 @@ impl Shard {
             records: state.records as u64,
             dirty: state.dirty as u64,
             bytes: self.memory.load().bytes(),
+            filled: (state.head - state.tail) * 8,
+            passed: state.tail * 8,
             worth: self.worth.load(Relaxed),
         }
     }

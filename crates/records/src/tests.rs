@@ -7,7 +7,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::{KeyspaceId, ValueRef};
 use spinney_sync::hash_key;
 
-use super::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Scratch, Visit};
+use super::{CACHE_BYTES_MIN, Cached, Prepared, RecordCache, RecordId, Scratch, Ticket, Visit};
 
 fn id_of(key: &[u8]) -> RecordId {
     RecordId::of(hash_key(KeyspaceId(1), key))
@@ -152,6 +152,69 @@ proptest! {
             driver.write_back(key, None);
         }
         prop_assert_eq!(driver.cache.usage().dirty, 0);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// P3: who writes through the cache never finds an old version there, however long lookups take to keep
+    /// what they have read.
+    #[test]
+    fn what_is_kept_is_the_newest(seed in any::<u64>(), keys in 1usize..2000, longest in 1usize..3000) {
+        let mut random = SplitMix(seed);
+        let cache = RecordCache::new(CACHE_BYTES_MIN * 3);
+        let mut values: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
+        let mut lookups: Vec<(Vec<u8>, Vec<u8>, Ticket)> = Vec::new();
+        let (mut kept, mut refused) = (0, 0);
+        for _ in 0..8000 {
+            let key = format!("key {}", random.below(keys)).into_bytes();
+            let id = id_of(&key);
+            let held = |out: &mut Vec<u8>| cache.get(id, &key, out) == Cached::Present;
+            match random.below(8) {
+                0 if random.below(10) == 0 => {
+                    values.remove(&key);
+                    cache.change(id, &key, None);
+                    prop_assert!(!held(&mut Vec::new()));
+                }
+                0 | 1 => {
+                    // Every other is as long as the one before.
+                    let length = values.get(&key).map_or(9, Vec::len);
+                    let length = if random.below(2) == 0 { length } else { random.below(longest) };
+                    let value = vec![random.below(256) as u8; length];
+                    cache.change(id, &key, Some((&value[..]).into()));
+                    values.insert(key, value);
+                }
+                2 if random.below(100) == 0 => {
+                    cache.resize(CACHE_BYTES_MIN * (1 + random.below(6) as u64));
+                }
+                2..5 => {
+                    let mut out = Vec::new();
+                    if held(&mut out) {
+                        prop_assert_eq!(Some(&out), values.get(&key));
+                    } else if let Some(value) = values.get(&key) {
+                        lookups.push((key.clone(), value.clone(), cache.ticket(id)));
+                    }
+                }
+                _ => {
+                    if lookups.is_empty() {
+                        continue;
+                    }
+                    let at = random.below(lookups.len());
+                    let (key, value, ticket) = lookups.swap_remove(at);
+                    cache.admit_unchanged(id_of(&key), &key, value[..].into(), ticket);
+                    let mut out = Vec::new();
+                    if cache.get(id_of(&key), &key, &mut out) == Cached::Present {
+                        prop_assert_eq!(Some(&out), values.get(&key));
+                        kept += 1;
+                    } else {
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        prop_assert!(kept > 10 && refused > 10, "{} kept, {} refused", kept, refused);
+        prop_assert_eq!(cache.usage().dirty, 0);
     }
 }
 

@@ -1,0 +1,206 @@
+//! How a keyspace divides memory between two caches, of records and of pages: by what the bytes at the
+//! margin of either were worth.
+//!
+//! Every [`INTERVAL`] it is counted how many hits they had, or would have had, for each of these bytes. Where one side's bytes
+//! were worth so many times the other's, a quarter of the memory, or two, changes sides; in between everything
+//! stays, for moving costs a copy of the records. The first side begins with all but a small probe for
+//! the second, which never has more than so many quarters.
+//!
+//! Pure: what it is told decides.
+
+use std::time::Duration;
+
+/// Shortest time between two decisions.
+const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Hits that a decision needs to go by.
+const HITS_MIN: u64 = 64;
+
+/// Without a quarter the second side has this share, to find out what more would be worth.
+const PROBE_SHARE: u64 = 128;
+
+/// What those who divide may choose.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// The bytes of one side must be worth so many times those of the other; at least 1.
+    pub ratio: f64,
+    /// Quarters of the memory that change sides at once; `quarters_max`, 3 or less, are the most that the second
+    /// side has.
+    pub quarters_step: u64,
+    /// See `quarters_step`.
+    pub quarters_max: u64,
+}
+
+/// What is known of one side.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Side {
+    /// Hits at the margin: on what would have been the next to leave, or of what had just left. Counted
+    /// since the start.
+    pub worth: u64,
+    /// Bytes of the margin.
+    pub bytes: u64,
+}
+
+/// What another step would be for the second side, and for the first that gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum More {
+    /// Of no use: the second side has not filled what it has.
+    Idle,
+    /// Of use to both.
+    Wanted,
+    /// The first side does not fill it.
+    Spare,
+}
+
+/// The division. Not thread-safe.
+#[derive(Debug)]
+pub struct Share {
+    rules: Rules,
+    quarters: u64,
+    since: Duration,
+    first: u64,
+    second: u64,
+}
+
+impl Share {
+    /// One in which the second side has its probe.
+    #[must_use]
+    pub fn new(rules: Rules) -> Share {
+        Share { rules, quarters: 0, since: Duration::ZERO, first: 0, second: 0 }
+    }
+
+    /// Whether it is time to decide anew.
+    #[must_use]
+    pub fn is_due(&self, now: Duration) -> bool {
+        now.saturating_sub(self.since) >= INTERVAL
+    }
+
+    /// Decides anew, if it is time, after what was seen up to `now`.
+    pub fn follow(&mut self, first: Side, second: Side, more: More, now: Duration) {
+        if self.is_due(now) {
+            self.decide(first, second, more);
+            self.since = now;
+        }
+    }
+
+    /// How many of `all` bytes the second side may have.
+    #[must_use]
+    pub fn of_second(&self, all: u64) -> u64 {
+        of_quarters(all, self.quarters)
+    }
+
+    /// How many it would have with a step more, if it may.
+    #[must_use]
+    pub fn of_second_next(&self, all: u64) -> u64 {
+        of_quarters(all, self.next())
+    }
+
+    fn next(&self) -> u64 {
+        (self.quarters + self.rules.quarters_step).min(self.rules.quarters_max)
+    }
+
+    fn decide(&mut self, first: Side, second: Side, more: More) {
+        let new_first = first.worth.saturating_sub(self.first);
+        let new_second = second.worth.saturating_sub(self.second);
+        if new_first + new_second < HITS_MIN {
+            // Too little is asked for to tell; it adds up.
+            return;
+        }
+        (self.first, self.second) = (first.worth, second.worth);
+        let of_first = per_byte(new_first, first.bytes);
+        let of_second = per_byte(new_second, second.bytes);
+        let grows = match more {
+            More::Idle => false,
+            More::Wanted => of_second > self.rules.ratio * of_first,
+            More::Spare => of_second > 0.0,
+        };
+        if grows {
+            self.quarters = self.next();
+        } else if of_first > self.rules.ratio * of_second {
+            self.quarters = self.quarters.saturating_sub(self.rules.quarters_step);
+        }
+    }
+}
+
+fn of_quarters(all: u64, quarters: u64) -> u64 {
+    match quarters {
+        0 => all / PROBE_SHARE,
+        quarters => all / 4 * quarters,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for a comparison")]
+fn per_byte(hits: u64, bytes: u64) -> f64 {
+    hits as f64 / bytes.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: u64 = 256 << 20;
+    const PROBE: u64 = ALL / PROBE_SHARE;
+    const QUARTER: u64 = ALL / 4;
+
+    fn share() -> Share {
+        Share::new(Rules { ratio: 2.0, quarters_step: 1, quarters_max: 3 })
+    }
+
+    /// What the second side gets, step by step, while so many hits come every interval.
+    fn shares(share: &mut Share, hits: [u64; 2], more: More, steps: u64) -> Vec<u64> {
+        let (mut first, mut second) = (share.first, share.second);
+        (1..=steps)
+            .map(|_| {
+                first += hits[0];
+                second += hits[1];
+                let bytes = share.of_second(ALL);
+                let now = share.since + INTERVAL;
+                share.follow(
+                    Side { worth: first, bytes: ALL - bytes },
+                    Side { worth: second, bytes },
+                    more,
+                    now,
+                );
+                share.of_second(ALL)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn memory_goes_to_what_is_asked_for() {
+        let share = &mut share();
+        let wanted = More::Wanted;
+        assert_eq!(shares(share, [5000, 0], wanted, 3), [PROBE; 3], "the first only");
+        let second = shares(share, [0, 500], wanted, 4);
+        assert_eq!(second, [QUARTER, 2 * QUARTER, 3 * QUARTER, 3 * QUARTER], "the second only");
+        let quiet = shares(share, [10, 0], wanted, 5);
+        assert_eq!(quiet, [3 * QUARTER; 5], "nothing is concluded from next to nothing");
+        let first = shares(share, [5000, 10], wanted, 4);
+        assert_eq!(first, [2 * QUARTER, QUARTER, PROBE, PROBE], "the first again");
+    }
+
+    #[test]
+    fn nothing_moves_between_equals_or_too_early() {
+        let share = &mut share();
+        shares(share, [0, 500], More::Wanted, 2);
+        let half = ALL / 2;
+        assert_eq!(
+            shares(share, [1000, 1500], More::Wanted, 5),
+            [half; 5],
+            "neither is worth twice the other"
+        );
+        let far = Side { worth: 1 << 40, bytes: half };
+        let none = Side { worth: 0, bytes: half };
+        share.follow(none, far, More::Wanted, share.since + INTERVAL / 2);
+        assert_eq!(share.of_second(ALL), half, "half an interval tells nothing");
+    }
+
+    #[test]
+    fn who_does_not_fill_gets_no_more_and_gives_freely() {
+        let idle = &mut share();
+        assert_eq!(shares(idle, [0, 1000], More::Idle, 9), [PROBE; 9]);
+        let spare = &mut share();
+        let shares = shares(spare, [1000, 100], More::Spare, 2);
+        assert_eq!(shares, [QUARTER, 2 * QUARTER]);
+    }
+}
