@@ -142,7 +142,7 @@ impl<F: Files> Check<'_, F> {
         ensure(pending == node.pending, || {
             format!("pending {:?}, in truth {pending:?}", node.pending)
         })?;
-        let full = node.full(&self.limits).is_some();
+        let full = node.full(&self.limits).next().is_some();
         ensure(!full || !self.sizes, || format!("a leaf's worth is pending: {pending:?}"))
     }
 

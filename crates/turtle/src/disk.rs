@@ -21,6 +21,7 @@ use crate::runs::Runs;
 pub(crate) struct DiskFiles {
     pub(crate) files: Arc<LeafStore>,
     limits: Limits,
+    threads: usize,
     /// Of those, what may change: bytes of a leaf.
     leaf_bytes: AtomicU64,
     filter_bits: AtomicU32,
@@ -34,12 +35,18 @@ pub(crate) struct DiskFiles {
 
 impl DiskFiles {
     /// `filter_bits` are bits for each key, 0 for no filters.
-    pub(crate) fn new(files: Arc<LeafStore>, limits: Limits, filter_bits: u32) -> DiskFiles {
+    pub(crate) fn new(
+        files: Arc<LeafStore>,
+        limits: Limits,
+        filter_bits: u32,
+        threads: usize,
+    ) -> DiskFiles {
         let leaf_bytes = AtomicU64::new(limits.leaf_bytes);
         let filter_bits = AtomicU32::new(filter_bits);
         DiskFiles {
             files,
             limits,
+            threads,
             leaf_bytes,
             filter_bits,
             lsn: AtomicU64::new(0),
@@ -85,6 +92,10 @@ impl Files for DiskFiles {
         let pending_max = leaf_bytes.saturating_mul(self.limits.leaf_pending_max);
         let leaf_pending_max = pending_max / self.limits.leaf_bytes;
         Limits { leaf_bytes, leaf_pending_max, ..self.limits }
+    }
+
+    fn threads(&self) -> usize {
+        self.threads
     }
 
     fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {

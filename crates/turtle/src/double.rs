@@ -37,6 +37,8 @@ pub(crate) struct Double {
     pub(crate) warmed: Mutex<Vec<(u64, Vec<u8>, u64)>>,
     /// Operations until one fails; negative for never.
     pub(crate) fails_after: AtomicI64,
+    /// How many work on one update.
+    threads: usize,
     disk: Arc<Mutex<Disk>>,
 }
 
@@ -82,11 +84,17 @@ impl Drop for DoublePages {
 
 impl Double {
     pub(crate) fn new(limits: Limits) -> Double {
+        Double::of_threads(limits, 1)
+    }
+
+    /// One whose updates are worked on by several.
+    pub(crate) fn of_threads(limits: Limits, threads: usize) -> Double {
         Double {
             limits,
             counts: Counts::default(),
             warmed: Mutex::default(),
             fails_after: AtomicI64::new(-1),
+            threads,
             disk: Arc::default(),
         }
     }
@@ -162,6 +170,10 @@ impl Files for Double {
 
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    fn threads(&self) -> usize {
+        self.threads
     }
 
     fn write_leaf(&self, edits: &Runs) -> Result<Arc<DoubleLeaf>> {

@@ -134,6 +134,11 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
 
     fn limits(&self) -> Limits;
 
+    /// How many threads may read and build leaves for one update or checkpoint at once.
+    fn threads(&self) -> usize {
+        1
+    }
+
     /// Writes a leaf or segment that holds these edits, [`Limits::leaf_bytes`] at most.
     ///
     /// # Errors

@@ -70,6 +70,7 @@ mod merge;
 mod node;
 mod options;
 mod packed;
+mod parallel;
 mod payload;
 mod pipeline;
 mod range;

@@ -23,9 +23,10 @@ use std::sync::{Arc, OnceLock};
 
 use spinney_base::Result;
 
-use crate::files::{Files, Limits};
+use crate::files::{Files, Limits, Load};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::merge::Superseded;
+use crate::run::Run;
 use crate::runs::Runs;
 
 /// Bytes that a child takes in a node's page beside its key, about: what describes it is for
@@ -83,6 +84,14 @@ impl<F: Files> Leaf<F> {
             Leaf::Written(leaf) => files.leaf_pages(leaf),
         };
         Totals { resident_bytes: 0, pages }
+    }
+
+    /// What has to be read to have it in memory.
+    pub(crate) fn to_load(&self) -> Option<Load<'_, F>> {
+        match self {
+            Leaf::Memory(_) => None,
+            Leaf::Written(leaf) => Some(Load { leaf: &**leaf, lower: b"", upper: None }),
+        }
     }
 
     pub(crate) fn load(&self, files: &F) -> Result<Runs> {
@@ -175,11 +184,12 @@ impl<F: Files> Node<F> {
         self.levels.iter().map(|level| level.segments(limits)).sum()
     }
 
-    /// The first pivot for which as much is pending as may be.
-    pub(crate) fn full(&self, limits: &Limits) -> Option<usize> {
-        let is_full =
-            |(key, pending): (&Key, &u64)| *pending >= limits.pending_max(self.height, key);
-        self.keys.iter().zip(&self.pending).position(is_full)
+    /// Pivots for which as much is pending as may be.
+    pub(crate) fn full(&self, limits: &Limits) -> impl Iterator<Item = usize> {
+        let pivots = self.keys.iter().zip(&self.pending).enumerate();
+        pivots
+            .filter(|(_, (key, pending))| **pending >= limits.pending_max(self.height, key))
+            .map(|(pivot, _)| pivot)
     }
 
     /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and what
@@ -321,15 +331,44 @@ impl<F: Files> Node<F> {
 
     /// Takes everything out of the buffer that is pending for these pivots, newest level first.
     pub(crate) fn take(&mut self, files: &F, pivots: Range<usize>) -> Result<Vec<Runs>> {
+        self.take_beside(files, pivots, Vec::new()).map(|(lines, _)| lines)
+    }
+
+    /// The same, and what is to be read beside it.
+    pub(crate) fn take_beside(
+        &mut self,
+        files: &F,
+        pivots: Range<usize>,
+        beside: Vec<Load<'_, F>>,
+    ) -> Result<(Vec<Runs>, Vec<Run>)> {
         let keys = &self.keys[..];
-        let loads = self.levels.iter().flat_map(|level| level.loads(keys, pivots.clone()));
-        let loads: Vec<_> = loads.collect();
-        let mut loaded = files.load_many(&loads)?.into_iter();
+        let count = beside.len();
+        // What lies beside is read whole, so it goes first.
+        let mut loads = beside;
+        loads.extend(self.levels.iter().flat_map(|level| level.loads(keys, pivots.clone())));
+        let mut loaded = files.load_many(&loads)?;
+        drop(loads);
+        let mut of_levels = loaded.split_off(count).into_iter();
+        let lines = self.cut_out(pivots, &mut of_levels);
+        Ok((lines, loaded))
+    }
+
+    /// Drops everything that is pending for these pivots out of the buffer.
+    pub(crate) fn drop_pending(&mut self, pivots: Range<usize>) {
+        self.cut_out(pivots, &mut std::iter::empty());
+    }
+
+    fn cut_out(
+        &mut self,
+        pivots: Range<usize>,
+        loaded: &mut impl Iterator<Item = Run>,
+    ) -> Vec<Runs> {
+        let keys = &self.keys[..];
         let levels = self.levels.iter_mut();
-        let lines = levels.map(|level| level.take(keys, pivots.clone(), &mut loaded)).collect();
+        let lines = levels.map(|level| level.take(keys, pivots.clone(), loaded)).collect();
         self.pending[pivots].fill(0);
         self.forget_vacant();
-        Ok(lines)
+        lines
     }
 
     /// Whether it has bits for so many children.

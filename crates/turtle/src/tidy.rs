@@ -14,6 +14,7 @@
 //!
 //! **Invariant**: a tidied tree has the same records; only where they lie changes.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use spinney_base::shim::atomic::Ordering::Relaxed;
@@ -93,10 +94,17 @@ impl<F: Files> Update<'_, F> {
     /// Flushes pivots for which so much is pending that it is worth it.
     fn flush_some(&mut self, mut node: Node<F>) -> Result<Siblings<F>> {
         let most = self.limits.tidy_bytes();
-        for _ in 0..PIVOTS_AT_ONCE {
-            let Some(pivot) = node.pending.iter().position(|pending| *pending >= most) else {
-                break;
+        let full = |pivot: &usize| node.pending[*pivot] >= most;
+        let pivots: Vec<usize> =
+            (0..node.keys.len()).filter(full).take(PIVOTS_AT_ONCE).collect();
+        if node.height == 1 {
+            return match self.flush_leaves(node, &pivots)? {
+                ControlFlow::Continue(node) => self.settle(node),
+                ControlFlow::Break(siblings) => Ok(siblings),
             };
+        }
+        // From the last on, so that the others' places stay.
+        for pivot in pivots.into_iter().rev() {
             let replacement = self.flush(&mut node, pivot)?;
             if !node.has_room(&replacement) {
                 return self.burst(node, replacement);
@@ -205,7 +213,7 @@ mod tests {
             let edits = Runs::from(run(keys.iter().map(|key| (&key[..], Some(&[7; 24][..])))));
             tree = tree.apply(&files, &edits, None, &mut Vec::new()).unwrap();
         }
-        tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
+        tree = tree.write(&files, &mut Vec::new()).unwrap();
         let beside = |tree: &Tree<Double>| {
             let Some(Child::Node(root)) = &tree.root else { panic!("a tree of one leaf") };
             let (beside, leaves) = segments(root, 0);
@@ -216,7 +224,7 @@ mod tests {
         let mut steps = 0;
         while let Some(tidied) = tree.tidy(&files, &mut Vec::new()).unwrap() {
             // What is made is on pages, but for nodes and what a merge of levels left.
-            tree = tidied.write(&files, 1, &mut Vec::new()).unwrap();
+            tree = tidied.write(&files, &mut Vec::new()).unwrap();
             steps += 1;
         }
         check(&tree, &files, true).unwrap();

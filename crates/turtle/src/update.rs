@@ -25,16 +25,18 @@
 //! needs the place of a key inside of a segment, and the key of a cut is the same in parent, levels
 //! and children because there is only one.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use spinney_base::Result;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::edit::separator;
 use crate::files::{Files, Limits, batches_below};
 use crate::levels::Key;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::node::{Child, Leaf, Node, Replacement};
+use crate::parallel;
 use crate::runs::Runs;
 
 /// What updates have done.
@@ -80,12 +82,12 @@ pub(crate) struct Update<'a, F: Files> {
 
 /// What an update writes itself: new leaves that no batch will reach again before the tree is
 /// written, and those for which it should not take memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     /// How many more batches will come to the node that is updated; unknown, and nothing is written.
     batches: Option<u64>,
     /// Packed bytes of new leaves that stay in memory.
-    kept: u64,
+    kept: Arc<AtomicU64>,
 }
 
 /// So many leaves' worth of new leaves one update keeps in memory at most.
@@ -93,7 +95,7 @@ const KEPT_LEAVES_MAX: u64 = 8;
 
 impl Ahead {
     pub(crate) fn new(batches: Option<u64>) -> Ahead {
-        Ahead { batches, kept: 0 }
+        Ahead { batches, kept: Arc::default() }
     }
 }
 
@@ -115,9 +117,18 @@ impl<F: Files> Update<'_, F> {
             if pivots > self.limits.pivots_max || (large && pivots >= 4) {
                 return self.split(node);
             }
-            let replacement = if let Some(full) = node.full(&self.limits) {
+            let full: Vec<usize> = node.full(&self.limits).collect();
+            if full.len() > 1 && node.height == 1 {
                 merged = false;
-                self.flush(&mut node, full)?
+                match self.flush_leaves(node, &full)? {
+                    ControlFlow::Continue(flushed) => node = flushed,
+                    ControlFlow::Break(siblings) => return Ok(siblings),
+                }
+                continue;
+            }
+            let replacement = if let Some(full) = full.first() {
+                merged = false;
+                self.flush(&mut node, *full)?
             } else if node.segments(&self.limits) > self.limits.segments(pivots) {
                 if !merged {
                     node.merge_all(self.files, &self.limits, self.superseded)?;
@@ -214,13 +225,59 @@ impl<F: Files> Update<'_, F> {
         Ok(Replacement { old: pivot..pivot + 1, new: as_children(siblings) })
     }
 
+    /// The same for several whose children are leaves. These do not concern each other, so that one can be
+    /// read while another is built or written. Answers the node, or siblings if it burst.
+    pub(crate) fn flush_leaves(
+        &mut self,
+        mut node: Node<F>,
+        pivots: &[usize],
+    ) -> Result<ControlFlow<Siblings<F>, Node<F>>> {
+        self.activity.flushes += pivots.len() as u64;
+        let (files, limits, ahead) = (self.files, self.limits, &self.ahead);
+        let made = parallel::each(files.threads(), pivots.len(), |place| {
+            let pivot = pivots[place];
+            let mut superseded = Superseded::new();
+            let mut alone = Update {
+                files,
+                limits,
+                activity: Activity::default(),
+                superseded: &mut superseded,
+                ahead: ahead.clone(),
+            };
+            let replacement = alone.rebuild(&mut node.to_change(), pivot..pivot + 1)?;
+            Ok((replacement, alone.activity, superseded))
+        })?;
+        // From the last on, so that the others' places stay.
+        for (replacement, activity, superseded) in made.into_iter().rev() {
+            self.activity.add(Activity::default(), activity);
+            self.superseded.extend(superseded);
+            node.drop_pending(replacement.old.clone());
+            if !node.has_room(&replacement) {
+                // What else was made is made again, of what is pending still.
+                return self.burst(node, replacement).map(ControlFlow::Break);
+            }
+            node.replace(replacement);
+        }
+        Ok(ControlFlow::Continue(node))
+    }
+
     /// Makes leaves anew from themselves and everything that is pending for them.
     fn rebuild(&mut self, node: &mut Node<F>, pivots: Range<usize>) -> Result<Replacement<F>> {
-        let mut lines = node.take(self.files, pivots.clone())?;
+        let leaves: Vec<Leaf<F>> = node.children[pivots.clone()]
+            .iter()
+            .filter_map(|child| match child {
+                Child::Leaf(leaf) => Some(leaf.clone()),
+                Child::Node(_) => None,
+            })
+            .collect();
+        let beside = leaves.iter().filter_map(Leaf::to_load).collect();
+        let (mut lines, loaded) = node.take_beside(self.files, pivots.clone(), beside)?;
+        let mut loaded = loaded.into_iter();
         let mut old = Runs::default();
-        for child in &node.children[pivots.clone()] {
-            if let Child::Leaf(leaf) = child {
-                old.extend(leaf.load(self.files)?);
+        for leaf in &leaves {
+            match leaf {
+                Leaf::Memory(runs) => old.extend(runs.clone()),
+                Leaf::Written(_) => old.extend(loaded.by_ref().take(1).collect()),
             }
         }
         lines.push(old);
@@ -262,16 +319,19 @@ impl<F: Files> Update<'_, F> {
         let limits = &self.limits;
         let most = limits.leaf_pending_max.min(limits.flush_bytes()) / 2;
         let stays = |batches| limits.leaf_stays(batches, pivots, 0, most);
-        let kept = self.ahead.kept + edits.bytes();
-        match self.ahead.batches {
-            Some(batches) if stays(batches) || kept > KEPT_LEAVES_MAX * limits.leaf_bytes => {
-                self.files.write_leaf(&edits).map(Leaf::Written)
+        let most = KEPT_LEAVES_MAX * limits.leaf_bytes;
+        let kept = &self.ahead.kept;
+        let is_kept = match self.ahead.batches {
+            Some(batches) if stays(batches) => false,
+            known => {
+                let before = kept.fetch_add(edits.bytes(), Relaxed);
+                known.is_none() || before + edits.bytes() <= most
             }
-            _ => {
-                self.ahead.kept = kept;
-                Ok(Leaf::Memory(edits))
-            }
+        };
+        if is_kept {
+            return Ok(Leaf::Memory(edits));
         }
+        self.files.write_leaf(&edits).map(Leaf::Written)
     }
 
     /// A child that should be joined, with its neighbour.

@@ -60,7 +60,7 @@ const EVACUATED_LEAVES: u64 = 4;
 /// Pages that are verified at once.
 const VERIFY_PAGES: u32 = 64;
 
-/// Threads that build pages.
+/// Threads that read leaves and build others for one update or checkpoint, where not everything is to happen in order.
 const THREADS: usize = 2;
 
 /// The bytes of pointers that newer edits took the place of.
@@ -72,8 +72,6 @@ pub(crate) struct Files {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) disk: DiskFiles,
-    /// How many build pages: one where everything is to happen in order.
-    threads: usize,
     /// What updates of all trees have done.
     activity: Mutex<Activity>,
 }
@@ -82,9 +80,10 @@ impl Files {
     pub(crate) fn new(store: Store, tuning: &Tuning, in_order: bool) -> Arc<Files> {
         let (store, cache) = (Arc::new(store), Cache::new(0));
         let leaves = LeafStore::new(Arc::clone(&store), cache.file());
-        let disk = DiskFiles::new(leaves, limits(tuning.leaf_bytes()), tuning.filter_bits());
         let threads = if in_order { 1 } else { THREADS };
-        Arc::new(Files { store, cache, disk, threads, activity: Mutex::default() })
+        let limits = limits(tuning.leaf_bytes());
+        let disk = DiskFiles::new(leaves, limits, tuning.filter_bits(), threads);
+        Arc::new(Files { store, cache, disk, activity: Mutex::default() })
     }
 
     /// Pages that leaves and nodes own.
@@ -231,7 +230,7 @@ impl Tree {
         let mut tree = self.0.tree.apply(&files.disk, &Runs::from(batch), left, merged_away)?;
         files.activity.lock().add(self.0.tree.activity, tree.activity);
         if let Some(left) = left.filter(|left| *left > 0) {
-            tree = tree.write_early(&files.disk, files.threads, left)?;
+            tree = tree.write_early(&files.disk, left)?;
         }
         let applied = Tree::over(files, tree);
         if !applied.0.pending.is_sparse {
@@ -266,7 +265,7 @@ impl Tree {
         }
         let files = &self.0.files;
         files.disk.set_lsn(lsn);
-        let tree = self.0.tree.write(&files.disk, files.threads, merged_away);
+        let tree = self.0.tree.write(&files.disk, merged_away);
         files.disk.files.buffers.clear();
         Ok(Tree::over(files, tree?))
     }

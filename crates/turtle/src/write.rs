@@ -18,9 +18,7 @@
 
 use std::sync::Arc;
 
-use spinney_base::shim::Mutex;
-use spinney_base::shim::atomic::{AtomicUsize, Ordering};
-use spinney_base::{Error, Result};
+use spinney_base::Result;
 
 use crate::edit::separator;
 use crate::files::{Files, Limits, batches_below};
@@ -28,12 +26,13 @@ use crate::levels::{Key, Level, Part, Segment, by_pivot, pivot_of, set};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Node};
 use crate::packed;
+use crate::parallel;
 use crate::run::Run;
 use crate::runs::Runs;
 use crate::tree::Tree;
 
 impl<F: Files> Tree<F> {
-    /// The same tree with everything on pages. Leaves are built by up to `threads` threads at once.
+    /// The same tree with everything on pages. Leaves are built by several threads at once.
     /// What merging levels in memory supersedes is appended to `superseded`.
     ///
     /// # Errors
@@ -41,7 +40,6 @@ impl<F: Files> Tree<F> {
     pub(crate) fn write(
         &self,
         files: &F,
-        threads: usize,
         superseded: &mut Superseded,
     ) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
@@ -49,7 +47,7 @@ impl<F: Files> Tree<F> {
         let root = merge_memory(root, files, &limits, superseded)?;
         let mut parts = Vec::new();
         plan(&root, &limits, What::All, &mut parts);
-        let mut written = write_parts(files, &parts, threads)?.into_iter();
+        let mut written = write_parts(files, &parts)?.into_iter();
         drop(parts);
         let root = place(&root, files, What::All, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
@@ -61,7 +59,7 @@ impl<F: Files> Tree<F> {
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
-    pub(crate) fn write_early(&self, files: &F, threads: usize, batches: u64) -> Result<Tree<F>> {
+    pub(crate) fn write_early(&self, files: &F, batches: u64) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
         let limits = files.limits();
         let mut parts = Vec::new();
@@ -70,7 +68,7 @@ impl<F: Files> Tree<F> {
         if parts.is_empty() {
             return Ok(self.clone());
         }
-        let mut written = write_parts(files, &parts, threads)?.into_iter();
+        let mut written = write_parts(files, &parts)?.into_iter();
         drop(parts);
         let root = place(root, files, what, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
@@ -125,7 +123,7 @@ impl<F: Files> Node<F> {
     pub(crate) fn write_levels(&mut self, files: &F) -> Result<()> {
         let mut parts = Vec::new();
         plan_levels(self, &files.limits(), What::All, &mut parts);
-        let mut written = write_parts(files, &parts, 1)?.into_iter();
+        let mut written = write_parts(files, &parts)?.into_iter();
         self.levels = place_levels(self, &files.limits(), What::All, &mut written);
         Ok(())
     }
@@ -279,32 +277,6 @@ fn active<F: Files>(node: &Node<F>, runs: &[Run]) -> u128 {
 }
 
 /// Writes leaves, in order; all or none.
-fn write_parts<F: Files>(files: &F, parts: &[Runs], threads: usize) -> Result<Vec<Arc<F::Leaf>>> {
-    if threads < 2 || parts.len() < 2 {
-        return parts.iter().map(|part| files.write_leaf(part)).collect();
-    }
-    let next = AtomicUsize::new(0);
-    let failed: Mutex<Option<Error>> = Mutex::new(None);
-    let written: Mutex<Vec<Option<Arc<F::Leaf>>>> = Mutex::new(vec![None; parts.len()]);
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(parts.len()) {
-            scope.spawn(|| {
-                while let Some((index, part)) = Some(next.fetch_add(1, Ordering::Relaxed))
-                    .and_then(|at| Some((at, parts.get(at)?)))
-                {
-                    if failed.lock().is_some() {
-                        return;
-                    }
-                    match files.write_leaf(part) {
-                        Ok(leaf) => written.lock()[index] = Some(leaf),
-                        Err(error) => *failed.lock() = Some(error),
-                    }
-                }
-            });
-        }
-    });
-    if let Some(error) = failed.into_inner() {
-        return Err(error);
-    }
-    Ok(written.into_inner().into_iter().flatten().collect())
+fn write_parts<F: Files>(files: &F, parts: &[Runs]) -> Result<Vec<Arc<F::Leaf>>> {
+    parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part]))
 }

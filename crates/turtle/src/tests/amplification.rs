@@ -66,9 +66,9 @@ fn load(plan: &Plan, mut key: impl FnMut(u64) -> u64) -> Load {
         tree = tree.apply(&files, &edits, ahead, &mut Vec::new()).unwrap();
         if left == 0 {
             pending = pending.max(tree.pending().pinned);
-            tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
+            tree = tree.write(&files, &mut Vec::new()).unwrap();
         } else if streams {
-            tree = tree.write_early(&files, 1, u64::from(left)).unwrap().evacuate(u64::MAX);
+            tree = tree.write_early(&files, u64::from(left)).unwrap().evacuate(u64::MAX);
         }
         pending = pending.max(tree.pending().pinned);
         if batch > 50 {

@@ -51,7 +51,7 @@ fn world() -> World {
     store.adopt(&[]).unwrap();
     let cache = Cache::new(CACHE_BYTES);
     let leaves = LeafStore::new(Arc::new(store), cache.file());
-    let files = DiskFiles::new(leaves, limits(128 << 10, 8), FILTER_BITS);
+    let files = DiskFiles::new(leaves, limits(128 << 10, 8), FILTER_BITS, 1);
     let mut tree = Tree::empty();
     let mut rng = StdRng::seed_from_u64(5);
     // Even numbers, so that odd ones are absent.
@@ -64,7 +64,7 @@ fn world() -> World {
         batch.sort_unstable();
         let edits = batch.iter().map(|key| (&key[..], Some(&[7; VALUE_BYTES][..])));
         tree = tree.apply(&files, &Runs::from(run(edits)), None, &mut Vec::new()).unwrap();
-        tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
+        tree = tree.write(&files, &mut Vec::new()).unwrap();
     }
     assert!(tree.height() >= 2);
     keys.sort_unstable();

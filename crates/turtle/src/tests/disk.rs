@@ -46,7 +46,7 @@ fn options() -> StoreOptions {
 
 fn files_over(store: Store, cache: &Arc<Cache>, filter_bits: u32) -> DiskFiles {
     let leaves = LeafStore::new(Arc::new(store), cache.file());
-    DiskFiles::new(leaves, limits(6000, 6), filter_bits)
+    DiskFiles::new(leaves, limits(6000, 6), filter_bits, 2)
 }
 
 impl World {
@@ -89,8 +89,7 @@ impl World {
 
     /// A checkpoint, as the engine takes one.
     fn publish(&mut self) {
-        let threads = self.rng.random_range(1..3);
-        self.tree = self.tree.write(&self.files, threads, &mut Vec::new()).unwrap();
+        self.tree = self.tree.write(&self.files, &mut Vec::new()).unwrap();
         let payload = self.tree.describe(&self.files).unwrap();
         let store = &self.files.files.store;
         store.sync(Purpose::Checkpoint).unwrap();
@@ -178,7 +177,7 @@ fn trees_on_a_disk_are_what_a_map_says() {
         for _ in 0..40 {
             match world.rng.random_range(0..10) {
                 0..6 => world.apply(),
-                6 => world.tree = world.tree.write(&world.files, 2, &mut Vec::new()).unwrap(),
+                6 => world.tree = world.tree.write(&world.files, &mut Vec::new()).unwrap(),
                 7 | 8 => world.publish(),
                 _ => {
                     let mode = [None, Some(CrashMode::LoseAll), Some(CrashMode::Torn512)];

@@ -77,7 +77,7 @@ impl World {
         World {
             rng,
             keys,
-            files: Double::new(limits),
+            files: Double::of_threads(limits, 1 + seed as usize % 3),
             tree: Tree::empty(),
             model: Model::new(),
             removals: 20,
@@ -303,9 +303,8 @@ impl World {
     }
 
     fn write(&mut self) {
-        let threads = self.rng.random_range(1..3);
         let mut superseded = Vec::new();
-        self.tree = self.tree.write(&self.files, threads, &mut superseded).unwrap();
+        self.tree = self.tree.write(&self.files, &mut superseded).unwrap();
         self.supersede(&superseded);
         assert_eq!(self.tree.pending(), Pending::default());
     }
@@ -360,9 +359,10 @@ fn trees_on_pages_are_what_a_map_says() {
                 6 => world.write(),
                 7 => {
                     let batches = [0, 1, 2, 5, 20][world.rng.random_range(0..5)];
-                    world.tree = world.tree.write_early(&world.files, 2, batches).unwrap();
+                    world.tree = world.tree.write_early(&world.files, batches).unwrap();
                     assert!(batches > 0 || world.tree.pending() == Pending::default());
                     world.tree = world.tree.evacuate(world.rng.random_range(0..1 << 16));
+                    world.tree = world.tree.evacuate(u64::MAX);
                     world.compare_memory();
                 }
                 8 => {
@@ -483,7 +483,7 @@ fn a_failed_step_leaves_the_tree_whole() {
                 0 => world.tree.apply(&world.files, &batch, left, &mut superseded),
                 1 => {
                     (world.model, world.pointers) = (before.1.clone(), pointers.clone());
-                    world.tree.write(&world.files, 1, &mut superseded)
+                    world.tree.write(&world.files, &mut superseded)
                 }
                 2 => {
                     (world.model, world.pointers) = (before.1.clone(), pointers.clone());
@@ -492,7 +492,7 @@ fn a_failed_step_leaves_the_tree_whole() {
                 }
                 _ => {
                     let tree = world.tree.apply(&world.files, &batch, left, &mut superseded);
-                    tree.and_then(|tree| tree.write(&world.files, 2, &mut superseded))
+                    tree.and_then(|tree| tree.write(&world.files, &mut superseded))
                 }
             };
             world.files.fails_after.store(-1, Relaxed);

@@ -25,7 +25,7 @@ fn tree() -> (Double, Tree<Double>, Vec<[u8; 8]>) {
         all.extend(&keys);
         let batch = Runs::from(run(keys.iter().map(|key| (&key[..], Some(&[7; 20][..])))));
         tree = tree.apply(&files, &batch, None, &mut Vec::new()).unwrap();
-        tree = tree.write(&files, 1, &mut Vec::new()).unwrap();
+        tree = tree.write(&files, &mut Vec::new()).unwrap();
     }
     assert!(tree.height() >= 2);
     all.sort_unstable();
