@@ -92,26 +92,14 @@ impl<F: Files> Update<'_, F> {
     }
 
     /// Flushes pivots for which so much is pending that it is worth it.
-    fn flush_some(&mut self, mut node: Node<F>) -> Result<Siblings<F>> {
+    fn flush_some(&mut self, node: Node<F>) -> Result<Siblings<F>> {
         let most = self.limits.tidy_bytes();
         let full = |pivot: &usize| node.pending[*pivot] >= most;
-        let pivots: Vec<usize> =
-            (0..node.keys.len()).filter(full).take(PIVOTS_AT_ONCE).collect();
-        if node.height == 1 {
-            return match self.flush_leaves(node, &pivots)? {
-                ControlFlow::Continue(node) => self.settle(node),
-                ControlFlow::Break(siblings) => Ok(siblings),
-            };
+        let pivots: Vec<usize> = (0..node.keys.len()).filter(full).take(PIVOTS_AT_ONCE).collect();
+        match self.flush_many(node, &pivots)? {
+            ControlFlow::Continue(node) => self.settle(node),
+            ControlFlow::Break(siblings) => Ok(siblings),
         }
-        // From the last on, so that the others' places stay.
-        for pivot in pivots.into_iter().rev() {
-            let replacement = self.flush(&mut node, pivot)?;
-            if !node.has_room(&replacement) {
-                return self.burst(node, replacement);
-            }
-            node.replace(replacement);
-        }
-        self.settle(node)
     }
 }
 

@@ -118,9 +118,9 @@ impl<F: Files> Update<'_, F> {
                 return self.split(node);
             }
             let full: Vec<usize> = node.full(&self.limits).collect();
-            if full.len() > 1 && node.height == 1 {
+            if full.len() > 1 {
                 merged = false;
-                match self.flush_leaves(node, &full)? {
+                match self.flush_many(node, &full)? {
                     ControlFlow::Continue(flushed) => node = flushed,
                     ControlFlow::Break(siblings) => return Ok(siblings),
                 }
@@ -225,17 +225,15 @@ impl<F: Files> Update<'_, F> {
         Ok(Replacement { old: pivot..pivot + 1, new: as_children(siblings) })
     }
 
-    /// The same for several whose children are leaves. These do not concern each other, so that one can be
-    /// read while another is built or written. Answers the node, or siblings if it burst.
-    pub(crate) fn flush_leaves(
+    /// The same for several. These do not concern each other, so one can be read while another is built or
+    /// written. Answers the node with what comes in the children's place, or siblings if it burst.
+    pub(crate) fn flush_many(
         &mut self,
         mut node: Node<F>,
         pivots: &[usize],
     ) -> Result<ControlFlow<Siblings<F>, Node<F>>> {
-        self.activity.flushes += pivots.len() as u64;
         let (files, limits, ahead) = (self.files, self.limits, &self.ahead);
         let made = parallel::each(files.threads(), pivots.len(), |place| {
-            let pivot = pivots[place];
             let mut superseded = Superseded::new();
             let mut alone = Update {
                 files,
@@ -244,7 +242,7 @@ impl<F: Files> Update<'_, F> {
                 superseded: &mut superseded,
                 ahead: ahead.clone(),
             };
-            let replacement = alone.rebuild(&mut node.to_change(), pivot..pivot + 1)?;
+            let replacement = alone.flush(&mut node.to_change(), pivots[place])?;
             Ok((replacement, alone.activity, superseded))
         })?;
         // From the last on, so that the others' places stay.

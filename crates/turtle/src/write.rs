@@ -37,11 +37,7 @@ impl<F: Files> Tree<F> {
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
-    pub(crate) fn write(
-        &self,
-        files: &F,
-        superseded: &mut Superseded,
-    ) -> Result<Tree<F>> {
+    pub(crate) fn write(&self, files: &F, superseded: &mut Superseded) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
         let limits = files.limits();
         let root = merge_memory(root, files, &limits, superseded)?;

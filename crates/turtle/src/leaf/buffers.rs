@@ -6,8 +6,8 @@
 use spinney_base::shim::Mutex;
 use spinney_io::AlignedBuf;
 
-/// As many are kept: the two of a leaf, for each of two threads.
-const KEPT_MAX: usize = 4;
+/// As many are kept: the two of a leaf, for each of four threads.
+const KEPT_MAX: usize = 8;
 
 /// Thread-safe.
 #[derive(Debug, Default)]
