@@ -7,22 +7,21 @@
 //! **Newer and older.** Generations ascend from allocation to allocation, through all lives of a
 //! database, so they are the order in which runs were written; the LSN of a later one is never lower, but many have the same.
 //! That is not quite the order of their edits: between two checkpoints a segment may be written before the leaf below
-//! it whose edits are older. Nodes are written last of all, so runs with the generation of no node between
-//! theirs were written for one checkpoint, and of these a segment is newer than a leaf, and one of a buffer
-//! above newer than one of a buffer below, where a node tells which they are.
+//! it whose edits are older. But a node says what was so when it was written: that edits of a segment were
+//! live then, above all leaves that there were. So a segment is as new as each node that names it,
+//! where that node says; of segments that one node names levels above are newer. Any other run is as new as its generation.
 //!
 //! **What was deleted.** Tombstones end at leaves. A leaf, if a node says that it is one, decides its
 //! range: what older runs have there is nobody's any more. Where no node says so, keys that were removed may come back.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
-use spinney_base::{Generation, Lsn, PageNumber, Result};
+use spinney_base::{Generation, Lsn, PageNumber, Result, ValueRef};
 use spinney_engine::covered::Covered;
 use spinney_engine::{Damage, LostRange, Show};
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
-
-use spinney_base::ValueRef;
 
 use super::edits::{Edits, Pages, Use};
 use super::notes::Notes;
@@ -122,29 +121,28 @@ fn root(payload: &[u8]) -> Option<&[u8]> {
     sound.then_some(root)
 }
 
-/// The later, the greater: leaf, what is not known, segment; of segments those of higher nodes and of
-/// levels above.
-type Rank = (u8, u8, Reverse<usize>);
-
-const LEAF: Rank = (0, 0, Reverse(0));
-const UNKNOWN: Rank = (1, 0, Reverse(0));
-
-/// What a run is, as the newest node says it that names it.
+/// What a run is, as a node says it that names it.
 #[derive(Debug)]
 struct Role {
     by: Generation,
-    description: Description,
-    rank: Rank,
+    /// Of which level it is a segment; else it is a leaf.
+    level: Option<usize>,
     /// Where its edits are live. An empty lower bound or no upper one is none of the node's own.
     live: Vec<LostRange>,
+}
+
+/// A run that nodes name.
+#[derive(Debug)]
+struct Told {
+    description: Description,
+    /// Of each node that says that it is a segment; of a leaf one.
+    roles: Vec<Role>,
 }
 
 /// What the nodes say that were found.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
-    of: HashMap<RunId, Role>,
-    /// The generations of nodes, ascending.
-    generations: Vec<Generation>,
+    of: HashMap<RunId, Told>,
     /// The newest node, if none is higher.
     pub(super) top: Option<FoundRoot>,
 }
@@ -155,7 +153,6 @@ impl Roles {
         let (mut tallest, mut newest) = (0, None);
         for run in &scan.nodes {
             let Some(node) = read_node(store, run, None, &mut |_, _| {}) else { continue };
-            roles.generations.push(run.generation);
             tallest = node.height.max(tallest);
             if newest.as_ref().is_none_or(|(before, ..): &(PageRun, u8, usize)| {
                 before.generation < run.generation
@@ -164,7 +161,6 @@ impl Roles {
             }
             roles.add(run.generation, &node);
         }
-        roles.generations.sort_unstable();
         roles.top = newest.filter(|(_, height, _)| *height == tallest).map(|(run, _, length)| {
             let length = u32::try_from(length).unwrap_or(u32::MAX);
             let root = Root::of_node(&blob::encode(&run, length));
@@ -183,27 +179,30 @@ impl Roles {
             .collect();
         if node.height == 1 {
             for (pivot, span) in node.pivots.iter().zip(&spans) {
-                self.add_role(by, &pivot.child, LEAF, vec![span.to_range()]);
+                self.add_role(by, &pivot.child, None, vec![span.to_range()]);
             }
         }
         for (number, level) in node.levels.iter().enumerate() {
             for segment in level {
-                let rank = (2, node.height, Reverse(number));
                 let live = spans.iter().enumerate();
                 let live = live.filter_map(|(pivot, span)| live_range(segment, pivot, *span));
-                self.add_role(by, &segment.leaf, rank, live.collect());
+                self.add_role(by, &segment.leaf, Some(number), live.collect());
             }
         }
     }
 
-    fn add_role(&mut self, by: Generation, description: &[u8], rank: Rank, live: Vec<LostRange>) {
+    fn add_role(
+        &mut self,
+        by: Generation,
+        description: &[u8],
+        level: Option<usize>,
+        live: Vec<LostRange>,
+    ) {
         let Ok(description) = Description::decode(description) else { return };
         let id = (description.first, description.generation);
-        match self.of.get_mut(&id) {
-            Some(role) if role.by > by => {}
-            // Nodes that were made of one at a time share a segment.
-            Some(role) if role.by == by => role.live.extend(live),
-            _ => _ = self.of.insert(id, Role { by, description, rank, live }),
+        let told = self.of.entry(id).or_insert(Told { description, roles: Vec::new() });
+        if level.is_some() || told.roles.is_empty() {
+            told.roles.push(Role { by, level, live });
         }
     }
 }
@@ -216,16 +215,16 @@ fn live_range(
     live(segment, pivot, span).map(Span::to_range)
 }
 
-/// A run that no tree names.
+/// What a run that no tree names has by one of its roles.
 #[derive(Debug)]
 struct Stray<'a> {
-    /// How many nodes were written before, what it is, and when it was written: the later, the
-    /// greater.
-    age: (usize, Rank, Generation),
+    /// The later, the greater: as of when it is known that its edits were the newest, in which level, and when
+    /// it was written.
+    age: (Generation, Reverse<usize>, Generation),
     description: Description,
     role: Option<&'a Role>,
-    /// Its first and its last key, if any can be read.
-    ends: Option<(Vec<u8>, Vec<u8>)>,
+    /// Its first and its last key.
+    ends: Arc<(Vec<u8>, Vec<u8>)>,
 }
 
 /// All runs that no tree names.
@@ -248,22 +247,29 @@ impl<'a> Strays<'a> {
     ) -> Strays<'a> {
         let id = |it: &Description| (it.first, it.generation);
         let heads: HashSet<RunId> = scan.heads.iter().map(id).collect();
-        let told = roles.of.values().map(|role| role.description);
+        let told = roles.of.values().map(|told| told.description);
         // Of what has lost its first page the keys may be there.
         let headless = told.filter(|it| {
             !heads.contains(&id(it)) && Pages::new(store, *it, Use::Stray).may_have_keys()
         });
         let strays =
             scan.heads.iter().copied().chain(headless).filter(|it| !named.contains(&id(it)));
-        let stray = |description: Description| {
-            let role = roles.of.get(&id(&description));
-            let generation = description.generation;
-            let nodes = roles.generations.partition_point(|node| *node < generation);
-            let rank = role.map_or(UNKNOWN, |role| role.rank);
-            let ends = Pages::new(store, description, Use::Stray).ends();
-            Stray { age: (nodes, rank, generation), description, role, ends }
-        };
-        let mut all: Vec<Stray<'a>> = strays.map(stray).collect();
+        let mut all: Vec<Stray<'a>> = Vec::new();
+        for description in strays {
+            // Without a key that can be read there is nothing to show.
+            let Some(ends) = Pages::new(store, description, Use::Stray).ends() else { continue };
+            let ends = Arc::new(ends);
+            let stray = |role: Option<&'a Role>| {
+                let written = description.generation;
+                let segment = role.and_then(|role| Some((role.by, Reverse(role.level?))));
+                let (known, level) = segment.unwrap_or((written, Reverse(0)));
+                Stray { age: (known, level, written), description, role, ends: Arc::clone(&ends) }
+            };
+            match roles.of.get(&id(&description)) {
+                Some(told) => all.extend(told.roles.iter().map(|role| stray(Some(role)))),
+                None => all.push(stray(None)),
+            }
+        }
         all.sort_by_key(|stray| Reverse(stray.age));
         Strays { store, all }
     }
@@ -274,15 +280,14 @@ impl<'a> Strays<'a> {
         let mut planned = Vec::new();
         let wanted = Span { lower: &range.lower, upper: range.upper.as_deref() };
         for stray in &self.all {
-            let Some((first, last)) = &stray.ends else { continue };
+            let (first, last) = &*stray.ends;
             if below.is_some_and(|below| stray.description.generation >= below) {
                 continue;
             }
             let behind = [&last[..], &[0]].concat();
             let Some(own) = wanted.meet(first, Some(&behind)) else { continue };
-            let live = stray.role.map_or(&[][..], |role| &role.live);
             let all = [Span::ALL.to_range()];
-            let live = if live.is_empty() { &all } else { live };
+            let live = stray.role.map_or(&all[..], |role| &role.live);
             let spans = live.iter().filter_map(|it| own.meet(&it.lower, it.upper.as_deref()));
             let free: Vec<LostRange> =
                 spans.flat_map(|span| covered.free(span.lower, span.upper)).collect();
@@ -290,7 +295,7 @@ impl<'a> Strays<'a> {
                 continue;
             }
             planned.push((stray.description, free));
-            if let Some(Role { rank: LEAF, live, .. }) = stray.role
+            if let Some(Role { level: None, live, .. }) = stray.role
                 && Pages::new(self.store, stray.description, Use::Stray).is_whole()
             {
                 // What the node does not bound is bounded by the leaf's own keys.
