@@ -197,7 +197,9 @@ fn open(disk: &dyn Disk, path: &Path, keyspace: &OldKeyspace) -> Result<Box<dyn 
     }
     match keyspace.engine {
         EngineKind::TreeLine => spinney_treeline::Salvage::open(disk, path, keyspace.id).map(boxed),
-        EngineKind::Turtle => spinney_turtle::Salvage::open(disk, path, keyspace.id).map(boxed),
+        EngineKind::Turtle => {
+            spinney_turtle::Salvage::open(disk, path, keyspace.id, keyspace.logged).map(boxed)
+        }
     }
 }
 

@@ -35,7 +35,7 @@ use std::cmp::Reverse;
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney_base::{Error, Generation, KeyspaceId, Lsn, Poison, Result};
+use spinney_base::{Generation, KeyspaceId, Lsn, Poison, Result};
 use spinney_engine::{KeyspaceSalvage, SalvageFindings, Show};
 use spinney_extent::{Store, StoreOptions};
 use spinney_io::Disk;
@@ -49,6 +49,8 @@ use walk::{Span, Survey, Walk};
 #[derive(Debug)]
 pub struct Salvage {
     store: Store,
+    /// Whether the log has what was written.
+    logged: bool,
     /// The first and last LSN of a whole log.
     log: Option<(Lsn, Lsn)>,
     root: Option<Vec<u8>>,
@@ -63,15 +65,21 @@ pub struct Salvage {
 }
 
 impl Salvage {
-    /// Opens a keyspace's file.
+    /// Opens the file of a keyspace that is `logged` or is not.
     ///
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened; damage is none.
-    pub fn open(disk: &dyn Disk, path: &Path, keyspace: KeyspaceId) -> Result<Salvage> {
+    pub fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        keyspace: KeyspaceId,
+        logged: bool,
+    ) -> Result<Salvage> {
         let options =
             StoreOptions { keyspace, double_write: false, poison: Arc::new(Poison::new()) };
         Ok(Salvage {
             store: Store::open_unread(disk, path, options)?,
+            logged,
             log: None,
             root: None,
             redo: None,
@@ -97,6 +105,8 @@ impl Salvage {
     fn find_root(&mut self) -> Result<()> {
         let (slots, mut doubt) = self.store.found_slots();
         let newest_redo = slots.first().map(|(slot, _)| slot.redo);
+        let newest = slots.first().and_then(|(slot, _)| Some(slot.extents.first()?.1));
+        let newest = newest.unwrap_or_default();
         let mut roots: Vec<(FoundRoot, bool)> = Vec::new();
         for (slot, found) in slots {
             let decoded = found.and_then(|bytes| {
@@ -128,40 +138,42 @@ impl Salvage {
         }
         // What a slot names comes before the same without a slot.
         roots.sort_by_key(|(root, _)| Reverse(root.generation));
-        self.choose(roots, newest_redo, &doubt)
-    }
-
-    /// Of several roots, the newest first, takes the first that is of one time.
-    fn choose(
-        &mut self,
-        roots: Vec<(FoundRoot, bool)>,
-        newest_redo: Option<Lsn>,
-        doubt: &Error,
-    ) -> Result<()> {
-        let mut chosen = None;
-        for (index, (root, _)) in roots.iter().enumerate() {
-            let mut notes = Notes::default();
-            let mut walk = Walk::new(&self.store, &mut notes);
-            if walk.is_of_its_time(&root.root)? {
-                chosen = Some(index);
-                break;
-            }
-        }
-        let by_slot = roots.iter().position(|(_, of_slot)| *of_slot);
-        let at = chosen.or(by_slot);
-        let is_certain = chosen == Some(0) && by_slot == Some(0);
-        if !is_certain {
+        let chosen = self.choose(&roots)?;
+        if chosen != Some(0) || !roots[0].1 {
             self.findings.checkpoint = Some(doubt.to_string());
         }
-        let Some((found, _)) = at.and_then(|at| roots.into_iter().nth(at)) else {
+        let by_slot = roots.iter().position(|(_, of_slot)| *of_slot);
+        let Some(at) = chosen.or(by_slot) else {
             (self.redo, self.is_doubtful) = (newest_redo, true);
             return Ok(());
         };
-        // Of a node that nobody named it is only likely that it is the root.
-        self.is_doubtful = at != Some(0) || found.redo.is_none();
-        self.redo = found.redo.or(newest_redo);
-        self.root = Some(found.root);
+        let (found, _) = roots.swap_remove(at);
+        let scan = self.scan.as_ref().map(|(scan, _)| scan);
+        // What a younger checkpoint may have had is in a log that reaches back to this one. Of a node
+        // that nobody named it is only likely that it is the root.
+        let reaches = |redo: Lsn| {
+            let log = self.log.filter(|_| self.logged);
+            log.is_some_and(|(first, last)| redo.next() >= first && redo <= last)
+        };
+        let is_last =
+            newest <= found.generation && scan.is_none_or(|scan| !scan.has_younger_than(&found));
+        self.is_doubtful = found.redo.is_none_or(|redo| !is_last && !reaches(redo));
+        if self.is_doubtful {
+            self.findings.checkpoint = Some(doubt.to_string());
+        }
+        (self.root, self.redo) = (Some(found.root), found.redo);
         Ok(())
+    }
+
+    /// Which of several roots, the newest first, is the first one that leads to pages of one time.
+    fn choose(&self, roots: &[(FoundRoot, bool)]) -> Result<Option<usize>> {
+        for (index, (root, _)) in roots.iter().enumerate() {
+            let mut notes = Notes::default();
+            if Walk::new(&self.store, &mut notes).is_of_its_time(&root.root)? {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -175,13 +187,6 @@ impl KeyspaceSalvage for Salvage {
 
     fn read_pages(&mut self) -> Result<()> {
         self.find_root()?;
-        if let (Some((first, _)), Some(redo)) = (self.log, self.redo)
-            && redo.next() < first
-            && self.findings.checkpoint.is_some()
-        {
-            // Between this checkpoint and the log there was another one.
-            self.is_doubtful = true;
-        }
         if let Some(root) = &self.root {
             self.survey = Walk::new(&self.store, &mut self.notes).survey(root)?;
         }

@@ -51,6 +51,10 @@ pub(super) struct Scan {
     /// The newest, in descending order.
     pub(super) roots: Vec<FoundRoot>,
     pub(super) damaged: Vec<(PageNumber, Damage)>,
+    /// The highest redo LSN that a page of a payload has.
+    redo: Lsn,
+    /// The highest generation of a page of a tree.
+    newest: Generation,
 }
 
 impl Scan {
@@ -62,6 +66,11 @@ impl Scan {
         let mut scan = Scan::default();
         store.show_blocks(|page, header, block| {
             let payload = &block[HEADER_BYTES..];
+            if let Ok(header) = &header
+                && [BlockKind::Leaf, BlockKind::Node].contains(&header.kind)
+            {
+                scan.newest = scan.newest.max(header.generation);
+            }
             match header {
                 Ok(header) if header.kind == BlockKind::Leaf => {
                     let id = (page, header.generation);
@@ -71,6 +80,7 @@ impl Scan {
                     scan.add_node_page(page, header.generation);
                 }
                 Ok(header) if header.kind == BlockKind::Checkpoint => {
+                    scan.redo = scan.redo.max(header.lsn);
                     if let Some(root) = root(payload) {
                         let (generation, redo) = (header.generation, Some(header.lsn));
                         scan.roots.push(FoundRoot { generation, redo, root: root.to_vec() });
@@ -88,6 +98,11 @@ impl Scan {
             }
         })?;
         Ok(scan)
+    }
+
+    /// Whether any page is younger than this checkpoint.
+    pub(super) fn has_younger_than(&self, root: &FoundRoot) -> bool {
+        self.newest > root.generation || root.redo.is_none_or(|redo| self.redo > redo)
     }
 
     fn add_node_page(&mut self, page: PageNumber, generation: Generation) {
