@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 
+use spinney_base::PageNumber;
 use spinney_engine::{Damage, LostRange};
 use spinney_extent::{BlockKind, FoundPage, HEADER_BYTES, PageRun, Store};
 use spinney_io::AlignedBuf;
@@ -213,7 +214,9 @@ impl<'a> Pages<'a> {
     fn note(&self, notes: &mut Notes, section: Section, page: u32, found: &FoundPage) {
         let (first, count) = self.section(section);
         if self.use_ == Use::Named || matches!(found, FoundPage::Damaged(_)) {
-            notes.page(self.run().page(first + page.min(count.saturating_sub(1))), found);
+            // It need not have such a page.
+            let page = first.saturating_add(page.min(count.saturating_sub(1)));
+            notes.page(PageNumber(self.run().first.0.saturating_add(page)), found);
         }
     }
 

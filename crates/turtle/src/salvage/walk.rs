@@ -238,8 +238,8 @@ pub(super) fn read_node(
 ) -> Option<PackedNode> {
     let mut buf = AlignedBuf::new(run.pages as usize);
     let found = store.read_found(run, 0, BlockKind::Node, &mut buf);
-    for (number, found) in (run.first.0..).zip(&found) {
-        met(PageNumber(number), found);
+    for (index, found) in found.iter().enumerate() {
+        met(PageNumber(run.first.0 + index as u32), found);
     }
     if found.iter().any(|found| *found != FoundPage::Whole) {
         return None;
