@@ -382,6 +382,39 @@ fn what_can_be_saved_is_saved() {
     fails(3, &["salvage", &place("nowhere"), &place("new")], b"");
 }
 
+#[test]
+fn what_a_turtle_has_is_saved() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    expect(0, &["keyspaces", "create", db, "trees", "--engine", "turtle"], b"");
+    for key in ["oak", "elm", "ash"] {
+        expect(0, &["put", db, key, "tall", "--keyspace", "trees"], b"");
+    }
+    expect(0, &["delete", db, "elm", "--keyspace", "trees"], b"");
+    let told = expect(0, &["salvage", db, &place("whole")], b"");
+    assert!(told.contains("2 records") && told.contains("everything was saved"), "{told}");
+    let saved = expect(0, &["get", &place("whole"), "oak", "--keyspace", "trees"], b"");
+    assert_eq!(saved, "tall\n");
+    // Manifest, log and slots are gone.
+    std::fs::remove_file(format!("{db}/MANIFEST")).unwrap();
+    std::fs::remove_file(format!("{db}/wal")).unwrap();
+    let files = std::fs::read_dir(db).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.filter(|path| path.extension().is_some_and(|it| it == "spn")).max().unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(file);
+    file.unwrap().write_all(&[0; 8192]).unwrap();
+    let told = expect(8, &["salvage", db, &place("rest"), "--json"], b"");
+    let report: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let one = report["keyspaces"].as_array().unwrap().last().unwrap();
+    assert!(
+        one["checkpoint"].is_string() && one["lost"].as_array().unwrap().is_empty(),
+        "{report}"
+    );
+    let name = one["name"].as_str().unwrap();
+    let found = expect(0, &["scan", &place("rest"), "--keyspace", name, "--keys-only"], b"");
+    assert_eq!(found.split_whitespace().collect::<Vec<_>>(), ["ash", "oak"]);
+}
+
 /// Runs the program with no more than so many MiB of its own memory.
 #[cfg(target_os = "linux")]
 fn confined(mebibytes: usize, arguments: &[&str]) {

@@ -43,9 +43,9 @@ pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
 pub use spinney_engine::{
-    Capabilities, DamagedPage, EngineStats, PagesByKind, SnapshotStats, TurtleStats, VerifyReport,
+    Capabilities, DamagedPage, EngineStats, LostRange, PagesByKind, SnapshotStats, TurtleStats,
+    VerifyReport,
 };
-pub use spinney_treeline::LostRange;
 
 #[doc(hidden)]
 pub mod fuzzing {

@@ -6,7 +6,8 @@
 //!    checkpoints which segments there are. A log that has lost something is not used at all,
 //!    because what it has left may be older than the pages.
 //! 3. Read the pages of every store file and write the records that they hold into the new database,
-//!    through its public interface ([`spinney_treeline::Salvage`] says which these are).
+//!    through its public interface ([`spinney_treeline::Salvage`] and [`spinney_turtle::Salvage`] say which
+//!    these are). Without a manifest the pages say, too, which engine's they are.
 //! 4. With a whole log everything that was promised is in it: apply what
 //!    users said above each keyspace's redo LSN, in order. Where a keyspace's checkpoint is lost, all
 //!    of the log is applied: records of a keyspace that was bulk loaded behind them could then come back.
@@ -21,9 +22,8 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
-use spinney_engine::DamagedPage;
+use spinney_engine::{BlockKind, DamagedPage, KeyspaceSalvage, LostRange, SalvagedValue, Store};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose, RealDisk};
-use spinney_treeline::{LostRange, Salvage};
 use spinney_wal::superblock::Superblock;
 use spinney_wal::{Log, LogOptions, RecordKind};
 
@@ -58,7 +58,7 @@ pub struct SalvageReport {
 pub struct SalvagedKeyspace {
     /// Its name.
     pub name: String,
-    /// Records that its pages gave.
+    /// Records that its pages gave; those of several times count each, where nothing led to its pages.
     pub records: u64,
     /// Why its file could not be read at all, if so.
     pub file: Option<String>,
@@ -98,8 +98,8 @@ impl Db {
     ///
     /// # Errors
     /// `NotFound` when there is no file of a database in `old`; `InvalidArgument` when `new` holds files; `Locked`
-    /// when somebody has the old one open; `Unsupported` when one of its keyspaces is not TreeLine's; `Full` or
-    /// `Io`, and nothing is left in `new` then. Damage in `old` is no error: the report tells of it.
+    /// when somebody has the old one open; `Unsupported` for one that a newer program has written; `Full` or `Io`, and
+    /// nothing is left in `new` then. Damage in `old` is no error: the report tells of it.
     pub fn salvage(
         old: impl AsRef<Path>,
         new: impl AsRef<Path>,
@@ -130,12 +130,6 @@ impl Db {
             }
         };
         let found = keyspaces(&*disk, old, manifest.as_ref())?;
-        let engines = manifest.iter().flat_map(|manifest| &manifest.keyspaces);
-        let mut engines = engines.map(|entry| (&entry.name, entry.options.engine));
-        if let Some((name, engine)) = engines.find(|(_, engine)| *engine != EngineKind::TreeLine) {
-            let text = format!("keyspace {name:?} is kept by {engine}, which cannot be salvaged");
-            return Err(Error::new(ErrorKind::Unsupported, text));
-        }
         if manifest.is_none() && found.is_empty() {
             return Err(not_found());
         }
@@ -151,12 +145,13 @@ impl Db {
 struct OldKeyspace {
     id: KeyspaceId,
     name: String,
-    options: KeyspaceOptions,
+    engine: EngineKind,
+    logged: bool,
 }
 
 /// A keyspace that is being saved.
 struct Saving {
-    old: Option<Salvage>,
+    old: Option<Box<dyn KeyspaceSalvage>>,
     new: Keyspace,
     report: SalvagedKeyspace,
     /// Keys whose large value could not be read.
@@ -168,9 +163,8 @@ fn keyspaces(disk: &dyn Disk, old: &Path, manifest: Option<&Manifest>) -> Result
         let of = |entry: &crate::manifest::ManifestKeyspace| OldKeyspace {
             id: entry.id,
             name: entry.name.clone(),
-            options: KeyspaceOptions::default()
-                .engine(entry.options.engine)
-                .logged(entry.options.logged),
+            engine: entry.options.engine,
+            logged: entry.options.logged,
         };
         return Ok(manifest.keyspaces.iter().map(of).collect());
     }
@@ -183,9 +177,30 @@ fn keyspaces(disk: &dyn Disk, old: &Path, manifest: Option<&Manifest>) -> Result
     let named = |id: KeyspaceId| OldKeyspace {
         id,
         name: format!("keyspace-{:08}", id.0),
-        options: KeyspaceOptions::default(),
+        engine: engine_of(disk, &old.join(file_name(id)), id),
+        logged: true,
     };
     Ok(ids.map(named).collect())
+}
+
+/// Which engine has written a file, as far as its pages tell.
+fn engine_of(disk: &dyn Disk, path: &Path, keyspace: KeyspaceId) -> EngineKind {
+    match Store::kind_of_data(disk, path, keyspace) {
+        Ok(Some(BlockKind::Leaf | BlockKind::Node)) => EngineKind::Turtle,
+        _ => EngineKind::TreeLine,
+    }
+}
+
+fn open(disk: &dyn Disk, path: &Path, keyspace: &OldKeyspace) -> Result<Box<dyn KeyspaceSalvage>> {
+    fn boxed(salvage: impl KeyspaceSalvage + 'static) -> Box<dyn KeyspaceSalvage> {
+        Box::new(salvage)
+    }
+    match keyspace.engine {
+        EngineKind::TreeLine => spinney_treeline::Salvage::open(disk, path, keyspace.id).map(boxed),
+        EngineKind::Turtle => {
+            spinney_turtle::Salvage::open(disk, path, keyspace.id, keyspace.logged).map(boxed)
+        }
+    }
 }
 
 fn save(
@@ -202,14 +217,15 @@ fn save(
     let db = Db::open(new, options)?;
     let mut savings: BTreeMap<KeyspaceId, Saving> = BTreeMap::new();
     for keyspace in found {
-        let handle = db.keyspace(&keyspace.name, keyspace.options.clone())?;
+        let options = KeyspaceOptions::default().engine(keyspace.engine).logged(keyspace.logged);
+        let handle = db.keyspace(&keyspace.name, options)?;
         let mut saving = Saving {
             old: None,
             new: handle,
             report: SalvagedKeyspace { name: keyspace.name.clone(), ..Default::default() },
             lost: BTreeMap::new(),
         };
-        match Salvage::open(&**disk, &old.join(file_name(keyspace.id)), keyspace.id) {
+        match open(&**disk, &old.join(file_name(keyspace.id)), keyspace) {
             Ok(salvage) => saving.old = Some(salvage),
             Err(error) => saving.report.file = Some(error.to_string()),
         }
@@ -230,7 +246,7 @@ fn save(
                 }
                 record::decode(entry.payload, entry.lsn, |id, key, value| {
                     let Some(saving) = savings.get_mut(&id) else { return Ok(()) };
-                    let redo = saving.old.as_ref().and_then(Salvage::redo);
+                    let redo = saving.old.as_ref().and_then(|old| old.redo());
                     if redo.is_some_and(|redo| entry.lsn <= redo) {
                         return Ok(());
                     }
@@ -307,44 +323,16 @@ impl Saving {
             *old = None;
             return Ok(());
         }
-        // The large values of what was shown are read afterwards, for showing holds the pages.
-        let mut pointers: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        salvage.records(&mut |key, value| {
-            report.records += 1;
-            if value.large {
-                pointers.push((key.to_vec(), value.bytes.to_vec()));
-                return Ok(());
-            }
-            new.insert_with(key, value.bytes, Durability::Buffered)
-        })?;
-        for (key, pointer) in pointers {
-            if !put_large(new, &key, salvage, &pointer)? {
-                lost.insert(key, ());
-            }
-        }
-        Ok(())
+        salvage.records(&mut |store, key, value| {
+            report.records += u64::from(value.is_some());
+            put(new, lost, Some(store), key, value)
+        })
     }
 
     /// Applies an operation of the log.
     fn put(&mut self, key: &[u8], value: Option<ValueRef<'_>>) -> Result<()> {
-        self.lost.remove(key);
-        match value {
-            None => self.new.remove_with(key, Durability::Buffered),
-            Some(value) if !value.large => {
-                self.new.insert_with(key, value.bytes, Durability::Buffered)
-            }
-            Some(pointer) => {
-                if let Some(old) = &self.old
-                    && put_large(&self.new, key, old, pointer.bytes)?
-                {
-                    return Ok(());
-                }
-                // A later operation says what the key has, or it is lost; what it had before is
-                // neither.
-                self.lost.insert(key.to_vec(), ());
-                self.new.remove_with(key, Durability::Buffered)
-            }
-        }
+        let store = self.old.as_ref().map(|old| old.store());
+        put(&self.new, &mut self.lost, store, key, value)
     }
 
     fn end(self) -> SalvagedKeyspace {
@@ -361,10 +349,35 @@ impl Saving {
     }
 }
 
+/// Gives a key what it had in the old keyspace, whose large values lie in `store`.
+fn put(
+    new: &Keyspace,
+    lost: &mut BTreeMap<Vec<u8>, ()>,
+    store: Option<&Store>,
+    key: &[u8],
+    value: Option<ValueRef<'_>>,
+) -> Result<()> {
+    lost.remove(key);
+    match value {
+        None => new.remove_with(key, Durability::Buffered),
+        Some(value) if !value.large => new.insert_with(key, value.bytes, Durability::Buffered),
+        Some(pointer) => {
+            if let Some(store) = store
+                && put_large(new, key, store, pointer.bytes)?
+            {
+                return Ok(());
+            }
+            // A later operation says what the key has, or it is lost; what it had before is neither.
+            lost.insert(key.to_vec(), ());
+            new.remove_with(key, Durability::Buffered)
+        }
+    }
+}
+
 /// Puts the large value that a pointer of the old keyspace points to; says whether it is there whole.
 /// If not, nothing has changed.
-fn put_large(new: &Keyspace, key: &[u8], old: &Salvage, pointer: &[u8]) -> Result<bool> {
-    let Ok(mut value) = old.large(pointer) else { return Ok(false) };
+fn put_large(new: &Keyspace, key: &[u8], store: &Store, pointer: &[u8]) -> Result<bool> {
+    let Ok(mut value) = SalvagedValue::open(store, pointer) else { return Ok(false) };
     let put = new.insert_from_with(key, value.length(), &mut value, Durability::Buffered);
     if value.is_damaged() { Ok(false) } else { put.map(|()| true) }
 }

@@ -392,18 +392,6 @@ fn p19_a_replay_is_published_when_it_is_over() {
     assert!(account.used <= account.target, "{account:?}");
 }
 
-#[test]
-fn a_salvage_says_that_it_cannot() {
-    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
-    let (db, main) = open(&disk, &runtime);
-    fill(&main, 0..10, 1);
-    db.close().unwrap();
-    drop(main);
-    let refused = Db::salvage("/db", "/saved", options(&disk, &runtime)).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused:?}");
-    assert!(refused.to_string().contains("main"), "{refused}");
-}
-
 /// Back-pressure delays each put a little while the background is behind, and says so.
 #[test]
 fn delays_are_counted_and_bounded() {

@@ -23,6 +23,8 @@
 
 mod backup;
 mod context;
+pub mod covered;
+mod salvage;
 mod scan;
 mod scrub;
 mod snapshot;
@@ -30,13 +32,14 @@ mod stats;
 
 pub use backup::KeyspaceBackup;
 pub use context::EngineContext;
+pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show};
 pub use scan::{Chunk, Direction, ScanRequest};
 pub use scrub::{DamagedPage, Scrubbed};
 pub use snapshot::{EngineSnapshot, SnapshotStats};
-pub use spinney_extent::LargePointer;
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
 pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
+pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store};
 pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport};
 
 use std::fmt::Debug;

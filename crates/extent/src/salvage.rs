@@ -3,13 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Generation, Lsn, PageNumber, Result};
+use spinney_base::{Error, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 
 use crate::double_write::{Age, END_PAGE, FIRST_PAGE};
 use crate::header::{BlockHeader, BlockKind, Damage};
+use crate::run::PageRun;
 use crate::slot::Slot;
 use crate::store::{Checkpoint, DATA_PAGE_FIRST, Store, StoreOptions};
 
@@ -18,6 +20,22 @@ const CHUNK_PAGES: u32 = 256;
 
 /// The newest checkpoint and its payload, or why it cannot be read.
 pub type Newest = Result<(Checkpoint, Vec<u8>)>;
+
+/// A slot that can be read, and what it points to, or why that cannot be read.
+pub type FoundSlot = (Slot, Result<Vec<u8>>);
+
+/// What is found where a page of a run should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundPage {
+    /// The page.
+    Whole,
+    /// A whole block of another time.
+    Other(Damage),
+    /// Zeros: it was never written, or given back.
+    Blank(Damage),
+    /// Something damaged.
+    Damaged(Damage),
+}
 
 /// A block as it was found.
 type Block = [u8; PAGE_BYTES];
@@ -38,21 +56,116 @@ impl Store {
     ) -> Result<(Store, Newest)> {
         match Store::open(disk, path, options.clone()) {
             Ok((store, checkpoint, payload)) => Ok((store, Ok((checkpoint, payload)))),
-            Err(error) => {
-                let file = disk.open(path, OpenMode::EXISTING.read_only())?;
-                let slot = Slot {
-                    generation: 0,
-                    redo: Lsn::ZERO,
-                    structure: 0,
-                    payload_length: 0,
-                    payload_hash: 0,
-                    next_generation: Generation(0),
-                    end: PageNumber(0),
-                    extents: Vec::new(),
-                };
-                Ok((Store::new(file, options, slot), Err(error)))
+            Err(error) => Ok((Store::open_unread(disk, path, options)?, Err(error))),
+        }
+    }
+
+    /// Opens a store file and looks at nothing in it. Nothing may be written to it.
+    ///
+    /// # Errors
+    /// `NotFound` or `Io` when the file cannot be opened.
+    pub fn open_unread(disk: &dyn Disk, path: &Path, options: StoreOptions) -> Result<Store> {
+        let file = disk.open(path, OpenMode::EXISTING.read_only())?;
+        let slot = Slot {
+            generation: 0,
+            redo: Lsn::ZERO,
+            structure: 0,
+            payload_length: 0,
+            payload_hash: 0,
+            next_generation: Generation(0),
+            end: PageNumber(0),
+            extents: Vec::new(),
+        };
+        Ok(Store::new(file, options, slot))
+    }
+
+    /// The slots that can be read, the newest first, and why one cannot, unless it was never written.
+    #[must_use]
+    pub fn found_slots(&self) -> (Vec<FoundSlot>, Option<Error>) {
+        let mut slots = Vec::new();
+        let mut lost = None;
+        let mut is_zero = false;
+        for page in [PageNumber(0), PageNumber(1)] {
+            let mut buf = AlignedBuf::new(1);
+            let read = self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::Tool);
+            let slot = read.and_then(|()| {
+                let slot = Slot::decode(buf.page(0), self.keyspace(), page);
+                slot.map_err(|damage| damage.at(self.path(), page))
+            });
+            match slot {
+                Ok(slot) => slots.push(slot),
+                Err(error) => {
+                    is_zero = buf.bytes().iter().all(|byte| *byte == 0);
+                    lost = Some(error);
+                }
             }
         }
+        if let [Slot { generation: 0, .. }] = slots[..]
+            && is_zero
+        {
+            lost = None;
+        }
+        slots.sort_unstable_by_key(|slot| std::cmp::Reverse(slot.generation));
+        let with_payload = |slot| {
+            let payload = self.read_payload_of(&slot);
+            (slot, payload)
+        };
+        (slots.into_iter().map(with_payload).collect(), lost)
+    }
+
+    /// Of what kind the first block of a keyspace's file is that holds records or leads to some, if there is
+    /// one.
+    ///
+    /// # Errors
+    /// `NotFound` or `Io` when the file cannot be opened or its length cannot be told.
+    pub fn kind_of_data(
+        disk: &dyn Disk,
+        path: &Path,
+        keyspace: KeyspaceId,
+    ) -> Result<Option<BlockKind>> {
+        let poison = Arc::new(Poison::new());
+        let options = StoreOptions { keyspace, double_write: false, poison };
+        let store = Store::open_unread(disk, path, options)?;
+        let mut found = None;
+        store.each_block(|_, header, _| {
+            let kinds = [BlockKind::Data, BlockKind::Leaf, BlockKind::Node];
+            found = header.ok().map(|header| header.kind).filter(|kind| kinds.contains(kind));
+            found.is_none()
+        })?;
+        Ok(found)
+    }
+
+    /// Reads pages of a run from index `from` on, as many as `buf` has, and says of each what is there.
+    pub fn read_found(
+        &self,
+        run: &PageRun,
+        from: u32,
+        kind: BlockKind,
+        buf: &mut AlignedBuf,
+    ) -> Vec<FoundPage> {
+        let pages = buf.pages();
+        let first = PageNumber(run.first.0.saturating_add(from));
+        let whole = self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::Tool).is_ok();
+        let mut found = Vec::with_capacity(pages);
+        for (index, number) in (first.0..).take(pages).enumerate() {
+            let (page, block) = (PageNumber(number), buf.page_mut(index));
+            if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::Tool) {
+                found.push(FoundPage::Damaged(Damage::new("a page that can be read", error)));
+                continue;
+            }
+            found.push(match self.header_at(page, block) {
+                Ok(header) if header.kind == kind && header.generation == run.generation => {
+                    FoundPage::Whole
+                }
+                Ok(BlockHeader { kind: other, generation, .. }) => FoundPage::Other(Damage::new(
+                    format!("a page of kind {kind:?} and generation {}", run.generation),
+                    format!("one of kind {other:?} and generation {generation}"),
+                )),
+                Err(damage) if block.iter().all(|byte| *byte == 0) => FoundPage::Blank(damage),
+                Err(damage) => FoundPage::Damaged(damage),
+            });
+        }
+        found
     }
 
     /// Shows every block behind the double-write area, in order: the header of one that is whole and at its place, or
@@ -63,6 +176,17 @@ impl Store {
     pub fn show_blocks(
         &self,
         mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &Block),
+    ) -> Result<()> {
+        self.each_block(|page, header, block| {
+            show(page, header, block);
+            true
+        })
+    }
+
+    /// The same, until it is told that there were enough.
+    fn each_block(
+        &self,
+        mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &Block) -> bool,
     ) -> Result<()> {
         let pages = self.file.len()? / PAGE_BYTES as u64;
         let end = u32::try_from(pages).unwrap_or(u32::MAX);
@@ -78,10 +202,14 @@ impl Store {
                 if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::Tool)
                 {
                     block.fill(0);
-                    show(page, Err(Damage::new("a page that can be read", error)), block);
+                    if !show(page, Err(Damage::new("a page that can be read", error)), block) {
+                        return Ok(());
+                    }
                     continue;
                 }
-                show(page, self.header_at(page, block), block);
+                if !show(page, self.header_at(page, block), block) {
+                    return Ok(());
+                }
             }
             first += count;
         }

@@ -622,6 +622,11 @@ impl Store {
 
     fn read_payload(&self) -> Result<Vec<u8>> {
         let slot = self.slot.lock().clone();
+        self.read_payload_of(&slot)
+    }
+
+    /// Reads and checks what a slot points to.
+    pub(crate) fn read_payload_of(&self, slot: &Slot) -> Result<Vec<u8>> {
         let pages: u64 = slot.extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum();
         let path = self.file.path();
         if slot.payload_length > pages * PIECE_BYTES as u64 {

@@ -52,9 +52,6 @@ impl Product for Spinney {
         config: &Config,
         to: &Path,
     ) -> Result<Option<bool>> {
-        if self.0 == EngineKind::Turtle {
-            return Ok(None);
-        }
         let report = Db::salvage(&config.path, to, options(disk, runtime, config))?;
         if !report.is_whole() {
             eprintln!("{report:#?}");
@@ -94,6 +91,7 @@ impl Product for Spinney {
                     ("root publish", 1),
                     ("chi change", 1),
                     ("page free", 1),
+                    (crate::crash::SALVAGE, 1),
                 ],
             ],
             _ => [&[], &[]],

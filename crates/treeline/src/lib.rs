@@ -60,6 +60,6 @@ mod tuning;
 mod verify;
 mod write_back;
 
-pub use salvage::{LostRange, Salvage, SalvageFindings, SalvagedValue};
+pub use salvage::Salvage;
 pub use tree::TreeLine;
 pub use tuning::check_option;

@@ -25,55 +25,27 @@
 //! **Differs from the paper**: pages of freed segments are not zeroed; order in time tells them
 //! apart, part by part instead of segment by segment, so an incomplete segment loses only what it lacks.
 
-mod covered;
 mod pieces;
 mod structure;
-mod value;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, ValueRef};
-use spinney_engine::DamagedPage;
+use spinney_engine::covered::Covered;
+use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, SalvageFindings, Show};
 use spinney_extent::header::Damage;
 use spinney_extent::{BlockHeader, BlockKind, Copies, Store, StoreOptions};
 use spinney_io::{AlignedBuf, Disk};
 use spinney_page::PageView;
 
-use covered::Covered;
 use pieces::{Found, Part, Pieces, Role, Stray, roles};
 use structure::Structure;
-pub use value::SalvagedValue;
 
 use crate::codec::{Segments, decode_segments};
 use crate::origin::Origin;
 use crate::segment::PageRef;
-
-/// Keys from one on and before another.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LostRange {
-    /// The first key.
-    pub lower: Vec<u8>,
-    /// The first key behind it; `None` for no end.
-    pub upper: Option<Vec<u8>>,
-}
-
-/// What a salvage of one file met beside records.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SalvageFindings {
-    /// Data pages that are whole.
-    pub pages: u64,
-    /// Why the newest checkpoint cannot be read, if it cannot.
-    pub checkpoint: Option<String>,
-    /// Pages that are damaged and may have held records. Which range an overflow page is for only a
-    /// checkpoint tells; without one, records of such a page are lost from any range.
-    pub damaged: Vec<DamagedPage>,
-    /// Ranges whose pages are gone: their records, if there were any, are lost.
-    pub lost: Vec<LostRange>,
-    /// Ranges whose newest pages are gone: their records are older ones.
-    pub older: Vec<LostRange>,
-}
 
 /// The newest checkpoint, and what came after it.
 #[derive(Debug)]
@@ -136,33 +108,6 @@ impl Salvage {
         })
     }
 
-    /// Takes in a structure record of this keyspace, in the order of the log.
-    pub fn follow(&mut self, payload: &[u8]) {
-        if let Some(index) = &mut self.index {
-            index.structure.follow(payload);
-        }
-    }
-
-    /// Says that the log is whole and holds the records from `first` to `last`, and that all
-    /// structure records in it were followed.
-    pub fn end_of_log(&mut self, first: Lsn, last: Lsn) {
-        if let Some(index) = &mut self.index {
-            index.whole = index.redo.next() >= first && index.redo <= last;
-        }
-    }
-
-    /// Records of the log above this LSN are newer than the checkpoint, if that could be read.
-    #[must_use]
-    pub fn redo(&self) -> Option<Lsn> {
-        self.redo
-    }
-
-    /// What was met so far; ranges are known once the records were shown.
-    #[must_use]
-    pub fn findings(&self) -> &SalvageFindings {
-        &self.findings
-    }
-
     /// Finds out which segments the index knows; says which pages are known to be in use.
     fn name(&mut self) -> BTreeSet<PageNumber> {
         let Some(Index { checkpoint, structure, whole, .. }) = self.index.take() else {
@@ -186,67 +131,6 @@ impl Salvage {
             }
         }
         owned
-    }
-
-    /// Reads all pages and finds out what each is. What the log says of them was told before.
-    ///
-    /// # Errors
-    /// `Io` when the file's length cannot be told; damage is none.
-    pub fn read_pages(&mut self) -> Result<()> {
-        let owned = self.name();
-        let mut whole: Vec<(Stray, Option<Origin<'static>>)> = Vec::new();
-        let mut damaged: Vec<(PageNumber, Damage)> = Vec::new();
-        let copies = &self.copies;
-        let has_checkpoint = self.redo.is_some();
-        self.store.show_blocks(|page, header, block| {
-            let read = |header: BlockHeader, block: &[u8; 4096]| {
-                let view = PageView::parse(block)?;
-                let at = PageRef { page, generation: header.generation };
-                let origin = Origin::decode(view.origin(), view.prefix());
-                let found = Found { at, lsn: header.lsn };
-                let (mut lower, mut upper) = (Vec::new(), Vec::new());
-                let told = origin.as_ref().is_some_and(|origin| origin.bounds.is_some());
-                if !told && !view.is_empty() {
-                    lower = view.key(0);
-                    upper = [view.key(view.len() - 1), vec![0]].concat();
-                }
-                Ok((Stray { found, lower, upper }, origin))
-            };
-            let found = match header {
-                Ok(header) if header.kind == BlockKind::Data => read(header, block),
-                Ok(_) => return,
-                Err(damage) => match copies.get(&page) {
-                    Some((header, copy)) => read(*header, copy),
-                    None => Err(damage),
-                },
-            };
-            match found {
-                Ok(found) => whole.push(found),
-                Err(damage) => {
-                    // What nobody owned may be anything. A page of zeros was never written or was
-                    // given back since the checkpoint; if it was not, its range is told as lost.
-                    let unreadable = damage.expected.starts_with("a page");
-                    let written = unreadable || block.iter().any(|byte| *byte != 0);
-                    if written && (owned.contains(&page) || !has_checkpoint) {
-                        damaged.push((page, damage));
-                    }
-                }
-            }
-        })?;
-        self.findings.pages = whole.len() as u64;
-        for (page, damage) in damaged {
-            let (file, offset) = (self.store.path().to_owned(), page.offset());
-            let what = format!("expected {}, found {}", damage.expected, damage.found);
-            self.findings.damaged.push(DamagedPage { file, offset, what });
-        }
-        // Pages without bounds are placed by those that have some.
-        let (told, untold): (Vec<_>, Vec<_>) = whole
-            .into_iter()
-            .partition(|(_, origin)| origin.as_ref().is_some_and(|origin| origin.bounds.is_some()));
-        for (page, origin) in told.into_iter().chain(untold) {
-            self.place(page, origin);
-        }
-        Ok(())
     }
 
     /// Gives a page to its segment.
@@ -328,54 +212,6 @@ impl Salvage {
         (in_use, part.lsn, part.segment)
     }
 
-    /// Shows every record that can be saved, once, in no order; a large value by the pointer to it.
-    /// The pages have been read.
-    ///
-    /// # Errors
-    /// What `show` answers, which ends it.
-    pub fn records(
-        &mut self,
-        show: &mut dyn FnMut(&[u8], ValueRef<'_>) -> Result<()>,
-    ) -> Result<()> {
-        let parts = self.parts();
-        let mut covered = Covered::default();
-        let mut shown: BTreeSet<Vec<u8>> = BTreeSet::new();
-        let mut older = Vec::new();
-        // Of a page that is not in use nothing is missing.
-        let may_be_missed = |part: &&Part| !part.whole && (part.named || !self.complete);
-        let missing: Vec<&Part> = parts.iter().filter(may_be_missed).collect();
-        for part in &parts {
-            let free = covered.free(&part.lower, part.upper.as_deref());
-            if free.is_empty() {
-                continue;
-            }
-            let (records, whole) = self.read(part);
-            for (key, value) in records {
-                if covered.contains(&key) || shown.contains(&key) {
-                    continue;
-                }
-                show(&key, value.as_ref())?;
-                if !whole {
-                    shown.insert(key);
-                }
-            }
-            if whole {
-                let redo = self.redo.unwrap_or_default();
-                for gone in &missing {
-                    let later = self.age(gone) > self.age(part) || gone.named && part.lsn < redo;
-                    let ranges =
-                        free.iter().filter_map(|range| later.then(|| meet(range, gone))?);
-                    older.extend(ranges);
-                }
-                covered.add(part.lower.clone(), part.upper.clone());
-            }
-        }
-        let empty = parts.iter().all(|part| part.stray);
-        self.findings.lost = if empty { Vec::new() } else { covered.free(&[], None) };
-        self.findings.older = older;
-        Ok(())
-    }
-
     /// The records of a part, and whether all of its pages could be read.
     fn read(&self, part: &Part) -> (BTreeMap<Vec<u8>, OwnedRecord>, bool) {
         let mut records = BTreeMap::new();
@@ -398,13 +234,127 @@ impl Salvage {
         }
         (records, whole)
     }
+}
 
-    /// Opens a large value for reading.
-    ///
-    /// # Errors
-    /// `Corruption` for bytes that are no pointer; what is not there whole is found by reading.
-    pub fn large(&self, pointer: &[u8]) -> Result<SalvagedValue<'_>> {
-        SalvagedValue::open(&self.store, pointer)
+impl KeyspaceSalvage for Salvage {
+    fn follow(&mut self, payload: &[u8]) {
+        if let Some(index) = &mut self.index {
+            index.structure.follow(payload);
+        }
+    }
+
+    fn end_of_log(&mut self, first: Lsn, last: Lsn) {
+        if let Some(index) = &mut self.index {
+            index.whole = index.redo.next() >= first && index.redo <= last;
+        }
+    }
+
+    fn read_pages(&mut self) -> Result<()> {
+        let owned = self.name();
+        let mut whole: Vec<(Stray, Option<Origin<'static>>)> = Vec::new();
+        let mut damaged: Vec<(PageNumber, Damage)> = Vec::new();
+        let copies = &self.copies;
+        let has_checkpoint = self.redo.is_some();
+        self.store.show_blocks(|page, header, block| {
+            let read = |header: BlockHeader, block: &[u8; 4096]| {
+                let view = PageView::parse(block)?;
+                let at = PageRef { page, generation: header.generation };
+                let origin = Origin::decode(view.origin(), view.prefix());
+                let found = Found { at, lsn: header.lsn };
+                let (mut lower, mut upper) = (Vec::new(), Vec::new());
+                let told = origin.as_ref().is_some_and(|origin| origin.bounds.is_some());
+                if !told && !view.is_empty() {
+                    lower = view.key(0);
+                    upper = [view.key(view.len() - 1), vec![0]].concat();
+                }
+                Ok((Stray { found, lower, upper }, origin))
+            };
+            let found = match header {
+                Ok(header) if header.kind == BlockKind::Data => read(header, block),
+                Ok(_) => return,
+                Err(damage) => match copies.get(&page) {
+                    Some((header, copy)) => read(*header, copy),
+                    None => Err(damage),
+                },
+            };
+            match found {
+                Ok(found) => whole.push(found),
+                Err(damage) => {
+                    // What nobody owned may be anything. A page of zeros was never written or was
+                    // given back since the checkpoint; if it was not, its range is told as lost.
+                    let unreadable = damage.expected.starts_with("a page");
+                    let written = unreadable || block.iter().any(|byte| *byte != 0);
+                    if written && (owned.contains(&page) || !has_checkpoint) {
+                        damaged.push((page, damage));
+                    }
+                }
+            }
+        })?;
+        for (page, damage) in damaged {
+            let (file, offset) = (self.store.path().to_owned(), page.offset());
+            let what = format!("expected {}, found {}", damage.expected, damage.found);
+            self.findings.damaged.push(DamagedPage { file, offset, what });
+        }
+        // Pages without bounds are placed by those that have some.
+        let (told, untold): (Vec<_>, Vec<_>) = whole
+            .into_iter()
+            .partition(|(_, origin)| origin.as_ref().is_some_and(|origin| origin.bounds.is_some()));
+        for (page, origin) in told.into_iter().chain(untold) {
+            self.place(page, origin);
+        }
+        Ok(())
+    }
+
+    fn records(&mut self, show: &mut Show<'_>) -> Result<()> {
+        let parts = self.parts();
+        let mut covered = Covered::default();
+        let mut shown: BTreeSet<Vec<u8>> = BTreeSet::new();
+        let mut older = Vec::new();
+        // Of a page that is not in use nothing is missing.
+        let may_be_missed = |part: &&Part| !part.whole && (part.named || !self.complete);
+        let missing: Vec<&Part> = parts.iter().filter(may_be_missed).collect();
+        for part in &parts {
+            let free = covered.free(&part.lower, part.upper.as_deref());
+            if free.is_empty() {
+                continue;
+            }
+            let (records, whole) = self.read(part);
+            for (key, value) in records {
+                if covered.contains(&key) || shown.contains(&key) {
+                    continue;
+                }
+                show(&self.store, &key, Some(value.as_ref()))?;
+                if !whole {
+                    shown.insert(key);
+                }
+            }
+            if whole {
+                let redo = self.redo.unwrap_or_default();
+                for gone in &missing {
+                    let later = self.age(gone) > self.age(part) || gone.named && part.lsn < redo;
+                    let ranges =
+                        free.iter().filter_map(|range| later.then(|| meet(range, gone))?);
+                    older.extend(ranges);
+                }
+                covered.add(part.lower.clone(), part.upper.clone());
+            }
+        }
+        let empty = parts.iter().all(|part| part.stray);
+        self.findings.lost = if empty { Vec::new() } else { covered.free(&[], None) };
+        self.findings.older = older;
+        Ok(())
+    }
+
+    fn redo(&self) -> Option<Lsn> {
+        self.redo
+    }
+
+    fn findings(&self) -> &SalvageFindings {
+        &self.findings
+    }
+
+    fn store(&self) -> &Store {
+        &self.store
     }
 }
 

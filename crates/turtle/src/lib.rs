@@ -43,7 +43,7 @@
 //! Around the tree are the engine's parts. Reading order: `view` (what readers see), `memtable`,
 //! `gate` and `pipeline` (the way of a write), `records` (what lookups keep), `core` (what they share), `version` (the tree and its
 //! file as they use them), `snapshot`, `large` (values outside of the tree), `payload` (bytes of a
-//! checkpoint), `bulk`, `backup`, `verify`, and `engine` (the contract). A checkpoint is a slot that
+//! checkpoint), `bulk`, `backup`, `verify`, `salvage`, and `engine` (the contract). A checkpoint is a slot that
 //! names a root; the log has what came after. Pages are written where nobody owns any, so a crash
 //! at any point finds the checkpoint before whole.
 #![forbid(unsafe_code)]
@@ -78,6 +78,7 @@ mod records;
 mod residents;
 mod run;
 mod runs;
+mod salvage;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod snapshot;
@@ -95,6 +96,7 @@ mod write;
 
 pub use engine::Turtle;
 pub use options::check_option;
+pub use salvage::Salvage;
 
 #[doc(hidden)]
 pub mod fuzzing {

@@ -36,6 +36,34 @@ const TREE_EMPTY: u8 = 0;
 const TREE_LEAF: u8 = 1;
 const TREE_NODE: u8 = 2;
 
+/// What a tree begins with, and what describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Root<'a> {
+    Empty,
+    Leaf(&'a [u8]),
+    Node(&'a [u8]),
+}
+
+impl<'a> Root<'a> {
+    /// What describes a tree that begins with this node.
+    pub(crate) fn of_node(description: &[u8]) -> Vec<u8> {
+        [&[TREE_NODE], description].concat()
+    }
+
+    /// # Errors
+    /// `Corruption` when it is nothing that describes a tree.
+    pub(crate) fn decode(description: &'a [u8]) -> Result<Root<'a>> {
+        let (kind, description) =
+            description.split_first().ok_or_else(|| damaged("a description of a tree"))?;
+        match *kind {
+            TREE_EMPTY => Ok(Root::Empty),
+            TREE_LEAF => Ok(Root::Leaf(description)),
+            TREE_NODE => Ok(Root::Node(description)),
+            _ => Err(damaged("a known kind of tree")),
+        }
+    }
+}
+
 /// A node as its page says it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackedNode {
@@ -83,6 +111,16 @@ impl PackedNode {
     /// # Errors
     /// `Corruption` when it is not what [`PackedNode::encode`] makes of a sound node.
     pub(crate) fn decode(payload: &[u8]) -> Result<PackedNode> {
+        let (node, rest) = PackedNode::decode_first(payload)?;
+        ensure(rest.is_empty(), "its end")?;
+        Ok(node)
+    }
+
+    /// The same for a node with something behind it.
+    ///
+    /// # Errors
+    /// As [`PackedNode::decode`].
+    pub(crate) fn decode_first(payload: &[u8]) -> Result<(PackedNode, &[u8])> {
         let mut reader = Reader { rest: payload };
         let [version, height, pivots, levels] = *reader.array::<4>()?;
         ensure(version == VERSION, "version 1")?;
@@ -94,8 +132,7 @@ impl PackedNode {
         ensure(pivots[0].lower.is_empty(), "an empty first bound")?;
         ensure(pivots.is_sorted_by(|a, b| a.lower < b.lower), "ascending pivots")?;
         let levels = (0..levels).map(|_| reader.level(known)).collect::<Result<_>>()?;
-        ensure(reader.rest.is_empty(), "its end")?;
-        Ok(PackedNode { height, pivots, levels })
+        Ok((PackedNode { height, pivots, levels }, reader.rest))
     }
 }
 
@@ -247,14 +284,11 @@ impl<F: Files> Tree<F> {
     /// # Errors
     /// `Corruption` or `Io`.
     pub(crate) fn open(files: &F, description: &[u8]) -> Result<Tree<F>> {
-        let (kind, description) =
-            description.split_first().ok_or_else(|| damaged("a description of a tree"))?;
         let mut opening = Opening { files, leaves: HashMap::new(), nodes: HashSet::new() };
-        let root = match *kind {
-            TREE_EMPTY => None,
-            TREE_LEAF => Some(Child::Leaf(Leaf::Written(opening.leaf(description)?))),
-            TREE_NODE => Some(Child::Node(Arc::new(opening.node(description, None)?))),
-            _ => return Err(damaged("a known kind of tree")),
+        let root = match Root::decode(description)? {
+            Root::Empty => None,
+            Root::Leaf(leaf) => Some(Child::Leaf(Leaf::Written(opening.leaf(leaf)?))),
+            Root::Node(node) => Some(Child::Node(Arc::new(opening.node(node, None)?))),
         };
         Ok(Tree { root, activity: Activity::default() })
     }

@@ -16,7 +16,7 @@ use spinney_extent::free::ORDER_MAX;
 
 use crate::large::LargeExtent;
 
-const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 1;
 const FIRST: u8 = 0x80;
 const LARGE_BYTES: usize = 9;
 

@@ -78,11 +78,7 @@ impl NodePages {
 
     /// What has to be remembered of it.
     pub(crate) fn describe(&self) -> [u8; Self::DESCRIPTION_BYTES] {
-        let mut bytes = [0; Self::DESCRIPTION_BYTES];
-        bytes[..4].copy_from_slice(&self.run.first.0.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.run.generation.0.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.length.to_le_bytes());
-        bytes
+        encode(&self.run, self.length)
     }
 
     /// Its pages.
@@ -98,7 +94,17 @@ impl Drop for NodePages {
     }
 }
 
-fn decode(description: &[u8]) -> Result<(PageRun, u32), Damage> {
+/// What has to be remembered of pages with so many bytes in them.
+pub(crate) fn encode(run: &PageRun, length: u32) -> [u8; NodePages::DESCRIPTION_BYTES] {
+    let mut bytes = [0; NodePages::DESCRIPTION_BYTES];
+    bytes[..4].copy_from_slice(&run.first.0.to_le_bytes());
+    bytes[4..8].copy_from_slice(&run.generation.0.to_le_bytes());
+    bytes[8..].copy_from_slice(&length.to_le_bytes());
+    bytes
+}
+
+/// Its pages and how many bytes are in them, from what was remembered of them.
+pub(crate) fn decode(description: &[u8]) -> Result<(PageRun, u32), Damage> {
     let fields = || {
         (description.len() == NodePages::DESCRIPTION_BYTES).then_some(())?;
         let first = PageNumber(read_u32(description, 0)?);

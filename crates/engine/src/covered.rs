@@ -3,22 +3,25 @@
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
-use super::LostRange;
+use crate::salvage::LostRange;
 
 /// Ranges of keys that newer parts have decided: they do not overlap and do not touch.
 #[derive(Debug, Default)]
-pub(super) struct Covered {
+pub struct Covered {
     ranges: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
 impl Covered {
-    pub(super) fn contains(&self, key: &[u8]) -> bool {
+    /// Whether a newer part has decided this key.
+    #[must_use]
+    pub fn contains(&self, key: &[u8]) -> bool {
         let floor = self.ranges.range::<[u8], _>((Unbounded, Included(key))).next_back();
         floor.is_some_and(|(_, upper)| upper.as_deref().is_none_or(|upper| key < upper))
     }
 
     /// The parts of a range that are not covered.
-    pub(super) fn free(&self, lower: &[u8], upper: Option<&[u8]>) -> Vec<LostRange> {
+    #[must_use]
+    pub fn free(&self, lower: &[u8], upper: Option<&[u8]>) -> Vec<LostRange> {
         let mut free = Vec::new();
         let mut from = lower.to_vec();
         let floor = self.ranges.range::<[u8], _>((Unbounded, Included(lower))).next_back();
@@ -42,7 +45,8 @@ impl Covered {
         free
     }
 
-    pub(super) fn add(&mut self, mut lower: Vec<u8>, mut upper: Option<Vec<u8>>) {
+    /// A part has decided this range.
+    pub fn add(&mut self, mut lower: Vec<u8>, mut upper: Option<Vec<u8>>) {
         let later = |one: Option<Vec<u8>>, other: Option<Vec<u8>>| match (one, other) {
             (Some(one), Some(other)) => Some(one.max(other)),
             _ => None,

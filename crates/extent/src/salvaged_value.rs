@@ -3,8 +3,10 @@
 use std::io::Read;
 
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_extent::{LargePointer, Store};
 use xxhash_rust::xxh3::Xxh3;
+
+use crate::large::LargePointer;
+use crate::store::Store;
 
 /// A large value. Its last piece is handed out only if the whole is what was written.
 #[derive(Debug)]
@@ -29,7 +31,11 @@ impl std::fmt::Debug for Hasher {
 }
 
 impl<'a> SalvagedValue<'a> {
-    pub(super) fn open(store: &'a Store, pointer: &[u8]) -> Result<SalvagedValue<'a>> {
+    /// Opens a large value for reading.
+    ///
+    /// # Errors
+    /// `Corruption` for bytes that are no pointer; what is not there whole is found by reading.
+    pub fn open(store: &'a Store, pointer: &[u8]) -> Result<SalvagedValue<'a>> {
         let pointer = LargePointer::decode(pointer).map_err(|damage| {
             let found = format!("{} instead of {}", damage.found, damage.expected);
             Error::new(ErrorKind::Corruption, format!("{}: {found}", store.path().display()))
