@@ -52,8 +52,7 @@ pub(crate) struct Records {
 
 impl Default for Records {
     fn default() -> Self {
-        let division = Division { share: Share::new(SHARES), hits: 0, worth: 0, sum: 0 };
-        let division = Mutex::new(division);
+        let division = Mutex::default();
         Records { cache: ArcSwapOption::empty(), division, bytes: AtomicU64::new(0) }
     }
 }
@@ -62,9 +61,17 @@ impl Default for Records {
 #[derive(Debug)]
 struct Division {
     share: Share,
+    /// Of lookups, since the start, and of the cache that there is; what was last seen of them.
     hits: u64,
     worth: u64,
+    /// What of these counted.
     sum: u64,
+}
+
+impl Default for Division {
+    fn default() -> Self {
+        Division { share: Share::new(SHARES), hits: 0, worth: 0, sum: 0 }
+    }
 }
 
 /// What a lookup looks into. Made before it looks anywhere else.
@@ -175,6 +182,7 @@ impl Core {
         // Nobody writes meanwhile.
         let begun = self.between(|| self.records.cache.store(Some(Arc::new(cache))));
         if begun.is_some() {
+            self.records.division.lock().begin();
             self.records.bytes.store(bytes, Relaxed);
             self.follow_limits();
         }
@@ -182,6 +190,11 @@ impl Core {
 }
 
 impl Division {
+    /// A cache is there that has counted nothing yet.
+    fn begin(&mut self) {
+        self.worth = 0;
+    }
+
     /// What records are worth: those that would leave next, once the hand has passed all; before, which ones
     /// that are is not known, and all of them count.
     fn of_records(&mut self, hits: u64, usage: &Usage, data: u64, cold: u64) -> Side {
@@ -191,5 +204,33 @@ impl Division {
         self.sum += if is_settled { new_worth } else { new_hits };
         let bytes = u128::from(usage.filled) * u128::from(data) / u128::from(cold);
         Side { worth: self.sum, bytes: u64::try_from(bytes).unwrap_or(u64::MAX) }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_worth_what_would_be_missed() {
+        let mut division = Division::default();
+        let mut worth = |hits, worth, passed, begins| {
+            if begins {
+                division.begin();
+            }
+            let usage = Usage { worth, passed, filled: 1000, ..Usage::default() };
+            division.of_records(hits, &usage, 4000, 1000)
+        };
+        let filling = worth(50, 0, 10, false);
+        assert_eq!(
+            (filling.worth, filling.bytes),
+            (50, 4000),
+            "three of four pages are cached too"
+        );
+        assert_eq!(worth(90, 3, 1000, false).worth, 53, "the hand has passed all");
+        assert_eq!(worth(95, 7, 1100, false).worth, 57);
+        // Another cache, of which nothing is known.
+        assert_eq!(worth(95, 0, 0, true).worth, 57);
+        assert_eq!(worth(99, 2, 1000, false).worth, 59);
     }
 }
