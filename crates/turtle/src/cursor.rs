@@ -219,10 +219,19 @@ impl<'a, F: Files> Cursor<'a, F> {
             self.streams[number].open(self.files, self.direction)?;
             self.insert(number);
         }
-        if let Some(stream) = self.streams.last_mut() {
-            stream.expect(of_leaf as usize);
-        }
+        self.expect(of_leaf as usize);
         Ok(())
+    }
+
+    /// Brings in what the streams will deliver beside so many records of the leaf, together.
+    fn expect(&mut self, of_leaf: usize) {
+        let Some((leaf, above)) = self.streams.split_last_mut() else { return };
+        let Some(last) = leaf.expect(of_leaf) else { return };
+        above.iter_mut().for_each(|stream| stream.expect_up_to(&last));
+        let cursors: Vec<&F::Cursor<'a>> = self.streams.iter().filter_map(Stream::cursor).collect();
+        if cursors.len() > 1 {
+            self.files.bring_in(&cursors);
+        }
     }
 }
 

@@ -152,6 +152,10 @@ impl Files for DiskFiles {
         PageCursor::new(leaf, from, direction)
     }
 
+    fn bring_in(&self, cursors: &[&PageCursor]) {
+        self.files.bring_in(cursors);
+    }
+
     fn write_node(&self, payload: &[u8]) -> Result<Arc<NodePages>> {
         Ok(Arc::new(NodePages::write(&self.files, payload, self.lsn())?))
     }
@@ -187,8 +191,12 @@ impl LeafCursor for PageCursor {
         PageCursor::record(self)
     }
 
-    fn expect(&mut self, records: usize) {
-        PageCursor::expect(self, records);
+    fn expect(&mut self, records: usize) -> Option<Vec<u8>> {
+        PageCursor::expect(self, records)
+    }
+
+    fn expect_up_to(&mut self, key: &[u8]) {
+        PageCursor::expect_up_to(self, key);
     }
 
     fn advance(&mut self) -> Result<()> {

@@ -199,6 +199,9 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
         direction: Direction,
     ) -> Result<Self::Cursor<'a>>;
 
+    /// Brings in what these cursors expect to be asked for, together. A hint, as [`Files::warm`].
+    fn bring_in(&self, _cursors: &[&Self::Cursor<'_>]) {}
+
     /// Writes a node.
     ///
     /// # Errors
@@ -240,7 +243,13 @@ pub(crate) trait LeafCursor: Debug {
     fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>>;
 
     /// So many records from here on will be asked for, about: their values may be read together.
-    fn expect(&mut self, _records: usize) {}
+    /// Answers the key of the last one, as far as it is known without I/O.
+    fn expect(&mut self, _records: usize) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The same for all records up to a key.
+    fn expect_up_to(&mut self, _key: &[u8]) {}
 
     /// Goes to the next place in the direction.
     ///

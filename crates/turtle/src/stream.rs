@@ -125,10 +125,26 @@ impl<'a, F: Files> Stream<'a, F> {
         self.head = self.key().map_or(0, head);
     }
 
-    /// So many of its records will be asked for, about.
-    pub(crate) fn expect(&mut self, records: usize) {
+    /// So many of its records will be asked for, about; answers the key of the last one, if it is known.
+    pub(crate) fn expect(&mut self, records: usize) -> Option<Vec<u8>> {
+        match &mut self.place {
+            Some(Place::Leaf(cursor, _)) => cursor.expect(records),
+            _ => None,
+        }
+    }
+
+    /// Its records up to a key will be asked for, about.
+    pub(crate) fn expect_up_to(&mut self, key: &[u8]) {
         if let Some(Place::Leaf(cursor, _)) = &mut self.place {
-            cursor.expect(records);
+            cursor.expect_up_to(key);
+        }
+    }
+
+    /// The cursor of the leaf or segment that it reads.
+    pub(crate) fn cursor(&self) -> Option<&F::Cursor<'a>> {
+        match &self.place {
+            Some(Place::Leaf(cursor, _)) => Some(cursor),
+            _ => None,
         }
     }
 

@@ -127,21 +127,78 @@ impl LeafCursor {
         self.op == Op::Delete
     }
 
-    /// So many records from here on will be asked for, about.
-    pub(crate) fn expect(&mut self, records: usize) {
+    /// So many records from here on will be asked for, about; answers the key of the last one, if this page of
+    /// keys has it.
+    pub(crate) fn expect(&mut self, records: usize) -> Option<Vec<u8>> {
         self.expected = records;
+        if self.is_beyond || records == 0 {
+            return None;
+        }
+        let item = self.key_page().ok()?.item(self.far(records)).ok()?;
+        Some(item.key.to_vec())
+    }
+
+    /// All records from here up to a key will be asked for, about.
+    pub(crate) fn expect_up_to(&mut self, key: &[u8]) {
+        self.expected = 0;
+        while !self.is_beyond && self.expected < self.items {
+            let far = self.far(self.expected + 1);
+            let Ok(item) = self
+                .key_page()
+                .and_then(|page| page.item(far).map_err(|damage| self.damaged(damage)))
+            else {
+                return;
+            };
+            let is_past = match self.direction {
+                Direction::Forward => item.key > key,
+                Direction::Reverse => item.key < key,
+            };
+            if is_past {
+                return;
+            }
+            self.expected += 1;
+            if far == self.far(self.expected + 1) {
+                // The last one of the page.
+                return;
+            }
+        }
+    }
+
+    /// Where the last of so many items lies, as far as this page of keys has them.
+    fn far(&self, records: usize) -> usize {
+        let more = records.saturating_sub(1);
+        match self.direction {
+            Direction::Forward => self.index.saturating_add(more).min(self.items - 1),
+            Direction::Reverse => self.index.saturating_sub(more),
+        }
+    }
+
+    /// The pages of values that are expected to be asked for and not here yet.
+    pub(super) fn expected_pages(&self) -> Option<(&Leaf, Range<u32>)> {
+        if self.is_beyond || self.expected == 0 || self.value_length == 0 {
+            return None;
+        }
+        let pages = self.pages_at();
+        if self.values.covers(&pages) {
+            return None;
+        }
+        Some((&self.leaf, self.with_expected(pages).ok()?))
+    }
+
+    /// The pages of the value at the place, which is not empty.
+    fn pages_at(&self) -> Range<u32> {
+        let end = self.value + self.value_length as u64;
+        value_page(self.value)..value_page(end - 1) + 1
     }
 
     /// Pages of the values that are expected to be asked for, as far as the page of keys at hand has their
     /// items, beside those of this one.
     fn with_expected(&self, pages: Range<u32>) -> Result<Range<u32>> {
-        let more = self.expected.saturating_sub(1);
         let most = EXPECTED_PAGES_MAX.max(pages.len() as u32);
-        let far = match self.direction {
-            Direction::Forward => self.index.saturating_add(more).min(self.items - 1),
-            Direction::Reverse => self.index.saturating_sub(more),
-        };
-        let item = self.key_page()?.item(far).map_err(|damage| self.damaged(damage))?;
+        let item = self
+            .key_page()?
+            .item(self.far(self.expected))
+            .map_err(|damage| self.damaged(damage))?;
         Ok(match self.direction {
             Direction::Forward => {
                 let end = value_page(item.value + (item.value_length as u64).saturating_sub(1)) + 1;
@@ -166,8 +223,7 @@ impl LeafCursor {
         if self.value_length == 0 {
             return Ok(Some((&self.key, ValueRef { bytes: &[], large })));
         }
-        let end = self.value + self.value_length as u64;
-        let mut pages = value_page(self.value)..value_page(end - 1) + 1;
+        let mut pages = self.pages_at();
         if self.expected > 1 && !self.values.covers(&pages) {
             pages = self.with_expected(pages)?;
         }

@@ -16,6 +16,7 @@ use spinney_cache::{PageId, PageRef};
 use spinney_extent::{BlockKind, PageRun};
 use spinney_io::Purpose;
 
+use super::cursor::LeafCursor;
 use super::format::Section;
 use super::{Leaf, LeafStore, Reach};
 
@@ -102,6 +103,27 @@ impl LeafStore {
             if wanted.is_empty() || self.read_in(&wanted, Purpose::Lookup).is_err() {
                 return;
             }
+        }
+    }
+
+    /// Brings in the values that these cursors expect to be asked for, together, if there are several pages.
+    pub(crate) fn bring_in(&self, cursors: &[&LeafCursor]) {
+        let mut wanted: Vec<Page> = Vec::new();
+        for (leaf, pages) in cursors.iter().filter_map(|cursor| cursor.expected_pages()) {
+            let (first, count) = leaf.section(Section::Values);
+            for page in pages.start..pages.end.min(count) {
+                let id = leaf.page_id(Section::Values, page);
+                if !self.cache.prefetch(id, 0) {
+                    wanted.push((id, leaf.run(), first + page));
+                }
+            }
+        }
+        wanted.sort_unstable_by_key(|(id, ..)| id.page);
+        wanted.dedup_by_key(|(id, ..)| id.page);
+        wanted.truncate(BATCH_PAGES_MAX);
+        if wanted.len() > 1 {
+            // Whoever reads them hears of an error.
+            let _ = self.read_in(&wanted, Purpose::Scan);
         }
     }
 

@@ -104,3 +104,50 @@ fn what_many_lookups_need_comes_in_a_few_batches() {
     let (leaf, key) = wanted[wanted.len() - 1];
     assert!(leaf.get(key, hash(key), &mut Vec::new()).unwrap_err().is_corruption());
 }
+
+/// What a short range takes of several leaves comes together, no page of it twice, and none that it does not need.
+#[test]
+fn what_several_cursors_expect_comes_in_one_batch() {
+    let bed = Bed::new(16 << 20);
+    let model: Vec<_> = records(1 << 20).into_iter().collect();
+    // Every eighth record is in one leaf and the others are in another.
+    let part = |eighth: bool| {
+        let mine = model.iter().enumerate().filter(|(at, _)| (at % 8 == 3) == eighth);
+        bed.write(&mine.map(|(_, record)| record.clone()).collect(), 12)
+    };
+    let leaves = [part(true), part(false)];
+    for direction in [Direction::Forward, Direction::Reverse] {
+        bed.chill();
+        let middle = &model[model.len() / 2].0;
+        let mut cursors = leaves
+            .each_ref()
+            .map(|leaf| LeafCursor::new(leaf, Bound::Included(middle), direction).unwrap());
+        // So many as the page of keys has, whichever way.
+        let last = cursors[1].expect(40).unwrap();
+        cursors[0].expect_up_to(&last);
+        let before = bed.files.counters.pages_read[Kind::Values as usize].load(Relaxed);
+        bed.files.bring_in(&[&cursors[0], &cursors[1]]);
+        let read =
+            |bed: &Bed| bed.files.counters.pages_read[Kind::Values as usize].load(Relaxed) - before;
+        let brought = read(&bed);
+        let mut delivered = 0;
+        for cursor in &mut cursors {
+            let is_past = |key: &[u8]| match direction {
+                Direction::Forward => *key > last[..],
+                Direction::Reverse => *key < last[..],
+            };
+            while let Some((key, value)) = cursor.record().unwrap() {
+                let expected = &model[model.binary_search_by(|it| it.0[..].cmp(key)).unwrap()];
+                assert_eq!(value.bytes, expected.1.as_ref().unwrap().0);
+                delivered += 1;
+                cursor.advance().unwrap();
+                if cursor.key().is_none_or(is_past) {
+                    break;
+                }
+            }
+        }
+        assert!((40..=50).contains(&delivered), "{delivered}");
+        assert_eq!(read(&bed), brought, "nothing was left to be read one by one");
+        assert!((2..=6).contains(&brought), "{brought} pages");
+    }
+}
