@@ -465,11 +465,15 @@ fn favourites_are_kept_and_stay_new() {
         db.checkpoint().unwrap();
         look(&favourites);
     }
+    // Short ranges without favourites miss pages that left for records.
     let before = stats().cache_bytes;
-    for _ in 0..40 {
-        assert!(main.iter().count() > 19_000);
+    for round in 0..40 {
+        for start in 0..100 {
+            let start = key(start * 199 + round);
+            assert!(main.range(&start[..]..).limit(20).count() <= 20);
+        }
         steps(&runtime, 50);
     }
-    assert!(stats().cache_bytes < before || before <= 128 << 10, "{before}");
+    assert!(stats().cache_bytes < before, "{before}");
     db.verify().unwrap();
 }
