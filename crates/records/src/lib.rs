@@ -1,7 +1,7 @@
 //! The record cache: the newest version of the records that are worth keeping in memory, dirty and
 //! clean (TreeLine, section 4.2).
 //!
-//! The cache is cut into shards by the hash of the key; each [`Shard`](shard::Shard) is a hash
+//! The cache is cut into shards by the hash of the key; each shard is a hash
 //! table over a ring of records. A record is known outside by its [`RecordId`], 28 bits of its
 //! key's hash, which stays the same wherever the ring moves the record; two keys may share one, so
 //! whoever holds an id gets all dirty records that bear it and picks by key.
@@ -130,7 +130,7 @@ impl RecordCache {
         self.shard(id).get(id, key, out)
     }
 
-    /// Reserves room for one put; see [`Shard::prepare`].
+    /// Reserves room for one put.
     pub fn prepare(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) -> Prepared {
         self.shard(id).prepare(key.len(), value.map_or(0, ValueRef::len))
     }

@@ -66,7 +66,7 @@ const CHANGES: usize = 16;
 /// Words of an average record that a new shard expects.
 const RECORD_WORDS_EXPECTED: usize = 9;
 
-/// How [`Shard::prepare`] ended.
+/// How [`RecordCache::prepare`](crate::RecordCache::prepare) ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Prepared {
     /// The room is reserved.
