@@ -477,3 +477,25 @@ fn favourites_are_kept_and_stay_new() {
     assert!(stats().cache_bytes < before, "{before}");
     db.verify().unwrap();
 }
+
+/// Who asks for many keys at once has records kept as well.
+#[test]
+fn favourites_of_many_lookups_at_once_are_kept() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    fill(&main, 0..5_000, 1);
+    db.checkpoint().unwrap();
+    let keys: Vec<_> = (0..100).map(|number| key(number * 41)).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let before = main.stats();
+    for _ in 0..20 {
+        assert!(main.multi_get(&keys).unwrap().iter().all(Option::is_some));
+        steps(&runtime, 20);
+    }
+    let after = main.stats();
+    assert_eq!(after.records_cached, 100);
+    assert_eq!(
+        after.cache_hits + after.cache_misses - before.cache_hits - before.cache_misses,
+        2000
+    );
+}

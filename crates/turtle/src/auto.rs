@@ -73,7 +73,8 @@ struct Events {
     /// Misses that `regret_bytes` more of cache would have been spared.
     regretted: u64,
     regret_bytes: u64,
-    /// Lookups that were answered by what gathers, and pages that were looked for and not cached.
+    /// Lookups that were answered by what gathers; others that kept records or pages of values would answer,
+    /// and pages of values that were not cached.
     answered: u64,
     looked: u64,
     missed: u64,

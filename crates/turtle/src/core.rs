@@ -113,7 +113,9 @@ pub(crate) struct Mark {
     pub(crate) redo: Lsn,
 }
 
+/// Lookups that memtables answered.
 pub(crate) const MEMTABLE_HITS: usize = 0;
+/// Those that records answered ([`crate::records`]).
 pub(crate) const RECORD_HITS: usize = 1;
 /// Those that went to the tree.
 pub(crate) const MISSES: usize = 2;

@@ -20,8 +20,8 @@ use crate::runs::Runs;
 #[derive(Debug)]
 pub(crate) struct DiskFiles {
     pub(crate) files: Arc<LeafStore>,
-    limits: Limits,
     threads: usize,
+    limits: Limits,
     /// Of those, what may change: bytes of a leaf.
     leaf_bytes: AtomicU64,
     filter_bits: AtomicU32,
@@ -34,7 +34,7 @@ pub(crate) struct DiskFiles {
 }
 
 impl DiskFiles {
-    /// `filter_bits` are bits for each key, 0 for no filters.
+    /// `filter_bits` are bits for each key, 0 for no filters; `threads` see [`Files::threads`].
     pub(crate) fn new(
         files: Arc<LeafStore>,
         limits: Limits,
@@ -45,8 +45,8 @@ impl DiskFiles {
         let filter_bits = AtomicU32::new(filter_bits);
         DiskFiles {
             files,
-            limits,
             threads,
+            limits,
             leaf_bytes,
             filter_bits,
             lsn: AtomicU64::new(0),

@@ -129,17 +129,23 @@ impl Engine for Turtle {
         let records = self.core.records.reader();
         let tickets: Vec<_> = keys.iter().map(|(_, hash)| records.ticket(*hash)).collect();
         let view = self.core.view.load();
-        let mut is_known = vec![true; keys.len()];
+        let (mut hits, mut missed) = (0, Vec::new());
         let values = view.get_many(keys, |place, out| {
             let (key, hash) = keys[place];
-            is_known[place] = records.get(key, hash, out);
-            is_known[place]
+            let is_kept = records.get(key, hash, out);
+            if is_kept {
+                hits += 1
+            } else {
+                missed.push(place)
+            }
+            is_kept
         })?;
-        for (place, value) in values.iter().enumerate() {
-            if let Some(value) = value
-                && !is_known[place]
-                && !value.large
-            {
+        let reads = &self.core.counters.reads;
+        reads.add(MEMTABLE_HITS, (keys.len() - missed.len()) as u64 - hits);
+        reads.add(RECORD_HITS, hits);
+        reads.add(MISSES, missed.len() as u64);
+        for place in missed {
+            if let Some(value) = values[place].as_ref().filter(|value| !value.large) {
                 let (key, hash) = keys[place];
                 records.keep(key, hash, &value.bytes, tickets[place]);
             }
@@ -190,7 +196,7 @@ impl Engine for Turtle {
 
     fn make_resident(&self, key: &[u8], hash: u64) -> Result<()> {
         let core = &self.core;
-        core.residents.keep(key, |out| core.view.load().get(key, hash, out).map(|(found, _)| found))
+        core.residents.keep(key, |out| core.view.load().get(key, hash, out))
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {

@@ -4,8 +4,8 @@
 //! pages: while anything in memory refers to it (a tree, a reader, a snapshot) they stay, and when
 //! the last reference goes they are given back. The tree therefore counts nothing itself.
 //!
-//! **Threads**: all methods may be called from several threads; [`Files::write_leaf`] is, when a
-//! checkpoint is written.
+//! **Threads**: all methods may be called from several threads; those that read and write leaves are,
+//! by one update or checkpoint.
 
 use std::fmt::Debug;
 use std::ops::Bound;

@@ -83,7 +83,7 @@ impl TurtleSnapshot {
 
 impl EngineSnapshot for TurtleSnapshot {
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
-        self.view()?.get(key, hash, out).map(|(found, _)| found)
+        self.view()?.get(key, hash, out)
     }
 
     fn get_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {

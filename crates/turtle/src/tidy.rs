@@ -25,7 +25,7 @@ use crate::files::{Files, Limits};
 use crate::merge::Superseded;
 use crate::node::{Child, Node, Replacement};
 use crate::tree::Tree;
-use crate::update::{Ahead, Siblings, Update, as_children};
+use crate::update::{Siblings, Update, as_children};
 
 /// Pivots that one step flushes: some 60 MiB that are read and written.
 const PIVOTS_AT_ONCE: usize = 16;
@@ -112,8 +112,7 @@ impl<F: Files> Tree<F> {
     pub(crate) fn tidy(&self, files: &F, superseded: &mut Superseded) -> Result<Option<Tree<F>>> {
         let Some(Child::Node(node)) = &self.root else { return Ok(None) };
         // What it makes is written at once: no batch comes before.
-        let (limits, ahead) = (files.limits(), Ahead::new(Some(0)));
-        let mut update = Update { files, limits, activity: self.activity, superseded, ahead };
+        let mut update = Update::new(files, self.activity, superseded, Some(0));
         let Some(siblings) = update.tidy(node)? else { return Ok(None) };
         self.of_children(update, as_children(siblings)).map(Some)
     }

@@ -24,7 +24,7 @@ use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Totals};
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
-use crate::update::{Activity, Ahead, Update, as_children, parents};
+use crate::update::{Activity, Update, as_children, parents};
 
 /// Batches are applied in pieces of as many leaves: bounds what one flush takes down at once.
 const BATCH_LEAVES_MAX: u64 = 8;
@@ -88,8 +88,7 @@ impl<F: Files> Tree<F> {
         left: Option<u64>,
         superseded: &mut Superseded,
     ) -> Result<Tree<F>> {
-        let (limits, ahead) = (files.limits(), Ahead::new(left));
-        let mut update = Update { files, limits, activity: self.activity, superseded, ahead };
+        let mut update = Update::new(files, self.activity, superseded, left);
         let children = match &self.root {
             Some(Child::Node(node)) => as_children(update.apply(node, batch)?),
             Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?], 1)?,
@@ -146,7 +145,8 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// Looks a key up. A value or pointer is appended to `out`.
+    /// Looks a key up; says, too, whether a leaf or segment on disk answered. A value or pointer is appended
+    /// to `out`.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of a leaf that would have to say.
@@ -240,7 +240,7 @@ impl<F: Files> Tree<F> {
     }
 }
 
-/// The answer of the first of these places that has one, newest first.
+/// The answer of the first of these places that has one, newest first, and whether it is one on disk.
 fn look_up<F: Files>(
     files: &F,
     written: &[&F::Leaf],

@@ -78,6 +78,8 @@ pub(crate) struct Update<'a, F: Files> {
     pub(crate) activity: Activity,
     pub(crate) superseded: &'a mut Superseded,
     pub(crate) ahead: Ahead,
+    /// How many may work on it at once.
+    pub(crate) threads: usize,
 }
 
 /// What an update writes itself: new leaves that no batch will reach again before the tree is
@@ -99,7 +101,19 @@ impl Ahead {
     }
 }
 
-impl<F: Files> Update<'_, F> {
+impl<'a, F: Files> Update<'a, F> {
+    /// One before which a tree's updates have come to `activity`; so many batches are `left` until the tree
+    /// is written, if that is known.
+    pub(crate) fn new(
+        files: &'a F,
+        activity: Activity,
+        superseded: &'a mut Superseded,
+        left: Option<u64>,
+    ) -> Update<'a, F> {
+        let (limits, ahead) = (files.limits(), Ahead::new(left));
+        Update { files, limits, activity, superseded, ahead, threads: files.threads() }
+    }
+
     /// Applies a batch to a node.
     pub(crate) fn apply(&mut self, node: &Node<F>, batch: Runs) -> Result<Siblings<F>> {
         let mut node = node.to_change();
@@ -118,7 +132,7 @@ impl<F: Files> Update<'_, F> {
                 return self.split(node);
             }
             let full: Vec<usize> = node.full(&self.limits).collect();
-            if full.len() > 1 {
+            if !full.is_empty() {
                 merged = false;
                 match self.flush_many(node, &full)? {
                     ControlFlow::Continue(flushed) => node = flushed,
@@ -126,10 +140,7 @@ impl<F: Files> Update<'_, F> {
                 }
                 continue;
             }
-            let replacement = if let Some(full) = full.first() {
-                merged = false;
-                self.flush(&mut node, *full)?
-            } else if node.segments(&self.limits) > self.limits.segments(pivots) {
+            let replacement = if node.segments(&self.limits) > self.limits.segments(pivots) {
                 if !merged {
                     node.merge_all(self.files, &self.limits, self.superseded)?;
                     self.activity.merges += 1;
@@ -233,7 +244,9 @@ impl<F: Files> Update<'_, F> {
         pivots: &[usize],
     ) -> Result<ControlFlow<Siblings<F>, Node<F>>> {
         let (files, limits, ahead) = (self.files, self.limits, &self.ahead);
-        let made = parallel::each(files.threads(), pivots.len(), |place| {
+        // Those that are not needed here may work further down.
+        let threads = (self.threads / pivots.len().max(1)).max(1);
+        let made = parallel::each(self.threads, pivots.len(), |place| {
             let mut superseded = Superseded::new();
             let mut alone = Update {
                 files,
@@ -241,6 +254,7 @@ impl<F: Files> Update<'_, F> {
                 activity: Activity::default(),
                 superseded: &mut superseded,
                 ahead: ahead.clone(),
+                threads,
             };
             let replacement = alone.flush(&mut node.to_change(), pivots[place])?;
             Ok((replacement, alone.activity, superseded))
@@ -317,13 +331,14 @@ impl<F: Files> Update<'_, F> {
         let limits = &self.limits;
         let most = limits.leaf_pending_max.min(limits.flush_bytes()) / 2;
         let stays = |batches| limits.leaf_stays(batches, pivots, 0, most);
-        let most = KEPT_LEAVES_MAX * limits.leaf_bytes;
+        let kept_max = KEPT_LEAVES_MAX * limits.leaf_bytes;
         let kept = &self.ahead.kept;
         let is_kept = match self.ahead.batches {
             Some(batches) if stays(batches) => false,
-            known => {
-                let before = kept.fetch_add(edits.bytes(), Relaxed);
-                known.is_none() || before + edits.bytes() <= most
+            None => true,
+            Some(_) => {
+                let more = |kept: u64| Some(kept + edits.bytes()).filter(|kept| *kept <= kept_max);
+                kept.fetch_update(Relaxed, Relaxed, more).is_ok()
             }
         };
         if is_kept {

@@ -291,7 +291,7 @@ impl Tree {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Appends the value of a key, or the pointer to a large one; says which.
+    /// Appends the value of a key, or the pointer to a large one; says which, and whether it was on disk.
     ///
     /// # Errors
     /// `Corruption` or `Io`.

@@ -35,11 +35,11 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Appends the value of a key or the pointer to it; says which, and whether a memtable knew.
-    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<(Found, bool)> {
+    /// Appends the value of a key or the pointer to it; says which.
+    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match self.get_resident(key, out) {
-            Some(found) => Ok((found, true)),
-            None => self.tree.get(key, hash, out).map(|(found, _)| (found, false)),
+            Some(found) => Ok(found),
+            None => self.tree.get(key, hash, out).map(|(found, _)| found),
         }
     }
 
@@ -269,7 +269,7 @@ mod tests {
             parts.iter().flatten().for_each(|(key, value)| _ = model.insert(key.clone(), value.clone()));
             for (key, value) in &model {
                 let mut out = Vec::new();
-                let found = view.get(key, 0, &mut out).unwrap().0;
+                let found = view.get(key, 0, &mut out).unwrap();
                 prop_assert_eq!((found != Found::Absent).then_some(out), value.clone());
             }
             let direction = if forward { Direction::Forward } else { Direction::Reverse };

@@ -1,11 +1,11 @@
-//! Bringing in what many lookups need, together: the segments that one key may be in, or the leaves
+//! Bringing in what many lookups or cursors need, together: the segments that one key may be in, or the leaves
 //! of many keys (the parallel lookups of section 3.4).
 //!
 //! Each lookup is tried on what is cached; the pages at which they stop are read in one batch, as
 //! deep as the disk can, and those that stopped are tried again. A lookup stops at its filter, its
 //! index, its keys and its value, so a few batches do, however many lookups there are. Of the leaves
 //! that one key may be in, only filters are read together: mostly one has the key, and what is older is not
-//! needed then. All of this is a hint: whoever looks up afterwards loads what is missing, and hears
+//! needed then. What cursors of one range expect to be asked for comes in one batch, too. All of this is a hint: whoever looks up afterwards loads what is missing, and hears
 //! of damage.
 
 use std::ops::Range;
@@ -108,16 +108,9 @@ impl LeafStore {
 
     /// Brings in the values that these cursors expect to be asked for, together, if there are several pages.
     pub(crate) fn bring_in(&self, cursors: &[&LeafCursor]) {
-        let mut wanted: Vec<Page> = Vec::new();
-        for (leaf, pages) in cursors.iter().filter_map(|cursor| cursor.expected_pages()) {
-            let (first, count) = leaf.section(Section::Values);
-            for page in pages.start..pages.end.min(count) {
-                let id = leaf.page_id(Section::Values, page);
-                if !self.cache.prefetch(id, 0) {
-                    wanted.push((id, leaf.run(), first + page));
-                }
-            }
-        }
+        let expected = cursors.iter().filter_map(|cursor| cursor.expected_pages());
+        let missing = expected.flat_map(|(leaf, pages)| leaf.missing(Section::Values, pages));
+        let mut wanted: Vec<Page> = missing.collect();
         wanted.sort_unstable_by_key(|(id, ..)| id.page);
         wanted.dedup_by_key(|(id, ..)| id.page);
         wanted.truncate(BATCH_PAGES_MAX);
@@ -147,15 +140,19 @@ impl Leaf {
     /// Brings in those of some pages of a section that are not cached, if there are several. A hint, as all
     /// of this.
     pub(super) fn bring_in(&self, section: Section, pages: Range<u32>, purpose: Purpose) {
-        let (first, count) = self.section(section);
-        let pages = pages.start..pages.end.min(count);
-        let place = |page: u32| (self.page_id(section, page), self.run(), first + page);
-        let missing = |(id, ..): &Page| !self.files.cache.prefetch(*id, 0);
-        let wanted: Vec<Page> = pages.map(place).filter(missing).collect();
+        let wanted: Vec<Page> = self.missing(section, pages).collect();
         if wanted.len() > 1 {
             // Whoever reads them hears of an error.
             let _ = self.files.read_in(&wanted, purpose);
         }
+    }
+
+    /// Those of some pages of a section that it has and that are not cached.
+    fn missing(&self, section: Section, pages: Range<u32>) -> impl Iterator<Item = Page> {
+        let (first, count) = self.section(section);
+        let place = move |page: u32| (self.page_id(section, page), self.run(), first + page);
+        let missing = |(id, ..): &Page| !self.files.cache.prefetch(*id, 0);
+        (pages.start..pages.end.min(count)).map(place).filter(missing)
     }
 }
 
