@@ -499,3 +499,45 @@ fn favourites_of_many_lookups_at_once_are_kept() {
         2000
     );
 }
+
+#[test]
+fn ranges_that_paid_for_it_find_little_beside_leaves() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    // A batch is 128 KiB, so some gather for the distance, which nobody writes enough to end.
+    assert_eq!(main.set_checkpoint_distance(8).unwrap(), 8);
+    let mut number = 0;
+    while number < 40_000 || main.stats().turtle.unwrap().pending_batches < 2 {
+        put(&main, number, 1).unwrap();
+        runtime.step();
+        number += 1;
+        assert!(number < 100_000, "{:?}", main.stats());
+    }
+    let range = || {
+        let before = main.stats().turtle.unwrap().pages_read;
+        (0..64).for_each(|number| assert_eq!(main.range(&key(number)[..]..).take(50).count(), 50));
+        let pages = main.stats().turtle.unwrap().pages_read;
+        pages.keys + pages.values - before.keys - before.values
+    };
+    let before = range();
+    let flushes = main.stats().turtle.unwrap().flushes;
+    (0..60).for_each(|_| _ = range());
+    // At once, not with the next checkpoint that the time asks for.
+    steps(&runtime, 20);
+    let turtle = main.stats().turtle.unwrap();
+    assert!(turtle.flushes > flushes && turtle.pending_bytes == 0, "{turtle:?}");
+    for _ in 0..100 {
+        range();
+        steps(&runtime, 20);
+    }
+    let after = range();
+    assert!(after * 10 < before * 9, "{before} pages before, {after} after");
+    // And then there is peace.
+    steps(&runtime, 1000);
+    let flushes = main.stats().turtle.unwrap().flushes;
+    range();
+    steps(&runtime, 1000);
+    assert_eq!(main.stats().turtle.unwrap().flushes, flushes);
+    db.verify().unwrap();
+    db.close().unwrap();
+}

@@ -175,12 +175,19 @@ impl Shard {
     pub(super) fn prepare(&self, key: usize, value: usize) -> Prepared {
         let words = record_words(key, value);
         let mut state = self.state.lock();
-        let prepared = self.make_room(&mut state, words, usize::MAX);
-        if prepared == Prepared::Ready {
-            state.reserved_words += words;
-            state.reserved_records += 1;
+        if let Err(met) = self.make_room(&mut state, words, usize::MAX) {
+            let memory = self.memory.load();
+            let Some(position) = met.or_else(|| state.first_dirty(&memory)) else {
+                return Prepared::Busy;
+            };
+            let word = state.word(&memory, position);
+            let mut key = Vec::new();
+            memory.read_key(word, memory.header(word), &mut key);
+            return Prepared::Dirty(key);
         }
-        prepared
+        state.reserved_words += words;
+        state.reserved_records += 1;
+        Prepared::Ready
     }
 
     pub(super) fn cancel(&self, key: usize, value: usize) {
@@ -256,7 +263,7 @@ impl Shard {
         if self.memory.load().find_key(id, key).is_some() {
             return;
         }
-        if self.make_room(state, words, ADMISSION_STEPS) != Prepared::Ready {
+        if self.make_room(state, words, ADMISSION_STEPS).is_err() {
             return;
         }
         // Making room may have rebuilt the memory.
@@ -430,11 +437,17 @@ impl Shard {
         }
     }
 
-    /// Moves the hand until `words` are free, looking at no more than `steps` records.
-    fn make_room(&self, state: &mut MutexGuard<'_, State>, words: usize, steps: usize) -> Prepared {
+    /// Moves the hand until `words` are free, looking at no more than `steps` records. An error is that they are
+    /// not, with the position of the first dirty record of priority 0 that the hand met.
+    fn make_room(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        words: usize,
+        steps: usize,
+    ) -> Result<(), Option<u64>> {
         let mut memory = self.memory.load_full();
         if state.has_room(&memory, words) {
-            return Prepared::Ready;
+            return Ok(());
         }
         let table_full = state.records + state.reserved_records >= memory.records_max();
         if if table_full { self.enlarge_table(state) } else { self.reduce_table(state) } {
@@ -447,7 +460,7 @@ impl Shard {
         let end = state.tail + (u64::from(PRIORITY_MAX) + 2) * memory.capacity() as u64;
         for _ in 0..steps {
             if state.has_room(&memory, words) {
-                return Prepared::Ready;
+                return Ok(());
             }
             if passed > DIRTY_LOOK_AHEAD || state.tail == state.head || state.tail > end {
                 break;
@@ -457,15 +470,7 @@ impl Shard {
                 passed += 1;
             }
         }
-        match candidate.or_else(|| state.first_dirty(&memory)) {
-            Some(position) => {
-                let word = state.word(&memory, position);
-                let mut key = Vec::new();
-                memory.read_key(word, memory.header(word), &mut key);
-                Prepared::Dirty(key)
-            }
-            None => Prepared::Busy,
-        }
+        Err(candidate)
     }
 
     /// When the table, not the ring, is what is full, the records are smaller than expected: makes

@@ -8,7 +8,8 @@
 //! ([`Limits::tidy_bytes`], in the place of a half or more) are flushed, from the root down, and what is left in a
 //! node's buffer is made one level if it has more than two. It begins when ranges since the last time have looked into so many
 //! segments beside leaves as it will cost pages to make the leaves anew, so that never more is spent
-//! than was paid ([`Core::wants_tidying`]); and it goes on only while no batch waits.
+//! than was paid ([`Core::wants_tidying`]); and it goes on only while no batch waits. Each step is written, with what
+//! was pending: the checkpoint distance is for writes, of which there are few then.
 //!
 //! The paper leaves the buffers as the last batch left them.
 //!
@@ -17,6 +18,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, probe};
 
@@ -27,8 +29,15 @@ use crate::node::{Child, Node, Replacement};
 use crate::tree::Tree;
 use crate::update::{Siblings, Update, as_children};
 
-/// Pivots that one step flushes: some 60 MiB that are read and written.
-const PIVOTS_AT_ONCE: usize = 16;
+/// Pivots that one step flushes to leaves: some 60 MiB that are read and written.
+const LEAVES_AT_ONCE: usize = 16;
+
+/// The same for pivots above nodes: what comes into their buffers, and levels that are made one there, is in
+/// memory until the step is written.
+const NODES_AT_ONCE: usize = 2;
+
+/// Threads of a step: ranges that it is for wait for the same disk and processors.
+const THREADS_MAX: usize = 2;
 
 /// Levels of a buffer that a range may look into when all is tidy.
 const LEVELS_MAX: usize = 2;
@@ -95,7 +104,8 @@ impl<F: Files> Update<'_, F> {
     fn flush_some(&mut self, node: Node<F>) -> Result<Siblings<F>> {
         let most = self.limits.tidy_bytes();
         let full = |pivot: &usize| node.pending[*pivot] >= most;
-        let pivots: Vec<usize> = (0..node.keys.len()).filter(full).take(PIVOTS_AT_ONCE).collect();
+        let at_once = if node.height > 1 { NODES_AT_ONCE } else { LEAVES_AT_ONCE };
+        let pivots: Vec<usize> = (0..node.keys.len()).filter(full).take(at_once).collect();
         match self.flush_many(node, &pivots)? {
             ControlFlow::Continue(node) => self.settle(node),
             ControlFlow::Break(siblings) => Ok(siblings),
@@ -113,26 +123,25 @@ impl<F: Files> Tree<F> {
         let Some(Child::Node(node)) = &self.root else { return Ok(None) };
         // What it makes is written at once: no batch comes before.
         let mut update = Update::new(files, self.activity, superseded, Some(0));
+        update.threads = update.threads.min(THREADS_MAX);
         let Some(siblings) = update.tidy(node)? else { return Ok(None) };
         self.of_children(update, as_children(siblings)).map(Some)
     }
 }
 
 impl Core {
-    /// Whether ranges have paid for it by now.
+    /// Whether ranges have paid for it by now, and for writing what is pending before the checkpoint distance
+    /// says so.
     pub(crate) fn wants_tidying(&self) -> bool {
         let looks = self.files.disk.beside() - self.tidied.load(Relaxed);
-        looks > self.files.pages().saturating_mul(LOOKS_A_PAGE)
+        let pending = self.view.load().tree.pending().bytes / PAGE_BYTES as u64;
+        looks > (self.files.pages() + pending).saturating_mul(LOOKS_A_PAGE)
     }
 
     /// Makes a step, and writes it; says whether there was one to be made.
     pub(crate) fn tidy(&self) -> Result<bool> {
         let mut work = self.work.lock();
         let view = self.view.load_full();
-        if view.tree.pending().items > 0 {
-            // Writing it is for the checkpoint distance to say.
-            return Ok(false);
-        }
         let log = &self.context.log;
         let end = log.last_lsn();
         log.ensure_durable(end)?;
