@@ -6,6 +6,7 @@
 pub mod error;
 pub mod ids;
 pub mod limits;
+pub mod mapped_vec;
 pub mod mapping;
 pub mod memory;
 pub mod poison;

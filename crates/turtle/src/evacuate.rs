@@ -8,6 +8,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use spinney_base::mapped_vec::MappedVec;
+
 use crate::files::Files;
 use crate::levels::Part;
 use crate::node::{Child, Leaf};
@@ -43,7 +45,7 @@ fn address<T>(piece: &T) -> usize {
 
 impl Census {
     fn count(&mut self, run: &Run) {
-        let all = (run.all().items.capacity() * size_of::<Item>()) as u64;
+        let all = run.all().items.memory_bytes() as u64;
         let live = (run.len() * size_of::<Item>()) as u64;
         let items = self.pieces.entry(address(run.all())).or_default();
         *items = Use { live: items.live + live, all };
@@ -86,10 +88,10 @@ impl Census {
         }
         let moves = |item: &&Item| sparse[item.source as usize];
         let moved = run.items().iter().filter(moves).map(Item::source_bytes).sum();
-        let mut copy: Vec<u8> = Vec::with_capacity(moved);
+        let mut copy: MappedVec<u8> = MappedVec::with_capacity(moved);
         let mut sources: Vec<Source> = Vec::new();
         let mut numbers: Vec<Option<u16>> = vec![None; sparse.len()];
-        let mut items = Vec::with_capacity(run.len());
+        let mut items = MappedVec::with_capacity(run.len());
         // The copy is source 0 once it is made; it is put in its place at the end.
         if moved > 0 {
             sources.push(Source::default());

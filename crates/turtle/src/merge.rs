@@ -22,6 +22,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use spinney_base::mapped_vec::MappedVec;
+
 use crate::run::{Item, Items, Run, SOURCES_MAX, compare};
 use crate::runs::Runs;
 use crate::source::Source;
@@ -68,9 +70,10 @@ fn merge_two(
     run_bytes: u64,
     superseded: &mut Superseded,
 ) -> Runs {
+    let bytes = newer.bytes() + older.bytes();
     let mut newer = Side::new(newer);
     let mut older = Side::new(older);
-    let mut output = Output::new(tombstones, run_bytes, newer.left() + older.left());
+    let mut output = Output::new(tombstones, run_bytes, newer.left() + older.left(), bytes);
     while let (Some(new), Some(old)) = (newer.item(), older.item()) {
         match compare(new, newer.sources(), old, older.sources()) {
             Ordering::Less => {
@@ -168,23 +171,30 @@ struct Output {
     runs: Runs,
     /// How many runs were begun.
     begun: usize,
-    items: Vec<Item>,
+    items: MappedVec<Item>,
     sources: Vec<Source>,
     bytes: u64,
+    /// How many more items may come, and how many a run will have.
     expected: usize,
+    each: usize,
 }
 
 impl Output {
-    fn new(tombstones: Tombstones, run_bytes: u64, expected: usize) -> Self {
+    /// Of so many items at most, of so many packed bytes.
+    fn new(tombstones: Tombstones, run_bytes: u64, expected: usize, bytes: u64) -> Self {
+        let each = run_bytes.saturating_mul(expected as u64) / bytes.max(1);
+        // They differ in length.
+        let each = usize::try_from(each + each / 16).unwrap_or(expected).max(16);
         Output {
             tombstones,
             run_bytes,
             runs: Runs::default(),
             begun: 0,
-            items: Vec::with_capacity(expected.min(1024)),
+            items: MappedVec::with_capacity(expected.min(each)),
             sources: Vec::new(),
             bytes: 0,
             expected,
+            each,
         }
     }
 
@@ -215,7 +225,8 @@ impl Output {
     fn end_run(&mut self) {
         let left = self.expected.saturating_sub(self.items.len());
         self.expected = left;
-        let mut items = std::mem::replace(&mut self.items, Vec::with_capacity(left.min(1024)));
+        let next = MappedVec::with_capacity(left.min(self.each));
+        let mut items = std::mem::replace(&mut self.items, next);
         items.shrink_to_fit();
         let items = Items { items, sources: std::mem::take(&mut self.sources) };
         self.runs.push(Run::new(items, std::mem::take(&mut self.bytes)));
@@ -223,6 +234,7 @@ impl Output {
     }
 
     fn finish(mut self) -> Runs {
+        self.expected = self.items.len();
         self.end_run();
         self.runs
     }

@@ -24,6 +24,7 @@ use std::fmt;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
+use spinney_base::mapped_vec::MappedVec;
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
 
@@ -86,7 +87,12 @@ impl Item {
     }
 
     /// The same item, whose bytes are appended to what will be source `number`.
-    pub(crate) fn copied_to(&self, sources: &[Source], copy: &mut Vec<u8>, number: u16) -> Item {
+    pub(crate) fn copied_to(
+        &self,
+        sources: &[Source],
+        copy: &mut MappedVec<u8>,
+        number: u16,
+    ) -> Item {
         let key = copy.len() as u32;
         let edit = self.edit(sources);
         copy.extend_from_slice(edit.key);
@@ -196,7 +202,7 @@ const GUESSES: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct Items {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: MappedVec<Item>,
     pub(crate) sources: Vec<Source>,
 }
 
@@ -406,14 +412,14 @@ impl From<Broken> for Error {
 #[derive(Debug)]
 pub(crate) struct RunOver {
     sources: Vec<Source>,
-    items: Vec<Item>,
+    items: MappedVec<Item>,
     bytes: u64,
 }
 
 impl RunOver {
     /// Of about so many edits.
     pub(crate) fn new(sources: Vec<Source>, edits: usize) -> RunOver {
-        RunOver { sources, items: Vec::with_capacity(edits), bytes: 0 }
+        RunOver { sources, items: MappedVec::with_capacity(edits), bytes: 0 }
     }
 
     /// Appends the edit at a position of a source.
@@ -458,7 +464,7 @@ pub(crate) fn over(source: impl Into<Bytes>, positions: &[Position]) -> Result<R
 /// Copies sorted edits into one source and makes a run of them.
 #[derive(Debug, Default)]
 pub(crate) struct RunBuilder {
-    bytes: Vec<u8>,
+    bytes: MappedVec<u8>,
     positions: Vec<Position>,
 }
 
@@ -537,16 +543,16 @@ mod tests {
     #[test]
     fn a_run_over_damaged_places_is_refused() {
         let place = Position { key: 0, key_length: 2, value: 2, value_length: 2, op: Op::Put };
-        assert!(over(vec![0; 4], &[place]).is_ok());
+        assert!(over(&[0; 4][..], &[place]).is_ok());
         for broken in [
             Position { key: 3, ..place },
             Position { key: u32::MAX, ..place },
             Position { value: 3, ..place },
             Position { value: u32::MAX, value_length: u32::MAX, ..place },
         ] {
-            assert!(over(vec![0; 4], &[broken]).unwrap_err().is_corruption());
+            assert!(over(&[0; 4][..], &[broken]).unwrap_err().is_corruption());
         }
-        assert!(over(vec![0; 4], &[place, place]).unwrap_err().is_corruption());
+        assert!(over(&[0; 4][..], &[place, place]).unwrap_err().is_corruption());
     }
 
     #[test]

@@ -6,29 +6,30 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use spinney_art::Chunk;
+use spinney_base::mapped_vec::MappedVec;
 use spinney_base::mapping::Mapping;
 
 /// Bytes that items point into.
 pub(crate) type Source = Arc<Bytes>;
 
-/// Bytes of a source. Long ones are mappings of their own: a general allocator keeps what such pieces leave
-/// when they are freed, in whichever order that is.
+/// Bytes of a source.
 #[derive(Debug)]
 pub(crate) enum Bytes {
-    Allocated(Vec<u8>),
+    Copied(MappedVec<u8>),
+    /// Of a leaf that was read.
     Mapped(Mapping),
     /// Of a memtable.
     Chunk(Chunk),
 }
 
-/// From so many bytes on they are mapped.
+/// Fewer bytes are copied: a mapping takes whole pages.
 const MAPPED_BYTES_MIN: usize = 64 << 10;
 
 impl Bytes {
     /// Memory that they take, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
-            Bytes::Allocated(bytes) => bytes.capacity(),
+            Bytes::Copied(bytes) => bytes.memory_bytes(),
             Bytes::Mapped(bytes) => bytes.len(),
             Bytes::Chunk(bytes) => bytes.len(),
         }
@@ -44,7 +45,7 @@ impl From<Chunk> for Bytes {
 impl From<Mapping> for Bytes {
     fn from(bytes: Mapping) -> Self {
         if bytes.len() < MAPPED_BYTES_MIN {
-            return Bytes::Allocated(bytes.to_vec());
+            return Bytes::from(&*bytes);
         }
         Bytes::Mapped(bytes)
     }
@@ -52,18 +53,21 @@ impl From<Mapping> for Bytes {
 
 impl Default for Bytes {
     fn default() -> Self {
-        Bytes::Allocated(Vec::new())
+        Bytes::Copied(MappedVec::default())
     }
 }
 
-impl From<Vec<u8>> for Bytes {
-    fn from(bytes: Vec<u8>) -> Self {
-        if bytes.len() < MAPPED_BYTES_MIN {
-            return Bytes::Allocated(bytes);
-        }
-        let mut mapped = Mapping::zeroed(bytes.len());
-        mapped.copy_from_slice(&bytes);
-        Bytes::Mapped(mapped)
+impl From<MappedVec<u8>> for Bytes {
+    fn from(bytes: MappedVec<u8>) -> Self {
+        Bytes::Copied(bytes)
+    }
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        let mut copy = MappedVec::with_capacity(bytes.len());
+        copy.extend_from_slice(bytes);
+        Bytes::Copied(copy)
     }
 }
 
@@ -72,7 +76,7 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Bytes::Allocated(bytes) => bytes,
+            Bytes::Copied(bytes) => bytes,
             Bytes::Mapped(bytes) => bytes,
             Bytes::Chunk(bytes) => bytes,
         }

@@ -1,0 +1,179 @@
+//! Vectors of plain values that are mappings once they are long.
+//!
+//! Long vectors that come and go, from many threads and in no order, leave a general allocator with holes that it
+//! keeps: some 70 MiB of them were resident where 3 MiB were in use. A mapping goes back whole.
+//!
+//! **Invariant**: the first `length` values were written.
+#![expect(unsafe_code, reason = "bytes of a mapping are values of any plain type")]
+
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use crate::mapping::Mapping;
+
+/// From so many bytes on it is a mapping.
+const MAPPED_BYTES_MIN: usize = 64 << 10;
+
+/// A vector that is kept by the allocator while it is short, and is memory straight from the system when it is
+/// long. What room it has beyond its length costs nothing then.
+///
+/// ```
+/// use spinney_base::mapped_vec::MappedVec;
+///
+/// let mut squares = MappedVec::with_capacity(1000);
+/// (0..1000u64).for_each(|number| squares.push(number * number));
+/// assert_eq!(squares[999], 998_001);
+/// ```
+#[derive(Debug)]
+pub struct MappedVec<T>(Memory<T>);
+
+#[derive(Debug)]
+enum Memory<T> {
+    Allocated(Vec<T>),
+    Mapped { map: Mapping, length: usize, values: PhantomData<T> },
+}
+
+impl<T: Copy> MappedVec<T> {
+    /// An empty one with room for so many values.
+    ///
+    /// # Panics
+    /// When the system has no memory, as all allocation does.
+    #[must_use]
+    pub fn with_capacity(capacity: usize) -> Self {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096, "pages are aligned for it") };
+        let bytes = capacity.checked_mul(size_of::<T>()).expect("it is shorter than memory");
+        MappedVec(if bytes < MAPPED_BYTES_MIN {
+            Memory::Allocated(Vec::with_capacity(capacity))
+        } else {
+            Memory::Mapped { map: Mapping::zeroed(bytes), length: 0, values: PhantomData }
+        })
+    }
+
+    /// Appends a value.
+    #[inline]
+    pub fn push(&mut self, value: T) {
+        if self.len() == self.capacity() {
+            self.grow(1);
+        }
+        match &mut self.0 {
+            Memory::Allocated(values) => values.push(value),
+            Memory::Mapped { map, length, .. } => {
+                let end = map.as_mut_ptr().cast::<T>().wrapping_add(*length);
+                // SAFETY: the mapping is private, writable, aligned to a page, and has room for more
+                // than `length` values.
+                unsafe { end.write(value) };
+                *length += 1;
+            }
+        }
+    }
+
+    /// Appends values.
+    pub fn extend_from_slice(&mut self, more: &[T]) {
+        if self.capacity() - self.len() < more.len() {
+            self.grow(more.len());
+        }
+        match &mut self.0 {
+            Memory::Allocated(values) => values.extend_from_slice(more),
+            Memory::Mapped { map, length, .. } => {
+                let end = map.as_mut_ptr().cast::<T>().wrapping_add(*length);
+                // SAFETY: as above, for so many values; nobody else has the mapping, so they are not in it.
+                unsafe { end.copy_from_nonoverlapping(more.as_ptr(), more.len()) };
+                *length += more.len();
+            }
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, more: usize) {
+        let capacity = (self.len() + more).max(2 * self.len()).max(16);
+        let mut larger = MappedVec::with_capacity(capacity);
+        larger.extend_from_slice(self);
+        *self = larger;
+    }
+
+    /// Gives room back that is not needed, unless it is little.
+    pub fn shrink_to_fit(&mut self) {
+        if let Memory::Allocated(values) = &mut self.0 {
+            return values.shrink_to_fit();
+        }
+        let is_short = self.len() * size_of::<T>() < MAPPED_BYTES_MIN;
+        if is_short || self.capacity() > self.len() / 4 * 5 {
+            let mut fitting = MappedVec::with_capacity(self.len());
+            fitting.extend_from_slice(self);
+            *self = fitting;
+        }
+    }
+
+    /// How many values it has room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        match &self.0 {
+            Memory::Allocated(values) => values.capacity(),
+            Memory::Mapped { map, .. } => map.capacity() / size_of::<T>(),
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        match &self.0 {
+            Memory::Allocated(values) => values.capacity() * size_of::<T>(),
+            Memory::Mapped { length, .. } => length * size_of::<T>(),
+        }
+    }
+}
+
+impl<T: Copy> Deref for MappedVec<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        match &self.0 {
+            Memory::Allocated(values) => values,
+            Memory::Mapped { map, length, .. } => {
+                // SAFETY: the mapping is aligned to a page, lives as long as `self`, which lends it for
+                // reading alone, and its first `length` values were written.
+                unsafe { std::slice::from_raw_parts(map.as_ptr().cast::<T>(), *length) }
+            }
+        }
+    }
+}
+
+impl<T: Copy> Default for MappedVec<T> {
+    fn default() -> Self {
+        MappedVec::with_capacity(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_and_long_ones_keep_what_is_pushed() {
+        for count in [0, 1, 17, 5_000, 20_000] {
+            let mut values = MappedVec::default();
+            (0..count).for_each(|number: u64| values.push(number));
+            values.extend_from_slice(&[7, 8, 9]);
+            assert!(values.iter().copied().eq((0..count).chain([7, 8, 9])));
+            assert!(values.capacity() >= values.len());
+            values.shrink_to_fit();
+            assert!(values.iter().copied().eq((0..count).chain([7, 8, 9])));
+            let bytes = values.len() * 8;
+            assert!((bytes..=bytes / 4 * 5 + 24).contains(&values.memory_bytes()));
+        }
+    }
+
+    #[test]
+    fn room_beyond_the_length_is_given_back_when_it_is_much() {
+        let mut values = MappedVec::with_capacity(1 << 20);
+        values.extend_from_slice(&[1u64; 10_000]);
+        assert_eq!((values.capacity(), values.memory_bytes()), (1 << 20, 80_000));
+        values.shrink_to_fit();
+        assert!(values.capacity() < 12_500 && values[..] == [1; 10_000]);
+        let mut values = MappedVec::with_capacity(1 << 20);
+        values.push(1u8);
+        values.shrink_to_fit();
+        assert_eq!((values.memory_bytes(), &values[..]), (1, &[1][..]));
+    }
+}
