@@ -541,3 +541,29 @@ fn ranges_that_paid_for_it_find_little_beside_leaves() {
     db.verify().unwrap();
     db.close().unwrap();
 }
+
+/// What leaves that were written early took the place of is kept for the last checkpoint; much of it makes
+/// the next one due.
+#[test]
+fn a_large_distance_does_not_keep_the_file_growing() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
+    let distance = main.set_checkpoint_distance(1_000_000).unwrap();
+    fill(&main, 0..4_000, 1);
+    db.checkpoint().unwrap();
+    let before = main.stats().pages;
+    let mut most = before;
+    for round in 2..12 {
+        for number in 0..4_000 {
+            put(&main, number, round).unwrap();
+            runtime.step();
+            most = most.max(main.stats().pages);
+        }
+    }
+    let batches = main.stats().turtle.unwrap().batches_applied;
+    assert!(batches > 5 * distance, "{batches} batches at a distance of {distance}");
+    assert!(most < before * 5 / 2, "{most} pages where {before} were enough");
+    db.verify().unwrap();
+    db.close().unwrap();
+}
