@@ -45,7 +45,7 @@ use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
 use spinney_io::Purpose;
 
 use buffers::Buffers;
-use build::Edits;
+use build::{Built, Edits};
 use format::{Description, PAGE_BLOCKS, Section};
 
 /// Where leaves lie: a keyspace's store, its part of the page cache, and what was counted.
@@ -115,7 +115,7 @@ impl LeafStore {
 }
 
 impl Leaf {
-    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index and filter are in the cache afterwards. Durable after
+    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index, filter and keys are in the cache afterwards, and values if it has room. Durable after
     /// [`Store::sync`].
     ///
     /// # Errors
@@ -139,17 +139,32 @@ impl Leaf {
         store.seal_run(&run, front_pages, BlockKind::Leaf, &mut built.body, lsn);
         let body = (run.page(front_pages), built.body.bytes());
         store.write_runs(&[(first, built.front.bytes()), body], Purpose::Reorganize)?;
-        for (section, pages) in [Section::Index, Section::Filter].map(|it| (it, leaf.section(it))) {
-            for page in 0..pages.1 {
-                let bytes = built.front.page((pages.0 + page) as usize);
-                files.cache.insert(leaf.page_id(section, page), bytes);
-            }
-        }
+        leaf.keep(&built);
         files.buffers.give(built.front);
         files.buffers.give(built.body);
         files.counters.leaves_written.fetch_add(1, Relaxed);
         files.counters.pages_written.fetch_add(u64::from(run.pages), Relaxed);
         Ok(leaf)
+    }
+
+    /// Puts pages that were just written into the cache: those that every lookup needs, and values if there is
+    /// room that nobody has.
+    fn keep(&self, built: &Built) {
+        let cache = self.files.cache.cache();
+        let has_room = cache.used() + built.body.bytes().len() as u64 <= cache.bytes();
+        for section in [Section::Index, Section::Filter, Section::Keys, Section::Values] {
+            let (first, count) = self.section(section);
+            if section == Section::Values && !has_room {
+                return;
+            }
+            for page in 0..count {
+                let index = (first + page) as usize;
+                let of_body = index.checked_sub(built.front.pages());
+                let bytes =
+                    of_body.map_or_else(|| built.front.page(index), |it| built.body.page(it));
+                self.files.cache.insert(self.page_id(section, page), bytes);
+            }
+        }
     }
 
     /// Owns, from here on, the pages of the leaf that [`Leaf::describe`] described. Reads nothing.

@@ -477,3 +477,23 @@ const GOLDEN_INDEX: &str = concat!(
     "00000000",
     "800000000100000003000000280000000100000001000000050000002f000000",
 );
+
+/// What fits beside all else is read from memory as soon as it is written; what does not displaces no values.
+#[test]
+fn what_was_written_is_in_memory_where_there_is_room() {
+    let bed = Bed::new(1 << 20);
+    let models: Vec<Model> = [300_000, 400_000, 600_000].map(records).into();
+    let leaves: Vec<_> = models.iter().map(|model| bed.write(model, 12)).collect();
+    let read_all = |leaf: &Arc<Leaf>, model: &Model| {
+        bed.pages_read(Purpose::Lookup, || {
+            for key in model.keys() {
+                assert!(leaf.get(key, hash(key), &mut Vec::new()).unwrap().is_some());
+            }
+        })
+    };
+    assert_eq!(read_all(&leaves[0], &models[0]).0, 0);
+    assert_eq!(read_all(&leaves[1], &models[1]).0, 0);
+    let values = u64::from(leaves[2].section(Section::Values).1);
+    let read = read_all(&leaves[2], &models[2]).0;
+    assert!((values..values + values / 8).contains(&read), "{read} pages, {values} of values");
+}
