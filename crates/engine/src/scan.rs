@@ -87,6 +87,13 @@ impl Chunk {
         self.ends.push(Ends { key, value: self.bytes.len(), large: value.large });
     }
 
+    /// Makes room for `records` more that are as long as those that it holds.
+    pub fn expect(&mut self, records: usize) {
+        let each = self.bytes.len() / self.len().max(1);
+        self.bytes.reserve(records * each);
+        self.ends.reserve(records);
+    }
+
     /// Key and value, or the pointer to a large one, of record `index`.
     ///
     /// # Panics

@@ -33,6 +33,9 @@ use crate::range::KeyRange;
 use crate::stream::Stream;
 use crate::tree::Tree;
 
+/// Room is made at once for so many records of a range at most.
+const EXPECTED_MAX: usize = 128;
+
 /// A place in a tree, or beyond the end of a range of it.
 #[derive(Debug)]
 pub(crate) struct Cursor<'a, F: Files> {
@@ -100,6 +103,10 @@ impl<F: Files> Tree<F> {
             if chunk.len() >= wanted || chunk.bytes() >= request.bytes_max {
                 return Ok(());
             }
+            if chunk.len() == 1 {
+                let most = request.bytes_max / chunk.bytes().max(1);
+                chunk.expect((wanted - 1).min(EXPECTED_MAX).min(most));
+            }
             cursor.expected = cursor.expected.saturating_sub(1);
             cursor.advance()?;
         }
@@ -137,11 +144,11 @@ impl<'a, F: Files> Cursor<'a, F> {
 
     /// Passes over the key at the place, in all streams.
     fn pass(&mut self) -> Result<()> {
-        let Some(first) = self.order.first() else { return Ok(()) };
+        let Some((first, others)) = self.order.split_first() else { return Ok(()) };
         let first = &self.streams[*first];
         let same = |stream: &&usize| self.streams[**stream].compare(first) == Ordering::Equal;
-        let equals = self.order.iter().take_while(same).count();
-        for _ in 0..equals {
+        let equals = others.iter().take_while(same).count();
+        for _ in 0..=equals {
             let stream = self.order.remove(0);
             self.streams[stream].advance(self.files, self.direction)?;
             self.insert(stream);

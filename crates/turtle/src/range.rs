@@ -4,6 +4,8 @@ use std::ops::Bound;
 
 use spinney_engine::Direction;
 
+use crate::run::head;
+
 /// A range of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyRange {
@@ -28,6 +30,18 @@ impl KeyRange {
     pub(crate) fn near(&self, direction: Direction) -> Bound<&[u8]> {
         let near = if direction == Direction::Forward { &self.lower } else { &self.upper };
         near.as_ref().map(Vec::as_slice)
+    }
+
+    /// The head of its end in a direction: keys whose heads lie before it are not past it.
+    pub(crate) fn far_head(&self, direction: Direction) -> u64 {
+        let (far, unbounded) = match direction {
+            Direction::Forward => (&self.upper, u64::MAX),
+            Direction::Reverse => (&self.lower, 0),
+        };
+        match far {
+            Bound::Included(key) | Bound::Excluded(key) => head(key),
+            Bound::Unbounded => unbounded,
+        }
     }
 
     /// Whether a key lies beyond its end in a direction.
@@ -94,6 +108,11 @@ mod tests {
         for lower in bounds() {
             for upper in bounds() {
                 let range = KeyRange { lower: lower.clone(), upper };
+                for key in keys {
+                    let (up, down) = (Direction::Forward, Direction::Reverse);
+                    assert!(head(key) >= range.far_head(up) || !range.is_past(key, up));
+                    assert!(head(key) <= range.far_head(down) || !range.is_past(key, down));
+                }
                 assert!(!range.is_empty() || keys.iter().all(|key| !holds(&range, key)));
                 for cut in &keys[1..] {
                     for direction in [Direction::Forward, Direction::Reverse] {

@@ -27,7 +27,8 @@ enum Piece<'a, F: Files> {
 #[derive(Debug)]
 enum Place<'a, F: Files> {
     Run(Run, usize),
-    Leaf(F::Cursor<'a>, KeyRange),
+    /// With what of it may be delivered, and the head of that range's end in the direction.
+    Leaf(F::Cursor<'a>, KeyRange, u64),
 }
 
 /// See the module.
@@ -103,7 +104,8 @@ impl<'a, F: Files> Stream<'a, F> {
                 }
                 Piece::Leaf(leaf, range) => {
                     let cursor = files.cursor(leaf, range.near(direction), direction)?;
-                    Some(Place::Leaf(cursor, range))
+                    let end = range.far_head(direction);
+                    Some(Place::Leaf(cursor, range, end))
                 }
             };
             self.arrive(direction);
@@ -113,29 +115,31 @@ impl<'a, F: Files> Stream<'a, F> {
 
     /// Leaves a piece behind whose end was passed.
     fn arrive(&mut self, direction: Direction) {
-        let past = match &self.place {
-            Some(Place::Leaf(cursor, range)) => {
-                cursor.key().is_none_or(|key| range.is_past(key, direction))
-            }
-            _ => false,
-        };
-        if past {
-            self.place = None;
-        }
         self.head = self.key().map_or(0, head);
+        let Some(Place::Leaf(cursor, range, end)) = &self.place else { return };
+        // Mostly the heads say it.
+        let is_near = match direction {
+            Direction::Forward => self.head < *end,
+            Direction::Reverse => self.head > *end,
+        };
+        let is_past = cursor.key().is_none_or(|key| !is_near && range.is_past(key, direction));
+        if is_past {
+            self.place = None;
+            self.head = 0;
+        }
     }
 
     /// So many of its records will be asked for, about; answers the key of the last one, if it is known.
     pub(crate) fn expect(&mut self, records: usize) -> Option<Vec<u8>> {
         match &mut self.place {
-            Some(Place::Leaf(cursor, _)) => cursor.expect(records),
+            Some(Place::Leaf(cursor, ..)) => cursor.expect(records),
             _ => None,
         }
     }
 
     /// Its records up to a key will be asked for, about.
     pub(crate) fn expect_up_to(&mut self, key: &[u8]) {
-        if let Some(Place::Leaf(cursor, _)) = &mut self.place {
+        if let Some(Place::Leaf(cursor, ..)) = &mut self.place {
             cursor.expect_up_to(key);
         }
     }
@@ -143,7 +147,7 @@ impl<'a, F: Files> Stream<'a, F> {
     /// The cursor of the leaf or segment that it reads.
     pub(crate) fn cursor(&self) -> Option<&F::Cursor<'a>> {
         match &self.place {
-            Some(Place::Leaf(cursor, _)) => Some(cursor),
+            Some(Place::Leaf(cursor, ..)) => Some(cursor),
             _ => None,
         }
     }
@@ -158,7 +162,7 @@ impl<'a, F: Files> Stream<'a, F> {
                 Some(next) => *at = next,
                 None => self.place = None,
             },
-            Some(Place::Leaf(cursor, _)) => cursor.advance()?,
+            Some(Place::Leaf(cursor, ..)) => cursor.advance()?,
             None => {}
         }
         self.arrive(direction);
@@ -169,7 +173,7 @@ impl<'a, F: Files> Stream<'a, F> {
     pub(crate) fn key(&self) -> Option<&[u8]> {
         match self.place.as_ref()? {
             Place::Run(run, at) => Some(run.key(*at)),
-            Place::Leaf(cursor, _) => cursor.key(),
+            Place::Leaf(cursor, ..) => cursor.key(),
         }
     }
 
@@ -177,7 +181,7 @@ impl<'a, F: Files> Stream<'a, F> {
     pub(crate) fn is_tombstone(&self) -> bool {
         match &self.place {
             Some(Place::Run(run, at)) => run.items()[*at].is_tombstone(),
-            Some(Place::Leaf(cursor, _)) => cursor.is_tombstone(),
+            Some(Place::Leaf(cursor, ..)) => cursor.is_tombstone(),
             None => false,
         }
     }
@@ -192,7 +196,7 @@ impl<'a, F: Files> Stream<'a, F> {
                 let edit = run.edit(*at);
                 Ok(edit.value.map(|value| (edit.key, value)))
             }
-            Some(Place::Leaf(cursor, _)) => cursor.record(),
+            Some(Place::Leaf(cursor, ..)) => cursor.record(),
             None => Ok(None),
         }
     }

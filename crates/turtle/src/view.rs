@@ -94,16 +94,28 @@ impl View {
         loop {
             let from = near.as_ref().map(Vec::as_slice);
             let (lower, upper) = if forward { (from, far) } else { (far, from) };
-            part.clear();
-            self.tree.scan(&ScanRequest { lower, upper, ..*request }, &mut part)?;
+            // The first piece needs no copy where memtables have nothing to say.
+            let is_first = chunk.is_empty();
+            let piece = if is_first { &mut *chunk } else { &mut part };
+            piece.clear();
+            let scanned = self.tree.scan(&ScanRequest { lower, upper, ..*request }, piece);
+            if let Err(error) = scanned {
+                piece.clear();
+                return Err(error);
+            }
             // Where the part that the tree did not read begins, and so this piece ends before.
-            let resume = part.resume.take();
-            let last = part.len().checked_sub(1).map(|last| part.get(last).0);
+            let resume = piece.resume.take();
+            let finished = std::mem::take(&mut piece.finished);
+            let last = piece.len().checked_sub(1).map(|last| piece.get(last).0);
             let last = last.map(|key| Bound::Excluded(key.to_vec()));
-            let beyond = if part.finished { None } else { resume.or(last) };
+            let beyond = if finished { None } else { resume.or(last) };
             let to = beyond.as_ref().map_or(far, before);
             let mut over = Over::new(&self.tables, (from, to), forward, &pinned);
-            if !merge(&mut over, &part, request, chunk) {
+            if is_first && over.peek().is_some() {
+                std::mem::swap(chunk, &mut part);
+                chunk.clear();
+            }
+            if (!is_first || over.peek().is_some()) && !merge(&mut over, &part, request, chunk) {
                 return Ok(());
             }
             match beyond {
