@@ -68,9 +68,9 @@ const HARD_PARTS: u64 = 54;
 const STREAMED: u64 = 2;
 const UNDER_WAY_PARTS_MAX: u64 = 10;
 
-/// A batch, the leaves that are read for it and those that it keeps, two that are built, levels that are made
-/// one.
-const UNDER_WAY_LEAVES: u64 = 16;
+/// A batch, the leaves that four threads read for it and build, those that it keeps, levels that are made one.
+/// With 16 the peak of a load at a distance of 16 was at the promise.
+const UNDER_WAY_LEAVES: u64 = 24;
 
 /// A checkpoint does not wait longer when so large a part of the pages, and so many leaves, are kept only
 /// for the last one: those that leaves written early took the place of.
