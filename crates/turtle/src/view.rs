@@ -111,11 +111,12 @@ impl View {
             let beyond = if finished { None } else { resume.or(last) };
             let to = beyond.as_ref().map_or(far, before);
             let mut over = Over::new(&self.tables, (from, to), forward, &pinned);
-            if is_first && over.peek().is_some() {
+            let is_done = is_first && over.peek().is_none();
+            if is_first && !is_done {
                 std::mem::swap(chunk, &mut part);
                 chunk.clear();
             }
-            if (!is_first || over.peek().is_some()) && !merge(&mut over, &part, request, chunk) {
+            if !is_done && !merge(&mut over, &part, request, chunk) {
                 return Ok(());
             }
             match beyond {

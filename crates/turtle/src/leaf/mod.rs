@@ -115,7 +115,8 @@ impl LeafStore {
 }
 
 impl Leaf {
-    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index, filter and keys are in the cache afterwards, and values if it has room. Durable after
+    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index, filter and keys are in the cache
+    /// afterwards, and values if it has room. Durable after
     /// [`Store::sync`].
     ///
     /// # Errors
