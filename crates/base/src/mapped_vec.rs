@@ -11,8 +11,8 @@ use std::ops::Deref;
 
 use crate::mapping::Mapping;
 
-/// From so many bytes on it is a mapping.
-const MAPPED_BYTES_MIN: usize = 64 << 10;
+/// From so many bytes on it is a mapping, which takes whole pages.
+pub const MAPPED_BYTES_MIN: usize = 64 << 10;
 
 /// A vector that is kept by the allocator while it is short, and is memory straight from the system when it is
 /// long. What room it has beyond its length costs nothing then.

@@ -207,6 +207,15 @@ fn carry_out(
                 books.check(damage, keyspace, &key, Some(&value), &when);
             }
         }
+        Op::ReadOften { keyspace, times } => {
+            for _ in 0..*times {
+                for item in database.range(keyspace, Bound::Unbounded, Bound::Unbounded) {
+                    let (key, value) = item?;
+                    books.check(damage, keyspace, &key, Some(&value), &when);
+                }
+            }
+            (0..6).for_each(|_| _ = runtime.step());
+        }
         Op::Write { writes, .. } => database.write(writes, Promise::Sync)?,
         Op::CompareAndSwap { keyspace, key, expected, new } => {
             // Unconditional here: the books know sets of values, not one.
@@ -262,6 +271,7 @@ fn is_read(op: &Op) -> bool {
             | Op::Contains { .. }
             | Op::MultiGet { .. }
             | Op::Range { .. }
+            | Op::ReadOften { .. }
             | Op::Keys { .. }
     )
 }

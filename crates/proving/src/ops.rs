@@ -28,6 +28,8 @@ pub enum Op {
     Range { keyspace: String, from: KeyBound, to: KeyBound, pulls: Vec<bool> },
     /// The keys of a range, forwards.
     Keys { keyspace: String, from: KeyBound, to: KeyBound, pulls: Vec<bool> },
+    /// All of a keyspace, so often that the background thinks of making ranges cheaper.
+    ReadOften { keyspace: String, times: usize },
     /// A prefix read, forwards.
     Prefix { keyspace: String, prefix: Bytes, count: usize },
     /// Both ends of a keyspace.
@@ -94,6 +96,7 @@ impl std::fmt::Debug for Op {
                 let (from, to) = (bound(from), bound(to));
                 write!(f, "keys {keyspace} {from} to {to}, {} pulls", pulls.len())
             }
+            Op::ReadOften { keyspace, times } => write!(f, "read all of {keyspace} {times} times"),
             Op::Prefix { keyspace, prefix, count } => {
                 write!(f, "prefix {keyspace} {}, {count} pulls", show(prefix))
             }
@@ -401,7 +404,8 @@ impl Generator {
 
     fn with_snapshots(&mut self, keyspace: String) -> Op {
         let which = self.random.below(1000);
-        match self.random.below(10) {
+        match self.random.below(11) {
+            10 => Op::ReadOften { keyspace, times: self.random.within(1..12) },
             0..2 => Op::TakeSnapshot { keyspace },
             2..7 => {
                 let keys = (0..self.random.below(6)).map(|_| self.any_key()).collect();

@@ -1,6 +1,7 @@
 //! One operation on a database and its model: the answers must agree.
 
 use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -170,6 +171,16 @@ pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) 
             let expected = model.range(keyspace, from, to);
             let expected = expected.into_iter().map(|(key, _)| (key, &[][..])).collect();
             agree_items(op, items, expected, pulls)?;
+        }
+        Op::ReadOften { keyspace, times } => {
+            let (from, to) = (Bound::Unbounded, Bound::Unbounded);
+            for _ in 0..*times {
+                let items = database.range(keyspace, from.clone(), to.clone());
+                let expected = model.range(keyspace, &from, &to);
+                let pulls = vec![true; expected.len() + 1];
+                agree_items(op, items, expected, &pulls)?;
+            }
+            (0..6).for_each(|_| _ = runtime.step());
         }
         Op::Prefix { keyspace, prefix, count } => {
             let items = database.prefix(keyspace, prefix);

@@ -32,6 +32,10 @@ use crate::core::{Core, RECORD_HITS};
 /// How often it is thought over.
 const PERIOD: Duration = Duration::from_millis(250);
 
+/// Of what was counted before, so much goes with each period: a few batches and checkpoints are always in it, for what
+/// gathers and what it answers goes up and down with these.
+const FORGOTTEN_PART: u64 = 8;
+
 /// Of the pages of a batch, those that twice the distance saves to be written, in percent: what
 /// `tests::amplification` shows from 8 to 128.
 const SAVED_PERCENT: u64 = 50;
@@ -40,9 +44,9 @@ const SAVED_PERCENT: u64 = 50;
 /// half is asked less often.
 const HELD_PERCENT: u64 = 50;
 
-/// A page that is read alone takes as long as so many that are written side by side: 80,000 a second and
-/// 1.2 GB/s on the drives that this is made for.
-const READ_COST: u64 = 4;
+/// A page that is written counts as so many that are read alone. By time it would be a fourth (80,000 a second and
+/// 1.2 GB/s on the drives that this is made for); but writing wears drives out.
+const WRITE_WORTH: u64 = 1;
 
 /// It is changed only if one is so much more than the other, in percent.
 const MARGIN_PERCENT: u64 = 150;
@@ -51,7 +55,7 @@ const MARGIN_PERCENT: u64 = 150;
 #[derive(Debug)]
 pub(crate) struct Auto {
     chi: AtomicU64,
-    last: Mutex<Seen>,
+    last: Mutex<(Seen, Recent)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,11 +68,10 @@ struct Seen {
     missed: u64,
 }
 
-/// What has happened in a period.
-#[derive(Clone, Copy, Debug)]
-struct Events {
-    /// Batches that were applied, and pages of one.
-    batches: u64,
+/// What has happened of late: sums, of which a part is forgotten with each period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    /// Pages of batches that were applied.
     batch_pages: u64,
     /// Misses that `regret_bytes` more of cache would have been spared.
     regretted: u64,
@@ -78,14 +81,30 @@ struct Events {
     answered: u64,
     looked: u64,
     missed: u64,
-    /// Memory of what gathers at this distance.
+    /// Memory of what gathers.
     gathered_bytes: u64,
+}
+
+impl Recent {
+    /// Adds what a period came to.
+    fn add(&mut self, period: &Recent) {
+        let add = |sum: &mut u64, more: u64| {
+            *sum = (*sum - sum.div_ceil(FORGOTTEN_PART)).saturating_add(more);
+        };
+        add(&mut self.batch_pages, period.batch_pages);
+        add(&mut self.regretted, period.regretted);
+        add(&mut self.regret_bytes, period.regret_bytes);
+        add(&mut self.answered, period.answered);
+        add(&mut self.looked, period.looked);
+        add(&mut self.missed, period.missed);
+        add(&mut self.gathered_bytes, period.gathered_bytes);
+    }
 }
 
 impl Default for Auto {
     fn default() -> Self {
         // As much as memory allows, until something is known.
-        Auto { chi: AtomicU64::new(u64::MAX), last: Mutex::new(Seen::default()) }
+        Auto { chi: AtomicU64::new(u64::MAX), last: Mutex::default() }
     }
 }
 
@@ -103,15 +122,16 @@ fn part(number: u64, a: u64, b: u64) -> u64 {
 }
 
 /// The next distance.
-fn think_over(chi: u64, most: u64, events: &Events) -> u64 {
-    let saved = events.batches.saturating_mul(events.batch_pages) / 100 * SAVED_PERCENT;
-    let spared = part(events.regretted, events.gathered_bytes, events.regret_bytes);
-    let held = part(part(events.answered, events.missed, events.looked), HELD_PERCENT, 100);
-    let lost = spared.saturating_sub(held).saturating_mul(READ_COST);
+fn think_over(chi: u64, most: u64, recent: &Recent) -> u64 {
+    let saved = part(recent.batch_pages, SAVED_PERCENT * WRITE_WORTH, 100);
+    let spared = part(recent.regretted, recent.gathered_bytes, recent.regret_bytes);
+    let held = part(part(recent.answered, recent.missed, recent.looked), HELD_PERCENT, 100);
+    let lost = spared.saturating_sub(held);
     let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
     if more(saved, lost) {
         (chi * 2).min(most)
-    } else if more(lost, saved) {
+    } else if more(lost / 2, saved) {
+        // Half of the distance gives half of it back.
         (chi / 2).max(1)
     } else {
         chi
@@ -122,7 +142,7 @@ impl Core {
     /// Thinks the distance over, if it is time. For the background.
     pub(crate) fn follow_chi(&self) {
         let now = self.context.runtime.now();
-        let mut last = self.auto.last.lock();
+        let (last, recent) = &mut *self.auto.last.lock();
         let passed = now.saturating_sub(last.at);
         if passed < PERIOD {
             return;
@@ -138,20 +158,19 @@ impl Core {
             looked: values.hits + values.misses + self.counters.reads.sum(RECORD_HITS),
             missed: values.misses,
         };
-        let before = std::mem::replace(&mut *last, seen);
+        let before = std::mem::replace(last, seen);
         let limits = self.limits();
-        let events = Events {
-            batches: seen.batches - before.batches,
-            batch_pages: limits.batch / PAGE_BYTES as u64,
+        recent.add(&Recent {
+            batch_pages: (seen.batches - before.batches) * (limits.batch / PAGE_BYTES as u64),
             regretted: seen.regretted - before.regretted,
             regret_bytes: cache.regret_bytes,
             answered: seen.answered - before.answered,
             looked: seen.looked - before.looked,
             missed: seen.missed - before.missed,
-            gathered_bytes: self.gathered.lock().follow(self.view.load().tree.pending().bytes, now),
-        };
+            gathered_bytes: self.view.load().tree.pending().bytes,
+        });
         let most = limits.chi_max();
-        self.auto.chi.store(think_over(self.auto.chi(most), most, &events), Relaxed);
+        self.auto.chi.store(think_over(self.auto.chi(most), most, recent), Relaxed);
     }
 }
 
@@ -166,9 +185,8 @@ mod tests {
     fn settled_with(batches: u64, regretted: u64, batch_bytes: u64, answered: u64) -> u64 {
         let mut chi = 16;
         for _ in 0..20 {
-            let events = Events {
-                batches,
-                batch_pages: 512,
+            let recent = Recent {
+                batch_pages: batches.saturating_mul(512),
                 regretted,
                 regret_bytes: 16 * MIB,
                 answered: answered.saturating_mul(chi),
@@ -176,7 +194,7 @@ mod tests {
                 missed: 100,
                 gathered_bytes: chi.saturating_mul(batch_bytes),
             };
-            chi = think_over(chi, 100, &events);
+            chi = think_over(chi, 100, &recent);
         }
         chi
     }
@@ -186,15 +204,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_long_past_does_not_count() {
+        let mut recent = Recent::default();
+        let busy = Recent { batch_pages: 1000, missed: 10, ..Recent::default() };
+        (0..100).for_each(|_| recent.add(&busy));
+        let full = u64::from(7000 < recent.batch_pages && recent.batch_pages < 8100);
+        assert_eq!((full, recent.missed.clamp(60, 80)), (1, recent.missed));
+        (0..100).for_each(|_| recent.add(&Recent::default()));
+        assert_eq!((recent.batch_pages, recent.missed), (0, 0));
+    }
+
+    #[test]
     fn it_follows_what_writes_save_and_reads_lose() {
         assert_eq!(settled(10, 0, 2 * MIB), 100, "nobody reads");
         assert_eq!(settled(0, 10, 2 * MIB), 1, "nobody writes");
-        let much_read = settled(2, 80, 2 * MIB);
-        let much_written = settled(8, 80, 2 * MIB);
+        let much_read = settled(2, 320, 2 * MIB);
+        let much_written = settled(8, 320, 2 * MIB);
         assert!(1 < much_read && much_read < much_written && much_written < 100);
         // What gathers answers lookups itself.
-        assert!(settled_with(2, 80, 2 * MIB, 100) > much_read);
-        assert_eq!(settled_with(2, 80, 2 * MIB, 1000), 100);
+        assert!(settled_with(2, 320, 2 * MIB, 400) > much_read);
+        assert_eq!(settled_with(2, 320, 2 * MIB, 4000), 100);
         // Neither, as when nothing is done: as it was.
         assert_eq!(settled(0, 0, 2 * MIB), 16);
         // Whatever is counted, it is a distance.

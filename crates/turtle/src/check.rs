@@ -129,7 +129,8 @@ impl<F: Files> Check<'_, F> {
         let segments = node.segments(&self.limits);
         let most = self.limits.segments(node.keys.len());
         ensure(segments <= most || !self.sizes, || format!("{segments} segments, {most} at most"))?;
-        let levels = self.limits.levels(PIVOTS_MAX);
+        // As many as there may be at times; nodes keep them when it changes.
+        let levels = Limits { pending_percent: Some(u64::MAX), ..self.limits }.levels(PIVOTS_MAX);
         ensure(node.levels.len() <= levels, || format!("{} levels", node.levels.len()))?;
         let mut pending = vec![0; node.keys.len()];
         for level in &node.levels {
@@ -142,7 +143,7 @@ impl<F: Files> Check<'_, F> {
         ensure(pending == node.pending, || {
             format!("pending {:?}, in truth {pending:?}", node.pending)
         })?;
-        let full = node.full(&self.limits).next().is_some();
+        let full = node.full(self.files, &self.limits).next().is_some();
         ensure(!full || !self.sizes, || format!("a leaf's worth is pending: {pending:?}"))
     }
 

@@ -48,9 +48,8 @@ pub(crate) struct Core {
     pub(crate) pinned: AtomicU64,
     pub(crate) tuning: Tuning,
     pub(crate) auto: Auto,
-    /// What writes have held of late, and of that what gathered in the tree.
+    /// What writes have held of late.
     pub(crate) room: Mutex<Room>,
-    pub(crate) gathered: Mutex<Room>,
     /// Bytes that writers under way have reserved.
     pub(crate) reserved: AtomicU64,
     /// The newest checkpoint's redo LSN.
@@ -187,7 +186,6 @@ impl Core {
             tuning,
             auto: Auto::default(),
             room: Mutex::new(Room::default()),
-            gathered: Mutex::new(Room::default()),
             reserved: AtomicU64::new(0),
             redo: AtomicU64::new(redo.0),
             replaying: AtomicBool::new(true),

@@ -16,18 +16,22 @@ use crate::leaf::{Leaf, LeafStore, load, warm};
 use crate::run::Run;
 use crate::runs::Runs;
 
+/// A page of a segment that is read for a range counts as so many looks into segments.
+const LOOKS_A_MISS: usize = 2;
+
 /// A keyspace's store, its part of the page cache, and how leaves are written.
 #[derive(Debug)]
 pub(crate) struct DiskFiles {
     pub(crate) files: Arc<LeafStore>,
     threads: usize,
     limits: Limits,
-    /// Of those, what may change: bytes of a leaf.
+    /// Of those, what may change: bytes of a leaf, and what may wait for one in percent of it.
     leaf_bytes: AtomicU64,
+    pending_percent: AtomicU64,
     filter_bits: AtomicU32,
     /// No record above it is in what is written from now on.
     lsn: AtomicU64,
-    /// Segments that ranges looked into beside leaves.
+    /// Segments that ranges looked into beside leaves, and what pages of them they had to read came to.
     beside: AtomicU64,
     /// Lookups that were answered by what waits in memory.
     in_memory: AtomicU64,
@@ -42,12 +46,14 @@ impl DiskFiles {
         threads: usize,
     ) -> DiskFiles {
         let leaf_bytes = AtomicU64::new(limits.leaf_bytes);
+        let pending_percent = AtomicU64::new(limits.pending_percent.unwrap_or(100));
         let filter_bits = AtomicU32::new(filter_bits);
         DiskFiles {
             files,
             threads,
             limits,
             leaf_bytes,
+            pending_percent,
             filter_bits,
             lsn: AtomicU64::new(0),
             beside: AtomicU64::new(0),
@@ -61,6 +67,11 @@ impl DiskFiles {
         self.filter_bits.store(filter_bits, Relaxed);
     }
 
+    /// Says how much may wait for a leaf from now on, in percent of it.
+    pub(crate) fn set_pending_percent(&self, percent: u64) {
+        self.pending_percent.store(percent, Relaxed);
+    }
+
     /// Says up to which record the tree that is written next has applied all.
     pub(crate) fn set_lsn(&self, lsn: Lsn) {
         self.lsn.store(lsn.0, Relaxed);
@@ -71,7 +82,7 @@ impl DiskFiles {
         self.in_memory.load(Relaxed)
     }
 
-    /// How many segments ranges have looked into beside leaves.
+    /// How many segments ranges have looked into beside leaves; a page that they read for it counts as several.
     pub(crate) fn beside(&self) -> u64 {
         self.beside.load(Relaxed)
     }
@@ -88,10 +99,9 @@ impl Files for DiskFiles {
 
     fn limits(&self) -> Limits {
         let leaf_bytes = self.leaf_bytes.load(Relaxed);
-        // The same share of a leaf.
-        let pending_max = leaf_bytes.saturating_mul(self.limits.leaf_pending_max);
-        let leaf_pending_max = pending_max / self.limits.leaf_bytes;
-        Limits { leaf_bytes, leaf_pending_max, ..self.limits }
+        let pending_percent = Some(self.pending_percent.load(Relaxed));
+        let merge_bytes = self.limits.merge_bytes / self.limits.leaf_bytes * leaf_bytes;
+        Limits { leaf_bytes, pending_percent, merge_bytes, ..self.limits }
     }
 
     fn threads(&self) -> usize {
@@ -153,7 +163,8 @@ impl Files for DiskFiles {
     }
 
     fn bring_in(&self, cursors: &[&PageCursor]) {
-        self.files.bring_in(cursors);
+        let missed = self.files.bring_in(cursors);
+        self.looks_beside(missed * LOOKS_A_MISS);
     }
 
     fn write_node(&self, payload: &[u8]) -> Result<Arc<NodePages>> {

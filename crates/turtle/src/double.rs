@@ -12,7 +12,7 @@ use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
 
 use crate::edit::{Edit, Hit};
-use crate::files::{Files, LeafCursor, Limits, Lookup};
+use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
 use crate::run::{Run, RunBuilder};
 use crate::runs::Runs;
 
@@ -24,6 +24,8 @@ pub(crate) struct Counts {
     pub(crate) nodes_written: AtomicU64,
     pub(crate) loads: AtomicU64,
     pub(crate) bytes_loaded: AtomicU64,
+    /// Most packed bytes that were asked for at once.
+    pub(crate) most_at_once: AtomicU64,
     pub(crate) gets: AtomicU64,
     pub(crate) cursors: AtomicU64,
 }
@@ -203,6 +205,14 @@ impl Files for Double {
         self.counts.loads.fetch_add(1, Relaxed);
         self.counts.bytes_loaded.fetch_add(run.bytes(), Relaxed);
         Ok(copy([run]))
+    }
+
+    fn load_many(&self, loads: &[Load<'_, Self>]) -> Result<Vec<Run>> {
+        let load = |it: &Load<'_, Self>| self.load(it.leaf, it.lower, it.upper);
+        let loaded = loads.iter().map(load).collect::<Result<Vec<Run>>>()?;
+        let bytes = loaded.iter().map(Run::bytes).sum();
+        self.counts.most_at_once.fetch_max(bytes, Relaxed);
+        Ok(loaded)
     }
 
     fn warm(&self, lookups: &[Lookup<'_, Double>]) {

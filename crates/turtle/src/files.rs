@@ -23,13 +23,16 @@ use crate::runs::Runs;
 pub(crate) struct Limits {
     /// What a leaf or segment holds at most, in packed bytes ([`crate::edit::packed_bytes`]).
     pub(crate) leaf_bytes: u64,
-    /// What is pending for a leaf when it is flushed at the latest, in packed bytes; no more than
-    /// [`Limits::flush_bytes`] counts. Less of it means less that lies beside leaves waiting to
+    /// What is pending for a leaf when it is flushed at the latest, in percent of the leaf itself; a
+    /// full leaf ([`Limits::flush_bytes`]) if it is not said. Less of it means less that lies beside leaves waiting to
     /// overwrite them, and more that is written.
-    pub(crate) leaf_pending_max: u64,
+    pub(crate) pending_percent: Option<u64>,
     /// By how much pivots differ in what may be pending for them, in percent of it: keys come evenly
     /// often, and without that all leaves of a node would be flushed to by one batch.
     pub(crate) spread: u64,
+    /// Segments that a merge of levels has in memory at once, in packed bytes, all of them if
+    /// it may not write what it makes.
+    pub(crate) merge_bytes: u64,
     /// What one edit takes at most, in packed bytes: a quarter of a leaf or less.
     pub(crate) edit_bytes_max: u64,
     /// Children of a node, 4 to [`PIVOTS_MAX`].
@@ -49,9 +52,11 @@ pub(crate) fn batches_below(batches: u64, pivots: usize) -> u64 {
 pub(crate) const PIVOTS_MAX: usize = 64;
 
 impl Limits {
-    /// Levels of a node's buffer: sizes double from one to the next (section 3.1).
+    /// Levels of a node's buffer: sizes double from one to the next (section 3.1). One more where more
+    /// than a leaf may be pending for a leaf.
     pub(crate) fn levels(&self, pivots: usize) -> usize {
-        (pivots.max(2).next_power_of_two().trailing_zeros() as usize).max(1)
+        let more = self.pending_percent.is_some_and(|percent| percent > 100);
+        pivots.max(2).next_power_of_two().trailing_zeros() as usize + usize::from(more)
     }
 
     /// Segments of a node's buffer.
@@ -65,11 +70,18 @@ impl Limits {
         self.leaf_bytes - self.edit_bytes_max
     }
 
-    /// What is pending for the pivot of this key in a node of this height when it is flushed, at the
-    /// latest.
-    pub(crate) fn pending_max(&self, height: u8, key: &[u8]) -> u64 {
-        let most = if height == 1 { self.leaf_pending_max } else { u64::MAX };
-        let most = most.min(self.flush_bytes());
+    /// What is pending for a leaf of so many bytes when it is flushed at the latest, before pivots are
+    /// made to differ. It is a share of the leaf itself: what a flush writes anew for each byte that it brings is the
+    /// same then for all leaves, which is least for the memory that waits.
+    fn leaf_pending_max(&self, leaf: u64) -> u64 {
+        let share = |percent| leaf.clamp(self.leaf_bytes / 2, self.leaf_bytes) * percent / 100;
+        self.pending_percent.map_or_else(|| self.flush_bytes(), share)
+    }
+
+    /// What is pending for the pivot of this key when it is flushed, at the latest; its child is a `leaf` of so many
+    /// bytes, or a node.
+    pub(crate) fn pending_max(&self, key: &[u8], leaf: Option<u64>) -> u64 {
+        let most = leaf.map_or_else(|| self.flush_bytes(), |leaf| self.leaf_pending_max(leaf));
         if self.spread == 0 {
             return most;
         }
@@ -77,6 +89,14 @@ impl Limits {
         let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = key.iter().fold(0xcbf2_9ce4_8422_2325, mix);
         most - most / 100 * ((hash >> 32) % (self.spread + 1))
+    }
+
+    /// Whether a new leaf of so many bytes, for which nothing is pending, will still be what it is when `batches`
+    /// more have come; see [`Limits::leaf_stays`].
+    pub(crate) fn new_leaf_stays(&self, batches: u64, pivots: usize, leaf: u64) -> bool {
+        // Its key is not known yet: the least that a pivot may have.
+        let most = self.leaf_pending_max(leaf) * (100 - self.spread) / 100;
+        self.leaf_stays(batches, pivots, 0, most)
     }
 
     /// Whether a leaf will still be what it is when `batches` more have come, each about as large as
@@ -199,7 +219,7 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
         direction: Direction,
     ) -> Result<Self::Cursor<'a>>;
 
-    /// Brings in what these cursors expect to be asked for, together. A hint, as [`Files::warm`].
+    /// Brings in what these cursors, that of the leaf last, expect to be asked for, together. A hint, as [`Files::warm`].
     fn bring_in(&self, _cursors: &[&Self::Cursor<'_>]) {}
 
     /// Writes a node.

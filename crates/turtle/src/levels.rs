@@ -35,10 +35,12 @@ use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result};
 
+use crate::edit::separator;
 use crate::files::{Files, Limits, Load};
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::run::Run;
 use crate::runs::Runs;
+use crate::write::write_parts;
 
 /// A key that cuts. Shared: it is copied into new versions of a node all the time.
 pub(crate) type Key = Arc<[u8]>;
@@ -328,6 +330,28 @@ impl<F: Files> Level<F> {
         }
     }
 
+    /// Appends a part that was written as a segment; `last` is the last key of the one before, if that is
+    /// a part of the same runs.
+    pub(crate) fn push_written(
+        &mut self,
+        keys: &[Key],
+        part: &Runs,
+        leaf: Arc<F::Leaf>,
+        last: &mut Option<Vec<u8>>,
+    ) {
+        let first = part.first_key().expect("no part is empty");
+        let lower = match last {
+            Some(last) => separator(last, first).into(),
+            None => fence(keys, self.parts.last(), first),
+        };
+        *last = part.last_key().map(<[u8]>::to_vec);
+        let mut active = 0;
+        for run in part.as_slice() {
+            by_pivot(run, keys, |pivot, _| active |= set(pivot..pivot + 1));
+        }
+        self.parts.push(Part::Segment(Segment { leaf, lower, upper: None, active }));
+    }
+
     /// Has pivots `old` replaced by `new` others. None of the old ones has live edits.
     pub(crate) fn replace_pivots(&mut self, old: Range<usize>, new: usize) {
         for part in &mut self.parts {
@@ -338,6 +362,18 @@ impl<F: Files> Level<F> {
                 segment.active = below | above << (old.start + new);
             }
         }
+    }
+}
+
+/// A short lower fence for a segment that begins with `first`, behind `before`.
+fn fence<F: Files>(keys: &[Key], before: Option<&Part<F>>, first: &[u8]) -> Key {
+    let pivot = pivot_of(keys, first);
+    match before {
+        Some(Part::Segment(before)) if before.active & !set(0..pivot) == 0 => {
+            Arc::clone(&keys[pivot])
+        }
+        None => Arc::clone(&keys[pivot]),
+        Some(_) => first.into(),
     }
 }
 
@@ -359,12 +395,6 @@ struct Placed<F: Files> {
     upper: Option<Vec<u8>>,
     line: usize,
     part: Part<F>,
-}
-
-impl<F: Files> Placed<F> {
-    fn loads<'a>(&'a self, keys: &'a [Key]) -> Vec<Load<'a, F>> {
-        self.part.loads(keys, Pivots::MAX)
-    }
 }
 
 fn place<F: Files>(keys: &[Key], line: usize, level: Level<F>) -> Vec<Placed<F>> {
@@ -400,6 +430,9 @@ pub(crate) struct Merging<'a, F: Files> {
     /// Of each pivot, corrected by what older edits of merged keys took.
     pub(crate) pending: &'a mut [u64],
     pub(crate) run_bytes: u64,
+    /// Segments of more packed bytes than these are merged in slices, and what is made of them is written at once: they
+    /// were on pages before, and the memory for all of them nobody has.
+    pub(crate) merge_bytes: u64,
     pub(crate) superseded: &'a mut Superseded,
 }
 
@@ -441,17 +474,68 @@ impl<F: Files> Merging<'_, F> {
             merged.parts.extend(cluster.into_iter().map(|placed| placed.part));
             return Ok(());
         }
-        let part_loads = |placed| Placed::loads(placed, self.keys);
-        let loads: Vec<Load<'_, F>> = cluster.iter().flat_map(part_loads).collect();
+        let slices = self.slices(&cluster);
+        let writes = slices.len() > 1;
+        let mut made = Runs::default();
+        let mut last = None;
+        for slice in slices {
+            made.extend(self.merge_slice(&cluster, slice)?);
+            if writes {
+                let mut parts = made.full_parts(self.run_bytes);
+                made = parts.pop().unwrap_or_default();
+                let leaves = write_parts(self.files, &parts)?;
+                for (part, leaf) in parts.iter().zip(leaves) {
+                    merged.push_written(self.keys, part, leaf, &mut last);
+                }
+            }
+        }
+        merged.parts.extend(Level::from(made).parts);
+        Ok(())
+    }
+
+    /// Ranges of pivots that are merged one after the other: all at once if segments have few bytes.
+    fn slices(&self, cluster: &[Placed<F>]) -> Vec<Range<usize>> {
+        let bytes = |placed: &Placed<F>| match &placed.part {
+            Part::Run(_) => 0,
+            Part::Segment(segment) => self.files.leaf_bytes(&segment.leaf),
+        };
+        let pivots = self.keys.len();
+        if cluster.iter().map(bytes).sum::<u64>() <= self.merge_bytes {
+            return std::iter::once(0..pivots).collect();
+        }
+        let mut slices = Vec::new();
+        let (mut start, mut sum) = (0, 0);
+        for (pivot, pending) in self.pending.iter().enumerate() {
+            if sum > 0 && sum + pending > self.merge_bytes {
+                slices.push(start..pivot);
+                (start, sum) = (pivot, 0);
+            }
+            sum += pending;
+        }
+        slices.push(start..pivots);
+        slices
+    }
+
+    /// Merges what some pivots have.
+    fn merge_slice(&mut self, cluster: &[Placed<F>], slice: Range<usize>) -> Result<Runs> {
+        let wanted = set(slice.clone());
+        let (lower, upper) = (&self.keys[slice.start][..], self.keys.get(slice.end));
+        let parts = cluster.iter().map(|placed| &placed.part);
+        let loads: Vec<Load<'_, F>> =
+            parts.flat_map(|part| part.loads(self.keys, wanted)).collect();
         let mut loaded = self.files.load_many(&loads)?.into_iter();
         let mut lines: Vec<Runs> = Vec::new();
-        for placed in &cluster {
+        for placed in cluster {
             lines.resize_with(lines.len().max(placed.line + 1), Runs::default);
-            let runs = match &placed.part {
-                Part::Run(run) => Runs::from(run.clone()),
-                part => loaded.by_ref().take(part.loads(self.keys, Pivots::MAX).len()).collect(),
-            };
-            lines[placed.line].extend(runs);
+            match &placed.part {
+                Part::Run(run) => {
+                    lines[placed.line].push(run.between(lower, upper.map(|upper| &upper[..])));
+                }
+                part => {
+                    let loads = part.loads(self.keys, wanted).len();
+                    lines[placed.line].extend(loaded.by_ref().take(loads).collect());
+                }
+            }
         }
         for run in lines.iter().flat_map(Runs::as_slice) {
             let mut known = true;
@@ -464,13 +548,10 @@ impl<F: Files> Merging<'_, F> {
                 return Err(Error::new(ErrorKind::Corruption, message));
             }
         }
-        let level = Level::from(merge(lines, Tombstones::Keep, self.run_bytes, self.superseded));
-        for part in &level.parts {
-            if let Part::Run(run) = part {
-                by_pivot(run, self.keys, |pivot, bytes| self.pending[pivot] += bytes);
-            }
+        let made = merge(lines, Tombstones::Keep, self.run_bytes, self.superseded);
+        for run in made.as_slice() {
+            by_pivot(run, self.keys, |pivot, bytes| self.pending[pivot] += bytes);
         }
-        merged.parts.extend(level.parts);
-        Ok(())
+        Ok(made)
     }
 }

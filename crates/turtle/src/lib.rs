@@ -62,6 +62,7 @@ mod engine;
 mod evacuate;
 mod files;
 mod gate;
+mod growth;
 mod large;
 mod leaf;
 mod levels;

@@ -103,6 +103,14 @@ impl<F: Files> Leaf<F> {
 }
 
 impl<F: Files> Child<F> {
+    /// Packed bytes of a leaf; nothing for a node.
+    pub(crate) fn leaf_bytes(&self, files: &F) -> u64 {
+        match self {
+            Child::Leaf(leaf) => leaf.bytes(files),
+            Child::Node(_) => 0,
+        }
+    }
+
     /// Whether it is so small that it should be joined with a neighbour.
     pub(crate) fn is_underfull(&self, files: &F, limits: &Limits) -> bool {
         match self {
@@ -184,12 +192,19 @@ impl<F: Files> Node<F> {
         self.levels.iter().map(|level| level.segments(limits)).sum()
     }
 
+    /// What is pending for a pivot when it is flushed, at the latest.
+    pub(crate) fn pending_max(&self, pivot: usize, files: &F, limits: &Limits) -> u64 {
+        let leaf = match &self.children[pivot] {
+            Child::Leaf(leaf) => Some(leaf.bytes(files)),
+            Child::Node(_) => None,
+        };
+        limits.pending_max(&self.keys[pivot], leaf)
+    }
+
     /// Pivots for which as much is pending as may be.
-    pub(crate) fn full(&self, limits: &Limits) -> impl Iterator<Item = usize> {
-        let pivots = self.keys.iter().zip(&self.pending).enumerate();
-        pivots
-            .filter(|(_, (key, pending))| **pending >= limits.pending_max(self.height, key))
-            .map(|(pivot, _)| pivot)
+    pub(crate) fn full(&self, files: &F, limits: &Limits) -> impl Iterator<Item = usize> {
+        let pivots = 0..self.keys.len();
+        pivots.filter(|pivot| self.pending[*pivot] >= self.pending_max(*pivot, files, limits))
     }
 
     /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and what
@@ -313,8 +328,8 @@ impl<F: Files> Node<F> {
             return Ok(lines.swap_remove(0));
         }
         let (keys, pending) = (&self.keys[..], &mut self.pending[..]);
-        let run_bytes = limits.leaf_bytes;
-        Merging { files, keys, pending, run_bytes, superseded }.merge(lines, whole)
+        let Limits { leaf_bytes: run_bytes, merge_bytes, .. } = *limits;
+        Merging { files, keys, pending, run_bytes, merge_bytes, superseded }.merge(lines, whole)
     }
 
     fn put(&mut self, at: usize, level: Level<F>) {

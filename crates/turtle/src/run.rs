@@ -361,7 +361,6 @@ impl Run {
     }
 
     /// The edits from key `lower` on up to, not including, key `upper`.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests look with it"))]
     pub(crate) fn between(&self, lower: &[u8], upper: Option<&[u8]>) -> Run {
         let from = self.lower_bound(lower);
         let to = upper.map_or(self.len(), |upper| self.lower_bound(upper)).max(from);

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use spinney_art::Chunk;
-use spinney_base::mapped_vec::MappedVec;
+use spinney_base::mapped_vec::{MAPPED_BYTES_MIN, MappedVec};
 use spinney_base::mapping::Mapping;
 
 /// Bytes that items point into.
@@ -21,9 +21,6 @@ pub(crate) enum Bytes {
     /// Of a memtable.
     Chunk(Chunk),
 }
-
-/// Fewer bytes are copied: a mapping takes whole pages.
-const MAPPED_BYTES_MIN: usize = 64 << 10;
 
 impl Bytes {
     /// Memory that they take, in bytes.

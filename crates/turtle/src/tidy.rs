@@ -42,8 +42,8 @@ const THREADS_MAX: usize = 2;
 /// Levels of a buffer that a range may look into when all is tidy.
 const LEVELS_MAX: usize = 2;
 
-/// A look into one segment more costs a range about a third of a page that is read alone, and making a
-/// page of a leaf anew (it is read and written, with others) as much as half of one.
+/// A look into one segment more costs a range about a third of a page that is read alone when nothing has to be read for
+/// it, and making a page of a leaf anew (it is read and written, with others) as much as half of one.
 const LOOKS_A_PAGE: u64 = 2;
 
 impl<F: Files> Node<F> {
@@ -141,6 +141,7 @@ impl Core {
     /// Makes a step, and writes it; says whether there was one to be made.
     pub(crate) fn tidy(&self) -> Result<bool> {
         let mut work = self.work.lock();
+        let _inside = probe::enter("tidying");
         let view = self.view.load_full();
         let log = &self.context.log;
         let end = log.last_lsn();
@@ -157,7 +158,6 @@ impl Core {
         };
         // Else what the step took the place of would outlive the checkpoint.
         drop(view);
-        let _inside = probe::enter("tidying");
         self.put_tree(&work, tree, merged_away);
         self.write(&mut work)?;
         Ok(true)

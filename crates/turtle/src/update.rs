@@ -54,6 +54,10 @@ pub(crate) struct Activity {
     pub(crate) splits: u64,
     /// Neighbours joined.
     pub(crate) joins: u64,
+    /// Packed bytes that were brought to leaves.
+    pub(crate) brought: u64,
+    /// By how many of these leaves grew: what was new, and not in the place of something else.
+    pub(crate) grown: u64,
 }
 
 impl Activity {
@@ -65,6 +69,8 @@ impl Activity {
         self.merges += after.merges - before.merges;
         self.splits += after.splits - before.splits;
         self.joins += after.joins - before.joins;
+        self.brought += after.brought - before.brought;
+        self.grown += after.grown - before.grown;
     }
 }
 
@@ -110,7 +116,10 @@ impl<'a, F: Files> Update<'a, F> {
         superseded: &'a mut Superseded,
         left: Option<u64>,
     ) -> Update<'a, F> {
-        let (limits, ahead) = (files.limits(), Ahead::new(left));
+        let (mut limits, ahead) = (files.limits(), Ahead::new(left));
+        if left.is_none() {
+            limits.merge_bytes = u64::MAX;
+        }
         Update { files, limits, activity, superseded, ahead, threads: files.threads() }
     }
 
@@ -131,7 +140,7 @@ impl<'a, F: Files> Update<'a, F> {
             if pivots > self.limits.pivots_max || (large && pivots >= 4) {
                 return self.split(node);
             }
-            let full: Vec<usize> = node.full(&self.limits).collect();
+            let full: Vec<usize> = node.full(self.files, &self.limits).collect();
             if !full.is_empty() {
                 merged = false;
                 match self.flush_many(node, &full)? {
@@ -292,8 +301,14 @@ impl<'a, F: Files> Update<'a, F> {
                 Leaf::Written(_) => old.extend(loaded.by_ref().take(1).collect()),
             }
         }
+        let brought: u64 = lines.iter().map(Runs::bytes).sum();
+        let before = old.bytes();
         lines.push(old);
-        Ok(Replacement { old: pivots, new: self.leaves(lines, node.keys.len())? })
+        let new = self.leaves(lines, node.keys.len())?;
+        let after: u64 = new.iter().map(|(_, child)| child.leaf_bytes(self.files)).sum();
+        self.activity.brought += brought;
+        self.activity.grown += after.saturating_sub(before);
+        Ok(Replacement { old: pivots, new })
     }
 
     /// The leaves that lines make below a node of `pivots` pivots, with their lower bounds but for the
@@ -329,8 +344,7 @@ impl<'a, F: Files> Update<'a, F> {
     /// A new leaf, below a node of `pivots` pivots.
     fn leaf(&mut self, edits: Runs, pivots: usize) -> Result<Leaf<F>> {
         let limits = &self.limits;
-        let most = limits.leaf_pending_max.min(limits.flush_bytes()) / 2;
-        let stays = |batches| limits.leaf_stays(batches, pivots, 0, most);
+        let stays = |batches| limits.new_leaf_stays(batches, pivots, edits.bytes());
         let kept_max = KEPT_LEAVES_MAX * limits.leaf_bytes;
         let kept = &self.ahead.kept;
         let is_kept = match self.ahead.batches {

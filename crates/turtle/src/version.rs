@@ -19,6 +19,7 @@ use crate::check::check;
 use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
 use crate::files::{Files as _, Limits, PIVOTS_MAX};
+use crate::growth::Growth;
 use crate::leaf::LeafStore;
 use crate::node::Totals;
 use crate::options::Tuning;
@@ -42,13 +43,11 @@ const EDIT_BYTES_MAX: u64 = {
 pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
 
-/// What waits above a leaf is brought down when it has so many percent of what the leaf may, less up to
-/// [`SPREAD`] of it. All of it would save no more, for then segments are merged to stay below their number,
-/// and what was overwritten long ago takes space longer.
-const LEAF_PENDING_PERCENT: u64 = 80;
-
 /// By how much pivots differ in what may be pending for them, in percent.
 pub(crate) const SPREAD: u64 = 40;
+
+/// Leaves' worth of segments that a merge of levels has in memory at once.
+const MERGED_LEAVES_MAX: u64 = 8;
 
 /// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
 /// about a page.
@@ -73,8 +72,8 @@ pub(crate) struct Files {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) disk: DiskFiles,
-    /// What updates of all trees have done.
-    activity: Mutex<Activity>,
+    /// What updates of all trees have done, and what of late.
+    activity: Mutex<(Activity, Growth)>,
 }
 
 impl Files {
@@ -85,6 +84,21 @@ impl Files {
         let limits = limits(tuning.leaf_bytes());
         let disk = DiskFiles::new(leaves, limits, tuning.filter_bits(), threads);
         Arc::new(Files { store, cache, disk, activity: Mutex::default() })
+    }
+
+    /// Adds what an update has done; how much may wait for leaves follows it.
+    fn note(&self, before: Activity, after: Activity) {
+        let (activity, growth) = &mut *self.activity.lock();
+        activity.add(before, after);
+        let leaf_bytes = self.disk.limits().leaf_bytes;
+        let (brought, grown) = (after.brought - before.brought, after.grown - before.grown);
+        growth.follow(brought, grown, leaf_bytes);
+        self.disk.set_pending_percent(growth.pending_percent());
+    }
+
+    /// Of the file's pages, those that may be kept only for the last checkpoint, in percent.
+    pub(crate) fn kept_percent(&self) -> u64 {
+        self.activity.lock().1.kept_percent()
     }
 
     /// Pages that leaves and nodes own.
@@ -109,7 +123,7 @@ impl Files {
         let cached = self.cache.stats();
         stats.pages_cached = by_kind(|kind| cached.of(kind).hits);
         stats.pages_read = by_kind(|kind| load(&counters.pages_read[kind as usize]));
-        let activity = *self.activity.lock();
+        let (activity, _) = *self.activity.lock();
         stats.flushes = activity.flushes;
         stats.leaves_made = activity.leaves;
         stats.merges = activity.merges;
@@ -133,8 +147,9 @@ pub(crate) fn limits(leaf_bytes: u64) -> Limits {
     let leaf_bytes = leaf_bytes.max(LEAF_BYTES_MIN);
     Limits {
         leaf_bytes,
-        leaf_pending_max: leaf_bytes / 100 * LEAF_PENDING_PERCENT,
+        pending_percent: Some(Growth::default().pending_percent()),
         spread: SPREAD,
+        merge_bytes: MERGED_LEAVES_MAX * leaf_bytes,
         edit_bytes_max: EDIT_BYTES_MAX,
         pivots_max: PIVOTS_MAX,
         node_bytes: NODE_BYTES,
@@ -229,7 +244,7 @@ impl Tree {
             files.disk.set_lsn(outlook.lsn);
         }
         let mut tree = self.0.tree.apply(&files.disk, &Runs::from(batch), left, merged_away)?;
-        files.activity.lock().add(self.0.tree.activity, tree.activity);
+        files.note(self.0.tree.activity, tree.activity);
         if let Some(left) = left.filter(|left| *left > 0) {
             tree = tree.write_early(&files.disk, left)?;
         }
@@ -251,7 +266,7 @@ impl Tree {
         files.disk.set_lsn(lsn);
         let tidied = self.0.tree.tidy(&files.disk, merged_away)?;
         Ok(tidied.map(|tree| {
-            files.activity.lock().add(self.0.tree.activity, tree.activity);
+            files.note(self.0.tree.activity, tree.activity);
             Tree::over(files, tree)
         }))
     }

@@ -20,14 +20,12 @@ use std::sync::Arc;
 
 use spinney_base::Result;
 
-use crate::edit::separator;
 use crate::files::{Files, Limits, batches_below};
-use crate::levels::{Key, Level, Part, Segment, by_pivot, pivot_of, set};
+use crate::levels::{Level, Part, Segment};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Node};
 use crate::packed;
 use crate::parallel;
-use crate::run::Run;
 use crate::runs::Runs;
 use crate::tree::Tree;
 
@@ -42,7 +40,7 @@ impl<F: Files> Tree<F> {
         let limits = files.limits();
         let root = merge_memory(root, files, &limits, superseded)?;
         let mut parts = Vec::new();
-        plan(&root, &limits, What::All, &mut parts);
+        plan(&root, files, What::All, &mut parts);
         let mut written = write_parts(files, &parts)?.into_iter();
         drop(parts);
         let root = place(&root, files, What::All, &mut written)?;
@@ -57,10 +55,9 @@ impl<F: Files> Tree<F> {
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn write_early(&self, files: &F, batches: u64) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
-        let limits = files.limits();
         let mut parts = Vec::new();
         let what = What::Settled(batches);
-        plan(root, &limits, what, &mut parts);
+        plan(root, files, what, &mut parts);
         if parts.is_empty() {
             return Ok(self.clone());
         }
@@ -106,16 +103,16 @@ impl What {
     }
 
     /// Whether the leaf of a pivot is: it will not be flushed to.
-    fn has_leaf<F: Files>(self, node: &Node<F>, pivot: usize, limits: &Limits) -> bool {
+    fn has_leaf<F: Files>(self, node: &Node<F>, pivot: usize, files: &F, limits: &Limits) -> bool {
         let What::Settled(batches) = self else { return true };
-        let most = limits.pending_max(node.height, &node.keys[pivot]);
+        let most = node.pending_max(pivot, files, limits);
         limits.leaf_stays(batches, node.keys.len(), node.pending[pivot], most)
     }
 }
 
 impl<F: Files> Node<F> {
     /// Writes the runs of its levels. The node itself is not written.
-    #[cfg(test)]
+    #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn write_levels(&mut self, files: &F) -> Result<()> {
         let mut parts = Vec::new();
         plan_levels(self, &files.limits(), What::All, &mut parts);
@@ -145,14 +142,15 @@ fn merge_memory<F: Files>(
     }
 }
 
-fn plan<F: Files>(child: &Child<F>, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
+fn plan<F: Files>(child: &Child<F>, files: &F, what: What, parts: &mut Vec<Runs>) {
     match child {
         Child::Leaf(Leaf::Memory(runs)) => parts.push(runs.clone()),
         Child::Node(node) if node.pages.is_none() => {
+            let limits = &files.limits();
             plan_levels(node, limits, what, parts);
             for (pivot, child) in node.children.iter().enumerate() {
-                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, limits) {
-                    plan(child, limits, what.below(node), parts);
+                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, files, limits) {
+                    plan(child, files, what.below(node), parts);
                 }
             }
         }
@@ -205,7 +203,7 @@ fn place<F: Files>(
             let mut placed = node.to_change();
             placed.levels = place_levels(node, &limits, what, written);
             for (pivot, child) in placed.children.iter_mut().enumerate() {
-                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, &limits) {
+                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, files, &limits) {
                     *child = place(child, files, what.below(node), written)?;
                 }
             }
@@ -240,14 +238,7 @@ fn place_levels<F: Files>(
             let mut last: Option<Vec<u8>> = None;
             for part in runs.full_parts(limits.leaf_bytes) {
                 let leaf = written.next().expect("every part was written");
-                let first = part.first_key().expect("no part is empty");
-                let lower = match &last {
-                    Some(last) => separator(last, first).into(),
-                    None => fence(node, placed.parts.last(), first),
-                };
-                last = part.last_key().map(<[u8]>::to_vec);
-                let active = active(node, part.as_slice());
-                placed.parts.push(Part::Segment(Segment { leaf, lower, upper: None, active }));
+                placed.push_written(&node.keys, &part, leaf, &mut last);
             }
         }
         placed
@@ -255,24 +246,7 @@ fn place_levels<F: Files>(
     node.levels.iter().enumerate().map(place_level).collect()
 }
 
-/// A short lower fence for a segment that begins with `first`, behind `before`.
-fn fence<F: Files>(node: &Node<F>, before: Option<&Part<F>>, first: &[u8]) -> Key {
-    let pivot = pivot_of(&node.keys, first);
-    match before {
-        Some(Part::Segment(before)) if before.active & !set(0..pivot) != 0 => first.into(),
-        _ => Arc::clone(&node.keys[pivot]),
-    }
-}
-
-fn active<F: Files>(node: &Node<F>, runs: &[Run]) -> u128 {
-    let mut active = 0;
-    for run in runs {
-        by_pivot(run, &node.keys, |pivot, _| active |= set(pivot..pivot + 1));
-    }
-    active
-}
-
 /// Writes leaves, in order; all or none.
-fn write_parts<F: Files>(files: &F, parts: &[Runs]) -> Result<Vec<Arc<F::Leaf>>> {
+pub(crate) fn write_parts<F: Files>(files: &F, parts: &[Runs]) -> Result<Vec<Arc<F::Leaf>>> {
     parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part]))
 }

@@ -107,10 +107,16 @@ impl LeafStore {
     }
 
     /// Brings in the values that these cursors expect to be asked for, together, if there are several pages.
-    pub(crate) fn bring_in(&self, cursors: &[&LeafCursor]) {
-        let expected = cursors.iter().filter_map(|cursor| cursor.expected_pages());
-        let missing = expected.flat_map(|(leaf, pages)| leaf.missing(Section::Values, pages));
-        let mut wanted: Vec<Page> = missing.collect();
+    /// Answers how many pages were missing of all but the last.
+    pub(crate) fn bring_in(&self, cursors: &[&LeafCursor]) -> usize {
+        let missing = |cursors: &[&LeafCursor]| -> Vec<Page> {
+            let expected = cursors.iter().filter_map(|cursor| cursor.expected_pages());
+            expected.flat_map(|(leaf, pages)| leaf.missing(Section::Values, pages)).collect()
+        };
+        let Some((last, others)) = cursors.split_last() else { return 0 };
+        let mut wanted = missing(others);
+        let of_others = wanted.len();
+        wanted.extend(missing(&[last]));
         wanted.sort_unstable_by_key(|(id, ..)| id.page);
         wanted.dedup_by_key(|(id, ..)| id.page);
         wanted.truncate(BATCH_PAGES_MAX);
@@ -118,6 +124,7 @@ impl LeafStore {
             // Whoever reads them hears of an error.
             let _ = self.read_in(&wanted, Purpose::Scan);
         }
+        of_others
     }
 
     fn read_in(&self, wanted: &[Page], purpose: Purpose) -> Result<usize> {

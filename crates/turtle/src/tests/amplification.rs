@@ -45,9 +45,9 @@ struct Plan {
 
 fn load(plan: &Plan, mut key: impl FnMut(u64) -> u64) -> Load {
     let Plan { batches, distance, streams, pending_share } = *plan;
-    let leaf_pending_max = LEAF * pending_share / 100;
+    let pending_percent = Some(pending_share);
     let limits =
-        Limits { leaf_pending_max, spread: SPREAD, edit_bytes_max: 64, ..super::limits(LEAF, 32) };
+        Limits { pending_percent, spread: SPREAD, edit_bytes_max: 64, ..super::limits(LEAF, 32) };
     let files = Double::new(limits);
     let mut tree = Tree::empty();
     let mut bytes = 0;

@@ -1,14 +1,17 @@
 //! Levels that are cut and put together again.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::{limits, run};
 use crate::double::Double;
-use crate::files::Files;
+use crate::edit::packed_bytes;
+use crate::files::{Files, Limits};
 use crate::levels::{Key, Level, Part, Pivots, Segment, by_pivot, set};
+use crate::node::{Child, Leaf, Node};
 use crate::runs::Runs;
 
 fn live(level: &Level<Double>, files: &Double, keys: &[Key]) -> Vec<Vec<u8>> {
@@ -79,5 +82,59 @@ fn what_is_split_and_joined_is_what_it_was() {
         left.join(right, middle);
         assert_eq!(live(&left, &files, &keys), before);
         assert_eq!(runs_cut(&left), runs_cut(&level), "a segment that was cut is one again");
+    }
+}
+
+#[test]
+fn a_merge_of_many_segments_has_few_of_them_in_memory() {
+    let edit = packed_bytes(3, 1);
+    let leaf_bytes = 10 * edit;
+    // What lies on pages, at most, when it is merged at once; in slices of three leaves; the same, and it may not write.
+    for (merge_bytes, most) in [(3 * leaf_bytes, 5 * leaf_bytes), (u64::MAX, u64::MAX)] {
+        let limits = Limits { merge_bytes, edit_bytes_max: 0, ..limits(leaf_bytes, 16) };
+        let files = Double::new(limits);
+        let leaf = || Child::Leaf(Leaf::Memory(Runs::default()));
+        let children = (0..16u8).map(|n| (Key::from(&[n << 4][..]), leaf())).collect();
+        let mut node = Node::new(1, children);
+        let mut keys: BTreeMap<[u8; 3], u8> = BTreeMap::new();
+        let mut rng = StdRng::seed_from_u64(3);
+        for batch in 0..15u8 {
+            let mut edits: Vec<[u8; 3]> =
+                (0..10).map(|_| [rng.random(), rng.random(), 0]).collect();
+            // Some come with every batch.
+            edits.extend((0..4u8).map(|n| [n << 6, 7, 7]));
+            edits.sort_unstable();
+            edits.dedup();
+            let value = [batch];
+            let run = run(edits.iter().map(|key| (&key[..], Some(&value[..]))));
+            node.insert(&files, &limits, Runs::from(run), &mut Vec::new()).unwrap();
+            node.write_levels(&files).unwrap();
+            keys.extend(edits.into_iter().map(|key| (key, batch)));
+        }
+        files.counts.most_at_once.store(0, Relaxed);
+        let written = files.counts.leaves_written.load(Relaxed);
+        node.merge_all(&files, &limits, &mut Vec::new()).unwrap();
+        let at_once = files.counts.most_at_once.load(Relaxed);
+        assert!(0 < at_once && at_once <= most, "{at_once} of {most}");
+        let wrote = files.counts.leaves_written.load(Relaxed) > written;
+        assert_eq!(wrote, merge_bytes < u64::MAX);
+        assert_eq!(node.levels.iter().filter(|level| !level.is_vacant()).count(), 1);
+        let merged = node.levels.last().unwrap();
+        let expected: Vec<Vec<u8>> = keys.keys().map(|key| key.to_vec()).collect();
+        assert_eq!(live(merged, &files, &node.keys), expected);
+        for (key, value) in &keys {
+            let pivot = usize::from(key[0] >> 4);
+            let found = match merged.part(&node.keys, pivot, key).unwrap() {
+                Part::Run(run) => run.get(key).unwrap().value.unwrap().bytes.to_vec(),
+                Part::Segment(segment) => {
+                    let mut out = Vec::new();
+                    files.get(&segment.leaf, key, 0, &mut out).unwrap().unwrap();
+                    out
+                }
+            };
+            assert_eq!(found, [*value], "{key:?}");
+        }
+        let pending: u64 = node.pending.iter().sum();
+        assert_eq!(pending, keys.len() as u64 * edit);
     }
 }

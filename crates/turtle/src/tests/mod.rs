@@ -27,8 +27,9 @@ pub(crate) fn run<'a>(edits: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]
 pub(crate) fn limits(leaf_bytes: u64, pivots_max: usize) -> Limits {
     Limits {
         leaf_bytes,
-        leaf_pending_max: u64::MAX,
+        pending_percent: None,
         spread: 0,
+        merge_bytes: u64::MAX,
         edit_bytes_max: leaf_bytes / 4,
         pivots_max,
         node_bytes: 32 << 10,

@@ -66,10 +66,12 @@ impl World {
         let mut rng = StdRng::seed_from_u64(seed);
         let keys = [Keys::Numbers, Keys::Prefixes, Keys::Long][rng.random_range(0..3)];
         let leaf = if matches!(keys, Keys::Long) { 1500 } else { rng.random_range(200..600) };
-        let leaf_pending_max = [u64::MAX, leaf / 2, leaf / 8][rng.random_range(0..3)];
+        let pending_percent = [None, Some(50), Some(12), Some(170)][rng.random_range(0..4)];
         let pivots_max = rng.random_range(4..9);
         let spread = [0, 40, 100][rng.random_range(0..3)];
-        let mut limits = Limits { leaf_pending_max, spread, ..limits(leaf, pivots_max) };
+        let merge_bytes = [u64::MAX, leaf, 3 * leaf][rng.random_range(0..3)];
+        let mut limits =
+            Limits { pending_percent, spread, merge_bytes, ..limits(leaf, pivots_max) };
         if matches!(keys, Keys::Long) && rng.random_bool(0.5) {
             // Pages are full of keys long before there are so many pivots.
             limits = Limits { node_bytes: 3500, pivots_max: 64, ..limits };
