@@ -225,7 +225,7 @@ fn the_checkpoint_distance_is_clamped_and_followed() {
     db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
     let stats = || main.stats().turtle.unwrap();
     let most = main.set_checkpoint_distance(1_000_000).unwrap();
-    assert!((8..120).contains(&most), "{most}");
+    assert!((8..200).contains(&most), "{most}");
     assert_eq!(stats().checkpoint_distance, most);
     assert_eq!(main.set_checkpoint_distance(0).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
@@ -554,7 +554,7 @@ fn a_large_distance_does_not_keep_the_file_growing() {
     db.checkpoint().unwrap();
     let before = main.stats().pages;
     let mut most = before;
-    for round in 2..12 {
+    for round in 2..16 {
         for number in 0..4_000 {
             put(&main, number, round).unwrap();
             runtime.step();

@@ -4,14 +4,15 @@
 //! known at the margin, without a model of what users do:
 //!
 //! ```text
-//!   saved by twice the distance    = batches that came x pages of a leaf x SAVED     (section 3.4: each
+//!   saved by twice the distance    = batches that came x pages of a leaf x SAVED x WORTH    (section 3.4: each
 //!                                    doubling saves about one level, whatever the distance is)
 //!   lost by twice the distance     = misses that `regret_bytes` more of cache would have been spared
 //!                                    x memory of what gathers / regret_bytes         (spinney_cache)
 //!                                    - lookups that what gathers has answered x share of misses x HELD
 //! ```
 //!
-//! What gathers is not lost for reads: it holds what was written of late, record by record, which is often
+//! All of it is averaged over some seconds: what gathers falls to nothing with each checkpoint, and what it has
+//! answered with it. What gathers is not lost for reads: it holds what was written of late, record by record, which is often
 //! read again. Where more is saved than lost, the distance doubles; where less, it is halved, and what has gathered
 //! beyond it is written at once. As the first does not depend on the distance and the second grows with
 //! it, there is a place where it stays. A keyspace that is only loaded has no misses to regret

@@ -10,11 +10,8 @@ use std::ops::RangeInclusive;
 /// What may wait for a leaf, in percent of the leaf, when nothing is new and when everything is.
 const PENDING: RangeInclusive<u64> = 90..=190;
 
-/// Of the pages of the file, those that may be kept only for the last checkpoint, in percent.
-const KEPT: RangeInclusive<u64> = 25..=75;
-
 /// The last so many leaves' worth of flushes count, about.
-const REMEMBERED_LEAVES: u64 = 256;
+const REMEMBERED_LEAVES: u64 = 128;
 
 /// What flushes have brought of late, in packed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,17 +33,7 @@ impl Growth {
 
     /// What may wait for a leaf, in percent of the leaf.
     pub(crate) fn pending_percent(&self) -> u64 {
-        self.between(PENDING)
-    }
-
-    /// Of the pages of the file, those that may be kept only for the last checkpoint, in percent.
-    pub(crate) fn kept_percent(&self) -> u64 {
-        self.between(KEPT)
-    }
-
-    /// The start of a range where nothing is new, its end where everything is.
-    fn between(&self, range: RangeInclusive<u64>) -> u64 {
-        let (least, most) = range.into_inner();
+        let (least, most) = PENDING.into_inner();
         let part = u128::from(most - least) * u128::from(self.grown);
         let more = part / u128::from(self.brought.max(1));
         least + u64::try_from(more).unwrap_or(most - least)

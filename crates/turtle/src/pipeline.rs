@@ -72,8 +72,11 @@ const UNDER_WAY_PARTS_MAX: u64 = 9;
 /// With 16 the peak of a load at a distance of 16 was at the promise.
 const UNDER_WAY_LEAVES: u64 = 24;
 
-/// A checkpoint does not wait longer when a large part of the pages ([`crate::growth`]), and so many leaves, are kept only
-/// for the last one: those that leaves written early took the place of.
+/// A checkpoint does not wait longer when so large a part of the pages beside twice those by which the tree has grown since
+/// the last one (it goes on growing, and will need their room), and so many leaves, are kept only for that: pages that
+/// leaves written early took the place of.
+const KEPT_PART: u64 = 4;
+const KEPT_OF_GROWN: u64 = 2;
 const KEPT_LEAVES_MIN: u64 = 16;
 
 /// Smallest memtable, whatever the memory.
@@ -288,15 +291,16 @@ impl Core {
         lowered
             || batches >= self.chi()
             || pending.bytes >= self.limits().pending
-            || (batches > 0 && self.keeps_much())
+            || (batches > 0 && self.keeps_much(work))
     }
 
     /// Whether a checkpoint would give back so much of the file that it should not wait.
-    fn keeps_much(&self) -> bool {
-        let beside = self.view.load().tree.pages_beside();
-        let kept = beside.saturating_sub(self.kept_pages.load(Relaxed));
+    fn keeps_much(&self, work: &Work) -> bool {
+        let tree = &self.view.load().tree;
+        let kept = tree.pages_beside().saturating_sub(self.kept_pages.load(Relaxed));
+        let grown = tree.pages().saturating_sub(work.published.pages());
         let leaves = KEPT_LEAVES_MIN * self.limits().leaf() / PAGE_BYTES as u64;
-        kept > (self.files.pages() / 100 * self.files.kept_percent()).max(leaves)
+        kept > (self.files.pages() / KEPT_PART + KEPT_OF_GROWN * grown).max(leaves)
     }
 
     /// Writes what is pending, though it is not due; says whether anything was.

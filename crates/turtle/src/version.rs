@@ -96,11 +96,6 @@ impl Files {
         self.disk.set_pending_percent(growth.pending_percent());
     }
 
-    /// Of the file's pages, those that may be kept only for the last checkpoint, in percent.
-    pub(crate) fn kept_percent(&self) -> u64 {
-        self.activity.lock().1.kept_percent()
-    }
-
     /// Pages that leaves and nodes own.
     pub(crate) fn pages(&self) -> u64 {
         self.disk.files.counters.pages_owned.load(Relaxed)
@@ -294,6 +289,11 @@ impl Tree {
     /// Bytes of memory of its nodes.
     pub(crate) fn node_bytes(&self) -> u64 {
         self.0.totals.resident_bytes
+    }
+
+    /// Pages of its leaves and segments.
+    pub(crate) fn pages(&self) -> u64 {
+        self.0.totals.pages
     }
 
     /// Pages of the file that belong to other versions, or to nodes.
