@@ -137,6 +137,8 @@ struct Measured {
     seconds: f64,
     before: Snapshot,
     after: Snapshot,
+    /// What the directory takes once all that was written is on stable storage.
+    space_bytes: u64,
     /// Operations a second of the first million and of the last, if there are two.
     ends: [Option<f64>; 2],
 }
@@ -225,12 +227,17 @@ impl Runner<'_> {
         }
         let seconds = (self.clock.now() - started).as_secs_f64();
         let after = self.snapshot()?;
+        // What an engine still has in memory takes room too, and what it keeps until then it gives back.
+        if workload != Workload::Load {
+            self.store.flush()?;
+        }
+        let space_bytes = process::space(&self.plan.directory)?;
         state.records = shared.inserts.next();
         state.drifts = shared.drifts.next();
         state.queue_tail = shared.queue_tail.next();
         state.queue_head = shared.queue_head.next();
         state.logical_bytes += tally.logical_bytes;
-        Ok(Measured { workload, tally, seconds, before, after, ends: ends(&ticks) })
+        Ok(Measured { workload, tally, seconds, before, after, space_bytes, ends: ends(&ticks) })
     }
 
     fn shared(&self, workload: Workload, state: &State) -> Shared {
@@ -393,7 +400,7 @@ impl Runner<'_> {
             cache_hits: since(after.engine.cache_hits, before.engine.cache_hits),
             cache_misses: since(after.engine.cache_misses, before.engine.cache_misses),
             pages_read: since(after.engine.pages_read, before.engine.pages_read),
-            space_bytes: process::space(&plan.directory)?,
+            space_bytes: measured.space_bytes,
             logical_bytes: u64::try_from(state.logical_bytes).unwrap_or(0),
             peak_rss_bytes: process::peak_memory()?,
             stall_ms: after

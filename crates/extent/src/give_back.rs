@@ -29,18 +29,18 @@ const EXTENTS_MAX: usize = 64;
 const PAGES_MAX: u64 = 4096;
 
 impl Store {
-    /// Gives some room back if much of the file is free; answers how many pages it looked after, 0
-    /// when there is nothing to do.
+    /// Gives some room back if much of the file is free, or if more is than stays solid and it was `asked` for;
+    /// answers how many pages it looked after, 0 when there is nothing to do.
     ///
     /// # Errors
     /// `Io` or `Poisoned`; the pages are free as before.
-    pub fn give_back(&self) -> Result<u64> {
+    pub fn give_back(&self, asked: bool) -> Result<u64> {
         self.options.poison.check()?;
         let taken = {
             let mut space = self.space.lock();
             let solid = space.free.free_pages().saturating_sub(space.holes.pages());
             let takes = u64::from(space.end).saturating_sub(space.holes.pages());
-            let begins = solid > FREE_PAGES_MIN && solid > takes / BEGIN_PART;
+            let begins = solid > FREE_PAGES_MIN && (asked || solid > takes / BEGIN_PART);
             let keep = (takes / END_PART).max(SOLID_PAGES_MIN);
             space.giving_back =
                 space.can_have_holes && solid > keep && (begins || space.giving_back);

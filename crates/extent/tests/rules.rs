@@ -171,7 +171,7 @@ fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_room_is_given_
     };
     let mut gave = 0;
     let give_back = |store: &Store, redo| {
-        while store.give_back().unwrap() > 0 {
+        while store.give_back(false).unwrap() > 0 {
             gave += u64::from(redo == 2);
         }
     };
@@ -182,6 +182,26 @@ fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_room_is_given_
     };
     killed_in_a_checkpoint(4, publish, give_back, newest);
     assert!(gave > 0);
+}
+
+/// An eighth of a file may stay free for what comes next; less does when somebody asks for the room.
+#[test]
+fn room_that_is_asked_for_is_given_back_to_a_32nd() {
+    let (_, store) = create(1);
+    let extents: Vec<_> = (0..100).map(|_| store.allocate(5).unwrap().0).collect();
+    while store.give_back(true).unwrap() > 0 {}
+    let solid = || {
+        let space = store.space();
+        (space.free_pages - space.hole_pages, u64::from(space.end_page) - space.hole_pages)
+    };
+    assert!(solid().0 <= 128, "{:?}", solid());
+    extents.iter().step_by(12).for_each(|extent| store.release(*extent));
+    let (before, takes) = solid();
+    assert!(before > 256 && before < takes / 8, "{before} of {takes}");
+    assert_eq!(store.give_back(false).unwrap(), 0);
+    while store.give_back(true).unwrap() > 0 {}
+    let (after, takes) = solid();
+    assert!(after <= takes / 32 + 1, "{after} of {takes}");
 }
 
 #[test]

@@ -223,7 +223,7 @@ impl TreeLine {
     fn give_back_space(&self) -> Result<bool> {
         // So that who accounts for all pages finds them.
         let _gate = self.gate.read();
-        Ok(self.store.give_back()? > 0)
+        Ok(self.store.give_back(false)? > 0)
     }
 
     /// Reads and checks a page, its slotted layout included.

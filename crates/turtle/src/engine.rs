@@ -289,7 +289,7 @@ impl Engine for Turtle {
         if core.step()? || (core.wants_tidying() && core.tidy()?) {
             return Ok(Next::Again);
         }
-        let gave = core.files.store.give_back()? > 0;
+        let gave = core.files.store.give_back(false)? > 0;
         Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
     }
 

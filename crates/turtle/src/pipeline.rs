@@ -459,7 +459,7 @@ impl Core {
         self.write(&mut work)?;
         drop(work);
         // Who asks for a checkpoint looks at the file afterwards, or closes it.
-        while self.files.store.give_back()? > 0 {}
+        while self.files.store.give_back(true)? > 0 {}
         Ok(())
     }
 
