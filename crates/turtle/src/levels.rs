@@ -24,7 +24,7 @@
 //! A flush takes everything that is pending for its pivot. The edits of a segment for one pivot
 //! therefore are live together or flushed together, and the paper's flushed bounds (3.1), an index
 //! per segment and pivot, have nothing to say: a bound would be zero or the bit not set. That is
-//! possible because nothing is pending for a pivot after an update but less than a leaf
+//! possible because no more than some share of a leaf is pending for a pivot after an update
 //! ([`crate::update`]), so a flush is small without being cut.
 //!
 //! Fences are what keeps flushed edits from coming back when nodes that share a segment after a split

@@ -103,11 +103,11 @@ impl<F: Files> Leaf<F> {
 }
 
 impl<F: Files> Child<F> {
-    /// Packed bytes of a leaf; nothing for a node.
-    pub(crate) fn leaf_bytes(&self, files: &F) -> u64 {
+    /// Packed bytes of a leaf; none for a node.
+    pub(crate) fn leaf_bytes(&self, files: &F) -> Option<u64> {
         match self {
-            Child::Leaf(leaf) => leaf.bytes(files),
-            Child::Node(_) => 0,
+            Child::Leaf(leaf) => Some(leaf.bytes(files)),
+            Child::Node(_) => None,
         }
     }
 
@@ -194,11 +194,7 @@ impl<F: Files> Node<F> {
 
     /// What is pending for a pivot when it is flushed, at the latest.
     pub(crate) fn pending_max(&self, pivot: usize, files: &F, limits: &Limits) -> u64 {
-        let leaf = match &self.children[pivot] {
-            Child::Leaf(leaf) => Some(leaf.bytes(files)),
-            Child::Node(_) => None,
-        };
-        limits.pending_max(&self.keys[pivot], leaf)
+        limits.pending_max(&self.keys[pivot], self.children[pivot].leaf_bytes(files))
     }
 
     /// Pivots for which as much is pending as may be.

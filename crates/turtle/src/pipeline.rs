@@ -63,8 +63,9 @@ const BATCH_PARTS: u64 = 4;
 const PENDING_PARTS: u64 = 43;
 const SOFT_PARTS: u64 = 51;
 const HARD_PARTS: u64 = 55;
-/// So many times what memory holds gathers between checkpoints when what settles is written early: at
-/// distances from 32 on 38 to 43 % of it is kept (`tests::amplification`).
+/// So many times what memory holds may gather between checkpoints when what settles is written early: at
+/// distances from 32 on 38 to 43 % of it is kept (`tests::amplification`), and less the larger flushes are. What is
+/// pending ends it earlier where more is kept.
 const STREAMED: u64 = 3;
 const UNDER_WAY_PARTS_MAX: u64 = 9;
 

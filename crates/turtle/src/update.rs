@@ -3,14 +3,14 @@
 //!
 //! ```text
 //!   batch -> insert -> [ too large? split in two, and settle both ]
-//!                      [ a pivot has a leaf's worth pending? flush it: all of it goes to the child ]
+//!                      [ a pivot has as much pending as it may? flush it: all goes to the child    ]
 //!                      [ more segments than pivots? merge the levels; still? flush the fullest     ]
 //!                      [ a child is too small? flush it and a neighbour, join the two              ]
 //! ```
 //!
-//! Each step is taken on a copy until none is needed. Afterwards less than a leaf is pending for any
-//! pivot, so flushes stay small without cutting one (compare section 3.2, where a leaf's worth is cut
-//! off whatever is pending), and what is pending in all stays below `L * pivots`. A flush, a merge of
+//! Each step is taken on a copy until none is needed. Afterwards no more is pending for any pivot than
+//! [`Limits::pending_max`] says, less than two leaves, so flushes stay small without cutting one (compare section 3.2,
+//! where a leaf's worth is cut off whatever is pending). A flush, a merge of
 //! levels and a rebuild are the only steps that read; when one fails, the copy is thrown away and the
 //! tree is what it was.
 //!
@@ -305,7 +305,7 @@ impl<'a, F: Files> Update<'a, F> {
         let before = old.bytes();
         lines.push(old);
         let new = self.leaves(lines, node.keys.len())?;
-        let after: u64 = new.iter().map(|(_, child)| child.leaf_bytes(self.files)).sum();
+        let after: u64 = new.iter().filter_map(|(_, child)| child.leaf_bytes(self.files)).sum();
         self.activity.brought += brought;
         self.activity.grown += after.saturating_sub(before);
         Ok(Replacement { old: pivots, new })

@@ -40,10 +40,10 @@ impl<F: Files> Tree<F> {
         let limits = files.limits();
         let root = merge_memory(root, files, &limits, superseded)?;
         let mut parts = Vec::new();
-        plan(&root, files, What::All, &mut parts);
+        plan(&root, files, &limits, What::All, &mut parts);
         let mut written = write_parts(files, &parts)?.into_iter();
         drop(parts);
-        let root = place(&root, files, What::All, &mut written)?;
+        let root = place(&root, files, &limits, What::All, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
     }
 
@@ -55,15 +55,16 @@ impl<F: Files> Tree<F> {
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn write_early(&self, files: &F, batches: u64) -> Result<Tree<F>> {
         let Some(root) = &self.root else { return Ok(self.clone()) };
+        let limits = files.limits();
         let mut parts = Vec::new();
         let what = What::Settled(batches);
-        plan(root, files, what, &mut parts);
+        plan(root, files, &limits, what, &mut parts);
         if parts.is_empty() {
             return Ok(self.clone());
         }
         let mut written = write_parts(files, &parts)?.into_iter();
         drop(parts);
-        let root = place(root, files, what, &mut written)?;
+        let root = place(root, files, &limits, what, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
     }
 }
@@ -142,15 +143,15 @@ fn merge_memory<F: Files>(
     }
 }
 
-fn plan<F: Files>(child: &Child<F>, files: &F, what: What, parts: &mut Vec<Runs>) {
+/// The same limits go to [`plan`] and [`place`]: the keyspace's may change meanwhile.
+fn plan<F: Files>(child: &Child<F>, files: &F, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
     match child {
         Child::Leaf(Leaf::Memory(runs)) => parts.push(runs.clone()),
         Child::Node(node) if node.pages.is_none() => {
-            let limits = &files.limits();
             plan_levels(node, limits, what, parts);
             for (pivot, child) in node.children.iter().enumerate() {
                 if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, files, limits) {
-                    plan(child, files, what.below(node), parts);
+                    plan(child, files, limits, what.below(node), parts);
                 }
             }
         }
@@ -191,6 +192,7 @@ fn groups<F: Files>(level: &Level<F>) -> Vec<Group<F>> {
 fn place<F: Files>(
     child: &Child<F>,
     files: &F,
+    limits: &Limits,
     what: What,
     written: &mut impl Iterator<Item = Arc<F::Leaf>>,
 ) -> Result<Child<F>> {
@@ -199,12 +201,11 @@ fn place<F: Files>(
             Ok(Child::Leaf(Leaf::Written(written.next().expect("every part was written"))))
         }
         Child::Node(node) if node.pages.is_none() => {
-            let limits = files.limits();
             let mut placed = node.to_change();
-            placed.levels = place_levels(node, &limits, what, written);
+            placed.levels = place_levels(node, limits, what, written);
             for (pivot, child) in placed.children.iter_mut().enumerate() {
-                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, files, &limits) {
-                    *child = place(child, files, what.below(node), written)?;
+                if matches!(child, Child::Node(_)) || what.has_leaf(node, pivot, files, limits) {
+                    *child = place(child, files, limits, what.below(node), written)?;
                 }
             }
             if matches!(what, What::All) {
