@@ -68,12 +68,15 @@ pub enum Event {
 pub type Emit<'a> = dyn FnMut(Event) -> Result<()> + 'a;
 
 /// What one workload leaves to the next.
+#[derive(Default)]
 struct State {
     records: u64,
     drifts: u64,
     queue_tail: u64,
     queue_head: u64,
     logical_bytes: i64,
+    /// Workloads that were begun.
+    begun: u64,
 }
 
 /// Runs `plan` on `driver`, telling `emit` what happens.
@@ -95,7 +98,7 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
     for note in &terms.notes {
         emit(Event::Note(format!("{}: {note}", plan.engine)))?;
     }
-    let mut state = State { records: 0, drifts: 0, queue_tail: 0, queue_head: 0, logical_bytes: 0 };
+    let mut state = State::default();
     let mut runner =
         Runner { plan, dataset, store: store.as_ref(), terms, clock: Runtime::threads(), emit };
     if plan.workloads.first() != Some(&Workload::Load) {
@@ -197,6 +200,7 @@ impl Runner<'_> {
 
     fn workload(&mut self, workload: Workload, state: &mut State) -> Result<Measured> {
         process::reset_peak_memory();
+        state.begun += 1;
         let shared = Arc::new(self.shared(workload, state));
         let warmup = if workload == Workload::Load { 0.0 } else { self.plan.warmup_seconds };
         let mut threads = Vec::new();
@@ -252,7 +256,7 @@ impl Runner<'_> {
             record_size: plan.record_size,
             scan_length: plan.scan_length,
             multi_get: plan.multi_get,
-            seed: plan.seed,
+            seed: plan.seed ^ state.begun << 8,
             clock: self.clock.clone(),
             records: plan.records,
             phase: AtomicU8::new(if workload == Workload::Load { MEASURE } else { WARM }),

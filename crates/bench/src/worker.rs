@@ -92,6 +92,7 @@ pub(crate) struct Shared {
     pub(crate) scan_length: Option<usize>,
     /// Keys that each operation of `m` asks for.
     pub(crate) multi_get: usize,
+    /// Another one for each workload of a run: the second of two `c` is not to ask for the first one's keys again.
     pub(crate) seed: u64,
     pub(crate) clock: Runtime,
     /// `load` inserts up to here; nobody else has a bound.

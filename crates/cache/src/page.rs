@@ -45,7 +45,7 @@ impl Kind {
     /// Whether pages of this kind begin in the hot region.
     #[must_use]
     pub(crate) const fn begins_hot(self) -> bool {
-        matches!(self, Kind::Index | Kind::Filter | Kind::Node)
+        !matches!(self, Kind::Values)
     }
 
     /// A short stable name, for statistics.

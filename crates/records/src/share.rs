@@ -2,9 +2,9 @@
 //! margin of either were worth.
 //!
 //! Every [`INTERVAL`] it is counted how many hits they had, or would have had, for each of these bytes. Where one side's bytes
-//! were worth so many times the other's, a quarter of the memory, or two, changes sides; in between everything
+//! were worth so many times the other's, some of the memory, in sixteenths, changes sides; in between everything
 //! stays, for moving costs a copy of the records. The first side begins with all but a small probe for
-//! the second, which never has more than so many quarters.
+//! the second, which never has more than so many sixteenths.
 //!
 //! Pure: what it is told decides.
 
@@ -16,7 +16,10 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// Hits that a decision needs to go by.
 const HITS_MIN: u64 = 64;
 
-/// Without a quarter the second side has this share, to find out what more would be worth.
+/// What changes sides are so many parts of the memory.
+const PARTS: u64 = 16;
+
+/// Without any of them the second side has this share, to find out what more would be worth.
 const PROBE_SHARE: u64 = 128;
 
 /// What those who divide may choose.
@@ -24,11 +27,10 @@ const PROBE_SHARE: u64 = 128;
 pub struct Rules {
     /// The bytes of one side must be worth so many times those of the other; at least 1.
     pub ratio: f64,
-    /// Quarters of the memory that change sides at once; `quarters_max`, 3 or less, are the most that the second
-    /// side has.
-    pub quarters_step: u64,
-    /// See `quarters_step`.
-    pub quarters_max: u64,
+    /// Sixteenths of the memory that change sides at once; at least 1.
+    pub step: u64,
+    /// The most of them that the second side has, 15 or less.
+    pub most: u64,
 }
 
 /// What is known of one side.
@@ -56,7 +58,7 @@ pub enum More {
 #[derive(Debug)]
 pub struct Share {
     rules: Rules,
-    quarters: u64,
+    parts: u64,
     since: Duration,
     first: u64,
     second: u64,
@@ -66,7 +68,7 @@ impl Share {
     /// One in which the second side has its probe.
     #[must_use]
     pub fn new(rules: Rules) -> Share {
-        Share { rules, quarters: 0, since: Duration::ZERO, first: 0, second: 0 }
+        Share { rules, parts: 0, since: Duration::ZERO, first: 0, second: 0 }
     }
 
     /// Whether it is time to decide anew.
@@ -86,17 +88,17 @@ impl Share {
     /// How many of `all` bytes the second side may have.
     #[must_use]
     pub fn of_second(&self, all: u64) -> u64 {
-        of_quarters(all, self.quarters)
+        of_parts(all, self.parts)
     }
 
     /// How many it would have with a step more, if it may.
     #[must_use]
     pub fn of_second_next(&self, all: u64) -> u64 {
-        of_quarters(all, self.next())
+        of_parts(all, self.next())
     }
 
     fn next(&self) -> u64 {
-        (self.quarters + self.rules.quarters_step).min(self.rules.quarters_max)
+        (self.parts + self.rules.step).min(self.rules.most)
     }
 
     fn decide(&mut self, first: Side, second: Side, more: More) {
@@ -115,17 +117,17 @@ impl Share {
             More::Spare => of_second > 0.0,
         };
         if grows {
-            self.quarters = self.next();
+            self.parts = self.next();
         } else if of_first > self.rules.ratio * of_second {
-            self.quarters = self.quarters.saturating_sub(self.rules.quarters_step);
+            self.parts = self.parts.saturating_sub(self.rules.step);
         }
     }
 }
 
-fn of_quarters(all: u64, quarters: u64) -> u64 {
-    match quarters {
+fn of_parts(all: u64, parts: u64) -> u64 {
+    match parts {
         0 => all / PROBE_SHARE,
-        quarters => all / 4 * quarters,
+        parts => all / PARTS * parts,
     }
 }
 
@@ -143,7 +145,7 @@ mod tests {
     const QUARTER: u64 = ALL / 4;
 
     fn share() -> Share {
-        Share::new(Rules { ratio: 2.0, quarters_step: 1, quarters_max: 3 })
+        Share::new(Rules { ratio: 2.0, step: 4, most: 12 })
     }
 
     /// What the second side gets, step by step, while so many hits come every interval.

@@ -43,7 +43,7 @@ pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
 pub(crate) const FEW_PAGES: usize = 8;
 
 /// Pages, the second, have three quarters at most: new records need room whatever is read.
-const SHARES: Rules = Rules { ratio: 2.0, quarters_step: 1, quarters_max: 3 };
+const SHARES: Rules = Rules { ratio: 2.0, step: 4, most: 12 };
 
 /// Inserts of one epoch of forecasting, and how many epochs room is left for: more, and hot places that
 /// moved on leave it unused (25 took 58 % more pages for `drift`, for the same reorganizations). What is hot must be

@@ -32,8 +32,10 @@ use spinney_records::{
 
 use crate::core::{Core, MISSES, RECORD_HITS};
 
-/// Records have half of the memory at most: without pages of keys each lookup would read one of them more.
-const SHARES: Rules = Rules { ratio: 1.5, quarters_step: 2, quarters_max: 2 };
+/// Records have nine sixteenths of the memory at most: without pages of keys each lookup would read one of them more.
+/// Of 8M records of 128 B in 340 MiB lookups read 0.142 pages each with 8, 0.137 with 9, and 0.143 with 10, when
+/// a tenth are of keys.
+const SHARES: Rules = Rules { ratio: 1.5, step: 2, most: 9 };
 
 /// So many lookups must have gone to the tree before any record is kept.
 const LOOKUPS_MIN: u64 = 64;
@@ -145,9 +147,9 @@ impl Core {
             let hits = self.counters.reads.sum(RECORD_HITS);
             let of_records = division.of_records(hits, &usage, data, cold);
             division.share.follow(of_pages, of_records, more, now);
-            if usage.filled > usage.bytes / 8 * 5 {
+            if usage.filled > usage.bytes / 16 * 13 {
                 // Pages give what records fill, no more.
-                bytes += (bytes / 4).max(all / STEP_PART);
+                bytes += (bytes / 8).max(all / STEP_PART);
             }
         }
         let wanted = bytes.min(division.share.of_second(all)).max(CACHE_BYTES_MIN);
@@ -155,7 +157,7 @@ impl Core {
         if wanted > self.records.bytes() || wanted + step < self.records.bytes() {
             cache.resize(wanted);
             let mut bytes = cache.usage().bytes;
-            if bytes > all / 2 {
+            if bytes > all / 8 * 7 {
                 // It cannot be smaller; one with fewer shards is made when lookups ask for it.
                 self.records.cache.store(None);
                 bytes = 0;
