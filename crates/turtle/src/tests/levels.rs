@@ -89,7 +89,7 @@ fn what_is_split_and_joined_is_what_it_was() {
 fn a_merge_of_many_segments_has_few_of_them_in_memory() {
     let edit = packed_bytes(3, 1);
     let leaf_bytes = 10 * edit;
-    // What lies on pages, at most, when it is merged at once; in slices of three leaves; the same, and it may not write.
+    // From how many bytes of segments on a merge goes in slices, and how much of them is in memory then at most.
     for (merge_bytes, most) in [(3 * leaf_bytes, 5 * leaf_bytes), (u64::MAX, u64::MAX)] {
         let limits = Limits { merge_bytes, edit_bytes_max: 0, ..limits(leaf_bytes, 16) };
         let files = Double::new(limits);
