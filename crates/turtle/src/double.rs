@@ -39,6 +39,9 @@ pub(crate) struct Double {
     pub(crate) warmed: Mutex<Vec<(u64, Vec<u8>, u64)>>,
     /// Operations until one fails; negative for never.
     pub(crate) fails_after: AtomicI64,
+    /// Whether what may wait for a leaf changes each time that it is asked for, and how often it was.
+    pub(crate) wavers: bool,
+    asked: AtomicU64,
     /// How many work on one update.
     threads: usize,
     disk: Arc<Mutex<Disk>>,
@@ -96,6 +99,8 @@ impl Double {
             counts: Counts::default(),
             warmed: Mutex::default(),
             fails_after: AtomicI64::new(-1),
+            wavers: false,
+            asked: AtomicU64::new(0),
             threads,
             disk: Arc::default(),
         }
@@ -171,7 +176,11 @@ impl Files for Double {
     type Cursor<'a> = DoubleCursor;
 
     fn limits(&self) -> Limits {
-        self.limits
+        if !self.wavers {
+            return self.limits;
+        }
+        let percent = 90 + self.asked.fetch_add(1, Relaxed) % 8 * 14;
+        Limits { pending_percent: Some(percent), ..self.limits }
     }
 
     fn threads(&self) -> usize {

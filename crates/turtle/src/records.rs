@@ -157,8 +157,8 @@ impl Core {
         if wanted > self.records.bytes() || wanted + step < self.records.bytes() {
             cache.resize(wanted);
             let mut bytes = cache.usage().bytes;
-            if bytes > all / 8 * 7 {
-                // It cannot be smaller; one with fewer shards is made when lookups ask for it.
+            if bytes > all / 4 * 3 {
+                // Far above its share, and it cannot be smaller; one with fewer shards is made when lookups ask for it.
                 self.records.cache.store(None);
                 bytes = 0;
             }

@@ -143,7 +143,8 @@ fn merge_memory<F: Files>(
     }
 }
 
-/// The same limits go to [`plan`] and [`place`]: the keyspace's may change meanwhile.
+/// Gathers what is to be written, in the order in which [`place`] takes it. The same limits go to both: the keyspace's
+/// may change meanwhile.
 fn plan<F: Files>(child: &Child<F>, files: &F, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
     match child {
         Child::Leaf(Leaf::Memory(runs)) => parts.push(runs.clone()),
@@ -250,4 +251,46 @@ fn place_levels<F: Files>(
 /// Writes leaves, in order; all or none.
 pub(crate) fn write_parts<F: Files>(files: &F, parts: &[Runs]) -> Result<Vec<Arc<F::Leaf>>> {
     parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part]))
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+    use spinney_engine::Found;
+
+    use super::*;
+    use crate::check::check;
+    use crate::double::Double;
+    use crate::tests::{limits, run};
+
+    /// Another thread gives memory, or a flush says what is new, while a tree is being written.
+    #[test]
+    fn limits_that_change_meanwhile_change_nothing_of_what_is_written() {
+        let limits = Limits { edit_bytes_max: 64, ..limits(4096, 4) };
+        let mut files = Double::new(limits);
+        files.wavers = true;
+        let mut tree = Tree::empty();
+        let mut rng = StdRng::seed_from_u64(12);
+        let mut keys: std::collections::BTreeSet<[u8; 8]> = std::collections::BTreeSet::new();
+        for batch in 0..300u64 {
+            let mut batch_keys: Vec<[u8; 8]> =
+                (0..90).map(|_| rng.random::<u64>().to_be_bytes()).collect();
+            batch_keys.sort_unstable();
+            keys.extend(&batch_keys);
+            let edits = batch_keys.iter().map(|key| (&key[..], Some(&[7; 24][..])));
+            let left = 7 - batch % 8;
+            let edits = Runs::from(run(edits));
+            tree = tree.apply(&files, &edits, None, &mut Vec::new()).unwrap();
+            tree = tree.write_early(&files, left).unwrap();
+            if left == 0 {
+                tree = tree.write(&files, &mut Vec::new()).unwrap();
+            }
+        }
+        assert!(tree.height() > 2, "one node has nothing to disagree about");
+        check(&tree, &files, false).unwrap();
+        for key in &keys {
+            assert_eq!(tree.get(&files, key, 0, &mut Vec::new()).unwrap().0, Found::Inline);
+        }
+    }
 }
