@@ -478,6 +478,37 @@ fn favourites_are_kept_and_stay_new() {
     db.verify().unwrap();
 }
 
+/// What threads that flush would have under way is kept free only while some are needed.
+#[test]
+fn reads_have_what_nobody_writes_with() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    fill(&main, 0..20_000, 1);
+    db.checkpoint().unwrap();
+    let cached = || main.stats().cache_bytes + main.stats().page_cache_bytes;
+    let account = || db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
+    let memory = account().target;
+    let read = || {
+        for second in 0..20 {
+            (0..300).for_each(|number| _ = main.get(&key(number * 61 + second)).unwrap());
+            runtime.sleep(Duration::from_secs(1));
+            steps(&runtime, 5);
+        }
+        cached()
+    };
+    let most = read();
+    assert!(memory / 16 * 15 < most && most <= memory, "{most} of {memory}");
+    // Some memtables, while lookups fill what there is.
+    for number in 0..2_000 {
+        put(&main, number, 2).unwrap();
+        _ = main.get(&key(number * 7)).unwrap();
+    }
+    assert!(account().used <= memory, "{:?}", account());
+    db.checkpoint().unwrap();
+    let most = read();
+    assert!(memory / 16 * 15 < most && most <= memory, "{most} of {memory}");
+}
+
 /// Who asks for many keys at once has records kept as well.
 #[test]
 fn favourites_of_many_lookups_at_once_are_kept() {

@@ -10,6 +10,7 @@ use spinney_base::{Error, Result, ValueRef};
 use spinney_engine::{Bulk, Chunk, Direction, LargePointer, ScanRequest};
 
 use crate::core::Core;
+use crate::crew::CREW_MAX;
 use crate::edit::Edit;
 use crate::run::RunBuilder;
 use crate::version::Tree;
@@ -60,6 +61,7 @@ impl<'a> Loading<'a> {
     /// Hands over what was packed; writes what is pending if that is much.
     fn apply(&mut self) -> Result<()> {
         self.packed_bytes = 0;
+        self.core.call_crew(CREW_MAX);
         let batch = std::mem::take(&mut self.packer).finish()?;
         self.tree = self.tree.apply(batch, None, &mut Vec::new())?;
         if self.tree.pending().bytes >= self.core.limits().pending { self.write() } else { Ok(()) }

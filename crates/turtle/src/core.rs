@@ -13,6 +13,7 @@ use spinney_extent::{SharedSync, Store, StoreOptions};
 use spinney_sync::Stripes;
 
 use crate::auto::Auto;
+use crate::crew::Crew;
 use crate::gate::Gate;
 use crate::large::LargeTable;
 use crate::memtable::Memtable;
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) auto: Auto,
     /// What writes have held of late.
     pub(crate) room: Mutex<Room>,
+    /// Threads for which memory is kept free.
+    pub(crate) crew: Mutex<Crew>,
     /// Bytes that writers under way have reserved.
     pub(crate) reserved: AtomicU64,
     /// The newest checkpoint's redo LSN.
@@ -185,7 +188,8 @@ impl Core {
             pinned: AtomicU64::new(0),
             tuning,
             auto: Auto::default(),
-            room: Mutex::new(Room::default()),
+            room: Mutex::default(),
+            crew: Mutex::default(),
             reserved: AtomicU64::new(0),
             redo: AtomicU64::new(redo.0),
             replaying: AtomicBool::new(true),

@@ -3,7 +3,7 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::Direction;
@@ -23,7 +23,9 @@ const LOOKS_A_MISS: usize = 2;
 #[derive(Debug)]
 pub(crate) struct DiskFiles {
     pub(crate) files: Arc<LeafStore>,
-    threads: usize,
+    /// The most that may work at once, and how many do now.
+    threads_max: usize,
+    threads: AtomicUsize,
     limits: Limits,
     /// Of those, what may change: bytes of a leaf, and what may wait for one in percent of it.
     leaf_bytes: AtomicU64,
@@ -38,19 +40,20 @@ pub(crate) struct DiskFiles {
 }
 
 impl DiskFiles {
-    /// `filter_bits` are bits for each key, 0 for no filters; `threads` see [`Files::threads`].
+    /// `filter_bits` are bits for each key, 0 for no filters; `threads_max` see [`DiskFiles::set_threads`].
     pub(crate) fn new(
         files: Arc<LeafStore>,
         limits: Limits,
         filter_bits: u32,
-        threads: usize,
+        threads_max: usize,
     ) -> DiskFiles {
         let leaf_bytes = AtomicU64::new(limits.leaf_bytes);
         let pending_percent = AtomicU64::new(limits.pending_percent.unwrap_or(100));
         let filter_bits = AtomicU32::new(filter_bits);
         DiskFiles {
             files,
-            threads,
+            threads_max,
+            threads: AtomicUsize::new(1),
             limits,
             leaf_bytes,
             pending_percent,
@@ -65,6 +68,11 @@ impl DiskFiles {
     pub(crate) fn shape(&self, leaf_bytes: u64, filter_bits: u32) {
         self.leaf_bytes.store(leaf_bytes, Relaxed);
         self.filter_bits.store(filter_bits, Relaxed);
+    }
+
+    /// Says how many threads work on an update or checkpoint from now on; no more than are allowed.
+    pub(crate) fn set_threads(&self, threads: usize) {
+        self.threads.store(threads.clamp(1, self.threads_max), Relaxed);
     }
 
     /// Says how much may wait for a leaf from now on, in percent of it.
@@ -100,12 +108,13 @@ impl Files for DiskFiles {
     fn limits(&self) -> Limits {
         let leaf_bytes = self.leaf_bytes.load(Relaxed);
         let pending_percent = Some(self.pending_percent.load(Relaxed));
-        let merge_bytes = self.limits.merge_bytes / self.limits.leaf_bytes * leaf_bytes;
+        let merge_bytes =
+            self.limits.merge_bytes / self.limits.leaf_bytes * leaf_bytes * self.threads() as u64;
         Limits { leaf_bytes, pending_percent, merge_bytes, ..self.limits }
     }
 
     fn threads(&self) -> usize {
-        self.threads
+        self.threads.load(Relaxed)
     }
 
     fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {

@@ -41,7 +41,7 @@
 //! * Deletes: tombstones end at leaves; leaves and nodes are joined with neighbours.
 //!
 //! Around the tree are the engine's parts. Reading order: `view` (what readers see), `memtable`,
-//! `gate` and `pipeline` (the way of a write), `records` (what lookups keep), `core` (what they share), `version` (the tree and its
+//! `gate`, `pipeline` and `crew` (the way of a write), `records` (what lookups keep), `core` (what they share), `version` (the tree and its
 //! file as they use them), `snapshot`, `large` (values outside of the tree), `payload` (bytes of a
 //! checkpoint), `bulk`, `backup`, `verify`, `salvage`, and `engine` (the contract). A checkpoint is a slot that
 //! names a root; the log has what came after. Pages are written where nobody owns any, so a crash
@@ -53,6 +53,7 @@ mod backup;
 mod bulk;
 mod check;
 mod core;
+mod crew;
 mod cursor;
 mod disk;
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -34,6 +34,7 @@ use spinney_base::{Lsn, Result, probe};
 use spinney_extent::{Checkpoint, LargePointer};
 
 use crate::core::{Core, Mark, Work, count};
+use crate::crew::CREW_MAX;
 use crate::large::{LargeExtent, extents_of};
 use crate::memtable::Memtable;
 use crate::options::Choice;
@@ -69,9 +70,14 @@ const HARD_PARTS: u64 = 55;
 const STREAMED: u64 = 3;
 const UNDER_WAY_PARTS_MAX: u64 = 9;
 
-/// A batch, the leaves that four threads read for it and build, those that it keeps, levels that are made one.
-/// With 16 the peak of a load at a distance of 16 was at the promise.
-const UNDER_WAY_LEAVES: u64 = 24;
+/// What one thread of the crew has under way: a leaf as pages and as edits, what is pending for it, what is made of both;
+/// and its part of the batch, of levels that are made one, and of what the batch keeps. With four for each of four threads
+/// the peak of a load at a distance of 16 was at the promise.
+const UNDER_WAY_LEAVES: u64 = 6;
+
+/// Threads that build a checkpoint at least: memtables wait while it is written, and building takes less than
+/// half of what a flush does.
+const BUILDERS_MIN: usize = 2;
 
 /// A checkpoint does not wait longer when so large a part of the pages beside twice those by which the tree has grown since
 /// the last one (it goes on growing, and will need their room), and so many leaves, are kept only for that: pages that
@@ -93,7 +99,7 @@ pub(crate) struct Limits {
     /// Held by writes in all, before they are slowed and before they must wait.
     pub(crate) soft: u64,
     pub(crate) hard: u64,
-    /// What a batch that is applied and pages that are built may have under way.
+    /// What one thread may have under way that applies a batch or builds pages.
     under_way: u64,
 }
 
@@ -105,7 +111,7 @@ impl Limits {
             pending: part(PENDING_PARTS),
             soft: part(SOFT_PARTS),
             hard: part(HARD_PARTS),
-            under_way: part(UNDER_WAY_PARTS_MAX).min(UNDER_WAY_LEAVES * leaf),
+            under_way: (part(UNDER_WAY_PARTS_MAX) / CREW_MAX as u64).min(UNDER_WAY_LEAVES * leaf),
         }
     }
 
@@ -133,8 +139,16 @@ impl Core {
     pub(crate) fn left_for_reads(&self) -> u64 {
         let writes = self.room.lock().follow(self.held(), self.context.runtime.now());
         let nodes = self.view.load().tree.node_bytes();
-        let rest = self.large.bytes() + nodes + self.limits().under_way;
+        let crew = self.crew.lock().follow(0, self.context.runtime.now()) as u64;
+        let rest = self.large.bytes() + nodes + crew * self.limits().under_way;
         self.context.memory.target().saturating_sub(writes + rest)
+    }
+
+    /// Has so many threads for what comes next, and takes their memory from the caches before they need it.
+    pub(crate) fn call_crew(&self, needed: usize) {
+        let threads = self.crew.lock().follow(needed, self.context.runtime.now());
+        self.files.disk.set_threads(threads);
+        self.follow_limits();
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -320,6 +334,7 @@ impl Core {
         let [_, .., oldest] = &view.tables[..] else { return Ok(false) };
         let _inside = probe::enter("batch apply");
         let mut merged_away = Vec::new();
+        self.call_crew(view.tables.len() - 1);
         let batch = oldest.batch()?;
         let tree = view.tree.apply(batch, Some(self.outlook()?), &mut merged_away)?;
         self.replace(|view| {
@@ -360,6 +375,7 @@ impl Core {
         let end = log.last_lsn();
         log.ensure_durable(end)?;
         let view = self.view.load_full();
+        self.call_crew(view.tables.len().max(BUILDERS_MIN));
         let mut merged_away = Vec::new();
         let tree = {
             let _inside = probe::enter("checkpoint build");
@@ -494,7 +510,7 @@ mod tests {
         for target in [128 << 10, 1 << 20, 340 << 20, 64 << 30] {
             for leaf in [4 << 10, 2 << 20, 16 << 20] {
                 let Limits { batch, pending, soft, hard, under_way } = Limits::of(target, leaf);
-                assert!(hard + under_way <= target);
+                assert!(hard + CREW_MAX as u64 * under_way <= target);
                 assert!(batch < pending && pending < soft && soft < hard && hard < target);
                 assert!(pending + 2 * batch <= soft, "{target} {leaf}");
             }

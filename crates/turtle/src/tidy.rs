@@ -23,6 +23,7 @@ use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, probe};
 
 use crate::core::Core;
+use crate::crew::CREW_MAX;
 use crate::files::{Files, Limits};
 use crate::merge::Superseded;
 use crate::node::{Child, Node, Replacement};
@@ -142,6 +143,8 @@ impl Core {
     pub(crate) fn tidy(&self) -> Result<bool> {
         let mut work = self.work.lock();
         let _inside = probe::enter("tidying");
+        // For the memory: what nodes merge is in it until the step is written.
+        self.call_crew(CREW_MAX);
         let view = self.view.load_full();
         let log = &self.context.log;
         let end = log.last_lsn();

@@ -16,6 +16,7 @@ use spinney_extent::{BlockKind, Extent, LargePointer, PageRun, Store};
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::check::check;
+use crate::crew::CREW_MAX;
 use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
 use crate::files::{Files as _, Limits, PIVOTS_MAX};
@@ -46,8 +47,8 @@ const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
 /// By how much pivots differ in what may be pending for them, in percent.
 pub(crate) const SPREAD: u64 = 40;
 
-/// Leaves' worth of segments that a merge of levels has in memory at once.
-const MERGED_LEAVES_MAX: u64 = 8;
+/// Leaves' worth of segments that a merge of levels has in memory at once, for each thread that there is memory for.
+const MERGED_LEAVES: u64 = 2;
 
 /// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
 /// about a page.
@@ -58,10 +59,6 @@ const EVACUATED_LEAVES: u64 = 4;
 
 /// Pages that are verified at once.
 const VERIFY_PAGES: u32 = 64;
-
-/// Threads that read leaves and build others for one update or checkpoint, where not everything is to happen in
-/// order: each waits for the disk about half of its time.
-const THREADS: usize = 4;
 
 /// The bytes of pointers that newer edits took the place of.
 pub(crate) type MergedAway = Vec<Vec<u8>>;
@@ -80,9 +77,9 @@ impl Files {
     pub(crate) fn new(store: Store, tuning: &Tuning, in_order: bool) -> Arc<Files> {
         let (store, cache) = (Arc::new(store), Cache::new(0));
         let leaves = LeafStore::new(Arc::clone(&store), cache.file());
-        let threads = if in_order { 1 } else { THREADS };
+        let threads_max = if in_order { 1 } else { CREW_MAX };
         let limits = limits(tuning.leaf_bytes());
-        let disk = DiskFiles::new(leaves, limits, tuning.filter_bits(), threads);
+        let disk = DiskFiles::new(leaves, limits, tuning.filter_bits(), threads_max);
         Arc::new(Files { store, cache, disk, activity: Mutex::default() })
     }
 
@@ -144,7 +141,7 @@ pub(crate) fn limits(leaf_bytes: u64) -> Limits {
         leaf_bytes,
         pending_percent: Some(Growth::default().pending_percent()),
         spread: SPREAD,
-        merge_bytes: MERGED_LEAVES_MAX * leaf_bytes,
+        merge_bytes: MERGED_LEAVES * leaf_bytes,
         edit_bytes_max: EDIT_BYTES_MAX,
         pivots_max: PIVOTS_MAX,
         node_bytes: NODE_BYTES,

@@ -1,0 +1,59 @@
+//! How many threads flush, merge and build leaves at once, and so how much memory is kept free for what they
+//! have under way.
+//!
+//! Each of them has a leaf and what is pending for it in memory, and what it makes of both. While batches come
+//! faster than one thread brings them to leaves all are needed; while few come the memory of the others is better used
+//! for reads. So there are as many as sealed memtables wait, and they go one by one when they are not needed for
+//! [`LASTS`], for memory that goes to the caches and is asked back with the next batch is worth nothing to either.
+//!
+//! Pure: what it is told decides.
+
+use std::time::Duration;
+
+/// The most there are: each waits for the disk about half of its time.
+pub(crate) const CREW_MAX: usize = 4;
+
+/// One goes when so many were not needed for so long.
+const LASTS: Duration = Duration::from_secs(2);
+
+/// See the module. Nobody, at first.
+#[derive(Debug, Default)]
+pub(crate) struct Crew {
+    threads: usize,
+    /// When so many were needed last, or one went.
+    needed: Duration,
+}
+
+impl Crew {
+    /// How many there are, if so many are needed now.
+    pub(crate) fn follow(&mut self, needed: usize, now: Duration) -> usize {
+        let needed = needed.min(CREW_MAX);
+        if needed >= self.threads {
+            *self = Crew { threads: needed, needed: now };
+        } else if now.saturating_sub(self.needed) >= LASTS {
+            *self = Crew { threads: self.threads - 1, needed: now };
+        }
+        self.threads
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn they_come_at_once_and_go_one_by_one() {
+        let mut crew = Crew::default();
+        let mut at = |needed, millis| crew.follow(needed, Duration::from_millis(millis));
+        assert_eq!(at(0, 100_000), 0);
+        assert_eq!(at(3, 100_000), 3);
+        assert_eq!(at(9, 100_100), CREW_MAX, "no more than these, however far behind it is");
+        assert_eq!(at(1, 102_000), 4, "they were needed a moment ago");
+        assert_eq!(at(1, 102_100), 3);
+        assert_eq!(at(1, 104_000), 3);
+        assert_eq!(at(3, 104_050), 3);
+        assert_eq!(at(0, 106_040), 3, "needed again meanwhile");
+        let idle: Vec<usize> = (0..5).map(|step| at(0, 106_050 + 2000 * step)).collect();
+        assert_eq!(idle, [2, 1, 0, 0, 0]);
+    }
+}
