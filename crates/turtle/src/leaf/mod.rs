@@ -34,6 +34,7 @@ pub(crate) mod read;
 mod tests;
 pub(crate) mod warm;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -297,6 +298,9 @@ trait Reach {
         page: u32,
     ) -> Result<PageRef<'a>, Self::Stop>;
 
+    /// Some pages of values will be asked for, one after the other.
+    fn expect(&self, leaf: &Leaf, pages: Range<u64>);
+
     /// Whether it stopped at a damaged page.
     fn is_corruption(stop: &Self::Stop) -> bool;
 }
@@ -311,6 +315,12 @@ impl Reach for Loading {
     #[inline]
     fn page<'a>(&self, leaf: &'a Leaf, section: Section, page: u32) -> Result<PageRef<'a>> {
         leaf.page(section, page, Purpose::Lookup)
+    }
+
+    /// One request in the place of one for each page.
+    fn expect(&self, leaf: &Leaf, pages: Range<u64>) {
+        let page = |page| u32::try_from(page).unwrap_or(u32::MAX);
+        leaf.bring_in(Section::Values, page(pages.start)..page(pages.end), Purpose::Lookup);
     }
 
     fn is_corruption(stop: &Error) -> bool {

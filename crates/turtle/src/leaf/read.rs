@@ -166,6 +166,10 @@ impl Leaf {
         out: &mut Vec<u8>,
         reach: &R,
     ) -> Result<(), R::Stop> {
+        let pages = address / PAYLOAD as u64..(address + length as u64).div_ceil(PAYLOAD as u64);
+        if pages.end - pages.start > 1 {
+            reach.expect(self, pages);
+        }
         let before = out.len();
         out.resize(before + length, 0);
         let result = self.read_value_to(address, &mut out[before..], reach);

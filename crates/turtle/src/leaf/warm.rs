@@ -68,6 +68,8 @@ impl Reach for Cached {
         leaf.files.cache.find(id).ok_or(missing)
     }
 
+    fn expect(&self, _: &Leaf, _: Range<u64>) {}
+
     fn is_corruption(_: &Stop) -> bool {
         false
     }

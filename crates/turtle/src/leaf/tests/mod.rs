@@ -329,6 +329,39 @@ fn lookups_read_the_pages_they_need() {
 }
 
 #[test]
+fn a_value_is_read_by_one_request_however_many_pages_it_is_on() {
+    let bed = Bed::new(8 << 20);
+    let value = |number: u8| (vec![number; 10_000 + 50 * usize::from(number)], false);
+    let model: Model = (0..100u8).map(|number| (vec![number], Some(value(number)))).collect();
+    let leaf = bed.write(&model, 12);
+    for key in model.keys() {
+        bed.chill();
+        // Filter, index and keys.
+        leaf.get(key, hash(key), &mut Vec::new()).unwrap();
+        for page in 0..leaf.description().section_pages()[Section::Values as usize] {
+            bed.files.cache.forget(leaf.page_id(Section::Values, page).page, 1);
+        }
+        let reads = bed.disk.reads();
+        let mut out = b"before".to_vec();
+        let (pages, hit) = bed.pages_read(Purpose::Lookup, || leaf.get(key, hash(key), &mut out));
+        assert_eq!(hit.unwrap().unwrap().1, Hit::Inline);
+        assert_eq!(out[6..], value(key[0]).0);
+        assert!((3..=5).contains(&pages), "{pages}");
+        assert_eq!(bed.disk.reads() - reads, 1);
+        // One in the middle of them has gone: nothing that is there is read again.
+        let inner = leaf.description().section_pages()[Section::Values as usize] / 2;
+        bed.files.cache.forget(leaf.page_id(Section::Values, inner).page, 1);
+        let (pages, _) = bed.pages_read(Purpose::Lookup, || leaf.get(key, hash(key), &mut out));
+        assert!(pages <= 1);
+    }
+    // Without room it is read page by page.
+    bed.cache.set_bytes(0);
+    let mut out = Vec::new();
+    leaf.get(&[7], hash(&[7]), &mut out).unwrap();
+    assert_eq!(out, value(7).0);
+}
+
+#[test]
 fn the_filter_ends_lookups_of_absent_keys() {
     let bed = Bed::new(4 << 20);
     let model = records(1 << 20);
