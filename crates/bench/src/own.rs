@@ -1,7 +1,7 @@
 //! Drivers for our own engines, through the same face that every user has.
 
 use spinney::{Db, EngineKind, Keyspace, KeyspaceOptions, Options};
-use spinney_base::Result;
+use spinney_base::{Error, Result};
 
 use crate::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
 use crate::plan::{Durability, TornWrites};
@@ -9,6 +9,9 @@ use crate::shape::Shape;
 
 /// The keyspace that is measured.
 const KEYSPACE: &str = "bench";
+
+/// The one knob that is an option of the database and not of the keyspace.
+const POLL_READS: &str = "poll-reads";
 
 /// One of our engines.
 #[derive(Clone, Copy, Debug)]
@@ -51,14 +54,23 @@ impl Driver for Own {
             TornWrites::DoubleWrite => spinney::TornWrites::DoubleWrite,
             TornWrites::Assume4k => spinney::TornWrites::Assume4k,
         };
+        let mut knobs = config.knobs.clone();
+        let poll_reads = match knobs.remove(POLL_READS).as_deref() {
+            None | Some("on") => true,
+            Some("off") => false,
+            Some(other) => {
+                return Err(Error::invalid(format!("{POLL_READS} is on or off, not {other:?}")));
+            }
+        };
         let options = Options::default()
             .memory(config.memory)
+            .poll_reads(poll_reads)
             .durability(durability)
             .torn_writes(torn_writes);
         let mut keyspace_options = KeyspaceOptions::default()
             .engine(self.kind)
             .logged(config.durability != Durability::None);
-        for (name, value) in &config.knobs {
+        for (name, value) in &knobs {
             keyspace_options = keyspace_options.set(name, value)?;
         }
         let db = Db::open(&config.directory, options)?;

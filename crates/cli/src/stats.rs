@@ -64,6 +64,8 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "memory_used": stats.memory_used,
         "accounts": accounts.collect::<Value>(),
         "io_backend": stats.io_backend,
+        "polls": stats.io.polls,
+        "polls_in_vain": stats.io.polls_in_vain,
         "torn_writes": stats.torn_writes,
         "backup_bytes": stats.backup_bytes,
         "scrub": {
@@ -166,6 +168,10 @@ pub(crate) fn to_text(stats: &Stats) -> String {
         log.last_lsn
     ));
     line(format!("I/O          {}; torn writes: {}", stats.io_backend, stats.torn_writes));
+    if stats.io.polls > 0 {
+        let (polls, in_vain) = (stats.io.polls, stats.io.polls_in_vain);
+        line(format!("polled       for {polls} reads, for {in_vain} of them in vain"));
+    }
     if let Some(bytes) = stats.backup_bytes {
         line(format!("backup       {} of pages copied so far", display_bytes(bytes)));
     }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
-use spinney_io::{Disk, RealDisk};
+use spinney_io::Disk;
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered};
 
@@ -38,10 +38,7 @@ pub(crate) const LOG_NAME: &str = "wal";
 /// Opens or makes the database in `directory`.
 pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
     options.check()?;
-    let disk: Arc<dyn Disk> = match &options.disk {
-        Some(disk) => disk.clone(),
-        None => Arc::new(RealDisk::new()),
-    };
+    let disk = options.open_disk();
     let runtime = options.runtime.clone().unwrap_or_else(Runtime::threads);
     if !disk.exists(directory)? {
         if !options.create_if_missing {

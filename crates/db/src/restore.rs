@@ -1,12 +1,11 @@
 //! Restoring a backup: a copy of a closed database, file by file, that is then opened and verified.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result, probe};
 use spinney_engine::VerifyReport;
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose, RealDisk};
+use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 
 use crate::database::Db;
 use crate::manifest::Manifest;
@@ -44,10 +43,7 @@ impl Db {
     ) -> Result<RestoreReport> {
         let (backup, directory) = (backup.as_ref(), target.as_ref());
         let _inside = probe::enter("restore");
-        let disk: Arc<dyn Disk> = match &options.disk {
-            Some(disk) => disk.clone(),
-            None => Arc::new(RealDisk::new()),
-        };
+        let disk = options.open_disk();
         if !disk.exists(backup)? {
             return Err(not_found(backup));
         }

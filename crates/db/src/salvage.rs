@@ -23,7 +23,7 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
 use spinney_engine::{BlockKind, DamagedPage, KeyspaceSalvage, LostRange, SalvagedValue, Store};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose, RealDisk};
+use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
 use spinney_wal::{Log, LogOptions, RecordKind};
 
@@ -107,10 +107,7 @@ impl Db {
     ) -> Result<SalvageReport> {
         let (old, new) = (old.as_ref(), new.as_ref());
         let _inside = probe::enter("salvage");
-        let disk: Arc<dyn Disk> = match &options.disk {
-            Some(disk) => disk.clone(),
-            None => Arc::new(RealDisk::new()),
-        };
+        let disk = options.open_disk();
         let not_found = || {
             let message = format!("there is no file of a Spinney database in {}", old.display());
             Error::new(ErrorKind::NotFound, message)

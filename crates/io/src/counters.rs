@@ -24,7 +24,7 @@ pub enum Purpose {
     Manifest = 7,
     /// Anything read or written while a database opens.
     Recovery = 8,
-    /// Verification and other tools.
+    /// Verification, the scrub and other tools.
     Tool = 9,
     /// The bytes of large values.
     LargeValue = 10,
@@ -63,12 +63,21 @@ impl Purpose {
             Purpose::LargeValue => "large-value",
         }
     }
+
+    /// Whether somebody waits for what is read, be it a caller or work that callers will wait for. Nobody waits
+    /// for the scrub, which reads all the time.
+    #[must_use]
+    pub fn is_waited_for(self) -> bool {
+        self != Purpose::Tool
+    }
 }
 
 /// Counters of one disk, shared by all its files. Thread-safe.
 #[derive(Debug, Default)]
 pub struct IoCounters {
     cells: [Cell; PURPOSES.len()],
+    polls: AtomicU64,
+    polls_in_vain: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +109,10 @@ pub struct PurposeCounts {
 pub struct IoSnapshot {
     /// One entry per purpose, in the order of [`PURPOSES`].
     pub by_purpose: [PurposeCounts; PURPOSES.len()],
+    /// Batches of reads, or reads, whose end a thread polled for.
+    pub polls: u64,
+    /// Of those, the ones that it went to sleep for all the same.
+    pub polls_in_vain: u64,
 }
 
 impl IoCounters {
@@ -122,10 +135,20 @@ impl IoCounters {
         self.cells[purpose as usize].syncs.fetch_add(1, Relaxed);
     }
 
+    /// Counts a batch of reads that was polled for.
+    pub fn polled(&self, in_vain: bool) {
+        self.polls.fetch_add(1, Relaxed);
+        self.polls_in_vain.fetch_add(u64::from(in_vain), Relaxed);
+    }
+
     /// The counters now.
     #[must_use]
     pub fn snapshot(&self) -> IoSnapshot {
-        let mut snapshot = IoSnapshot::default();
+        let mut snapshot = IoSnapshot {
+            polls: self.polls.load(Relaxed),
+            polls_in_vain: self.polls_in_vain.load(Relaxed),
+            ..IoSnapshot::default()
+        };
         for (counts, cell) in snapshot.by_purpose.iter_mut().zip(&self.cells) {
             *counts = PurposeCounts {
                 reads: cell.reads.load(Relaxed),

@@ -41,6 +41,8 @@ pub(super) struct RealFile {
     direct: bool,
     atomic_pages: bool,
     uring: bool,
+    /// Whether who waits for a read polls.
+    polls: bool,
     counters: Arc<IoCounters>,
     /// Held while the file grows by [`File::allocate`], so that taking back a failed growth takes
     /// back nobody else's.
@@ -77,6 +79,7 @@ impl RealFile {
         mode: OpenMode,
         counters: Arc<IoCounters>,
         uring: bool,
+        polls: bool,
     ) -> Result<Self> {
         let mut flags = OFlags::CLOEXEC;
         flags |= if mode.read_only { OFlags::RDONLY } else { OFlags::RDWR };
@@ -102,6 +105,7 @@ impl RealFile {
             direct,
             atomic_pages,
             uring,
+            polls: polls && uring && direct,
             counters,
             growing: Mutex::new(()),
         })
@@ -109,6 +113,15 @@ impl RealFile {
 
     pub(super) fn raw_descriptor(&self) -> i32 {
         self.descriptor.as_fd().as_raw_fd()
+    }
+
+    pub(super) fn counters(&self) -> &IoCounters {
+        &self.counters
+    }
+
+    /// Whether it is worth while to poll for the end of a batch.
+    pub(super) fn polls_for(&self, batch: &[Transfer<'_>], purpose: Purpose) -> bool {
+        self.polls && purpose.is_waited_for() && ring::are_reads(batch)
     }
 
     /// The flags for a write of `bytes`, by invariant 3.
@@ -237,8 +250,10 @@ impl File for RealFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64, purpose: Purpose) -> Result<()> {
-        self.counters.read(purpose, buf.len());
-        self.read_rest(buf, offset, 0)
+        let mut batch = [Transfer::read(buf, offset)];
+        self.transfer(&mut batch, purpose);
+        let [read] = batch;
+        read.result
     }
 
     fn write_at(&self, buf: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
@@ -256,8 +271,8 @@ impl File for RealFile {
         purpose: Purpose,
         steps: &mut dyn Steps,
     ) {
-        // One transfer alone gains nothing from a ring.
-        if self.uring && batch.len() > 1 {
+        // One transfer alone gains nothing from a ring, but for a thread that polls.
+        if self.uring && (batch.len() > 1 || self.polls_for(batch, purpose)) {
             ring::transfer(self, batch, purpose, steps);
         } else {
             self.one_by_one(batch, purpose, steps);

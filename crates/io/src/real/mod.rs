@@ -2,7 +2,8 @@
 //! through io_uring.
 //!
 //! * `file.rs`: one open file, its loops over short and interrupted transfers, allocation, sync.
-//! * `ring.rs`: batches through one io_uring per thread (the only unsafe code of the three).
+//! * `ring.rs`: batches through one io_uring per thread (the only unsafe code of the four).
+//! * `poll.rs`: waiting for reads without sleeping, where that is free and pays.
 //! * this file: directories, names, the lock, and what the platform can do.
 //!
 //! **Crash.** Nothing is durable before `sync` (data, size) or `sync_dir` (names); `create_dir`
@@ -12,6 +13,7 @@
 //! counters and the kernel's own.
 
 mod file;
+mod poll;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -33,19 +35,29 @@ use file::RealFile;
 pub struct RealDisk {
     counters: Arc<IoCounters>,
     uring: bool,
+    polls: bool,
 }
 
 impl RealDisk {
-    /// A disk that uses io_uring for batches when the kernel offers it to this process.
+    /// A disk that uses io_uring for batches when the kernel offers it to this process, and polls for reads.
     #[must_use]
     pub fn new() -> Self {
-        RealDisk { counters: Arc::default(), uring: ring::is_available() }
+        RealDisk { counters: Arc::default(), uring: ring::is_available(), polls: poll::is_free() }
+    }
+
+    /// Whether a thread that reads from the device, through io_uring, polls for the end of it for up to a quarter of a
+    /// millisecond before it sleeps; default yes. It does so only while no other thread wants its
+    /// processor, seldom where it does not pay, and never in a process whose processor time a control group limits.
+    #[must_use]
+    pub fn poll_reads(mut self, yes: bool) -> Self {
+        self.polls = yes && poll::is_free();
+        self
     }
 
     /// A disk that carries out batches one transfer after the other.
     #[must_use]
     pub fn without_uring() -> Self {
-        RealDisk { counters: Arc::default(), uring: false }
+        RealDisk { counters: Arc::default(), uring: false, polls: false }
     }
 }
 
@@ -73,7 +85,7 @@ fn parent_of(path: &Path) -> &Path {
 
 impl Disk for RealDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(RealFile::open(path, mode, self.counters.clone(), self.uring)?))
+        Ok(Arc::new(RealFile::open(path, mode, self.counters.clone(), self.uring, self.polls)?))
     }
 
     fn exists(&self, path: &Path) -> Result<bool> {

@@ -9,6 +9,9 @@
 //! go a few at a time, and the device works on the first while the rest is prepared. Writes go together, for
 //! those that lie side by side then become one.
 //!
+//! A thread that reads polls for completions for a while (`poll.rs`); only one that polls gains from a ring for one
+//! transfer alone.
+//!
 //! **Invariants.** (1) [`transfer`] does not end, not even by a panic, while the kernel holds a pointer
 //! into the batch: it reaps as many completions as the kernel consumed submissions, on every path. (2)
 //! Entries that the kernel never consumed die with their ring, which is dropped and not used again.
@@ -22,6 +25,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 use rustix::io::Errno;
 
 use super::file::RealFile;
+use super::poll::{self, Patience};
 use crate::counters::Purpose;
 use crate::disk::{Steps, Transfer, TransferBuf};
 
@@ -40,9 +44,15 @@ thread_local! {
 
 enum Ring {
     Unmade,
-    Ready(Box<IoUring>),
+    Ready(Box<Own>),
     /// The kernel refused a ring to this thread or broke one; it goes on without. Also while one is in use.
     Refused,
+}
+
+/// A thread's ring, and how polling went with it.
+struct Own {
+    ring: IoUring,
+    patience: Patience,
 }
 
 /// Whether this process may make rings that read and write.
@@ -59,7 +69,7 @@ pub(super) fn is_available() -> bool {
 fn make() -> Ring {
     let quiet = IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(DEPTH);
     match quiet.or_else(|_| IoUring::new(DEPTH)) {
-        Ok(made) => Ring::Ready(Box::new(made)),
+        Ok(ring) => Ring::Ready(Box::new(Own { ring, patience: Patience::default() })),
         Err(_) => Ring::Refused,
     }
 }
@@ -76,13 +86,26 @@ pub(super) fn transfer(
         Ring::Unmade => make(),
         ring => ring,
     });
-    if let Ok(Ring::Ready(mut ring)) = ring {
-        if run(&mut ring, file, batch, purpose, steps) {
-            let _ = RING.try_with(|cell| cell.set(Ring::Ready(ring)));
+    let Ok(Ring::Ready(mut own)) = ring else {
+        return file.one_by_one(batch, purpose, steps);
+    };
+    let polls = file.polls_for(batch, purpose) && own.patience.polls();
+    if batch.len() > 1 || polls {
+        let mut flight = Flight::new(&mut own.ring, polls);
+        run(&mut flight, file, batch, purpose, steps);
+        let (broken, in_vain) = (flight.broken, flight.polls != polls);
+        drop(flight);
+        if broken {
+            return;
         }
-        return;
+        if polls {
+            file.counters().polled(in_vain);
+            own.patience.ended(in_vain);
+        }
+    } else {
+        file.one_by_one(batch, purpose, steps);
     }
-    file.one_by_one(batch, purpose, steps);
+    let _ = RING.try_with(|cell| cell.set(Ring::Ready(own)));
 }
 
 /// What is under way in a ring.
@@ -93,6 +116,8 @@ struct Flight<'a> {
     consumed: usize,
     reaped: usize,
     broken: bool,
+    /// Whether completions are polled for. Who does so in vain stops.
+    polls: bool,
 }
 
 impl Drop for Flight<'_> {
@@ -106,14 +131,35 @@ impl Drop for Flight<'_> {
     }
 }
 
-impl Flight<'_> {
-    /// Submits what was pushed and waits until so many have ended.
+impl<'a> Flight<'a> {
+    fn new(ring: &'a mut IoUring, polls: bool) -> Self {
+        Flight { ring, pushed: 0, consumed: 0, reaped: 0, broken: false, polls }
+    }
+
+    /// Submits what was pushed and waits until so many have ended, or until something has if not all of it
+    /// could be submitted.
     fn enter(&mut self, wait_for: usize) {
         if self.broken {
             // Nothing more is submitted; completions still arrive in the shared ring by themselves.
             spinney_base::shim::thread::yield_now();
             return;
         }
+        if self.polls && wait_for > 0 {
+            if self.consumed < self.pushed {
+                self.submit_and_wait(0);
+            }
+            if self.broken || self.consumed < self.pushed {
+                return;
+            }
+            self.polls = poll::until(|| self.ring.completion().len() >= wait_for);
+            if self.polls {
+                return;
+            }
+        }
+        self.submit_and_wait(wait_for);
+    }
+
+    fn submit_and_wait(&mut self, wait_for: usize) {
         match self.ring.submit_and_wait(wait_for) {
             Ok(count) => self.consumed += count,
             Err(error) => {
@@ -138,22 +184,21 @@ impl Flight<'_> {
     }
 }
 
-/// Runs the batch through `ring`. Answers whether the ring may be used again; every transfer that began
-/// has its result either way.
+/// Runs the batch through the flight's ring. Every transfer that began has its result afterwards, also where
+/// the flight is broken.
 fn run(
-    ring: &mut IoUring,
+    flight: &mut Flight<'_>,
     file: &RealFile,
     batch: &mut [Transfer<'_>],
     purpose: Purpose,
     steps: &mut dyn Steps,
-) -> bool {
-    let reads = matches!(batch.first(), Some(Transfer { buf: TransferBuf::Read(_), .. }));
+) {
+    let reads = are_reads(batch);
     let together = if reads { READS_TOGETHER } else { DEPTH as usize };
     let mut has_ended = vec![false; batch.len()];
     // Those before it are to be carried out; it and those after it were not asked yet.
     let mut begun = 0;
     let mut more = true;
-    let mut flight = Flight { ring, pushed: 0, consumed: 0, reaped: 0, broken: false };
     loop {
         while !flight.broken && flight.pushed - flight.reaped < DEPTH as usize {
             if begun == flight.pushed {
@@ -196,8 +241,6 @@ fn run(
             steps.ended(index, &batch[index]);
         }
     }
-    let sound = !flight.broken;
-    drop(flight);
     // Those that the kernel never took.
     while more && begun < batch.len() && file.begin(&mut batch[begun], begun, purpose, steps) {
         begun += 1;
@@ -206,7 +249,11 @@ fn run(
         finish(file, &mut batch[index], None);
         steps.ended(index, &batch[index]);
     }
-    sound
+}
+
+/// Whether a batch, which goes in one direction, is one of reads.
+pub(super) fn are_reads(batch: &[Transfer<'_>]) -> bool {
+    matches!(batch.first(), Some(Transfer { buf: TransferBuf::Read(_), .. }))
 }
 
 fn entry(file: &RealFile, transfer: &mut Transfer<'_>, index: u64) -> io_uring::squeue::Entry {

@@ -10,7 +10,7 @@ use crate::{AlignedBuf, Purpose, RealDisk};
 const PAGE: u64 = PAGE_BYTES as u64;
 
 fn both(test: impl Fn(RealDisk, &std::path::Path)) {
-    for disk in [RealDisk::new(), RealDisk::without_uring()] {
+    for disk in [RealDisk::new(), RealDisk::new().poll_reads(false), RealDisk::without_uring()] {
         let place = tempfile::tempdir().unwrap();
         test(disk, place.path());
     }
@@ -207,6 +207,35 @@ fn holes_give_room_back() {
     file.read_at(read.bytes_mut(), 0, Purpose::Tool).unwrap();
     let zeros = read.bytes().iter().filter(|byte| **byte == 0).count();
     assert_eq!((zeros, file.len().unwrap()), (32 * 4096, 64 * 4096));
+}
+
+/// Direct reads that somebody waits for are polled for, and no others; whether in vain or not, each is there once.
+#[test]
+fn reads_that_are_waited_for_are_polled_for() {
+    let place = tempfile::tempdir().unwrap();
+    for (disk, polls) in [(RealDisk::new(), true), (RealDisk::new().poll_reads(false), false)] {
+        let file = disk.open(&place.path().join("data"), OpenMode::CREATE).unwrap();
+        let polls = polls && disk.backend() == "io_uring" && super::poll::is_free();
+        let polls = polls && file.is_direct();
+        let mut pages = AlignedBuf::new(64);
+        for index in 0..64 {
+            pages.page_mut(index).fill(u8::try_from(index).unwrap());
+        }
+        file.write_at(pages.bytes(), 0, Purpose::Lookup).unwrap();
+        file.read_at(pages.bytes_mut(), 0, Purpose::Tool).unwrap();
+        assert_eq!(disk.counters().snapshot().polls, 0);
+        let mut page = AlignedBuf::new(1);
+        for index in (0..64).cycle().take(1000) {
+            file.read_at(page.bytes_mut(), index * PAGE, Purpose::Lookup).unwrap();
+            assert!(page.bytes().iter().all(|byte| u64::from(*byte) == index));
+        }
+        let error = file.read_at(page.bytes_mut(), 64 * PAGE, Purpose::Lookup).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corruption);
+        let counted = disk.counters().snapshot();
+        assert_eq!(counted.by_purpose[Purpose::Lookup as usize].reads, 1001);
+        assert_eq!(counted.polls > 0, polls);
+        assert!(counted.polls_in_vain <= counted.polls && counted.polls <= 1001);
+    }
 }
 
 /// Learns where a page belongs when it begins, of the last page first, and begins no more than `most`;

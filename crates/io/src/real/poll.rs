@@ -1,0 +1,118 @@
+//! Who waits for a read may ask for it again and again in the place of sleeping.
+//!
+//! A read of an NVMe device takes some 75 us. Who sleeps that long lets the processor halt, and is woken by an
+//! interrupt: that takes 30 us more where a hypervisor has to bring the processor back, and some on any machine. Who
+//! polls goes on at once. He takes nobody's time for it: each time he has looked he yields, and if the processor does
+//! not come back to him at once, then somebody else had use for it, and he sleeps. He sleeps as well if what he waits
+//! for does not come soon; and who polled in vain polls more seldom, until it pays again ([`Patience`]).
+//!
+//! Nobody polls where a control group limits processor time, for there the time of an idle processor is not free.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "what is timed is the device and the scheduler of a real disk, which no simulation steps"
+)]
+
+use std::time::{Duration, Instant};
+
+use rustix::thread::sched_getaffinity;
+use spinney_base::shim::thread::yield_now;
+
+/// How long is polled for one wait: longer than a read of a fast device takes, less than one of any other.
+const WINDOW: Duration = Duration::from_micros(250);
+
+/// A yield that took longer than this let another thread do something other than poll.
+const LATE: Duration = Duration::from_micros(10);
+
+/// Batches that are not polled for, at most, after those that were in vain.
+const PAUSE_MAX: u32 = 63;
+
+/// Whether the time that this process leaves unused is free: no control group gives it less than the
+/// processors that it may run on.
+pub(super) fn is_free() -> bool {
+    let Ok(given) = std::thread::available_parallelism() else { return false };
+    sched_getaffinity(None).is_ok_and(|processors| processors.count() as usize <= given.get())
+}
+
+/// Whether `has_come`, while the processor is this thread's and the window is open.
+pub(super) fn until(mut has_come: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    let mut before = begun;
+    while !has_come() {
+        yield_now();
+        let now = Instant::now();
+        if now - before > LATE || now - begun > WINDOW {
+            return has_come();
+        }
+        before = now;
+    }
+    true
+}
+
+/// How often a thread polls: each time while it pays, and ever more seldom while it does not.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// Batches that are not polled for after the next one in vain would be `2 * pause + 1`.
+    pause: u32,
+    /// How many of them are still to come.
+    left: u32,
+}
+
+impl Patience {
+    /// Whether the next batch is to be polled for.
+    pub(super) fn polls(&mut self) -> bool {
+        let polls = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        polls
+    }
+
+    /// Takes in how a batch went that was polled for.
+    pub(super) fn ended(&mut self, in_vain: bool) {
+        self.pause = if in_vain { (2 * self.pause + 1).min(PAUSE_MAX) } else { self.pause / 2 };
+        self.left = if in_vain { self.pause } else { 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of so many batches, how many are polled for if every one is in vain, or none.
+    fn polled(patience: &mut Patience, batches: usize, in_vain: bool) -> usize {
+        (0..batches)
+            .filter(|_| {
+                let polls = patience.polls();
+                if polls {
+                    patience.ended(in_vain);
+                }
+                polls
+            })
+            .count()
+    }
+
+    #[test]
+    fn polling_in_vain_becomes_rare_and_comes_back() {
+        let mut patience = Patience::default();
+        assert_eq!(polled(&mut patience, 100, false), 100);
+        // After the first two with pauses of 1, 3, 7, 15, 31 and 63 batches, and of 63 from then on.
+        assert_eq!(polled(&mut patience, 1 + 1 + 1 + 3 + 1 + 7 + 1 + 15 + 1 + 31 + 1, true), 6);
+        assert_eq!(polled(&mut patience, 6400, true), 100);
+        // It pays again: at the latest after a pause, and each time from then on.
+        assert!(polled(&mut patience, 164, false) >= 101);
+        assert_eq!(polled(&mut patience, 100, false), 100);
+        // Once in vain among many that were not costs one batch.
+        assert_eq!(polled(&mut patience, 1, true), 1);
+        assert_eq!(polled(&mut patience, 101, false), 100);
+    }
+
+    #[test]
+    fn what_has_come_or_comes_is_seen_and_what_does_not_ends() {
+        assert!(until(|| true));
+        assert!(!until(|| false));
+        let mut looks = 0;
+        let seen = until(|| {
+            looks += 1;
+            looks == 2
+        });
+        assert!(seen, "one yield, whatever it took, and a look after it");
+    }
+}
