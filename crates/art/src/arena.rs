@@ -122,7 +122,7 @@ unsafe impl Sync for Growing {}
 
 impl Growing {
     fn new(capacity: usize) -> Self {
-        let mut mapping = Mapping::zeroed(capacity);
+        let mut mapping = Mapping::reused(capacity);
         // From here on the mapping is only kept, and its bytes are reached by this pointer.
         let bytes = NonNull::from(&mut *mapping).cast();
         Growing { bytes, capacity, taken: AtomicUsize::new(0), mapping: Arc::new(mapping) }

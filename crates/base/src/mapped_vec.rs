@@ -45,7 +45,7 @@ impl<T: Copy> MappedVec<T> {
         MappedVec(if bytes < MAPPED_BYTES_MIN {
             Memory::Allocated(Vec::with_capacity(capacity))
         } else {
-            Memory::Mapped { map: Mapping::zeroed(bytes), length: 0, values: PhantomData }
+            Memory::Mapped { map: Mapping::reused(bytes), length: 0, values: PhantomData }
         })
     }
 

@@ -3,23 +3,87 @@
 //!
 //! A mapping costs what was written of it, is zeroed by the system when it is touched first, begins at a
 //! page, and goes back whole when it is dropped.
+//!
+//! To fault its pages in, zero them, and tell every processor when they are gone takes longer than to fill them. So
+//! those whose owners fill them anyway ([`Mapping::reused`]) are kept for the next owner when they are dropped, up to
+//! [`IDLE_BYTES_MAX`] of them, the latest.
 
+use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+use memmap2::MmapMut;
+
+use crate::shim::Mutex;
+
+/// Bytes of mappings that this process keeps, at most, though nobody owns them.
+pub const IDLE_BYTES_MAX: usize = 8 << 20;
+
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of all mappings in this process, which the general allocator does not know of.
+static IDLE: Mutex<Idle> = Mutex::new(Idle::new(IDLE_BYTES_MAX));
+
+/// Bytes of all mappings in this process that somebody owns, which the general allocator does not know of.
 #[must_use]
 pub fn mapped_bytes() -> usize {
     MAPPED.load(Relaxed)
 }
 
-/// Zeroed memory of its own, aligned to a page of the system.
+/// Gives back, when it is dropped, what nobody owns: the last field of whoever used much.
+#[derive(Debug)]
+pub struct ReleaseIdle;
+
+impl Drop for ReleaseIdle {
+    fn drop(&mut self) {
+        let maps = std::mem::take(&mut IDLE.lock().maps);
+        drop(maps);
+    }
+}
+
+/// Mappings for the next owner, in the order in which they came.
+#[derive(Debug)]
+struct Idle {
+    maps: VecDeque<MmapMut>,
+    bytes_max: usize,
+}
+
+impl Idle {
+    const fn new(bytes_max: usize) -> Self {
+        Idle { maps: VecDeque::new(), bytes_max }
+    }
+
+    fn bytes(&self) -> usize {
+        self.maps.iter().map(|map| map.len()).sum()
+    }
+
+    /// The latest that is as long, and hardly longer: all of it may be resident.
+    fn take(&mut self, length: usize) -> Option<MmapMut> {
+        let fits = |map: &MmapMut| map.len() >= length && map.len() <= length + length / 4;
+        let place = self.maps.iter().rposition(fits)?;
+        self.maps.remove(place)
+    }
+
+    /// Keeps one, and answers the ones that it takes the place of.
+    fn put(&mut self, map: MmapMut) -> Vec<MmapMut> {
+        self.maps.push_back(map);
+        let mut over = self.bytes().saturating_sub(self.bytes_max);
+        let mut gone = Vec::new();
+        while over > 0 {
+            let oldest = self.maps.pop_front().expect("it holds more than none");
+            over = over.saturating_sub(oldest.len());
+            gone.push(oldest);
+        }
+        gone
+    }
+}
+
+/// Memory of its own, aligned to a page of the system.
 #[derive(Debug)]
 pub struct Mapping {
-    map: memmap2::MmapMut,
+    /// Always there, until it is dropped.
+    map: Option<MmapMut>,
     length: usize,
+    is_kept: bool,
 }
 
 impl Mapping {
@@ -29,16 +93,39 @@ impl Mapping {
     /// When the system has no memory, as all allocation does.
     #[must_use]
     pub fn zeroed(length: usize) -> Self {
+        Mapping::new(length, None, false)
+    }
+
+    /// `length` bytes of any content, perhaps of a mapping that was dropped: for owners that write before they read,
+    /// and that fill most of it.
+    ///
+    /// # Panics
+    /// When the system has no memory, as all allocation does.
+    #[must_use]
+    pub fn reused(length: usize) -> Self {
+        // What shuttle schedules must not outlive a schedule.
+        let is_kept = !cfg!(feature = "shuttle");
+        let idle = if is_kept { IDLE.lock().take(length) } else { None };
+        Mapping::new(length, idle, is_kept)
+    }
+
+    fn new(length: usize, idle: Option<MmapMut>, is_kept: bool) -> Self {
         // A mapping is never empty.
-        let map = memmap2::MmapMut::map_anon(length.max(1)).expect("there is memory");
+        let fresh = || MmapMut::map_anon(length.max(1)).expect("there is memory");
+        let map = idle.unwrap_or_else(fresh);
         MAPPED.fetch_add(map.len(), Relaxed);
-        Mapping { map, length }
+        Mapping { map: Some(map), length, is_kept }
+    }
+
+    #[inline]
+    fn map(&self) -> &MmapMut {
+        self.map.as_ref().expect("it is there until it is dropped")
     }
 
     /// How long it can be.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.map.len()
+        self.map().len()
     }
 
     /// Makes it shorter or longer. What was written to it stays, though it was shorter between.
@@ -46,7 +133,7 @@ impl Mapping {
     /// # Panics
     /// When `length` is above its capacity.
     pub fn set_length(&mut self, length: usize) {
-        assert!(length <= self.map.len(), "{length} bytes of {}", self.map.len());
+        assert!(length <= self.capacity(), "{length} bytes of {}", self.capacity());
         self.length = length;
     }
 }
@@ -56,20 +143,25 @@ impl Deref for Mapping {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.map[..self.length]
+        &self.map()[..self.length]
     }
 }
 
 impl DerefMut for Mapping {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.map[..self.length]
+        let map = self.map.as_mut().expect("it is there until it is dropped");
+        &mut map[..self.length]
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        MAPPED.fetch_sub(self.map.len(), Relaxed);
+        MAPPED.fetch_sub(self.capacity(), Relaxed);
+        if let Some(map) = self.map.take().filter(|_| self.is_kept) {
+            let gone = IDLE.lock().put(map);
+            drop(gone);
+        }
     }
 }
 
@@ -87,10 +179,54 @@ mod tests {
         assert!(mapped_bytes() >= large.len());
         drop(large);
         assert!(mapped_bytes() < 1 << 30);
-        assert!(Mapping::zeroed(0).is_empty());
+        assert!(Mapping::zeroed(0).is_empty() && Mapping::reused(0).is_empty());
         mapping.set_length(5);
         assert_eq!(mapping[..], [0; 5]);
         mapping.set_length(mapping.capacity());
         assert_eq!(mapping[9_999], 1);
+    }
+
+    #[test]
+    fn the_latest_that_fits_is_used_again_and_the_oldest_go() {
+        let page = 4096;
+        let mapped = |pages: usize| MmapMut::map_anon(pages * page).unwrap();
+        let mut idle = Idle::new(100 * page);
+        assert!(idle.take(page).is_none());
+        for pages in [40, 41, 10] {
+            assert!(idle.put(mapped(pages)).is_empty());
+        }
+        // Neither shorter nor much longer.
+        assert!(idle.take(11 * page).is_none() && idle.take(7 * page).is_none());
+        assert_eq!(idle.take(40 * page - 5).unwrap().len(), 41 * page, "the latest of two");
+        assert_eq!(idle.take(8 * page).unwrap().len(), 10 * page);
+        assert_eq!(idle.bytes(), 40 * page);
+        assert!(idle.put(mapped(60)).is_empty());
+        let gone = idle.put(mapped(70));
+        assert_eq!(
+            gone.iter().map(|map| map.len()).sum::<usize>(),
+            100 * page,
+            "the two before it"
+        );
+        assert_eq!(idle.put(mapped(101)).len(), 2, "what is too long itself is not kept, either");
+        assert_eq!(idle.bytes(), 0);
+    }
+
+    #[test]
+    fn what_is_used_again_is_as_long_as_was_asked_and_counted_while_it_is_owned() {
+        let length = 3 << 20;
+        for round in 0..100u8 {
+            let mut mapping = Mapping::reused(length + usize::from(round));
+            assert_eq!(mapping.len(), length + usize::from(round));
+            assert!(mapped_bytes() >= mapping.len());
+            mapping.fill(round);
+            assert!(mapping.iter().all(|byte| *byte == round));
+        }
+        drop(ReleaseIdle);
+        assert!(IDLE.lock().bytes() <= IDLE_BYTES_MAX);
+        // What must be zeros is not from there.
+        let mut dirty = Mapping::reused(length);
+        dirty.fill(7);
+        drop(dirty);
+        assert!(Mapping::zeroed(length).iter().all(|byte| *byte == 0));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::KEYSPACES_MAX;
+use spinney_base::mapping::ReleaseIdle;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
 
@@ -48,6 +49,8 @@ pub struct Db {
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) state: Arc<State>,
+    /// After the state.
+    pub(crate) _idle: ReleaseIdle,
 }
 
 impl Drop for Handle {
@@ -88,7 +91,7 @@ impl Db {
     /// system.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let state = open::open(path.as_ref(), options)?;
-        Ok(Db { handle: Arc::new(Handle { state }) })
+        Ok(Db { handle: Arc::new(Handle { state, _idle: ReleaseIdle }) })
     }
 
     /// Opens a keyspace, or makes it.
