@@ -13,8 +13,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use memmap2::MmapMut;
-
-use crate::shim::Mutex;
+// Not the shim's: this one outlives what shuttle schedules, and nothing is scheduled while it is held.
+use parking_lot::Mutex;
 
 /// Bytes of mappings that this process keeps, at most, though nobody owns them.
 pub const IDLE_BYTES_MAX: usize = 8 << 20;
@@ -103,10 +103,8 @@ impl Mapping {
     /// When the system has no memory, as all allocation does.
     #[must_use]
     pub fn reused(length: usize) -> Self {
-        // What shuttle schedules must not outlive a schedule.
-        let is_kept = !cfg!(feature = "shuttle");
-        let idle = if is_kept { IDLE.lock().take(length) } else { None };
-        Mapping::new(length, idle, is_kept)
+        let idle = IDLE.lock().take(length);
+        Mapping::new(length, idle, true)
     }
 
     fn new(length: usize, idle: Option<MmapMut>, is_kept: bool) -> Self {
