@@ -22,7 +22,7 @@
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
-use spinney_base::shim::thread;
+use spinney_base::shim::{MutexGuard, spin_hint, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_io::{AlignedBuf, Purpose};
 
@@ -36,6 +36,12 @@ use crate::run::{self, RunHead};
 const GROUP_MAX: u64 = 64;
 const GATHER_YIELDS_MAX: usize = 128;
 const GATHER_IDLE_MAX: usize = 4;
+
+/// How often who waits for the writer lock looks before it sleeps: some microseconds, which is what a write into the page cache takes.
+#[cfg(not(feature = "shuttle"))]
+const WRITER_LOOKS: usize = 100;
+#[cfg(feature = "shuttle")]
+const WRITER_LOOKS: usize = 2;
 
 /// What the holder of the writer lock works with.
 #[derive(Debug)]
@@ -143,18 +149,30 @@ impl Log {
 
     /// Gives every record up to `lsn` to the kernel.
     pub(crate) fn write_out(&self, lsn: Lsn) -> Result<()> {
-        if self.written_lsn() >= lsn {
+        let Some(mut writer) = self.lock_unless_written(lsn) else {
             return Ok(());
-        }
-        let mut writer = self.writer.lock();
-        if self.written_lsn() >= lsn {
-            return Ok(());
-        }
+        };
         self.check()?;
         let _guard = PoisonOnPanic { log: self };
         let Writer { stolen, .. } = &mut *writer;
         self.buffers.steal(stolen);
         if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
+    }
+
+    /// The writer lock, or nothing once every record up to `lsn` is written. Whoever has the lock keeps it for about as long as it takes to give the processor
+    /// away and get it back, so this looks a few times before it does.
+    fn lock_unless_written(&self, lsn: Lsn) -> Option<MutexGuard<'_, Writer>> {
+        let needed = |_: &MutexGuard<'_, Writer>| self.written_lsn() < lsn;
+        for _ in 0..WRITER_LOOKS {
+            if self.written_lsn() >= lsn {
+                return None;
+            }
+            if let Some(writer) = self.writer.try_lock() {
+                return Some(writer).filter(needed);
+            }
+            spin_hint();
+        }
+        Some(self.writer.lock()).filter(needed)
     }
 
     /// Writes what the writer stole: into the open block if it fits, else as one run at the head.

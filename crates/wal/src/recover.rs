@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -268,21 +269,23 @@ impl<'a> Scan<'a> {
             && header.first == head.first
     }
 
-    /// The highest LSN that somebody was promised, looking at every block that the walk did not accept as well.
+    /// The highest LSN that somebody was promised, looking at every block that the walk did not accept as well, those before the
+    /// start too.
     fn promised(&mut self, walk: &Walk) -> Result<Lsn> {
-        let end = walk.table.head().position;
-        let accepted: BTreeMap<u64, u64> = (walk.table.begin() / self.blocks..=end / self.blocks)
+        let (start, end) = (self.superblock.start, walk.table.head().position);
+        let accepted: BTreeMap<u64, Range<u64>> = (start / self.blocks..=end / self.blocks)
             .filter_map(|sequence| {
-                let extent = walk.table.locate(sequence * self.blocks)?;
-                let blocks = end.saturating_sub(sequence * self.blocks).min(self.blocks);
-                Some((extent.offset, blocks))
+                let begin = sequence * self.blocks;
+                let extent = walk.table.locate(begin)?;
+                let index = |position: u64| position.saturating_sub(begin).min(self.blocks);
+                Some((extent.offset, index(start)..index(end)))
             })
             .collect();
         let mut promised = self.durable.max(self.superblock.promised());
         let mut reader = BlockReader::new(self.file);
         for physical in 0..self.physical {
-            let begin = accepted.get(&self.place(physical, 0).offset).copied().unwrap_or(0);
-            for index in begin..self.blocks {
+            let accepted = accepted.get(&self.place(physical, 0).offset).cloned().unwrap_or(0..0);
+            for index in (0..accepted.start).chain(accepted.end..self.blocks) {
                 let header = self.header(&mut reader, self.place(physical, index))?;
                 match header {
                     Ok(header) if self.superblock.admits(&header) => {

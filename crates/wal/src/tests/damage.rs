@@ -239,6 +239,59 @@ fn the_golden_superblock_of_the_format() {
     assert_eq!(found, golden, "{found:02x?}");
 }
 
+/// Life, position, first record, how many, durable watermark, blocks of the run, and what the payload is made of.
+type Fields = (u32, u64, u64, u64, u64, u32, u8);
+
+/// A log of four segments of four blocks whose blocks say so, under one superblock.
+fn sealed_file(fields: &[Fields], start: u64, cut: (u64, Lsn), epoch: Epoch) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * PAGE_BYTES];
+    let superblock = Superblock {
+        tag: 7,
+        generation: 4,
+        start,
+        start_lsn: Lsn(1),
+        cut: cut.0,
+        cut_lsn: cut.1,
+        epoch,
+        segment_blocks: 4,
+    };
+    superblock.encode(0, (&mut bytes[..PAGE_BYTES]).try_into().unwrap());
+    for (epoch, position, first, more, durable, count, noise) in fields.iter().copied() {
+        let mut block: Block = [noise; PAGE_BYTES];
+        let count = if more == 0 { 1 } else { count };
+        let length = if count == 1 && more == 0 { 0 } else { 4032 };
+        let header = BlockHeader {
+            epoch: Epoch(epoch),
+            position,
+            first: Lsn(first),
+            last: Lsn(first + more - 1),
+            durable: Lsn(durable.min(first - 1)),
+            index: 0,
+            count,
+            length,
+        };
+        header.seal(7, &mut block);
+        bytes.extend_from_slice(&block);
+    }
+    bytes.resize((2 + 16) * PAGE_BYTES, 0);
+    bytes
+}
+
+/// Found by `any_file_of_sealed_blocks_opens_or_is_refused`: nobody looked at what lies before the start in its segment, and
+/// two lives later such a block counted.
+#[test]
+fn a_block_of_a_later_life_is_noticed_before_the_start() {
+    let fields = [
+        (1, 0, 1, 0, 0, 1, 0),
+        (1, 0, 1, 0, 0, 1, 0),
+        (3, 4, 3, 0, 2, 1, 0),
+        (1, 0, 1, 0, 0, 1, 0),
+    ];
+    let disk = with_contents(&sealed_file(&fields, 3, (0, Lsn(0)), Epoch(1)));
+    let error = Log::open(&disk, path(), &tiny()).unwrap_err();
+    assert!(error.is_corruption() && error.to_string().contains("one of life 3"), "{error}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -281,23 +334,7 @@ proptest! {
         fields in proptest::collection::vec((1..4_u32, 0..20_u64, 1..6_u64, 0..4_u64, 0..3_u64, 1..4_u32, any::<u8>()), 0..16),
         start in 0..12_u64, cut in 0..12_u64, cut_lsn in 0..4_u64, epoch in 1..4_u32,
     ) {
-        let mut bytes = vec![0; 2 * PAGE_BYTES];
-        let superblock = Superblock {
-            tag: 7, generation: 4, start, start_lsn: Lsn(1), cut, cut_lsn: Lsn(cut_lsn), epoch: Epoch(epoch), segment_blocks: 4,
-        };
-        superblock.encode(0, (&mut bytes[..PAGE_BYTES]).try_into().unwrap());
-        for (epoch, position, first, more, durable, count, noise) in fields {
-            let mut block: Block = [noise; PAGE_BYTES];
-            let count = if more == 0 { 1 } else { count };
-            let length = if count == 1 && more == 0 { 0 } else { 4032 };
-            let header = BlockHeader {
-                epoch: Epoch(epoch), position, first: Lsn(first), last: Lsn(first + more - 1),
-                durable: Lsn(durable.min(first - 1)), index: 0, count, length,
-            };
-            header.seal(7, &mut block);
-            bytes.extend_from_slice(&block);
-        }
-        bytes.resize((2 + 16) * PAGE_BYTES, 0);
+        let bytes = sealed_file(&fields, start, (cut, Lsn(cut_lsn)), Epoch(epoch));
         let disk = with_contents(&bytes);
         match Log::open(&disk, path(), &tiny()) {
             Ok((log, recovered)) => {
