@@ -15,9 +15,10 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::block::RecordKind;
 use crate::room::blocks_for;
 
-/// Buffers of one log; enough that a dozen writers rarely collide, few enough that a steal is quick.
+/// Buffers of one log; enough that a dozen writers rarely collide, few enough that a steal is quick: each commit that waits for the
+/// kernel only takes all their locks.
 #[cfg(not(feature = "shuttle"))]
-const SHARDS: usize = 8;
+const SHARDS: usize = 4;
 #[cfg(feature = "shuttle")]
 const SHARDS: usize = 2;
 
