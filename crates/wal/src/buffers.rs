@@ -15,8 +15,8 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 use crate::block::RecordKind;
 use crate::room::blocks_for;
 
-/// Buffers of one log; enough that a dozen writers rarely collide, few enough that a steal is quick: each commit that waits for the
-/// kernel only takes all their locks.
+/// Buffers of one log; enough that a dozen writers rarely collide, few enough that a steal, which takes all their locks, is quick: a
+/// commit that waits for the kernel alone has one to itself as often as not.
 #[cfg(not(feature = "shuttle"))]
 const SHARDS: usize = 4;
 #[cfg(feature = "shuttle")]

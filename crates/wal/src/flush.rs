@@ -1,7 +1,7 @@
 //! From the buffers to the disk: runs, group commit, and the watermark left behind when the log goes idle.
 //!
-//! **Writing** is serialized by the writer lock: whoever gets it steals all buffers and writes one run; those who waited for it
-//! find their records written. **Syncing** is done by one leader at a time, outside the writer lock: appends and writes go on
+//! **Writing** is serialized by the writer lock: whoever gets it steals all buffers and writes one run; those who waited for it,
+//! at first by looking whether it is done, find their records written. **Syncing** is done by one leader at a time, outside the writer lock: appends and writes go on
 //! meanwhile, and committers that arrive wait; when the leader is done, those it did not cover elect the next, who takes all that
 //! gathered. So any number of committers share a sync.
 //!
@@ -37,7 +37,7 @@ const GROUP_MAX: u64 = 64;
 const GATHER_YIELDS_MAX: usize = 128;
 const GATHER_IDLE_MAX: usize = 4;
 
-/// How often who waits for the writer lock looks before it sleeps: some microseconds, which is what a write into the page cache takes.
+/// How often who waits for the writer lock looks before it lets others run: some microseconds in all, which is what a write into the page cache takes.
 #[cfg(not(feature = "shuttle"))]
 const WRITER_LOOKS: usize = 100;
 #[cfg(feature = "shuttle")]
@@ -159,20 +159,24 @@ impl Log {
         if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
     }
 
-    /// The writer lock, or nothing once every record up to `lsn` is written. Whoever has the lock keeps it for about as long as it takes to give the processor
-    /// away and get it back, so this looks a few times before it does.
+    /// The writer lock, or nothing once every record up to `lsn` is written. A holder keeps it for about as long as it takes to give the processor
+    /// away and get it back, so who waits looks a few times before that.
     fn lock_unless_written(&self, lsn: Lsn) -> Option<MutexGuard<'_, Writer>> {
-        let needed = |_: &MutexGuard<'_, Writer>| self.written_lsn() < lsn;
-        for _ in 0..WRITER_LOOKS {
+        let mut looks = 0..WRITER_LOOKS;
+        let writer = loop {
             if self.written_lsn() >= lsn {
                 return None;
             }
             if let Some(writer) = self.writer.try_lock() {
-                return Some(writer).filter(needed);
+                break writer;
+            }
+            if looks.next().is_none() {
+                break self.writer.lock();
             }
             spin_hint();
-        }
-        Some(self.writer.lock()).filter(needed)
+        };
+        // It may have been written between the last look and the lock.
+        (self.written_lsn() < lsn).then_some(writer)
     }
 
     /// Writes what the writer stole: into the open block if it fits, else as one run at the head.
