@@ -211,7 +211,8 @@ impl<'a, F: Files> Cursor<'a, F> {
         let pending = path.last().map_or(0, |(node, pivot)| node.pending[*pivot]);
         for (node, pivot) in path {
             for level in &node.levels {
-                self.streams.push(Stream::of_level(level, pivot, &window, self.direction));
+                let stream = Stream::of_level(level, pivot, &window, self.direction);
+                self.streams.extend(stream);
             }
         }
         let mut of_leaf = 0;

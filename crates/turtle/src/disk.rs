@@ -103,7 +103,7 @@ impl DiskFiles {
 impl Files for DiskFiles {
     type Leaf = Leaf;
     type Pages = NodePages;
-    type Cursor<'a> = PageCursor;
+    type Cursor<'a> = PageCursor<'a>;
 
     fn limits(&self) -> Limits {
         let leaf_bytes = self.leaf_bytes.load(Relaxed);
@@ -162,16 +162,16 @@ impl Files for DiskFiles {
         self.beside.fetch_add(more as u64, Relaxed);
     }
 
-    fn cursor(
-        &self,
-        leaf: &Arc<Leaf>,
+    fn cursor<'a>(
+        &'a self,
+        leaf: &'a Arc<Leaf>,
         from: Bound<&[u8]>,
         direction: Direction,
-    ) -> Result<PageCursor> {
+    ) -> Result<PageCursor<'a>> {
         PageCursor::new(leaf, from, direction)
     }
 
-    fn bring_in(&self, cursors: &[&PageCursor]) {
+    fn bring_in(&self, cursors: &[&PageCursor<'_>]) {
         let missed = self.files.bring_in(cursors);
         self.looks_beside(missed * LOOKS_A_MISS);
     }
@@ -198,7 +198,7 @@ impl Files for DiskFiles {
     }
 }
 
-impl LeafCursor for PageCursor {
+impl LeafCursor for PageCursor<'_> {
     fn key(&self) -> Option<&[u8]> {
         PageCursor::key(self)
     }

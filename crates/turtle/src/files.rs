@@ -214,7 +214,7 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
     /// `Corruption` or `Io`.
     fn cursor<'a>(
         &'a self,
-        leaf: &Arc<Self::Leaf>,
+        leaf: &'a Arc<Self::Leaf>,
         from: Bound<&[u8]>,
         direction: Direction,
     ) -> Result<Self::Cursor<'a>>;

@@ -42,13 +42,13 @@ pub(crate) struct Stream<'a, F: Files> {
 }
 
 impl<'a, F: Files> Stream<'a, F> {
-    /// What a level has live for a pivot in a window that lies within the pivot's range.
+    /// What a level has live for a pivot in a window that lies within the pivot's range, if it has anything.
     pub(crate) fn of_level(
         level: &'a Level<F>,
         pivot: usize,
         window: &KeyRange,
         direction: Direction,
-    ) -> Self {
+    ) -> Option<Self> {
         let mut pieces = Vec::new();
         for part in &level.parts {
             match part {
@@ -62,7 +62,7 @@ impl<'a, F: Files> Stream<'a, F> {
                 Part::Segment(_) => {}
             }
         }
-        Self::of_pieces(pieces, direction)
+        (!pieces.is_empty()).then(|| Self::of_pieces(pieces, direction))
     }
 
     /// What a leaf has in a window.

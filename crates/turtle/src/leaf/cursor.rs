@@ -1,22 +1,24 @@
 //! Cursors: a leaf's items in order, either way, reading only the pages that they fill.
 //!
-//! A cursor has copies of a few pages of keys and of values and holds nothing of the cache between calls. It
-//! reads the pages that the item at hand lies in; the longer it has read the more it reads ahead,
+//! A cursor reads the pages that the item at hand lies in; the longer it has read the more it reads ahead,
 //! so that a short scan reads nothing for nothing and a long one reads large pieces. Who knows how many
 //! records he will ask for says so ([`LeafCursor::expect`]), and their values come in one piece. Who
 //! does not ask for values causes no page of them to be read.
+//!
+//! The first pages are lent by the cache: a short scan copies nothing but what it delivers. A cursor that
+//! goes on for long has copies, and nothing of the cache.
 
-use std::cell::RefCell;
 use std::ops::{Bound, Range};
-use std::sync::Arc;
 
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Direction;
+use spinney_cache::PageRef;
+use spinney_extent::HEADER_BYTES;
 use spinney_extent::header::Damage;
 use spinney_io::Purpose;
 
-use super::Leaf;
-use super::format::{KeyPage, PAYLOAD, Section};
+use super::{Leaf, payload};
+use super::format::{GROUP, KeyPage, PAYLOAD, Section};
 use crate::run::Op;
 
 /// A cursor has used so many pages of a section before it reads ahead; then it reads a quarter of
@@ -29,68 +31,89 @@ const AHEAD_MAX: u32 = 64;
 /// Most pages that are read because of what is expected.
 const EXPECTED_PAGES_MAX: u32 = 16;
 
-/// A place in a leaf, or beyond its end.
-#[derive(Debug)]
-pub(crate) struct LeafCursor {
-    leaf: Arc<Leaf>,
-    direction: Direction,
-    keys: Window,
-    values: Window,
-    /// The page of keys, its items, and which of them this is.
-    page: u32,
-    items: usize,
-    index: usize,
-    /// The item at hand; without meaning beyond the end.
-    key: Vec<u8>,
+/// Where an item lies: its key in the payload of its page.
+#[derive(Clone, Copy, Debug)]
+struct ItemPlace {
+    key: u16,
+    key_length: u16,
     op: Op,
     value: u64,
     value_length: usize,
+}
+
+impl ItemPlace {
+    const NOWHERE: ItemPlace =
+        ItemPlace { key: 0, key_length: 0, op: Op::Delete, value: 0, value_length: 0 };
+
+    /// The pages of its value, which is not empty.
+    fn pages(&self) -> Range<u32> {
+        let end = self.value + self.value_length as u64;
+        value_page(self.value)..value_page(end - 1) + 1
+    }
+}
+
+/// A place in a leaf, or beyond its end.
+#[derive(Debug)]
+pub(crate) struct LeafCursor<'a> {
+    leaf: &'a Leaf,
+    direction: Direction,
+    keys: Window<'a>,
+    values: Window<'a>,
+    /// The page of keys, the index of its first item, how many it has, and which of them this is.
+    page: u32,
+    first_item: u32,
+    items: usize,
+    index: usize,
+    /// The items of a group of the page: which one, if any, and where they lie.
+    group: Option<usize>,
+    places: [ItemPlace; GROUP],
     is_beyond: bool,
     /// So many records will be asked for, this one among them.
     expected: usize,
 }
 
-impl LeafCursor {
+impl<'a> LeafCursor<'a> {
     /// A cursor at the first item at or behind `from`, in the direction.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
     pub(crate) fn new(
-        leaf: &Arc<Leaf>,
+        leaf: &'a Leaf,
         from: Bound<&[u8]>,
         direction: Direction,
-    ) -> Result<LeafCursor> {
-        let last = leaf.description().key_pages - 1;
-        let (item, page) = match (direction, from) {
-            (Direction::Forward, from) => leaf.lower_bound_of(from)?,
-            (Direction::Reverse, Bound::Unbounded) => (leaf.description().items, last),
-            (Direction::Reverse, Bound::Included(key)) => {
-                leaf.lower_bound_of(Bound::Excluded(key))?
-            }
-            (Direction::Reverse, Bound::Excluded(key)) => {
-                leaf.lower_bound_of(Bound::Included(key))?
-            }
-        };
-        let item = match direction {
-            Direction::Forward => Some(item),
-            Direction::Reverse => item.checked_sub(1),
-        };
+    ) -> Result<LeafCursor<'a>> {
         let mut cursor = LeafCursor {
-            leaf: Arc::clone(leaf),
+            leaf,
             direction,
             keys: Window::new(Section::Keys),
             values: Window::new(Section::Values),
             page: 0,
+            first_item: 0,
             items: 0,
             index: 0,
-            key: Vec::new(),
-            op: Op::Delete,
-            value: 0,
-            value_length: 0,
+            group: None,
+            places: [ItemPlace::NOWHERE; GROUP],
             is_beyond: true,
             expected: 0,
         };
-        if let Some(item) = item.filter(|item| *item < leaf.description().items) {
+        let items = leaf.description().items;
+        let (at, page) = match (direction, from) {
+            (Direction::Forward, Bound::Unbounded) => (0, 0),
+            (Direction::Reverse, Bound::Unbounded) => (items, leaf.description().key_pages - 1),
+            (_, Bound::Included(key) | Bound::Excluded(key)) => {
+                let (place, page) = leaf.find_in(key)?;
+                cursor.keys.lend(place.page, page);
+                let is_included = matches!(from, Bound::Included(_));
+                // Behind the key itself, forward if it is excluded, in reverse if it is included.
+                let behind = place.found && is_included == (direction == Direction::Reverse);
+                (place.item + u32::from(behind), place.page)
+            }
+        };
+        let item = match direction {
+            Direction::Forward => Some(at),
+            Direction::Reverse => at.checked_sub(1),
+        };
+        if let Some(item) = item.filter(|item| *item < items) {
             cursor.enter_at(page, item)?;
             cursor.take_item()?;
         }
@@ -100,15 +123,14 @@ impl LeafCursor {
     /// Goes to an item that is in this page, or the one next to it.
     fn enter_at(&mut self, page: u32, item: u32) -> Result<()> {
         self.enter(page)?;
-        let first = self.key_page()?.first_item;
-        if item < first && page > 0 {
+        if item < self.first_item && page > 0 {
             self.enter(page - 1)?;
-        } else if item as usize >= first as usize + self.items
+        } else if item as usize >= self.first_item as usize + self.items
             && page + 1 < self.leaf.description().key_pages
         {
             self.enter(page + 1)?;
         }
-        let index = item.checked_sub(self.key_page()?.first_item).map(|index| index as usize);
+        let index = item.checked_sub(self.first_item).map(|index| index as usize);
         let Some(index) = index.filter(|index| *index < self.items) else {
             self.is_beyond = true;
             return Err(self.damaged(Damage::new(format!("item {item}"), "others")));
@@ -119,12 +141,22 @@ impl LeafCursor {
 
     /// The key at the place; `None` beyond the end.
     pub(crate) fn key(&self) -> Option<&[u8]> {
-        (!self.is_beyond).then_some(&self.key[..])
+        (!self.is_beyond).then(|| self.key_at_hand())
+    }
+
+    /// The item at hand; without meaning beyond the end.
+    fn item(&self) -> ItemPlace {
+        self.places[self.index % GROUP]
+    }
+
+    fn key_at_hand(&self) -> &[u8] {
+        let ItemPlace { key, key_length, .. } = self.item();
+        &self.keys.payload(self.page)[key as usize..][..key_length as usize]
     }
 
     /// Whether a tombstone is there.
     pub(crate) fn is_tombstone(&self) -> bool {
-        self.op == Op::Delete
+        self.item().op == Op::Delete
     }
 
     /// So many records from here on will be asked for, about; answers the key of the last one, if this page of
@@ -175,20 +207,14 @@ impl LeafCursor {
 
     /// The pages of values that are expected to be asked for and not here yet.
     pub(super) fn expected_pages(&self) -> Option<(&Leaf, Range<u32>)> {
-        if self.is_beyond || self.expected == 0 || self.value_length == 0 {
+        if self.is_beyond || self.expected == 0 || self.item().value_length == 0 {
             return None;
         }
-        let pages = self.pages_at();
+        let pages = self.item().pages();
         if self.values.covers(&pages) {
             return None;
         }
-        Some((&self.leaf, self.with_expected(pages).ok()?))
-    }
-
-    /// The pages of the value at the place, which is not empty.
-    fn pages_at(&self) -> Range<u32> {
-        let end = self.value + self.value_length as u64;
-        value_page(self.value)..value_page(end - 1) + 1
+        Some((self.leaf, self.with_expected(pages).ok()?))
     }
 
     /// Pages of the values that are expected to be asked for, as far as the page of keys at hand has their
@@ -216,21 +242,24 @@ impl LeafCursor {
     /// # Errors
     /// `Corruption` or `Io`.
     pub(crate) fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>> {
-        if self.is_beyond || self.op == Op::Delete {
+        let item = self.item();
+        if self.is_beyond || item.op == Op::Delete {
             return Ok(None);
         }
-        let large = self.op == Op::PutLarge;
-        if self.value_length == 0 {
-            return Ok(Some((&self.key, ValueRef { bytes: &[], large })));
+        let large = item.op == Op::PutLarge;
+        if item.value_length == 0 {
+            return Ok(Some((self.key_at_hand(), ValueRef { bytes: &[], large })));
         }
-        let mut pages = self.pages_at();
-        if self.expected > 1 && !self.values.covers(&pages) {
-            pages = self.with_expected(pages)?;
+        let mut pages = item.pages();
+        if !self.values.covers(&pages) {
+            if self.expected > 1 {
+                pages = self.with_expected(pages)?;
+            }
+            self.values.cover(self.leaf, pages, self.direction)?;
         }
-        self.values.cover(&self.leaf, pages, self.direction)?;
-        let start = (self.value - u64::from(self.values.pages.start) * PAYLOAD as u64) as usize;
-        let bytes = &self.values.bytes[start..start + self.value_length];
-        Ok(Some((&self.key, ValueRef { bytes, large })))
+        self.values.put_together(item.value, item.value_length);
+        let bytes = self.values.bytes(item.value, item.value_length);
+        Ok(Some((self.key_at_hand(), ValueRef { bytes, large })))
     }
 
     /// Goes to the next place in the direction.
@@ -264,9 +293,10 @@ impl LeafCursor {
     fn enter(&mut self, page: u32) -> Result<()> {
         // What was there before is no place any more if this fails.
         self.is_beyond = true;
-        self.keys.cover(&self.leaf, page..page + 1, self.direction)?;
+        self.keys.cover(self.leaf, page..page + 1, self.direction)?;
         self.page = page;
-        self.items = self.key_page()?.items;
+        let KeyPage { first_item, items, .. } = self.key_page()?;
+        (self.first_item, self.items, self.group) = (first_item, items, None);
         self.is_beyond = false;
         Ok(())
     }
@@ -279,63 +309,96 @@ impl LeafCursor {
         self.leaf.damaged(Section::Keys, self.page, damage)
     }
 
+    /// Finds out where the item at hand lies, with those of its group.
     fn take_item(&mut self) -> Result<()> {
-        let look = || KeyPage::decode(self.keys.payload(self.page))?.item(self.index);
-        let item = look().map_err(|damage| self.damaged(damage))?;
-        self.key.clear();
-        self.key.extend_from_slice(item.key);
-        self.op = item.op;
-        self.value = item.value;
-        self.value_length = item.value_length;
+        let number = self.index / GROUP;
+        if self.group == Some(number) {
+            return Ok(());
+        }
+        self.group = None;
+        let payload = self.keys.payload(self.page);
+        let mut places = self.places.iter_mut();
+        let mut take = || {
+            KeyPage::decode(payload)?.group(number)?.items(|item| {
+                if let Some(place) = places.next() {
+                    *place = ItemPlace {
+                        key: (item.key.as_ptr().addr() - payload.as_ptr().addr()) as u16,
+                        key_length: item.key.len() as u16,
+                        op: item.op,
+                        value: item.value,
+                        value_length: item.value_length,
+                    };
+                }
+                Ok(())
+            })
+        };
+        if let Err(damage) = take() {
+            self.is_beyond = true;
+            return Err(self.damaged(damage));
+        }
+        self.group = Some(number);
         Ok(())
     }
 }
 
-/// Copies of consecutive pages of a section.
+/// Consecutive pages of a section: lent by the cache, all of them, or copies.
 #[derive(Debug)]
-struct Window {
+struct Window<'a> {
     section: Section,
     pages: Range<u32>,
-    /// Their payloads.
-    bytes: Vec<u8>,
+    /// With their numbers, in order; empty if there are copies.
+    lent: Vec<(u32, PageRef<'a>)>,
+    /// The payloads; empty if pages are lent, but for the value that was last put together of theirs.
+    copied: Vec<u8>,
     /// Pages that were read so far.
     used: u32,
 }
 
-/// A thread keeps so many buffers of windows for its next cursors, none larger than this: those of
-/// one short scan.
-const KEPT_MAX: usize = 8;
-const KEPT_BYTES_MAX: usize = 8 * PAYLOAD;
-
-thread_local! {
-    static KEPT: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        let mut bytes = std::mem::take(&mut self.bytes);
-        if bytes.capacity() == 0 || bytes.capacity() > KEPT_BYTES_MAX {
-            return;
-        }
-        // A cursor may end with its thread.
-        let _ = KEPT.try_with(|kept| {
-            let mut kept = kept.borrow_mut();
-            if kept.len() < KEPT_MAX {
-                bytes.clear();
-                kept.push(bytes);
-            }
-        });
-    }
-}
-
-impl Window {
+impl<'a> Window<'a> {
     fn new(section: Section) -> Self {
-        Window { section, pages: 0..0, bytes: Vec::new(), used: 0 }
+        Window { section, pages: 0..0, lent: Vec::new(), copied: Vec::new(), used: 0 }
     }
 
     /// The payload of a page that is covered.
     fn payload(&self, page: u32) -> &[u8] {
-        &self.bytes[(page - self.pages.start) as usize * PAYLOAD..][..PAYLOAD]
+        let index = (page - self.pages.start) as usize;
+        match self.lent.get(index) {
+            Some((_, page)) => payload(page),
+            None => &self.copied[index * PAYLOAD..][..PAYLOAD],
+        }
+    }
+
+    /// Bytes of the section, of pages that are covered; if they lie on several that are lent, after
+    /// [`Window::put_together`].
+    fn bytes(&self, address: u64, length: usize) -> &[u8] {
+        let start = self.place(address);
+        if self.lent.is_empty() {
+            return &self.copied[start..start + length];
+        }
+        match self.lent[start / PAYLOAD].1[HEADER_BYTES..].get(start % PAYLOAD..) {
+            Some(here) if length <= here.len() => &here[..length],
+            _ => &self.copied[..length],
+        }
+    }
+
+    /// Copies bytes that lie on several pages that are lent.
+    fn put_together(&mut self, address: u64, length: usize) {
+        let start = self.place(address);
+        let (first, mut at) = (start / PAYLOAD, start % PAYLOAD);
+        if self.lent.is_empty() || at + length <= PAYLOAD {
+            return;
+        }
+        self.copied.clear();
+        for (_, page) in &self.lent[first..] {
+            let here = (PAYLOAD - at).min(length - self.copied.len());
+            self.copied.extend_from_slice(&payload(page)[at..at + here]);
+            at = 0;
+        }
+    }
+
+    /// Where a byte lies from the first page's on.
+    fn place(&self, address: u64) -> usize {
+        (address - u64::from(self.pages.start) * PAYLOAD as u64) as usize
     }
 
     fn covers(&self, pages: &Range<u32>) -> bool {
@@ -343,20 +406,60 @@ impl Window {
     }
 
     /// Makes it cover these pages, and some ahead.
-    fn cover(&mut self, leaf: &Leaf, wanted: Range<u32>, direction: Direction) -> Result<()> {
+    fn cover(&mut self, leaf: &'a Leaf, wanted: Range<u32>, direction: Direction) -> Result<()> {
         if self.covers(&wanted) {
             return Ok(());
         }
-        let old = self.pages.clone();
-        let ahead = if self.used < PAGES_BEFORE_AHEAD { 0 } else { self.used / AHEAD_SHARE };
-        let ahead = ahead.min(AHEAD_MAX);
         // It covers nothing if this fails.
-        self.pages = 0..0;
-        let mut bytes = std::mem::take(&mut self.bytes);
-        if bytes.capacity() == 0 {
-            bytes =
-                KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten().unwrap_or_default();
+        let old = std::mem::replace(&mut self.pages, 0..0);
+        self.pages = if self.used < PAGES_BEFORE_AHEAD {
+            self.borrow(leaf, &wanted)?;
+            wanted
+        } else {
+            self.copy(leaf, old, wanted, direction)?
+        };
+        Ok(())
+    }
+
+    /// Takes a page that was borrowed already, in the place of all there is.
+    fn lend(&mut self, page: u32, lent: PageRef<'a>) {
+        self.used += 1;
+        self.pages = page..page + 1;
+        self.lent = vec![(page, lent)];
+    }
+
+    /// Borrows pages of the cache; those that are missing are read together.
+    fn borrow(&mut self, leaf: &'a Leaf, wanted: &Range<u32>) -> Result<()> {
+        self.lent.retain(|(page, _)| wanted.contains(page));
+        if wanted.len() - self.lent.len() > 1 {
+            leaf.bring_in(self.section, wanted.clone(), Purpose::Scan);
         }
+        for page in wanted.clone() {
+            if self.lent.iter().all(|(there, _)| *there != page) {
+                self.used += 1;
+                self.lent.push((page, leaf.page(self.section, page, Purpose::Scan)?));
+            }
+        }
+        self.lent.sort_unstable_by_key(|(page, _)| *page);
+        Ok(())
+    }
+
+    /// Copies pages, and some ahead; answers which it has then. It has had those of `old`.
+    fn copy(
+        &mut self,
+        leaf: &Leaf,
+        old: Range<u32>,
+        wanted: Range<u32>,
+        direction: Direction,
+    ) -> Result<Range<u32>> {
+        if !self.lent.is_empty() {
+            self.copied.clear();
+            for (_, page) in self.lent.drain(..) {
+                self.copied.extend_from_slice(payload(&page));
+            }
+        }
+        let ahead = (self.used / AHEAD_SHARE).min(AHEAD_MAX);
+        let mut bytes = std::mem::take(&mut self.copied);
         let pages = match direction {
             Direction::Forward => {
                 let count = leaf.section(self.section).1;
@@ -382,18 +485,13 @@ impl Window {
                 start..wanted.end
             }
         };
-        self.pages = pages;
-        self.bytes = bytes;
-        Ok(())
+        self.copied = bytes;
+        Ok(pages)
     }
 
     fn read(&mut self, leaf: &Leaf, pages: Range<u32>, bytes: &mut Vec<u8>) -> Result<()> {
-        let before = self.used;
-        self.used = before.saturating_add(pages.len() as u32);
+        self.used = self.used.saturating_add(pages.len() as u32);
         bytes.reserve(pages.len() * PAYLOAD);
-        if before < PAGES_BEFORE_AHEAD {
-            return leaf.read_cached(self.section, pages, Purpose::Scan, bytes);
-        }
         leaf.read_pages(self.section, pages, Purpose::Scan, bytes)
     }
 }

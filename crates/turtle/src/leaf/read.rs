@@ -1,10 +1,10 @@
 //! Looking keys up by single pages.
 
 use std::cmp::Ordering;
-use std::ops::Bound;
 use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::Result;
+use spinney_cache::PageRef;
 use spinney_extent::HEADER_BYTES;
 use spinney_extent::header::Damage;
 use spinney_io::Purpose;
@@ -89,26 +89,13 @@ impl Leaf {
         Ok(self.find(key)?.item)
     }
 
-    /// The first item at or above a bound, and a page of keys that has it or ends before it.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`.
-    pub(crate) fn lower_bound_of(&self, bound: Bound<&[u8]>) -> Result<(u32, u32)> {
-        Ok(match bound {
-            Bound::Unbounded => (0, 0),
-            Bound::Included(key) => {
-                let place = self.find(key)?;
-                (place.item, place.page)
-            }
-            Bound::Excluded(key) => {
-                let place = self.find(key)?;
-                (place.item + u32::from(place.found), place.page)
-            }
-        })
-    }
-
     /// The place of a key, or where it would be.
     pub(crate) fn find(&self, key: &[u8]) -> Result<Place> {
+        self.find_in(key).map(|(place, _)| place)
+    }
+
+    /// The same, with the page of keys where it was looked for.
+    pub(crate) fn find_in(&self, key: &[u8]) -> Result<(Place, PageRef<'_>)> {
         let at = self.search(key, &Loading)?;
         let page = self.page(Section::Keys, at.page, Purpose::Lookup)?;
         let look = || {
@@ -120,7 +107,8 @@ impl Leaf {
             }
             Ok(Place { page: at.page, item, found })
         };
-        look().map_err(|damage| self.damaged(Section::Keys, at.page, damage))
+        let place = look().map_err(|damage| self.damaged(Section::Keys, at.page, damage))?;
+        Ok((place, page))
     }
 
     /// The group that has the key if the leaf has it.

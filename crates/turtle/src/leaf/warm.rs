@@ -110,8 +110,8 @@ impl LeafStore {
 
     /// Brings in the values that these cursors expect to be asked for, together, if there are several pages.
     /// Answers how many pages were missing of all but the last.
-    pub(crate) fn bring_in(&self, cursors: &[&LeafCursor]) -> usize {
-        let missing = |cursors: &[&LeafCursor]| -> Vec<Page> {
+    pub(crate) fn bring_in(&self, cursors: &[&LeafCursor<'_>]) -> usize {
+        let missing = |cursors: &[&LeafCursor<'_>]| -> Vec<Page> {
             let expected = cursors.iter().filter_map(|cursor| cursor.expected_pages());
             expected.flat_map(|(leaf, pages)| leaf.missing(Section::Values, pages)).collect()
         };
