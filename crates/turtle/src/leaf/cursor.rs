@@ -11,14 +11,14 @@
 use std::ops::{Bound, Range};
 
 use spinney_base::{Result, ValueRef};
-use spinney_engine::Direction;
 use spinney_cache::PageRef;
+use spinney_engine::Direction;
 use spinney_extent::HEADER_BYTES;
 use spinney_extent::header::Damage;
 use spinney_io::Purpose;
 
-use super::{Leaf, payload};
 use super::format::{GROUP, KeyPage, PAYLOAD, Section};
+use super::{Leaf, payload};
 use crate::run::Op;
 
 /// A cursor has used so many pages of a section before it reads ahead; then it reads a quarter of
