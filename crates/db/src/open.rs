@@ -123,7 +123,8 @@ fn not_found(directory: &Path) -> Error {
 }
 
 fn log_options(tag: u64, options: &Options) -> LogOptions {
-    LogOptions::sized(tag, options.log_bytes_max)
+    let log = LogOptions::sized(tag, options.log_bytes_max);
+    LogOptions { tail_bytes: log.tail_bytes.min(State::tail_bytes(options.memory)), ..log }
 }
 
 fn create(disk: &dyn Disk, directory: &Path, runtime: &Runtime, options: &Options) -> Result<()> {

@@ -25,7 +25,7 @@ use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
 use spinney_engine::{BlockKind, DamagedPage, KeyspaceSalvage, LostRange, SalvagedValue, Store};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
-use spinney_wal::{Log, LogOptions, RecordKind};
+use spinney_wal::{Log, LogOptions, RecordKind, tail_path};
 
 use crate::database::Db;
 use crate::keyspace::Keyspace;
@@ -255,8 +255,10 @@ fn save(
         Err(error) => report.log = Some(error.to_string()),
     }
     let copy = new.join(LOG_COPY);
-    if disk.exists(&copy)? {
-        disk.remove(&copy)?;
+    for copy in [tail_path(&copy), copy] {
+        if disk.exists(&copy)? {
+            disk.remove(&copy)?;
+        }
     }
     report.keyspaces = savings.into_values().map(Saving::end).collect();
     db.close()
@@ -295,6 +297,9 @@ fn copied_log(
         None => tag_of_log(&**disk, &from)?,
     };
     copy(&**disk, &from, &to, false)?;
+    if disk.exists(&tail_path(&from))? {
+        copy(&**disk, &tail_path(&from), &tail_path(&to), false)?;
+    }
     Log::open(&**disk, &to, &LogOptions::sized(tag, bytes_max))
 }
 

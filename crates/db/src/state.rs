@@ -202,7 +202,7 @@ impl State {
     /// # Errors
     /// `InvalidArgument` when that is less than a keyspace can work with.
     pub(crate) fn share(total: u64, count: usize) -> Result<u64> {
-        let overhead = OVERHEAD_BYTES + Self::log_bytes(total);
+        let overhead = OVERHEAD_BYTES + Self::log_bytes(total) + Self::tail_bytes(total);
         let share = total.saturating_sub(overhead) / count.max(1) as u64;
         if share < KEYSPACE_BYTES_MIN {
             return Err(Error::invalid(format!(
@@ -216,6 +216,11 @@ impl State {
     /// What a budget leaves to the buffers of the log, beyond what is always there.
     fn log_bytes(total: u64) -> u64 {
         (total.saturating_sub(SMALL_BUDGET_BYTES) / LOG_SHARE).min(LOG_BYTES_MAX)
+    }
+
+    /// What a budget leaves to the mapped tail of the log, beyond a few pages.
+    pub(crate) fn tail_bytes(total: u64) -> u64 {
+        Self::log_bytes(total) / 2
     }
 
     /// Tells the log what its buffers may keep.

@@ -428,6 +428,26 @@ fn p22_the_log_has_what_pages_lack() {
     }
 }
 
+/// What was acknowledged before the process was killed is saved, though no run of the log has the last of it.
+#[test]
+fn p22_the_tail_has_what_the_log_lacks() {
+    for seed in 0..6 {
+        let mut old = Old::new(seed, true);
+        old.write(500 + seed * 3);
+        let disk = old.disk.kill();
+        if seed % 2 == 0 {
+            remove(&disk, "/db/MANIFEST");
+        }
+        let before = files(&disk);
+        let report = salvage(&disk);
+        assert!(report.log.is_none() && report.log_operations > 0, "{report:#?}");
+        let of_old = |(path, _): &(PathBuf, Vec<u8>)| path.starts_with("/db");
+        assert!(files(&disk).into_iter().filter(of_old).eq(before), "the old one stays as it is");
+        let name = if seed % 2 == 0 { "keyspace-00000001" } else { "main" };
+        same(&contents(&disk, name), &old.model, &format!("seed {seed}"));
+    }
+}
+
 /// A damaged large value is lost alone, and named.
 #[test]
 fn p22_damaged_large_values_are_named() {
@@ -455,7 +475,13 @@ fn p22_a_crash_inside_a_salvage() {
         let mut old = Old::new(seed, true);
         old.write(2_000);
         let (disk, model) = old.close();
-        let before = files(&disk);
+        // What the log's tail has is worth nothing after a clean close, and was never synced.
+        let old_files = |disk: &SimDisk| {
+            let mut files = files(disk);
+            files.retain(|(path, _)| !path.ends_with("wal-tail"));
+            files
+        };
+        let before = old_files(&disk);
         disk.capture_when(Arc::new(move |step, states| {
             let here = states.contains(&"salvage") && (step + seed).is_multiple_of(23);
             here.then_some(CrashMode::Torn512)
@@ -464,7 +490,7 @@ fn p22_a_crash_inside_a_salvage() {
         assert!(report.is_whole(), "{report:#?}");
         for capture in disk.take_captures() {
             let image = capture.image;
-            assert!(files(&image) == before, "the old database has changed");
+            assert!(old_files(&image) == before, "the old database has changed");
             let begun = image.files().iter().any(|path| path.parent() == Some(Path::new(NEW)));
             match Db::open(Path::new(NEW), options(&image, &Runtime::stepped(4))) {
                 Ok(db) if begun => {

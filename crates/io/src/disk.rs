@@ -178,8 +178,24 @@ pub trait File: Send + Sync + Debug {
     /// `Io` from the system.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool>;
 
+    /// Maps the first `bytes` bytes of the file, whole pages that it has room for ([`File::allocate`]): what is stored
+    /// there the kernel has, as if it was written, and reads through the page cache find it. `None` where the file
+    /// system or the machine cannot do that, and for files past the page cache.
+    fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>>;
+
     /// Whether transfers bypass the page cache.
     fn is_direct(&self) -> bool;
+}
+
+/// Pages of a file as memory. What a process has stored there survives it, not the power; a page may reach
+/// the media at any time, and in any state that it was in.
+pub trait Mapping: Send + Sync + Debug {
+    /// Stores bytes from `offset` on, a multiple of 8; zeros fill up the last 8. Whoever stores at the same place at once leaves
+    /// a mixture there.
+    ///
+    /// # Panics
+    /// When the place is not in the mapping.
+    fn store(&self, offset: usize, bytes: &[u8]);
 }
 
 /// What is done with each transfer of a batch while others are under way.

@@ -13,6 +13,8 @@ pub mod sim;
 
 pub use buffer::AlignedBuf;
 pub use counters::{IoCounters, IoSnapshot, PURPOSES, Purpose, PurposeCounts};
-pub use disk::{DirectoryLock, Disk, File, LOCK_NAME, OpenMode, Steps, Transfer, TransferBuf};
+pub use disk::{
+    DirectoryLock, Disk, File, LOCK_NAME, Mapping, OpenMode, Steps, Transfer, TransferBuf,
+};
 pub use pool::{BufferPool, Lent};
 pub use real::RealDisk;

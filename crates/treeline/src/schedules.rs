@@ -28,7 +28,8 @@ const RECORDS: u8 = 120;
 /// What a keyspace on this disk is given. It has no log of its own records, so that schedules are of
 /// the engine's steps alone.
 fn context(disk: &SimDisk) -> EngineContext {
-    let log = LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096 };
+    let log =
+        LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
     let log = Log::create(disk, Path::new("/db/wal"), &log).unwrap();
     EngineContext {
         disk: Arc::new(disk.clone()),

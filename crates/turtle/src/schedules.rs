@@ -20,7 +20,8 @@ use crate::gate::Gate;
 fn turtle() -> Arc<Turtle> {
     let disk = SimDisk::new(1);
     disk.create_dir(Path::new("/db")).unwrap();
-    let log = LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096 };
+    let log =
+        LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
     let log = Log::create(&disk, Path::new("/db/wal"), &log).unwrap();
     let context = EngineContext {
         disk: Arc::new(disk.clone()),

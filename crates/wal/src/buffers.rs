@@ -2,18 +2,22 @@
 //!
 //! Invariants: (1) a record's LSN is taken and its bytes are copied under one buffer lock, in one step that cannot fail (rule
 //! P7). (2) A steal holds all buffer locks, so it sees every record whose LSN is below the next LSN, and none is half copied.
-//! (3) `pending` is the bytes of all buffers together; it changes under a buffer lock.
+//! (3) `pending` is the bytes of all buffers together; it changes under a buffer lock. (4) Every record above `unkept` is in the
+//! [tail](crate::tail) or was written; both areas of a buffer belong to one `Shard` each, which a steal exchanges.
 //!
 //! **Concurrency**: appends lock one buffer; a steal locks all, in order. Nothing else is locked inside.
 
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use spinney_base::Lsn;
-use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::{Mutex, MutexGuard};
 
 use crate::block::RecordKind;
+use crate::options::LogOptions;
 use crate::room::blocks_for;
+use crate::tail::{Shape, Tail};
 
 /// Buffers of one log; enough that a dozen writers rarely collide, few enough that a steal, which takes all their locks, is quick: a
 /// commit that waits for the kernel alone has one to itself as often as not.
@@ -27,6 +31,9 @@ const SHARDS: usize = 2;
 struct Shard {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
+    /// Its area of the tail, and how much of that is used.
+    area: usize,
+    kept: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +44,10 @@ struct Entry {
 }
 
 impl Shard {
+    fn of_area(area: usize) -> Shard {
+        Shard { area, ..Shard::default() }
+    }
+
     fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
     }
@@ -48,6 +59,9 @@ pub(crate) struct Buffers {
     shards: [Mutex<Shard>; SHARDS],
     next: AtomicU64,
     pending: AtomicU64,
+    tail: OnceLock<Tail>,
+    /// The last record that the tail does not have.
+    unkept: AtomicU64,
     /// Under shuttle all threads look like one to thread-locals, so calls take turns.
     #[cfg(feature = "shuttle")]
     turn: std::sync::atomic::AtomicUsize,
@@ -68,9 +82,11 @@ impl Buffers {
     /// Empty buffers whose first record gets LSN `next`.
     pub(crate) fn new(next: Lsn) -> Self {
         Buffers {
-            shards: std::array::from_fn(|_| Mutex::new(Shard::default())),
+            shards: std::array::from_fn(|index| Mutex::new(Shard::of_area(2 * index))),
             next: AtomicU64::new(next.0),
             pending: AtomicU64::new(0),
+            tail: OnceLock::new(),
+            unkept: AtomicU64::new(next.0 - 1),
             #[cfg(feature = "shuttle")]
             turn: std::sync::atomic::AtomicUsize::new(0),
         }
@@ -111,25 +127,61 @@ impl Buffers {
     pub(crate) fn append(&self, kind: RecordKind, payload: &[u8]) -> (Lsn, u64) {
         let bytes = (kind.header_bytes() + payload.len()) as u64;
         let mut shard = self.shards[self.hint() % SHARDS].lock();
+        let begin = shard.bytes.len();
         kind.encode(payload, &mut shard.bytes);
         let end = shard.bytes.len();
         let lsn = self.next.fetch_add(1, SeqCst);
         shard.entries.push(Entry { lsn, end });
+        if let Some(tail) = self.tail.get() {
+            let Shard { bytes, area, kept, .. } = &mut *shard;
+            if !tail.keep(*area, kept, Lsn(lsn), &bytes[begin..end]) {
+                self.unkept.fetch_max(lsn, SeqCst);
+            }
+        }
         let before = self.pending.fetch_add(bytes, SeqCst);
         (Lsn(lsn), blocks_for(before + bytes) - blocks_for(before))
     }
 
+    /// How a tail for these buffers is divided.
+    pub(crate) fn shape(options: &LogOptions) -> Shape {
+        const AREAS: u32 = 2 * SHARDS as u32;
+        Shape { areas: AREAS, pages: options.tail_pages(AREAS) }
+    }
+
+    /// From now on records are kept in the tail as well.
+    pub(crate) fn keep_in(&self, tail: Tail) {
+        let _guards = self.lock_all();
+        self.unkept.fetch_max(self.last().0, SeqCst);
+        // It has none before: one thread makes it.
+        let _ = self.tail.set(tail);
+    }
+
+    /// Whether the kernel has every record that was appended before this call, when it has those up to `written` from runs.
+    pub(crate) fn holds(&self, written: Lsn) -> bool {
+        if self.tail.get().is_none() {
+            return false;
+        }
+        // Who took a lower LSN than the caller's has his buffer locked until the record is in the tail.
+        self.shards.iter().for_each(|shard| drop(shard.lock()));
+        self.unkept.load(SeqCst) <= written.0
+    }
+
+    /// In order of the array, as every steal does; appends hold only one.
+    fn lock_all(&self) -> [MutexGuard<'_, Shard>; SHARDS] {
+        std::array::from_fn(|index| self.shards[index].lock())
+    }
+
     /// Bytes of memory that they hold.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().memory_bytes()).sum()
+        let tail = self.tail.get().map_or(0, Tail::memory_bytes);
+        self.shards.iter().map(|shard| shard.lock().memory_bytes()).sum::<usize>() + tail
     }
 
     /// Takes everything that gathered since the last steal into `stolen`, whose records must have been written.
     pub(crate) fn steal(&self, stolen: &mut Stolen) {
         stolen.clear();
         {
-            // In order of the array, as every steal does; appends hold only one.
-            let mut guards: [_; SHARDS] = std::array::from_fn(|index| self.shards[index].lock());
+            let mut guards = self.lock_all();
             stolen.last = self.last();
             stolen.bytes = self.pending.swap(0, SeqCst);
             for (guard, spare) in guards.iter_mut().zip(&mut stolen.shards) {
@@ -144,7 +196,7 @@ impl Stolen {
     /// Nothing, before the log's first record `next`.
     pub(crate) fn none(next: Lsn) -> Self {
         Stolen {
-            shards: std::array::from_fn(|_| Shard::default()),
+            shards: std::array::from_fn(|index| Shard::of_area(2 * index + 1)),
             order: Vec::new(),
             first: next,
             last: Lsn(next.0 - 1),
@@ -177,6 +229,7 @@ impl Stolen {
         self.order.shrink_to(spare / size_of::<(u8, Range<usize>)>() / 2);
         let mut left = spare;
         for shard in &mut self.shards {
+            shard.kept = 0;
             shard.bytes.clear();
             shard.bytes.shrink_to(left);
             shard.entries.clear();

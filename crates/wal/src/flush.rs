@@ -8,6 +8,9 @@
 //! All syncs of the file go through `sync_file`, one at a time: a system reports a failed write-back to one sync only, so a
 //! second one at the same time could succeed and acknowledge what is lost.
 //!
+//! **Commits that wait for the kernel only** find their records in the [tail](crate::tail) and write nothing. What follows is for those
+//! that do not: where there is no tail, or a record was too large for it.
+//!
 //! **The open block.** A run of one block stays open until a sync begins: later records that fit go behind those in it, and the
 //! page that the kernel holds is given anew, whole, in one write, with every byte of the records that were in it where it was.
 //! So commits that wait for the kernel only share blocks even when they come one at a time; a block for each would fill the log
@@ -31,6 +34,7 @@ use crate::buffers::Stolen;
 use crate::log::Log;
 use crate::room::{Claim, ReserveFor, blocks_for};
 use crate::run::{self, RunHead};
+use crate::tail::Tail;
 
 /// A leader expects no more committers than this, yields no more often than that, and gives up after so many yields that brought nobody.
 const GROUP_MAX: u64 = 64;
@@ -95,7 +99,29 @@ impl Log {
         self.counters.commits.fetch_add(1, SeqCst);
         match durability {
             Durability::Sync => self.ensure_durable(lsn),
-            Durability::Buffered => self.write_out(lsn),
+            Durability::Buffered => self.keep(lsn),
+        }
+    }
+
+    /// Sees to it that the kernel has every record up to `lsn`: in the tail, where that can be, or in runs.
+    fn keep(&self, lsn: Lsn) -> Result<()> {
+        let written = self.written_lsn();
+        if written >= lsn {
+            return Ok(());
+        }
+        if self.buffers.holds(written) {
+            return self.check();
+        }
+        if !self.tail_is_made.swap(true, SeqCst) {
+            self.make_tail();
+        }
+        self.write_out(lsn)
+    }
+
+    /// Begins to keep records in the tail, if there is room and the system maps files; runs do, too.
+    fn make_tail(&self) {
+        if let Ok(Some(tail)) = Tail::make(&*self.tail, self.tag, self.epoch, self.tail_shape) {
+            self.buffers.keep_in(tail);
         }
     }
 

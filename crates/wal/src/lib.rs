@@ -8,7 +8,7 @@
 //! applies -> the announcement is dropped -> [`Log::commit`].
 //!
 //! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments` and `room` (space), `buffers` and `run`
-//! (from records to a run), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`,
+//! (from records to a run), `tail` (what the kernel has before a run does), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`,
 //! `follow` and `copy` (what a backup needs).
 
 mod announce;
@@ -27,6 +27,7 @@ mod room;
 mod run;
 mod segments;
 pub mod superblock;
+mod tail;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 
@@ -35,7 +36,7 @@ pub use block::{Record, RecordKind};
 pub use copy::LogCopy;
 pub use flush::Durability;
 pub use follow::Follower;
-pub use log::{Log, LogStats};
+pub use log::{Log, LogStats, tail_path};
 pub use options::{LogOptions, RECORD_BYTES_MAX};
 pub use replay::Recovered;
 pub use room::{Reservation, ReserveFor};

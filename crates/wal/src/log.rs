@@ -7,7 +7,7 @@
 //! later call on the writing side, nothing is tried again, and what a failed call left is known only to the next recovery.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
@@ -27,6 +27,7 @@ use crate::options::{LogOptions, RECORD_BYTES_MAX};
 use crate::room::{Claim, Reservation, ReserveFor, Room, worst_blocks};
 use crate::segments::{RunStart, SegmentTable, segment_offset};
 use crate::superblock::{SUPERBLOCKS, Superblock};
+use crate::tail::Shape;
 
 /// When this much waits in the buffers, the next reservation writes it out first, so that records nobody waits for (structure
 /// records) do not gather without bound.
@@ -47,6 +48,10 @@ pub struct Log {
     pub(crate) file: Arc<dyn File>,
     /// Past the page cache where that is possible, so that what is read is what the media hold (rule P9).
     pub(crate) reader: Arc<dyn File>,
+    /// The file of the tail, through the page cache; whether somebody made the tail or tried to, and how large.
+    pub(crate) tail: Arc<dyn File>,
+    pub(crate) tail_is_made: AtomicBool,
+    pub(crate) tail_shape: Shape,
     pub(crate) tag: u64,
     pub(crate) epoch: Epoch,
     pub(crate) segment_blocks: u64,
@@ -61,7 +66,7 @@ pub struct Log {
     pub(crate) leading: Mutex<bool>,
     pub(crate) synced: Condvar,
     pub(crate) syncing: Mutex<()>,
-    /// Every record up to here was given to the kernel.
+    /// Every record up to here was given to the kernel in a run.
     pub(crate) written: AtomicU64,
     /// Records of the last run.
     pub(crate) last_group: AtomicU64,
@@ -111,7 +116,7 @@ pub struct LogStats {
     pub first_lsn: Lsn,
     /// Every record up to here is on stable storage.
     pub durable_lsn: Lsn,
-    /// Every record up to here was given to the kernel.
+    /// Every record up to here was given to the kernel in a run.
     pub written_lsn: Lsn,
     /// The latest record.
     pub last_lsn: Lsn,
@@ -128,6 +133,11 @@ impl Log {
         if disk.exists(path)? {
             disk.remove(path)?;
         }
+        let tail_path = tail_path(path);
+        if disk.exists(&tail_path)? {
+            disk.remove(&tail_path)?;
+        }
+        let tail = disk.open(&tail_path, OpenMode::CREATE.cached())?;
         let file = disk.open(path, OpenMode::CREATE.cached())?;
         let segment_blocks =
             u32::try_from(options.segment_blocks()).expect("checked with the options");
@@ -152,16 +162,17 @@ impl Log {
         let reader = disk.open(path, OpenMode::EXISTING.read_only())?;
         let head = RunStart { position: 0, first: Lsn(1) };
         let table = SegmentTable::new(options.segment_blocks(), 0, [].into(), Vec::new(), 0, head);
-        Ok(Arc::new(Log::assemble(file, reader, options, superblock, table)))
+        let files = Files { file, reader, tail };
+        Ok(Arc::new(Log::assemble(files, options, superblock, table, 0)))
     }
 
-    /// Puts a log together whose files and bookkeeping agree.
+    /// Puts a log together whose files and bookkeeping agree. So many blocks of records are not in it yet and must find room.
     pub(crate) fn assemble(
-        file: Arc<dyn File>,
-        reader: Arc<dyn File>,
+        Files { file, reader, tail }: Files,
         options: &LogOptions,
         superblock: Superblock,
         table: SegmentTable,
+        kept_blocks: u64,
     ) -> Log {
         let segment_blocks = u64::from(superblock.segment_blocks);
         let head = table.head();
@@ -169,13 +180,17 @@ impl Log {
         // A log that is already larger than the option says (it was lowered, or crash followed crash) still gets two segments, or a
         // recovery that has to write could never succeed.
         let page = PAGE_BYTES as u64;
-        let segments_max = (options.bytes_max / (segment_blocks * page)).max(retained + 2);
+        let kept = kept_blocks.div_ceil(segment_blocks);
+        let segments_max = (options.bytes_max / (segment_blocks * page)).max(retained + kept + 2);
         let blocks_max = segments_max * segment_blocks;
         let room = Room::new(head.position, table.ready(), table.begin(), blocks_max);
         let last = head.first.0 - 1;
         Log {
             file,
             reader,
+            tail,
+            tail_is_made: AtomicBool::new(false),
+            tail_shape: Buffers::shape(options),
             tag: superblock.tag,
             epoch: superblock.epoch,
             segment_blocks,
@@ -289,7 +304,7 @@ impl Log {
         Lsn(self.durable.load(SeqCst))
     }
 
-    /// Every record up to here was given to the kernel and survives the process.
+    /// Every record up to here was given to the kernel in a run. Those behind it that somebody was told of are in the tail.
     #[must_use]
     pub fn written_lsn(&self) -> Lsn {
         Lsn(self.written.load(SeqCst))
@@ -529,6 +544,21 @@ impl fmt::Debug for Log {
             .field("failed", &self.failed)
             .finish_non_exhaustive()
     }
+}
+
+/// The open files of a log.
+pub(crate) struct Files {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) reader: Arc<dyn File>,
+    pub(crate) tail: Arc<dyn File>,
+}
+
+/// Where the tail of the log at `path` is.
+#[must_use]
+pub fn tail_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push("-tail");
+    name.into()
 }
 
 /// Segments that a file of `bytes` has room for.

@@ -13,6 +13,10 @@ const SEGMENTS_MIN: u64 = 4;
 /// Fewest blocks of a segment. Tests use it to make every run span segments.
 const SEGMENT_BLOCKS_MIN: u64 = 4;
 
+/// The tail has such a part of the log unless somebody says otherwise, and no more bytes than that.
+const TAIL_PART: u64 = 128;
+const TAIL_BYTES_MAX: u64 = 2 << 20;
+
 /// How a log is laid out and how large it may become.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
@@ -23,20 +27,31 @@ pub struct LogOptions {
     pub bytes_max: u64,
     /// Bytes of one segment, whole blocks. Chosen when the log is created and kept for its life.
     pub segment_bytes: u64,
+    /// About how many bytes of memory and disk the mapped tail takes, from some pages to 2 MiB: what
+    /// [`Durability::Buffered`](crate::Durability::Buffered) commits keep there is written when a part of it is full.
+    pub tail_bytes: u64,
 }
 
 impl LogOptions {
-    /// A log of at most `bytes_max` for database `tag`, with segments of a sixteenth of that, between 64 KiB and 4 MiB.
+    /// A log of at most `bytes_max` for database `tag`, with segments of a sixteenth of that, between 64 KiB and 4 MiB, and a
+    /// tail of a 128th.
     #[must_use]
     pub fn sized(tag: u64, bytes_max: u64) -> Self {
         let segment = (bytes_max / 16).clamp(64 << 10, 4 << 20);
         let page = PAGE_BYTES as u64;
-        LogOptions { tag, bytes_max, segment_bytes: segment / page * page }
+        let tail_bytes = (bytes_max / TAIL_PART).min(TAIL_BYTES_MAX);
+        LogOptions { tag, bytes_max, segment_bytes: segment / page * page, tail_bytes }
     }
 
     /// Blocks of one segment.
     pub(crate) fn segment_blocks(&self) -> u64 {
         self.segment_bytes / PAGE_BYTES as u64
+    }
+
+    /// Pages of each of so many areas of the tail, one at least.
+    pub(crate) fn tail_pages(&self, areas: u32) -> u32 {
+        let pages = self.tail_bytes.min(TAIL_BYTES_MAX) / (u64::from(areas) * PAGE_BYTES as u64);
+        u32::try_from(pages).unwrap_or(1).max(1)
     }
 
     /// Checks the numbers.
@@ -63,6 +78,6 @@ impl LogOptions {
 
 impl Default for LogOptions {
     fn default() -> Self {
-        LogOptions { tag: 0, bytes_max: 256 << 20, segment_bytes: 4 << 20 }
+        LogOptions::sized(0, 256 << 20)
     }
 }

@@ -7,11 +7,13 @@
 //!    before, at consecutive positions, first LSN after the last one. The first block that does not fit ends the log.
 //! 4. *Verdict*: the highest durable watermark of any block that counts, anywhere in the file, the start and the cut are
 //!    promises. A log that ends below one has lost something: `Corruption`. Above them all, the end is the torn tail of a crash.
-//! 5. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch, cut where the kept runs end
-//!    (rule P8). Only then is anything served or appended.
+//! 5. *Tail*: what the [tail](crate::tail) has behind the kept runs is read.
+//! 6. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch, cut where the kept runs end
+//!    (rule P8). Only then is anything appended: first the records of the tail, which are made durable before the tail of the new life
+//!    begins. Then it is served.
 //!
-//! A crash anywhere in here leaves what it found: nothing is written before step 5, which writes no block that an older superblock
-//! needs. Memory: one chunk of blocks, and a few words per segment.
+//! A crash anywhere in here leaves what it found: nothing is written before step 6, which writes no block that an older superblock
+//! needs. Memory: one chunk of blocks, a few words per segment, and what the tail has.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Display;
@@ -23,13 +25,15 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
 use spinney_io::{Disk, File, OpenMode, Purpose};
 
-use crate::block::BlockHeader;
-use crate::log::{Log, whole_segments};
+use crate::block::{BlockHeader, Parsed, parse_record};
+use crate::log::{Files, Log, tail_path, whole_segments};
 use crate::options::LogOptions;
 use crate::reader::BlockReader;
 use crate::replay::Recovered;
+use crate::room::{ReserveFor, blocks_for};
 use crate::segments::{Extent, RunStart, SegmentTable, segment_offset};
 use crate::superblock::Superblock;
+use crate::tail::Kept;
 
 impl Log {
     /// Opens the log at `path`, decides what of it counts, makes that durable, and starts a new life behind it. The log takes
@@ -70,16 +74,39 @@ impl Log {
             ));
         }
         let file = disk.open(path, OpenMode::EXISTING.cached())?;
+        let tail = disk.open(&tail_path(path), OpenMode::CREATE.cached())?;
+        let kept = Kept::read(&*tail, superblock.tag, superblock.epoch, kept_to)?;
         file.sync(Purpose::Recovery)?;
         let next = begin_life(&superblock, &walk, path)?;
         next.write(&*file, Purpose::Recovery)?;
         file.sync(Purpose::Recovery)?;
         let table = scan.finish(walk, &next);
-        let head = table.head();
         let start = RunStart { position: next.start, first: next.start_lsn };
-        let log = Arc::new(Log::assemble(file, reader, options, next, table));
+        let files = Files { file, reader, tail };
+        let blocks = blocks_for(kept.bytes());
+        let log = Arc::new(Log::assemble(files, options, next, table, blocks));
+        log.take_in(&kept)?;
+        let head = log.segments.lock().head();
         let recovered = Recovered::new(log.clone(), start, head);
         Ok((log, recovered))
+    }
+
+    /// Appends what the tail has of the life before, makes it durable, and ends that tail.
+    fn take_in(&self, kept: &Kept) -> Result<()> {
+        for record in &kept.records {
+            let Parsed::Record(kind, begin, end) = parse_record(record) else {
+                let path = self.tail.path().display();
+                return Err(Error::corruption(path, 0, "a whole record in each frame", "another"));
+            };
+            let payload = &record[begin..end];
+            let mut room = self.reserve(payload.len(), ReserveFor::Recovery)?.ok_or_else(|| {
+                let message = "the log has no room for the records of its tail";
+                Error::new(ErrorKind::Full, message)
+            })?;
+            self.append(&mut room, kind, payload);
+        }
+        self.ensure_durable(self.last_lsn())?;
+        kept.renew(&*self.tail, self.tag, self.epoch)
     }
 }
 

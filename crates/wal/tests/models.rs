@@ -18,7 +18,7 @@ fn path() -> &'static Path {
 }
 
 fn options() -> LogOptions {
-    LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096 }
+    LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 }
 }
 
 /// A log with its first segment made, so that models do not spend their steps on that.
@@ -149,6 +149,44 @@ fn p10_buffered_and_sync_commits_mix() {
         },
         2 * ITERATIONS,
         3,
+    );
+}
+
+/// P10: whoever is told that the kernel has his record finds it after the death of the process, though nobody wrote it, and
+/// others are half-way with records before and behind it, steal the buffers, or have one that is too large for the tail.
+#[test]
+fn p10_the_tail_holds_what_was_acknowledged() {
+    shuttle::check_random(
+        || {
+            let (disk, log) = log();
+            // It makes the tail.
+            let lsn = append(&log, 20);
+            log.commit(lsn, Durability::Buffered).unwrap();
+            let writers: Vec<_> = [20, 30, 5000]
+                .into_iter()
+                .map(|bytes| {
+                    let (log, disk) = (log.clone(), disk.clone());
+                    shuttle::thread::spawn(move || {
+                        let mut images = Vec::new();
+                        for _ in 0..2 {
+                            let lsn = append(&log, bytes);
+                            log.commit(lsn, Durability::Buffered).unwrap();
+                            images.push((lsn, disk.kill()));
+                        }
+                        images
+                    })
+                })
+                .collect();
+            let sync = log.clone();
+            let sync = shuttle::thread::spawn(move || sync.tick().unwrap());
+            for writer in writers {
+                for (lsn, image) in writer.join().unwrap() {
+                    assert!(recovered(&image) >= lsn, "{lsn} was acknowledged");
+                }
+            }
+            sync.join().unwrap();
+        },
+        ITERATIONS,
     );
 }
 

@@ -17,9 +17,9 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, Result};
 
-use super::{named, ring};
+use super::{mapping, named, ring};
 use crate::counters::{IoCounters, Purpose};
-use crate::disk::{File, OpenMode, Steps, Transfer, TransferBuf};
+use crate::disk::{File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose::Tool};
 
 /// The smallest unit in which a direct transfer may stop short of the end of a file.
@@ -328,6 +328,14 @@ impl File for RealFile {
                 Err(Error::io(context, error.into()))
             }
         }
+    }
+
+    fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>> {
+        if self.direct {
+            return None;
+        }
+        mapping::RealMapping::new(self.raw_descriptor(), bytes)
+            .map(|mapping| Box::new(mapping) as Box<dyn Mapping>)
     }
 
     fn is_direct(&self) -> bool {

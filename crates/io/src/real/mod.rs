@@ -13,6 +13,7 @@
 //! counters and the kernel's own.
 
 mod file;
+mod mapping;
 mod poll;
 mod ring;
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::names::InodeNumber;
 use super::state::State;
 use super::{Call, SimDisk};
 use crate::counters::Purpose;
-use crate::disk::{File, OpenMode, Steps, Transfer, TransferBuf};
+use crate::disk::{File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
 
 #[derive(Debug)]
 pub(super) struct SimFile {
@@ -139,7 +139,44 @@ impl File for SimFile {
         self.disk.shared.state.lock().punch_hole(self.inode, offset, bytes)
     }
 
+    fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>> {
+        let is_there = self.len().is_ok_and(|len| len >= bytes as u64);
+        assert!(is_there || self.disk.shared.state.lock().check_power().is_err(), "it has room");
+        let (disk, inode) = (self.disk.clone(), self.inode);
+        let is_denied = self.mode.direct || self.disk.shared.state.lock().no_mappings;
+        (!is_denied).then(|| Box::new(SimMapping { disk, inode, bytes }) as Box<dyn Mapping>)
+    }
+
     fn is_direct(&self) -> bool {
         self.mode.direct
+    }
+}
+
+/// A mapped file. Stores are no steps: where power goes between two of them it may as well go before the next write.
+#[derive(Debug)]
+struct SimMapping {
+    disk: SimDisk,
+    inode: InodeNumber,
+    bytes: usize,
+}
+
+impl Mapping for SimMapping {
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len().next_multiple_of(8);
+        assert!(offset.is_multiple_of(8) && end <= self.bytes, "a place in the mapping");
+        let mut padded = bytes.to_vec();
+        padded.resize(end - offset, 0);
+        let mut state = self.disk.shared.state.lock();
+        if state.check_power().is_err() {
+            return;
+        }
+        let mut at = offset;
+        while at < end {
+            let (page, within) = (at / PAGE_BYTES, at % PAGE_BYTES);
+            let take = (end - at).min(PAGE_BYTES - within);
+            let part = &padded[at - offset..][..take];
+            state.inode(self.inode).store(page as u64, within, part);
+            at += take;
+        }
     }
 }

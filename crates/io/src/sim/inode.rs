@@ -18,6 +18,9 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::runtime::SplitMix;
 
+/// Most contents of a page that mapped stores leave behind.
+const STORED_VERSIONS: usize = 3;
+
 pub(super) type Page = Arc<[u8; PAGE_BYTES]>;
 
 /// How much of what is unsynced survives.
@@ -135,6 +138,21 @@ impl Inode {
             self.cached.insert(page);
         }
         self.grow((page + 1) * PAGE_BYTES as u64);
+    }
+
+    /// Stores bytes of a page through a mapping. A page is stored to often, and the disk may have caught it in any of the
+    /// states between: the first ones and the last one are remembered.
+    pub(super) fn store(&mut self, page: u64, at: usize, bytes: &[u8]) {
+        let content = self.current.entry(page).or_insert_with(zeros);
+        Arc::make_mut(content)[at..at + bytes.len()].copy_from_slice(bytes);
+        let versions = self.unsynced.entry(page).or_default();
+        if versions.len() >= STORED_VERSIONS {
+            versions.pop();
+        }
+        versions.push(content.clone());
+        self.holes.remove(&page);
+        self.dropped.remove(&page);
+        self.cached.insert(page);
     }
 
     pub(super) fn grow(&mut self, bytes: u64) {

@@ -228,6 +228,11 @@ impl SimDisk {
         self.shared.state.lock().atomic_pages = yes;
     }
 
+    /// From now on files are not mapped ([`File::map`]), as some file systems have it.
+    pub fn refuse_mappings(&self) {
+        self.shared.state.lock().no_mappings = true;
+    }
+
     /// From now on files have no holes: [`File::punch_hole`] answers `false`.
     pub fn refuse_holes(&self) {
         self.shared.state.lock().no_holes = true;

@@ -113,6 +113,7 @@ pub(super) struct State {
     pub(super) capacity: Option<u64>,
     pub(super) atomic_pages: bool,
     pub(super) no_holes: bool,
+    pub(super) no_mappings: bool,
     pub(super) observer: Option<Arc<dyn WriteObserver>>,
     pub(super) capture_policy: Option<Arc<CapturePolicy>>,
     pub(super) captures: Vec<Capture>,
@@ -146,6 +147,7 @@ impl State {
             capacity: None,
             atomic_pages: false,
             no_holes: false,
+            no_mappings: false,
             observer: None,
             capture_policy: None,
             captures: Vec::new(),
@@ -174,6 +176,7 @@ impl State {
             capacity: self.capacity,
             atomic_pages: self.atomic_pages,
             no_holes: self.no_holes,
+            no_mappings: self.no_mappings,
             ..State::new(random)
         }
     }
@@ -186,6 +189,7 @@ impl State {
             capacity: self.capacity,
             atomic_pages: self.atomic_pages,
             no_holes: self.no_holes,
+            no_mappings: self.no_mappings,
             ..State::new(SplitMix(self.random.next_u64()))
         }
     }

@@ -14,7 +14,8 @@ use spinney_wal::{Log, LogOptions, RecordKind, ReserveFor};
 use crate::tree::TreeLine;
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
-const LOG: LogOptions = LogOptions { tag: 7, bytes_max: 16 * 4 * 4096, segment_bytes: 4 * 4096 };
+const LOG: LogOptions =
+    LogOptions { tag: 7, bytes_max: 16 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
 
 fn context(disk: &SimDisk, log: Arc<Log>) -> EngineContext {
     EngineContext {

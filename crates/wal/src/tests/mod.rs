@@ -14,6 +14,7 @@ mod crash;
 mod damage;
 mod during;
 mod rules;
+mod tail;
 mod threads;
 
 /// Where the tests keep their log.
@@ -23,7 +24,7 @@ fn path() -> &'static Path {
 
 /// Segments of four blocks, so that nearly everything spans some.
 fn tiny() -> LogOptions {
-    LogOptions { tag: 7, bytes_max: 24 * 4 * 4096, segment_bytes: 4 * 4096 }
+    LogOptions { tag: 7, bytes_max: 24 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 }
 }
 
 fn disk(seed: u64) -> SimDisk {

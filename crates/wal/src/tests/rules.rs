@@ -126,6 +126,7 @@ fn p06_a_block_is_written_once() {
 #[test]
 fn p06_what_was_synced_is_not_written_again() {
     let disk = disk(1);
+    disk.refuse_mappings();
     let log = create(&disk);
     let observer = Arc::new(WrittenOnce::default());
     disk.observe(observer.clone());
@@ -302,6 +303,7 @@ fn p09_after_a_failed_sync_recovery_reads_the_media() {
 #[test]
 fn p09_an_intact_segment_behind_a_gap_is_not_replayed() {
     let disk = disk(1);
+    disk.refuse_mappings();
     let log = create(&disk);
     // Three segments are made ahead, because making one syncs what was written before.
     drop(log.reserve(40_000, ReserveFor::User).unwrap());

@@ -1,0 +1,50 @@
+//! Pages of a file as memory.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use crate::disk::Mapping;
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// A shared mapping from the beginning of a file.
+#[derive(Debug)]
+pub(super) struct RealMapping {
+    memory: MmapRaw,
+}
+
+impl RealMapping {
+    /// Maps so many bytes; `None` when the system refuses.
+    pub(super) fn new(descriptor: RawFd, bytes: usize) -> Option<RealMapping> {
+        let memory = MmapOptions::new().len(bytes).populate().map_raw(descriptor).ok()?;
+        Some(RealMapping { memory })
+    }
+
+    /// The mapping as words that anybody may store to at any time.
+    #[expect(unsafe_code, reason = "mapped memory is taken as atomic words")]
+    fn words(&self) -> &[AtomicU64] {
+        let words = self.memory.as_mut_ptr().cast::<AtomicU64>();
+        // SAFETY: the mapping is writable, begins at a page, has at least so many words, and lives as long as `self`.
+        // Every bit pattern is a valid word, and the bytes are reached as these words only, by whatever thread.
+        unsafe { std::slice::from_raw_parts(words, self.memory.len() / WORD_BYTES) }
+    }
+}
+
+impl Mapping for RealMapping {
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset.is_multiple_of(WORD_BYTES), "stores are whole words");
+        let place = offset / WORD_BYTES;
+        let words = &self.words()[place..place + bytes.len().div_ceil(WORD_BYTES)];
+        let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
+        for (word, bytes) in words.iter().zip(whole) {
+            word.store(u64::from_le_bytes(*bytes).to_le(), Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; WORD_BYTES];
+            last[..rest.len()].copy_from_slice(rest);
+            words[whole.len()].store(u64::from_le_bytes(last).to_le(), Relaxed);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The tail: records that the kernel has before any run holds them, so that a commit that waits for the kernel
+//! only ([`Durability::Buffered`](crate::Durability::Buffered)) need not write a block, nor call the kernel at all.
+//!
+//! A file beside the log, mapped into memory. Each buffer of the log has two areas of it, one for what gathers and one for what is
+//! being written, and each record that comes into the buffer is stored in the area as well, in a frame:
+//!
+//! ```text
+//! wal-tail:   page 0   | buffer 0, area 0 | buffer 0, area 1 | buffer 1, area 0 | ...
+//!             header   | frame frame frame ... what is left of earlier frames
+//!
+//! header                                              frame, at a multiple of 8
+//! offset size field                                   offset size field
+//!      0    8 checksum  of bytes 8..32, by the tag         0    8 checksum  of the record, by tag, epoch, LSN, length
+//!      8    4 magic     "SPWT"                             8    8 LSN
+//!     12    4 epoch     the life whose frames count       16    8 length    of the record in bytes
+//!     16    4 areas     how many there are                24    n record    as in a run's stream, then zeros up to 8
+//!     20    4 pages     of each area
+//!     24    8 reserved  zero
+//! ```
+//!
+//! When the buffers are stolen and written as a run, the areas change places; what an area held is stored over only after
+//! its run was given to the kernel. So at any moment runs and frames together have every record that was kept.
+//!
+//! **Recovery** takes the log's runs first, and behind them the frames whose LSNs go on without a gap. It appends these
+//! to the log and makes them durable, and only then does the header get the new life's epoch, with a sync. A crash before that finds
+//! the same frames again, less those that the log has by then. A frame that was half stored, or lost with the
+//! power, ends what is taken: nobody was told that it is safe, or only that it is safe from the end of the process.
+//!
+//! Invariants: (1) frames of a life that ended never count again: their checksums are of another epoch than the header's. (2) In an
+//! area LSNs grow; where they do not, older frames begin. (3) A record that no area had room for is written before any
+//! commit at or behind it answers ([`Buffers::holds`](crate::buffers::Buffers::holds)).
+//!
+//! The file is never synced but for the header, and a disk without it has lost nothing that was promised to be on
+//! stable storage. It has no room of its own before the first commit that wants it.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Epoch, Error, Lsn, Result};
+use spinney_io::{AlignedBuf, File, Mapping, Purpose};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::bytes::{put_u32, put_u64, u32_at, u64_at};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"SPWT");
+
+const CHECKSUM_AT: usize = 0;
+const MAGIC_AT: usize = 8;
+const EPOCH_AT: usize = 12;
+const AREAS_AT: usize = 16;
+const PAGES_AT: usize = 20;
+const HEADER_BYTES: usize = 32;
+
+const LSN_AT: usize = 8;
+const LENGTH_AT: usize = 16;
+const FRAME_HEADER_BYTES: usize = 24;
+const ALIGN: usize = 8;
+
+/// How a tail is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) areas: u32,
+    /// Of each area.
+    pub(crate) pages: u32,
+}
+
+impl Shape {
+    fn area_bytes(self) -> usize {
+        self.pages as usize * PAGE_BYTES
+    }
+
+    /// Of the whole file.
+    fn bytes(self) -> usize {
+        self.begin(self.areas as usize)
+    }
+
+    fn begin(self, area: usize) -> usize {
+        PAGE_BYTES + area * self.area_bytes()
+    }
+
+    /// Whether a file of so many bytes has all areas.
+    fn fits(self, bytes: u64) -> bool {
+        let pages = u64::from(self.areas) * u64::from(self.pages);
+        self.pages > 0 && pages < bytes / PAGE_BYTES as u64
+    }
+}
+
+/// A mapped tail of the current life.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    memory: Box<dyn Mapping>,
+    shape: Shape,
+    tag: u64,
+    epoch: Epoch,
+}
+
+impl Tail {
+    /// Makes room in the file, says there whose frames will count, and maps it. `None` where files are not mapped.
+    ///
+    /// # Errors
+    /// `Full` or `Io`; frames of this life do not count then.
+    pub(crate) fn make(
+        file: &dyn File,
+        tag: u64,
+        epoch: Epoch,
+        shape: Shape,
+    ) -> Result<Option<Tail>> {
+        file.allocate(shape.bytes() as u64)?;
+        let Some(memory) = file.map(shape.bytes()) else { return Ok(None) };
+        write_header(file, tag, epoch, shape)?;
+        Ok(Some(Tail { memory, shape, tag, epoch }))
+    }
+
+    /// Stores a record behind the `used` bytes of an area, if there is room.
+    pub(crate) fn keep(&self, area: usize, used: &mut usize, lsn: Lsn, record: &[u8]) -> bool {
+        let bytes = FRAME_HEADER_BYTES + record.len().next_multiple_of(ALIGN);
+        if *used + bytes > self.shape.area_bytes() {
+            return false;
+        }
+        let mut header = [0; FRAME_HEADER_BYTES];
+        put_u64(&mut header, CHECKSUM_AT, checksum(self.tag, self.epoch, lsn, record));
+        put_u64(&mut header, LSN_AT, lsn.0);
+        put_u64(&mut header, LENGTH_AT, record.len() as u64);
+        let at = self.shape.begin(area) + *used;
+        self.memory.store(at, &header);
+        self.memory.store(at + FRAME_HEADER_BYTES, record);
+        *used += bytes;
+        true
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.shape.bytes()
+    }
+}
+
+/// What a tail has beyond the runs of its log.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The records behind the log's last one, as they were encoded.
+    pub(crate) records: Vec<Vec<u8>>,
+    /// Whether the file has a header that must be renewed.
+    is_made: bool,
+}
+
+impl Kept {
+    /// The records in a file that follow record `last` without a gap.
+    ///
+    /// # Errors
+    /// `Corruption` when it is of a later life than `newest`, the log's; `Io`.
+    pub(crate) fn read(file: &dyn File, tag: u64, newest: Epoch, last: Lsn) -> Result<Kept> {
+        let length = file.len()?;
+        if length < PAGE_BYTES as u64 {
+            return Ok(Kept::default());
+        }
+        let mut buf = AlignedBuf::new(1);
+        file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
+        // The power went before the header of a first life's tail was on the media, if it is none.
+        let Some((epoch, shape)) = read_header(tag, buf.page(0)) else {
+            return Ok(Kept { records: Vec::new(), is_made: true });
+        };
+        if epoch > newest {
+            let path = file.path().display();
+            let found: &dyn Display = &format!("that of life {epoch}");
+            return Err(Error::corruption(path, 0, format!("no tail after life {newest}"), found));
+        }
+        let mut frames = BTreeMap::new();
+        // Otherwise its growth was not on the media when the power went, or nothing was kept.
+        if shape.fits(length) {
+            let mut area = AlignedBuf::new(shape.pages as usize);
+            for index in 0..shape.areas as usize {
+                file.read_at(area.bytes_mut(), shape.begin(index) as u64, Purpose::Recovery)?;
+                take_frames(area.bytes(), tag, epoch, &mut frames);
+            }
+        }
+        let mut records = Vec::new();
+        while let Some(record) = frames.remove(&Lsn(last.0 + 1 + records.len() as u64)) {
+            records.push(record);
+        }
+        Ok(Kept { records, is_made: true })
+    }
+
+    /// Bytes of all records.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.records.iter().map(|record| record.len() as u64).sum()
+    }
+
+    /// Says durably that no frame of an earlier life than `epoch` counts.
+    ///
+    /// # Errors
+    /// `Full` or `Io`.
+    pub(crate) fn renew(&self, file: &dyn File, tag: u64, epoch: Epoch) -> Result<()> {
+        if !self.is_made {
+            return Ok(());
+        }
+        write_header(file, tag, epoch, Shape { areas: 0, pages: 0 })?;
+        file.sync(Purpose::Recovery)
+    }
+}
+
+fn write_header(file: &dyn File, tag: u64, epoch: Epoch, shape: Shape) -> Result<()> {
+    let mut buf = AlignedBuf::new(1);
+    let page = buf.page_mut(0);
+    put_u32(page, MAGIC_AT, MAGIC);
+    put_u32(page, EPOCH_AT, epoch.0);
+    put_u32(page, AREAS_AT, shape.areas);
+    put_u32(page, PAGES_AT, shape.pages);
+    let checksum = xxh3_64_with_seed(&page[MAGIC_AT..HEADER_BYTES], tag);
+    put_u64(page, CHECKSUM_AT, checksum);
+    file.write_at(buf.bytes(), 0, Purpose::Log)
+}
+
+fn read_header(tag: u64, page: &[u8]) -> Option<(Epoch, Shape)> {
+    let checksum = xxh3_64_with_seed(&page[MAGIC_AT..HEADER_BYTES], tag);
+    if u32_at(page, MAGIC_AT) != MAGIC || u64_at(page, CHECKSUM_AT) != checksum {
+        return None;
+    }
+    let shape = Shape { areas: u32_at(page, AREAS_AT), pages: u32_at(page, PAGES_AT) };
+    Some((Epoch(u32_at(page, EPOCH_AT)), shape))
+}
+
+/// Takes the frames of an area, from its beginning to where older ones or none follow.
+fn take_frames(area: &[u8], tag: u64, epoch: Epoch, frames: &mut BTreeMap<Lsn, Vec<u8>>) {
+    let mut rest = area;
+    let mut before = Lsn::ZERO;
+    while let Some((header, behind)) = rest.split_at_checked(FRAME_HEADER_BYTES) {
+        let lsn = Lsn(u64_at(header, LSN_AT));
+        let Some(record) = usize::try_from(u64_at(header, LENGTH_AT))
+            .ok()
+            .filter(|length| *length > 0)
+            .and_then(|length| behind.get(..length))
+        else {
+            return;
+        };
+        let fits = u64_at(header, CHECKSUM_AT) == checksum(tag, epoch, lsn, record);
+        if !fits || lsn <= before {
+            return;
+        }
+        before = lsn;
+        frames.insert(lsn, record.to_vec());
+        rest = behind.get(record.len().next_multiple_of(ALIGN)..).unwrap_or_default();
+    }
+}
+
+/// The checksum of a frame: its record's, seeded from all that says which one it is.
+fn checksum(tag: u64, epoch: Epoch, lsn: Lsn, record: &[u8]) -> u64 {
+    let mut seed = [0; 24];
+    put_u64(&mut seed, 0, tag);
+    put_u64(&mut seed, 8, lsn.0);
+    put_u32(&mut seed, 16, epoch.0);
+    // Records are far shorter than 2^32 bytes; that a length is another one is found by the record's own bytes.
+    xxh3_64_with_seed(record, xxh3_64_with_seed(&seed, record.len() as u64))
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_end_where_older_ones_begin() {
+        let frame = |lsn: u64, epoch: u32, record: &[u8]| {
+            let mut bytes = vec![0; FRAME_HEADER_BYTES];
+            put_u64(&mut bytes, CHECKSUM_AT, checksum(7, Epoch(epoch), Lsn(lsn), record));
+            put_u64(&mut bytes, LSN_AT, lsn);
+            put_u64(&mut bytes, LENGTH_AT, record.len() as u64);
+            bytes.extend_from_slice(record);
+            bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+            bytes
+        };
+        let taken = |parts: &[Vec<u8>]| {
+            let mut frames = BTreeMap::new();
+            take_frames(&parts.concat(), 7, Epoch(3), &mut frames);
+            frames.into_iter().map(|(lsn, record)| (lsn.0, record)).collect::<Vec<_>>()
+        };
+        let (a, b) = (frame(5, 3, b"a"), frame(9, 3, b"longer than eight"));
+        let both = [(5, b"a".to_vec()), (9, b"longer than eight".to_vec())];
+        assert_eq!(taken(&[a.clone(), b.clone()]), both);
+        assert_eq!(taken(&[a.clone(), b.clone(), frame(7, 3, b"c")]), both, "an older frame");
+        assert_eq!(taken(&[a.clone(), frame(9, 2, b"b")]), both[..1], "of an earlier life");
+        for cut in a.len()..a.len() + b.len() - ALIGN {
+            let torn = [&a[..], &b[..cut - a.len()]].concat();
+            assert_eq!(taken(&[torn]), both[..1], "cut off at {cut}");
+        }
+        let at = a.len();
+        for byte in at..at + FRAME_HEADER_BYTES + 17 {
+            let mut rotten = [&a[..], &b[..]].concat();
+            rotten[byte] ^= 1;
+            assert_eq!(taken(&[rotten]), both[..1], "a flipped bit at {byte}");
+        }
+    }
+}
