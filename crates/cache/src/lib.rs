@@ -21,7 +21,7 @@
 //!
 //! **What stays.** Frames are in two regions. Pages of kinds that are few and needed for all the
 //! others (nodes, filters, indexes, keys) begin in the hot one, values in the cold one, which is
-//! at least a quarter. A page of the cold region that was used again when the cold hand meets it
+//! at least a sixteenth. A page of the cold region that was used again when the cold hand meets it
 //! becomes hot, any other leaves the cache; when the hot region is over its share the hot hand
 //! takes from each page's use count and moves the first that has none left to the cold region
 //! (GCLOCK with a probation region). A use sets the count to the kind's priority. So a flood of

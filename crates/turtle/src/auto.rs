@@ -6,10 +6,14 @@
 //! ```text
 //!   saved by twice the distance    = batches that came x pages of a leaf x SAVED x WORTH    (section 3.4: each
 //!                                    doubling saves about one level, whatever the distance is)
-//!   lost by twice the distance     = misses that `regret_bytes` more of cache would have been spared
-//!                                    x memory of what gathers / regret_bytes         (spinney_cache)
+//!                                    and SAVED_OF_WRITTEN of the pages that are written for them, at most
+//!   lost by twice the distance     = misses that a byte more would have spared pages (spinney_cache) or
+//!                                    records (spinney_records), which of them is more, x bytes of what gathers
 //!                                    - lookups that what gathers has answered x share of misses x HELD
 //! ```
+//!
+//! Where the same keys are written again and again most of them vanish in memory, and what is written for a batch is less than
+//! the batch: there is no level left to be saved.
 //!
 //! All of it is averaged over some seconds: what gathers falls to nothing with each checkpoint, and what it has
 //! answered with it. What gathers is not lost for reads: it holds what was written of late, record by record, which is often
@@ -39,31 +43,53 @@ const FORGOTTEN_PART: u64 = 8;
 
 /// Of the pages of a batch, those that twice the distance saves to be written, in percent: what
 /// `tests::amplification` shows from 8 to 128.
-const SAVED_PERCENT: u64 = 50;
+const SAVED_PERCENT: f64 = 50.0;
+
+/// Of what is written for a batch, the most that twice the distance saves, in percent: 8M records of 128 B in 340 MiB,
+/// overwritten by Zipf's law, took 0.036, 0.028, 0.017 and 0.015 pages a put at 2, 8, 32 and 338.
+const SAVED_OF_WRITTEN_PERCENT: f64 = 15.0;
+
+/// What is written for a batch is an average over about so many of them: it comes in bursts, with checkpoints.
+const WRITTEN_BATCHES: u64 = 128;
 
 /// Twice as much that gathers answers so many more lookups, in percent of those that it answers: the older
 /// half is asked less often.
 const HELD_PERCENT: u64 = 50;
 
-/// A page that is written counts as so many that are read alone. By time it would be a fourth (80,000 a second and
-/// 1.2 GB/s on the drives that this is made for); but writing wears drives out.
-const WRITE_WORTH: u64 = 1;
+/// A page that is written counts as such a part of one that is read alone, in percent. By time it would be a fourth (80,000 a
+/// second and 1.2 GB/s on the drives that this is made for); but writing wears drives out.
+const WRITE_WORTH_PERCENT: u64 = 50;
 
 /// It is changed only if one is so much more than the other, in percent.
 const MARGIN_PERCENT: u64 = 150;
+
+/// Where something is lost it is raised no more often than this: what it costs is seen only when memory has filled.
+const RAISES_APART: Duration = Duration::from_secs(2);
 
 /// The distance, and what was known when it was last thought over.
 #[derive(Debug)]
 pub(crate) struct Auto {
     chi: AtomicU64,
-    last: Mutex<(Seen, Recent)>,
+    known: Mutex<Known>,
+}
+
+/// What was known when the distance was last thought over.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    seen: Seen,
+    recent: Recent,
+    amplification: Amplification,
+    /// When it was raised last.
+    raised: Duration,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     at: Duration,
     batches: u64,
+    written_pages: u64,
     regretted: u64,
+    worth: u64,
     answered: u64,
     looked: u64,
     missed: u64,
@@ -77,6 +103,9 @@ struct Recent {
     /// Misses that `regret_bytes` more of cache would have been spared.
     regretted: u64,
     regret_bytes: u64,
+    /// Lookups that the coldest of the kept records answered, and bytes of all of these.
+    worth: u64,
+    worth_bytes: u64,
     /// Lookups that were answered by what gathers; others that kept records or pages of values would answer,
     /// and pages of values that were not cached.
     answered: u64,
@@ -95,6 +124,8 @@ impl Recent {
         add(&mut self.batch_pages, period.batch_pages);
         add(&mut self.regretted, period.regretted);
         add(&mut self.regret_bytes, period.regret_bytes);
+        add(&mut self.worth, period.worth);
+        add(&mut self.worth_bytes, period.worth_bytes);
         add(&mut self.answered, period.answered);
         add(&mut self.looked, period.looked);
         add(&mut self.missed, period.missed);
@@ -102,10 +133,42 @@ impl Recent {
     }
 }
 
+/// Pages written for each page of a batch: an average over the last [`WRITTEN_BATCHES`]. Before any was written it is
+/// taken that [`SAVED_PERCENT`] of a batch can be saved.
+#[derive(Clone, Copy, Debug)]
+struct Amplification(f64);
+
+impl Default for Amplification {
+    fn default() -> Self {
+        Amplification(SAVED_PERCENT / SAVED_OF_WRITTEN_PERCENT)
+    }
+}
+
+impl Amplification {
+    /// So many pages were written while so many batches came, each of so many pages.
+    #[expect(clippy::cast_precision_loss, reason = "an average")]
+    fn follow(&mut self, written: u64, batches: u64, batch_pages: u64) {
+        let forgotten = self.0 * batches.min(WRITTEN_BATCHES) as f64;
+        self.0 += (written as f64 / batch_pages.max(1) as f64 - forgotten) / WRITTEN_BATCHES as f64;
+    }
+
+    /// Of so many pages of batches, those that twice the distance would save to be written.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "for a comparison of what is not negative"
+    )]
+    fn saved(self, batch_pages: u64) -> u64 {
+        let percent = SAVED_PERCENT.min(self.0 * SAVED_OF_WRITTEN_PERCENT);
+        (batch_pages as f64 * percent / 100.0) as u64
+    }
+}
+
 impl Default for Auto {
     fn default() -> Self {
         // As much as memory allows, until something is known.
-        Auto { chi: AtomicU64::new(u64::MAX), last: Mutex::default() }
+        Auto { chi: AtomicU64::new(u64::MAX), known: Mutex::default() }
     }
 }
 
@@ -123,13 +186,20 @@ fn part(number: u64, a: u64, b: u64) -> u64 {
 }
 
 /// The next distance.
-fn think_over(chi: u64, most: u64, recent: &Recent) -> u64 {
-    let saved = part(recent.batch_pages, SAVED_PERCENT * WRITE_WORTH, 100);
-    let spared = part(recent.regretted, recent.gathered_bytes, recent.regret_bytes);
+fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
+    let recent = &known.recent;
+    let saved = known.amplification.saved(recent.batch_pages) * WRITE_WORTH_PERCENT / 100;
+    let by_pages = part(recent.regretted, recent.gathered_bytes, recent.regret_bytes);
+    let by_records = part(recent.worth, recent.gathered_bytes, recent.worth_bytes);
+    let spared = by_pages.max(by_records);
     let held = part(part(recent.answered, recent.missed, recent.looked), HELD_PERCENT, 100);
     let lost = spared.saturating_sub(held);
     let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
     if more(saved, lost) {
+        if lost > 0 && now.saturating_sub(known.raised) < RAISES_APART {
+            return chi;
+        }
+        known.raised = now;
         (chi * 2).min(most)
     } else if more(lost / 2, saved) {
         // Half of the distance gives half of it back.
@@ -143,35 +213,44 @@ impl Core {
     /// Thinks the distance over, if it is time. For the background.
     pub(crate) fn follow_chi(&self) {
         let now = self.context.runtime.now();
-        let (last, recent) = &mut *self.auto.last.lock();
-        let passed = now.saturating_sub(last.at);
+        let mut known = self.auto.known.lock();
+        let passed = now.saturating_sub(known.seen.at);
         if passed < PERIOD {
             return;
         }
         let cache = self.files.cache.stats();
+        let records = self.records.usage();
         // Nearly all misses are of values.
         let values = cache.of(Kind::Values);
         let seen = Seen {
             at: now,
             batches: self.counters.applied.load(Relaxed),
+            written_pages: self.files.disk.pages_written(),
             regretted: cache.regretted,
+            worth: records.worth,
             answered: self.files.disk.in_memory(),
             looked: values.hits + values.misses + self.counters.reads.sum(RECORD_HITS),
             missed: values.misses,
         };
-        let before = std::mem::replace(last, seen);
+        let before = std::mem::replace(&mut known.seen, seen);
         let limits = self.limits();
-        recent.add(&Recent {
-            batch_pages: (seen.batches - before.batches) * (limits.batch / PAGE_BYTES as u64),
+        let (batches, batch_pages) =
+            (seen.batches - before.batches, limits.batch / PAGE_BYTES as u64);
+        known.amplification.follow(seen.written_pages - before.written_pages, batches, batch_pages);
+        known.recent.add(&Recent {
+            batch_pages: batches * batch_pages,
             regretted: seen.regretted - before.regretted,
             regret_bytes: cache.regret_bytes,
+            worth: seen.worth.saturating_sub(before.worth),
+            worth_bytes: records.filled,
             answered: seen.answered - before.answered,
             looked: seen.looked - before.looked,
             missed: seen.missed - before.missed,
             gathered_bytes: self.view.load().tree.pending().bytes,
         });
         let most = limits.chi_max();
-        self.auto.chi.store(think_over(self.auto.chi(most), most, recent), Relaxed);
+        let chi = think_over(self.auto.chi(most), most, &mut known, now);
+        self.auto.chi.store(chi, Relaxed);
     }
 }
 
@@ -181,12 +260,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Where it stays when each batch that gathers takes `batch_bytes` of memory and answers as many
-    /// lookups, of which a tenth would miss otherwise.
+    /// Where it stays when each batch that gathers takes `batch_bytes` of memory and answers as many lookups, of
+    /// which a tenth would miss otherwise.
     fn settled_with(batches: u64, regretted: u64, batch_bytes: u64, answered: u64) -> u64 {
         let mut chi = 16;
-        for _ in 0..20 {
-            let recent = Recent {
+        let mut known = Known::default();
+        for round in 1..=20 {
+            known.recent = Recent {
                 batch_pages: batches.saturating_mul(512),
                 regretted,
                 regret_bytes: 16 * MIB,
@@ -194,8 +274,9 @@ mod tests {
                 looked: 1000,
                 missed: 100,
                 gathered_bytes: chi.saturating_mul(batch_bytes),
+                ..Recent::default()
             };
-            chi = think_over(chi, 100, &recent);
+            chi = think_over(chi, 100, &mut known, RAISES_APART * round);
         }
         chi
     }
@@ -223,11 +304,61 @@ mod tests {
         let much_written = settled(8, 320, 2 * MIB);
         assert!(1 < much_read && much_read < much_written && much_written < 100);
         // What gathers answers lookups itself.
-        assert!(settled_with(2, 320, 2 * MIB, 400) > much_read);
+        assert!(settled_with(2, 320, 2 * MIB, 700) > much_read);
         assert_eq!(settled_with(2, 320, 2 * MIB, 4000), 100);
         // Neither, as when nothing is done: as it was.
         assert_eq!(settled(0, 0, 2 * MIB), 16);
         // Whatever is counted, it is a distance.
         assert!((1..=100).contains(&settled(u64::MAX, u64::MAX, u64::MAX / 1000)));
+    }
+
+    /// 16 MiB of records that gather, which come with 512 pages of batches.
+    fn known(worth: u64, regretted: u64) -> Known {
+        let recent = Recent {
+            batch_pages: 512,
+            regretted,
+            regret_bytes: 16 * MIB,
+            worth,
+            worth_bytes: 16 * MIB,
+            gathered_bytes: 16 * MIB,
+            ..Recent::default()
+        };
+        Known { recent, ..Known::default() }
+    }
+
+    #[test]
+    fn records_count_where_they_are_worth_more_than_pages() {
+        let at = |worth, regretted| think_over(8, 100, &mut known(worth, regretted), RAISES_APART);
+        assert_eq!([at(10, 10), at(1000, 10), at(10, 1000), at(1000, 1000)], [16, 4, 4, 4]);
+    }
+
+    #[test]
+    fn it_is_raised_step_by_step_where_something_is_lost() {
+        let raised = |mut known: Known| {
+            let mut chi = 1;
+            for quarter in 8..24 {
+                chi = think_over(chi, 100, &mut known, PERIOD * quarter);
+            }
+            chi
+        };
+        assert_eq!(raised(known(0, 1)), 4, "twice in four seconds");
+        assert_eq!(raised(known(0, 0)), 100, "nobody reads");
+    }
+
+    #[test]
+    fn what_vanishes_in_memory_is_not_saved_again() {
+        let mut amplification = Amplification::default();
+        assert_eq!(amplification.saved(1000), 500, "before anything is known");
+        // Two pages are written for each of a batch, by a checkpoint after 100 of them.
+        for batch in 1..=2000 {
+            amplification.follow(if batch % 100 == 0 { 100 * 1024 } else { 0 }, 1, 512);
+        }
+        assert!((150..=450).contains(&amplification.saved(1000)), "{amplification:?}");
+        // A fourth of each batch, as it comes.
+        (0..2000).for_each(|_| amplification.follow(128, 1, 512));
+        assert!((36..=38).contains(&amplification.saved(1000)), "{amplification:?}");
+        // Nobody writes: as it was.
+        (0..2000).for_each(|_| amplification.follow(0, 0, 512));
+        assert!((36..=38).contains(&amplification.saved(1000)), "{amplification:?}");
     }
 }
