@@ -30,7 +30,13 @@ pub struct MappedVec<T>(Memory<T>);
 #[derive(Debug)]
 enum Memory<T> {
     Allocated(Vec<T>),
-    Mapped { map: Mapping, length: usize, values: PhantomData<T> },
+    /// With room for `capacity` values.
+    Mapped {
+        map: Mapping,
+        length: usize,
+        capacity: usize,
+        values: PhantomData<T>,
+    },
 }
 
 impl<T: Copy> MappedVec<T> {
@@ -45,24 +51,27 @@ impl<T: Copy> MappedVec<T> {
         MappedVec(if bytes < MAPPED_BYTES_MIN {
             Memory::Allocated(Vec::with_capacity(capacity))
         } else {
-            Memory::Mapped { map: Mapping::reused(bytes), length: 0, values: PhantomData }
+            let map = Mapping::reused(bytes);
+            let capacity = map.capacity() / size_of::<T>();
+            Memory::Mapped { map, length: 0, capacity, values: PhantomData }
         })
     }
 
     /// Appends a value.
     #[inline]
     pub fn push(&mut self, value: T) {
-        if self.len() == self.capacity() {
-            self.grow(1);
-        }
         match &mut self.0 {
-            Memory::Allocated(values) => values.push(value),
-            Memory::Mapped { map, length, .. } => {
+            Memory::Allocated(values) if values.len() < values.capacity() => values.push(value),
+            Memory::Mapped { map, length, capacity, .. } if *length < *capacity => {
                 let end = map.as_mut_ptr().cast::<T>().wrapping_add(*length);
                 // SAFETY: the mapping is private, writable, aligned to a page, and has room for more
                 // than `length` values.
                 unsafe { end.write(value) };
                 *length += 1;
+            }
+            _ => {
+                self.grow(1);
+                self.push(value);
             }
         }
     }
@@ -105,11 +114,12 @@ impl<T: Copy> MappedVec<T> {
     }
 
     /// How many values it has room for.
+    #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
         match &self.0 {
             Memory::Allocated(values) => values.capacity(),
-            Memory::Mapped { map, .. } => map.capacity() / size_of::<T>(),
+            Memory::Mapped { capacity, .. } => *capacity,
         }
     }
 

@@ -121,6 +121,7 @@ impl Mapping {
     }
 
     /// How long it can be.
+    #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.map().len()

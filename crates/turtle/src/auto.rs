@@ -58,10 +58,10 @@ const HELD_PERCENT: u64 = 50;
 
 /// A page that is written counts as such a part of one that is read alone, in percent. By time it would be a fourth (80,000 a
 /// second and 1.2 GB/s on the drives that this is made for); but writing wears drives out.
-const WRITE_WORTH_PERCENT: u64 = 50;
+const WRITE_WORTH_PERCENT: u64 = 75;
 
 /// It is changed only if one is so much more than the other, in percent.
-const MARGIN_PERCENT: u64 = 150;
+const MARGIN_PERCENT: u64 = 120;
 
 /// Where something is lost it is raised no more often than this: what it costs is seen only when memory has filled.
 const RAISES_APART: Duration = Duration::from_secs(2);

@@ -54,9 +54,9 @@ thread_local! {
 }
 
 /// So many sealed memtables are as much as the hard limit: each costs every get a look.
-const SEALED_MAX: u64 = 8;
+const SEALED_MAX: u64 = 12;
 /// So many are no reason to wait.
-const SEALED_FREE: u64 = 2;
+const SEALED_FREE: u64 = 4;
 
 /// The shares of the account's target, in parts of 64. What writes do not hold is the cache's, and what reads
 /// need is for [`crate::auto`] to say, so writes may have nearly all while nobody reads.
@@ -191,12 +191,8 @@ impl Core {
         if held > limits.hard || sealed > SEALED_MAX {
             return self.stall(|| self.make_room(limits));
         }
-        let part = |over: u64, most: u64| {
-            let nanos = DELAY_MAX.as_nanos() as u64;
-            Duration::from_nanos(nanos * over.min(most) / most.max(1))
-        };
-        let of_memory = part(held.saturating_sub(limits.soft), limits.hard - limits.soft);
-        let of_sealed = part(sealed.saturating_sub(SEALED_FREE), SEALED_MAX - SEALED_FREE);
+        let of_memory = delay(held.saturating_sub(limits.soft), limits.hard - limits.soft);
+        let of_sealed = delay(sealed.saturating_sub(SEALED_FREE), SEALED_MAX - SEALED_FREE);
         let delay = of_memory.max(of_sealed);
         if delay.is_zero() {
             return Ok(());
@@ -501,9 +497,28 @@ impl Core {
     }
 }
 
+/// What a write waits that comes when the pipeline is behind by so much of the most that it may be: by the fourth power, for
+/// many threads share what the pipeline does. With 16 of them a third of the longest delay for the first memtable too
+/// many let in a twentieth of what was being brought away, and processors were idle until it had caught up.
+fn delay(behind: u64, most: u64) -> Duration {
+    let nanos = (0..4).fold(DELAY_MAX.as_nanos() as u64, |nanos, _| {
+        // A longest delay of 2^21 nanoseconds, of bytes below 2^43.
+        nanos * behind.min(most) / most.max(1)
+    });
+    Duration::from_nanos(nanos)
+}
+
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn delays_grow_smoothly() {
+        let delays: Vec<_> = (0..=7).map(|behind| delay(behind, 6)).collect();
+        let micros: Vec<_> = delays.iter().map(Duration::as_micros).collect();
+        assert_eq!(micros, [0, 1, 24, 124, 395, 964, 2000, 2000]);
+        assert_eq!(delay(1 << 40, 1 << 40), DELAY_MAX);
+    }
 
     #[test]
     fn limits_leave_room_for_each_other() {
