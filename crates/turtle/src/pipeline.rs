@@ -516,7 +516,7 @@ mod tests {
     fn delays_grow_smoothly() {
         let delays: Vec<_> = (0..=7).map(|behind| delay(behind, 6)).collect();
         let micros: Vec<_> = delays.iter().map(Duration::as_micros).collect();
-        assert_eq!(micros, [0, 1, 24, 124, 395, 964, 2000, 2000]);
+        assert_eq!(micros, [0, 1, 24, 125, 395, 964, 2000, 2000]);
         assert_eq!(delay(1 << 40, 1 << 40), DELAY_MAX);
     }
 
