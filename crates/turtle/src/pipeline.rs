@@ -10,8 +10,8 @@
 //! same again; it reaches the background's caller, or the writer that had to do the work itself.
 //!
 //! **Back-pressure.** Up to the soft limit a write waits for nothing; from there to the hard limit its
-//! delay grows with what is held, and a thread sleeps when it owes half a millisecond; at the hard limit it works itself until there is room. What is
-//! held is what memtables, sealed ones, pending batches and snapshots keep.
+//! delay grows with what is held, by the fourth power, and a thread sleeps when it owes half a millisecond; at the hard limit it
+//! works itself until there is room. What is held is what memtables, sealed ones, pending batches and snapshots keep.
 //!
 //! **Invariants**
 //! 1. A memtable is sealed while nobody is inside the gate, with the log's last LSN of that moment:
