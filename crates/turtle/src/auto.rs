@@ -190,7 +190,7 @@ fn part(number: u64, a: u64, b: u64) -> u64 {
 /// The next distance.
 fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let recent = &known.recent;
-    let saved = known.amplification.saved(recent.batch_pages) * WRITE_WORTH_PERCENT / 100;
+    let saved = part(known.amplification.saved(recent.batch_pages), WRITE_WORTH_PERCENT, 100);
     let by_pages = part(recent.regretted, recent.gathered_bytes, recent.regret_bytes);
     let by_records = part(recent.worth, recent.gathered_bytes, recent.worth_bytes);
     let spared = by_pages.max(by_records);
