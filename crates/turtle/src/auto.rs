@@ -227,7 +227,7 @@ impl Core {
         let seen = Seen {
             at: now,
             batches: self.counters.applied.load(Relaxed),
-            written_pages: self.files.disk.pages_written(),
+            written_pages: self.files.pages_written_above_leaves(),
             regretted: cache.regretted,
             worth: records.worth,
             answered: self.files.disk.in_memory(),
@@ -238,7 +238,8 @@ impl Core {
         let limits = self.limits();
         let (batches, batch_pages) =
             (seen.batches - before.batches, limits.batch / PAGE_BYTES as u64);
-        known.amplification.follow(seen.written_pages - before.written_pages, batches, batch_pages);
+        let written = seen.written_pages.saturating_sub(before.written_pages);
+        known.amplification.follow(written, batches, batch_pages);
         known.recent.add(&Recent {
             batch_pages: batches * batch_pages,
             regretted: seen.regretted - before.regretted,

@@ -90,11 +90,6 @@ impl DiskFiles {
         self.in_memory.load(Relaxed)
     }
 
-    /// Pages of leaves, segments and nodes that were written.
-    pub(crate) fn pages_written(&self) -> u64 {
-        self.files.counters.pages_written.load(Relaxed)
-    }
-
     /// How many segments ranges have looked into beside leaves; a page that they read for it counts as several.
     pub(crate) fn beside(&self) -> u64 {
         self.beside.load(Relaxed)

@@ -27,8 +27,9 @@ pub(crate) struct Limits {
     /// full leaf ([`Limits::flush_bytes`]) if it is not said. Less of it means less that lies beside leaves waiting to
     /// overwrite them, and more that is written.
     pub(crate) pending_percent: Option<u64>,
-    /// By how much pivots differ in what may be pending for them, in percent of it: keys come evenly
-    /// often, and without that all leaves of a node would be flushed to by one batch.
+    /// By how much pivots differ in what may be pending for them, in percent of it, from the first of a node to its last: keys come
+    /// evenly often, and without that all leaves of a node would be flushed to by one batch. Neighbours differ little, so they
+    /// are flushed one after the other, and the segments that they share are gone soon.
     pub(crate) spread: u64,
     /// Segments that a merge of levels has in memory at once, in packed bytes, all of them if
     /// it may not write what it makes.
@@ -78,17 +79,11 @@ impl Limits {
         self.pending_percent.map_or_else(|| self.flush_bytes(), share)
     }
 
-    /// What is pending for the pivot of this key when it is flushed, at the latest; its child is a `leaf` of so many
-    /// bytes, or a node.
-    pub(crate) fn pending_max(&self, key: &[u8], leaf: Option<u64>) -> u64 {
+    /// What is pending for the pivot at this place of so many when it is flushed, at the latest; its child is a
+    /// `leaf` of so many bytes, or a node.
+    pub(crate) fn pending_max(&self, pivot: usize, pivots: usize, leaf: Option<u64>) -> u64 {
         let most = leaf.map_or_else(|| self.flush_bytes(), |leaf| self.leaf_pending_max(leaf));
-        if self.spread == 0 {
-            return most;
-        }
-        // FNV-1a: any number that stays the same will do.
-        let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = key.iter().fold(0xcbf2_9ce4_8422_2325, mix);
-        most - most / 100 * ((hash >> 32) % (self.spread + 1))
+        most - most / 100 * (self.spread * pivot as u64 / pivots as u64)
     }
 
     /// Whether a new leaf of so many bytes, for which nothing is pending, will still be what it is when `batches`

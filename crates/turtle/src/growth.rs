@@ -3,15 +3,21 @@
 //! What waits above a leaf is either a record that the leaf does not have, which takes the same space wherever
 //! it is, or one in the place of another, which takes space twice until it is brought down. So where
 //! records are new more may wait: flushes are larger, and less is made anew for each record. Each flush that
-//! made a leaf anew knows what it was, by the bytes that it brought and those by which the leaf grew.
+//! made a leaf anew knows what it was, by the bytes that it brought and those by which the leaf grew. What may wait is so
+//! much that its part that is not new is [`SPACE_PERCENT`] of the leaf.
 
-use std::ops::RangeInclusive;
+/// What may wait for a leaf that will take the place of something else, in percent of the leaf.
+const SPACE_PERCENT: u64 = 40;
 
-/// What may wait for a leaf, in percent of the leaf, when nothing is new and when everything is.
-const PENDING: RangeInclusive<u64> = 90..=190;
+/// What may wait for a leaf at all, in percent of the leaf: as much as when everything is new.
+const PENDING_PERCENT_MAX: u64 = 190;
 
-/// The last so many leaves' worth of flushes count, about.
-const REMEMBERED_LEAVES: u64 = 128;
+/// The same before anything is known.
+const PENDING_PERCENT: u64 = 90;
+
+/// The last so many leaves' worth of flushes count, about. What was brought to more of them says what users did a long
+/// time ago: where much is overwritten, few leaves are flushed to.
+const REMEMBERED_LEAVES: u64 = 16;
 
 /// What flushes have brought of late, in packed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,10 +39,12 @@ impl Growth {
 
     /// What may wait for a leaf, in percent of the leaf.
     pub(crate) fn pending_percent(&self) -> u64 {
-        let (least, most) = PENDING.into_inner();
-        let part = u128::from(most - least) * u128::from(self.grown);
-        let more = part / u128::from(self.brought.max(1));
-        least + u64::try_from(more).unwrap_or(most - least)
+        if self.brought == 0 {
+            return PENDING_PERCENT;
+        }
+        let over = u128::from(self.brought - self.grown).max(1);
+        let percent = u128::from(SPACE_PERCENT) * u128::from(self.brought) / over;
+        u64::try_from(percent).unwrap_or(u64::MAX).min(PENDING_PERCENT_MAX)
     }
 }
 
@@ -47,21 +55,21 @@ mod tests {
     #[test]
     fn more_may_wait_where_records_are_new() {
         let mut growth = Growth::default();
-        assert_eq!(growth.pending_percent(), *PENDING.start(), "nothing is known");
+        assert_eq!(growth.pending_percent(), PENDING_PERCENT, "nothing is known");
         let leaf = 1000;
         let after = |growth: &mut Growth, flushes: u64, grown| {
             (0..flushes).for_each(|_| growth.follow(500, grown, leaf));
             growth.pending_percent()
         };
-        assert_eq!(after(&mut growth, 10, 500), *PENDING.end());
+        assert_eq!(after(&mut growth, 10, 500), PENDING_PERCENT_MAX);
         // One flush in between says little; many of them all.
-        let before = after(&mut growth, 800, 500);
+        after(&mut growth, 800, 500);
         let once = after(&mut growth, 1, 0);
-        assert!(once < before && before - once < 4, "{before} {once}");
-        let half = after(&mut growth, 4000, 250);
-        assert!(half.abs_diff((PENDING.start() + PENDING.end()) / 2) < 3, "{half}");
-        assert!(after(&mut growth, 4000, 0) < PENDING.start() + 3);
+        assert_eq!(once, PENDING_PERCENT_MAX);
+        let half = after(&mut growth, 400, 250);
+        assert!(half.abs_diff(2 * SPACE_PERCENT) < 3, "{half}");
+        assert!(after(&mut growth, 400, 0) < SPACE_PERCENT + 3);
         // Leaves may grow by more than was brought when they are joined.
-        assert!(after(&mut growth, 4000, 5000) <= *PENDING.end());
+        assert_eq!(after(&mut growth, 4000, 5000), PENDING_PERCENT_MAX);
     }
 }

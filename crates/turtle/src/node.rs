@@ -194,7 +194,7 @@ impl<F: Files> Node<F> {
 
     /// What is pending for a pivot when it is flushed, at the latest.
     pub(crate) fn pending_max(&self, pivot: usize, files: &F, limits: &Limits) -> u64 {
-        limits.pending_max(&self.keys[pivot], self.children[pivot].leaf_bytes(files))
+        limits.pending_max(pivot, self.keys.len(), self.children[pivot].leaf_bytes(files))
     }
 
     /// Pivots for which as much is pending as may be.

@@ -58,6 +58,8 @@ pub(crate) struct Activity {
     pub(crate) brought: u64,
     /// By how many of these leaves grew: what was new, and not in the place of something else.
     pub(crate) grown: u64,
+    /// Packed bytes of the leaves that flushes made anew.
+    pub(crate) made: u64,
 }
 
 impl Activity {
@@ -71,6 +73,7 @@ impl Activity {
         self.joins += after.joins - before.joins;
         self.brought += after.brought - before.brought;
         self.grown += after.grown - before.grown;
+        self.made += after.made - before.made;
     }
 }
 
@@ -308,6 +311,7 @@ impl<'a, F: Files> Update<'a, F> {
         let after: u64 = new.iter().filter_map(|(_, child)| child.leaf_bytes(self.files)).sum();
         self.activity.brought += brought;
         self.activity.grown += after.saturating_sub(before);
+        self.activity.made += after;
         Ok(Replacement { old: pivots, new })
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use spinney_base::limits::KEY_BYTES_MAX;
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Result};
@@ -91,6 +92,12 @@ impl Files {
         let (brought, grown) = (after.brought - before.brought, after.grown - before.grown);
         growth.follow(brought, grown, leaf_bytes);
         self.disk.set_pending_percent(growth.pending_percent());
+    }
+
+    /// Pages that were written of segments and nodes, about: all but those of the leaves that flushes made anew.
+    pub(crate) fn pages_written_above_leaves(&self) -> u64 {
+        let of_leaves = self.activity.lock().0.made / PAGE_BYTES as u64;
+        self.disk.files.counters.pages_written.load(Relaxed).saturating_sub(of_leaves)
     }
 
     /// Pages that leaves and nodes own.
