@@ -486,17 +486,17 @@ impl Shard {
         self.rebuild(state, bytes, average.max(2))
     }
 
-    /// When the ring is full and its records are much larger than expected: makes a smaller table
+    /// When the ring is full and its records are larger than expected by a fourth: makes a smaller table
     /// beside a larger ring.
     fn reduce_table(&self, state: &mut State) -> bool {
         let used = usize::try_from(state.head - state.tail).unwrap_or(usize::MAX);
         let average = used / state.records.max(1);
-        if state.record_words >= RECORD_WORDS_MAX || average < 2 * state.record_words {
+        if state.record_words >= RECORD_WORDS_MAX || average * 4 < state.record_words * 5 {
             return false;
         }
         let bytes = state.bytes;
-        // Room for records that are a fourth smaller, so that the table is not what is full next.
-        self.rebuild(state, bytes, (average / 4 * 3).min(RECORD_WORDS_MAX))
+        // Room for records that are a sixteenth smaller, so that the table is not what is full next.
+        self.rebuild(state, bytes, (average - average.div_ceil(16)).min(RECORD_WORDS_MAX))
     }
 
     /// Moves all records into new memory; the oldest clean ones stay behind if there is less room.
