@@ -94,7 +94,7 @@ pub(crate) struct Room {
 }
 
 /// In this time most of it is forgotten.
-const ROOM_LASTS: Duration = Duration::from_secs(2);
+const ROOM_LASTS: Duration = Duration::from_secs(8);
 
 impl Room {
     /// What it is now that so much is held.

@@ -100,6 +100,11 @@ impl DiskFiles {
     }
 }
 
+/// A lookup, for the leaf.
+fn page_lookup<'a>(it: &Lookup<'a, DiskFiles>) -> warm::Lookup<'a> {
+    warm::Lookup { leaf: it.leaf, key: it.key, hash: it.hash, is_last: it.is_last }
+}
+
 impl Files for DiskFiles {
     type Leaf = Leaf;
     type Pages = NodePages;
@@ -143,15 +148,12 @@ impl Files for DiskFiles {
     }
 
     fn warm(&self, lookups: &[Lookup<'_, Self>]) {
-        let lookups: Vec<_> = lookups
-            .iter()
-            .map(|it| warm::Lookup { leaf: it.leaf, key: it.key, hash: it.hash })
-            .collect();
+        let lookups: Vec<_> = lookups.iter().map(page_lookup).collect();
         self.files.warm(&lookups);
     }
 
-    fn get(&self, leaf: &Leaf, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Option<Hit>> {
-        Ok(leaf.get(key, hash, out)?.map(|(_, hit)| hit))
+    fn get(&self, lookup: &Lookup<'_, Self>, out: &mut Vec<u8>) -> Result<Option<Hit>> {
+        Ok(page_lookup(lookup).get(out)?.map(|(_, hit)| hit))
     }
 
     fn answered_in_memory(&self) {

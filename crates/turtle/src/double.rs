@@ -229,11 +229,11 @@ impl Files for Double {
         *self.warmed.lock() = announced.collect();
     }
 
-    fn get(&self, leaf: &DoubleLeaf, key: &[u8], _: u64, out: &mut Vec<u8>) -> Result<Option<Hit>> {
+    fn get(&self, lookup: &Lookup<'_, Double>, out: &mut Vec<u8>) -> Result<Option<Hit>> {
         self.step()?;
         self.counts.gets.fetch_add(1, Relaxed);
-        let run = self.run(leaf);
-        Ok(run.get(key).map(|edit| edit.hit(out)))
+        let run = self.run(lookup.leaf);
+        Ok(run.get(lookup.key).map(|edit| edit.hit(out)))
     }
 
     fn cursor(

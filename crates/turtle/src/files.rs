@@ -134,6 +134,8 @@ pub(crate) struct Lookup<'a, F: Files> {
     pub(crate) leaf: &'a F::Leaf,
     pub(crate) key: &'a [u8],
     pub(crate) hash: u64,
+    /// Whether there is no older place that the key can be in.
+    pub(crate) is_last: bool,
 }
 
 /// Leaves and nodes on disk.
@@ -189,13 +191,7 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
     ///
     /// # Errors
     /// `Corruption` or `Io`; `out` is as it was.
-    fn get(
-        &self,
-        leaf: &Self::Leaf,
-        key: &[u8],
-        hash: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<Hit>>;
+    fn get(&self, lookup: &Lookup<'_, Self>, out: &mut Vec<u8>) -> Result<Option<Hit>>;
 
     /// A lookup was answered by what waits in memory.
     fn answered_in_memory(&self) {}

@@ -116,9 +116,13 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// Finds where a key can be, newest first: leaves and segments on disk are appended to `written`;
-    /// below them comes what is in memory, if it is.
-    fn locate<'a>(&'a self, key: &[u8], written: &mut Vec<&'a F::Leaf>) -> Option<Edit<'a>> {
+    /// Finds where a key can be, newest first: `written` hears of leaves and segments on disk, and whether it is
+    /// a leaf, below which there is none; below them comes what is in memory, if it is.
+    fn locate<'a>(
+        &'a self,
+        key: &[u8],
+        mut written: impl FnMut(&'a F::Leaf, bool),
+    ) -> Option<Edit<'a>> {
         let mut child = self.root.as_ref();
         while let Some(Child::Node(node)) = child {
             let pivot = pivot_of(&node.keys, key);
@@ -129,7 +133,7 @@ impl<F: Files> Tree<F> {
                             return Some(edit);
                         }
                     }
-                    Some(Part::Segment(segment)) => written.push(&segment.leaf),
+                    Some(Part::Segment(segment)) => written(&segment.leaf, false),
                     None => {}
                 }
             }
@@ -138,7 +142,7 @@ impl<F: Files> Tree<F> {
         match child? {
             Child::Leaf(Leaf::Memory(runs)) => runs.get(key),
             Child::Leaf(Leaf::Written(leaf)) => {
-                written.push(leaf);
+                written(leaf, true);
                 None
             }
             Child::Node(_) => None,
@@ -158,15 +162,16 @@ impl<F: Files> Tree<F> {
         out: &mut Vec<u8>,
     ) -> Result<(Found, bool)> {
         let mut written = Vec::new();
-        let edit = self.locate(key, &mut written);
+        let edit = self.locate(key, |leaf, is_last| {
+            written.push(Lookup { leaf, key, hash, is_last });
+        });
         if edit.is_some() {
             files.answered_in_memory();
         }
         if written.len() > 1 {
-            let lookups = written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash });
-            files.warm(&lookups.collect::<Vec<_>>());
+            files.warm(&written);
         }
-        look_up(files, &written, edit, key, hash, out)
+        look_up(files, &written, edit, out)
     }
 
     /// Looks many keys up, with their hashes; the answers are in their order.
@@ -181,16 +186,17 @@ impl<F: Files> Tree<F> {
         let mut lookups = Vec::new();
         let mut located = Vec::with_capacity(keys.len());
         for &(key, hash) in keys {
-            let mut written = Vec::new();
-            let edit = self.locate(key, &mut written);
-            lookups.extend(written.iter().map(|leaf| Lookup { leaf: *leaf, key, hash }));
-            located.push((written, edit));
+            let first = lookups.len();
+            let edit = self.locate(key, |leaf, is_last| {
+                lookups.push(Lookup { leaf, key, hash, is_last });
+            });
+            located.push((first..lookups.len(), edit));
         }
         files.warm(&lookups);
         let mut values = Vec::with_capacity(keys.len());
-        for (&(key, hash), (written, edit)) in keys.iter().zip(located) {
+        for (written, edit) in located {
             let mut bytes = Vec::new();
-            let (found, _) = look_up(files, &written, edit, key, hash, &mut bytes)?;
+            let (found, _) = look_up(files, &lookups[written], edit, &mut bytes)?;
             let large = found == Found::Large;
             values.push((found != Found::Absent).then_some(OwnedValue { bytes, large }));
         }
@@ -199,9 +205,9 @@ impl<F: Files> Tree<F> {
 
     /// Looks a key up in memory: `Unknown` if something on disk would have to say.
     pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
-        let mut written = Vec::new();
-        let edit = self.locate(key, &mut written);
-        if !written.is_empty() {
+        let mut is_written = false;
+        let edit = self.locate(key, |_, _| is_written = true);
+        if is_written {
             return Resident::Unknown;
         }
         match edit.map(|edit| edit.hit(out)) {
@@ -243,14 +249,12 @@ impl<F: Files> Tree<F> {
 /// The answer of the first of these places that has one, newest first, and whether it is one on disk.
 fn look_up<F: Files>(
     files: &F,
-    written: &[&F::Leaf],
+    written: &[Lookup<'_, F>],
     edit: Option<Edit<'_>>,
-    key: &[u8],
-    hash: u64,
     out: &mut Vec<u8>,
 ) -> Result<(Found, bool)> {
-    for leaf in written {
-        if let Some(hit) = files.get(leaf, key, hash, out)? {
+    for lookup in written {
+        if let Some(hit) = files.get(lookup, out)? {
             return Ok((found(hit), true));
         }
     }

@@ -36,7 +36,7 @@ pub(crate) mod warm;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Lsn, Result};
@@ -57,6 +57,46 @@ pub(crate) struct LeafStore {
     pub(crate) counters: LeafCounters,
     /// For leaves that are built.
     pub(crate) buffers: Buffers,
+    /// Of keys that were looked up in the last leaf that could have them.
+    absences: Absences,
+}
+
+/// Whether keys are often not in the last leaf that could have them. Mostly they are there, and then its filter
+/// costs memory and says nothing: it is asked only while more than one lookup of nine ends in vain.
+///
+/// Most lookups find the score at an end of its range, where they leave it alone.
+#[derive(Debug)]
+struct Absences(AtomicU32);
+
+impl Absences {
+    const MOST: u32 = 128;
+    /// What one that is absent counts for, beside one that is not.
+    const WEIGHT: u32 = 8;
+
+    #[inline]
+    fn are_many(&self) -> bool {
+        self.0.load(Relaxed) > Self::MOST / 2
+    }
+
+    /// A lookup has ended. What threads do at once may be lost: a hint.
+    #[inline]
+    fn note(&self, is_absent: bool) {
+        let before = self.0.load(Relaxed);
+        let now = if is_absent {
+            (before + Self::WEIGHT).min(Self::MOST)
+        } else {
+            before.saturating_sub(1)
+        };
+        if now != before {
+            self.0.store(now, Relaxed);
+        }
+    }
+}
+
+impl Default for Absences {
+    fn default() -> Self {
+        Absences(AtomicU32::new(Self::MOST))
+    }
 }
 
 /// What reading and writing leaves has come to.
@@ -111,13 +151,14 @@ impl LeafStore {
             cache,
             counters: LeafCounters::default(),
             buffers: Buffers::default(),
+            absences: Absences::default(),
         })
     }
 }
 
 impl Leaf {
-    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index, filter and keys are in the cache
-    /// afterwards, and values if it has room. Durable after
+    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index and keys are in the cache
+    /// afterwards, and filter and values if it has room. Durable after
     /// [`Store::sync`].
     ///
     /// # Errors
@@ -149,14 +190,15 @@ impl Leaf {
         Ok(leaf)
     }
 
-    /// Puts pages that were just written into the cache: those that every lookup needs, and values if there is
-    /// room that nobody has.
+    /// Puts pages that were just written into the cache: those that every lookup needs, and the others if there
+    /// is room that nobody has. A filter comes when it is first asked, which that of a leaf below all
+    /// segments mostly is not.
     fn keep(&self, built: &Built) {
         let cache = self.files.cache.cache();
         let has_room = cache.used() + built.body.bytes().len() as u64 <= cache.bytes();
-        for section in [Section::Index, Section::Filter, Section::Keys, Section::Values] {
+        for section in [Section::Index, Section::Keys, Section::Filter, Section::Values] {
             let (first, count) = self.section(section);
-            if section == Section::Values && !has_room {
+            if section == Section::Filter && !has_room {
                 return;
             }
             for page in 0..count {

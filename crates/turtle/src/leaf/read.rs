@@ -10,6 +10,7 @@ use spinney_extent::header::Damage;
 use spinney_io::Purpose;
 
 use super::format::{GroupAt, Head, IndexNode, KeyPage, PAYLOAD, Section, Target};
+use super::warm::Lookup;
 use super::{Leaf, Loading, Reach, payload};
 use crate::edit::Hit;
 use crate::run::Op;
@@ -28,44 +29,52 @@ pub(crate) struct Place {
     pub(crate) found: bool,
 }
 
-impl Leaf {
-    /// Looks a key up; answers the index of its item and what it is. A value or pointer is appended
-    /// to `out`. `hash` is the key's, of this keyspace.
+impl Lookup<'_> {
+    /// Looks the key up; answers the index of its item and what it is. A value or pointer is appended
+    /// to `out`.
     ///
     /// # Errors
     /// `Corruption` or `Io`; `out` is as it was.
-    pub(crate) fn get(
-        &self,
-        key: &[u8],
-        hash: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<(u32, Hit)>> {
-        self.get_within(key, hash, out, &Loading)
+    pub(crate) fn get(&self, out: &mut Vec<u8>) -> Result<Option<(u32, Hit)>> {
+        self.get_within(out, &Loading)
     }
 
-    /// The same, as far as `reach` goes.
+    /// Whether the filter is worth asking.
+    #[inline]
+    pub(super) fn asks_filter(&self) -> bool {
+        !self.is_last || self.leaf.files.absences.are_many()
+    }
+
+    /// The same as [`Lookup::get`], as far as `reach` goes.
     pub(super) fn get_within<R: Reach>(
         &self,
-        key: &[u8],
-        hash: u64,
         out: &mut Vec<u8>,
         reach: &R,
     ) -> Result<Option<(u32, Hit)>, R::Stop> {
-        if !self.may_contain(hash, reach)? {
+        let Lookup { leaf, key, hash, is_last } = *self;
+        let asks_filter = self.asks_filter();
+        let note = |is_absent| {
+            if R::COUNTS && is_last {
+                leaf.files.absences.note(is_absent);
+            }
+        };
+        if asks_filter && !leaf.may_contain(hash, reach)? {
+            note(true);
             return Ok(None);
         }
-        let at = self.search(key, reach)?;
-        let page = reach.page(self, Section::Keys, at.page)?;
+        let at = leaf.search(key, reach)?;
+        let page = reach.page(leaf, Section::Keys, at.page)?;
         let look = || {
             let group = KeyPage::decode(payload(&page))?.group(at.group as usize)?;
             let (index, found) = group.search(key)?;
             let item = if found { Some(group.item(index)?) } else { None };
             Ok(item.map(|item| (group.first.saturating_add(index as u32), item)))
         };
-        let found = look().map_err(|damage| self.damaged(Section::Keys, at.page, damage))?;
+        let found = look().map_err(|damage| leaf.damaged(Section::Keys, at.page, damage))?;
+        note(found.is_none());
         let Some((index, item)) = found else {
-            if R::COUNTS && self.description().filter_blocks > 0 {
-                self.files.counters.filter_false_positives.fetch_add(1, Relaxed);
+            if R::COUNTS && asks_filter && leaf.description().filter_blocks > 0 {
+                leaf.files.counters.filter_false_positives.fetch_add(1, Relaxed);
             }
             return Ok(None);
         };
@@ -76,8 +85,21 @@ impl Leaf {
         };
         let (value, length) = (item.value, item.value_length);
         drop(page);
-        self.read_value(value, length, out, reach)?;
+        leaf.read_value(value, length, out, reach)?;
         Ok(Some((index, hit)))
+    }
+}
+
+impl Leaf {
+    /// Looks a key up as in a leaf that older ones follow.
+    #[cfg(test)]
+    pub(crate) fn get(
+        &self,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<(u32, Hit)>> {
+        Lookup { leaf: self, key, hash, is_last: false }.get(out)
     }
 
     /// Index of the first item whose key is not below `key`.

@@ -31,7 +31,10 @@ const BATCH_PAGES_MAX: usize = 256;
 pub(crate) struct Lookup<'a> {
     pub(crate) leaf: &'a Leaf,
     pub(crate) key: &'a [u8],
+    /// The key's, of this keyspace.
     pub(crate) hash: u64,
+    /// Whether there is no older leaf that the key can be in.
+    pub(crate) is_last: bool,
 }
 
 /// A page of a leaf: its name, the leaf's pages, and which of them it is.
@@ -169,8 +172,8 @@ impl Leaf {
 /// it.
 fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     let mut scratch = Vec::new();
-    for (at, Lookup { leaf, key, hash }) in of_key.iter().enumerate() {
-        match leaf.get_within(key, *hash, &mut scratch, &Cached) {
+    for (at, lookup) in of_key.iter().enumerate() {
+        match lookup.get_within(&mut scratch, &Cached) {
             Ok(None) => {}
             Ok(Some(_)) | Err(Stop::Failed) => return,
             Err(Stop::Missing { id, run, index }) => {
@@ -183,7 +186,7 @@ fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
 
 /// Says which pages of filters are missing, and asks the processor for what is there.
 fn want_filters(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
-    for Lookup { leaf, hash, .. } in of_key {
+    for Lookup { leaf, hash, .. } in of_key.iter().filter(|lookup| lookup.asks_filter()) {
         if let Some((page, offset)) = leaf.filter_place(*hash) {
             let id = leaf.page_id(Section::Filter, page);
             if !leaf.files.cache.prefetch(id, offset) {

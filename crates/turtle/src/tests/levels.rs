@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use super::{limits, run};
 use crate::double::Double;
 use crate::edit::packed_bytes;
-use crate::files::{Files, Limits};
+use crate::files::{Files, Limits, Lookup};
 use crate::levels::{Key, Level, Part, Pivots, Segment, by_pivot, set};
 use crate::node::{Child, Leaf, Node};
 use crate::runs::Runs;
@@ -128,7 +128,8 @@ fn a_merge_of_many_segments_has_few_of_them_in_memory() {
                 Part::Run(run) => run.get(key).unwrap().value.unwrap().bytes.to_vec(),
                 Part::Segment(segment) => {
                     let mut out = Vec::new();
-                    files.get(&segment.leaf, key, 0, &mut out).unwrap().unwrap();
+                    let lookup = Lookup { leaf: &*segment.leaf, key, hash: 0, is_last: false };
+                    files.get(&lookup, &mut out).unwrap().unwrap();
                     out
                 }
             };

@@ -42,7 +42,7 @@ fn a_real_disk_does_as_well() {
     let leaf = Arc::new(Leaf::write(&files, &model, 12, Lsn(7)).unwrap());
     files.store.sync(Purpose::Reorganize).unwrap();
     check(&leaf, &model, &mut random);
-    let lookup = |key| Lookup { leaf: &leaf, key, hash: hash(key) };
+    let lookup = |key| Lookup { leaf: &leaf, key, hash: hash(key), is_last: false };
     let lookups: Vec<_> = model.keys().take(50).map(|key| lookup(key)).collect();
     cache.set_bytes(0);
     cache.set_bytes(1 << 20);
@@ -70,7 +70,9 @@ fn what_many_lookups_need_comes_in_a_few_batches() {
         .collect();
     let lookups: Vec<Lookup<'_>> = wanted
         .iter()
-        .flat_map(|(_, key)| leaves.iter().map(move |leaf| Lookup { leaf, key, hash: hash(key) }))
+        .flat_map(|(_, key)| {
+            leaves.iter().map(move |leaf| Lookup { leaf, key, hash: hash(key), is_last: false })
+        })
         .collect();
     // One key alone: only its filters, if there are several.
     let before = bed.disk.reads();

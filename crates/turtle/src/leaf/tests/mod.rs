@@ -381,6 +381,33 @@ fn the_filter_ends_lookups_of_absent_keys() {
 }
 
 #[test]
+fn the_filter_of_a_last_leaf_is_asked_while_keys_are_absent() {
+    let bed = Bed::new(4 << 20);
+    let model = records(1 << 20);
+    let leaf = bed.write(&model, 12);
+    let mut random = SplitMix(78);
+    // Of 1000 lookups one in `rarity` is of an absent key. Answers how many asked the filter.
+    let mut asked = |rarity: usize, is_last: bool| {
+        let before = bed.files.counters.filter_probes.load(Relaxed);
+        for (nth, key) in model.keys().take(1000).enumerate() {
+            let absent = random.next_u64().to_be_bytes();
+            let is_absent = nth % rarity == 0;
+            let key = if is_absent { &absent[..] } else { key };
+            let lookup = Lookup { leaf: &leaf, key, hash: hash(key), is_last };
+            assert_eq!(lookup.get(&mut Vec::new()).unwrap().is_none(), is_absent, "{nth}");
+        }
+        bed.files.counters.filter_probes.load(Relaxed) - before
+    };
+    assert_eq!(asked(1, true), 1000);
+    let until_it_is_known = asked(100, true);
+    assert!(until_it_is_known < 200, "{until_it_is_known}");
+    assert_eq!(asked(100, true), 0);
+    assert_eq!(asked(100, false), 1000, "where older leaves follow");
+    let as_many_are_absent = asked(2, true);
+    assert!(as_many_are_absent > 900, "{as_many_are_absent}");
+}
+
+#[test]
 fn scans_read_what_they_fill() {
     let bed = Bed::new(8 << 20);
     let model = records(2 << 20);
