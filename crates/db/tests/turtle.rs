@@ -490,7 +490,7 @@ fn reads_have_what_nobody_writes_with() {
     let account = || db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
     let memory = account().target;
     let read = || {
-        for second in 0..20 {
+        for second in 0..80 {
             (0..300).for_each(|number| _ = main.get(&key(number * 61 + second)).unwrap());
             runtime.sleep(Duration::from_secs(1));
             steps(&runtime, 5);
@@ -522,6 +522,8 @@ fn favourites_of_many_lookups_at_once_are_kept() {
     let before = main.stats();
     for _ in 0..20 {
         assert!(main.multi_get(&keys).unwrap().iter().all(Option::is_some));
+        // What writes had is given to reads in time.
+        runtime.sleep(Duration::from_secs(1));
         steps(&runtime, 20);
     }
     let after = main.stats();
