@@ -17,7 +17,7 @@ use memmap2::MmapMut;
 use parking_lot::Mutex;
 
 /// Bytes of mappings that this process keeps, at most, though nobody owns them.
-pub const IDLE_BYTES_MAX: usize = 8 << 20;
+pub const IDLE_BYTES_MAX: usize = 24 << 20;
 
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 

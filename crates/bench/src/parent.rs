@@ -22,6 +22,11 @@ use crate::table::{self, Line};
 /// Steps of the progress bar.
 const BAR_STEPS: u64 = 1000;
 
+/// What the general allocator of a child goes by, unless the environment says otherwise. Every engine has the same memory, and with
+/// the arenas that glibc gives to many threads what one of them has freed is no use to the others: RocksDB took up
+/// to 567 MiB for 340, and with two 354 to 393.
+const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
+
 /// How a child exits that has told of its failure. Every other way that is no success is an end it did not see coming.
 const CHILD_FAILED: i32 = 1;
 
@@ -185,8 +190,10 @@ impl Results {
     fn run_child(&mut self, plan: &Plan, arguments: &[String]) -> Result<()> {
         let program =
             std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
+        let arenas = std::env::var_os(ARENAS.0).unwrap_or_else(|| ARENAS.1.into());
         let mut child = Command::new(program)
             .args(arguments)
+            .env(ARENAS.0, arenas)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -21,6 +21,7 @@ use crate::options::Tuning;
 use crate::payload;
 use crate::records::Records;
 use crate::residents::Residents;
+use crate::run::Run;
 use crate::snapshot::Pinned;
 use crate::version::Files;
 use crate::version::{MergedAway, Tree};
@@ -83,6 +84,8 @@ pub(crate) struct Work {
     pub(crate) applied: u64,
     /// The number of the newest memtable that is in the published one.
     pub(crate) published_memtable: u64,
+    /// The batch of the next one to be applied, and its number: made while the one before it was applied.
+    pub(crate) next: Option<(u64, Run)>,
 }
 
 /// What writes have held of late: the most, which is forgotten bit by bit, so that memory does not go to
@@ -176,9 +179,14 @@ impl Core {
         Core {
             files,
             gate: Gate::default(),
-            view: ArcSwap::from_pointee(View { tables: vec![active], tree: tree.clone() }),
+            view: ArcSwap::from_pointee(View::new(vec![active], tree.clone())),
             swapping: Mutex::new(()),
-            work: Mutex::new(Work { published: tree, applied: 0, published_memtable: 0 }),
+            work: Mutex::new(Work {
+                published: tree,
+                applied: 0,
+                published_memtable: 0,
+                next: None,
+            }),
             marks: Mutex::new(VecDeque::new()),
             large: LargeTable::default(),
             large_syncs: SharedSync::default(),
@@ -214,7 +222,7 @@ impl Core {
         self.files.store.adopt(&owned)?;
         self.kept_pages.store(tree.pages_beside(), Relaxed);
         self.work.lock().published = tree.clone();
-        self.replace(|view| View { tables: view.tables.clone(), tree });
+        self.replace(|view| View::new(view.tables.clone(), tree));
         self.follow_memory();
         Ok(())
     }

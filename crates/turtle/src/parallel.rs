@@ -43,9 +43,34 @@ pub(crate) fn each<T: Send>(
     }
 }
 
+/// Does both, at once if there is a thread for the second.
+pub(crate) fn both<A, B: Send>(
+    threads: usize,
+    first: impl FnOnce() -> A,
+    second: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    if threads < 2 {
+        return (first(), second());
+    }
+    std::thread::scope(|scope| {
+        let second = scope.spawn(second);
+        let first = first();
+        let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (first, second)
+    })
+}
+
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_are_done() {
+        for threads in 0..3 {
+            let numbers = both(threads, || vec![1], || vec![2]);
+            assert_eq!(numbers, (vec![1], vec![2]));
+        }
+    }
 
     #[test]
     fn all_are_made_in_order_or_none() {

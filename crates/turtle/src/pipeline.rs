@@ -38,6 +38,7 @@ use crate::crew::CREW_MAX;
 use crate::large::{LargeExtent, extents_of};
 use crate::memtable::Memtable;
 use crate::options::Choice;
+use crate::parallel;
 use crate::payload;
 use crate::version::{LEAF_BYTES_MIN, MergedAway, Outlook, Tree};
 use crate::view::View;
@@ -57,6 +58,9 @@ thread_local! {
 const SEALED_MAX: u64 = 12;
 /// So many are no reason to wait.
 const SEALED_FREE: u64 = 4;
+
+/// The active memtable counts by how full it is, in such parts: by whole ones the delay would jump to sixteen times as much.
+const PARTS: u64 = 64;
 
 /// The shares of the account's target, in parts of 64. What writes do not hold is the cache's, and what reads
 /// need is for [`crate::auto`] to say, so writes may have nearly all while nobody reads.
@@ -163,8 +167,11 @@ impl Core {
 
     /// Bytes that are held for writes.
     fn held(&self) -> u64 {
-        let view = self.view.load().memory_bytes();
-        view + self.reserved.load(Relaxed) + self.pinned.load(Relaxed)
+        self.held_with(&self.view.load())
+    }
+
+    fn held_with(&self, view: &View) -> u64 {
+        view.memory_bytes() + self.reserved.load(Relaxed) + self.pinned.load(Relaxed)
     }
 
     /// Goes in to write; seals the memtable if it is full, and waits while the pipeline is behind.
@@ -182,9 +189,11 @@ impl Core {
 
     /// Back-pressure; see the module.
     fn wait_for_room(&self, limits: &Limits) -> Result<()> {
-        let sealed = self.view.load().tables.len() as u64 - 1;
-        let held = self.held();
-        if held <= limits.soft && sealed <= SEALED_FREE {
+        let view = self.view.load();
+        let (sealed, held) = (view.tables.len() as u64 - 1, self.held_with(&view));
+        let filled = view.tables[0].bytes();
+        drop(view);
+        if held <= limits.soft && sealed < SEALED_FREE {
             return Ok(());
         }
         self.wanted.store(true, Relaxed);
@@ -192,8 +201,7 @@ impl Core {
             return self.stall(|| self.make_room(limits));
         }
         let of_memory = delay(held.saturating_sub(limits.soft), limits.hard - limits.soft);
-        let of_sealed = delay(sealed.saturating_sub(SEALED_FREE), SEALED_MAX - SEALED_FREE);
-        let delay = of_memory.max(of_sealed);
+        let delay = of_memory.max(delay_of_sealed(sealed, filled, limits.batch));
         if delay.is_zero() {
             return Ok(());
         }
@@ -265,7 +273,7 @@ impl Core {
             self.replace(|view| {
                 let mut tables = view.tables.clone();
                 tables.insert(0, Arc::new(Memtable::new(active + 1)));
-                View { tables, tree: view.tree.clone() }
+                View::new(tables, view.tree.clone())
             });
             count(&self.counters.seals);
         }
@@ -327,15 +335,25 @@ impl Core {
     /// Applies the oldest sealed memtable to the tree; says whether there was one.
     fn apply_oldest(&self, work: &mut Work) -> Result<bool> {
         let view = self.view.load_full();
-        let [_, .., oldest] = &view.tables[..] else { return Ok(false) };
+        let [_, newer @ .., oldest] = &view.tables[..] else { return Ok(false) };
         let _inside = probe::enter("batch apply");
         let mut merged_away = Vec::new();
         self.call_crew(view.tables.len() - 1);
-        let batch = oldest.batch()?;
-        let tree = view.tree.apply(batch, Some(self.outlook()?), &mut merged_away)?;
+        let made = work.next.take().filter(|(number, _)| *number == oldest.number());
+        let batch = made.map_or_else(|| oldest.batch(), |(_, batch)| Ok(batch))?;
+        let outlook = self.outlook()?;
+        // To gather a batch takes one thread, and a good part of what it takes to apply it.
+        let (tree, next) = parallel::both(
+            newer.len() + 1,
+            || view.tree.apply(batch, Some(outlook), &mut merged_away),
+            || newer.last().map(|next| (next.number(), next.batch())),
+        );
+        // If it failed, that is tried again, and said, when it is needed.
+        work.next = next.and_then(|(number, batch)| Some((number, batch.ok()?)));
+        let tree = tree?;
         self.replace(|view| {
             let (_, newer) = view.tables.split_last().expect("only this thread takes any");
-            View { tables: newer.to_vec(), tree: tree.clone() }
+            View::new(newer.to_vec(), tree.clone())
         });
         work.applied = oldest.number();
         self.batches.fetch_add(1, Relaxed);
@@ -389,7 +407,7 @@ impl Core {
 
     /// Puts a tree with the same records in the place of the one there is.
     pub(crate) fn put_tree(&self, work: &Work, tree: Tree, merged_away: MergedAway) {
-        self.replace(|view| View { tables: view.tables.clone(), tree: tree.clone() });
+        self.replace(|view| View::new(view.tables.clone(), tree.clone()));
         self.note_merged_away(merged_away);
         self.upgrade_snapshots(work.applied, &tree);
         self.follow_memory();
@@ -454,7 +472,7 @@ impl Core {
         // What is left of the tree before are removals and what they removed.
         self.large.all_merged_away();
         large.iter().for_each(|pointer| self.large.applied(pointer, sealed));
-        self.replace(|view| View { tables: view.tables.clone(), tree });
+        self.replace(|view| View::new(view.tables.clone(), tree));
         self.batches.store(0, Relaxed);
         self.free(&work);
         Ok(())
@@ -508,9 +526,32 @@ fn delay(behind: u64, most: u64) -> Duration {
     Duration::from_nanos(nanos)
 }
 
+/// The same where so many memtables are sealed and so many bytes of the active one are filled.
+fn delay_of_sealed(sealed: u64, filled: u64, batch: u64) -> Duration {
+    let filled = (PARTS * filled / batch).min(PARTS);
+    let behind = (PARTS * sealed + filled).saturating_sub(PARTS * SEALED_FREE);
+    delay(behind, PARTS * (SEALED_MAX - SEALED_FREE))
+}
+
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_delay_does_not_jump_where_a_memtable_is_sealed() {
+        let (batch, mut before) = (2 << 20, Duration::ZERO);
+        for sealed in 0..=SEALED_MAX {
+            assert!(before <= delay_of_sealed(sealed, 0, batch));
+            for filled in (0..=batch + 5000).step_by(5000) {
+                let now = delay_of_sealed(sealed, filled, batch);
+                let step = now.saturating_sub(before);
+                assert!(step <= before / 4 + Duration::from_micros(1), "{sealed} {filled} {now:?}");
+                assert!(now >= before && (sealed >= SEALED_FREE || now.is_zero()));
+                before = now;
+            }
+        }
+        assert_eq!(before, DELAY_MAX);
+    }
 
     #[test]
     fn delays_grow_smoothly() {

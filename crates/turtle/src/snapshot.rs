@@ -58,7 +58,7 @@ impl TurtleSnapshot {
             let pin = core.large.pin();
             let (memtable, _) = core.seal_alone();
             let view = core.view.load();
-            let view = View { tables: view.tables[1..].to_vec(), tree: view.tree.clone() };
+            let view = View::new(view.tables[1..].to_vec(), view.tree.clone());
             let view = ArcSwapOption::from_pointee(view);
             let pinned = Arc::new(Pinned { core: Arc::clone(core), memtable, view, pin });
             // Before anybody writes, so that no upgrade is missed.
@@ -122,7 +122,7 @@ impl Core {
         }
         for one in self.snapshots().iter().filter(|one| one.memtable == memtable) {
             if one.view.load().is_some() {
-                let view = View { tables: Vec::new(), tree: tree.clone() };
+                let view = View::new(Vec::new(), tree.clone());
                 one.view.store(Some(Arc::new(view)));
             }
         }
@@ -162,10 +162,8 @@ impl Core {
                 Ok(_) => &self.counters.snapshots_written,
                 Err(_) => &self.counters.snapshots_ended,
             });
-            let view = written
-                .as_ref()
-                .ok()
-                .map(|tree| Arc::new(View { tables: Vec::new(), tree: tree.clone() }));
+            let view =
+                written.as_ref().ok().map(|tree| Arc::new(View::new(Vec::new(), tree.clone())));
             one.view.store(view);
             self.count_pinned();
             return match written {

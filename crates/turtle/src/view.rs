@@ -32,9 +32,18 @@ pub(crate) struct View {
     /// Newest first.
     pub(crate) tables: Vec<Arc<Memtable>>,
     pub(crate) tree: Tree,
+    /// Bytes of what does not change: all memtables but the newest, and what is pending in the tree.
+    settled_bytes: u64,
 }
 
 impl View {
+    /// Of these memtables, newest first; all others are sealed.
+    pub(crate) fn new(tables: Vec<Arc<Memtable>>, tree: Tree) -> View {
+        let sealed: u64 = tables.iter().skip(1).map(|table| table.bytes()).sum();
+        let settled_bytes = sealed + tree.pending().bytes;
+        View { tables, tree, settled_bytes }
+    }
+
     /// Appends the value of a key or the pointer to it; says which.
     pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match self.get_resident(key, out) {
@@ -79,8 +88,7 @@ impl View {
 
     /// Bytes of memory that it holds, at most: other views share them.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let tables: u64 = self.tables.iter().map(|table| table.bytes()).sum();
-        tables + self.tree.pending().bytes
+        self.settled_bytes + self.tables.first().map_or(0, |newest| newest.bytes())
     }
 
     /// As [`spinney_engine::Engine::scan`].
@@ -252,22 +260,22 @@ mod tests {
 
     fn view(parts: &[Edits]) -> View {
         let (tree, tables) = parts.split_at(parts.len() / 2);
-        let mut view = View { tables: Vec::new(), tree: Tree::empty(&crate::version::simulated()) };
+        let (mut made, mut all) = (Tree::empty(&crate::version::simulated()), Vec::new());
         for edits in tree {
             let mut packer = RunBuilder::default();
             for (key, value) in edits {
                 packer.push(Edit { key, value: value.as_ref().map(ValueRef::from) });
             }
-            view.tree = view.tree.apply(packer.finish().unwrap(), None, &mut Vec::new()).unwrap();
+            made = made.apply(packer.finish().unwrap(), None, &mut Vec::new()).unwrap();
         }
         for (number, edits) in tables.iter().enumerate() {
             let table = Memtable::new(number as u64);
             for (key, value) in edits {
                 table.put(key, value.as_ref().map(ValueRef::from));
             }
-            view.tables.insert(0, Arc::new(table));
+            all.insert(0, Arc::new(table));
         }
-        view
+        View::new(all, made)
     }
 
     proptest! {
