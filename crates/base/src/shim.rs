@@ -13,7 +13,7 @@ mod chosen {
 
     /// Threads of the operating system.
     pub mod thread {
-        pub use std::thread::{JoinHandle, yield_now};
+        pub use std::thread::{JoinHandle, scope, yield_now};
 
         /// Starts a named thread.
         ///
@@ -150,7 +150,7 @@ mod chosen {
     }
 
     pub mod thread {
-        pub use shuttle::thread::{JoinHandle, yield_now};
+        pub use shuttle::thread::{JoinHandle, scope, yield_now};
         pub fn spawn<F, T>(name: &str, body: F) -> std::io::Result<JoinHandle<T>>
         where
             F: FnOnce() -> T + Send + 'static,

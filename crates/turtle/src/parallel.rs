@@ -1,7 +1,7 @@
 //! Doing the same to several things at once, on threads that end with it.
 
-use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicUsize, Ordering::Relaxed};
+use spinney_base::shim::{Mutex, thread};
 use spinney_base::{Error, Result};
 
 /// What `job` makes of each number below `count`, in their order; by up to `threads` threads, the caller's among them.
@@ -31,7 +31,7 @@ pub(crate) fn each<T: Send>(
             }
         }
     };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 1..threads.min(count) {
             scope.spawn(work);
         }
@@ -52,7 +52,7 @@ pub(crate) fn both<A, B: Send>(
     if threads < 2 {
         return (first(), second());
     }
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         let second = scope.spawn(second);
         let first = first();
         let second = second.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
