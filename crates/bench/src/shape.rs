@@ -16,9 +16,15 @@ pub struct Shape {
     pub pages: u64,
     /// Overflow pages, now.
     pub overflow_pages: u64,
+    /// Pages of new records that wait to be merged with the others, now.
+    pub staged_pages: u64,
+    /// Records in memory, and those of them that their pages do not hold, now.
+    pub records_cached: u64,
+    /// See there.
+    pub records_dirty: u64,
     /// Bytes of the segment index, now.
     pub index_bytes: u64,
-    /// Segments made anew because they were full; counts.
+    /// Segments made anew because they, or what is staged beside them, were full; counts.
     pub reorganizations: u64,
     /// Pages that reorganizations read; counts.
     pub pages_in: u64,
@@ -120,6 +126,9 @@ impl From<&EngineStats> for Shape {
             segments: stats.segments,
             pages: stats.pages,
             overflow_pages: stats.overflow_pages,
+            staged_pages: stats.staged_pages,
+            records_cached: stats.records_cached,
+            records_dirty: stats.records_dirty,
             index_bytes: stats.index_bytes,
             reorganizations: stats.reorganizations,
             pages_in: stats.reorganized_pages_in,
@@ -256,12 +265,16 @@ impl Shape {
             return turtle.note(self.pages);
         }
         let mut text = format!(
-            "{:.2} pages a segment ({} segments of 1/2/4/8/16 pages), {} pages and {} overflow pages, index {}; \
+            "{:.2} pages a segment ({} segments of 1/2/4/8/16 pages), {} pages, {} overflow pages and {} staged ones, \
+             {} records in memory, {} of them dirty, index {}; \
              {} reorganizations read {} pages and wrote {}",
             self.pages_per_segment(),
             self.segments.map(|count| count.to_string()).join("/"),
             self.pages,
             self.overflow_pages,
+            self.staged_pages,
+            self.records_cached,
+            self.records_dirty,
             display_bytes(self.index_bytes),
             self.reorganizations,
             self.pages_in,

@@ -32,6 +32,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "records_dirty": one.records_dirty,
             "pages": one.pages,
             "overflow_pages": one.overflow_pages,
+            "staged_pages": one.staged_pages,
             "large_values": one.large_values,
             "large_bytes": one.large_bytes,
             "large_freed_bytes": one.large_freed_bytes,
@@ -181,10 +182,11 @@ pub(crate) fn to_text(stats: &Stats) -> String {
     for one in &stats.keyspaces {
         line(format!("keyspace     {} ({})", one.name, one.engine));
         line(format!(
-            "  {} in {} pages, {} overflow pages and {} free ones",
+            "  {} in {} pages, {} overflow pages, {} staged ones and {} free ones",
             display_bytes(one.file_bytes),
             one.pages,
             one.overflow_pages,
+            one.staged_pages,
             one.free_pages
         ));
         if one.large_values > 0 || one.large_freed_bytes > 0 {

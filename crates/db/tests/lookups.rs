@@ -98,3 +98,65 @@ fn many_lookups_see_staged_pages() {
         }
     }
 }
+
+/// Long new records are staged without being asked for, once those before them were new: lookups read one page all
+/// the same, and two only where nobody knows what is staged, as after an opening.
+#[test]
+fn lookups_read_no_staged_page_in_vain() {
+    const COUNT: u64 = 3000;
+    let directory = tempfile::tempdir().unwrap();
+    let open = || {
+        let options = Options::default().memory(2 << 20).runtime(Runtime::stepped(1));
+        Db::open(directory.path(), options).unwrap()
+    };
+    let options = || KeyspaceOptions::default().set("page-cache", "off").unwrap();
+    let value = |number: u64| vec![number as u8; 1000];
+    let db = open();
+    let keyspace = db.keyspace("k", options()).unwrap();
+    let old = |number: u64| key(4 * number);
+    keyspace.bulk_load((0..COUNT).map(|number| (old(number), value(number)))).unwrap();
+    let insert = |from: u64, offset: u64| {
+        for number in (from..COUNT).step_by(6) {
+            keyspace.insert(&key(4 * number + offset), &value(number + offset)).unwrap();
+        }
+        db.checkpoint().unwrap();
+        keyspace.stats().staged_pages
+    };
+    insert(0, 1);
+    let staged = insert(3, 2);
+    assert!(staged > 50, "{:?}", keyspace.stats());
+    let reads = |db: &Db| db.stats().io.by_purpose[Purpose::Lookup as usize].read_bytes / 4096;
+    let pages_of_all = |db: &Db, offset: u64, from: u64| {
+        let keyspace = db.keyspace("k", options()).unwrap();
+        // The record cache has forgotten those that are asked for.
+        for number in (0..COUNT).filter(|number| !number.is_multiple_of(3)) {
+            keyspace.get(&old(number)).unwrap();
+        }
+        let before = reads(db);
+        for number in (from..COUNT).step_by(6) {
+            let found = keyspace.get(&key(4 * number + offset)).unwrap();
+            assert_eq!(found.as_deref(), Some(&value(number + offset)[..]), "{number}");
+        }
+        reads(db) - before
+    };
+    assert_eq!(pages_of_all(&db, 2, 3), 500, "of staged records");
+    let others = pages_of_all(&db, 0, 3);
+    assert!((500..=505).contains(&others), "{others} pages beside the staged ones");
+    let overwritten = 4 * 3 + 2;
+    keyspace.insert(&key(overwritten), b"newer").unwrap();
+    db.checkpoint().unwrap();
+    assert_eq!(keyspace.get(&key(overwritten)).unwrap().as_deref(), Some(&b"newer"[..]));
+    db.verify().unwrap();
+    drop(keyspace);
+    db.close().unwrap();
+    let db = open();
+    assert!(db.keyspace("k", options()).unwrap().stats().staged_pages > 50);
+    // More pages than keys, and than there is room for at once.
+    let keys: Vec<_> = (0..COUNT).step_by(2).map(old).collect();
+    let asked: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let found = db.keyspace("k", options()).unwrap().multi_get(&asked).unwrap();
+    let lost = found.iter().filter(|value| value.is_none()).count();
+    assert_eq!(lost, 0, "of {}", keys.len());
+    let others = pages_of_all(&db, 0, 9);
+    assert!(others > 550, "{others} pages where nobody knows what is staged");
+}

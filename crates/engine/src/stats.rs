@@ -23,6 +23,8 @@ pub struct EngineStats {
     pub pages: u64,
     /// Overflow pages.
     pub overflow_pages: u64,
+    /// Pages of new records that wait to be merged with the others of their segments.
+    pub staged_pages: u64,
     /// Values that are kept outside of pages.
     pub large_values: u64,
     /// Bytes that they take in the file.

@@ -62,6 +62,8 @@ impl Product for Spinney {
     fn knobs(&self, seed: u64) -> Knobs {
         match (self.0, seed % 10) {
             (EngineKind::TreeLine, 1 | 4 | 7) => &[("staging", "on")],
+            // The default, told so that records are chosen for which it stages.
+            (EngineKind::TreeLine, 2 | 5) => &[("staging", "auto")],
             (EngineKind::TreeLine, 3) => {
                 &[("page-grouping", "off"), ("optimistic-admission", "on")]
             }

@@ -267,9 +267,12 @@ pub fn crash_small(product: &dyn Product) {
         mix.shape = *random.pick(&[KeyShape::Numbers, KeyShape::Paths, KeyShape::Wild]);
         let knobs = product.knobs(seed);
         let config = Config { knobs, ..crash::config(MEMORY_BYTES, LOG_BYTES) };
-        if config.knobs.contains(&("staging", "on")) {
-            // Bursts of new records are what is staged.
+        if let Some((_, when)) = config.knobs.iter().find(|(name, _)| *name == "staging") {
+            // Bursts of new records are what is staged, by itself long ones.
             (mix.keys, mix.removes_one_in) = (3000, 100);
+            if *when == "auto" {
+                mix.value_bytes = 600..1500;
+            }
         }
         let plan = Plan { mix, config, operations: 400, lives: 3, captures: 4, start: None };
         crash::run(product, &plan, &tally, seed);

@@ -37,6 +37,7 @@ use spinney_extent::free::ORDER_MAX;
 use crate::large::{LargeExtent, LargeList};
 use crate::model::{MODEL_BYTES, Model};
 use crate::segment::{Change, Overflow, PageRef, SEGMENT_ORDER_MAX, STAGED_MAX, Segment};
+use crate::stage::{Marks, Staged};
 
 const VERSION: u8 = 2;
 /// Read, not written: segments of one page, no large values.
@@ -201,7 +202,7 @@ fn put_segment(out: &mut Vec<u8>, segment: &Segment) {
         put_page(out, overflow.at);
     }
     out.push(u8::try_from(segment.staged.len()).expect("at most STAGED_MAX"));
-    segment.staged.iter().for_each(|page| put_page(out, *page));
+    segment.staged.iter().for_each(|staged| put_page(out, staged.at));
 }
 
 fn put_extents(out: &mut Vec<u8>, extents: &[LargeExtent]) {
@@ -299,11 +300,11 @@ impl<'a> Reader<'a> {
             segment.overflows.push(Overflow { index, at });
         }
         for _ in 0..self.u8()? {
-            let page = self.page()?.ok_or_else(|| damaged("a staged page"))?;
+            let at = self.page()?.ok_or_else(|| damaged("a staged page"))?;
             if segment.staged.len() == STAGED_MAX || base.is_none() {
                 return Err(damaged("few staged pages, of a segment that has others"));
             }
-            segment.staged.push(page);
+            segment.staged.push(Staged { at, marks: Marks::ALL });
         }
         let last = u64::from(segment.base.page.0) + segment.base_pages() as u64;
         if base.is_some() && (!segment.base.page.0.is_multiple_of(1 << order) || last > 1 << 32) {
@@ -376,7 +377,10 @@ mod tests {
         let overflow = |index: u8| Overflow { index, at: page_ref(page + 500 + u32::from(index)) };
         match page % 3 {
             0 => segment,
-            1 => segment.with_overflow(overflow(0)).with_staged(page_ref(page + 900)).unwrap(),
+            1 => segment
+                .with_overflow(overflow(0))
+                .with_staged(Staged { at: page_ref(page + 900), marks: Marks::ALL })
+                .unwrap(),
             _ => (0..1 << order)
                 .fold(segment, |segment, index| segment.with_overflow(overflow(index))),
         }

@@ -93,12 +93,13 @@ struct Structure {
     counts: Counts,
 }
 
-/// How many segments and overflow pages there are.
+/// How many segments, overflow pages and staged pages there are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     /// By the logarithm of their size in pages.
     pub(crate) segments: [u64; SEGMENT_ORDER_MAX as usize + 1],
     pub(crate) overflow_pages: u64,
+    pub(crate) staged_pages: u64,
 }
 
 impl Counts {
@@ -110,6 +111,7 @@ impl Counts {
     fn change(&mut self, segment: &Segment, operation: fn(u64, u64) -> u64) {
         let overflows = segment.overflows.len() as u64;
         self.overflow_pages = operation(self.overflow_pages, overflows);
+        self.staged_pages = operation(self.staged_pages, segment.staged.len() as u64);
         if !segment.is_virtual() {
             let count = &mut self.segments[usize::from(segment.order)];
             *count = operation(*count, 1);
@@ -151,12 +153,12 @@ impl SegmentIndex {
         self.at_one_version(find).0
     }
 
-    /// Where a key's pages are, without its bounds, and the version that this is true of.
-    pub(crate) fn find_place(&self, key: &[u8]) -> (Place, u64) {
+    /// Where the pages of a key with this hash are, without its bounds, and the version that this is true of.
+    pub(crate) fn find_place(&self, key: &[u8], hash: u64) -> (Place, u64) {
         self.at_one_version(|| {
             let pinned = Pinned::new();
             let (lower, entry) = self.floor(key, &pinned);
-            entry.segment.place(lower, key)
+            entry.segment.place(lower, key, hash)
         })
     }
 

@@ -17,17 +17,13 @@ use spinney_records::{Cached, RecordId};
 
 impl TreeLine {
     /// Looks a key up behind the cache, and keeps what it finds.
-    pub(crate) fn read_through(
-        &self,
-        key: &[u8],
-        id: RecordId,
-        out: &mut Vec<u8>,
-    ) -> Result<Found> {
+    pub(crate) fn read_through(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+        let id = RecordId::of(hash);
         loop {
-            let (place, version) = self.index.find_place(key);
+            let (place, version) = self.index.find_place(key, hash);
             let _segment = self.segment_locks.read(place.segment.page);
             let _page = self.page_locks.read(place.page.page);
-            if !self.is_still(key, place, version) {
+            if !self.is_still(key, hash, place, version) {
                 continue;
             }
             // A record that became dirty meanwhile cannot leave the cache while the page is locked
@@ -93,8 +89,8 @@ impl TreeLine {
 
     /// Whether a key's place is still the one that was found when the index had this version. Stays
     /// true while its segment and its page are locked.
-    pub(crate) fn is_still(&self, key: &[u8], place: Place, version: u64) -> bool {
-        self.index.version() == version || self.index.find_place(key).0 == place
+    pub(crate) fn is_still(&self, key: &[u8], hash: u64, place: Place, version: u64) -> bool {
+        self.index.version() == version || self.index.find_place(key, hash).0 == place
     }
 }
 

@@ -96,6 +96,8 @@ impl TreeLine {
         self.store.read_as_found(&mut buf, Purpose::Lookup, &mut round)?;
         round.answer_rest(&buf);
         self.reads.missed(round.missed, round.named as u64);
+        // Once there is room for no more pages nobody asks for the next key.
+        round.again.extend(round.left);
         Ok(round.again)
     }
 }
@@ -132,9 +134,9 @@ impl<'a> Round<'a> {
     /// Finds out which pages are to be read for a key, if any.
     fn look_for(&mut self, index: usize) {
         let (key, hash) = self.keys[index];
-        let (place, version) = self.tree.index.find_place(key);
+        let (place, version) = self.tree.index.find_place(key, hash);
         let Some(locks) = self.lock(place) else { return self.again.push(index) };
-        if !self.tree.is_still(key, place, version) {
+        if !self.tree.is_still(key, hash, place, version) {
             return self.again.push(index);
         }
         // A record that became dirty meanwhile cannot leave the cache while the page is locked (P23).
@@ -143,9 +145,9 @@ impl<'a> Round<'a> {
         }
         let pages = place.pages().count();
         // Staged pages come before it, and belong to other pages of the segment as well.
-        let plain = place.is_plain();
-        let known = self.pages.iter().position(|page| plain && *page == place.page);
-        if known.is_none() && plain && pages == 1 && self.answer_cached(index, place.page) {
+        let home = place.is_home();
+        let known = self.pages.iter().position(|page| home && *page == place.page);
+        if known.is_none() && home && pages == 1 && self.answer_cached(index, place.page) {
             return;
         }
         if known.is_none() && self.pages.len() + pages > self.pages_max {

@@ -50,6 +50,8 @@ pub(crate) struct Edit<'p> {
     pub(crate) new_overflow: Option<Lent<'p>>,
     /// Whether the segment would now do with less.
     pub(crate) may_shrink: bool,
+    /// How many of the dirty records have keys that were not there.
+    pub(crate) inserted: usize,
 }
 
 /// Brings the dirty records of page `index` of a segment into it and its overflow page. `dirty`
@@ -70,6 +72,7 @@ pub(crate) fn edit_in_place<'p>(
         None => format_overflow(second.page_mut(0), located, index),
     }
     let (mut base_changed, mut second_changed) = (false, false);
+    let mut inserted = 0;
     {
         let mut base_editor = PageEditor::edit(new_base.page_mut(0));
         let mut second_editor = PageEditor::edit(second.page_mut(0));
@@ -81,6 +84,7 @@ pub(crate) fn edit_in_place<'p>(
             };
             let in_base = base_editor.contains(key);
             let in_second = second_editor.contains(key);
+            inserted += usize::from(!in_base && !in_second);
             if in_base || !in_second {
                 match base_editor.put(key, *value) {
                     Put::Done => {
@@ -104,7 +108,7 @@ pub(crate) fn edit_in_place<'p>(
     let second = second_changed.then_some(second);
     let (overflow, new_overflow) =
         if pages.overflow.is_some() { (second, None) } else { (None, second) };
-    Some(Edit { base, overflow, new_overflow, may_shrink })
+    Some(Edit { base, overflow, new_overflow, may_shrink, inserted })
 }
 
 fn format_overflow(page: &mut [u8; PAGE_BYTES], located: &Located, index: usize) {

@@ -27,6 +27,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
 use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Purpose};
+use spinney_page::PageView;
 
 use crate::build::{NewSegment, Region};
 use crate::counters::add;
@@ -34,7 +35,7 @@ use crate::fit::{Fill, Fit};
 use crate::index::Listed;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
-use crate::segment::{Change, Located, PageRef, Segment};
+use crate::segment::{Change, Located, PageRef, STAGED_MAX, Segment};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::write_back::Missed;
@@ -45,6 +46,9 @@ const RADIUS: usize = 5;
 /// Most pages, overflow pages included, that one reorganization reads; the segment that it is for
 /// takes part in any case.
 pub(crate) const REGION_PAGES_MAX: usize = 64;
+
+/// A segment of fewer pages is small.
+const SMALL_PAGES: usize = 4;
 
 /// Of so few pages it is worth it to make one fewer.
 const FEW_PAGES: usize = 9;
@@ -102,7 +106,8 @@ impl TreeLine {
     /// `Full`, `Poisoned`, `Io`, `Corruption`: everything is as it was.
     pub(crate) fn reorganize(&self, seed: &Located, why: Why, missed: &mut Missed) -> Result<bool> {
         let region = self.choose_region(seed, why);
-        let _inside = probe::enter(if why == Why::Merge { "stage merge" } else { "reorganize" });
+        let merges = region.iter().any(|located| !located.segment.staged.is_empty());
+        let _inside = probe::enter(if merges { "stage merge" } else { "reorganize" });
         let bases = region.iter().map(|located| located.segment.base.page);
         let held = self.segment_locks.reorganize(bases);
         let unchanged = !region.is_empty()
@@ -168,16 +173,25 @@ impl TreeLine {
             }
             return region.into();
         }
+        let gains = |segment: &Segment| match why {
+            // Those that go on to stage would have to be merged soon again, but small ones are better one.
+            Why::Full | Why::Merge => {
+                !segment.overflows.is_empty()
+                    || segment.staged.len() + 1 >= STAGED_MAX
+                    || (!segment.staged.is_empty() && segment.base_pages() < SMALL_PAGES)
+            }
+            _ => segment.has_more(),
+        };
         for _ in 0..RADIUS {
             let Some(neighbour) = region.back().and_then(right) else { break };
-            if !neighbour.segment.has_more() || !fits(&neighbour) {
+            if !gains(&neighbour.segment) || !fits(&neighbour) {
                 break;
             }
             region.push_back(neighbour);
         }
         for _ in 0..RADIUS {
             let Some(neighbour) = region.front().and_then(left) else { break };
-            if !neighbour.segment.has_more() || !fits(&neighbour) {
+            if !gains(&neighbour.segment) || !fits(&neighbour) {
                 break;
             }
             region.push_front(neighbour);
@@ -221,6 +235,9 @@ impl TreeLine {
         let (pages, staged) = pages_of(region, &buf);
         let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
         let records = Records::merge_staged(&pages, &staged, &dirty);
+        let came =
+            dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
+        self.novelty.lock().note(records.inserted(), came);
         let (Some(first), Some(last)) = (region.first(), region.last()) else { return Ok(false) };
         let whole = Region {
             lower: first.lower.bytes(),
@@ -266,7 +283,8 @@ impl TreeLine {
         self.index.apply(&change, |id| self.dirty_keys(id), record)?;
         superseded.iter().for_each(|pointer| self.supersede_large(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
-        add(&self.writes.reorganizations, usize::from(why == Why::Full));
+        let full = matches!(why, Why::Full | Why::Merge);
+        add(&self.writes.reorganizations, usize::from(full));
         add(&self.writes.reorganized_pages_in, refs.len());
         add(&self.writes.reorganized_pages_out, pages_out);
         add(&self.writes.packed_pages_out, if why == Why::Pack { pages_out } else { 0 });

@@ -296,7 +296,7 @@ impl Run {
         let segment = &self.located.segment;
         let base = self.existing().map(|index| segment.base_page(index));
         let overflows = self.existing().filter_map(|index| segment.overflow(index));
-        base.chain(overflows).chain(segment.staged.iter().copied())
+        base.chain(overflows).chain(segment.staged.iter().map(|staged| staged.at))
     }
 }
 

@@ -79,7 +79,7 @@ impl TreeLine {
             segment.overflow(index).into_iter().for_each(&mut read);
         }
         for staged in &segment.staged {
-            read(*staged);
+            read(staged.at);
         }
         seen.next = Some(match &located.upper {
             Some(upper) => [&[SEGMENTS][..], upper.bytes()].concat(),

@@ -33,6 +33,7 @@ use spinney_extent::Extent;
 use thin_vec::ThinVec;
 
 use crate::model::Model;
+use crate::stage::Staged;
 
 /// Largest segment: 16 pages.
 pub(crate) const SEGMENT_ORDER_MAX: u8 = 4;
@@ -132,7 +133,7 @@ pub(crate) struct Segment {
     /// In the order of the pages they belong to.
     pub(crate) overflows: ThinVec<Overflow>,
     /// Oldest first.
-    pub(crate) staged: ThinVec<PageRef>,
+    pub(crate) staged: ThinVec<Staged>,
 }
 
 impl Segment {
@@ -182,7 +183,7 @@ impl Segment {
     }
 
     /// The same segment with one more staged page; `None` when it has as many as it may have.
-    pub(crate) fn with_staged(&self, page: PageRef) -> Option<Self> {
+    pub(crate) fn with_staged(&self, page: Staged) -> Option<Self> {
         let mut segment = self.clone();
         segment.staged.push(page);
         (segment.staged.len() <= STAGED_MAX).then_some(segment)
@@ -198,7 +199,7 @@ impl Segment {
     pub(crate) fn all(&self) -> impl Iterator<Item = PageRef> + '_ {
         let base = (0..self.base_pages()).map(|index| self.base_page(index));
         let overflows = self.overflows.iter().map(|overflow| overflow.at);
-        base.chain(overflows).chain(self.staged.iter().copied())
+        base.chain(overflows).chain(self.staged.iter().map(|staged| staged.at))
     }
 
     /// Everything that it owns: its extent, its overflow pages and its staged pages.
@@ -207,7 +208,7 @@ impl Segment {
         let base = (!self.is_virtual()).then_some((Extent { page, order: self.order }, generation));
         let single = |at: PageRef| (Extent::single(at.page), at.generation);
         let overflows = self.overflows.iter().map(|overflow| single(overflow.at));
-        let staged = self.staged.iter().map(|page| single(*page));
+        let staged = self.staged.iter().map(|staged| single(staged.at));
         let more: Vec<_> = overflows.chain(staged).collect();
         base.into_iter().chain(more)
     }
@@ -217,16 +218,18 @@ impl Segment {
         self.base_pages() + self.overflows.len() + self.staged.len()
     }
 
-    /// Where a key's record is in this segment, whose lower bound is `lower`.
-    pub(crate) fn place(&self, lower: &[u8], key: &[u8]) -> Place {
+    /// Where the record of a key with this hash is in this segment, whose lower bound is `lower`.
+    pub(crate) fn place(&self, lower: &[u8], key: &[u8], hash: u64) -> Place {
         let index = self.page_of(lower, key);
         let mut staged = [None; STAGED_MAX];
-        staged.iter_mut().zip(self.staged.iter().rev()).for_each(|(to, from)| *to = Some(*from));
+        let may_have = self.staged.iter().rev().filter(|staged| staged.marks.may_have(hash));
+        staged.iter_mut().zip(may_have).for_each(|(to, from)| *to = Some(from.at));
         Place {
             segment: self.base,
             page: self.base_page(index),
             overflow: self.overflow(index),
             staged,
+            plain: self.staged.is_empty(),
         }
     }
 }
@@ -238,13 +241,19 @@ pub(crate) struct Place {
     pub(crate) segment: PageRef,
     pub(crate) page: PageRef,
     pub(crate) overflow: Option<PageRef>,
-    /// Newest first.
+    /// Those that may have the key, newest first.
     staged: [Option<PageRef>; STAGED_MAX],
+    plain: bool,
 }
 
 impl Place {
     /// Whether the segment has no staged pages.
     pub(crate) fn is_plain(&self) -> bool {
+        self.plain
+    }
+
+    /// Whether no staged page may have the key.
+    pub(crate) fn is_home(&self) -> bool {
         self.staged.iter().all(Option::is_none)
     }
 

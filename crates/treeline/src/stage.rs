@@ -2,88 +2,229 @@
 //! segment's share of them is written as a sorted run of its own, a *staged page*, instead of being
 //! brought into pages that would have to be read first.
 //!
+//! ```text
+//!   segment    | page 0 | page 1 | page 2 | page 3 |    merged: one read, one write, in the order of keys
+//!   staged     [ 7 c m ] <- [ b k ] <- [ 2 q x ]        marks of b and k: 64 bits, in memory only
+//!                oldest                  newest
+//! ```
+//!
 //! Staged pages belong to one segment ([`segment`](crate::segment)) and are added as overflow pages
 //! are: fresh, synced before their structure record. Lookups, scans and recovery see them, newest
 //! first. When a segment has as many as it may have, when its next share is no burst, or when there
 //! is nothing else to do, they are merged with all pages of the segment by a reorganization, in the
 //! order of keys: one read and one write of the segment for several shares.
 //!
+//! It pays where a page holds few records: each new one would cost the reading and the writing of a
+//! page, and mostly an overflow page, and the fresh pages of a batch are written side by side. So it
+//! is done where records are long and those that came home lately were new ([`Novelty`]); lookups do not pay for
+//! it, for [`Marks`] in memory say which staged pages may have a key. Where records are short a page's dirty
+//! records are many by the time they must go home. See `docs/decisions/0007`.
+//!
 //! **Invariants**
 //! 1. Only inserted and changed inline records are staged, never removals and pointers.
 //! 2. While a segment has staged pages its other pages are not edited
 //!    ([`write_back`](crate::write_back) asks for the merge instead), so newer is always above.
-//!
-//! Whether it pays is measured: see `docs/decisions/0007`. It is off unless asked for.
+//! 3. A staged page whose marks refuse a key does not have it. What a checkpoint or the log tells of is marked
+//!    with everything.
 
 use spinney_base::Result;
+use spinney_io::Lent;
 use spinney_page::{PageEditor, Put};
+use spinney_sync::hash_key;
 
-use crate::merge::Dirty;
+use crate::merge::{CAPACITY, Dirty};
 use crate::origin::Origin;
 use crate::reorganize::Why;
-use crate::segment::{Located, STAGED_MAX};
+use crate::segment::{Located, PageRef, STAGED_MAX};
 use crate::tree::TreeLine;
+use crate::tuning::Staging;
 use crate::write_back::Missed;
 
-/// Fewest records that are worth a page of their own.
+/// Records are long if a page holds no more of them.
+const LONG_PER_PAGE: usize = 8;
+
+/// Where staging was asked for: fewest records that are worth a page of their own.
 const RECORDS_MIN: usize = 12;
 
-/// A segment's share is brought home at once where it has more records for each of the pages that
-/// it belongs to: then the reading of the page is paid for.
+/// Where staging was asked for: a segment's share is brought home at once where it has more records for each of
+/// the pages that it belongs to: then the reading of the page is paid for.
 const PER_PAGE_MAX: usize = 20;
+
+/// A share that takes more pages than one in so many of the segment's is merged at once.
+const SHARE_OF_SEGMENT: usize = 2;
+
+/// A page that is to be staged.
+pub(crate) struct FilledPage<'p> {
+    pub(crate) page: Lent<'p>,
+    /// How many of the share's records are in it.
+    pub(crate) records: usize,
+    pub(crate) marks: Marks,
+}
+
+/// A staged page of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staged {
+    pub(crate) at: PageRef,
+    pub(crate) marks: Marks,
+}
+
+impl PartialEq for Staged {
+    /// Marks are a hint: what the log tells of the same page has others.
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
+}
+
+/// A Bloom filter of one word over the keys of a staged page, by their hashes: of 3 keys it lets pass one other in
+/// 1,000, of 12 one in 12, of 40 all but a few are let pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks(u64);
+
+impl Marks {
+    /// Those of a page of which nothing is known.
+    pub(crate) const ALL: Marks = Marks(u64::MAX);
+
+    /// So many bits for each key.
+    const BITS: u32 = 4;
+
+    pub(crate) fn of(hashes: impl Iterator<Item = u64>) -> Self {
+        Marks(hashes.fold(0, |marks, hash| marks | Self::bits(hash)))
+    }
+
+    /// Whether the page may have a key with this hash.
+    pub(crate) fn may_have(self, hash: u64) -> bool {
+        let bits = Self::bits(hash);
+        self.0 & bits == bits
+    }
+
+    /// By six bits of the hash each.
+    fn bits(hash: u64) -> u64 {
+        (0..Self::BITS).fold(0, |bits, which| bits | 1 << (hash >> (40 + 6 * which) & 63))
+    }
+}
+
+/// What share of the records that came home lately were new.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Novelty {
+    new: usize,
+    all: usize,
+}
+
+impl Novelty {
+    /// So many records count; then both numbers are halved, so that old ones count less.
+    const COUNTED_MAX: usize = 4096;
+
+    /// Of so few records nothing can be told.
+    const COUNTED_MIN: usize = 64;
+
+    /// So many records came home, of which so many were new.
+    pub(crate) fn note(&mut self, new: usize, all: usize) {
+        self.new += new.min(all);
+        self.all += all;
+        if self.all > Self::COUNTED_MAX {
+            (self.new, self.all) = (self.new / 2, self.all / 2);
+        }
+    }
+
+    /// Whether all but one in eight were new.
+    pub(crate) fn is_high(self) -> bool {
+        self.all >= Self::COUNTED_MIN && 8 * (self.all - self.new) <= self.all
+    }
+}
 
 impl TreeLine {
     /// Whether the dirty records of a segment, which belong to `pages` of its pages, are to be
     /// staged.
     pub(crate) fn is_to_stage(&self, located: &Located, dirty: &[Dirty<'_>], pages: usize) -> bool {
-        self.tuning.staging()
-            && located.segment.staged.len() < STAGED_MAX
-            && located.segment.overflows.is_empty()
-            && (RECORDS_MIN..=PER_PAGE_MAX * pages).contains(&dirty.len())
+        let pays = match self.tuning.staging() {
+            Staging::Off => false,
+            Staging::On => (RECORDS_MIN..=PER_PAGE_MAX * pages).contains(&dirty.len()),
+            Staging::Auto => {
+                let value = |value: &Option<_>| value.map_or(0, spinney_base::ValueRef::len);
+                let bytes: usize = dirty.iter().map(|(key, of)| key.len() + value(of)).sum();
+                bytes * LONG_PER_PAGE >= CAPACITY * dirty.len() && self.novelty.lock().is_high()
+            }
+        };
+        pays && located.segment.staged.len() < STAGED_MAX
             && dirty.iter().all(|(_, value)| value.is_some_and(|value| !value.large))
     }
 
-    /// Makes a staged page of these records; says whether they fit.
+    /// Makes staged pages of these records, as few as can be; `None` if that were too many.
     pub(crate) fn fill_staged(
-        page: &mut [u8; spinney_base::limits::PAGE_BYTES],
+        &self,
         located: &Located,
         dirty: &[Dirty<'_>],
-    ) -> bool {
+    ) -> Option<Vec<FilledPage<'_>>> {
+        let segment = &located.segment;
+        let worth = (segment.base_pages() / SHARE_OF_SEGMENT).max(1);
+        let most = (STAGED_MAX - segment.staged.len()).min(worth);
         let (prefix, origin) = (located.prefix(), Origin::beside(located, 0, true));
-        let mut editor = PageEditor::format(page, prefix, &origin);
-        dirty.iter().all(|(key, value)| match value {
-            Some(value) => editor.put(key, *value) == Put::Done,
-            None => false,
-        })
+        let mut left = dirty;
+        let mut pages = Vec::with_capacity(most);
+        while !left.is_empty() {
+            if pages.len() == most {
+                return None;
+            }
+            let mut page = self.buffers.lend(1);
+            let records = {
+                let mut editor = PageEditor::format(page.page_mut(0), prefix, &origin);
+                let put = |(key, value): &Dirty<'_>| {
+                    value.is_some_and(|value| editor.put(key, value) == Put::Done)
+                };
+                left.iter().map(put).take_while(|fits| *fits).count()
+            };
+            let (here, behind) = left.split_at(records);
+            let marks = Marks::of(here.iter().map(|(key, _)| hash_key(self.context.keyspace, key)));
+            pages.push(FilledPage { page, records, marks });
+            left = behind;
+        }
+        Some(pages)
     }
 
-    /// Notes that a segment has staged pages.
-    pub(crate) fn note_staged(&self, lower: &[u8]) {
-        self.staged.lock().insert(lower.to_vec());
-    }
-
-    /// Merges the staged pages of one segment, in the order of keys; says whether any waited.
+    /// Merges the staged pages of one segment, in the order of keys; says whether there was one.
     pub(crate) fn merge_staged(&self) -> Result<bool> {
-        let next = {
-            let mut staged = self.staged.lock();
-            let mut last = self.last_merged.lock();
-            let above = (std::ops::Bound::Excluded(last.clone()), std::ops::Bound::Unbounded);
-            let next = staged.range(above).next().or_else(|| staged.first()).cloned();
-            let Some(next) = next else { return Ok(false) };
-            staged.remove(&next);
-            last.clone_from(&next);
-            next
-        };
-        let located = self.index.find(&next);
-        if located.segment.staged.is_empty() {
-            return Ok(true);
+        if self.index.counts().staged_pages == 0 {
+            return Ok(false);
         }
+        let from = std::mem::take(&mut *self.last_merged.lock());
+        let (found, next) = self.index.segments_where(&from, 1, |one| !one.staged.is_empty());
+        *self.last_merged.lock() = next.unwrap_or_default();
+        let Some(located) = found.first() else { return Ok(true) };
         let _gate = self.gate.read();
-        let merged = self.reorganize(&located, Why::Merge, &mut Missed::default());
-        // Or others changed it first.
-        if !matches!(merged, Ok(true)) {
-            self.note_staged(&next);
+        self.reorganize(located, Why::Tidy, &mut Missed::default()).map(|_| true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_know_their_keys_and_refuse_most_others() {
+        let hash = |key: u64| hash_key(spinney_base::KeyspaceId(1), &key.to_be_bytes());
+        for (keys, passed_max) in [(1, 2), (3, 10), (12, 1200), (400, 10_000)] {
+            let marks = Marks::of((0..keys).map(hash));
+            assert!((0..keys).all(|key| marks.may_have(hash(key))));
+            let passed = (1000..11_000).filter(|key| marks.may_have(hash(*key))).count();
+            assert!(passed <= passed_max, "{passed} of 10,000 pass the marks of {keys}");
         }
-        merged.map(|_| true)
+        assert!((0..1000).all(|key| Marks::ALL.may_have(hash(key))));
+        assert!(!Marks::of([].into_iter()).may_have(hash(1)));
+    }
+
+    #[test]
+    fn novelty_forgets() {
+        let mut novelty = Novelty::default();
+        assert!(!novelty.is_high(), "nothing is known");
+        novelty.note(63, 63);
+        assert!(!novelty.is_high(), "little is known");
+        novelty.note(100, 100);
+        assert!(novelty.is_high());
+        novelty.note(0, 10_000);
+        assert!(!novelty.is_high());
+        (0..10).for_each(|_| novelty.note(4000, 4000));
+        assert!(novelty.is_high());
+        (0..10).for_each(|_| novelty.note(3400, 4000));
+        assert!(!novelty.is_high(), "15 of 100 are not new");
     }
 }

@@ -20,7 +20,7 @@
 //! finds out by reading; behind a region that was full enough it passes some by, more each time, so
 //! that what is packed already is hardly read again, and what is not is met all the same.
 //!
-//! *Merging* is done in passes: while inserts come a pass begins only when there is something to
+//! *Merging* is done in passes, of [staged](crate::stage) pages only where room is of no use: while inserts come a pass begins only when there is something to
 //! merge for one page in [`OVERFLOW_SHARE`], as each insert into a page without room costs an
 //! overflow page, and merging at once would write the whole segment for it. While very many come,
 //! as in a load whose background has a moment's rest, nothing is merged: it would not stay so.
@@ -147,6 +147,16 @@ impl Packing {
     }
 }
 
+/// What is tidied.
+#[derive(Clone, Copy, PartialEq)]
+enum What {
+    Pack,
+    /// Overflow pages, and staged ones or not.
+    Merge {
+        staged: bool,
+    },
+}
+
 /// How many inserts come.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum Inserts {
@@ -193,10 +203,11 @@ impl Watch {
     }
 }
 
-/// Whether a segment has so many overflow pages that it is worth to make it anew: one for every four
-/// pages.
-fn is_untidy(segment: &Segment) -> bool {
-    !segment.overflows.is_empty() && 4 * segment.overflows.len() >= segment.base_pages()
+/// Whether a segment has so many pages beside its extent that it is worth to make it anew: one for every four
+/// pages. Staged ones count or not.
+fn is_untidy(segment: &Segment, staged: bool) -> bool {
+    let beside = segment.overflows.len() + if staged { segment.staged.len() } else { 0 };
+    beside > 0 && 4 * beside >= segment.base_pages()
 }
 
 impl TreeLine {
@@ -214,11 +225,12 @@ impl TreeLine {
             return Ok(None);
         }
         let counts = self.index.counts();
-        let (pages, overflow_pages) = (counts.base_pages(), counts.overflow_pages);
+        let pages = counts.base_pages();
+        let beside = |staged| counts.overflow_pages + if staged { counts.staged_pages } else { 0 };
         let made = (self.writes.reorganized_pages_out.load(Ordering::Relaxed))
             .saturating_sub(self.writes.packed_pages_out.load(Ordering::Relaxed));
         let start = self.context.runtime.now();
-        let (packs, from) = {
+        let (what, from) = {
             let mut tidying = self.tidying.lock();
             let inserted = self.forecaster.stats().inserts;
             tidying.watch.look(start, inserted, self.reads.pages_scanned(), pages);
@@ -230,26 +242,25 @@ impl TreeLine {
             let Tidying { merging, packing, watch, .. } = &mut *tidying;
             if watch.room_is_idle() && packing.is_due(made, pages) {
                 packing.begin(made);
-                (true, packing.from.clone())
-            } else if merging.is_due(overflow_pages, pages, watch.inserts) {
-                (false, merging.from.clone())
+                (What::Pack, packing.from.clone())
+            } else if merging.is_due(beside(watch.room_is_idle()), pages, watch.inserts) {
+                (What::Merge { staged: watch.room_is_idle() }, merging.from.clone())
             } else {
                 return Ok(None);
             }
         };
-        if packs {
-            self.pack_next(&from)?;
-        } else {
-            self.merge_next(&from)?;
+        match what {
+            What::Pack => self.pack_next(&from)?,
+            What::Merge { staged } => self.merge_next(&from, staged)?,
         }
         let took = self.context.runtime.now().saturating_sub(start);
-        let rest = if packs { took / PACKING_PER_REST } else { took };
+        let rest = if what == What::Pack { took / PACKING_PER_REST } else { took };
         Ok(Some(rest.max(REST_MIN)))
     }
 
-    /// Merges the overflow pages of the next segment that has many.
-    fn merge_next(&self, from: &[u8]) -> Result<()> {
-        let (found, next) = self.index.segments_where(from, 1, is_untidy);
+    /// Merges the overflow pages, and if so wanted the staged pages, of the next segment that has many.
+    fn merge_next(&self, from: &[u8], staged: bool) -> Result<()> {
+        let (found, next) = self.index.segments_where(from, 1, |one| is_untidy(one, staged));
         let mut changed = false;
         let mut full = false;
         if let Some(located) = found.first() {
@@ -265,7 +276,8 @@ impl TreeLine {
         let ended = next.is_none();
         merging.from = next.unwrap_or_default();
         if full || ended && !std::mem::take(&mut merging.changed) {
-            merging.settled = Some(self.index.counts().overflow_pages);
+            let counts = self.index.counts();
+            merging.settled = Some(counts.overflow_pages + counts.staged_pages);
         } else if changed {
             merging.settled = None;
         }

@@ -27,8 +27,9 @@ use crate::lookup::found_in;
 use crate::pages::PageCache;
 use crate::publish::Pending;
 use crate::segment::{Located, PageRef};
+use crate::stage::Novelty;
 use crate::tidy::Tidying;
-use crate::tuning::Tuning;
+use crate::tuning::{Staging, Tuning};
 use spinney_records::{
     Became, CACHE_BYTES_MIN, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side,
     Usage,
@@ -114,8 +115,9 @@ pub struct TreeLine {
     /// Which shard the background looks at next.
     hand: AtomicUsize,
     wanted: AtomicBool,
-    /// Lower bounds of segments with staged pages, and where the merging of them is.
-    pub(crate) staged: Mutex<BTreeSet<Vec<u8>>>,
+    /// Whether records that come home are new.
+    pub(crate) novelty: Mutex<Novelty>,
+    /// Where the merging of staged pages goes on.
     pub(crate) last_merged: Mutex<Vec<u8>>,
     /// Lower bounds of segments that may take fewer pages.
     pub(crate) sparse: Mutex<BTreeSet<Vec<u8>>>,
@@ -206,7 +208,7 @@ impl TreeLine {
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
-            staged: Mutex::new(BTreeSet::new()),
+            novelty: Mutex::new(Novelty::default()),
             last_merged: Mutex::new(Vec::new()),
             sparse: Mutex::new(BTreeSet::new()),
             removed: Mutex::new(BTreeSet::new()),
@@ -448,13 +450,12 @@ impl Engine for TreeLine {
     }
 
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
-        let id = RecordId::of(hash);
-        match found_in(self.cache.get(id, key, out)) {
+        match found_in(self.cache.get(RecordId::of(hash), key, out)) {
             Some(found) => {
                 self.reads.hit();
                 Ok(found)
             }
-            None => self.read_through(key, id, out),
+            None => self.read_through(key, hash, out),
         }
     }
 
@@ -583,12 +584,7 @@ impl Engine for TreeLine {
 
     fn end_structure_replay(&self) -> Result<()> {
         let mut owned = Vec::new();
-        self.index.for_each(|lower, segment| {
-            owned.extend(segment.extents());
-            if !segment.staged.is_empty() {
-                self.note_staged(lower);
-            }
-        });
+        self.index.for_each(|_, segment| owned.extend(segment.extents()));
         owned.extend(self.owned_large());
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
@@ -612,7 +608,9 @@ impl Engine for TreeLine {
             | self.bring_removals_home()?
             | self.write_back_soon()?
             | (!loading && self.shrink_sparse()?);
-        let wrote = wrote || (!loading && self.merge_staged()?);
+        // Who asked for bursts to be staged wants them merged as soon as they end.
+        let merges = !wrote && !loading && self.tuning.staging() == Staging::On;
+        let wrote = wrote || (merges && self.merge_staged()?);
         self.publish_structure_if_due(!wrote)?;
         if !wrote {
             self.buffers.trim(self.buffer_pages_max);
@@ -710,6 +708,7 @@ impl Engine for TreeLine {
             index_bytes: self.index.bytes(),
             pages: counts.base_pages(),
             overflow_pages: counts.overflow_pages,
+            staged_pages: counts.staged_pages,
             segments: counts.segments,
             large_values: large.values,
             large_bytes: large.live_pages * PAGE_BYTES as u64,

@@ -2,7 +2,7 @@
 //! measuring what each technique gains, and for the curious. They may change while the keyspace is
 //! used; what was laid out before stays as it is.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
 use spinney_base::{Error, Result};
 
@@ -18,12 +18,23 @@ pub(crate) struct Tuning {
     forecast: AtomicBool,
     batch_writeout: AtomicBool,
     steps: AtomicBool,
-    staging: AtomicBool,
+    staging: AtomicU8,
     optimistic_admission: AtomicBool,
     /// Bits of an `f32`; 0 for what the engine chooses.
     goal: AtomicU32,
     /// The same; an epsilon of 0 is not for choice.
     epsilon: AtomicU32,
+}
+
+/// Whether new records are staged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Staging {
+    Off,
+    /// Where it is likely to pay.
+    #[default]
+    Auto,
+    /// All bursts.
+    On,
 }
 
 /// An option, parsed.
@@ -35,7 +46,7 @@ enum Choice {
     Forecast(bool),
     BatchWriteout(bool),
     Steps(bool),
-    Staging(bool),
+    Staging(Staging),
     OptimisticAdmission(bool),
     Goal(f32),
     Epsilon(f32),
@@ -50,7 +61,7 @@ impl Default for Tuning {
             forecast: AtomicBool::new(true),
             batch_writeout: AtomicBool::new(true),
             steps: AtomicBool::new(true),
-            staging: AtomicBool::new(false),
+            staging: AtomicU8::new(Staging::Auto as u8),
             optimistic_admission: AtomicBool::new(false),
             goal: AtomicU32::new(0),
             epsilon: AtomicU32::new(0),
@@ -68,7 +79,7 @@ impl Default for Tuning {
 /// | `forecast` | on, off | on | room is left where inserts are expected |
 /// | `batch-writeout` | on, off | on | all dirty records of a page are written with the one that must go |
 /// | `steps` | on, off | on | a segment's pages may be told apart by steps where no line is close |
-/// | `staging` | on, off | off | bursts of new records are written as sorted runs and merged later |
+/// | `staging` | auto, on, off | auto | bursts of new records are written as sorted runs and merged later; `auto`: long ones |
 /// | `optimistic-admission` | on, off | off | a read brings all records of its page into the cache |
 /// | `goal` | auto, 1 to 400 | auto | records that a new page gets |
 /// | `epsilon` | auto, above 0 to 400 | auto | records that a segment's model may be off by |
@@ -100,7 +111,10 @@ fn parse(name: &str, value: &str) -> Result<Choice> {
         "forecast" => switch().map(Choice::Forecast),
         "batch-writeout" => switch().map(Choice::BatchWriteout),
         "steps" => switch().map(Choice::Steps),
-        "staging" => switch().map(Choice::Staging),
+        "staging" if value == "auto" => Ok(Choice::Staging(Staging::Auto)),
+        "staging" => {
+            switch().map(|on| Choice::Staging(if on { Staging::On } else { Staging::Off }))
+        }
         "optimistic-admission" => switch().map(Choice::OptimisticAdmission),
         "goal" => number(1.0).map(Choice::Goal),
         "epsilon" => number(0.0).map(Choice::Epsilon),
@@ -121,7 +135,7 @@ impl Tuning {
             Choice::Forecast(on) => self.forecast.store(on, Relaxed),
             Choice::BatchWriteout(on) => self.batch_writeout.store(on, Relaxed),
             Choice::Steps(on) => self.steps.store(on, Relaxed),
-            Choice::Staging(on) => self.staging.store(on, Relaxed),
+            Choice::Staging(when) => self.staging.store(when as u8, Relaxed),
             Choice::OptimisticAdmission(on) => self.optimistic_admission.store(on, Relaxed),
             Choice::Goal(records) => self.goal.store(records.to_bits(), Relaxed),
             Choice::Epsilon(records) => self.epsilon.store(records.to_bits(), Relaxed),
@@ -153,8 +167,12 @@ impl Tuning {
         self.steps.load(Relaxed)
     }
 
-    pub(crate) fn staging(&self) -> bool {
-        self.staging.load(Relaxed)
+    pub(crate) fn staging(&self) -> Staging {
+        let staging = self.staging.load(Relaxed);
+        [Staging::Off, Staging::On]
+            .into_iter()
+            .find(|when| *when as u8 == staging)
+            .unwrap_or_default()
     }
 
     pub(crate) fn optimistic_admission(&self) -> bool {

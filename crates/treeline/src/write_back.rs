@@ -36,8 +36,10 @@ use crate::index::Listed;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
 use crate::reorganize::Why;
 use crate::segment::{Located, Overflow, PageRef, Segment};
+use crate::stage::{FilledPage, Marks, Staged};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
+use crate::tuning::Staging;
 use spinney_records::{RecordId, Scratch, Visit};
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
@@ -63,7 +65,7 @@ enum How<'p> {
     /// Into the pages that are there.
     InPlace,
     /// As a staged page.
-    Stage(Lent<'p>),
+    Stage(Lent<'p>, Marks),
     /// Together with the staged pages there are, by a reorganization.
     Merge,
 }
@@ -102,7 +104,8 @@ struct Output<'p> {
     in_place: Vec<(PageRef, Lent<'p>)>,
     fresh: Vec<(PageRef, Lent<'p>)>,
     overflows: Vec<(Located, Overflow)>,
-    staged: Vec<(Located, PageRef)>,
+    /// By the targets whose records are in them.
+    staged: Vec<(usize, Staged)>,
     /// Pointers to large values that the pages do not hold any more.
     superseded: Vec<Vec<u8>>,
     /// Records that found no room, and why.
@@ -196,8 +199,7 @@ impl TreeLine {
                 let chosen = Chosen { most, pages: &pages, only };
                 let dirty = self.take_dirty(&located, chosen, &mut bytes, missed);
                 if !dirty.is_empty() {
-                    let how = self.how(&located, &bytes, &dirty);
-                    targets.push(Target { located, dirty, how });
+                    self.targets_of(located, &bytes, dirty, &mut targets);
                 }
             }
             if targets.is_empty() {
@@ -378,18 +380,37 @@ impl TreeLine {
         if needed > Lsn::ZERO { log.ensure_durable(needed) } else { Ok(()) }
     }
 
-    fn how(&self, located: &Located, bytes: &Bytes<'_>, dirty: &[Taken]) -> How<'_> {
-        let pages = dirty.chunk_by(|a, b| a.page() == b.page()).count();
-        if self.tuning.staging() {
+    /// Decides how the dirty records of a segment come home.
+    fn targets_of<'p>(
+        &'p self,
+        located: Located,
+        bytes: &Bytes<'_>,
+        dirty: Vec<Taken>,
+        targets: &mut Vec<Target<'p>>,
+    ) {
+        let staging = self.tuning.staging();
+        let mut how = if located.segment.staged.is_empty() { How::InPlace } else { How::Merge };
+        if staging != Staging::Off {
             let records: Vec<Dirty<'_>> = dirty.iter().map(|taken| bytes.dirty(taken)).collect();
-            let mut page = self.buffers.lend(1);
-            if self.is_to_stage(located, &records, pages)
-                && Self::fill_staged(page.page_mut(0), located, &records)
-            {
-                return How::Stage(page);
+            let pages = dirty.chunk_by(|a, b| a.page() == b.page()).count();
+            if self.is_to_stage(&located, &records, pages) {
+                if let Some(pages) = self.fill_staged(&located, &records) {
+                    let mut left = &dirty[..];
+                    for FilledPage { page, records, marks } in pages {
+                        let (here, behind) = left.split_at(records);
+                        let (located, how) = (located.clone(), How::Stage(page, marks));
+                        targets.push(Target { located, dirty: here.to_vec(), how });
+                        left = behind;
+                    }
+                    return;
+                }
+                if staging == Staging::Auto {
+                    // Hardly a page would be left as it is.
+                    how = How::Merge;
+                }
             }
         }
-        if located.segment.staged.is_empty() { How::InPlace } else { How::Merge }
+        targets.push(Target { located, dirty, how });
     }
 
     fn carry_out<'p>(
@@ -415,10 +436,12 @@ impl TreeLine {
         self.read_some(&missing, &mut buf, Purpose::WriteBack)?;
         let mut output = Output::default();
         let mut next = 0;
-        for target in targets.iter_mut() {
+        for (index, target) in targets.iter_mut().enumerate() {
             match std::mem::replace(&mut target.how, How::InPlace) {
                 How::InPlace => self.edit_target(bytes, target, &buf, &mut next, &mut output),
-                How::Stage(page) => self.stage_target(target, page, &mut output),
+                How::Stage(page, marks) => {
+                    self.stage_target((index, target), page, marks, &mut output);
+                }
                 How::Merge => {
                     let lower = target.located.lower.bytes().to_vec();
                     output.refused.push((lower, std::mem::take(&mut target.dirty)));
@@ -442,19 +465,18 @@ impl TreeLine {
             let with = |segment: &Segment| Some(segment.with_overflow(*overflow));
             self.index.add_page(lower.bytes(), segment.base, with, record)?;
         }
-        for (located, page) in &output.staged {
+        for (index, staged) in &output.staged {
             let record = |sequence, change| self.pending.lock().push(sequence, change);
-            let Located { lower, segment, .. } = located;
-            let with = |segment: &Segment| segment.with_staged(*page);
+            let target = &mut targets[*index];
+            let Located { lower, segment, .. } = &target.located;
+            let with = |segment: &Segment| segment.with_staged(*staged);
             if self.index.add_page(lower.bytes(), segment.base, with, record)? {
-                self.note_staged(lower.bytes());
                 continue;
             }
             // Others staged pages of the same segment meanwhile: there is room for no more.
-            self.store.release(Extent::single(page.page));
-            output.wanted.push((located.clone(), Why::Merge));
-            let ours = targets.iter_mut().find(|one| one.located.lower == *lower);
-            let dirty = ours.map(|ours| std::mem::take(&mut ours.dirty)).unwrap_or_default();
+            self.store.release(Extent::single(staged.at.page));
+            output.wanted.push((target.located.clone(), Why::Merge));
+            let dirty = std::mem::take(&mut target.dirty);
             output.refused.push((lower.bytes().to_vec(), dirty));
         }
         let written = output.in_place.len() + output.fresh.len();
@@ -472,12 +494,18 @@ impl TreeLine {
     }
 
     /// Makes a staged page of the records of one target.
-    fn stage_target<'p>(&self, target: &mut Target<'p>, page: Lent<'p>, output: &mut Output<'p>) {
+    fn stage_target<'p>(
+        &self,
+        (index, target): (usize, &mut Target<'p>),
+        page: Lent<'p>,
+        marks: Marks,
+        output: &mut Output<'p>,
+    ) {
         match self.allocate(0) {
             Ok((extent, generation)) => {
                 let at = PageRef { page: extent.page, generation };
                 output.fresh.push((at, page));
-                output.staged.push((target.located.clone(), at));
+                output.staged.push((index, Staged { at, marks }));
             }
             Err(error) => {
                 output.error.get_or_insert(error);
@@ -518,12 +546,14 @@ impl TreeLine {
                 continue;
             }
             let edit = edit_in_place(&self.buffers, located, page, pages, &records);
+            let inserted = edit.as_ref().map_or(0, |edit| edit.inserted);
             match edit.map(|edit| self.note_edit(located, page, edit, output)) {
                 Some(Ok(may_shrink)) => {
                     if may_shrink {
                         why = why.or(Some(Why::Shrink));
                     }
                     output.superseded.append(&mut self.superseded_by(&[pages], &records));
+                    self.novelty.lock().note(inserted, records.len());
                     kept.extend_from_slice(run);
                 }
                 Some(Err(error)) => {

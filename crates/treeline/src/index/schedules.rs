@@ -81,7 +81,7 @@ fn p23_a_place_is_never_of_half_a_change() {
             apply(&theirs, two(2), one(4));
         });
         for _ in 0..2 {
-            let (place, version) = index.find_place(b"z");
+            let (place, version) = index.find_place(b"z", 0);
             let expected = match version {
                 0 => 1,
                 2 => 3,

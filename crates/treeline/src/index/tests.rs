@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::segment::Overflow;
+use crate::stage::{Marks, Staged};
 use proptest::prelude::*;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Generation, PageNumber};
@@ -138,8 +139,8 @@ impl Pair {
             assert_eq!(self.index.find(lower), located);
             let behind = [lower.as_slice(), &[0]].concat();
             assert_eq!(self.index.find(&behind), located);
-            let expected = located.segment.place(lower, &behind);
-            assert_eq!(self.index.find_place(&behind).0, expected);
+            let expected = located.segment.place(lower, &behind, 0);
+            assert_eq!(self.index.find_place(&behind, 0).0, expected);
             let above = located.upper.as_ref().map(IndexKey::bytes);
             assert_eq!(self.index.find_below(above), Some(located));
         }
@@ -232,7 +233,7 @@ fn no_dirty_record_is_missed_under_real_threads() {
                 for number in 0..20_000_u32 {
                     let number = (number * 7919 % 20_000) * 2 + thread;
                     index.push_dirty(&key(number), RecordId(number));
-                    let (place, version) = index.find_place(&key(number));
+                    let (place, version) = index.find_place(&key(number), 0);
                     assert!(version.is_multiple_of(2) && place.page.page.0 > 0);
                 }
             });
@@ -259,7 +260,8 @@ fn staged_pages_are_no_more_than_may_be() {
     let page = |number| PageRef { page: PageNumber(number), generation: Generation(1) };
     let index = SegmentIndex::new(vec![(Vec::new(), Segment::new(page(9), 0, None))], 0);
     let add = |number| {
-        let with = |segment: &Segment| segment.with_staged(page(number));
+        let with =
+            |segment: &Segment| segment.with_staged(Staged { at: page(number), marks: Marks::ALL });
         index.add_page(b"", page(9), with, |_, _| ()).unwrap()
     };
     let most = u32::try_from(crate::segment::STAGED_MAX).unwrap();
@@ -267,6 +269,7 @@ fn staged_pages_are_no_more_than_may_be() {
     assert!(!add(30), "there is room for no more");
     assert_eq!(index.sequence(), u64::from(most));
     assert_eq!(index.find(b"k").segment.staged.len(), crate::segment::STAGED_MAX);
+    assert_eq!(index.counts().staged_pages, u64::from(most));
 }
 
 /// Scans ask for the dirty records of some pages: a list says of each to which page of the segment there is now

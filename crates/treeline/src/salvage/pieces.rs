@@ -97,7 +97,7 @@ pub(super) fn roles(segment: &Segment) -> Vec<(PageRef, Role)> {
         let overflow = segment.overflow(index);
         roles.extend(overflow.map(|at| (at, Role::Overflow(id, index))));
     }
-    roles.extend(segment.staged.iter().map(|at| (*at, Role::Staged(id))));
+    roles.extend(segment.staged.iter().map(|staged| (staged.at, Role::Staged(id))));
     roles
 }
 
