@@ -105,7 +105,7 @@ fn eagerness(state: &str) -> usize {
         "file growth" | "publish structure" => 60,
         "trim" | "log growth" => 20,
         "keyspace create" | "keyspace drop" | "bulk load" => 10,
-        "stage merge" => 60,
+        "stage merge" => 6,
         "reorganize" => 2,
         "checkpoint" | "checkpoint build" | "root publish" | "page free" => 2,
         "chi change" => 10,
