@@ -55,6 +55,15 @@ pub trait Store: Send + Sync {
     /// Whatever the engine says.
     fn flush(&self) -> Result<()>;
 
+    /// Brings what is in memory or in a log into the engine's own files and gives back what is not needed any more,
+    /// so that the space of its files can be told. By default it flushes.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    fn settle(&self) -> Result<()> {
+        self.flush()
+    }
+
     /// Counters since the engine was opened. By default it counts nothing.
     ///
     /// # Errors

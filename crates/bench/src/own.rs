@@ -92,6 +92,10 @@ impl Store for OwnStore {
         }
     }
 
+    fn settle(&self) -> Result<()> {
+        self.db.checkpoint()
+    }
+
     fn counters(&self) -> Result<Counters> {
         let stats = self.db.stats();
         let keyspace = self.keyspace.stats();

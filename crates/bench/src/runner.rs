@@ -232,9 +232,7 @@ impl Runner<'_> {
         let seconds = (self.clock.now() - started).as_secs_f64();
         let after = self.snapshot()?;
         // What an engine still has in memory takes room too, and what it keeps until then it gives back.
-        if workload != Workload::Load {
-            self.store.flush()?;
-        }
+        self.store.settle()?;
         let space_bytes = process::space(&self.plan.directory)?;
         state.records = shared.inserts.next();
         state.drifts = shared.drifts.next();
