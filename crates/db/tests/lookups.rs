@@ -2,7 +2,7 @@
 #![cfg(not(feature = "shuttle"))]
 
 use spinney_base::Runtime;
-use spinney_db::{Db, KeyspaceOptions, Options};
+use spinney_db::{Db, Keyspace, KeyspaceOptions, Options};
 use spinney_io::Purpose;
 
 const COUNT: u64 = 20_000;
@@ -99,64 +99,109 @@ fn many_lookups_see_staged_pages() {
     }
 }
 
-/// Long new records are staged without being asked for, once those before them were new: lookups read one page all
-/// the same, and two only where nobody knows what is staged, as after an opening.
+/// Records of 1,000 bytes, one key in four; others come between them.
+const LONG_COUNT: u64 = 3000;
+
+fn old(number: u64) -> [u8; 8] {
+    key(4 * number)
+}
+
+fn long(number: u64) -> Vec<u8> {
+    vec![number as u8; 1000]
+}
+
+/// Every sixth from `from` on.
+fn some(from: u64) -> impl Iterator<Item = u64> {
+    (from..LONG_COUNT).step_by(6)
+}
+
+/// Nothing is done in the background, which would merge what is staged.
+fn open_stepped(directory: &std::path::Path) -> Db {
+    let options = Options::default().memory(2 << 20).runtime(Runtime::stepped(1));
+    Db::open(directory, options).unwrap()
+}
+
+/// Loads long records, brings new ones home, and then, when it is known that they are new, others and `overwritten`,
+/// which are staged without being asked for.
+fn stage_long_records(db: &Db, keyspace: &Keyspace, overwritten: impl Iterator<Item = u64>) {
+    keyspace.bulk_load((0..LONG_COUNT).map(|number| (old(number), long(number)))).unwrap();
+    for (from, offset) in [(0, 1), (3, 2)] {
+        for number in some(from) {
+            keyspace.insert(&key(4 * number + offset), &long(number + offset)).unwrap();
+        }
+        if offset == 1 {
+            db.checkpoint().unwrap();
+        }
+    }
+    for number in overwritten {
+        keyspace.insert(&old(number), &long(number + 7)).unwrap();
+    }
+    db.checkpoint().unwrap();
+    assert!(keyspace.stats().staged_pages > 50, "{:?}", keyspace.stats());
+}
+
+/// Lookups of long records read one page though others are staged, and two only where nobody knows what is staged,
+/// as after an opening.
 #[test]
 fn lookups_read_no_staged_page_in_vain() {
-    const COUNT: u64 = 3000;
     let directory = tempfile::tempdir().unwrap();
-    let open = || {
-        let options = Options::default().memory(2 << 20).runtime(Runtime::stepped(1));
-        Db::open(directory.path(), options).unwrap()
-    };
     let options = || KeyspaceOptions::default().set("page-cache", "off").unwrap();
-    let value = |number: u64| vec![number as u8; 1000];
-    let db = open();
+    let db = open_stepped(directory.path());
     let keyspace = db.keyspace("k", options()).unwrap();
-    let old = |number: u64| key(4 * number);
-    keyspace.bulk_load((0..COUNT).map(|number| (old(number), value(number)))).unwrap();
-    let insert = |from: u64, offset: u64| {
-        for number in (from..COUNT).step_by(6) {
-            keyspace.insert(&key(4 * number + offset), &value(number + offset)).unwrap();
-        }
-        db.checkpoint().unwrap();
-        keyspace.stats().staged_pages
-    };
-    insert(0, 1);
-    let staged = insert(3, 2);
-    assert!(staged > 50, "{:?}", keyspace.stats());
+    stage_long_records(&db, &keyspace, std::iter::empty());
     let reads = |db: &Db| db.stats().io.by_purpose[Purpose::Lookup as usize].read_bytes / 4096;
     let pages_of_all = |db: &Db, offset: u64, from: u64| {
         let keyspace = db.keyspace("k", options()).unwrap();
         // The record cache has forgotten those that are asked for.
-        for number in (0..COUNT).filter(|number| !number.is_multiple_of(3)) {
+        for number in (0..LONG_COUNT).filter(|number| !number.is_multiple_of(3)) {
             keyspace.get(&old(number)).unwrap();
         }
         let before = reads(db);
-        for number in (from..COUNT).step_by(6) {
+        for number in some(from) {
             let found = keyspace.get(&key(4 * number + offset)).unwrap();
-            assert_eq!(found.as_deref(), Some(&value(number + offset)[..]), "{number}");
+            assert_eq!(found.as_deref(), Some(&long(number + offset)[..]), "{number}");
         }
         reads(db) - before
     };
     assert_eq!(pages_of_all(&db, 2, 3), 500, "of staged records");
     let others = pages_of_all(&db, 0, 3);
     assert!((500..=505).contains(&others), "{others} pages beside the staged ones");
-    let overwritten = 4 * 3 + 2;
-    keyspace.insert(&key(overwritten), b"newer").unwrap();
+    let overwritten = key(4 * 3 + 2);
+    keyspace.insert(&overwritten, b"newer").unwrap();
     db.checkpoint().unwrap();
-    assert_eq!(keyspace.get(&key(overwritten)).unwrap().as_deref(), Some(&b"newer"[..]));
+    assert_eq!(keyspace.get(&overwritten).unwrap().as_deref(), Some(&b"newer"[..]));
     db.verify().unwrap();
     drop(keyspace);
     db.close().unwrap();
-    let db = open();
-    assert!(db.keyspace("k", options()).unwrap().stats().staged_pages > 50);
+    let db = open_stepped(directory.path());
+    let keyspace = db.keyspace("k", options()).unwrap();
+    assert!(keyspace.stats().staged_pages > 50);
     // More pages than keys, and than there is room for at once.
-    let keys: Vec<_> = (0..COUNT).step_by(2).map(old).collect();
+    let keys: Vec<_> = (0..LONG_COUNT).step_by(2).map(old).collect();
     let asked: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    let found = db.keyspace("k", options()).unwrap().multi_get(&asked).unwrap();
+    let found = keyspace.multi_get(&asked).unwrap();
     let lost = found.iter().filter(|value| value.is_none()).count();
     assert_eq!(lost, 0, "of {}", keys.len());
     let others = pages_of_all(&db, 0, 9);
     assert!(others > 550, "{others} pages where nobody knows what is staged");
+}
+
+/// A page whose other keys have newer records staged is not believed about them, though it says the newest of the key
+/// that was asked for.
+#[test]
+fn neighbours_that_are_kept_are_never_older_than_what_is_staged() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = KeyspaceOptions::default().set("page-cache", "off").unwrap();
+    let options = options.set("optimistic-admission", "on").unwrap();
+    let db = open_stepped(directory.path());
+    let keyspace = db.keyspace("k", options).unwrap();
+    let is_overwritten = |number: u64| number % 60 == 3;
+    stage_long_records(&db, &keyspace, (0..LONG_COUNT).filter(|number| is_overwritten(*number)));
+    for _ in 0..2 {
+        for number in 0..LONG_COUNT {
+            let found = keyspace.get(&old(number)).unwrap();
+            let expected = long(number + if is_overwritten(number) { 7 } else { 0 });
+            assert!(found.as_deref() == Some(&expected[..]), "key {number} is old");
+        }
+    }
 }

@@ -14,17 +14,19 @@ const HITS: usize = 0;
 const MISSES: usize = 1;
 const PAGES_READ: usize = 2;
 const PAGES_SCANNED: usize = 3;
+const PUTS: usize = 4;
+const PUTS_NEW: usize = 5;
 
-/// Counters of the read path.
+/// Counters of lookups, scans and puts.
 #[derive(Debug, Default)]
-pub(crate) struct ReadCounters {
+pub(crate) struct AccessCounters {
     /// [`HITS`] and the others.
-    counts: Stripes<4>,
+    counts: Stripes<6>,
     /// Pages in the high half, records in the low one: of scans, not long ago.
     scanned: AtomicU64,
 }
 
-impl ReadCounters {
+impl AccessCounters {
     pub(crate) fn hit(&self) {
         self.counts.add(HITS, 1);
     }
@@ -64,6 +66,19 @@ impl ReadCounters {
     /// Pages of all scans.
     pub(crate) fn pages_scanned(&self) -> u64 {
         self.counts.sum(PAGES_SCANNED)
+    }
+
+    /// A record was put, of a key that the cache did not know, or did.
+    pub(crate) fn put(&self, may_be_new: bool) {
+        self.counts.add(PUTS, 1);
+        if may_be_new {
+            self.counts.add(PUTS_NEW, 1);
+        }
+    }
+
+    /// Puts, and those of keys that the cache did not know.
+    pub(crate) fn puts(&self) -> (u64, u64) {
+        (self.counts.sum(PUTS), self.counts.sum(PUTS_NEW))
     }
 
     /// Hits, misses, pages read.

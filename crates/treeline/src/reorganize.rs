@@ -237,7 +237,7 @@ impl TreeLine {
         let records = Records::merge_staged(&pages, &staged, &dirty);
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
-        self.novelty.lock().note(records.inserted(), came);
+        self.novelty.lock().came_home(records.inserted(), came);
         let (Some(first), Some(last)) = (region.first(), region.last()) else { return Ok(false) };
         let whole = Region {
             lower: first.lower.bytes(),

@@ -17,7 +17,7 @@ use spinney_io::{AlignedBuf, BufferPool, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::codec::{decode_change, decode_large, decode_segments};
-use crate::counters::{ReadCounters, WriteCounters, add};
+use crate::counters::{AccessCounters, WriteCounters, add};
 use crate::first::FirstKey;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
@@ -110,7 +110,7 @@ pub struct TreeLine {
     pub(crate) loading_pages: AtomicU64,
     pub(crate) tuning: Tuning,
     pub(crate) forecaster: Forecaster,
-    pub(crate) reads: ReadCounters,
+    pub(crate) reads: AccessCounters,
     pub(crate) writes: WriteCounters,
     /// Which shard the background looks at next.
     hand: AtomicUsize,
@@ -204,7 +204,7 @@ impl TreeLine {
             loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
             forecaster,
-            reads: ReadCounters::default(),
+            reads: AccessCounters::default(),
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
@@ -514,6 +514,7 @@ impl Engine for TreeLine {
         let mut replaced = Vec::new();
         let Became { dirty, may_be_new } =
             self.cache.put(id, write.key, write.value, &mut replaced);
+        self.reads.put(may_be_new && write.value.is_some());
         if may_be_new && write.value.is_some() && self.tuning.forecast() {
             self.forecaster.record(write.key);
         }

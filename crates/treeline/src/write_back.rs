@@ -553,7 +553,7 @@ impl TreeLine {
                         why = why.or(Some(Why::Shrink));
                     }
                     output.superseded.append(&mut self.superseded_by(&[pages], &records));
-                    self.novelty.lock().note(inserted, records.len());
+                    self.novelty.lock().came_home(inserted, records.len());
                     kept.extend_from_slice(run);
                 }
                 Some(Err(error)) => {
