@@ -55,8 +55,8 @@ pub trait Store: Send + Sync {
     /// Whatever the engine says.
     fn flush(&self) -> Result<()>;
 
-    /// Brings what is in memory or in a log into the engine's own files and gives back what is not needed any more,
-    /// so that the space of its files can be told. By default it flushes.
+    /// Brings what is in memory or in a log into the engine's own files, before their space is told. By default it
+    /// flushes.
     ///
     /// # Errors
     /// Whatever the engine says.

@@ -262,17 +262,14 @@ impl Db {
         state.log.ensure_durable(state.log.last_lsn()).inspect_err(|error| state.note(error))
     }
 
-    /// Brings everything written so far into the keyspaces' own files, trims the log and gives what it does not
-    /// need any more back to the file system.
+    /// Brings everything written so far into the keyspaces' own files and trims the log.
     ///
     /// # Errors
     /// `Full` (nothing is lost; it goes away when room returns), `Poisoned`, `Io`, `Corruption` or
     /// `Closed`.
     pub fn checkpoint(&self) -> Result<()> {
-        let state = &self.handle.state;
-        state.check_writable()?;
-        state.checkpoint()?;
-        state.log.give_back()
+        self.handle.state.check_writable()?;
+        self.handle.state.checkpoint()
     }
 
     /// Reads everything and proves that it is consistent.
