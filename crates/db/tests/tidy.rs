@@ -71,10 +71,10 @@ fn load_kilobytes(db: &Db, records: u64) -> Keyspace {
     main
 }
 
-/// Base pages and overflow pages.
+/// Base pages, overflow pages and staged pages.
 fn pages(main: &Keyspace) -> u64 {
     let stats = main.stats();
-    stats.pages + stats.overflow_pages
+    stats.pages + stats.overflow_pages + stats.staged_pages
 }
 
 #[test]
