@@ -58,7 +58,7 @@ impl TreeLine {
                     break;
                 }
             }
-            self.reads.miss(read);
+            self.accesses.miss(read);
             let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
             self.admit(id, key, (found != Found::Absent).then_some(value));
             return Ok(found);

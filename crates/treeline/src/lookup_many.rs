@@ -68,7 +68,7 @@ impl TreeLine {
             Cached::Absent => *answer = None,
             Cached::Unknown => return false,
         }
-        self.reads.hit();
+        self.accesses.hit();
         true
     }
 
@@ -95,7 +95,7 @@ impl TreeLine {
         };
         self.store.read_as_found(&mut buf, Purpose::Lookup, &mut round)?;
         round.answer_rest(&buf);
-        self.reads.missed(round.missed, round.named as u64);
+        self.accesses.missed(round.missed, round.named as u64);
         // Once there is room for no more pages nobody asks for the next key.
         round.again.extend(round.left);
         Ok(round.again)

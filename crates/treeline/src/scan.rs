@@ -165,14 +165,14 @@ impl TreeLine {
                     }
                     _ => {
                         let records = Records::merge(std::slice::from_ref(one), &[]);
-                        self.reads.scanned(1, records.len() as u64);
+                        self.accesses.scanned(1, records.len() as u64);
                         deliver_merged(&records, |_| true, position, request, chunk)
                     }
                 }
             });
         }
         let records = Records::merge_staged(&pages, &staged, &copies.records());
-        self.reads.scanned(pages.len() as u64, records.len() as u64);
+        self.accesses.scanned(pages.len() as u64, records.len() as u64);
         // Staged pages hold keys of all pages of the segment.
         let whole = staged.is_empty();
         let of_run = |key: &[u8]| whole || run.pages.contains(&run.located.page_of(key));
@@ -187,7 +187,7 @@ impl TreeLine {
         request: &ScanRequest<'_>,
         chunk: &mut Chunk,
     ) -> bool {
-        self.reads.scanned(1, view.len() as u64);
+        self.accesses.scanned(1, view.len() as u64);
         let in_range = view.range(request.lower, request.upper);
         let ahead = position.ahead(&view, request.direction);
         let (start, end) = (in_range.start.max(ahead.start), in_range.end.min(ahead.end));
@@ -219,7 +219,7 @@ impl TreeLine {
     /// How many pages are likely to hold what the request still wants.
     fn pages_wanted(&self, request: &ScanRequest<'_>, chunk: &Chunk) -> usize {
         let left = request.records_wanted.saturating_sub(chunk.len());
-        let by_records = left.div_ceil(self.reads.records_per_scanned_page());
+        let by_records = left.div_ceil(self.accesses.records_per_scanned_page());
         let by_bytes = request.bytes_max.saturating_sub(chunk.bytes()).div_ceil(PAGE_BYTES);
         by_records.min(by_bytes).clamp(1, BATCH_PAGES_MAX)
     }

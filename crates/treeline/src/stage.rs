@@ -36,6 +36,7 @@ use crate::merge::{CAPACITY, Dirty};
 use crate::origin::Origin;
 use crate::reorganize::Why;
 use crate::segment::{Located, PageRef, STAGED_MAX};
+use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::tuning::Staging;
 use crate::write_back::Missed;
@@ -163,17 +164,25 @@ impl ShareOfNew {
 }
 
 impl TreeLine {
-    /// Whether the dirty records of a segment, which belong to `pages` of its pages, are to be
-    /// staged.
-    pub(crate) fn is_to_stage(&self, located: &Located, dirty: &[Dirty<'_>], pages: usize) -> bool {
+    /// Whether the dirty records of a segment are to be staged.
+    pub(crate) fn is_to_stage(
+        &self,
+        located: &Located,
+        bytes: &Bytes<'_>,
+        dirty: &[Taken],
+    ) -> bool {
+        let records = || dirty.iter().map(|taken| bytes.dirty(taken));
         let pays = match self.tuning.staging() {
             Staging::Off => false,
-            Staging::On => (RECORDS_MIN..=PER_PAGE_MAX * pages).contains(&dirty.len()),
+            Staging::On => {
+                let pages = dirty.chunk_by(|a, b| a.page() == b.page()).count();
+                (RECORDS_MIN..=PER_PAGE_MAX * pages).contains(&dirty.len())
+            }
             Staging::Auto => {
-                let value = |value: &Option<_>| value.map_or(0, spinney_base::ValueRef::len);
-                let bytes: usize = dirty.iter().map(|(key, of)| key.len() + value(of)).sum();
+                let value = |value: Option<_>| value.map_or(0, spinney_base::ValueRef::len);
+                let bytes: usize = records().map(|(key, of)| key.len() + value(of)).sum();
                 bytes * LONG_PER_PAGE >= CAPACITY * dirty.len() && {
-                    let (puts, new) = self.reads.puts();
+                    let (puts, new) = self.accesses.puts();
                     let mut novelty = self.novelty.lock();
                     novelty.were_put(puts, new);
                     novelty.is_high()
@@ -181,7 +190,7 @@ impl TreeLine {
             }
         };
         pays && located.segment.staged.len() < STAGED_MAX
-            && dirty.iter().all(|(_, value)| value.is_some_and(|value| !value.large))
+            && records().all(|(_, value)| value.is_some_and(|value| !value.large))
     }
 
     /// Makes staged pages of these records, as few as can be; `None` if that were too many.

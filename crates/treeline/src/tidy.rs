@@ -233,7 +233,7 @@ impl TreeLine {
         let (what, from) = {
             let mut tidying = self.tidying.lock();
             let inserted = self.forecaster.stats().inserts;
-            tidying.watch.look(start, inserted, self.reads.pages_scanned(), pages);
+            tidying.watch.look(start, inserted, self.accesses.pages_scanned(), pages);
             tidying.quiet_rounds += 1;
             if tidying.quiet_rounds <= QUIET_ROUNDS || pages == 0 {
                 return Ok(None);

@@ -110,7 +110,7 @@ pub struct TreeLine {
     pub(crate) loading_pages: AtomicU64,
     pub(crate) tuning: Tuning,
     pub(crate) forecaster: Forecaster,
-    pub(crate) reads: AccessCounters,
+    pub(crate) accesses: AccessCounters,
     pub(crate) writes: WriteCounters,
     /// Which shard the background looks at next.
     hand: AtomicUsize,
@@ -204,7 +204,7 @@ impl TreeLine {
             loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
             forecaster,
-            reads: AccessCounters::default(),
+            accesses: AccessCounters::default(),
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
             wanted: AtomicBool::new(false),
@@ -452,7 +452,7 @@ impl Engine for TreeLine {
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match found_in(self.cache.get(RecordId::of(hash), key, out)) {
             Some(found) => {
-                self.reads.hit();
+                self.accesses.hit();
                 Ok(found)
             }
             None => self.read_through(key, hash, out),
@@ -514,7 +514,7 @@ impl Engine for TreeLine {
         let mut replaced = Vec::new();
         let Became { dirty, may_be_new } =
             self.cache.put(id, write.key, write.value, &mut replaced);
-        self.reads.put(may_be_new && write.value.is_some());
+        self.accesses.put(may_be_new && write.value.is_some());
         if may_be_new && write.value.is_some() && self.tuning.forecast() {
             self.forecaster.record(write.key);
         }
@@ -695,7 +695,7 @@ impl Engine for TreeLine {
         let space = self.store.space();
         let counts = self.index.counts();
         let forecast = self.forecaster.stats();
-        let (cache_hits, cache_misses, pages_read) = self.reads.sum();
+        let (cache_hits, cache_misses, pages_read) = self.accesses.sum();
         let large = self.large.counts();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         EngineStats {

@@ -388,26 +388,22 @@ impl TreeLine {
         dirty: Vec<Taken>,
         targets: &mut Vec<Target<'p>>,
     ) {
-        let staging = self.tuning.staging();
         let mut how = if located.segment.staged.is_empty() { How::InPlace } else { How::Merge };
-        if staging != Staging::Off {
+        if self.is_to_stage(&located, bytes, &dirty) {
             let records: Vec<Dirty<'_>> = dirty.iter().map(|taken| bytes.dirty(taken)).collect();
-            let pages = dirty.chunk_by(|a, b| a.page() == b.page()).count();
-            if self.is_to_stage(&located, &records, pages) {
-                if let Some(pages) = self.fill_staged(&located, &records) {
-                    let mut left = &dirty[..];
-                    for FilledPage { page, records, marks } in pages {
-                        let (here, behind) = left.split_at(records);
-                        let (located, how) = (located.clone(), How::Stage(page, marks));
-                        targets.push(Target { located, dirty: here.to_vec(), how });
-                        left = behind;
-                    }
-                    return;
+            if let Some(pages) = self.fill_staged(&located, &records) {
+                let mut left = &dirty[..];
+                for FilledPage { page, records, marks } in pages {
+                    let (here, behind) = left.split_at(records);
+                    let (located, how) = (located.clone(), How::Stage(page, marks));
+                    targets.push(Target { located, dirty: here.to_vec(), how });
+                    left = behind;
                 }
-                if staging == Staging::Auto {
-                    // Hardly a page would be left as it is.
-                    how = How::Merge;
-                }
+                return;
+            }
+            if self.tuning.staging() == Staging::Auto {
+                // Hardly a page would be left as it is.
+                how = How::Merge;
             }
         }
         targets.push(Target { located, dirty, how });
