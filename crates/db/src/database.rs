@@ -17,6 +17,9 @@ use crate::options::{Durability, EngineKind, KeptOptions, KeyspaceOptions, Optio
 use crate::state::{KeyspaceState, State};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
+/// Such a part of the most that the log may take stays its own at a checkpoint that was asked for.
+const LOG_KEPT_PART: u64 = 8;
+
 /// An open database: one directory, one log, one memory budget, many keyspaces. Cheap to clone; any
 /// number of threads may use it.
 ///
@@ -262,14 +265,23 @@ impl Db {
         state.log.ensure_durable(state.log.last_lsn()).inspect_err(|error| state.note(error))
     }
 
-    /// Brings everything written so far into the keyspaces' own files and trims the log.
+    /// Brings everything written so far into the keyspaces' own files and trims the log, which gives the file system back
+    /// the room that it does not need now, but for an eighth of its most: writes go on for a while though the disk is full.
+    /// While a backup holds the log it keeps all of it.
     ///
     /// # Errors
     /// `Full` (nothing is lost; it goes away when room returns), `Poisoned`, `Io`, `Corruption` or
     /// `Closed`.
     pub fn checkpoint(&self) -> Result<()> {
-        self.handle.state.check_writable()?;
-        self.handle.state.checkpoint()
+        let state = &self.handle.state;
+        state.check_writable()?;
+        state.checkpoint()?;
+        if state.backup_running.load(Ordering::Acquire) {
+            // The log is held and will need it.
+            return Ok(());
+        }
+        let kept = state.log.stats().bytes_max / LOG_KEPT_PART;
+        state.log.give_back(kept).inspect_err(|error| state.note(error))
     }
 
     /// Reads everything and proves that it is consistent.

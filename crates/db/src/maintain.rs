@@ -154,7 +154,7 @@ impl State {
         *self.log_task.lock() = Some(self.spawn("spinney-log", move || {
             state.log.tick()?;
             if quiet.begins(state.log.last_lsn(), false, state.runtime.now(), LOG_QUIET) {
-                state.log.give_back()?;
+                state.log.give_back(0)?;
             }
             Ok(Next::Wait(LOG_TICK))
         })?);

@@ -153,6 +153,45 @@ fn p02_holes_on_a_full_disk() {
     }
 }
 
+/// A checkpoint that was asked for leaves the log an eighth of its most: so much can be written when the disk is
+/// full, and what lies beyond is an error that goes away.
+#[test]
+fn p12_a_checkpoint_leaves_the_log_an_eighth() {
+    let (disk, runtime) = (SimDisk::new(41), Runtime::stepped(41));
+    let db = open(&disk, &runtime);
+    let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
+    let room = || disk.room(Path::new("/db/wal")).unwrap();
+    let log = db.stats().log;
+    let mut number = 0;
+    while room() < log.bytes_max / 2 {
+        main.insert_with(&key(number), &value(number, 600), Durability::Sync).unwrap();
+        number += 1;
+    }
+    db.checkpoint().unwrap();
+    // Beside it the segment that is written and one that is ready, superblocks and the tail.
+    let left = (room(), log.bytes_max / 16 * 5);
+    assert!(left.0 <= left.1, "{left:?}");
+    let all: u64 = disk.files().iter().map(|file| disk.room(file).unwrap()).sum();
+    disk.set_capacity(Some(all));
+    let begin = db.stats().log.bytes_used;
+    let full = loop {
+        match main.insert_with(&key(number), &value(number, 600), Durability::Sync) {
+            Ok(()) => number += 1,
+            Err(error) => break error,
+        }
+        // Checkpoints that the log asks for find no room either.
+        runtime.step();
+    };
+    assert_eq!(full.kind(), ErrorKind::Full, "{full}");
+    let came = db.stats().log.bytes_used - begin;
+    assert!(came >= log.bytes_max / 8, "{came} bytes were logged");
+    disk.set_capacity(None);
+    main.insert(b"more", b"room").unwrap();
+    db.checkpoint().unwrap();
+    db.verify().unwrap();
+    assert_eq!(main.iter().map(Result::unwrap).count() as u64, number + 1);
+}
+
 /// Power that goes while room is given back.
 #[test]
 fn p16_a_crash_while_room_is_given_back() {

@@ -15,8 +15,9 @@
 //! Where the same keys are written again and again most of them vanish in memory, and what is written for a batch is less than
 //! the batch: there is no level left to be saved.
 //!
-//! All of it is averaged over some seconds: what gathers falls to nothing with each checkpoint, and what it has
-//! answered with it. What gathers is not lost for reads: it holds what was written of late, record by record, which is often
+//! Both are sums over some seconds of what each fourth of a second came to: what gathers falls to nothing with each
+//! checkpoint, and what it has answered with it, and what gathered for a load is no loss to the reads that come after
+//! it. Records are worth something once some had to leave for others: before, all are equally cold. What gathers is not lost for reads: it holds what was written of late, record by record, which is often
 //! read again. Where more is saved than lost, the distance doubles; where less, it is halved, and what has gathered
 //! beyond it is written at once. As the first does not depend on the distance and the second grows with
 //! it, there is a place where it stays. A keyspace that is only loaded has no misses to regret
@@ -85,29 +86,20 @@ struct Known {
     raised: Duration,
 }
 
+/// What is counted since the start, and what is there now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     at: Duration,
     batches: u64,
     written_pages: u64,
-    regretted: u64,
-    worth: u64,
-    answered: u64,
-    looked: u64,
-    missed: u64,
-}
-
-/// What has happened of late: sums, of which a part is forgotten with each period.
-#[derive(Clone, Copy, Debug, Default)]
-struct Recent {
-    /// Pages of batches that were applied.
-    batch_pages: u64,
-    /// Misses that `regret_bytes` more of cache would have been spared.
+    /// Misses that so many bytes more of cached pages would have spared.
     regretted: u64,
     regret_bytes: u64,
-    /// Lookups that the coldest of the kept records answered, and bytes of all of these.
+    /// Lookups that the coldest of the kept records answered, bytes of all of these, and whether it is known which ones
+    /// are cold: none is before some had to leave.
     worth: u64,
     worth_bytes: u64,
+    is_settled: bool,
     /// Lookups that were answered by what gathers; others that kept records or pages of values would answer,
     /// and pages of values that were not cached.
     answered: u64,
@@ -117,6 +109,34 @@ struct Recent {
     gathered_bytes: u64,
 }
 
+impl Seen {
+    /// What a period came to that began when this was `before`, with batches of so many pages.
+    fn since(&self, before: &Seen, batch_pages: u64) -> Recent {
+        let (missed, looked) = (self.missed - before.missed, self.looked - before.looked);
+        // The cache of records may be a new one.
+        let worth = if self.is_settled { self.worth.saturating_sub(before.worth) } else { 0 };
+        let regretted = self.regretted - before.regretted;
+        Recent {
+            batch_pages: (self.batches - before.batches) * batch_pages,
+            by_pages: part(regretted, self.gathered_bytes, self.regret_bytes),
+            by_records: part(worth, self.gathered_bytes, self.worth_bytes),
+            held: part(self.answered - before.answered, missed, looked),
+        }
+    }
+}
+
+/// What has happened of late: sums, of which a part is forgotten with each period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    /// Pages of batches that were applied.
+    batch_pages: u64,
+    /// Misses that as much more of cached pages as has gathered would have spared, or as much more of records.
+    by_pages: u64,
+    by_records: u64,
+    /// Lookups that what gathers has answered and that would have missed otherwise.
+    held: u64,
+}
+
 impl Recent {
     /// Adds what a period came to.
     fn add(&mut self, period: &Recent) {
@@ -124,14 +144,9 @@ impl Recent {
             *sum = (*sum - sum.div_ceil(FORGOTTEN_PART)).saturating_add(more);
         };
         add(&mut self.batch_pages, period.batch_pages);
-        add(&mut self.regretted, period.regretted);
-        add(&mut self.regret_bytes, period.regret_bytes);
-        add(&mut self.worth, period.worth);
-        add(&mut self.worth_bytes, period.worth_bytes);
-        add(&mut self.answered, period.answered);
-        add(&mut self.looked, period.looked);
-        add(&mut self.missed, period.missed);
-        add(&mut self.gathered_bytes, period.gathered_bytes);
+        add(&mut self.by_pages, period.by_pages);
+        add(&mut self.by_records, period.by_records);
+        add(&mut self.held, period.held);
     }
 }
 
@@ -191,11 +206,8 @@ fn part(number: u64, a: u64, b: u64) -> u64 {
 fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let recent = &known.recent;
     let saved = part(known.amplification.saved(recent.batch_pages), WRITE_WORTH_PERCENT, 100);
-    let by_pages = part(recent.regretted, recent.gathered_bytes, recent.regret_bytes);
-    let by_records = part(recent.worth, recent.gathered_bytes, recent.worth_bytes);
-    let spared = by_pages.max(by_records);
-    let held = part(part(recent.answered, recent.missed, recent.looked), HELD_PERCENT, 100);
-    let lost = spared.saturating_sub(held);
+    let spared = recent.by_pages.max(recent.by_records);
+    let lost = spared.saturating_sub(part(recent.held, HELD_PERCENT, 100));
     let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
     if more(saved, lost) {
         if lost > 0 && now.saturating_sub(known.raised) < RAISES_APART {
@@ -229,28 +241,22 @@ impl Core {
             batches: self.counters.applied.load(Relaxed),
             written_pages: self.files.pages_written_above_leaves(),
             regretted: cache.regretted,
+            regret_bytes: cache.regret_bytes,
             worth: records.worth,
+            worth_bytes: records.filled,
+            is_settled: records.passed >= records.filled,
             answered: self.files.disk.in_memory(),
             looked: values.hits + values.misses + self.counters.reads.sum(RECORD_HITS),
             missed: values.misses,
+            gathered_bytes: self.view.load().tree.pending().bytes,
         };
         let before = std::mem::replace(&mut known.seen, seen);
         let limits = self.limits();
-        let (batches, batch_pages) =
-            (seen.batches - before.batches, limits.batch / PAGE_BYTES as u64);
+        let batch_pages = limits.batch / PAGE_BYTES as u64;
         let written = seen.written_pages.saturating_sub(before.written_pages);
+        let batches = seen.batches - before.batches;
         known.amplification.follow(written, batches, batch_pages);
-        known.recent.add(&Recent {
-            batch_pages: batches * batch_pages,
-            regretted: seen.regretted - before.regretted,
-            regret_bytes: cache.regret_bytes,
-            worth: seen.worth.saturating_sub(before.worth),
-            worth_bytes: records.filled,
-            answered: seen.answered - before.answered,
-            looked: seen.looked - before.looked,
-            missed: seen.missed - before.missed,
-            gathered_bytes: self.view.load().tree.pending().bytes,
-        });
+        known.recent.add(&seen.since(&before, batch_pages));
         let most = limits.chi_max();
         let chi = think_over(self.auto.chi(most), most, &mut known, now);
         self.auto.chi.store(chi, Relaxed);
@@ -266,17 +272,13 @@ mod tests {
     /// Where it stays when each batch that gathers takes `batch_bytes` of memory and answers as many lookups, of
     /// which a tenth would miss otherwise.
     fn settled_with(batches: u64, regretted: u64, batch_bytes: u64, answered: u64) -> u64 {
-        let mut chi = 16;
+        let mut chi: u64 = 16;
         let mut known = Known::default();
         for round in 1..=20 {
             known.recent = Recent {
                 batch_pages: batches.saturating_mul(512),
-                regretted,
-                regret_bytes: 16 * MIB,
-                answered: answered.saturating_mul(chi),
-                looked: 1000,
-                missed: 100,
-                gathered_bytes: chi.saturating_mul(batch_bytes),
+                by_pages: part(regretted, chi.saturating_mul(batch_bytes), 16 * MIB),
+                held: part(answered.saturating_mul(chi), 100, 1000),
                 ..Recent::default()
             };
             chi = think_over(chi, 100, &mut known, RAISES_APART * round);
@@ -291,12 +293,37 @@ mod tests {
     #[test]
     fn what_is_long_past_does_not_count() {
         let mut recent = Recent::default();
-        let busy = Recent { batch_pages: 1000, missed: 10, ..Recent::default() };
+        let busy = Recent { batch_pages: 1000, by_pages: 10, by_records: 10, held: 10 };
         (0..100).for_each(|_| recent.add(&busy));
-        let full = u64::from(7000 < recent.batch_pages && recent.batch_pages < 8100);
-        assert_eq!((full, recent.missed.clamp(60, 80)), (1, recent.missed));
+        let Recent { batch_pages, by_pages, by_records, held } = recent;
+        assert!(7000 < batch_pages && batch_pages < 8100, "{batch_pages}");
+        assert!([by_pages, by_records, held].iter().all(|sum| (60..=80).contains(sum)));
         (0..100).for_each(|_| recent.add(&Recent::default()));
-        assert_eq!((recent.batch_pages, recent.missed), (0, 0));
+        let Recent { batch_pages, by_pages, by_records, held } = recent;
+        assert_eq!([batch_pages, by_pages, by_records, held], [0; 4]);
+    }
+
+    /// After a load, 160 MiB of which have gathered, lookups miss what it has driven out.
+    #[test]
+    fn what_gathered_before_is_no_loss_to_reads_that_come_after() {
+        let mut recent = Recent::default();
+        let load =
+            Seen { batches: 1000, gathered_bytes: 160 * MIB, regret_bytes: MIB, ..Seen::default() };
+        recent.add(&load.since(&Seen::default(), 512));
+        let kept = Seen { worth: 1000, worth_bytes: MIB, ..load };
+        let read = Seen { regretted: 1000, missed: 2000, looked: 2000, gathered_bytes: 0, ..kept };
+        recent.add(&read.since(&load, 512));
+        assert_eq!((recent.by_pages, recent.by_records), (0, 0));
+        // While something gathers, it is; records only once it is known which ones are cold.
+        let more = Seen { regretted: 1100, worth: 1200, gathered_bytes: 2 * MIB, ..read };
+        recent.add(&more.since(&read, 512));
+        assert_eq!((recent.by_pages, recent.by_records), (200, 0));
+        let settled = Seen { worth: 1250, is_settled: true, ..more };
+        assert_eq!(settled.since(&more, 512).by_records, 100);
+        // Half of those that looked on missed; a new cache of records counts anew.
+        let answered = Seen { worth: 7, answered: 60, looked: 2040, missed: 2020, ..settled };
+        let period = answered.since(&settled, 512);
+        assert_eq!((period.by_records, period.held), (0, 30));
     }
 
     #[test]
@@ -315,17 +342,9 @@ mod tests {
         assert!((1..=100).contains(&settled(u64::MAX, u64::MAX, u64::MAX / 1000)));
     }
 
-    /// 16 MiB of records that gather, which come with 512 pages of batches.
-    fn known(worth: u64, regretted: u64) -> Known {
-        let recent = Recent {
-            batch_pages: 512,
-            regretted,
-            regret_bytes: 16 * MIB,
-            worth,
-            worth_bytes: 16 * MIB,
-            gathered_bytes: 16 * MIB,
-            ..Recent::default()
-        };
+    /// A batch came, and so many misses would have been spared.
+    fn known(by_records: u64, by_pages: u64) -> Known {
+        let recent = Recent { batch_pages: 512, by_pages, by_records, ..Recent::default() };
         Known { recent, ..Known::default() }
     }
 

@@ -453,17 +453,18 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the room of segments that are not needed now back to the file system; to be called when nothing
-    /// was written for a while. They are made anew when they are needed, and then a full disk is an error that goes away,
+    /// Gives the room of segments that are not needed now back to the file system, but for about `keep` bytes; to be called
+    /// with 0 when nothing was written for a while. They are made anew when they are needed, and then a full disk is an error that goes away,
     /// as it is when the log grows.
     ///
     /// # Errors
     /// `Poisoned` or `Io`.
-    pub fn give_back(&self) -> Result<()> {
+    pub fn give_back(&self, keep: u64) -> Result<()> {
         self.check()?;
         let _one_at_a_time = self.growing.lock();
         let mut result = Ok(());
-        let taken = self.segments.lock().take_free();
+        let keep = keep.div_ceil(self.segment_blocks * PAGE_BYTES as u64);
+        let taken = self.segments.lock().take_free(usize::try_from(keep).unwrap_or(usize::MAX));
         for physical in taken {
             let offset = segment_offset(physical, self.segment_blocks);
             let bytes = self.segment_blocks * PAGE_BYTES as u64;

@@ -132,9 +132,9 @@ impl SegmentTable {
         self.free.push(physical);
     }
 
-    /// Takes out all free segments: their room is about to be given back.
-    pub(crate) fn take_free(&mut self) -> Vec<u32> {
-        std::mem::take(&mut self.free)
+    /// Takes out all free segments but so many: their room is about to be given back.
+    pub(crate) fn take_free(&mut self, keep: usize) -> Vec<u32> {
+        self.free.split_off(keep.min(self.free.len()))
     }
 
     /// The room of a segment was given back, or perhaps a part of it.

@@ -585,10 +585,16 @@ fn p12_room_that_was_given_back() {
     (1..=40).for_each(|number| _ = write(&log, number).unwrap());
     let room = || disk.room(path()).unwrap();
     let before = (room(), log.stats().segments);
-    log.give_back().unwrap();
+    log.give_back(0).unwrap();
     assert_eq!(room(), before.0, "nothing is free");
     log.trim(Lsn(40)).unwrap();
-    log.give_back().unwrap();
+    let segment = log.stats().segment_bytes;
+    log.give_back(3 * segment - 1).unwrap();
+    let kept = log.stats().segments;
+    log.give_back(3 * segment).unwrap();
+    assert_eq!(log.stats().segments, kept, "three are kept either way");
+    log.give_back(0).unwrap();
+    assert_eq!(log.stats().segments + 3, kept);
     assert!(room() * 4 < before.0 && log.stats().segments <= 2, "{} of {before:?}", room());
     let refused = |log: &Log| {
         disk.set_capacity(Some(room()));
@@ -599,7 +605,7 @@ fn p12_room_that_was_given_back() {
     };
     refused(&log);
     log.trim(log.durable_lsn()).unwrap();
-    log.give_back().unwrap();
+    log.give_back(0).unwrap();
     drop(log);
     let (log, recovered) = open(&disk);
     drop(recovered);
