@@ -29,7 +29,8 @@ pub fn mapped_bytes() -> usize {
     MAPPED.load(Relaxed)
 }
 
-/// Gives back, when it is dropped, what nobody owns: the last field of whoever used much.
+/// Gives back, when it is dropped, what nobody owns: the last field of whoever used much, and for whoever sees that
+/// [`idle_moves`] stands still.
 #[derive(Debug)]
 pub struct ReleaseIdle;
 
@@ -40,16 +41,24 @@ impl Drop for ReleaseIdle {
     }
 }
 
+/// How many mappings have come to those that nobody owns, or gone from there to a new owner, in this process.
+#[must_use]
+pub fn idle_moves() -> u64 {
+    IDLE.lock().moves
+}
+
 /// Mappings for the next owner, in the order in which they came.
 #[derive(Debug)]
 struct Idle {
     maps: VecDeque<MmapMut>,
     bytes_max: usize,
+    /// How many have come and gone.
+    moves: u64,
 }
 
 impl Idle {
     const fn new(bytes_max: usize) -> Self {
-        Idle { maps: VecDeque::new(), bytes_max }
+        Idle { maps: VecDeque::new(), bytes_max, moves: 0 }
     }
 
     fn bytes(&self) -> usize {
@@ -60,11 +69,13 @@ impl Idle {
     fn take(&mut self, length: usize) -> Option<MmapMut> {
         let fits = |map: &MmapMut| map.len() >= length && map.len() <= length + length / 4;
         let place = self.maps.iter().rposition(fits)?;
+        self.moves += 1;
         self.maps.remove(place)
     }
 
     /// Keeps one, and answers the ones that it takes the place of.
     fn put(&mut self, map: MmapMut) -> Vec<MmapMut> {
+        self.moves += 1;
         self.maps.push_back(map);
         let mut over = self.bytes().saturating_sub(self.bytes_max);
         let mut gone = Vec::new();
@@ -220,7 +231,9 @@ mod tests {
             mapping.fill(round);
             assert!(mapping.iter().all(|byte| *byte == round));
         }
+        let moves = idle_moves();
         drop(ReleaseIdle);
+        assert!(moves >= 100, "each of these gave one back: {moves}");
         assert!(IDLE.lock().bytes() <= IDLE_BYTES_MAX);
         // What must be zeros is not from there.
         let mut dirty = Mapping::reused(length);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use spinney_base::{Error, ErrorKind, Lsn, Result};
+use spinney_base::{Error, ErrorKind, Lsn, Result, mapping};
 use spinney_engine::{EngineContext, LargePointer};
 use spinney_extent::{SharedSync, Store, StoreOptions};
 use spinney_sync::Stripes;
@@ -54,6 +54,7 @@ pub(crate) struct Core {
     pub(crate) room: Mutex<Room>,
     /// Threads for which memory is kept free.
     pub(crate) crew: Mutex<Crew>,
+    idle: Mutex<IdleSeen>,
     /// Bytes that writers under way have reserved.
     pub(crate) reserved: AtomicU64,
     /// The newest checkpoint's redo LSN.
@@ -89,27 +90,50 @@ pub(crate) struct Work {
 }
 
 /// What writes have held of late: the most, which is forgotten bit by bit, so that memory does not go to
-/// the cache after each checkpoint to be asked back with the next batches.
+/// the cache after each checkpoint to be asked back with the next batches; and soon where none come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
     bytes: u64,
     at: Duration,
+    /// When the last batch came.
+    came: Duration,
 }
 
-/// In this time most of it is forgotten.
+/// In this time most of it is forgotten while batches come,
 const ROOM_LASTS: Duration = Duration::from_secs(8);
+/// and in this time when none has come for twice as long.
+const IDLE_ROOM_LASTS: Duration = Duration::from_secs(1);
 
 impl Room {
+    /// A batch came.
+    pub(crate) fn batch(&mut self, now: Duration) {
+        self.came = now;
+    }
+
     /// What it is now that so much is held.
     pub(crate) fn follow(&mut self, held: u64, now: Duration) -> u64 {
-        let passed = now.saturating_sub(self.at).min(ROOM_LASTS);
+        let is_idle = now.saturating_sub(self.came) > 2 * IDLE_ROOM_LASTS;
+        let lasts = if is_idle { IDLE_ROOM_LASTS } else { ROOM_LASTS };
+        let passed = now.saturating_sub(self.at).min(lasts);
         let over = self.bytes.saturating_sub(held);
-        let part = passed.as_micros() * u128::from(over) / ROOM_LASTS.as_micros();
+        let part = passed.as_micros() * u128::from(over) / lasts.as_micros();
         let forgotten = u64::try_from(part).unwrap_or(over);
-        *self = Room { bytes: held + over - forgotten, at: now };
+        *self = Room { bytes: held + over - forgotten, at: now, ..*self };
         self.bytes
     }
 }
+
+/// What is left of flushes for the next ones ([`mapping::idle_moves`]): since when nothing came or went, and whether it was
+/// given back since.
+#[derive(Clone, Copy, Debug, Default)]
+struct IdleSeen {
+    moves: u64,
+    since: Duration,
+    is_released: bool,
+}
+
+/// So long it is left.
+const IDLE_LASTS: Duration = Duration::from_secs(2);
 
 /// Memtables up to a number hold exactly what the log has up to an LSN.
 #[derive(Clone, Copy, Debug)]
@@ -198,6 +222,7 @@ impl Core {
             auto: Auto::default(),
             room: Mutex::default(),
             crew: Mutex::default(),
+            idle: Mutex::default(),
             reserved: AtomicU64::new(0),
             redo: AtomicU64::new(redo.0),
             replaying: AtomicBool::new(true),
@@ -252,6 +277,19 @@ impl Core {
         self.context.memory.set_used(used);
     }
 
+    /// Gives the memory back that flushes have left for the next ones, once there are none: it is the caches' then. For the
+    /// background.
+    pub(crate) fn release_idle(&self) {
+        let (moves, now) = (mapping::idle_moves(), self.context.runtime.now());
+        let mut seen = self.idle.lock();
+        if seen.moves != moves {
+            *seen = IdleSeen { moves, since: now, is_released: false };
+        } else if !seen.is_released && now.saturating_sub(seen.since) >= IDLE_LASTS {
+            seen.is_released = true;
+            drop(mapping::ReleaseIdle);
+        }
+    }
+
     /// Decodes a pointer that the log or a caller brought.
     pub(crate) fn decode_pointer(&self, pointer: &[u8]) -> Result<LargePointer> {
         LargePointer::decode(pointer).map_err(|damage| {
@@ -291,5 +329,24 @@ pub(crate) fn store_options(context: &EngineContext) -> StoreOptions {
         keyspace: context.keyspace,
         double_write: context.double_write,
         poison: context.poison.clone(),
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    /// Between checkpoints what writes held is kept for them; where no batch comes it is soon the caches'.
+    #[test]
+    fn room_for_writes_goes_when_no_batch_comes() {
+        let mut room = Room::default();
+        let seconds = Duration::from_secs;
+        room.batch(seconds(10));
+        assert_eq!(room.follow(800, seconds(10)), 800);
+        assert_eq!(room.follow(0, seconds(11)), 700, "an eighth of it a second");
+        room.batch(seconds(12));
+        assert_eq!(room.follow(0, seconds(13)), 525);
+        assert_eq!(room.follow(600, seconds(13)), 600);
+        assert_eq!(room.follow(100, seconds(15)), 100, "all of it where none came for so long");
     }
 }

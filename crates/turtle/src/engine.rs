@@ -105,8 +105,9 @@ impl Engine for Turtle {
         }
         core.counters.reads.add(MISSES, 1);
         let start = out.len();
-        let (found, was_read) = view.tree.get(key, hash, out)?;
-        if was_read && found == Found::Inline {
+        let (found, _) = view.tree.get(key, hash, out)?;
+        if found == Found::Inline {
+            // Also what is pending: it is read where it lies no more once it is written.
             records.keep(key, hash, &out[start..], ticket);
         }
         Ok(found)
@@ -282,6 +283,7 @@ impl Engine for Turtle {
         core.follow_memory();
         core.follow_records();
         core.follow_chi();
+        core.release_idle();
         if core.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }

@@ -357,6 +357,7 @@ impl Core {
         });
         work.applied = oldest.number();
         self.batches.fetch_add(1, Relaxed);
+        self.room.lock().batch(self.context.runtime.now());
         self.note_merged_away(merged_away);
         self.upgrade_snapshots(work.applied, &tree);
         count(&self.counters.applied);

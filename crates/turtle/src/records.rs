@@ -1,10 +1,12 @@
-//! Records that lookups had to read from leaves, kept one by one beside the pages that they lie on.
+//! Records that lookups found in the tree, kept one by one beside the pages that they lie on.
 //!
 //! ```text
 //!   a get:  ticket -> memtables -> records -> tree: what is pending -> leaves, by cached pages
 //!                                     ^                                  |
 //!                                     +---- the one record, by the ticket+
 //! ```
+//!
+//! What is pending is kept as well: it lies on pages soon, and is asked for then as it was before.
 //!
 //! Where lookups have favourites these lie on pages of their own each, and a page that is cached for one of them keeps thirty
 //! others in memory. The memory that reads have is therefore divided: nothing is kept here before lookups read
@@ -154,6 +156,11 @@ impl Core {
         let wanted = bytes.min(division.share.of_second(all)).max(CACHE_BYTES_MIN);
         let step = all / STEP_PART;
         if wanted > self.records.bytes() || wanted + step < self.records.bytes() {
+            if wanted > self.records.bytes() {
+                // Pages leave before records come.
+                self.records.bytes.store(wanted, Relaxed);
+                self.follow_limits();
+            }
             cache.resize(wanted);
             let mut bytes = cache.usage().bytes;
             if bytes > all / 4 * 3 {
