@@ -340,15 +340,26 @@ mod tests {
         recent.add(&read.since(&load, 512));
         assert_eq!((recent.by_pages, recent.by_records), (0, 0));
         // While something gathers, it is; records only once it is known which ones are cold.
-        let more = Seen { regretted: 1100, worth: 1200, gathered_bytes: 2 * MIB, ..read };
+        let more = Seen {
+            regretted: 1100,
+            worth: 1200,
+            missed: 2500,
+            looked: 2500,
+            gathered_bytes: 2 * MIB,
+            ..read
+        };
         recent.add(&more.since(&read, 512));
         assert_eq!((recent.by_pages, recent.by_records), (200, 0));
-        let settled = Seen { worth: 1250, is_settled: true, ..more };
+        let settled = Seen { worth: 1250, is_settled: true, missed: 3000, looked: 3000, ..more };
         assert_eq!(settled.since(&more, 512).by_records, 100);
         // Half of those that looked on missed; a new cache of records counts anew.
-        let answered = Seen { worth: 7, answered: 60, looked: 2040, missed: 2020, ..settled };
+        let answered = Seen { worth: 7, answered: 60, looked: 3040, missed: 3020, ..settled };
         let period = answered.since(&settled, 512);
         assert_eq!((period.by_records, period.held), (0, 30));
+        // More than all that missed cannot be spared.
+        let few = Seen { regretted: 1200, worth: 9999, missed: 3030, ..answered };
+        let period = few.since(&answered, 512);
+        assert_eq!((period.by_pages, period.by_records), (10, 10));
     }
 
     #[test]
@@ -370,7 +381,7 @@ mod tests {
     /// A batch came, and so many misses would have been spared.
     fn known(by_records: u64, by_pages: u64) -> Known {
         let recent = Recent { batch_pages: 512, by_pages, by_records, ..Recent::default() };
-        Known { recent, ..Known::default() }
+        Known { recent, gathered: 100, is_read: true, ..Known::default() }
     }
 
     #[test]
