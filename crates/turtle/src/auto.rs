@@ -10,6 +10,7 @@
 //!   lost by twice the distance     = misses that a byte more would have spared pages (spinney_cache) or
 //!                                    records (spinney_records), which of them is more, x bytes of what gathers
 //!                                    - lookups that what gathers has answered x share of misses x HELD
+//!                                    (of what kept records do not answer)
 //! ```
 //!
 //! Where the same keys are written again and again most of them vanish in memory, and what is written for a batch is less than
@@ -34,7 +35,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_cache::Kind;
 
-use crate::core::{Core, RECORD_HITS};
+use crate::core::Core;
 
 /// How often it is thought over.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -76,7 +77,7 @@ const STEPS_APART: Duration = Duration::from_secs(2);
 /// 0.148, 0.156 and 0.168, for what has gathered is as much memory that knows nothing then.
 const CHI_READ: u64 = 16;
 
-/// Memory is worth something to reads when it would spare such a part of the pages that could be saved.
+/// Somebody reads once more is lost than could be saved, until it is less than such a part of that.
 const READ_PART: u64 = 8;
 
 /// The distance, and what was known when it was last thought over.
@@ -94,7 +95,7 @@ struct Known {
     amplification: Amplification,
     /// The most batches that had gathered of late.
     gathered: u64,
-    /// Whether memory was worth anything to reads.
+    /// Whether somebody reads who needs the memory.
     is_read: bool,
     /// When it was raised or lowered last.
     changed: Duration,
@@ -114,8 +115,8 @@ struct Seen {
     worth: u64,
     worth_bytes: u64,
     is_settled: bool,
-    /// Lookups that were answered by what gathers; others that kept records or pages of values would answer,
-    /// and pages of values that were not cached.
+    /// Lookups that were answered by what gathers; pages of values that others looked for, which kept records did not
+    /// answer; and those of them that were not cached.
     answered: u64,
     looked: u64,
     missed: u64,
@@ -224,7 +225,7 @@ fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let lost = spared.saturating_sub(part(recent.held, HELD_PERCENT, 100));
     let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
     let was_read = known.is_read;
-    known.is_read = spared.saturating_mul(READ_PART) > saved;
+    known.is_read = lost > if was_read { saved / READ_PART } else { saved };
     if known.is_read && !was_read {
         known.changed = now;
         return chi.min(CHI_READ);
@@ -269,7 +270,7 @@ impl Core {
             worth_bytes: records.filled,
             is_settled: records.passed >= records.filled,
             answered: self.files.disk.in_memory(),
-            looked: values.hits + values.misses + self.counters.reads.sum(RECORD_HITS),
+            looked: values.hits + values.misses,
             missed: values.misses,
             gathered_bytes: self.view.load().tree.pending().bytes,
         };
@@ -398,7 +399,11 @@ mod tests {
             known.recent.by_pages = by_pages;
             think_over(chi, 300, &mut known, Duration::from_millis(millis))
         };
-        assert_eq!([at(300, 10_000, 0), at(300, 10_250, 1)], [300, 300], "nobody reads");
+        assert_eq!(
+            [at(300, 10_000, 0), at(300, 10_250, 100)],
+            [300, 300],
+            "more is saved than lost"
+        );
         assert_eq!(at(300, 10_500, 2000), CHI_READ);
         assert_eq!(at(CHI_READ, 10_750, 2000), CHI_READ, "what it costs is not seen yet");
         assert_eq!(at(CHI_READ, 12_500, 2000), CHI_READ / 2);
