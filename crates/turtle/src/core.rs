@@ -54,6 +54,7 @@ pub(crate) struct Core {
     pub(crate) room: Mutex<Room>,
     /// Threads for which memory is kept free.
     pub(crate) crew: Mutex<Crew>,
+    /// What [`Core::release_idle`] goes by.
     idle: Mutex<IdleSeen>,
     /// Bytes that writers under way have reserved.
     pub(crate) reserved: AtomicU64,

@@ -105,7 +105,7 @@ impl Engine for Turtle {
         }
         core.counters.reads.add(MISSES, 1);
         let start = out.len();
-        let (found, _) = view.tree.get(key, hash, out)?;
+        let found = view.tree.get(key, hash, out)?;
         if found == Found::Inline {
             // Also what is pending: it is read where it lies no more once it is written.
             records.keep(key, hash, &out[start..], ticket);

@@ -149,18 +149,11 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// Looks a key up; says, too, whether a leaf or segment on disk answered. A value or pointer is appended
-    /// to `out`.
+    /// Looks a key up. A value or pointer is appended to `out`.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of a leaf that would have to say.
-    pub(crate) fn get(
-        &self,
-        files: &F,
-        key: &[u8],
-        hash: u64,
-        out: &mut Vec<u8>,
-    ) -> Result<(Found, bool)> {
+    pub(crate) fn get(&self, files: &F, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         let mut written = Vec::new();
         let edit = self.locate(key, |leaf, is_last| {
             written.push(Lookup { leaf, key, hash, is_last });
@@ -196,7 +189,7 @@ impl<F: Files> Tree<F> {
         let mut values = Vec::with_capacity(keys.len());
         for (written, edit) in located {
             let mut bytes = Vec::new();
-            let (found, _) = look_up(files, &lookups[written], edit, &mut bytes)?;
+            let found = look_up(files, &lookups[written], edit, &mut bytes)?;
             let large = found == Found::Large;
             values.push((found != Found::Absent).then_some(OwnedValue { bytes, large }));
         }
@@ -246,19 +239,19 @@ impl<F: Files> Tree<F> {
     }
 }
 
-/// The answer of the first of these places that has one, newest first, and whether it is one on disk.
+/// The answer of the first of these places that has one, newest first.
 fn look_up<F: Files>(
     files: &F,
     written: &[Lookup<'_, F>],
     edit: Option<Edit<'_>>,
     out: &mut Vec<u8>,
-) -> Result<(Found, bool)> {
+) -> Result<Found> {
     for lookup in written {
         if let Some(hit) = files.get(lookup, out)? {
-            return Ok((found(hit), true));
+            return Ok(found(hit));
         }
     }
-    Ok((edit.map_or(Found::Absent, |edit| found(edit.hit(out))), false))
+    Ok(edit.map_or(Found::Absent, |edit| found(edit.hit(out))))
 }
 
 fn found(hit: Hit) -> Found {

@@ -310,11 +310,11 @@ impl Tree {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Appends the value of a key, or the pointer to a large one; says which, and whether it was on disk.
+    /// Appends the value of a key, or the pointer to a large one; says which.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
-    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<(Found, bool)> {
+    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         self.0.tree.get(&self.0.files.disk, key, hash, out)
     }
 

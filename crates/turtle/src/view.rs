@@ -48,7 +48,7 @@ impl View {
     pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match self.get_resident(key, out) {
             Some(found) => Ok(found),
-            None => self.tree.get(key, hash, out).map(|(found, _)| found),
+            None => self.tree.get(key, hash, out),
         }
     }
 

@@ -290,7 +290,7 @@ mod tests {
         assert!(tree.height() > 2, "one node has nothing to disagree about");
         check(&tree, &files, false).unwrap();
         for key in &keys {
-            assert_eq!(tree.get(&files, key, 0, &mut Vec::new()).unwrap().0, Found::Inline);
+            assert_eq!(tree.get(&files, key, 0, &mut Vec::new()).unwrap(), Found::Inline);
         }
     }
 }

@@ -453,9 +453,9 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the room of segments that are not needed now back to the file system, but for about `keep` bytes; to be called
-    /// with 0 when nothing was written for a while. They are made anew when they are needed, and then a full disk is an error that goes away,
-    /// as it is when the log grows.
+    /// Gives the room of segments that are not needed now back to the file system, but for `keep` bytes of it, in whole
+    /// segments; to be called with 0 when nothing was written for a while. They are made anew when they are needed, and
+    /// then a full disk is an error that goes away, as it is when the log grows.
     ///
     /// # Errors
     /// `Poisoned` or `Io`.

@@ -142,7 +142,7 @@ impl World {
             let key = self.key();
             let hash = spinney_sync::hash_key(KEYSPACE, &key);
             let mut out = Vec::new();
-            let (found, _) = self.tree.get(&self.files, &key, hash, &mut out).unwrap();
+            let found = self.tree.get(&self.files, &key, hash, &mut out).unwrap();
             match self.model.get(&key) {
                 Some(value) => assert!(found == Found::Inline && out == *value, "{key:?}"),
                 None => assert!(found == Found::Absent, "{key:?}"),

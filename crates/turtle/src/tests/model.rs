@@ -196,7 +196,7 @@ impl World {
 
     fn compare_key(&self, key: &[u8]) {
         let mut out = b"before".to_vec();
-        let (found, _) = self.tree.get(&self.files, key, 0, &mut out).unwrap();
+        let found = self.tree.get(&self.files, key, 0, &mut out).unwrap();
         let mut resident_out = Vec::new();
         match (self.tree.get_resident(key, &mut resident_out), self.model.get(key)) {
             (Resident::Unknown, _) | (Resident::Absent, None) => assert!(resident_out.is_empty()),
