@@ -249,8 +249,11 @@ fn advance(
     }
 }
 
-/// Entries of the first chunk of a range, which may be short; later ones have twice as many.
-const CHUNK_FIRST: usize = 32;
+/// Entries of the first chunk of a range: often it has one, or none, and what is read beyond it is for nothing.
+const CHUNK_FIRST: usize = 8;
+
+/// Each chunk has so many times the entries of the one before.
+const CHUNK_GROWTH: usize = 4;
 
 /// Most entries of a chunk.
 const CHUNK_MAX: usize = 128;
@@ -303,7 +306,7 @@ impl Chunks {
         self.left -= self.chunk.len();
         self.exhausted = last || self.left == 0;
         self.next = 0;
-        self.limit = (self.limit * 2).min(CHUNK_MAX);
+        self.limit = (self.limit * CHUNK_GROWTH).min(CHUNK_MAX);
         if let Some((last, _)) = self.chunk.len().checked_sub(1).and_then(|at| self.chunk.entry(at))
         {
             self.from = Bound::Excluded(last.to_vec());

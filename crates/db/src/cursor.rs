@@ -8,6 +8,7 @@
 //! one by one, when they are asked for; a cursor over keys reads none, and one over readers leaves
 //! the reading to its caller.
 
+use std::cell::Cell;
 use std::ops::{Bound, Range};
 
 use spinney_base::{Error, Result, ValueRef};
@@ -20,6 +21,15 @@ use crate::value::Value;
 const CHUNK_RECORDS_MIN: usize = 16;
 const CHUNK_RECORDS_MAX: usize = 1024;
 const CHUNK_BYTES_MAX: usize = 256 << 10;
+
+/// A thread keeps the memory of a chunk no larger than this for its next cursor.
+const SPARE_BYTES_MAX: usize = 32 << 10;
+
+thread_local! {
+    /// The memory of a chunk that a cursor of this thread had: a short range would ask the allocator for several pieces
+    /// that are too large for what it keeps for a thread.
+    static SPARE: Cell<Option<Chunk>> = const { Cell::new(None) };
+}
 
 /// Iterates over records, from the front, the back, or both.
 #[derive(Debug)]
@@ -45,6 +55,29 @@ pub struct Cursor {
 struct Queue {
     chunk: Chunk,
     left: Range<usize>,
+}
+
+impl Queue {
+    /// Takes the memory that the thread has kept, if it has none.
+    fn take_spare(&mut self) {
+        if self.chunk.memory_bytes() == 0
+            && let Ok(Some(spare)) = SPARE.try_with(Cell::take)
+        {
+            self.chunk = spare;
+        }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let bytes = self.chunk.memory_bytes();
+        if bytes > 0 && bytes <= SPARE_BYTES_MAX {
+            let mut chunk = std::mem::take(&mut self.chunk);
+            chunk.clear();
+            // A thread that ends keeps nothing.
+            _ = SPARE.try_with(|spare| spare.set(Some(chunk)));
+        }
+    }
 }
 
 /// A record of one of the queues, named by the direction in which that was read.
@@ -188,10 +221,12 @@ impl Cursor {
             records_max: max,
             bytes_max: CHUNK_BYTES_MAX,
         };
-        let Queue { chunk, left } = match direction {
+        let queue = match direction {
             Direction::Forward => &mut self.front,
             Direction::Reverse => &mut self.back,
         };
+        queue.take_spare();
+        let Queue { chunk, left } = queue;
         chunk.clear();
         *left = 0..0;
         self.source.scan(&request, chunk)?;

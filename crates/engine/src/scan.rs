@@ -105,6 +105,12 @@ impl Chunk {
         (&self.bytes[start..key], ValueRef { bytes: &self.bytes[key..value], large })
     }
 
+    /// Bytes of memory that it holds.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.ends.capacity() * size_of::<Ends>()
+    }
+
     /// Forgets everything, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();

@@ -43,7 +43,7 @@ pub(crate) struct Cursor<'a, F: Files> {
     files: &'a F,
     direction: Direction,
     /// What lies behind this window.
-    rest: Option<KeyRange>,
+    rest: Option<KeyRange<'a>>,
     /// Of this window, newest first.
     streams: Vec<Stream<'a, F>>,
     /// Streams that have a key, by it; among equals by age.
@@ -60,8 +60,8 @@ impl<F: Files> Tree<F> {
     pub(crate) fn cursor<'a>(
         &'a self,
         files: &'a F,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
+        lower: Bound<&'a [u8]>,
+        upper: Bound<&'a [u8]>,
         direction: Direction,
     ) -> Result<Cursor<'a, F>> {
         self.cursor_of(files, lower, upper, direction, 0)
@@ -71,12 +71,11 @@ impl<F: Files> Tree<F> {
     fn cursor_of<'a>(
         &'a self,
         files: &'a F,
-        lower: Bound<&[u8]>,
-        upper: Bound<&[u8]>,
+        lower: Bound<&'a [u8]>,
+        upper: Bound<&'a [u8]>,
         direction: Direction,
         expected: usize,
     ) -> Result<Cursor<'a, F>> {
-        let (lower, upper) = (lower.map(<[u8]>::to_vec), upper.map(<[u8]>::to_vec));
         let rest = Some(KeyRange { lower, upper }).filter(|range| !range.is_empty());
         let (streams, order) = (Vec::new(), Vec::new());
         let mut cursor = Cursor { tree: self, files, direction, rest, streams, order, expected };
@@ -186,7 +185,7 @@ impl<'a, F: Files> Cursor<'a, F> {
     }
 
     /// Opens the window at the near end of a range.
-    fn open_window(&mut self, range: KeyRange) -> Result<()> {
+    fn open_window(&mut self, range: KeyRange<'a>) -> Result<()> {
         self.streams.clear();
         let Some(root) = &self.tree.root else { return Ok(()) };
         let mut path: Vec<(&'a Node<F>, usize)> = Vec::new();
@@ -209,15 +208,17 @@ impl<'a, F: Files> Cursor<'a, F> {
         self.rest = rest;
         // What waits right above the leaf delivers its part of the records.
         let pending = path.last().map_or(0, |(node, pivot)| node.pending[*pivot]);
+        let levels: usize = path.iter().map(|(node, _)| node.levels.len()).sum();
+        self.streams.reserve_exact(levels + 1);
         for (node, pivot) in path {
             for level in &node.levels {
-                let stream = Stream::of_level(level, pivot, &window, self.direction);
+                let stream = Stream::of_level(level, &node.keys, pivot, window, self.direction);
                 self.streams.extend(stream);
             }
         }
         let mut of_leaf = 0;
         if let Child::Leaf(leaf) = child {
-            self.streams.push(Stream::of_leaf(leaf, &window, self.direction));
+            self.streams.push(Stream::of_leaf(leaf, window, self.direction));
             let held = leaf.bytes(self.files);
             of_leaf = (self.expected as u64).saturating_mul(held) / (held + pending).max(1);
         }
@@ -244,8 +245,8 @@ impl<'a, F: Files> Cursor<'a, F> {
 }
 
 /// The pivot that holds the near end of a range.
-fn near_pivot(keys: &[Key], range: &KeyRange, direction: Direction) -> usize {
-    match (direction, &range.lower, &range.upper) {
+fn near_pivot(keys: &[Key], range: &KeyRange<'_>, direction: Direction) -> usize {
+    match (direction, range.lower, range.upper) {
         (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => pivot_of(keys, key),
         (Direction::Forward, Bound::Unbounded, _) => 0,
         (Direction::Reverse, _, Bound::Included(key)) => pivot_of(keys, key),

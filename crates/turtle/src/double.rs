@@ -13,6 +13,7 @@ use spinney_engine::Direction;
 
 use crate::edit::{Edit, Hit};
 use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
+use crate::range::KeyRange;
 use crate::run::{Run, RunBuilder};
 use crate::runs::Runs;
 
@@ -245,7 +246,13 @@ impl Files for Double {
         self.step()?;
         self.counts.cursors.fetch_add(1, Relaxed);
         let run = self.run(leaf);
-        let at = run.seek(from, direction);
+        let inside = run.within(&match direction {
+            Direction::Forward => KeyRange { lower: from, upper: Bound::Unbounded },
+            Direction::Reverse => KeyRange { lower: Bound::Unbounded, upper: from },
+        });
+        let at =
+            if direction == Direction::Forward { inside.start } else { inside.end.wrapping_sub(1) };
+        let at = Some(at).filter(|_| !inside.is_empty());
         Ok(DoubleCursor { run, at, direction, leaf: Arc::clone(leaf) })
     }
 
@@ -313,7 +320,10 @@ impl LeafCursor for DoubleCursor {
     }
 
     fn advance(&mut self) -> Result<()> {
-        self.at = self.at.and_then(|at| self.run.step(at, self.direction));
+        self.at = self.at.and_then(|at| match self.direction {
+            Direction::Forward => Some(at + 1).filter(|at| *at < self.run.len()),
+            Direction::Reverse => at.checked_sub(1),
+        });
         Ok(())
     }
 }

@@ -30,7 +30,7 @@
 //! Fences are what keeps flushed edits from coming back when nodes that share a segment after a split
 //! are joined again, and what tells which one part of a level may hold a key.
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result};
@@ -38,6 +38,7 @@ use spinney_base::{Error, ErrorKind, Result};
 use crate::edit::separator;
 use crate::files::{Files, Limits, Load};
 use crate::merge::{Superseded, Tombstones, merge};
+use crate::range::KeyRange;
 use crate::run::Run;
 use crate::runs::Runs;
 use crate::write::write_parts;
@@ -207,6 +208,20 @@ impl<F: Files> Level<F> {
             }
         };
         may.then_some(part)
+    }
+
+    /// The parts that may have live edits in a range.
+    pub(crate) fn parts_in(&self, keys: &[Key], range: &KeyRange<'_>) -> &[Part<F>] {
+        let up_to = |key: &[u8]| self.parts.partition_point(|part| part.lower(keys) <= key);
+        let from = match range.lower {
+            Bound::Included(key) | Bound::Excluded(key) => up_to(key).saturating_sub(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.upper {
+            Bound::Included(key) | Bound::Excluded(key) => up_to(key),
+            Bound::Unbounded => self.parts.len(),
+        };
+        &self.parts[from..to.max(from)]
     }
 
     /// How many segments it is or will be when it is written.

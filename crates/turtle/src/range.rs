@@ -7,17 +7,17 @@ use spinney_engine::Direction;
 use crate::run::head;
 
 /// A range of keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KeyRange {
-    pub(crate) lower: Bound<Vec<u8>>,
-    pub(crate) upper: Bound<Vec<u8>>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRange<'a> {
+    pub(crate) lower: Bound<&'a [u8]>,
+    pub(crate) upper: Bound<&'a [u8]>,
 }
 
-impl KeyRange {
+impl<'a> KeyRange<'a> {
     /// Whether no key can be in it.
     pub(crate) fn is_empty(&self) -> bool {
         use Bound::{Excluded, Included};
-        match (&self.lower, &self.upper) {
+        match (self.lower, self.upper) {
             (Included(lower), Included(upper)) => lower > upper,
             (Included(lower) | Excluded(lower), Included(upper) | Excluded(upper)) => {
                 lower >= upper
@@ -27,16 +27,15 @@ impl KeyRange {
     }
 
     /// Where it begins in a direction.
-    pub(crate) fn near(&self, direction: Direction) -> Bound<&[u8]> {
-        let near = if direction == Direction::Forward { &self.lower } else { &self.upper };
-        near.as_ref().map(Vec::as_slice)
+    pub(crate) fn near(&self, direction: Direction) -> Bound<&'a [u8]> {
+        if direction == Direction::Forward { self.lower } else { self.upper }
     }
 
     /// The head of its end in a direction: keys whose heads lie before it are not past it.
     pub(crate) fn far_head(&self, direction: Direction) -> u64 {
         let (far, unbounded) = match direction {
-            Direction::Forward => (&self.upper, u64::MAX),
-            Direction::Reverse => (&self.lower, 0),
+            Direction::Forward => (self.upper, u64::MAX),
+            Direction::Reverse => (self.lower, 0),
         };
         match far {
             Bound::Included(key) | Bound::Excluded(key) => head(key),
@@ -46,7 +45,7 @@ impl KeyRange {
 
     /// Whether a key lies beyond its end in a direction.
     pub(crate) fn is_past(&self, key: &[u8], direction: Direction) -> bool {
-        match (direction, &self.lower, &self.upper) {
+        match (direction, self.lower, self.upper) {
             (Direction::Forward, _, Bound::Included(upper)) => key > upper,
             (Direction::Forward, _, Bound::Excluded(upper)) => key >= upper,
             (Direction::Reverse, Bound::Included(lower), _) => key < lower,
@@ -56,30 +55,30 @@ impl KeyRange {
     }
 
     /// The part of it from key `lower` on up to, not including, key `upper`.
-    pub(crate) fn within(&self, lower: &[u8], upper: Option<&[u8]>) -> KeyRange {
-        let mut within = self.clone();
-        let above = match &self.lower {
-            Bound::Included(own) | Bound::Excluded(own) => &own[..] >= lower,
+    pub(crate) fn within(&self, lower: &'a [u8], upper: Option<&'a [u8]>) -> KeyRange<'a> {
+        let mut within = *self;
+        let above = match self.lower {
+            Bound::Included(own) | Bound::Excluded(own) => own >= lower,
             Bound::Unbounded => lower.is_empty(),
         };
         if !above {
-            within.lower = Bound::Included(lower.to_vec());
+            within.lower = Bound::Included(lower);
         }
         if let Some(upper) = upper {
-            let below = match &self.upper {
-                Bound::Included(own) => &own[..] < upper,
-                Bound::Excluded(own) => &own[..] <= upper,
+            let below = match self.upper {
+                Bound::Included(own) => own < upper,
+                Bound::Excluded(own) => own <= upper,
                 Bound::Unbounded => false,
             };
             if !below {
-                within.upper = Bound::Excluded(upper.to_vec());
+                within.upper = Bound::Excluded(upper);
             }
         }
         within
     }
 
     /// Cuts it below a key: the part at the near end in a direction, and the rest if there is any.
-    pub(crate) fn cut(self, key: &[u8], direction: Direction) -> (KeyRange, Option<KeyRange>) {
+    pub(crate) fn cut(self, key: &'a [u8], direction: Direction) -> (Self, Option<Self>) {
         let below = self.within(b"", Some(key));
         let above = self.within(key, None);
         let (near, rest) = match direction {
@@ -99,15 +98,15 @@ mod tests {
     fn parts_of_ranges_hold_what_they_should() {
         let keys: [&[u8]; 5] = [b"", b"a", b"a\0", b"b", b"c"];
         let bounds = || {
-            let of = |key: &[u8]| [Bound::Included(key.to_vec()), Bound::Excluded(key.to_vec())];
+            let of = |key| [Bound::Included(key), Bound::Excluded(key)];
             keys.into_iter().flat_map(of).chain([Bound::Unbounded])
         };
-        let holds = |range: &KeyRange, key: &[u8]| {
+        let holds = |range: &KeyRange<'_>, key: &[u8]| {
             !range.is_past(key, Direction::Forward) && !range.is_past(key, Direction::Reverse)
         };
         for lower in bounds() {
             for upper in bounds() {
-                let range = KeyRange { lower: lower.clone(), upper };
+                let range = KeyRange { lower, upper };
                 for key in keys {
                     let (up, down) = (Direction::Forward, Direction::Reverse);
                     assert!(head(key) >= range.far_head(up) || !range.is_past(key, up));
@@ -116,7 +115,7 @@ mod tests {
                 assert!(!range.is_empty() || keys.iter().all(|key| !holds(&range, key)));
                 for cut in &keys[1..] {
                     for direction in [Direction::Forward, Direction::Reverse] {
-                        let (near, rest) = range.clone().cut(cut, direction);
+                        let (near, rest) = range.cut(cut, direction);
                         for key in keys {
                             let below = (key < *cut) == (direction == Direction::Forward);
                             let inside = holds(&range, key);

@@ -37,6 +37,8 @@ pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;
 
 /// So many edits before it is read, the bytes of one are asked for.
 const AHEAD: usize = 8;
+/// The same for who reads a few of them in order, of several runs by turns.
+const SCAN_AHEAD: usize = 4;
 /// So many cache lines of them: the processor asks for those that follow.
 const LINES_MAX: usize = 4;
 
@@ -307,44 +309,48 @@ impl Run {
         (index < self.len()).then(|| self.edit(index)).filter(|edit| edit.key == key)
     }
 
-    /// The edits in a range.
-    pub(crate) fn within(&self, range: &KeyRange) -> Run {
-        let from = self.seek(range.near(Direction::Forward), Direction::Forward);
-        let to = self.seek(range.near(Direction::Reverse), Direction::Reverse);
-        match (from, to) {
-            (Some(from), Some(to)) if from <= to => self.slice(from, to + 1),
-            _ => self.slice(0, 0),
-        }
-    }
-
-    /// Index of the first edit at or behind `from` in the direction.
-    pub(crate) fn seek(&self, from: Bound<&[u8]>, direction: Direction) -> Option<usize> {
+    /// Which edits are in a range.
+    pub(crate) fn within(&self, range: &KeyRange<'_>) -> Range<usize> {
         let above = |key: &[u8]| {
             let index = self.lower_bound(key);
             index + usize::from(index < self.len() && self.key(index) == key)
         };
+        let from = match range.near(Direction::Forward) {
+            Bound::Unbounded => 0,
+            Bound::Included(key) => self.lower_bound(key),
+            Bound::Excluded(key) => above(key),
+        };
+        let to = match range.near(Direction::Reverse) {
+            Bound::Unbounded => self.len(),
+            Bound::Included(key) => above(key),
+            Bound::Excluded(key) => self.lower_bound(key),
+        };
+        from..to.max(from)
+    }
+
+    /// Asks for the bytes of the edits that who reads in order comes to after the first, which he has.
+    pub(crate) fn ask_from(&self, first: usize, direction: Direction) {
+        let items = self.items();
+        let sources = self.sources();
         match direction {
             Direction::Forward => {
-                let index = match from {
-                    Bound::Unbounded => 0,
-                    Bound::Included(key) => self.lower_bound(key),
-                    Bound::Excluded(key) => above(key),
-                };
-                (index < self.len()).then_some(index)
+                items[first..].iter().take(SCAN_AHEAD).for_each(|item| item.prefetch(sources));
             }
-            Direction::Reverse => match from {
-                Bound::Unbounded => self.len().checked_sub(1),
-                Bound::Included(key) => above(key).checked_sub(1),
-                Bound::Excluded(key) => self.lower_bound(key).checked_sub(1),
-            },
+            Direction::Reverse => {
+                let ahead = items[..=first].iter().rev().take(SCAN_AHEAD);
+                ahead.for_each(|item| item.prefetch(sources));
+            }
         }
     }
 
-    /// The index behind `index` in the direction.
-    pub(crate) fn step(&self, index: usize, direction: Direction) -> Option<usize> {
-        match direction {
-            Direction::Forward => (index + 1 < self.len()).then_some(index + 1),
-            Direction::Reverse => index.checked_sub(1),
+    /// Asks for the bytes of the edit that who reads in order and is at `at` comes to after a few more.
+    pub(crate) fn ask_ahead(&self, at: usize, direction: Direction) {
+        let ahead = match direction {
+            Direction::Forward => at.checked_add(SCAN_AHEAD - 1),
+            Direction::Reverse => at.checked_sub(SCAN_AHEAD - 1),
+        };
+        if let Some(item) = ahead.and_then(|ahead| self.items().get(ahead)) {
+            item.prefetch(self.sources());
         }
     }
 

@@ -4,13 +4,14 @@
 //! are in order too.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 use std::sync::Arc;
 
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Direction;
 
 use crate::files::{Files, LeafCursor};
-use crate::levels::{Level, Part};
+use crate::levels::{Key, Level, Part};
 use crate::node::Leaf;
 use crate::range::KeyRange;
 use crate::run::{Run, head};
@@ -18,17 +19,19 @@ use crate::run::{Run, head};
 /// A part that is still to be read.
 #[derive(Debug)]
 enum Piece<'a, F: Files> {
-    Run(Run),
+    /// With which of its edits may be delivered.
+    Run(&'a Run, Range<usize>),
     /// With what of it may be delivered.
-    Leaf(&'a Arc<F::Leaf>, KeyRange),
+    Leaf(&'a Arc<F::Leaf>, KeyRange<'a>),
 }
 
 /// A part that is being read, at a key.
 #[derive(Debug)]
 enum Place<'a, F: Files> {
-    Run(Run, usize),
+    /// At an edit, with how many may be delivered from it on.
+    Run(&'a Run, usize, usize),
     /// With what of it may be delivered, and the head of that range's end in the direction.
-    Leaf(F::Cursor<'a>, KeyRange, u64),
+    Leaf(Box<F::Cursor<'a>>, KeyRange<'a>, u64),
 }
 
 /// See the module.
@@ -45,14 +48,15 @@ impl<'a, F: Files> Stream<'a, F> {
     /// What a level has live for a pivot in a window that lies within the pivot's range, if it has anything.
     pub(crate) fn of_level(
         level: &'a Level<F>,
+        keys: &[Key],
         pivot: usize,
-        window: &KeyRange,
+        window: KeyRange<'a>,
         direction: Direction,
     ) -> Option<Self> {
         let mut pieces = Vec::new();
-        for part in &level.parts {
+        for part in level.parts_in(keys, &window) {
             match part {
-                Part::Run(run) => push_run(&mut pieces, run, window),
+                Part::Run(run) => push_run(&mut pieces, run, &window),
                 Part::Segment(segment) if segment.is_active(pivot) => {
                     let range = window.within(&segment.lower, segment.upper.as_deref());
                     if !range.is_empty() {
@@ -66,13 +70,13 @@ impl<'a, F: Files> Stream<'a, F> {
     }
 
     /// What a leaf has in a window.
-    pub(crate) fn of_leaf(leaf: &'a Leaf<F>, window: &KeyRange, direction: Direction) -> Self {
+    pub(crate) fn of_leaf(leaf: &'a Leaf<F>, window: KeyRange<'a>, direction: Direction) -> Self {
         let mut pieces = Vec::new();
         match leaf {
             Leaf::Memory(runs) => {
-                runs.as_slice().iter().for_each(|run| push_run(&mut pieces, run, window));
+                runs.as_slice().iter().for_each(|run| push_run(&mut pieces, run, &window));
             }
-            Leaf::Written(leaf) => pieces.push(Piece::Leaf(leaf, window.clone())),
+            Leaf::Written(leaf) => pieces.push(Piece::Leaf(leaf, window)),
         }
         Self::of_pieces(pieces, direction)
     }
@@ -98,14 +102,16 @@ impl<'a, F: Files> Stream<'a, F> {
             && let Some(piece) = self.pieces.pop()
         {
             self.place = match piece {
-                Piece::Run(run) => {
-                    let at = if direction == Direction::Forward { 0 } else { run.len() - 1 };
-                    Some(Place::Run(run, at))
+                Piece::Run(run, inside) => {
+                    let forward = direction == Direction::Forward;
+                    let at = if forward { inside.start } else { inside.end - 1 };
+                    run.ask_from(at, direction);
+                    Some(Place::Run(run, at, inside.len()))
                 }
                 Piece::Leaf(leaf, range) => {
                     let cursor = files.cursor(leaf, range.near(direction), direction)?;
                     let end = range.far_head(direction);
-                    Some(Place::Leaf(cursor, range, end))
+                    Some(Place::Leaf(Box::new(cursor), range, end))
                 }
             };
             self.arrive(direction);
@@ -158,10 +164,12 @@ impl<'a, F: Files> Stream<'a, F> {
     /// `Corruption` or `Io`.
     pub(crate) fn advance(&mut self, files: &'a F, direction: Direction) -> Result<()> {
         match &mut self.place {
-            Some(Place::Run(run, at)) => match run.step(*at, direction) {
-                Some(next) => *at = next,
-                None => self.place = None,
-            },
+            Some(Place::Run(_, _, 0 | 1)) => self.place = None,
+            Some(Place::Run(run, at, left)) => {
+                *at = if direction == Direction::Forward { *at + 1 } else { *at - 1 };
+                *left -= 1;
+                run.ask_ahead(*at, direction);
+            }
             Some(Place::Leaf(cursor, ..)) => cursor.advance()?,
             None => {}
         }
@@ -172,7 +180,7 @@ impl<'a, F: Files> Stream<'a, F> {
     /// The key at the place; `None` beyond the end.
     pub(crate) fn key(&self) -> Option<&[u8]> {
         match self.place.as_ref()? {
-            Place::Run(run, at) => Some(run.key(*at)),
+            Place::Run(run, at, _) => Some(run.key(*at)),
             Place::Leaf(cursor, ..) => cursor.key(),
         }
     }
@@ -180,7 +188,7 @@ impl<'a, F: Files> Stream<'a, F> {
     /// Whether a tombstone is at the place.
     pub(crate) fn is_tombstone(&self) -> bool {
         match &self.place {
-            Some(Place::Run(run, at)) => run.items()[*at].is_tombstone(),
+            Some(Place::Run(run, at, _)) => run.items()[*at].is_tombstone(),
             Some(Place::Leaf(cursor, ..)) => cursor.is_tombstone(),
             None => false,
         }
@@ -192,7 +200,7 @@ impl<'a, F: Files> Stream<'a, F> {
     /// `Corruption` or `Io`, of the value.
     pub(crate) fn record(&mut self) -> Result<Option<(&[u8], ValueRef<'_>)>> {
         match &mut self.place {
-            Some(Place::Run(run, at)) => {
+            Some(Place::Run(run, at, _)) => {
                 let edit = run.edit(*at);
                 Ok(edit.value.map(|value| (edit.key, value)))
             }
@@ -207,9 +215,9 @@ impl<'a, F: Files> Stream<'a, F> {
     }
 }
 
-fn push_run<F: Files>(pieces: &mut Vec<Piece<'_, F>>, run: &Run, window: &KeyRange) {
+fn push_run<'a, F: Files>(pieces: &mut Vec<Piece<'a, F>>, run: &'a Run, window: &KeyRange<'_>) {
     let inside = run.within(window);
     if !inside.is_empty() {
-        pieces.push(Piece::Run(inside));
+        pieces.push(Piece::Run(run, inside));
     }
 }
