@@ -77,7 +77,7 @@ const STEPS_APART: Duration = Duration::from_secs(2);
 /// 0.148, 0.156 and 0.168, for what has gathered is as much memory that knows nothing then.
 const CHI_READ: u64 = 16;
 
-/// Somebody reads once more is lost than could be saved, until it is less than such a part of that.
+/// Somebody reads once so much is lost that it would be lowered, until it is less than such a part of what could be saved.
 const READ_PART: u64 = 8;
 
 /// The distance, and what was known when it was last thought over.
@@ -225,7 +225,7 @@ fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let lost = spared.saturating_sub(part(recent.held, HELD_PERCENT, 100));
     let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
     let was_read = known.is_read;
-    known.is_read = lost > if was_read { saved / READ_PART } else { saved };
+    known.is_read = if was_read { lost > saved / READ_PART } else { more(lost / 2, saved) };
     if known.is_read && !was_read {
         known.changed = now;
         return chi.min(CHI_READ);
@@ -400,9 +400,9 @@ mod tests {
             think_over(chi, 300, &mut known, Duration::from_millis(millis))
         };
         assert_eq!(
-            [at(300, 10_000, 0), at(300, 10_250, 100)],
-            [300, 300],
-            "more is saved than lost"
+            [at(300, 10_000, 0), at(300, 10_250, 100), at(300, 10_375, 500)],
+            [300; 3],
+            "more is saved than lost, or not much less"
         );
         assert_eq!(at(300, 10_500, 2000), CHI_READ);
         assert_eq!(at(CHI_READ, 10_750, 2000), CHI_READ, "what it costs is not seen yet");
