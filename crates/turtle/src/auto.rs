@@ -22,8 +22,8 @@
 //! lost for reads: it holds what was written of late, record by record, which is often read again. Where more is saved
 //! than lost, the distance doubles; where less, half of what gathers is written at once. As the first does not depend on
 //! the distance and the second grows with it, there is a place where it stays. A keyspace that is only loaded has no
-//! misses to regret and takes all that memory allows; where reads come to that it begins anew, with [`CHI_READ`]; one that
-//! is only read gives back everything.
+//! misses to regret and takes all that memory allows; where reads come that lose much by that it begins anew, with
+//! [`CHI_READ`]; one that is only read gives back everything.
 //!
 //! **Invariant**: it lies between 1 and what memory allows ([`Limits::chi_max`](crate::pipeline)), whatever is
 //! measured.
