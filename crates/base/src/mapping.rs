@@ -29,15 +29,19 @@ pub fn mapped_bytes() -> usize {
     MAPPED.load(Relaxed)
 }
 
-/// Gives back, when it is dropped, what nobody owns: the last field of whoever used much, and for whoever sees that
-/// [`idle_moves`] stands still.
+/// Gives back what nobody owns: for whoever sees that [`idle_moves`] stands still.
+pub fn release_idle() {
+    let maps = std::mem::take(&mut IDLE.lock().maps);
+    drop(maps);
+}
+
+/// Does so when it is dropped: the last field of whoever used much.
 #[derive(Debug)]
 pub struct ReleaseIdle;
 
 impl Drop for ReleaseIdle {
     fn drop(&mut self) {
-        let maps = std::mem::take(&mut IDLE.lock().maps);
-        drop(maps);
+        release_idle();
     }
 }
 

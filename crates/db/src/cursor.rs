@@ -387,3 +387,28 @@ impl DoubleEndedIterator for Keys {
         self.0.next_key(Direction::Reverse).transpose()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a queue takes that follows one which held a record of so many bytes.
+    fn taken_after(bytes: usize) -> usize {
+        SPARE.set(None);
+        let mut queue = Queue::default();
+        queue.take_spare();
+        queue.chunk.push(&[b"key"], ValueRef::inline(&vec![7; bytes]));
+        queue.chunk.finished = true;
+        drop(queue);
+        let mut next = Queue::default();
+        next.take_spare();
+        assert!(next.chunk.is_empty() && !next.chunk.finished, "what was in it is gone");
+        next.chunk.memory_bytes()
+    }
+
+    #[test]
+    fn a_thread_keeps_the_memory_of_a_small_chunk() {
+        assert!(taken_after(1000) >= 1000);
+        assert_eq!(taken_after(SPARE_BYTES_MAX), 0);
+    }
+}

@@ -224,14 +224,14 @@ fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let spared = recent.by_pages.max(recent.by_records);
     let lost = spared.saturating_sub(part(recent.held, HELD_PERCENT, 100));
     let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
+    let (raises, lowers) = (more(saved, lost), more(lost / 2, saved));
     let was_read = known.is_read;
-    known.is_read = if was_read { lost > saved / READ_PART } else { more(lost / 2, saved) };
+    known.is_read = if was_read { lost > saved / READ_PART } else { lowers };
     if known.is_read && !was_read {
         known.changed = now;
         return chi.min(CHI_READ);
     }
     let is_early = now.saturating_sub(known.changed) < STEPS_APART;
-    let (raises, lowers) = (more(saved, lost), more(lost / 2, saved));
     if (raises && lost > 0 || lowers && saved > 0) && is_early {
         return chi;
     }

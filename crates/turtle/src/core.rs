@@ -287,7 +287,7 @@ impl Core {
             *seen = IdleSeen { moves, since: now, is_released: false };
         } else if !seen.is_released && now.saturating_sub(seen.since) >= IDLE_LASTS {
             seen.is_released = true;
-            drop(mapping::ReleaseIdle);
+            mapping::release_idle();
         }
     }
 

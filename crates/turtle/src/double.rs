@@ -2,7 +2,7 @@
 //! demand.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
@@ -13,7 +13,7 @@ use spinney_engine::Direction;
 
 use crate::edit::{Edit, Hit};
 use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
-use crate::range::KeyRange;
+use crate::range::{KeyRange, next_index};
 use crate::run::{Run, RunBuilder};
 use crate::runs::Runs;
 
@@ -246,14 +246,12 @@ impl Files for Double {
         self.step()?;
         self.counts.cursors.fetch_add(1, Relaxed);
         let run = self.run(leaf);
-        let inside = run.within(&match direction {
+        let mut left = run.within(&match direction {
             Direction::Forward => KeyRange { lower: from, upper: Bound::Unbounded },
             Direction::Reverse => KeyRange { lower: Bound::Unbounded, upper: from },
         });
-        let at =
-            if direction == Direction::Forward { inside.start } else { inside.end.wrapping_sub(1) };
-        let at = Some(at).filter(|_| !inside.is_empty());
-        Ok(DoubleCursor { run, at, direction, leaf: Arc::clone(leaf) })
+        let at = next_index(&mut left, direction);
+        Ok(DoubleCursor { run, at, left, direction, leaf: Arc::clone(leaf) })
     }
 
     fn write_node(&self, payload: &[u8]) -> Result<Arc<DoublePages>> {
@@ -295,6 +293,8 @@ impl Files for Double {
 pub(crate) struct DoubleCursor {
     run: Run,
     at: Option<usize>,
+    /// What lies behind it.
+    left: Range<usize>,
     direction: Direction,
     #[expect(dead_code, reason = "it is held, not read")]
     leaf: Arc<DoubleLeaf>,
@@ -320,10 +320,7 @@ impl LeafCursor for DoubleCursor {
     }
 
     fn advance(&mut self) -> Result<()> {
-        self.at = self.at.and_then(|at| match self.direction {
-            Direction::Forward => Some(at + 1).filter(|at| *at < self.run.len()),
-            Direction::Reverse => at.checked_sub(1),
-        });
+        self.at = next_index(&mut self.left, self.direction);
         Ok(())
     }
 }

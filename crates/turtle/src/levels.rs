@@ -197,10 +197,14 @@ impl<F: Files> Level<F> {
         self.parts.is_empty()
     }
 
+    /// How many parts begin at or before a key.
+    fn begun_at(&self, keys: &[Key], key: &[u8]) -> usize {
+        self.parts.partition_point(|part| part.lower(keys) <= key)
+    }
+
     /// The one part that may hold a key of a pivot.
     pub(crate) fn part(&self, keys: &[Key], pivot: usize, key: &[u8]) -> Option<&Part<F>> {
-        let after = self.parts.partition_point(|part| part.lower(keys) <= key);
-        let part = &self.parts[after.checked_sub(1)?];
+        let part = &self.parts[self.begun_at(keys, key).checked_sub(1)?];
         let may = match part {
             Part::Run(_) => true,
             Part::Segment(segment) => {
@@ -212,13 +216,15 @@ impl<F: Files> Level<F> {
 
     /// The parts that may have live edits in a range.
     pub(crate) fn parts_in(&self, keys: &[Key], range: &KeyRange<'_>) -> &[Part<F>] {
-        let up_to = |key: &[u8]| self.parts.partition_point(|part| part.lower(keys) <= key);
         let from = match range.lower {
-            Bound::Included(key) | Bound::Excluded(key) => up_to(key).saturating_sub(1),
+            // The last of them may go on beyond it.
+            Bound::Included(key) | Bound::Excluded(key) => {
+                self.begun_at(keys, key).saturating_sub(1)
+            }
             Bound::Unbounded => 0,
         };
         let to = match range.upper {
-            Bound::Included(key) | Bound::Excluded(key) => up_to(key),
+            Bound::Included(key) | Bound::Excluded(key) => self.begun_at(keys, key),
             Bound::Unbounded => self.parts.len(),
         };
         &self.parts[from..to.max(from)]

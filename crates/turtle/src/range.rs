@@ -1,6 +1,6 @@
-//! Ranges of keys with either kind of bound, cut and narrowed.
+//! Ranges of keys with either kind of bound, cut and narrowed; ranges of indexes, gone through either way.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use spinney_engine::Direction;
 
@@ -86,6 +86,14 @@ impl<'a> KeyRange<'a> {
             Direction::Reverse => (above, below),
         };
         (near, Some(rest).filter(|rest| !rest.is_empty()))
+    }
+}
+
+/// The next of these indexes in a direction.
+pub(crate) fn next_index(left: &mut Range<usize>, direction: Direction) -> Option<usize> {
+    match direction {
+        Direction::Forward => left.next(),
+        Direction::Reverse => left.next_back(),
     }
 }
 

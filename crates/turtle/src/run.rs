@@ -37,8 +37,6 @@ pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;
 
 /// So many edits before it is read, the bytes of one are asked for.
 const AHEAD: usize = 8;
-/// The same for who reads a few of them in order, of several runs by turns.
-const SCAN_AHEAD: usize = 4;
 /// So many cache lines of them: the processor asks for those that follow.
 const LINES_MAX: usize = 4;
 
@@ -326,32 +324,6 @@ impl Run {
             Bound::Excluded(key) => self.lower_bound(key),
         };
         from..to.max(from)
-    }
-
-    /// Asks for the bytes of the edits that who reads in order comes to after the first, which he has.
-    pub(crate) fn ask_from(&self, first: usize, direction: Direction) {
-        let items = self.items();
-        let sources = self.sources();
-        match direction {
-            Direction::Forward => {
-                items[first..].iter().take(SCAN_AHEAD).for_each(|item| item.prefetch(sources));
-            }
-            Direction::Reverse => {
-                let ahead = items[..=first].iter().rev().take(SCAN_AHEAD);
-                ahead.for_each(|item| item.prefetch(sources));
-            }
-        }
-    }
-
-    /// Asks for the bytes of the edit that who reads in order and is at `at` comes to after a few more.
-    pub(crate) fn ask_ahead(&self, at: usize, direction: Direction) {
-        let ahead = match direction {
-            Direction::Forward => at.checked_add(SCAN_AHEAD - 1),
-            Direction::Reverse => at.checked_sub(SCAN_AHEAD - 1),
-        };
-        if let Some(item) = ahead.and_then(|ahead| self.items().get(ahead)) {
-            item.prefetch(self.sources());
-        }
     }
 
     /// The edits from index `from` up to `to`.

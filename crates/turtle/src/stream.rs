@@ -13,7 +13,7 @@ use spinney_engine::Direction;
 use crate::files::{Files, LeafCursor};
 use crate::levels::{Key, Level, Part};
 use crate::node::Leaf;
-use crate::range::KeyRange;
+use crate::range::{KeyRange, next_index};
 use crate::run::{Run, head};
 
 /// A part that is still to be read.
@@ -28,8 +28,8 @@ enum Piece<'a, F: Files> {
 /// A part that is being read, at a key.
 #[derive(Debug)]
 enum Place<'a, F: Files> {
-    /// At an edit, with how many may be delivered from it on.
-    Run(&'a Run, usize, usize),
+    /// At an edit, with those that may be delivered after it.
+    Run(&'a Run, usize, Range<usize>),
     /// With what of it may be delivered, and the head of that range's end in the direction.
     Leaf(Box<F::Cursor<'a>>, KeyRange<'a>, u64),
 }
@@ -102,11 +102,8 @@ impl<'a, F: Files> Stream<'a, F> {
             && let Some(piece) = self.pieces.pop()
         {
             self.place = match piece {
-                Piece::Run(run, inside) => {
-                    let forward = direction == Direction::Forward;
-                    let at = if forward { inside.start } else { inside.end - 1 };
-                    run.ask_from(at, direction);
-                    Some(Place::Run(run, at, inside.len()))
+                Piece::Run(run, mut left) => {
+                    next_index(&mut left, direction).map(|at| Place::Run(run, at, left))
                 }
                 Piece::Leaf(leaf, range) => {
                     let cursor = files.cursor(leaf, range.near(direction), direction)?;
@@ -164,12 +161,10 @@ impl<'a, F: Files> Stream<'a, F> {
     /// `Corruption` or `Io`.
     pub(crate) fn advance(&mut self, files: &'a F, direction: Direction) -> Result<()> {
         match &mut self.place {
-            Some(Place::Run(_, _, 0 | 1)) => self.place = None,
-            Some(Place::Run(run, at, left)) => {
-                *at = if direction == Direction::Forward { *at + 1 } else { *at - 1 };
-                *left -= 1;
-                run.ask_ahead(*at, direction);
-            }
+            Some(Place::Run(_, at, left)) => match next_index(left, direction) {
+                Some(next) => *at = next,
+                None => self.place = None,
+            },
             Some(Place::Leaf(cursor, ..)) => cursor.advance()?,
             None => {}
         }
