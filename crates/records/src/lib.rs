@@ -39,7 +39,7 @@ pub use shard::{Prepared, Visit};
 pub use share::{More, Rules, Share, Side};
 
 use memory::SHARD_BYTES_MIN;
-use shard::{PRIORITY_READ, Shard};
+use shard::{Cause, Shard};
 use spinney_base::ValueRef;
 
 /// 28 bits of a key's hash: finds the shard, the bucket, and all records that might be meant. The other
@@ -152,14 +152,15 @@ impl RecordCache {
         self.shard(id).put(id, key, value, replaced)
     }
 
-    /// Keeps what was read from a page, if there is room without I/O and nothing newer is here.
+    /// Keeps what was read from a page, if there is room without I/O, nothing newer is here, and nothing has to leave
+    /// for it that is more likely to be asked for.
     pub fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
-        self.shard(id).admit(id, key, value, PRIORITY_READ);
+        self.shard(id).admit(id, key, value, Cause::Missed);
     }
 
-    /// Keeps a neighbour of what was read, as the first to leave.
+    /// Keeps a neighbour of what was read, until the hand comes by if nobody asks for it.
     pub fn admit_neighbour(&self, id: RecordId, key: &[u8], value: ValueRef<'_>) {
-        self.shard(id).admit(id, key, Some(value), 0);
+        self.shard(id).admit(id, key, Some(value), Cause::Neighbour);
     }
 
     /// What [`RecordCache::admit_unchanged`] goes by; taken before the record is looked for.

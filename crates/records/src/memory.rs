@@ -15,6 +15,7 @@
 //!
 //! A bucket is `0` when empty, else `tag << 24 | place + 1`: eight bits of the id and the record's
 //! word index. Probing is linear; removal shifts back, so there are no tombstones among buckets.
+//! For every two buckets there is a byte of what was looked for of late and not kept ([`Memory::was_missed`]).
 //! Each bucket has a byte beside it:
 //!
 //! ```text
@@ -33,7 +34,7 @@
 //! with writers (rule P27); readers conclude nothing before the shard's latch validates.
 
 use spinney_base::ValueRef;
-use spinney_base::shim::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use spinney_base::shim::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use spinney_sync::{RacyWords, ZeroedAtomics, prefetch};
 
 use super::RecordId;
@@ -46,7 +47,7 @@ pub(super) const WRITING: u64 = 1 << 30;
 pub(super) const TOMBSTONE: u64 = 1 << 31;
 
 /// Highest priority of a record.
-pub(super) const PRIORITY_MAX: u8 = 7;
+pub(super) const PRIORITY_MAX: u8 = 3;
 
 /// Most words that a bucket can address.
 const WORDS_MAX: usize = (1 << 24) - 2;
@@ -67,6 +68,13 @@ const PRIORITY_ONE: u8 = 1 << 5;
 
 /// A displacement of so many buckets or more.
 const FAR: u8 = PRIORITY_ONE - 1;
+
+/// Buckets for each that is missed and remembered: fewer than the ring holds, for what is asked for again only after
+/// many others is not worth a place there.
+const BUCKETS_PER_MISSED: usize = 2;
+
+/// The part of the ring before the hand in which a record of priority 0 is about to leave.
+pub(super) const COLD_PART: usize = 8;
 
 const BUCKET_BYTES: usize = size_of::<AtomicU32>() + size_of::<AtomicU8>();
 
@@ -123,6 +131,10 @@ pub(super) struct Memory {
     buckets: ZeroedAtomics<AtomicU32>,
     /// Priorities and displacements.
     notes: ZeroedAtomics<AtomicU8>,
+    /// Bits of ids that were looked for in vain; 0 is none.
+    missed: ZeroedAtomics<AtomicU8>,
+    /// The word behind the one where the hand was last, for readers; 0 before it has moved.
+    hand: AtomicUsize,
 }
 
 impl Memory {
@@ -132,17 +144,20 @@ impl Memory {
         let bytes = bytes.min((WORDS_MAX - 1) * 8);
         let record = record.clamp(2, RECORD_WORDS_MAX);
         let buckets = bytes / (record * 8 * LOAD_PERCENT / 100 + BUCKET_BYTES) + 16;
-        let words = bytes.saturating_sub(buckets * BUCKET_BYTES) / 8;
+        let missed = buckets / BUCKETS_PER_MISSED;
+        let words = bytes.saturating_sub(buckets * BUCKET_BYTES + missed) / 8;
         Memory {
             words: RacyWords::new(words),
             buckets: ZeroedAtomics::new(buckets),
             notes: ZeroedAtomics::new(buckets),
+            missed: ZeroedAtomics::new(missed),
+            hand: AtomicUsize::new(0),
         }
     }
 
     /// Bytes of ring and table.
     pub(super) fn bytes(&self) -> u64 {
-        (self.words.len() * 8 + self.buckets.len() * BUCKET_BYTES) as u64
+        (self.words.len() * 8 + self.buckets.len() * BUCKET_BYTES + self.missed.len()) as u64
     }
 
     /// Words of the ring.
@@ -281,6 +296,32 @@ impl Memory {
             self.notes[bucket].fetch_add(PRIORITY_ONE, Relaxed);
         }
         priority == 0
+    }
+
+    /// Tells readers where the hand is.
+    pub(super) fn set_hand(&self, word: usize) {
+        self.hand.store(word + 1, Relaxed);
+    }
+
+    /// Whether this word lies in the [`COLD_PART`] of the ring that the hand comes to next. None does before it has
+    /// moved.
+    pub(super) fn is_before_hand(&self, word: usize) -> bool {
+        self.hand.load(Relaxed).checked_sub(1).is_some_and(|hand| {
+            let ahead = if word >= hand { word - hand } else { word + self.capacity() - hand };
+            ahead < self.capacity() / COLD_PART
+        })
+    }
+
+    /// Whether `id` was missed of late; if not, it is from now on, and as many others that bear the same bits
+    /// are forgotten.
+    #[expect(clippy::cast_possible_truncation, reason = "below the length, and some bits")]
+    pub(super) fn was_missed(&self, id: RecordId) -> bool {
+        let mixed = u64::from(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let missed = &self.missed[(((mixed >> 32) * self.missed.len() as u64) >> 32) as usize];
+        let bits = (mixed >> 8) as u8 | 1;
+        let was = missed.load(Relaxed) == bits;
+        missed.store(if was { 0 } else { bits }, Relaxed);
+        was
     }
 
     fn home(&self, id: RecordId) -> usize {

@@ -13,6 +13,12 @@
 //! [`DIRTY_LOOK_AHEAD`] of them in search of a clean one before it gives up and names the first for
 //! write-back.
 //!
+//! **Who is kept.** A record that was written is. One that was read leaves as soon as the hand comes by, unless it was asked
+//! for again; and where most of what the hand meets was asked for since ([`State::is_proved`]), what was read once
+//! has less to be kept for than what would leave for it: then only what was missed before, of late, is kept
+//! ([`Memory::was_missed`]), and one in [`ENTERS_ANYWAY`] of the others, so that new favourites come in quickly.
+//! In a new cache, or after what is asked for has changed, the hand meets what nobody wants, and all are kept.
+//!
 //! **Invariants**
 //! 1. Records lie end to end from tail to head; `head - tail + reserved <= capacity`, so an apply
 //!    after a prepare always fits.
@@ -35,8 +41,8 @@ use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
 use super::memory::{
-    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX, SHARD_BYTES_MIN,
-    TOMBSTONE, WRITING, record_words,
+    COLD_PART, DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX,
+    SHARD_BYTES_MIN, TOMBSTONE, WRITING, record_words,
 };
 use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
@@ -48,9 +54,18 @@ const DIRTY_LOOK_AHEAD: usize = 32;
 const ADMISSION_STEPS: usize = 64;
 
 /// Priority of a record that was written.
-const PRIORITY_WRITTEN: u8 = 2;
+const PRIORITY_WRITTEN: u8 = 1;
 /// Priority of a record that was read from its page.
-pub(super) const PRIORITY_READ: u8 = 1;
+const PRIORITY_READ: u8 = 0;
+
+/// Of the records that were read, but not missed before, one in so many is kept.
+const ENTERS_ANYWAY: u32 = 8;
+
+/// What the hand met is remembered of about so many records.
+const MET: u32 = 64;
+
+/// All of them.
+const ALL_MET: u32 = 1 << 20;
 
 /// Share of the ring before the hand that write-back should keep free of worthless dirty records.
 const SOON: usize = 8;
@@ -86,12 +101,21 @@ pub enum Visit {
     BeginWrite,
 }
 
+/// Why a record is to be kept that nobody has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It was looked for.
+    Missed,
+    /// It lay beside one that was, and who chose that neighbours are kept wants it.
+    Neighbour,
+}
+
 #[derive(Debug)]
 pub(super) struct Shard {
     latch: VersionLatch,
     memory: ArcSwap<Memory>,
     state: Mutex<State>,
-    /// Hits on records of priority 0: what a smaller cache would have missed first.
+    /// Hits on records that the hand would take next: what a smaller cache would have missed first.
     worth: AtomicU64,
     /// How often keys were changed elsewhere, by bits of their ids. They grow under the state's lock.
     changes: [AtomicU32; CHANGES],
@@ -110,6 +134,10 @@ struct State {
     record_words: usize,
     /// The size asked for.
     bytes: u64,
+    /// How many of the records that the hand met of late had been asked for, in parts of [`ALL_MET`].
+    asked_for: u32,
+    /// Records that were read and not missed before, since one of them was kept anyway.
+    unknown: u32,
 }
 
 /// What the hand did with one record.
@@ -138,6 +166,8 @@ impl Shard {
                 reserved_records: 0,
                 record_words: RECORD_WORDS_EXPECTED,
                 bytes,
+                asked_for: 0,
+                unknown: 0,
             }),
         }
     }
@@ -158,8 +188,8 @@ impl Shard {
                 memory.read_value(word, header, out);
             }
             if self.latch.validate(version) {
-                if memory.bump_priority(bucket) {
-                    self.worth.fetch_add(1, Relaxed);
+                if memory.bump_priority(bucket) && memory.is_before_hand(word) {
+                    self.worth.fetch_add(COLD_PART as u64, Relaxed);
                 }
                 return match header {
                     _ if header.has(TOMBSTONE) => Cached::Absent,
@@ -244,9 +274,9 @@ impl Shard {
         id: RecordId,
         key: &[u8],
         value: Option<ValueRef<'_>>,
-        priority: u8,
+        cause: Cause,
     ) {
-        self.admit_alone(&mut self.state.lock(), id, key, value, priority);
+        self.admit_alone(&mut self.state.lock(), id, key, value, cause);
     }
 
     fn admit_alone(
@@ -255,13 +285,20 @@ impl Shard {
         id: RecordId,
         key: &[u8],
         value: Option<ValueRef<'_>>,
-        priority: u8,
+        cause: Cause,
     ) {
         let flags = LIVE | if value.is_none() { TOMBSTONE } else { 0 };
         let value = value.unwrap_or(ValueRef::EMPTY);
         let words = record_words(key.len(), value.len());
-        if self.memory.load().find_key(id, key).is_some() {
-            return;
+        {
+            let memory = self.memory.load();
+            if memory.find_key(id, key).is_some()
+                || cause == Cause::Missed
+                    && !state.has_room(&memory, words)
+                    && !state.enters(&memory, id)
+            {
+                return;
+            }
         }
         if self.make_room(state, words, ADMISSION_STEPS).is_err() {
             return;
@@ -269,7 +306,8 @@ impl Shard {
         // Making room may have rebuilt the memory.
         let memory = self.memory.load();
         let _latch = self.latch.lock();
-        state.append(&memory, Header::new(id, key.len(), value, flags), key, value.bytes, priority);
+        let header = Header::new(id, key.len(), value, flags);
+        state.append(&memory, header, key, value.bytes, PRIORITY_READ);
     }
 
     /// How often keys with an id like this one were changed elsewhere.
@@ -291,7 +329,7 @@ impl Shard {
     ) {
         let mut state = self.state.lock();
         if self.counter(id).load(Relaxed) == changes {
-            self.admit_alone(&mut state, id, key, Some(value), PRIORITY_READ);
+            self.admit_alone(&mut state, id, key, Some(value), Cause::Missed);
         }
     }
 
@@ -563,6 +601,20 @@ impl State {
             && self.records + self.reserved_records < memory.records_max()
     }
 
+    /// Whether most of what the hand met of late had been asked for since it was there before.
+    fn is_proved(&self) -> bool {
+        self.asked_for > ALL_MET / 2
+    }
+
+    /// Whether a record that was looked for is kept, if another has to leave for it.
+    fn enters(&mut self, memory: &Memory, id: RecordId) -> bool {
+        if !self.is_proved() || memory.was_missed(id) {
+            return true;
+        }
+        self.unknown = (self.unknown + 1) % ENTERS_ANYWAY;
+        self.unknown == 0
+    }
+
     fn append(&mut self, memory: &Memory, header: Header, key: &[u8], value: &[u8], priority: u8) {
         let word = self.head_word(memory);
         memory.write(word, header, key, value);
@@ -581,15 +633,19 @@ impl State {
         let words = header.words();
         let place =
             header.has(LIVE).then(|| memory.find(header.id(), |at, _| at == word)).flatten();
+        self.tail += words as u64;
+        memory.set_hand(self.word(memory, self.tail));
         let Some(Place { bucket, .. }) = place else {
-            self.tail += words as u64;
             return Step::Freed;
         };
         let priority = memory.priority(bucket);
+        self.asked_for -= self.asked_for / MET;
+        if priority > 0 {
+            self.asked_for += ALL_MET / MET;
+        }
         if priority == 0 && !header.has(DIRTY) {
             memory.remove(bucket);
             self.records -= 1;
-            self.tail += words as u64;
             return Step::Freed;
         }
         memory.set_priority(bucket, priority.min(PRIORITY_MAX).saturating_sub(1));
@@ -601,7 +657,6 @@ impl State {
             memory.set_place(bucket, header.id(), target);
         }
         let position = self.head;
-        self.tail += words as u64;
         self.head += words as u64;
         if priority == 0 { Step::KeptDirty(position) } else { Step::Kept }
     }
