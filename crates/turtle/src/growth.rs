@@ -15,9 +15,18 @@ const PENDING_PERCENT_MAX: u64 = 190;
 /// The same before anything is known.
 const PENDING_PERCENT: u64 = 90;
 
-/// The last so many leaves' worth of flushes count, about. What was brought to more of them says what users did a long
-/// time ago: where much is overwritten, few leaves are flushed to.
+/// At least the last so many leaves' worth of flushes count, about.
 const REMEMBERED_LEAVES: u64 = 16;
+
+/// And at least as much as such a part of the keyspace. Where what was new is overwritten from now on, less may wait for
+/// every leaf at once, and what is too much is brought down while users write on, and slows them: so it takes
+/// them as long to say so. Flushes to more than that tell of a long time ago: where much is overwritten, few leaves are flushed to.
+const REMEMBERED_PART: u64 = 8;
+
+/// Bytes of flushes that count, where leaves and the whole keyspace have so many.
+pub(crate) fn remembered_bytes(leaf: u64, keyspace: u64) -> u64 {
+    leaf.saturating_mul(REMEMBERED_LEAVES).max(keyspace / REMEMBERED_PART)
+}
 
 /// What flushes have brought of late, in packed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,11 +36,11 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Adds a flush, or several; leaves have so many bytes.
-    pub(crate) fn follow(&mut self, brought: u64, grown: u64, leaf_bytes: u64) {
+    /// Adds a flush, or several; about so many bytes of them count.
+    pub(crate) fn follow(&mut self, brought: u64, grown: u64, remembered: u64) {
         self.brought += brought;
         self.grown += grown.min(brought);
-        if self.brought > leaf_bytes.saturating_mul(REMEMBERED_LEAVES) {
+        if self.brought > remembered {
             self.brought /= 2;
             self.grown /= 2;
         }
@@ -56,9 +65,10 @@ mod tests {
     fn more_may_wait_where_records_are_new() {
         let mut growth = Growth::default();
         assert_eq!(growth.pending_percent(), PENDING_PERCENT, "nothing is known");
-        let leaf = 1000;
+        let remembered = remembered_bytes(1000, 100_000);
+        assert_eq!([remembered, remembered_bytes(1000, 1 << 20)], [16_000, 1 << 17]);
         let after = |growth: &mut Growth, flushes: u64, grown| {
-            (0..flushes).for_each(|_| growth.follow(500, grown, leaf));
+            (0..flushes).for_each(|_| growth.follow(500, grown, remembered));
             growth.pending_percent()
         };
         assert_eq!(after(&mut growth, 10, 500), PENDING_PERCENT_MAX);

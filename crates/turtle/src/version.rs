@@ -21,7 +21,7 @@ use crate::crew::CREW_MAX;
 use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
 use crate::files::{Files as _, Limits, PIVOTS_MAX};
-use crate::growth::Growth;
+use crate::growth::{Growth, remembered_bytes};
 use crate::leaf::LeafStore;
 use crate::node::Totals;
 use crate::options::Tuning;
@@ -88,9 +88,10 @@ impl Files {
     fn note(&self, before: Activity, after: Activity) {
         let (activity, growth) = &mut *self.activity.lock();
         activity.add(before, after);
-        let leaf_bytes = self.disk.limits().leaf_bytes;
+        let keyspace = self.pages() * PAGE_BYTES as u64;
+        let remembered = remembered_bytes(self.disk.limits().leaf_bytes, keyspace);
         let (brought, grown) = (after.brought - before.brought, after.grown - before.grown);
-        growth.follow(brought, grown, leaf_bytes);
+        growth.follow(brought, grown, remembered);
         self.disk.set_pending_percent(growth.pending_percent());
     }
 
