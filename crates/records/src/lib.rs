@@ -25,7 +25,8 @@
 //!
 //! **Differs from the paper**: CLOCK runs over a ring in which the hand carries surviving records
 //! forward, so records of any size need no allocator and cost 8 bytes and their share of the table
-//! (about 6) beyond their own bytes; the paper's entries cost 96 and an index.
+//! (about 7) beyond their own bytes; the paper's entries cost 96 and an index. And what was read enters a cache full of what is
+//! asked for only where it was missed before (see `shard`); the paper's takes each.
 
 #![forbid(unsafe_code)]
 
@@ -265,6 +266,7 @@ pub struct Usage {
     pub filled: u64,
     /// Bytes that the hands have passed since the cache had this size.
     pub passed: u64,
-    /// Hits on records that would have been the next to leave.
+    /// Hits on records that would have been the next to leave, each times the parts of a ring of which these are one: what
+    /// all that is filled would have brought if it were as cold.
     pub worth: u64,
 }

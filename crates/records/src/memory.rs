@@ -15,7 +15,6 @@
 //!
 //! A bucket is `0` when empty, else `tag << 24 | place + 1`: eight bits of the id and the record's
 //! word index. Probing is linear; removal shifts back, so there are no tombstones among buckets.
-//! For every two buckets there is a byte of what was looked for of late and not kept ([`Memory::was_missed`]).
 //! Each bucket has a byte beside it:
 //!
 //! ```text
@@ -24,6 +23,9 @@
 //! |priority|displacement|
 //! +--------+------------+
 //! ```
+//!
+//! Behind these bytes there is one for every two buckets, with bits of an id that was looked for of late and not kept
+//! ([`Memory::was_missed`]).
 //!
 //! Readers bump the priority without holding anything: an addition, which leaves the displacement alone, and
 //! a bump that lands on the wrong record does no harm. The displacement says how many buckets this one
@@ -69,12 +71,12 @@ const PRIORITY_ONE: u8 = 1 << 5;
 /// A displacement of so many buckets or more.
 const FAR: u8 = PRIORITY_ONE - 1;
 
-/// Buckets for each that is missed and remembered: fewer than the ring holds, for what is asked for again only after
-/// many others is not worth a place there.
+/// Buckets for each id that is remembered as missed: fewer are than the ring holds records, for what is asked for again
+/// only after many others is not worth a place there.
 const BUCKETS_PER_MISSED: usize = 2;
 
-/// The part of the ring before the hand in which a record of priority 0 is about to leave.
-pub(super) const COLD_PART: usize = 8;
+/// The part of the ring that the hand comes to soon: one of so many.
+pub(super) const SOON: usize = 8;
 
 const BUCKET_BYTES: usize = size_of::<AtomicU32>() + size_of::<AtomicU8>();
 
@@ -129,10 +131,8 @@ pub(super) struct Place {
 pub(super) struct Memory {
     pub(super) words: RacyWords,
     buckets: ZeroedAtomics<AtomicU32>,
-    /// Priorities and displacements.
+    /// Priorities and displacements; behind them bits of ids that were missed, where 0 is none.
     notes: ZeroedAtomics<AtomicU8>,
-    /// Bits of ids that were looked for in vain; 0 is none.
-    missed: ZeroedAtomics<AtomicU8>,
     /// The word behind the one where the hand was last, for readers; 0 before it has moved.
     hand: AtomicUsize,
 }
@@ -145,19 +145,19 @@ impl Memory {
         let record = record.clamp(2, RECORD_WORDS_MAX);
         let buckets = bytes / (record * 8 * LOAD_PERCENT / 100 + BUCKET_BYTES) + 16;
         let missed = buckets / BUCKETS_PER_MISSED;
-        let words = bytes.saturating_sub(buckets * BUCKET_BYTES + missed) / 8;
+        let words = bytes.saturating_sub(buckets * size_of::<AtomicU32>() + buckets + missed) / 8;
         Memory {
             words: RacyWords::new(words),
             buckets: ZeroedAtomics::new(buckets),
-            notes: ZeroedAtomics::new(buckets),
-            missed: ZeroedAtomics::new(missed),
+            notes: ZeroedAtomics::new(buckets + missed),
             hand: AtomicUsize::new(0),
         }
     }
 
     /// Bytes of ring and table.
     pub(super) fn bytes(&self) -> u64 {
-        (self.words.len() * 8 + self.buckets.len() * BUCKET_BYTES + self.missed.len()) as u64
+        (self.words.len() * 8 + self.buckets.len() * size_of::<AtomicU32>() + self.notes.len())
+            as u64
     }
 
     /// Words of the ring.
@@ -292,7 +292,7 @@ impl Memory {
     pub(super) fn bump_priority(&self, bucket: usize) -> bool {
         let priority = self.priority(bucket);
         if priority < PRIORITY_MAX {
-            // If others were faster it may pass the highest, and begins anew.
+            // If others were faster it may pass the highest, which the hand takes for that.
             self.notes[bucket].fetch_add(PRIORITY_ONE, Relaxed);
         }
         priority == 0
@@ -303,21 +303,20 @@ impl Memory {
         self.hand.store(word + 1, Relaxed);
     }
 
-    /// Whether this word lies in the [`COLD_PART`] of the ring that the hand comes to next. None does before it has
-    /// moved.
+    /// Whether this word lies in the part of the ring that the hand comes to [`SOON`]. None does before it has moved.
     pub(super) fn is_before_hand(&self, word: usize) -> bool {
         self.hand.load(Relaxed).checked_sub(1).is_some_and(|hand| {
             let ahead = if word >= hand { word - hand } else { word + self.capacity() - hand };
-            ahead < self.capacity() / COLD_PART
+            ahead < self.capacity() / SOON
         })
     }
 
-    /// Whether `id` was missed of late; if not, it is from now on, and as many others that bear the same bits
-    /// are forgotten.
+    /// Whether `id` was missed of late, for all that its bits say. If not, it is from now on, in the place of another.
     #[expect(clippy::cast_possible_truncation, reason = "below the length, and some bits")]
     pub(super) fn was_missed(&self, id: RecordId) -> bool {
         let mixed = u64::from(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let missed = &self.missed[(((mixed >> 32) * self.missed.len() as u64) >> 32) as usize];
+        let missed = &self.notes[self.buckets.len()..];
+        let missed = &missed[(((mixed >> 32) * missed.len() as u64) >> 32) as usize];
         let bits = (mixed >> 8) as u8 | 1;
         let was = missed.load(Relaxed) == bits;
         missed.store(if was { 0 } else { bits }, Relaxed);

@@ -41,8 +41,8 @@ use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
 use super::memory::{
-    COLD_PART, DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX,
-    SHARD_BYTES_MIN, TOMBSTONE, WRITING, record_words,
+    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX, SHARD_BYTES_MIN,
+    SOON, TOMBSTONE, WRITING, record_words,
 };
 use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
@@ -66,9 +66,6 @@ const MET: u32 = 64;
 
 /// All of them.
 const ALL_MET: u32 = 1 << 20;
-
-/// Share of the ring before the hand that write-back should keep free of worthless dirty records.
-const SOON: usize = 8;
 
 /// While fewer of the records than this are dirty none is brought home for the hand's sake, which finds
 /// enough clean ones. A dirty record answers reads as well as a clean one does, and the longer it waits the
@@ -115,7 +112,8 @@ pub(super) struct Shard {
     latch: VersionLatch,
     memory: ArcSwap<Memory>,
     state: Mutex<State>,
-    /// Hits on records that the hand would take next: what a smaller cache would have missed first.
+    /// Hits on records that the hand would take soon, which a smaller cache would have missed first; each counts for all
+    /// parts of the ring, so that they are what all of it would bring if it were as cold.
     worth: AtomicU64,
     /// How often keys were changed elsewhere, by bits of their ids. They grow under the state's lock.
     changes: [AtomicU32; CHANGES],
@@ -134,10 +132,10 @@ struct State {
     record_words: usize,
     /// The size asked for.
     bytes: u64,
-    /// How many of the records that the hand met of late had been asked for, in parts of [`ALL_MET`].
+    /// How many of the records that the hand met of late had been asked for, or written, since, in parts of [`ALL_MET`].
     asked_for: u32,
-    /// Records that were read and not missed before, since one of them was kept anyway.
-    unknown: u32,
+    /// Records that were not kept since one was that had not been missed before either.
+    refused: u32,
 }
 
 /// What the hand did with one record.
@@ -167,7 +165,7 @@ impl Shard {
                 record_words: RECORD_WORDS_EXPECTED,
                 bytes,
                 asked_for: 0,
-                unknown: 0,
+                refused: 0,
             }),
         }
     }
@@ -189,7 +187,7 @@ impl Shard {
             }
             if self.latch.validate(version) {
                 if memory.bump_priority(bucket) && memory.is_before_hand(word) {
-                    self.worth.fetch_add(COLD_PART as u64, Relaxed);
+                    self.worth.fetch_add(SOON as u64, Relaxed);
                 }
                 return match header {
                     _ if header.has(TOMBSTONE) => Cached::Absent,
@@ -601,7 +599,7 @@ impl State {
             && self.records + self.reserved_records < memory.records_max()
     }
 
-    /// Whether most of what the hand met of late had been asked for since it was there before.
+    /// Whether most of what the hand met of late had been asked for, or written, since it was there before.
     fn is_proved(&self) -> bool {
         self.asked_for > ALL_MET / 2
     }
@@ -611,8 +609,8 @@ impl State {
         if !self.is_proved() || memory.was_missed(id) {
             return true;
         }
-        self.unknown = (self.unknown + 1) % ENTERS_ANYWAY;
-        self.unknown == 0
+        self.refused = (self.refused + 1) % ENTERS_ANYWAY;
+        self.refused == 0
     }
 
     fn append(&mut self, memory: &Memory, header: Header, key: &[u8], value: &[u8], priority: u8) {

@@ -3,7 +3,7 @@
 //! A lookup finds the key's place in the index without a lock, locks the segment (IR) and the page
 //! (shared), sees whether the place is still right, and looks into the cache once more before it
 //! reads: a record that became dirty meanwhile cannot leave the cache while its page is locked (rule
-//! P23). What it reads it keeps.
+//! P23). What it reads it offers to the cache.
 
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Found;
@@ -16,7 +16,7 @@ use crate::tree::TreeLine;
 use spinney_records::{Cached, RecordId};
 
 impl TreeLine {
-    /// Looks a key up behind the cache, and keeps what it finds.
+    /// Looks a key up behind the cache, and offers it what it finds.
     pub(crate) fn read_through(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         let id = RecordId::of(hash);
         loop {
@@ -65,7 +65,7 @@ impl TreeLine {
         }
     }
 
-    /// Keeps what was read from a page that is locked still.
+    /// Offers the cache what was read from a page that is locked still.
     pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         if self.tuning.record_cache() {
             self.cache.admit(id, key, value);

@@ -18,9 +18,9 @@ const PENDING_PERCENT: u64 = 90;
 /// At least the last so many leaves' worth of flushes count, about.
 const REMEMBERED_LEAVES: u64 = 16;
 
-/// And at least as much as such a part of the keyspace. Where what was new is overwritten from now on, less may wait for
-/// every leaf at once, and what is too much is brought down while users write on, and slows them: so it takes
-/// them as long to say so. Flushes to more than that tell of a long time ago: where much is overwritten, few leaves are flushed to.
+/// And at least such a part of the keyspace. Where keys were new and are overwritten from now on, less may wait for every
+/// leaf at once, and to bring down what is too much slows whoever overwrites them: it is not begun before as much
+/// has come to leaves. Flushes before these tell of a long time ago: where much is overwritten, few leaves are flushed to.
 const REMEMBERED_PART: u64 = 8;
 
 /// Bytes of flushes that count, where leaves and the whole keyspace have so many.

@@ -118,7 +118,7 @@ impl Reader {
         self.cache.as_ref().map(of) == Some(Cached::Present)
     }
 
-    /// Keeps what was read from a leaf, unless the key has changed since the ticket.
+    /// Offers what was read from a leaf to be kept, unless the key has changed since the ticket.
     pub(crate) fn keep(&self, key: &[u8], hash: u64, value: &[u8], ticket: Option<Ticket>) {
         if let (Some(cache), Some(ticket)) = (&*self.cache, ticket) {
             cache.admit_unchanged(RecordId::of(hash), key, ValueRef::inline(value), ticket);
