@@ -91,6 +91,12 @@ impl Header {
         Header(u64::from(id.0) << 32 | flags | (key as u64) << 16 | large | value.len() as u64)
     }
 
+    /// Of a record of so many words that nobody looks for, if one can be that large.
+    pub(super) fn dead(words: usize) -> Option<Self> {
+        let value = (words - 1) * 8;
+        (value < LARGE as usize).then_some(Header(value as u64))
+    }
+
     pub(super) fn id(self) -> RecordId {
         RecordId((self.0 >> 32) as u32)
     }
@@ -336,6 +342,13 @@ impl Memory {
     /// Asks the processor for the bucket where the probing for `id` begins.
     pub(super) fn prefetch_bucket(&self, id: RecordId) {
         prefetch(&self.buckets[self.home(id)]);
+    }
+
+    /// Asks the processor for the bucket where the probing for `id` begins, and for what is noted beside it.
+    pub(super) fn prefetch_place(&self, id: RecordId) {
+        let home = self.home(id);
+        prefetch(&self.buckets[home]);
+        prefetch(&self.notes[home]);
     }
 
     /// Asks the processor for the records that may bear `id`, once the buckets are there.

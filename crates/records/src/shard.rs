@@ -8,7 +8,9 @@
 //!
 //! New records go to the head. When room is short the hand takes the record at the tail: a dead one
 //! is dropped, a clean one of priority 0 is evicted, any other is carried to the head with its
-//! priority one lower: second chances, as CLOCK gives them, and no holes. A dirty record of
+//! priority one lower: second chances, as CLOCK gives them, and no holes. Where head and tail meet, what is carried
+//! stays where it is; so the gap between them, if it is too small for a record, becomes a dead one. With records
+//! of one size nothing is copied but what a reservation lies before. A dirty record of
 //! priority 0 is the eviction candidate that the paper would write out; the hand goes on past up to
 //! [`DIRTY_LOOK_AHEAD`] of them in search of a clean one before it gives up and names the first for
 //! write-back.
@@ -71,6 +73,10 @@ const ALL_MET: u32 = 1 << 20;
 /// enough clean ones. A dirty record answers reads as well as a clean one does, and the longer it waits the
 /// more others of its page come home with it.
 const DIRTY_PERCENT: usize = 75;
+
+/// For one word of a gap that becomes a dead record the hand must have passed so many: as much of the ring may be lost to
+/// gaps.
+const WORDS_PER_GAP_WORD: usize = 128;
 
 /// Counts of changes of a shard: with one for all keys a small cache would admit hardly anything beside writers.
 const CHANGES: usize = 16;
@@ -136,6 +142,8 @@ struct State {
     asked_for: u32,
     /// Records that were not kept since one was that had not been missed before either.
     refused: u32,
+    /// Words that the hand has passed and that did not yet pay for a gap, at most those of one turn.
+    gaps: usize,
 }
 
 /// What the hand did with one record.
@@ -166,6 +174,7 @@ impl Shard {
                 bytes,
                 asked_for: 0,
                 refused: 0,
+                gaps: 0,
             }),
         }
     }
@@ -490,6 +499,7 @@ impl Shard {
             memory = self.memory.load_full();
         }
         let _latch = self.latch.lock();
+        state.close_gap(&memory);
         let mut candidate = None;
         let mut passed = 0;
         // Each turn takes one from every priority, so after this many every clean record has gone.
@@ -624,14 +634,31 @@ impl State {
         }
     }
 
+    /// Makes a dead record of the room between head and tail, which is too little for what is wanted: the hand then leaves
+    /// what it keeps where it is, and where it drops a record of the size that is wanted there is room again for just
+    /// that one.
+    fn close_gap(&mut self, memory: &Memory) {
+        let used = self.head - self.tail;
+        let gap = memory.capacity() - usize::try_from(used).unwrap_or(usize::MAX);
+        let costs = gap * WORDS_PER_GAP_WORD;
+        if gap > 0 && self.reserved_words == 0 && costs <= self.gaps {
+            let Some(dead) = Header::dead(gap) else { return };
+            self.gaps -= costs;
+            memory.set_header(self.head_word(memory), dead);
+            self.head += gap as u64;
+        }
+    }
+
     /// Moves the hand over one record.
     fn step(&mut self, memory: &Memory) -> Step {
         let word = self.word(memory, self.tail);
         let header = memory.header(word);
         let words = header.words();
+        self.tail += words as u64;
+        self.gaps = (self.gaps + words).min(memory.capacity());
+        self.prefetch_next(memory);
         let place =
             header.has(LIVE).then(|| memory.find(header.id(), |at, _| at == word)).flatten();
-        self.tail += words as u64;
         memory.set_hand(self.word(memory, self.tail));
         let Some(Place { bucket, .. }) = place else {
             return Step::Freed;
@@ -657,6 +684,17 @@ impl State {
         let position = self.head;
         self.head += words as u64;
         if priority == 0 { Step::KeptDirty(position) } else { Step::Kept }
+    }
+
+    /// Asks the processor for the bucket of the record at the tail, whose header was asked for one step ago, and for
+    /// the header of the one behind it.
+    fn prefetch_next(&self, memory: &Memory) {
+        if self.tail < self.head {
+            let header = memory.header(self.word(memory, self.tail));
+            memory.prefetch_place(header.id());
+            let behind = self.tail + header.words() as u64;
+            memory.words.prefetch(self.word(memory, behind));
+        }
     }
 
     fn live<'a>(&'a self, memory: &'a Memory) -> impl Iterator<Item = (usize, Header)> + 'a {

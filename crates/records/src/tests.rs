@@ -388,6 +388,41 @@ fn reserved_room_outlasts_a_smaller_size() {
     }
 }
 
+/// Room that was reserved stays, also where nothing leaves for what is read meanwhile.
+#[test]
+fn reserved_room_outlasts_what_is_read() {
+    let cache = RecordCache::new(CACHE_BYTES_MIN);
+    let value = [7; 60];
+    let value = || Some(ValueRef::inline(&value));
+    let key = |number: u32| number.to_be_bytes();
+    let mut written = Vec::new();
+    for number in 0..10_000 {
+        let (key, read) = (key(number), key(1 << 20 | number));
+        let id = id_of(&key);
+        loop {
+            match cache.prepare(id, &key, value()) {
+                Prepared::Ready => break,
+                Prepared::Dirty(victim) => {
+                    let id = id_of(&victim);
+                    let scratch = &mut Scratch::default();
+                    cache.visit_dirty(id, Visit::BeginWrite, scratch, &mut |_, _| true);
+                    cache.end_write(id, &victim, true);
+                    written.push(victim);
+                }
+                Prepared::Busy => panic!("one thread reserves nothing for long"),
+            }
+        }
+        cache.admit(id_of(&read), &read, value());
+        cache.put(id, &key, value(), &mut Vec::new());
+        assert!(cache.usage().filled <= cache.usage().bytes);
+    }
+    assert!(written.len() > 1000, "all that stays is dirty");
+    for number in (0..10_000).filter(|number| !written.contains(&key(*number).to_vec())) {
+        let mut out = Vec::new();
+        assert_eq!(cache.get(id_of(&key(number)), &key(number), &mut out), Cached::Present);
+    }
+}
+
 /// As long as enough clean records are there to be evicted, none is brought home for its room.
 #[test]
 fn dirty_records_wait_while_there_are_clean_ones() {
