@@ -59,7 +59,11 @@ const BUFFER_PAGES_MAX: usize = 512;
 const BUFFERS_SHARE: u64 = 32;
 
 /// While much is written so many times as many pages wait, which are then of the I/O under way.
-const BUFFERS_BURST: usize = 8;
+const BUFFERS_BURST: usize = 2;
+
+/// The many small allocations of the index take so large a part more of the process than they ask for (measured: the
+/// heap grew by 15.0 MiB while the index grew by 11.4).
+const INDEX_HEAP_PART: u64 = 3;
 
 /// Every so many entries a dirty list counts as long once more.
 const LONG_LIST: usize = 1024;
@@ -387,9 +391,10 @@ impl TreeLine {
         let known = self.forecaster.bytes() + self.large.bytes();
         let index = self.index.bytes();
         let held = index + locks + known;
-        // The general allocator keeps most of what the dirty lists of the index gave back.
+        // The general allocator keeps most of what the dirty lists of the index gave back, and more with it.
         let index_most = self.index_bytes_most.fetch_max(index, Ordering::Relaxed).max(index);
-        let taken = held - index + index_most + (self.buffer_pages_max * PAGE_BYTES) as u64;
+        let index_taken = index_most + index_most / INDEX_HEAP_PART;
+        let taken = held - index + index_taken + (self.buffer_pages_max * PAGE_BYTES) as u64;
         let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
         let usage = self.share_memory(left);
         let buffers = self.buffers.pages_kept().min(self.buffer_pages_max) * PAGE_BYTES;
