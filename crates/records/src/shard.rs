@@ -634,9 +634,9 @@ impl State {
         }
     }
 
-    /// Makes a dead record of the room between head and tail, which is too little for what is wanted: the hand then leaves
-    /// what it keeps where it is, and where it drops a record of the size that is wanted there is room again for just
-    /// that one.
+    /// Makes a dead record of the room between head and tail, which is too little for what is wanted (or of no use, while
+    /// the table is what is full): the hand then leaves what it keeps where it is, and where it drops a record of the
+    /// size that is wanted there is room again for just that one.
     fn close_gap(&mut self, memory: &Memory) {
         let used = self.head - self.tail;
         let gap = memory.capacity() - usize::try_from(used).unwrap_or(usize::MAX);
