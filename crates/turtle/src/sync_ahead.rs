@@ -106,7 +106,7 @@ mod tests {
     fn one_that_fails_poisons() {
         let (disk, poison) = (SimDisk::new(1), Arc::new(Poison::new()));
         let store = store(&disk, &poison);
-        disk.inject(Fault::SyncError { at: disk.syncs() });
+        disk.inject(Fault::SyncError { at: disk.syncs() + 1 });
         let ahead = SyncAhead::default();
         ahead.follow(&store, AHEAD_PAGES);
         drop(ahead);
