@@ -86,7 +86,6 @@ mod schedules;
 mod snapshot;
 mod source;
 mod stream;
-mod sync_ahead;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod tidy;
