@@ -10,7 +10,7 @@ use std::ops::Bound;
 
 use spinney_base::Result;
 
-use crate::arena::{Arena, Chunk, Record, Sealed};
+use crate::arena::{Arena, CHUNK_BYTES, Chunk, Record, Sealed};
 use crate::direction::Direction;
 use crate::entries::Pinned;
 use crate::scan::Chunks;
@@ -93,7 +93,13 @@ impl AppendedMap {
     /// A map without keys.
     #[must_use]
     pub fn new() -> Self {
-        AppendedMap { art: Art::new(Arena::new()) }
+        AppendedMap::with_room(CHUNK_BYTES)
+    }
+
+    /// A map without keys, of which records of so many bytes are expected: they will lie in one piece.
+    #[must_use]
+    pub fn with_room(bytes: usize) -> Self {
+        AppendedMap { art: Art::new(Arena::new(bytes)) }
     }
 
     /// How many keys there are.

@@ -1,7 +1,7 @@
 //! Memory that records are appended to, and that is given back whole.
 //!
 //! ```text
-//!   chunk 0: 256 KiB                  chunk 1: as much           chunk 2: twice as much ...
+//!   chunk 0: what is expected         chunk 1: 256 KiB           chunk 2: twice as much ...
 //!  +--------+--------+--------+      +--------+--------------
 //!  | record | record | ...    |      | record | not touched yet
 //!  +--------+--------+--------+      +--------+--------------
@@ -49,8 +49,8 @@ const COPYING_MASK: u64 = SEALED - COPYING;
 const CHUNK_SHIFT: u32 = 40;
 const PLACE_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
 
-/// Bytes of the first chunk and of the second; each one after is as large as all before it.
-const CHUNK_BYTES: usize = 256 << 10;
+/// Bytes of the first chunk when nothing is known, and of the second; each one after is twice as large as the one before.
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 /// Chunks beyond this size do not grow any more.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
 /// Together they hold 20 GiB: whoever has a budget for more wants more than one map.
@@ -68,6 +68,8 @@ pub(crate) struct Arena {
     /// Bytes of chunks before the current one.
     full: AtomicUsize,
     chunks: Box<[OnceLock<Growing>]>,
+    /// Bytes of the first one.
+    expected: usize,
     unused: Arc<Unused>,
 }
 
@@ -134,12 +136,14 @@ impl Growing {
 pub struct Sealed;
 
 impl Arena {
-    pub(crate) fn new() -> Self {
+    /// One whose first chunk has room for so many bytes.
+    pub(crate) fn new(expected: usize) -> Self {
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
         Arena {
             state: AtomicU64::new(0),
             full: AtomicUsize::new(0),
             chunks,
+            expected: expected.min(CHUNK_BYTES_MAX),
             unused: Arc::default(),
         }
     }
@@ -244,7 +248,7 @@ impl Arena {
     #[cold]
     fn grow(&self, chunk: usize, place: usize, bytes: usize) {
         let Some(full) = self.chunks[chunk].get() else {
-            self.chunks[chunk].get_or_init(|| Growing::new(capacity(chunk, bytes)));
+            self.chunks[chunk].get_or_init(|| Growing::new(self.expected.max(bytes)));
             return;
         };
         self.chunks[chunk + 1].get_or_init(|| Growing::new(capacity(chunk + 1, bytes)));
@@ -305,7 +309,7 @@ fn parts(state: u64) -> (usize, usize) {
     (number((state & !(SEALED | COPYING_MASK)) >> CHUNK_SHIFT), number(state & PLACE_MASK))
 }
 
-/// The bytes of a chunk whose first record is of so many.
+/// The bytes of a chunk behind the first, whose first record is of so many.
 fn capacity(chunk: usize, bytes: usize) -> usize {
     let doublings = u32::try_from(chunk.saturating_sub(1)).unwrap_or(u32::MAX);
     let grown = CHUNK_BYTES.checked_shl(doublings).unwrap_or(usize::MAX);

@@ -5,8 +5,9 @@
 //! page, and goes back whole when it is dropped.
 //!
 //! To fault its pages in, zero them, and tell every processor when they are gone takes longer than to fill them. So
-//! those whose owners fill them anyway ([`Mapping::reused`]) are kept for the next owner when they are dropped, up to
-//! [`IDLE_BYTES_MAX`] of them, the latest.
+//! those whose owners fill them anyway ([`Mapping::reused`]) are kept for the next owner when they are dropped, the latest,
+//! up to [`IDLE_BYTES_MAX`] beyond what is set aside for them ([`SetAside`]): who has memory for so much takes nothing
+//! from anybody while it waits for him.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -16,8 +17,10 @@ use memmap2::MmapMut;
 // Not the shim's: this one outlives what shuttle schedules, and nothing is scheduled while it is held.
 use parking_lot::Mutex;
 
-/// Bytes of mappings that this process keeps, at most, though nobody owns them.
-pub const IDLE_BYTES_MAX: usize = 24 << 20;
+use crate::limits::PAGE_BYTES;
+
+/// Bytes of mappings that this process keeps though nobody owns them and nobody has set memory aside, at most.
+pub const IDLE_BYTES_MAX: usize = 16 << 20;
 
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -29,9 +32,33 @@ pub fn mapped_bytes() -> usize {
     MAPPED.load(Relaxed)
 }
 
+/// Memory that somebody has set aside for such mappings: what of it nobody owns may be kept. Nothing at first, and
+/// again when it is dropped.
+#[derive(Debug, Default)]
+pub struct SetAside(AtomicUsize);
+
+impl SetAside {
+    /// Sets so many bytes aside, in the place of what it was before.
+    pub fn set(&self, bytes: usize) {
+        let gone = {
+            let mut idle = IDLE.lock();
+            // Two that set it at once leave what one of them said.
+            idle.set_aside = idle.set_aside + bytes - self.0.swap(bytes, Relaxed);
+            idle.trim()
+        };
+        drop(gone);
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
 /// Gives back what nobody owns: for whoever sees that [`idle_moves`] stands still.
 pub fn release_idle() {
-    let maps = std::mem::take(&mut IDLE.lock().maps);
+    let maps = IDLE.lock().clear();
     drop(maps);
 }
 
@@ -55,18 +82,33 @@ pub fn idle_moves() -> u64 {
 #[derive(Debug)]
 struct Idle {
     maps: VecDeque<MmapMut>,
-    bytes_max: usize,
+    /// Of these.
+    bytes: usize,
+    /// Of those that have an owner and will come.
+    owned: usize,
+    /// For both.
+    set_aside: usize,
+    /// Beside that.
+    beside_max: usize,
     /// How many have come and gone.
     moves: u64,
 }
 
 impl Idle {
-    const fn new(bytes_max: usize) -> Self {
-        Idle { maps: VecDeque::new(), bytes_max, moves: 0 }
+    const fn new(beside_max: usize) -> Self {
+        Idle { maps: VecDeque::new(), bytes: 0, owned: 0, set_aside: 0, beside_max, moves: 0 }
     }
 
-    fn bytes(&self) -> usize {
-        self.maps.iter().map(|map| map.len()).sum()
+    fn clear(&mut self) -> VecDeque<MmapMut> {
+        self.bytes = 0;
+        std::mem::take(&mut self.maps)
+    }
+
+    /// One for an owner: one that is kept, or room for a new one of `capacity` bytes.
+    fn own(&mut self, length: usize, capacity: usize) -> Option<MmapMut> {
+        let map = self.take(length);
+        self.owned += map.as_ref().map_or(capacity, |map| map.len());
+        map
     }
 
     /// The latest that is as long, and hardly longer: all of it may be resident.
@@ -74,18 +116,28 @@ impl Idle {
         let fits = |map: &MmapMut| map.len() >= length && map.len() <= length + length / 4;
         let place = self.maps.iter().rposition(fits)?;
         self.moves += 1;
-        self.maps.remove(place)
+        let map = self.maps.remove(place)?;
+        self.bytes -= map.len();
+        Some(map)
     }
 
-    /// Keeps one, and answers the ones that it takes the place of.
+    /// Keeps one that had an owner, and answers the ones that it takes the place of.
     fn put(&mut self, map: MmapMut) -> Vec<MmapMut> {
         self.moves += 1;
+        self.owned -= map.len();
+        self.bytes += map.len();
         self.maps.push_back(map);
-        let mut over = self.bytes().saturating_sub(self.bytes_max);
+        self.trim()
+    }
+
+    /// Takes the oldest that are too many.
+    fn trim(&mut self) -> Vec<MmapMut> {
+        let bytes_max = self.beside_max + self.set_aside.saturating_sub(self.owned);
         let mut gone = Vec::new();
-        while over > 0 {
-            let oldest = self.maps.pop_front().expect("it holds more than none");
-            over = over.saturating_sub(oldest.len());
+        while self.bytes > bytes_max
+            && let Some(oldest) = self.maps.pop_front()
+        {
+            self.bytes -= oldest.len();
             gone.push(oldest);
         }
         gone
@@ -108,7 +160,7 @@ impl Mapping {
     /// When the system has no memory, as all allocation does.
     #[must_use]
     pub fn zeroed(length: usize) -> Self {
-        Mapping::new(length, None, false)
+        Mapping::new(length, None, length, false)
     }
 
     /// `length` bytes of any content, perhaps of a mapping that was dropped: for owners that write before they read,
@@ -118,13 +170,16 @@ impl Mapping {
     /// When the system has no memory, as all allocation does.
     #[must_use]
     pub fn reused(length: usize) -> Self {
-        let idle = IDLE.lock().take(length);
-        Mapping::new(length, idle, true)
+        // Lengths that differ little are the same, so that one serves for the other.
+        let step = length.next_power_of_two() / 8;
+        let capacity = length.max(1).next_multiple_of(step.max(PAGE_BYTES));
+        let idle = IDLE.lock().own(length, capacity);
+        Mapping::new(length, idle, capacity, true)
     }
 
-    fn new(length: usize, idle: Option<MmapMut>, is_kept: bool) -> Self {
+    fn new(length: usize, idle: Option<MmapMut>, capacity: usize, is_kept: bool) -> Self {
         // A mapping is never empty.
-        let fresh = || MmapMut::map_anon(length.max(1)).expect("there is memory");
+        let fresh = || MmapMut::map_anon(capacity.max(1)).expect("there is memory");
         let map = idle.unwrap_or_else(fresh);
         MAPPED.fetch_add(map.len(), Relaxed);
         Mapping { map: Some(map), length, is_kept }
@@ -203,26 +258,42 @@ mod tests {
     #[test]
     fn the_latest_that_fits_is_used_again_and_the_oldest_go() {
         let page = 4096;
-        let mapped = |pages: usize| MmapMut::map_anon(pages * page).unwrap();
         let mut idle = Idle::new(100 * page);
-        assert!(idle.take(page).is_none());
-        for pages in [40, 41, 10] {
-            assert!(idle.put(mapped(pages)).is_empty());
+        let mapped = |idle: &mut Idle, pages: usize| {
+            let new = || MmapMut::map_anon(pages * page).unwrap();
+            idle.own(pages * page, pages * page).unwrap_or_else(new)
+        };
+        let [one, two, three] = [40, 41, 10].map(|pages| mapped(&mut idle, pages));
+        assert_eq!((idle.owned, idle.bytes), (91 * page, 0));
+        for map in [one, two, three] {
+            assert!(idle.put(map).is_empty());
         }
         // Neither shorter nor much longer.
         assert!(idle.take(11 * page).is_none() && idle.take(7 * page).is_none());
-        assert_eq!(idle.take(40 * page - 5).unwrap().len(), 41 * page, "the latest of two");
-        assert_eq!(idle.take(8 * page).unwrap().len(), 10 * page);
-        assert_eq!(idle.bytes(), 40 * page);
-        assert!(idle.put(mapped(60)).is_empty());
-        let gone = idle.put(mapped(70));
-        assert_eq!(
-            gone.iter().map(|map| map.len()).sum::<usize>(),
-            100 * page,
-            "the two before it"
-        );
-        assert_eq!(idle.put(mapped(101)).len(), 2, "what is too long itself is not kept, either");
-        assert_eq!(idle.bytes(), 0);
+        assert_eq!(mapped(&mut idle, 39).len(), 41 * page, "the latest of two");
+        assert_eq!(mapped(&mut idle, 8).len(), 10 * page);
+        assert_eq!((idle.owned, idle.bytes), (51 * page, 40 * page));
+        let [one, two] = [60, 70].map(|pages| mapped(&mut idle, pages));
+        assert!(idle.put(one).is_empty());
+        let gone = idle.put(two);
+        let bytes = |maps: &[MmapMut]| maps.iter().map(|map| map.len()).sum::<usize>();
+        assert_eq!(bytes(&gone), 100 * page, "the two before it");
+        let long = mapped(&mut idle, 101);
+        assert_eq!(idle.put(long).len(), 2, "what is too long itself is not kept, either");
+        assert_eq!((idle.bytes, idle.owned), (0, 51 * page));
+        // Of what is set aside that may be kept which has no owner.
+        idle.set_aside = 111 * page;
+        let [one, two] = [90, 60].map(|pages| mapped(&mut idle, pages));
+        assert!(idle.put(one).is_empty() && idle.put(two).is_empty());
+        assert_eq!(idle.bytes, 150 * page, "of 100 and 60");
+        let more = mapped(&mut idle, 20);
+        assert_eq!(bytes(&idle.trim()), 90 * page, "what has an owner takes the room");
+        assert!(idle.put(more).is_empty());
+        assert_eq!(idle.bytes, 80 * page);
+        idle.set_aside = 0;
+        let more = mapped(&mut idle, 30);
+        assert_eq!((bytes(&idle.put(more)), idle.bytes), (60 * page, 50 * page));
+        assert_eq!((idle.clear().len(), idle.bytes), (2, 0));
     }
 
     #[test]
@@ -238,7 +309,7 @@ mod tests {
         let moves = idle_moves();
         drop(ReleaseIdle);
         assert!(moves >= 100, "each of these gave one back: {moves}");
-        assert!(IDLE.lock().bytes() <= IDLE_BYTES_MAX);
+        assert!(IDLE.lock().bytes <= IDLE_BYTES_MAX);
         // What must be zeros is not from there.
         let mut dirty = Mapping::reused(length);
         dirty.fill(7);

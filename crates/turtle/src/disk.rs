@@ -15,6 +15,7 @@ use crate::leaf::cursor::LeafCursor as PageCursor;
 use crate::leaf::{Leaf, LeafStore, load, warm};
 use crate::run::Run;
 use crate::runs::Runs;
+use crate::sync_ahead::SyncAhead;
 
 /// A page of a segment that is read for a range counts as so many looks into segments.
 const LOOKS_A_MISS: usize = 2;
@@ -33,6 +34,7 @@ pub(crate) struct DiskFiles {
     filter_bits: AtomicU32,
     /// No record above it is in what is written from now on.
     lsn: AtomicU64,
+    sync_ahead: SyncAhead,
     /// Segments that ranges looked into beside leaves, and what pages of them they had to read came to.
     beside: AtomicU64,
     /// Lookups that were answered by what waits in memory.
@@ -59,6 +61,7 @@ impl DiskFiles {
             pending_percent,
             filter_bits,
             lsn: AtomicU64::new(0),
+            sync_ahead: SyncAhead::default(),
             beside: AtomicU64::new(0),
             in_memory: AtomicU64::new(0),
         }
@@ -124,7 +127,12 @@ impl Files for DiskFiles {
 
     fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {
         let filter_bits = self.filter_bits.load(Relaxed);
-        Leaf::write(&self.files, edits, filter_bits, self.lsn()).map(Arc::new)
+        let leaf = Leaf::write(&self.files, edits, filter_bits, self.lsn())?;
+        if self.threads_max > 1 {
+            let written = self.files.counters.pages_written.load(Relaxed);
+            self.sync_ahead.follow(&self.files.store, written);
+        }
+        Ok(Arc::new(leaf))
     }
 
     fn leaf_bytes(&self, leaf: &Leaf) -> u64 {

@@ -86,6 +86,7 @@ mod schedules;
 mod snapshot;
 mod source;
 mod stream;
+mod sync_ahead;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod tidy;

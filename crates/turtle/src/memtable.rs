@@ -72,8 +72,10 @@ fn edit<'a>(entry: &Appended<'a>) -> Edit<'a> {
 }
 
 impl Memtable {
-    pub(crate) fn new(number: u64) -> Self {
-        Memtable { map: AppendedMap::new(), number }
+    /// One that is sealed when it has so many bytes, about.
+    pub(crate) fn new(number: u64, bytes: u64) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        Memtable { map: AppendedMap::with_room(bytes), number }
     }
 
     /// Its place in the order of memtables.
@@ -185,7 +187,7 @@ mod tests {
                  prop::option::of((prop::collection::vec(any::<u8>(), 0..40), any::<bool>()))),
                 0..300),
         ) {
-            let (table, mut model) = (Memtable::new(3), BTreeMap::new());
+            let (table, mut model) = (Memtable::new(3, 100), BTreeMap::new());
             for (key, value) in &edits {
                 let value = value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large });
                 let replaced = table.put(key, value);

@@ -108,7 +108,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    fn of(target: u64, leaf: u64) -> Limits {
+    pub(crate) fn of(target: u64, leaf: u64) -> Limits {
         let part = |parts: u64| target / 64 * parts;
         Limits {
             batch: part(BATCH_PARTS).min(leaf).max(BATCH_BYTES_MIN),
@@ -135,17 +135,29 @@ impl Core {
     /// Has leaves as large as the memory allows, and gives the page cache what all else leaves.
     pub(crate) fn follow_limits(&self) {
         self.files.disk.shape(self.limits().leaf(), self.tuning.filter_bits());
+        let room = self.room_of_writes() + self.under_way();
+        self.set_aside.set(usize::try_from(room).unwrap_or(usize::MAX));
         let left = self.left_for_reads();
         self.files.cache.set_bytes(left.saturating_sub(self.records.bytes()));
     }
 
     /// What writes and all else leave of the memory for records and pages that are cached.
     pub(crate) fn left_for_reads(&self) -> u64 {
-        let writes = self.room.lock().follow(self.held(), self.context.runtime.now());
+        let writes = self.room_of_writes();
         let nodes = self.view.load().tree.node_bytes();
-        let crew = self.crew.lock().follow(0, self.context.runtime.now()) as u64;
-        let rest = self.large.bytes() + nodes + crew * self.limits().under_way;
+        let rest = self.large.bytes() + nodes + self.under_way();
         self.context.memory.target().saturating_sub(writes + rest)
+    }
+
+    /// What the crew may have under way.
+    fn under_way(&self) -> u64 {
+        let crew = self.crew.lock().follow(0, self.context.runtime.now()) as u64;
+        crew * self.limits().under_way
+    }
+
+    /// What writes have held of late.
+    fn room_of_writes(&self) -> u64 {
+        self.room.lock().follow(self.held(), self.context.runtime.now())
     }
 
     /// Has so many threads for what comes next, and takes their memory from the caches before they need it.
@@ -270,9 +282,10 @@ impl Core {
         let active = self.view.load().tables[0].number();
         let is_new = !self.view.load().tables[0].is_empty();
         if is_new {
+            let batch = self.limits().batch;
             self.replace(|view| {
                 let mut tables = view.tables.clone();
-                tables.insert(0, Arc::new(Memtable::new(active + 1)));
+                tables.insert(0, Arc::new(Memtable::new(active + 1, batch)));
                 View::new(tables, view.tree.clone())
             });
             count(&self.counters.seals);

@@ -281,9 +281,8 @@ impl Tree {
         }
         let files = &self.0.files;
         files.disk.set_lsn(lsn);
-        let tree = self.0.tree.write(&files.disk, merged_away);
-        files.disk.files.buffers.clear();
-        Ok(Tree::over(files, tree?))
+        let tree = self.0.tree.write(&files.disk, merged_away)?;
+        Ok(Tree::over(files, tree))
     }
 
     /// What is not on disk.

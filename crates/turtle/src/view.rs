@@ -269,7 +269,7 @@ mod tests {
             made = made.apply(packer.finish().unwrap(), None, &mut Vec::new()).unwrap();
         }
         for (number, edits) in tables.iter().enumerate() {
-            let table = Memtable::new(number as u64);
+            let table = Memtable::new(number as u64, 0);
             for (key, value) in edits {
                 table.put(key, value.as_ref().map(ValueRef::from));
             }

@@ -9,7 +9,6 @@ use spinney_base::{Error, KeyspaceId, Result};
 use spinney_extent::HEADER_BYTES;
 use spinney_io::AlignedBuf;
 
-use super::buffers::Buffers;
 use super::format::{
     Description, GROUP, GROUP_BYTES, GroupAt, HEAD_BYTES, Head, KEY_BYTES_MAX, KEYS_HEAD_BYTES,
     PAGE_BLOCKS, PAYLOAD, SAME_LENGTH, SAME_WORD, VALUE_BYTES_MAX, item_word,
@@ -65,16 +64,12 @@ impl Edits for Runs {
 /// # Errors
 /// `InvalidArgument` when a key or value is longer than a leaf holds, or the leaf larger than one
 /// can be.
-pub(crate) fn build(
-    edits: &impl Edits,
-    buffers: &Buffers,
-    keyspace: KeyspaceId,
-    filter_bits: u32,
-) -> Result<Built> {
+pub(crate) fn build(edits: &impl Edits, keyspace: KeyspaceId, filter_bits: u32) -> Result<Built> {
     let counts = Counts::of(edits.shapes())?;
     let key_pages = counts.key_pages as usize;
     let value_pages = counts.value_bytes.div_ceil(PAYLOAD);
-    let mut body = buffers.take(key_pages + value_pages);
+    // Whatever is not filled is zeroed one by one: what lay there before must not come to the disk.
+    let mut body = AlignedBuf::reused(key_pages + value_pages);
     let mut filler = Filler::new(&mut body, key_pages, counts.items);
     edits.edits().for_each(|edit| filler.push(&edit, keyspace));
     let Filled { separators, groups, hashes, first, last } = filler.finish();
@@ -88,7 +83,8 @@ pub(crate) fn build(
     let filter_blocks = spinney_filter::block_count(hashes.len(), filter_bits);
     let index_pages = index_bytes.div_ceil(PAYLOAD);
     let filter_pages = filter_blocks.div_ceil(PAGE_BLOCKS) as usize;
-    let mut front = buffers.take(index_pages + filter_pages);
+    let mut front = AlignedBuf::reused(index_pages + filter_pages);
+    front.bytes_mut().fill(0);
     nodes.encode(|address, node| put(&mut front, address, node));
     for hash in hashes.iter().filter(|_| filter_blocks > 0) {
         let block = spinney_filter::block_of(*hash, filter_blocks);
@@ -328,6 +324,7 @@ impl<'a, 'b> Filler<'a, 'b> {
             }
             at = keys + end;
         }
+        payload[at..].fill(0);
         self.item += u32::try_from(items).expect("within a page");
         self.pages_done += 1;
         self.page.clear();
@@ -335,6 +332,11 @@ impl<'a, 'b> Filler<'a, 'b> {
 
     fn finish(mut self) -> Filled<'a> {
         self.end_page();
+        let used = self.value % PAYLOAD;
+        if used > 0 {
+            let last = self.body.pages() - 1;
+            self.body.page_mut(last)[HEADER_BYTES + used..].fill(0);
+        }
         debug_assert_eq!(self.pages_done, self.key_pages, "both passes agree");
         self.filled
     }

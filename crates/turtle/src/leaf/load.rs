@@ -68,9 +68,8 @@ impl LeafStore {
 
     fn load_at_once(&self, loads: &[Load<'_>], loaded: &mut Vec<Run>) -> Result<()> {
         let plans: Vec<Plan<'_>> = loads.iter().map(Plan::of).collect::<Result<_>>()?;
-        let mut read: Vec<Payloads> =
-            loads.iter().map(|load| Payloads::of_at_most(load.leaf.run().pages)).collect();
         let spans: Vec<Span<'_>> = plans.iter().map(Plan::first_span).collect();
+        let mut read: Vec<Payloads> = spans.iter().map(|span| Payloads::of(span.1.len())).collect();
         self.read_spans(&spans, &mut read, Purpose::Reorganize)?;
         let ranges: Vec<Range<u32>> = plans
             .iter()
@@ -82,6 +81,9 @@ impl LeafStore {
             .zip(&ranges)
             .map(|(plan, pages)| plan.value_span(pages))
             .collect::<Result<_>>()?;
+        for (read, values) in read.iter_mut().zip(&ranges) {
+            read.reserve(values.len());
+        }
         self.read_spans(&spans, &mut read, Purpose::Reorganize)?;
         for ((plan, read), values) in plans.into_iter().zip(read).zip(ranges) {
             let base = u64::from(values.start) * PAYLOAD as u64;
@@ -138,10 +140,24 @@ struct Payloads {
 }
 
 impl Payloads {
-    fn of_at_most(pages: u32) -> Payloads {
-        let mut buf = AlignedBuf::new(pages as usize);
+    /// For so many pages, all of which will be appended.
+    fn of(pages: usize) -> Payloads {
+        let mut buf = AlignedBuf::reused(pages);
         buf.set_pages(0);
         Payloads { buf, closed_up: 0 }
+    }
+
+    /// Has room for so many pages more than were appended; they will be, too.
+    fn reserve(&mut self, pages: usize) {
+        let pages = self.closed_up + pages;
+        if self.buf.capacity() >= pages {
+            return;
+        }
+        let mut larger = Payloads::of(pages);
+        larger.buf.set_pages(self.closed_up);
+        larger.buf.bytes_mut()[..self.bytes().len()].copy_from_slice(self.bytes());
+        larger.closed_up = self.closed_up;
+        *self = larger;
     }
 
     /// Room for so many pages more.
@@ -362,7 +378,7 @@ impl Leaf {
         if pages.len() as u32 <= SINGLES || pages.end > count {
             return self.read_cached(section, pages, purpose, out);
         }
-        let mut read = [Payloads::of_at_most(pages.len() as u32)];
+        let mut read = [Payloads::of(pages.len())];
         let span = (self, first + pages.start..first + pages.end);
         self.files.read_spans(&[span], &mut read, purpose)?;
         out.extend_from_slice(read[0].bytes());

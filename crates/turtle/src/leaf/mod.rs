@@ -7,8 +7,7 @@
 //!   load                                     keys and values, in one transfer
 //! ```
 //!
-//! `format` is the one home of the bytes; `index` orders the index; `build` writes, in
-//! `buffers`; `read` looks
+//! `format` is the one home of the bytes; `index` orders the index; `build` writes; `read` looks
 //! keys up, and `warm` brings in what many lookups need; `load` reads whole leaves and `cursor` parts of them. `blob` keeps nodes beside them.
 //!
 //! **Invariants**
@@ -23,7 +22,6 @@
 //! it takes a tenth of the keys' room, or less.
 
 pub(crate) mod blob;
-mod buffers;
 mod build;
 pub(crate) mod cursor;
 pub(crate) mod format;
@@ -45,7 +43,6 @@ use spinney_extent::header::Damage;
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
 use spinney_io::Purpose;
 
-use buffers::Buffers;
 use build::{Built, Edits};
 use format::{Description, PAGE_BLOCKS, Section};
 
@@ -55,8 +52,6 @@ pub(crate) struct LeafStore {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: CacheFile,
     pub(crate) counters: LeafCounters,
-    /// For leaves that are built.
-    pub(crate) buffers: Buffers,
     /// Of keys that were looked up in the last leaf that could have them.
     absences: Absences,
 }
@@ -150,7 +145,6 @@ impl LeafStore {
             store,
             cache,
             counters: LeafCounters::default(),
-            buffers: Buffers::default(),
             absences: Absences::default(),
         })
     }
@@ -170,7 +164,7 @@ impl Leaf {
         lsn: Lsn,
     ) -> Result<Leaf> {
         let store = &files.store;
-        let mut built = build::build(edits, &files.buffers, store.keyspace(), filter_bits)?;
+        let mut built = build::build(edits, store.keyspace(), filter_bits)?;
         let run = store.allocate_run(built.description.run().pages)?;
         let (first, generation) = (run.first, run.generation);
         // From here on it owns its pages: an error gives them back.
@@ -183,8 +177,6 @@ impl Leaf {
         let body = (run.page(front_pages), built.body.bytes());
         store.write_runs(&[(first, built.front.bytes()), body], Purpose::Reorganize)?;
         leaf.keep(&built);
-        files.buffers.give(built.front);
-        files.buffers.give(built.body);
         files.counters.leaves_written.fetch_add(1, Relaxed);
         files.counters.pages_written.fetch_add(u64::from(run.pages), Relaxed);
         Ok(leaf)

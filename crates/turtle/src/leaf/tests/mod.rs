@@ -20,7 +20,7 @@ use spinney_io::sim::SimDisk;
 use spinney_io::{AlignedBuf, Disk, Purpose, RealDisk};
 
 use super::blob::NodePages;
-use super::build::{Edits, parts};
+use super::build::{Built, Edits, build, parts};
 use super::cursor::LeafCursor;
 use super::format::{
     Description, Head, IndexNode, KEY_BYTES_MAX, KeyPage, PAYLOAD, Section, VALUE_BYTES_MAX,
@@ -91,6 +91,34 @@ impl Edits for Model {
             key,
             value: value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large }),
         })
+    }
+}
+
+/// What lay in the memory that a leaf is built in does not come to the disk.
+#[test]
+fn memory_that_is_used_again_leaves_nothing_behind() {
+    let payloads = |built: &Built| -> Vec<Vec<u8>> {
+        let pages = |buf: &AlignedBuf| {
+            (0..buf.pages()).map(|page| buf.page(page)[HEADER_BYTES..].to_vec()).collect()
+        };
+        let [front, body]: [Vec<Vec<u8>>; 2] = [pages(&built.front), pages(&built.body)];
+        [front, body].concat()
+    };
+    let mut random = SplitMix(3);
+    for shape in 0..4 {
+        let value = |random: &mut SplitMix| vec![1; random.below(300)];
+        let model: Model = (0..3000)
+            .map(|_| (random_key(&mut random, shape), Some((value(&mut random), false))))
+            .collect();
+        let mut first: Option<Vec<Vec<u8>>> = None;
+        // Of what is built first this is made of new memory, mostly, and from then on of what the one before left.
+        for _ in 0..4 {
+            let mut built = build(&model, KEYSPACE, 10).unwrap();
+            let built_payloads = payloads(&built);
+            assert!(*first.get_or_insert_with(|| built_payloads.clone()) == built_payloads);
+            built.front.bytes_mut().fill(0xAA);
+            built.body.bytes_mut().fill(0x55);
+        }
     }
 }
 
