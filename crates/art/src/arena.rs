@@ -283,7 +283,7 @@ impl Arena {
         let chunks = chunks.map(|(number, chunk)| {
             let before = || chunk.taken.load(Ordering::Relaxed);
             let length = if number == current { place } else { before() };
-            Chunk { bytes: chunk.bytes, length, _mapping: Arc::clone(&chunk.mapping) }
+            Chunk { bytes: chunk.bytes, length, mapping: Arc::clone(&chunk.mapping) }
         });
         chunks.collect()
     }
@@ -367,13 +367,21 @@ impl<'a> Record<'a> {
 pub struct Chunk {
     bytes: NonNull<u8>,
     length: usize,
-    _mapping: Arc<Mapping>,
+    mapping: Arc<Mapping>,
 }
 
 // SAFETY: nobody writes the bytes any more (invariant 2), and the mapping is kept.
 unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
+
+impl Chunk {
+    /// Memory that it keeps, in bytes: all of it may be resident, for an owner before may have filled it.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.mapping.capacity()
+    }
+}
 
 impl Deref for Chunk {
     type Target = [u8];

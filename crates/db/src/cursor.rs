@@ -47,6 +47,8 @@ pub struct Cursor {
     chunk_records: usize,
     /// Records that it still gives, if that is limited.
     left: Option<usize>,
+    /// No value of them will be asked for.
+    keys_only: bool,
     error: Option<Error>,
 }
 
@@ -96,6 +98,7 @@ impl Cursor {
             large: (Vec::new(), Value::default()),
             chunk_records: CHUNK_RECORDS_MIN,
             left: None,
+            keys_only: false,
             error: None,
         }
     }
@@ -220,6 +223,7 @@ impl Cursor {
             records_wanted: wanted,
             records_max: max,
             bytes_max: CHUNK_BYTES_MAX,
+            keys_only: self.keys_only,
         };
         let queue = match direction {
             Direction::Forward => &mut self.front,
@@ -372,7 +376,15 @@ impl DoubleEndedIterator for Readers {
 
 /// Iterates over keys, from the front, the back, or both.
 #[derive(Debug)]
-pub struct Keys(pub(crate) Cursor);
+pub struct Keys(Cursor);
+
+impl Keys {
+    /// Those of a cursor that was not asked yet.
+    pub(crate) fn of(mut cursor: Cursor) -> Keys {
+        cursor.keys_only = true;
+        Keys(cursor)
+    }
+}
 
 impl Iterator for Keys {
     type Item = Result<Vec<u8>>;

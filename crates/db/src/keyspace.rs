@@ -362,9 +362,10 @@ impl Keyspace {
         Source::Now(self.clone()).prefix(prefix)
     }
 
-    /// The keys of a range, from either end; see [`Keyspace::range`].
+    /// The keys of a range, from either end; see [`Keyspace::range`]. Values are not copied and, on `turtle`, their pages
+    /// not read.
     pub fn keys<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Keys {
-        Keys(self.range(range))
+        Keys::of(self.range(range))
     }
 
     /// The record with the lowest key.
@@ -417,9 +418,11 @@ impl Keyspace {
     }
 
     /// Sets how many batches gather in memory before they are written, from now on until the database is
-    /// closed, and answers what it was clamped to: more than the memory allows cannot be. More
-    /// batches mean fewer bytes written; fewer leave more memory to reads. Where fewer are to gather
-    /// than have already, they are written at once.
+    /// closed, and answers what it was clamped to: more than memory allows cannot be nor, where the keyspace is
+    /// logged, more than a log of [`Options::log_bytes_max`](crate::Options::log_bytes_max) holds before it asks for a
+    /// checkpoint. More batches mean fewer bytes written; fewer leave more memory to reads. When it is lowered, what
+    /// has gathered is written at once. Fewer gather where other keyspaces fill the log as well, where a keyspace is
+    /// quiet for a second, and where writes are so few that a checkpoint comes by time.
     ///
     /// # Errors
     /// `Unsupported` when its engine has no such thing; `InvalidArgument` for 0; `Closed`.

@@ -144,7 +144,7 @@ impl State {
         let before = self.log.stats().bytes_used;
         self.trim(&keyspaces, self.log.applied_watermark())?;
         let trimmed = self.log.stats().bytes_used < before;
-        Ok(!trimmed || self.is_log_full())
+        Ok(!trimmed || self.is_log_full(keyspaces.iter().map(|keyspace| &**keyspace)))
     }
 
     /// Starts the database's own jobs.

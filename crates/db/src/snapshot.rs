@@ -136,9 +136,9 @@ impl Snapshot {
         Source::Then(self.clone()).prefix(prefix)
     }
 
-    /// The keys of a range, from either end.
+    /// The keys of a range, from either end; pages of values are not read.
     pub fn keys<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Keys {
-        Keys(self.range(range))
+        Keys::of(self.range(range))
     }
 
     /// The record with the lowest key.

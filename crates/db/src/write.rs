@@ -13,17 +13,16 @@ use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX,
 use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef};
 use spinney_engine::{Found, POINTER_BYTES_MAX, Resident, Write};
 use spinney_sync::{StripeGuards, Version, hash_key};
-use spinney_wal::{RecordKind, Reservation, ReserveFor};
+use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
 
 use crate::batch::{Batch, Operation};
 use crate::options::Durability;
 use crate::record;
 use crate::state::{KeyspaceState, State};
 
-/// Fullness of the log at which a checkpoint is asked for, if memory does not ask for one before.
-const CHECKPOINT_FULLNESS: f64 = 0.5;
-/// The part of the memory that the records of the log may take when they are replayed. What does not fit must be
-/// brought home meanwhile, a page read and a page written for every few records: ten times as slow.
+/// The part of the memory that the records of the log may take when they are replayed, where an engine does not replay
+/// them in bulk. What does not fit must be brought home meanwhile, a page read and a page written for every few records:
+/// ten times as slow.
 const REPLAYED_SHARE: u64 = 2;
 /// Fullness of the log at which writers are slowed.
 const THROTTLE_FULLNESS: f64 = 0.75;
@@ -191,7 +190,7 @@ impl State {
             spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
         }
         let logged = encode(writes, record);
-        let mut room = if logged { Some(self.log_room(record.len())?) } else { None };
+        let mut room = if logged { Some(self.log_room(record.len(), writes)?) } else { None };
         let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
         let _one_at_a_time = large.then(|| self.large_batch.lock());
         let _door = self.door.read();
@@ -251,9 +250,9 @@ impl State {
     }
 
     /// Room in the log, waiting smoothly for checkpoints when it is short (P12).
-    fn log_room(&self, bytes: usize) -> Result<Reservation<'_>> {
+    fn log_room(&self, bytes: usize, writes: &[KeyspaceWrite<'_>]) -> Result<Reservation<'_>> {
         let fullness = self.log.fullness();
-        if self.is_log_full() {
+        if self.is_log_full(writes.iter().map(|write| write.keyspace)) {
             self.want_checkpoint();
         }
         if fullness > THROTTLE_FULLNESS {
@@ -285,10 +284,18 @@ impl State {
         }
     }
 
-    /// Whether the log has so much that a checkpoint is due.
-    pub(crate) fn is_log_full(&self) -> bool {
-        let replayed = self.log.fullness_of(self.budget.total() / REPLAYED_SHARE);
-        self.log.fullness() >= replayed.min(CHECKPOINT_FULLNESS)
+    /// Whether the log has so much, of these keyspaces, that a checkpoint is due.
+    pub(crate) fn is_log_full<'a>(
+        &self,
+        mut keyspaces: impl Iterator<Item = &'a KeyspaceState>,
+    ) -> bool {
+        let fullness = self.log.fullness();
+        if fullness >= CHECKPOINT_FULLNESS {
+            return true;
+        }
+        let one_by_one = |it: &KeyspaceState| it.options.logged && !it.engine.replays_in_bulk();
+        keyspaces.any(one_by_one)
+            && fullness >= self.log.fullness_of(self.budget.total() / REPLAYED_SHARE)
     }
 
     fn want_checkpoint(&self) {

@@ -253,6 +253,41 @@ fn the_checkpoint_distance_is_clamped_and_followed() {
     db.close().unwrap();
 }
 
+/// As many batches gather as it was said, whether memory or the log allows no more.
+#[test]
+fn the_checkpoint_distance_that_is_answered_is_reached() {
+    let mut answers = Vec::new();
+    for log in [2 << 20, 64 << 20] {
+        let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+        let options = options(&disk, &runtime).log_bytes_max(log);
+        let db = Db::open(Path::new("/db"), options).unwrap();
+        let main = db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
+        let most = main.set_checkpoint_distance(1_000_000).unwrap();
+        let (mut gathered, mut before, mut checkpoints) = (Vec::new(), 0, 0);
+        for number in 0.. {
+            put(&main, number, number).unwrap();
+            _ = runtime.step();
+            let pending = main.stats().turtle.unwrap().pending_batches;
+            if pending < before {
+                gathered.push(before);
+                checkpoints += 1;
+            }
+            before = pending;
+            if checkpoints == 4 {
+                break;
+            }
+        }
+        println!("a log of {log} bytes, a distance of {most}: {gathered:?}");
+        // The first one may begin at any time.
+        let reached =
+            gathered.iter().skip(1).all(|gathered| (most * 3 / 4..=most + 1).contains(gathered));
+        assert!(reached, "{most}: {gathered:?}");
+        db.verify().unwrap();
+        answers.push(most);
+    }
+    assert!(answers[0] * 2 < answers[1], "{answers:?}");
+}
+
 /// A disk without room stops writers, not readers, and room that returns is all they need.
 #[test]
 fn a_full_disk_is_an_error_that_goes_away() {

@@ -159,6 +159,12 @@ pub trait Engine: Send + Sync + Debug {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
+    /// Whether replay of more of the log than memory holds costs about what writing it did: the engine brings home in bulk
+    /// what it must. Else the log is kept short enough for memory.
+    fn replays_in_bulk(&self) -> bool {
+        false
+    }
+
     /// Checks the engine's own limits, beyond those of the contract.
     ///
     /// # Errors

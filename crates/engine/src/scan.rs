@@ -29,6 +29,8 @@ pub struct ScanRequest<'a> {
     pub records_max: usize,
     /// Stop after about this many bytes of keys and values; a large value counts by its pointer.
     pub bytes_max: usize,
+    /// Deliver keys alone: every value is empty, and nothing is read for it.
+    pub keys_only: bool,
 }
 
 /// Records copied out of a range, in one piece of memory.
@@ -121,6 +123,13 @@ impl Chunk {
 }
 
 impl ScanRequest<'_> {
+    /// What is delivered of a value.
+    #[inline]
+    #[must_use]
+    pub fn delivered<'v>(&self, value: ValueRef<'v>) -> ValueRef<'v> {
+        if self.keys_only { ValueRef::EMPTY } else { value }
+    }
+
     /// Whether a key lies in the range.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {

@@ -80,6 +80,8 @@ pub struct Store {
     pub(crate) space: Mutex<Space>,
     double_write: Mutex<DoubleWrite>,
     slot: Mutex<Slot>,
+    /// Held while the file is synced: innermost, but for what the file itself has.
+    syncing: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -218,6 +220,7 @@ impl Store {
             space: Mutex::new(space),
             double_write: Mutex::new(DoubleWrite::default()),
             slot: Mutex::new(slot),
+            syncing: Mutex::new(()),
         }
     }
 
@@ -316,13 +319,15 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a slot and makes it durable. `Full` says that nothing was written.
+    /// Writes a slot and makes it durable. `Full` says that nothing was written: a sync that finds no room (where
+    /// room is promised first and looked for later) fails as any sync does.
     fn write_slot(&self, slot: &Slot) -> Result<()> {
+        self.options.poison.check()?;
         let mut buf = AlignedBuf::new(1);
         slot.encode(self.options.keyspace, buf.page_mut(0));
         let page = Slot::page(slot.generation);
         self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint)?;
-        self.file.sync(Purpose::Checkpoint)
+        self.sync(Purpose::Checkpoint)
     }
 
     pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
@@ -473,7 +478,7 @@ impl Store {
                 double_write.begin_anew(&*self.file, || self.sync(Purpose::DoubleWrite))?;
             }
             double_write.protect(&*self.file, bytes)?;
-            self.options.poison.guard(self.file.sync(Purpose::DoubleWrite))?;
+            self.sync(Purpose::DoubleWrite)?;
             self.write_over(&runs_of(pages, bytes), purpose)?;
         }
         Ok(())
@@ -488,11 +493,13 @@ impl Store {
         }
     }
 
-    /// Makes everything written so far durable.
+    /// Makes everything written so far durable. One at a time: of an error the system tells one of those who
+    /// sync at once, and who comes next must have heard of it before he relies on a sync of his own (P21).
     ///
     /// # Errors
     /// `Poisoned`: a failed sync stops all writing.
     pub fn sync(&self, purpose: Purpose) -> Result<()> {
+        let _one_at_a_time = self.syncing.lock();
         self.options.poison.check()?;
         self.options.poison.guard(self.file.sync(purpose))
     }

@@ -101,6 +101,7 @@ impl TreeLine {
             records_wanted: 1,
             records_max: 1,
             bytes_max: PAGE_BYTES,
+            keys_only: true,
         };
         let mut chunk = Chunk::default();
         self.scan_chunk(&request, &mut chunk)?;

@@ -200,7 +200,7 @@ impl TreeLine {
                 Direction::Forward => start + step,
                 Direction::Reverse => end - 1 - step,
             };
-            chunk.push(&[prefix, view.suffix(index)], view.value(index));
+            chunk.push(&[prefix, view.suffix(index)], request.delivered(view.value(index)));
         }
         true
     }
@@ -324,7 +324,7 @@ fn deliver_merged(
         if chunk.len() >= request.records_max {
             return false;
         }
-        chunk.push(&[key], value);
+        chunk.push(&[key], request.delivered(value));
     }
     true
 }

@@ -216,6 +216,7 @@ fn p23_a_scan_beside_a_reorganization() {
                 records_wanted: usize::from(RECORDS),
                 records_max: usize::from(RECORDS),
                 bytes_max: usize::MAX,
+                keys_only: false,
             };
             for _ in 0..3 {
                 let mut chunk = Chunk::default();

@@ -25,7 +25,7 @@
 //! misses to regret and takes all that memory allows; where reads come that lose much by that it begins anew, with
 //! [`CHI_READ`]; one that is only read gives back everything.
 //!
-//! **Invariant**: it lies between 1 and what memory allows ([`Limits::chi_max`](crate::pipeline)), whatever is
+//! **Invariant**: it lies between 1 and what memory and log allow ([`Core::chi_max`](crate::pipeline)), whatever is
 //! measured.
 
 use std::time::Duration;
@@ -286,7 +286,7 @@ impl Core {
         known.recent.add(&seen.since(&before, batch_pages));
         let kept = known.gathered - known.gathered.div_ceil(FORGOTTEN_PART);
         known.gathered = kept.max(self.batches.load(Relaxed));
-        let most = limits.chi_max();
+        let most = self.chi_max();
         let chi = think_over(self.auto.chi(most), most, &mut known, now);
         self.auto.chi.store(chi, Relaxed);
     }

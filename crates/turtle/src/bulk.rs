@@ -49,6 +49,7 @@ impl<'a> Loading<'a> {
             records_wanted: 1,
             records_max: 1,
             bytes_max: 1,
+            keys_only: true,
         };
         let mut chunk = Chunk::default();
         self.core.view.load().scan(&request, &mut chunk)?;

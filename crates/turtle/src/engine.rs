@@ -76,6 +76,10 @@ impl Engine for Turtle {
         }
     }
 
+    fn replays_in_bulk(&self) -> bool {
+        true
+    }
+
     fn check(&self, write: &Write<'_>) -> Result<()> {
         let Some(value) = write.value else { return Ok(()) };
         if value.large {
@@ -95,7 +99,7 @@ impl Engine for Turtle {
         let records = core.records.reader();
         let ticket = records.ticket(hash);
         let view = core.view.load();
-        if let Some(found) = view.get_resident(key, out) {
+        if let Some(found) = view.get_resident(key, hash, out) {
             core.counters.reads.add(MEMTABLE_HITS, 1);
             return Ok(found);
         }
@@ -113,9 +117,9 @@ impl Engine for Turtle {
         Ok(found)
     }
 
-    fn get_resident(&self, key: &[u8], _hash: u64, out: &mut Vec<u8>) -> Resident {
+    fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Resident {
         let view = self.core.view.load();
-        match view.get_resident(key, out) {
+        match view.get_resident(key, hash, out) {
             Some(Found::Inline) => Resident::Present,
             Some(Found::Large) => Resident::Large,
             Some(Found::Absent) => Resident::Absent,
@@ -183,7 +187,7 @@ impl Engine for Turtle {
         {
             core.large.applied(&pointer, active.number());
         }
-        let replaced = active.put(write.key, write.value);
+        let replaced = active.put(write.key, write.hash, write.value);
         if let Some(replaced) = replaced
             && pointer.is_none_or(|new| new.bytes != replaced)
             && let Ok(replaced) = LargePointer::decode(&replaced)

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   AppendedMap: key -> operation, value          seal: no more edits; batch(): a run over its chunks
+//!   Hints: word 0 | word 1 | ...                  three bits for each key, in one word: a filter
 //! ```
 //!
 //! Edits are appended to memory that goes whole; what another edit of the key took the place of is used
@@ -13,6 +14,8 @@
 //! 1. A memtable is written only by who is inside the keyspace's [gate](crate::gate), and it is
 //!    sealed while nobody is: a sealed one never changes.
 //! 2. Its number is above those of all before: the edit of the highest number is the newest.
+//! 3. A key's bits are set before it is put, and stay: a key whose bits are not all there is not in the map. So a
+//!    lookup passes over most of the memtables that do not have its key; the authors ask each one.
 //!
 //! **Concurrency.** Any number of threads read and write. Writers of one key are ordered by the
 //! key's stripe.
@@ -21,6 +24,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use spinney_art::{Appended, AppendedMap, AppendedRange, Direction, Pinned};
+use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Found;
 
@@ -34,11 +38,54 @@ pub(crate) const EDIT_BYTES: u64 = 40;
 /// A batch of fewer bytes is copied: chunks are pages of the system, at least.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 
+/// A word of hints for so many bytes of edits: with keys of 16 bytes and values of 112 that is 4 keys, and one lookup in
+/// 150 that could be spared is not.
+const HINTED_BYTES: usize = 512;
+
+/// More words than the largest memtable needs.
+const HINTS_MAX: usize = 1 << 16;
+
 /// One memtable. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct Memtable {
+    hints: Hints,
     map: AppendedMap,
     number: u64,
+}
+
+/// Which keys there may be. Keys are told by their hashes.
+#[derive(Debug)]
+struct Hints(Box<[AtomicU64]>);
+
+impl Hints {
+    /// For so many bytes of edits, about.
+    fn new(bytes: usize) -> Hints {
+        let words = (bytes / HINTED_BYTES).clamp(1, HINTS_MAX);
+        Hints((0..words).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The word of a key and its bits there.
+    fn of(&self, hash: u64) -> (&AtomicU64, u64) {
+        let word = ((hash >> 32) * self.0.len() as u64) >> 32;
+        let bits = (0..3).fold(0, |bits, nth| bits | 1 << (hash >> (6 * nth) & 63));
+        (&self.0[word as usize], bits)
+    }
+
+    fn add(&self, hash: u64) {
+        let (word, bits) = self.of(hash);
+        if word.load(Relaxed) & bits != bits {
+            word.fetch_or(bits, Relaxed);
+        }
+    }
+
+    fn may_have(&self, hash: u64) -> bool {
+        let (word, bits) = self.of(hash);
+        word.load(Relaxed) & bits == bits
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
+    }
 }
 
 /// What the map is told of an edit's operation.
@@ -75,7 +122,18 @@ impl Memtable {
     /// One that is sealed when it has so many bytes, about.
     pub(crate) fn new(number: u64, bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Memtable { map: AppendedMap::with_room(bytes), number }
+        Memtable { hints: Hints::new(bytes), map: AppendedMap::with_room(bytes), number }
+    }
+
+    /// The one after this one, which is about to be sealed: of as many bytes, of which edits are likely to take as
+    /// much as here beside the tree over them. What was set aside for them and is not filled is memory all the same.
+    pub(crate) fn next(&self, bytes: u64) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let appended = self.map.appended_bytes();
+        let is_whole = appended >= bytes / 2;
+        let room = if is_whole { (appended + appended / 32).min(bytes) } else { bytes };
+        let map = AppendedMap::with_room(room);
+        Memtable { hints: Hints::new(bytes), map, number: self.number + 1 }
     }
 
     /// Its place in the order of memtables.
@@ -93,12 +151,18 @@ impl Memtable {
 
     /// Bytes that it holds, those of replaced edits that were not used again included.
     pub(crate) fn bytes(&self) -> u64 {
-        self.map.bytes() as u64
+        (self.map.bytes() + self.hints.bytes()) as u64
     }
 
     /// Puts an edit in the place of the key's one before. Answers the pointer to a large value that
     /// it replaced, if it did.
-    pub(crate) fn put(&self, key: &[u8], value: Option<ValueRef<'_>>) -> Option<Vec<u8>> {
+    pub(crate) fn put(
+        &self,
+        key: &[u8],
+        hash: u64,
+        value: Option<ValueRef<'_>>,
+    ) -> Option<Vec<u8>> {
+        self.hints.add(hash);
         let bytes = value.unwrap_or(ValueRef::EMPTY).bytes;
         let pinned = Pinned::new();
         let old = self.map.put(key, tag(value), bytes, &pinned);
@@ -108,7 +172,12 @@ impl Memtable {
 
     /// What it knows of a key: `None` is nothing, `Absent` that it was removed. A value or a pointer
     /// is appended to `out`.
-    pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Option<Found> {
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Found> {
+        if self.hints.may_have(hash) { self.look_up(key, out) } else { None }
+    }
+
+    fn look_up(&self, key: &[u8], out: &mut Vec<u8>) -> Option<Found> {
         let pinned = Pinned::new();
         let entry = self.map.get(key, &pinned)?;
         out.extend_from_slice(entry.value());
@@ -176,7 +245,23 @@ impl<'a> Iterator for Range<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use spinney_base::KeyspaceId;
     use std::collections::BTreeMap;
+
+    #[test]
+    fn most_keys_that_it_does_not_have_are_not_looked_for() {
+        const KEYS: u64 = 10_000;
+        let hash = |key: u64| spinney_sync::hash_key(KeyspaceId(7), &key.to_be_bytes());
+        let table = Memtable::new(3, 144 * KEYS);
+        for key in 0..KEYS {
+            table.put(&key.to_be_bytes(), hash(key), None);
+            assert!(table.hints.may_have(hash(key)));
+        }
+        let asked = (KEYS..11 * KEYS).filter(|key| table.hints.may_have(hash(*key))).count();
+        assert!(asked as u64 <= KEYS / 10, "{asked} of {}", 10 * KEYS);
+        // However few bytes are expected, and however many more come.
+        assert!(!Hints::new(0).may_have(hash(1)) && Hints::new(usize::MAX).bytes() == 8 << 16);
+    }
 
     proptest! {
         /// Whatever is put, it answers as a map does, and so does its batch.
@@ -188,9 +273,10 @@ mod tests {
                 0..300),
         ) {
             let (table, mut model) = (Memtable::new(3, 100), BTreeMap::new());
+            let hash = |key: &[u8]| spinney_sync::hash_key(KeyspaceId(7), key);
             for (key, value) in &edits {
                 let value = value.as_ref().map(|(bytes, large)| ValueRef { bytes, large: *large });
-                let replaced = table.put(key, value);
+                let replaced = table.put(key, hash(key), value);
                 let before = model.insert(key.clone(), value).flatten();
                 let large = before.filter(|value: &ValueRef<'_>| value.large);
                 prop_assert_eq!(replaced, large.map(|value| value.bytes.to_vec()));
@@ -201,12 +287,12 @@ mod tests {
             prop_assert_eq!(batch.iter().collect::<Vec<_>>(), expected.clone());
             for edit in &expected {
                 let mut out = Vec::new();
-                let found = table.get(edit.key, &mut out).unwrap();
+                let found = table.get(edit.key, hash(edit.key), &mut out).unwrap();
                 prop_assert_eq!(found == Found::Absent, edit.value.is_none());
                 prop_assert_eq!(found == Found::Large, edit.value.is_some_and(|value| value.large));
                 prop_assert_eq!(batch.get(edit.key), Some(*edit));
             }
-            prop_assert_eq!(table.get(b"absent", &mut Vec::new()), None);
+            prop_assert_eq!(table.get(b"absent", hash(b"absent"), &mut Vec::new()), None);
             prop_assert_eq!(batch.get(b"absent"), None);
             let pinned = Pinned::new();
             let (low, high) = (Bound::Excluded(&[0u8][..]), Bound::Included(&[1u8, 1][..]));

@@ -32,6 +32,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::{Lsn, Result, probe};
 use spinney_extent::{Checkpoint, LargePointer};
+use spinney_wal::CHECKPOINT_FULLNESS;
 
 use crate::core::{Core, Mark, Work, count};
 use crate::crew::CREW_MAX;
@@ -89,6 +90,10 @@ const BUILDERS_MIN: usize = 2;
 const KEPT_PART: u64 = 4;
 const KEPT_OF_GROWN: u64 = 2;
 const KEPT_LEAVES_MIN: u64 = 16;
+
+/// So much of what makes the log ask for a checkpoint may gather, so that the distance's own comes first: records take
+/// more room in a log than in memtables where they overwrite each other, and about as much otherwise.
+const LOG_SHARE: f64 = 0.875;
 
 /// Smallest memtable, whatever the memory.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
@@ -171,9 +176,20 @@ impl Core {
         Limits::of(self.context.memory.target(), self.tuning.leaf_bytes())
     }
 
+    /// The largest checkpoint distance: what memory allows and, where the keyspace is logged and alone in the log, what
+    /// fits there before the database asks for a checkpoint.
+    pub(crate) fn chi_max(&self) -> u64 {
+        let limits = self.limits();
+        if !self.context.logged {
+            return limits.chi_max();
+        }
+        let in_log = self.context.log.bytes_at(CHECKPOINT_FULLNESS * LOG_SHARE);
+        limits.chi_max().min(in_log / limits.batch).max(1)
+    }
+
     /// The checkpoint distance now.
     pub(crate) fn chi(&self) -> u64 {
-        let most = self.limits().chi_max();
+        let most = self.chi_max();
         self.tuning.chi().map_or_else(|| self.auto.chi(most), |chi| chi.min(most))
     }
 
@@ -285,7 +301,7 @@ impl Core {
             let batch = self.limits().batch;
             self.replace(|view| {
                 let mut tables = view.tables.clone();
-                tables.insert(0, Arc::new(Memtable::new(active + 1, batch)));
+                tables.insert(0, Arc::new(tables[0].next(batch)));
                 View::new(tables, view.tree.clone())
             });
             count(&self.counters.seals);

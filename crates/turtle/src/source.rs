@@ -23,12 +23,12 @@ pub(crate) enum Bytes {
 }
 
 impl Bytes {
-    /// Memory that they take, in bytes.
+    /// Memory that they take, in bytes: a mapping that was used before may be resident to its end.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Bytes::Copied(bytes) => bytes.memory_bytes(),
-            Bytes::Mapped(bytes) => bytes.len(),
-            Bytes::Chunk(bytes) => bytes.len(),
+            Bytes::Mapped(bytes) => bytes.capacity(),
+            Bytes::Chunk(bytes) => bytes.memory_bytes(),
         }
     }
 }

@@ -46,7 +46,7 @@ impl View {
 
     /// Appends the value of a key or the pointer to it; says which.
     pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
-        match self.get_resident(key, out) {
+        match self.get_resident(key, hash, out) {
             Some(found) => Ok(found),
             None => self.tree.get(key, hash, out),
         }
@@ -63,7 +63,7 @@ impl View {
         let (mut cold, mut places) = (Vec::new(), Vec::new());
         for (place, (key, hash)) in keys.iter().enumerate() {
             let mut bytes = Vec::new();
-            let mut found = self.get_resident(key, &mut bytes);
+            let mut found = self.get_resident(key, *hash, &mut bytes);
             if found.is_none() && kept(place, &mut bytes) {
                 found = Some(Found::Inline);
             }
@@ -82,8 +82,8 @@ impl View {
     }
 
     /// What the memtables know of a key.
-    pub(crate) fn get_resident(&self, key: &[u8], out: &mut Vec<u8>) -> Option<Found> {
-        self.tables.iter().find_map(|table| table.get(key, out))
+    pub(crate) fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Found> {
+        self.tables.iter().find_map(|table| table.get(key, hash, out))
     }
 
     /// Bytes of memory that it holds, at most: other views share them.
@@ -182,7 +182,7 @@ fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &
             _ => return true,
         };
         if let Some(value) = value {
-            chunk.push(&[key], value);
+            chunk.push(&[key], request.delivered(value));
         }
         at += usize::from(order != Ordering::Less);
         if order != Ordering::Greater {
@@ -271,7 +271,7 @@ mod tests {
         for (number, edits) in tables.iter().enumerate() {
             let table = Memtable::new(number as u64, 0);
             for (key, value) in edits {
-                table.put(key, value.as_ref().map(ValueRef::from));
+                table.put(key, 0, value.as_ref().map(ValueRef::from));
             }
             all.insert(0, Arc::new(table));
         }
@@ -283,7 +283,7 @@ mod tests {
         #[test]
         fn reads_are_those_of_a_map(
             parts in prop::collection::vec(edits(), 0..6), lower in bound(), upper in bound(),
-            forward in any::<bool>(), wanted in 1usize..9, bytes_max in 1usize..60,
+            forward in any::<bool>(), wanted in 1usize..9, bytes_max in 1usize..60, keys_only in any::<bool>(),
         ) {
             let view = view(&parts);
             let mut model = BTreeMap::new();
@@ -301,7 +301,7 @@ mod tests {
                 chunk.clear();
                 let request = ScanRequest {
                     lower: low.as_ref().map(Vec::as_slice), upper: high.as_ref().map(Vec::as_slice),
-                    direction, records_wanted: wanted, records_max: usize::MAX, bytes_max,
+                    direction, records_wanted: wanted, records_max: usize::MAX, bytes_max, keys_only,
                 };
                 view.scan(&request, &mut chunk).unwrap();
                 prop_assert!(chunk.finished || !chunk.is_empty());
@@ -316,11 +316,12 @@ mod tests {
             }
             let request = ScanRequest {
                 lower: lower.as_ref().map(Vec::as_slice), upper: upper.as_ref().map(Vec::as_slice),
-                direction, records_wanted: 1, records_max: 1, bytes_max: 1,
+                direction, records_wanted: 1, records_max: 1, bytes_max: 1, keys_only,
             };
             let mut expected: Vec<(Vec<u8>, Vec<u8>)> = model.into_iter()
                 .filter(|(key, _)| request.contains(key))
                 .filter_map(|(key, value)| value.map(|value| (key, value)))
+                .map(|(key, value)| (key, if keys_only { Vec::new() } else { value }))
                 .collect();
             if !forward {
                 expected.reverse();

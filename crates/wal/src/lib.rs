@@ -11,6 +11,9 @@
 //! (from records to a run), `tail` (what the kernel has before a run does), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`,
 //! `follow` and `copy` (what a backup needs).
 
+/// How full a log is, where 1 is full for users, when its database asks for a checkpoint at the latest.
+pub const CHECKPOINT_FULLNESS: f64 = 0.5;
+
 mod announce;
 pub mod block;
 mod buffers;

@@ -317,6 +317,19 @@ impl Log {
         self.room.fullness()
     }
 
+    /// Bytes of records that make it as full as that, where 1 is full for users.
+    #[must_use]
+    pub fn bytes_at(&self, fullness: f64) -> u64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a hint; of what is not negative"
+        )]
+        let blocks = (self.room.span(ReserveFor::User) as f64 * fullness) as u64;
+        blocks * PAGE_BYTES as u64
+    }
+
     /// How full `bytes` of records would make it, or the few segments without which a trim frees nothing.
     #[must_use]
     pub fn fullness_of(&self, bytes: u64) -> f64 {

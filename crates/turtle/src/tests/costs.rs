@@ -172,6 +172,7 @@ fn a_scan_of_50_on_a_cold_cache_reads_what_its_records_fill_and_little_more() {
                 records_wanted: RECORDS,
                 records_max: RECORDS,
                 bytes_max: 1 << 20,
+                keys_only: false,
             };
             let mut chunk = Chunk::default();
             world.tree.scan(&world.files, &request, &mut chunk).unwrap();
@@ -189,6 +190,30 @@ fn a_scan_of_50_on_a_cold_cache_reads_what_its_records_fill_and_little_more() {
         }
     }
     println!("{all} pages read, {all_allowed} allowed, {all_touched} leaves and segments touched");
+}
+
+#[test]
+fn a_scan_of_keys_reads_no_page_of_values() {
+    let world = world();
+    world.cool();
+    let (keys_before, values_before) = (world.read(Kind::Keys), world.read(Kind::Values));
+    for direction in [Direction::Forward, Direction::Reverse] {
+        let request = ScanRequest {
+            lower: Bound::Unbounded,
+            upper: Bound::Unbounded,
+            direction,
+            records_wanted: usize::MAX,
+            records_max: usize::MAX,
+            bytes_max: usize::MAX,
+            keys_only: true,
+        };
+        let mut chunk = Chunk::default();
+        world.tree.scan(&world.files, &request, &mut chunk).unwrap();
+        assert!(chunk.finished && chunk.len() == world.keys.len());
+        assert!((0..chunk.len()).all(|at| chunk.get(at).1.bytes.is_empty()));
+    }
+    assert_eq!(world.read(Kind::Values), values_before);
+    assert!(world.read(Kind::Keys) > keys_before, "they were not cached");
 }
 
 #[test]

@@ -261,11 +261,13 @@ impl World {
             records_wanted: self.rng.random_range(1..=records_max),
             records_max,
             bytes_max,
+            keys_only: self.rng.random_ratio(1, 4),
         };
         let mut chunk = Chunk::default();
         self.tree.scan(&self.files, &request, &mut chunk).unwrap();
         let inside = self.model.iter().filter(|(key, _)| request.contains(key));
-        let mut expected: Vec<_> = inside.map(|(key, value)| (&key[..], value.as_ref())).collect();
+        let mut expected: Vec<_> =
+            inside.map(|(key, value)| (&key[..], request.delivered(value.as_ref()))).collect();
         if direction == Direction::Reverse {
             expected.reverse();
         }

@@ -76,6 +76,7 @@ fn a_short_scan_opens_little_more_than_it_reads() {
                 records_wanted: 10,
                 records_max: 10,
                 bytes_max: 1 << 20,
+                keys_only: false,
             };
             let cursors = files.counts.cursors.load(Relaxed);
             chunk.clear();
