@@ -111,10 +111,11 @@ impl Idle {
         map
     }
 
-    /// The latest that is as long, and hardly longer: all of it may be resident.
+    /// The shortest that is as long, the latest of these, and no much longer one: all of it may be resident.
     fn take(&mut self, length: usize) -> Option<MmapMut> {
         let fits = |map: &MmapMut| map.len() >= length && map.len() <= length + length / 4;
-        let place = self.maps.iter().rposition(fits)?;
+        let fitting = self.maps.iter().enumerate().rev().filter(|(_, map)| fits(map));
+        let (place, _) = fitting.min_by_key(|(_, map)| map.len())?;
         self.moves += 1;
         let map = self.maps.remove(place)?;
         self.bytes -= map.len();
@@ -171,7 +172,7 @@ impl Mapping {
     #[must_use]
     pub fn reused(length: usize) -> Self {
         // Lengths that differ little are the same, so that one serves for the other.
-        let step = length.next_power_of_two() / 8;
+        let step = length.next_power_of_two() / 16;
         let capacity = length.max(1).next_multiple_of(step.max(PAGE_BYTES));
         let idle = IDLE.lock().own(length, capacity);
         Mapping::new(length, idle, capacity, true)
@@ -270,7 +271,7 @@ mod tests {
         }
         // Neither shorter nor much longer.
         assert!(idle.take(11 * page).is_none() && idle.take(7 * page).is_none());
-        assert_eq!(mapped(&mut idle, 39).len(), 41 * page, "the latest of two");
+        assert_eq!(mapped(&mut idle, 39).len(), 40 * page, "the shorter of two");
         assert_eq!(mapped(&mut idle, 8).len(), 10 * page);
         assert_eq!((idle.owned, idle.bytes), (51 * page, 40 * page));
         let [one, two] = [60, 70].map(|pages| mapped(&mut idle, pages));

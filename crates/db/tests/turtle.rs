@@ -266,22 +266,25 @@ fn the_checkpoint_distance_that_is_answered_is_reached() {
         let (mut gathered, mut before, mut checkpoints) = (Vec::new(), 0, 0);
         for number in 0.. {
             put(&main, number, number).unwrap();
-            _ = runtime.step();
+            // Each step may be one that syncs the log, and what comes then begins a new block.
+            if number % 40 == 0 {
+                steps(&runtime, 4);
+            }
             let pending = main.stats().turtle.unwrap().pending_batches;
             if pending < before {
                 gathered.push(before);
                 checkpoints += 1;
             }
             before = pending;
-            if checkpoints == 4 {
+            if checkpoints == 8 {
                 break;
             }
         }
         println!("a log of {log} bytes, a distance of {most}: {gathered:?}");
-        // The first one may begin at any time.
-        let reached =
-            gathered.iter().skip(1).all(|gathered| (most * 3 / 4..=most + 1).contains(gathered));
-        assert!(reached, "{most}: {gathered:?}");
+        // Some come by time.
+        let reached = gathered.iter().filter(|gathered| **gathered >= most * 3 / 4).count();
+        let most_gathered = gathered.iter().max().copied();
+        assert!(reached > 4 && most_gathered <= Some(most + 1), "{most}: {gathered:?}");
         db.verify().unwrap();
         answers.push(most);
     }

@@ -111,7 +111,7 @@ pub struct IoSnapshot {
     pub by_purpose: [PurposeCounts; PURPOSES.len()],
     /// Batches of reads, or reads, whose end a thread polled for.
     pub polls: u64,
-    /// Of those, the ones that it went to sleep for all the same.
+    /// Of those, the ones that it went to sleep for all the same, or whose end came while others had its processor for long.
     pub polls_in_vain: u64,
 }
 

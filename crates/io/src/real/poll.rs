@@ -5,7 +5,7 @@
 //! polls goes on at once. He takes nobody's time for it: each time he has looked he yields, and who has use for the
 //! processor has it. (To sleep as soon as somebody has was tried: beside 16 threads on two processors that made half
 //! of the waits a sleep, and all of them together 8 % slower.) He sleeps if what he waits for does not come soon; and
-//! who polled in vain polls more seldom, until it pays again ([`Patience`]).
+//! who polled in vain, or was away for long when it came, polls more seldom, until it pays again ([`Patience`]).
 //!
 //! Nobody polls where a control group limits processor time, for there the time of an idle processor is not free.
 #![expect(
@@ -21,6 +21,10 @@ use spinney_base::shim::thread::yield_now;
 /// How long is polled for one wait: longer than a read of a fast device takes, less than one of any other.
 const WINDOW: Duration = Duration::from_micros(250);
 
+/// Who comes back so late from a yield gave the processor to somebody who keeps it: another process's work, which has it
+/// for milliseconds each time, where who sleeps is let in before it when he wakes.
+const LATE: Duration = Duration::from_millis(1);
+
 /// Batches that are not polled for, at most, after those that were in vain.
 const PAUSE_MAX: u32 = 63;
 
@@ -31,16 +35,29 @@ pub(super) fn is_free() -> bool {
     sched_getaffinity(None).is_ok_and(|processors| processors.count() as usize <= given.get())
 }
 
-/// Whether `has_come` while the window is open.
-pub(super) fn until(mut has_come: impl FnMut() -> bool) -> bool {
+/// How a wait ended that was polled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It came.
+    Came,
+    /// It has come, and long ago perhaps: others had the processor.
+    CameLate,
+    /// It has not come.
+    InVain,
+}
+
+/// Looks whether it `has_come` while the window is open.
+pub(super) fn until(mut has_come: impl FnMut() -> bool) -> Ended {
     let begun = Instant::now();
+    let mut elapsed = Duration::ZERO;
     while !has_come() {
-        if begun.elapsed() > WINDOW {
-            return false;
+        if elapsed > WINDOW {
+            return Ended::InVain;
         }
         yield_now();
+        elapsed = begun.elapsed();
     }
-    true
+    if elapsed > LATE { Ended::CameLate } else { Ended::Came }
 }
 
 /// How often a thread polls: each time while it pays, and ever more seldom while it does not.
@@ -101,13 +118,21 @@ mod tests {
 
     #[test]
     fn what_has_come_or_comes_is_seen_and_what_does_not_ends() {
-        assert!(until(|| true));
-        assert!(!until(|| false));
+        assert_eq!(until(|| true), Ended::Came);
+        assert_eq!(until(|| false), Ended::InVain);
         let mut looks = 0;
         let seen = until(|| {
             looks += 1;
             looks == 2
         });
-        assert!(seen, "one yield, whatever it took, and a look after it");
+        assert_ne!(seen, Ended::InVain, "one yield, whatever it took, and a look after it");
+        // As if the yield had taken so long.
+        let mut looks = 0;
+        let late = until(|| {
+            std::thread::sleep(if looks == 0 { 2 * LATE } else { Duration::ZERO });
+            looks += 1;
+            looks == 2
+        });
+        assert_eq!(late, Ended::CameLate);
     }
 }

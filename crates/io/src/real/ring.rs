@@ -25,7 +25,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 use rustix::io::Errno;
 
 use super::file::RealFile;
-use super::poll::{self, Patience};
+use super::poll::{self, Ended, Patience};
 use crate::counters::Purpose;
 use crate::disk::{Steps, Transfer, TransferBuf};
 
@@ -93,7 +93,7 @@ pub(super) fn transfer(
     if batch.len() > 1 || polls {
         let mut flight = Flight::new(&mut own.ring, polls);
         run(&mut flight, file, batch, purpose, steps);
-        let (broken, in_vain) = (flight.broken, flight.polls != polls);
+        let (broken, in_vain) = (flight.broken, flight.in_vain);
         drop(flight);
         if broken {
             return;
@@ -118,6 +118,8 @@ struct Flight<'a> {
     broken: bool,
     /// Whether completions are polled for. Who does so in vain stops.
     polls: bool,
+    /// Whether that was in vain, or they came while the thread was away.
+    in_vain: bool,
 }
 
 impl Drop for Flight<'_> {
@@ -133,7 +135,7 @@ impl Drop for Flight<'_> {
 
 impl<'a> Flight<'a> {
     fn new(ring: &'a mut IoUring, polls: bool) -> Self {
-        Flight { ring, pushed: 0, consumed: 0, reaped: 0, broken: false, polls }
+        Flight { ring, pushed: 0, consumed: 0, reaped: 0, broken: false, polls, in_vain: false }
     }
 
     /// Submits what was pushed and waits until so many have ended, or until something has if not all of it
@@ -151,7 +153,9 @@ impl<'a> Flight<'a> {
             if self.broken || self.consumed < self.pushed {
                 return;
             }
-            self.polls = poll::until(|| self.ring.completion().len() >= wait_for);
+            let ended = poll::until(|| self.ring.completion().len() >= wait_for);
+            self.in_vain |= ended != Ended::Came;
+            self.polls = ended != Ended::InVain;
             if self.polls {
                 return;
             }
