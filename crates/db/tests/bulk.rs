@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{ErrorKind, Runtime};
-use spinney_db::{Db, Durability, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{Capture, CrashMode, Fault, SimDisk};
 
 const COUNT: u32 = 20_000;
@@ -201,5 +201,28 @@ fn p15_large_values_are_loaded() {
         db.close().unwrap();
         let stats = open(&disk).keyspace("k", options()).unwrap().stats();
         assert_eq!((stats.large_values, stats.large_freed_bytes), (large - 1, 0));
+    }
+}
+
+/// A load between the read and the write of a conditional write is seen, although no write locked a stripe for
+/// what came with it.
+#[test]
+fn p04_a_load_is_no_less_than_a_write() {
+    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+        let db = open(&SimDisk::new(8));
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        let mut seen = Vec::new();
+        keyspace
+            .update(b"k", |value| {
+                if seen.is_empty() {
+                    assert_eq!(keyspace.bulk_load([(b"k", b"1")]).unwrap(), 1);
+                }
+                seen.push(value.map(<[u8]>::to_vec));
+                Some(b"2".to_vec())
+            })
+            .unwrap();
+        assert_eq!(seen, [None, Some(b"1".to_vec())], "{engine:?}");
+        assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&b"2"[..]));
+        db.verify().unwrap();
     }
 }
