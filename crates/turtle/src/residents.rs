@@ -1,8 +1,9 @@
 //! Keys whose values conditional writes wait for (rule P4): a few that are on disk, with what they
 //! have there, so that it can be compared under a stripe without I/O.
 //!
-//! A place is taken before the value is read, and whoever applies an edit of the key clears it: so
-//! a value that is found here is the key's, or a memtable has a newer one and is asked before.
+//! A place is taken before the value is read, and whoever applies an edit of the key clears it, as a bulk
+//! load clears all: so a value that is found here is the key's, or a memtable has a newer one and is asked
+//! before.
 //!
 //! **Concurrency.** Applying looks at one counter if nobody waits for anything.
 
@@ -74,6 +75,14 @@ impl Residents {
         }
     }
 
+    /// Another tree is in the place of the one that values were read from, and no edits say what it has for them. A
+    /// read that is under way finds its place gone.
+    pub(crate) fn forget(&self) {
+        let mut places = self.places.lock();
+        places.by_key.clear();
+        self.count.store(0, SeqCst);
+    }
+
     /// What is known of a key that no memtable has; the caller has its stripe.
     pub(crate) fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Resident {
         let places = self.places.lock();
@@ -110,6 +119,15 @@ mod tests {
             read(out)
         };
         residents.keep(b"a", overtaken).unwrap();
+        assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
+        residents.keep(b"a", read).unwrap();
+        residents.forget();
+        assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
+        let loaded_over = |out: &mut Vec<u8>| {
+            residents.forget();
+            read(out)
+        };
+        residents.keep(b"a", loaded_over).unwrap();
         assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
         for key in 0..=u8::try_from(KEYS_MAX).unwrap() {
             residents.keep(&[key], read).unwrap();
