@@ -3,7 +3,9 @@
 //! Long vectors that come and go, from many threads and in no order, leave a general allocator with holes that it
 //! keeps: some 70 MiB of them were resident where 3 MiB were in use. A mapping goes back whole.
 //!
-//! **Invariant**: the first `length` values were written.
+//! **Invariants**
+//! 1. The first `length` values were written.
+//! 2. A mapping lends the bytes of `capacity` values.
 #![expect(unsafe_code, reason = "bytes of a mapping are values of any plain type")]
 
 use std::marker::PhantomData;
@@ -51,8 +53,11 @@ impl<T: Copy> MappedVec<T> {
         MappedVec(if bytes < MAPPED_BYTES_MIN {
             Memory::Allocated(Vec::with_capacity(capacity))
         } else {
-            let map = Mapping::reused(bytes);
-            let capacity = map.capacity() / size_of::<T>();
+            let mut map = Mapping::reused(bytes);
+            // All of it is lent from here on: its pointers may go as far.
+            let bytes = map.capacity();
+            map.set_length(bytes);
+            let capacity = bytes / size_of::<T>();
             Memory::Mapped { map, length: 0, capacity, values: PhantomData }
         })
     }
@@ -64,7 +69,7 @@ impl<T: Copy> MappedVec<T> {
             Memory::Allocated(values) if values.len() < values.capacity() => values.push(value),
             Memory::Mapped { map, length, capacity, .. } if *length < *capacity => {
                 let end = map.as_mut_ptr().cast::<T>().wrapping_add(*length);
-                // SAFETY: the mapping is private, writable, aligned to a page, and has room for more
+                // SAFETY: the mapping is private, writable, aligned to a page, and lends the bytes of more
                 // than `length` values.
                 unsafe { end.write(value) };
                 *length += 1;
@@ -185,5 +190,18 @@ mod tests {
         values.push(1u8);
         values.shrink_to_fit();
         assert_eq!((values.memory_bytes(), &values[..]), (1, &[1][..]));
+    }
+
+    #[test]
+    fn what_is_written_lies_in_what_the_mapping_lends() {
+        for capacity in [MAPPED_BYTES_MIN / 8, 10_001, 100_000] {
+            let mut values: MappedVec<u64> = MappedVec::with_capacity(capacity);
+            let Memory::Mapped { map, capacity, .. } = &values.0 else { panic!("it is long") };
+            let capacity = *capacity;
+            assert!(map.len() >= capacity * 8, "{} bytes for {capacity} values", map.len());
+            (0..capacity as u64).for_each(|number| values.push(number));
+            let Memory::Mapped { map, length, .. } = &values.0 else { panic!("it is longer") };
+            assert!(*length == capacity && map.len() >= capacity * 8);
+        }
     }
 }

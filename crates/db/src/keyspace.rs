@@ -326,7 +326,11 @@ impl Keyspace {
         let _no_writes = state.door.write();
         state.check_writable()?;
         self.state.check_alive()?;
-        bulk.install().inspect_err(|error| state.note(error))?;
+        let installed = bulk.install();
+        // A conditional write may have read before and wait at the door: no stripe was locked for what is there
+        // now, so it would not look again (P4).
+        state.stripes.change_all();
+        installed.inspect_err(|error| state.note(error))?;
         Ok(count)
     }
 

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{ErrorKind, Runtime};
-use spinney_db::{Db, Durability, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{Capture, CrashMode, Fault, SimDisk};
+use spinney_sync::hash_key;
 
 const COUNT: u32 = 20_000;
 
@@ -202,4 +203,59 @@ fn p15_large_values_are_loaded() {
         let stats = open(&disk).keyspace("k", options()).unwrap().stats();
         assert_eq!((stats.large_values, stats.large_freed_bytes), (large - 1, 0));
     }
+}
+
+/// A load between the read and the write of a conditional write is seen, although no write locked a stripe for
+/// what came with it.
+#[test]
+fn p04_a_load_is_no_less_than_a_write() {
+    for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
+        let db = open(&SimDisk::new(8));
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        let mut seen = Vec::new();
+        keyspace
+            .update(b"k", |value| {
+                if seen.is_empty() {
+                    assert_eq!(keyspace.bulk_load([(b"k", b"1")]).unwrap(), 1);
+                }
+                seen.push(value.map(<[u8]>::to_vec));
+                Some(b"2".to_vec())
+            })
+            .unwrap();
+        assert_eq!(seen, [None, Some(b"1".to_vec())], "{engine:?}");
+        assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&b"2"[..]));
+        db.verify().unwrap();
+    }
+}
+
+/// What a turtle keyspace noted of a key on disk for a conditional write is not true any more once a load is in
+/// the place of what was there: "absent" would be taken for what the load brought.
+#[test]
+fn p04_what_was_noted_before_a_load_is_forgotten() {
+    let db = open(&SimDisk::new(9));
+    let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(EngineKind::Turtle)).unwrap();
+    let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
+    let stripe = hash_key(keyspace.id(), b"k") >> 48;
+    let mut keys = (0u32..).map(u32::to_be_bytes);
+    let neighbour = keys.find(|key| hash_key(other.id(), key) >> 48 == stripe).unwrap();
+    // A leaf on disk would have to say whether the key is there, though nothing is left of its records.
+    keyspace.insert(b"gone", b"0").unwrap();
+    db.checkpoint().unwrap();
+    keyspace.remove(b"gone").unwrap();
+    let mut seen = Vec::new();
+    keyspace
+        .update(b"k", |value| {
+            match seen.len() {
+                // Memory does not know the key, so what the leaf says is noted.
+                0 => other.insert(&neighbour, b"hot").unwrap(),
+                1 => assert_eq!(keyspace.bulk_load([(b"k", b"1")]).unwrap(), 1),
+                _ => {}
+            }
+            seen.push(value.map(<[u8]>::to_vec));
+            Some(b"2".to_vec())
+        })
+        .unwrap();
+    assert_eq!(seen, [None, None, Some(b"1".to_vec())]);
+    assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&b"2"[..]));
+    db.verify().unwrap();
 }

@@ -3,7 +3,9 @@
 //! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents of each order
 //! are kept sorted, so the lowest is taken first and files stay dense at the front. The map is
 //! never stored: what is free is what no owner names, so it is rebuilt at open from the owners
-//! ([`FreeMap::rebuild`]), and a page with two owners is found there.
+//! ([`FreeMap::rebuild`]), and a page with two owners is found there. Before that nobody knows what is free, and what
+//! is given back is not noted: the rebuilt map has it free without that, and where it cannot be made because two
+//! owners have a page, both give it back.
 //!
 //! **Invariants**
 //! 1. No two free extents overlap, and two free buddies are always merged.
@@ -56,6 +58,8 @@ pub(crate) enum Wanted {
 pub struct FreeMap {
     by_order: [BTreeSet<u32>; ORDER_MAX as usize + 1],
     free_pages: u64,
+    /// Whether it was made from owners.
+    is_rebuilt: bool,
 }
 
 impl FreeMap {
@@ -71,7 +75,7 @@ impl FreeMap {
     ) -> Result<FreeMap> {
         let mut owned: Vec<Extent> = owned.into_iter().collect();
         owned.sort_unstable();
-        let mut map = FreeMap::default();
+        let mut map = FreeMap { is_rebuilt: true, ..FreeMap::default() };
         let mut next = first.0;
         for extent in owned {
             let past = u64::from(extent.page.0) + u64::from(extent.pages());
@@ -148,11 +152,17 @@ impl FreeMap {
         })
     }
 
-    /// Gives an extent back and merges it with its free buddies.
+    /// Gives an extent back and merges it with its free buddies. A map that was not rebuilt stays as it is.
     ///
     /// # Panics
     /// When part of it is free already: its owner gave it back twice.
     pub fn release(&mut self, extent: Extent) {
+        if self.is_rebuilt {
+            self.put(extent);
+        }
+    }
+
+    fn put(&mut self, extent: Extent) {
         self.free_pages += u64::from(extent.pages());
         let (mut page, mut order) = (extent.page.0, extent.order);
         assert!(!self.contains(PageNumber(page)), "page {page} was freed twice");
@@ -190,7 +200,7 @@ impl FreeMap {
 
     /// Adds the pages from `start` up to, not including, `end`.
     pub fn add_range(&mut self, start: u32, end: u32) {
-        extents_of(start, end).for_each(|extent| self.release(extent));
+        extents_of(start, end).for_each(|extent| self.put(extent));
     }
 
     /// Whether a page is free.
@@ -222,6 +232,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn all_free(first: u32, end: u32) -> FreeMap {
+        FreeMap::rebuild(PageNumber(first), PageNumber(end), []).unwrap()
+    }
+
     #[test]
     fn two_owners_are_found() {
         let extents = |list: &[(u32, u8)]| {
@@ -238,10 +252,16 @@ mod tests {
     }
 
     #[test]
+    fn what_is_free_is_not_known_before_owners_are() {
+        let mut map = FreeMap::default();
+        (0..2).for_each(|_| map.release(Extent::single(PageNumber(3))));
+        assert_eq!((map.free_pages(), map.allocate(0)), (0, None));
+    }
+
+    #[test]
     #[should_panic(expected = "freed twice")]
     fn freeing_twice_is_a_bug() {
-        let mut map = FreeMap::default();
-        map.add_range(0, 8);
+        let mut map = all_free(0, 8);
         map.release(Extent::single(PageNumber(3)));
     }
 
@@ -262,8 +282,7 @@ mod tests {
         /// Runs and extents together: nothing is owned twice, and all merges again.
         #[test]
         fn runs_never_overlap(sizes in proptest::collection::vec((1u32..40, any::<bool>()), 1..100)) {
-            let mut map = FreeMap::default();
-            map.add_range(128, 128 + 512);
+            let mut map = all_free(128, 128 + 512);
             let mut held: Vec<(u32, u32)> = Vec::new();
             for (pages, give_back) in sizes {
                 if give_back && !held.is_empty() {
@@ -281,8 +300,7 @@ mod tests {
             for (first, pages) in held {
                 map.add_range(first, first + pages);
             }
-            let mut fresh = FreeMap::default();
-            fresh.add_range(128, 128 + 512);
+            let fresh = all_free(128, 128 + 512);
             prop_assert_eq!(format!("{map:?}"), format!("{fresh:?}"));
         }
 
@@ -290,8 +308,7 @@ mod tests {
         /// merge again in the end.
         #[test]
         fn allocations_never_overlap(orders in proptest::collection::vec((0u8..5, any::<bool>()), 1..200)) {
-            let mut map = FreeMap::default();
-            map.add_range(128, 128 + 512);
+            let mut map = all_free(128, 128 + 512);
             let mut held: Vec<Extent> = Vec::new();
             let mut taken = BTreeSet::new();
             for (order, give_back) in orders {
@@ -313,8 +330,7 @@ mod tests {
             for extent in held {
                 map.release(extent);
             }
-            let mut fresh = FreeMap::default();
-            fresh.add_range(128, 128 + 512);
+            let fresh = all_free(128, 128 + 512);
             prop_assert_eq!(format!("{map:?}"), format!("{fresh:?}"));
         }
     }

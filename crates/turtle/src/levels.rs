@@ -375,12 +375,14 @@ impl<F: Files> Level<F> {
 
     /// Has pivots `old` replaced by `new` others. None of the old ones has live edits.
     pub(crate) fn replace_pivots(&mut self, old: Range<usize>, new: usize) {
+        let after = old.start + new;
         for part in &mut self.parts {
             if let Part::Segment(segment) = part {
                 debug_assert_eq!(segment.active & set(old.clone()), 0);
                 let below = segment.active & set(0..old.start);
                 let above = if old.end < 128 { segment.active >> old.end } else { 0 };
-                segment.active = below | above << (old.start + new);
+                // Where the new ones take the last bit, no pivot is above them.
+                segment.active = below | if after < 128 { above << after } else { 0 };
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Keys whose values conditional writes wait for (rule P4): a few that are on disk, with what they
 //! have there, so that it can be compared under a stripe without I/O.
 //!
-//! A place is taken before the value is read, and whoever applies an edit of the key clears it: so
-//! a value that is found here is the key's, or a memtable has a newer one and is asked before.
+//! A place is taken before the value is read, and whoever applies an edit of the key clears it, as a bulk
+//! load clears all: so a value that is found here is the key's, or a memtable has a newer one and is asked
+//! before.
 //!
 //! **Concurrency.** Applying looks at one counter if nobody waits for anything.
 
@@ -13,7 +14,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicUsize, Ordering::SeqCst, fence};
 use spinney_engine::{Found, Resident};
 
-/// Keys that are kept; more push others out.
+/// Keys that are kept; more push out those that have been there for longest: whoever waits for one looks soon.
 const KEYS_MAX: usize = 64;
 
 /// See the module. Thread-safe.
@@ -27,6 +28,15 @@ pub(crate) struct Residents {
 struct Places {
     by_key: BTreeMap<Vec<u8>, Place>,
     next: u64,
+}
+
+impl Places {
+    fn drop_oldest(&mut self) {
+        let oldest = self.by_key.iter().min_by_key(|(_, place)| place.number);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.by_key.remove(&key);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -45,8 +55,8 @@ impl Residents {
     ) -> Result<()> {
         let number = {
             let mut places = self.places.lock();
-            if places.by_key.len() >= KEYS_MAX {
-                places.by_key.pop_first();
+            if places.by_key.len() >= KEYS_MAX && !places.by_key.contains_key(key) {
+                places.drop_oldest();
             }
             let number = places.next;
             places.next += 1;
@@ -72,6 +82,14 @@ impl Residents {
             places.by_key.remove(key);
             self.count.store(places.by_key.len(), SeqCst);
         }
+    }
+
+    /// Another tree is in the place of the one that values were read from, and no edits say what it has for them. A
+    /// read that is under way finds its place gone.
+    pub(crate) fn forget(&self) {
+        let mut places = self.places.lock();
+        places.by_key.clear();
+        self.count.store(0, SeqCst);
     }
 
     /// What is known of a key that no memtable has; the caller has its stripe.
@@ -111,9 +129,36 @@ mod tests {
         };
         residents.keep(b"a", overtaken).unwrap();
         assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
+        residents.keep(b"a", read).unwrap();
+        residents.forget();
+        assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
+        let loaded_over = |out: &mut Vec<u8>| {
+            residents.forget();
+            read(out)
+        };
+        residents.keep(b"a", loaded_over).unwrap();
+        assert_eq!(residents.get(b"a", &mut Vec::new()), Resident::Unknown);
         for key in 0..=u8::try_from(KEYS_MAX).unwrap() {
             residents.keep(&[key], read).unwrap();
         }
         assert_eq!(residents.places.lock().by_key.len(), KEYS_MAX);
+    }
+
+    /// Whoever waits for a key finds its place until as many others have come, whatever their keys are.
+    #[test]
+    fn p04_the_oldest_place_goes_for_a_new_one() {
+        let residents = Residents::default();
+        let keep = |key: u8| residents.keep(&[key], |_| Ok(Found::Absent)).unwrap();
+        let is_kept = |key: u8| residents.get(&[key], &mut Vec::new()) == Resident::Absent;
+        let high = 100..100 + u8::try_from(KEYS_MAX).unwrap();
+        high.clone().for_each(keep);
+        (1..4).rev().for_each(keep);
+        assert!((1..4).all(is_kept), "those that came last");
+        assert!(!(100..103).any(is_kept) && (103..high.end).all(is_kept));
+        // One that has a place takes no other's, and is the newest again.
+        keep(103);
+        assert!((103..high.end).all(is_kept));
+        keep(4);
+        assert!(is_kept(103) && !is_kept(104));
     }
 }

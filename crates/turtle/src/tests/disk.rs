@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rand::{RngExt as _, SeedableRng, rngs::StdRng};
 
-use spinney_base::{KeyspaceId, Lsn, Poison};
+use spinney_base::{KeyspaceId, Lsn, PageNumber, Poison};
 use spinney_cache::Cache;
 use spinney_engine::{Direction, Found};
 use spinney_extent::store::DATA_PAGE_FIRST;
@@ -19,8 +19,10 @@ use spinney_io::{Disk, Purpose};
 use super::limits;
 use crate::check::check;
 use crate::disk::DiskFiles;
+use crate::files::Files as _;
 use crate::leaf::LeafStore;
-use crate::packed::Owned;
+use crate::leaf::format::Description;
+use crate::packed::{Owned, PackedNode, PackedPivot, Root};
 use crate::runs::Runs;
 use crate::tree::Tree;
 
@@ -194,4 +196,45 @@ fn trees_on_a_disk_are_what_a_map_says() {
         world.compare_owners();
     }
     assert!(highest >= 2, "trees of {highest} levels of nodes try little");
+}
+
+/// Pages that a checkpoint gives to two leaves are damage, and nobody gives them back twice: also when they are not
+/// described alike, have only some pages in common, or more is wrong with the tree.
+#[test]
+fn pages_of_two_leaves_are_damage() {
+    let World { disk, cache, files, .. } = World::new(7);
+    let run = super::run([(&b"a"[..], Some(&b"value"[..])), (b"b", Some(b"value"))]);
+    let leaf = files.write_leaf(&Runs::from(run)).unwrap();
+    let description = *leaf.description();
+    let packed_bytes = description.packed_bytes + 1;
+    let alike = Description { packed_bytes, ..description }.encode().to_vec();
+    let first = PageNumber(description.first.0 + 1);
+    let beside = Description { first, ..description }.encode().to_vec();
+    for (others, is_whole) in
+        [(vec![alike.clone()], true), (vec![beside], true), (vec![alike, b"?".to_vec()], false)]
+    {
+        let children = std::iter::once(leaf.describe().to_vec()).chain(others);
+        let pivot = |(number, child)| PackedPivot { lower: vec![b'k'; number], pending: 0, child };
+        let pivots = children.enumerate().map(pivot).collect();
+        let payload = PackedNode { height: 1, pivots, levels: Vec::new() }.encode();
+        let node = files.write_node(&payload).unwrap();
+        let store = &files.files.store;
+        store.sync(Purpose::Checkpoint).unwrap();
+        let checkpoint = Checkpoint { redo: Lsn::ZERO, structure: 0 };
+        store.publish(checkpoint, &Root::of_node(&node.describe()), || Ok(())).unwrap();
+        let image = disk.crash(CrashMode::LoseAll);
+        let (store, _, root) = Store::open(&image, Path::new(PATH), options()).unwrap();
+        let opened = files_over(store, &cache, 0);
+        let tree = Tree::open(&opened, &root);
+        assert_eq!(tree.is_ok(), is_whole);
+        if let Ok(tree) = &tree {
+            let mut owned = Vec::new();
+            tree.walk(|it| match it {
+                Owned::Leaf(leaf) => owned.extend(leaf.run().extents()),
+                Owned::Node(pages) => owned.extend(pages.run().extents()),
+            });
+            assert!(opened.files.store.adopt(&owned).unwrap_err().is_corruption());
+        }
+        assert!(tree.err().is_none_or(|error| error.is_corruption()));
+    }
 }

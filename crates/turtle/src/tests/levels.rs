@@ -11,7 +11,7 @@ use crate::double::Double;
 use crate::edit::packed_bytes;
 use crate::files::{Files, Limits, Lookup};
 use crate::levels::{Key, Level, Part, Pivots, Segment, by_pivot, set};
-use crate::node::{Child, Leaf, Node};
+use crate::node::{Child, Leaf, Node, Replacement};
 use crate::runs::Runs;
 
 fn live(level: &Level<Double>, files: &Double, keys: &[Key]) -> Vec<Vec<u8>> {
@@ -83,6 +83,31 @@ fn what_is_split_and_joined_is_what_it_was() {
         assert_eq!(live(&left, &files, &keys), before);
         assert_eq!(runs_cut(&left), runs_cut(&level), "a segment that was cut is one again");
     }
+}
+
+/// The last child of a node may become as many as there are bits left, when leaves have become much smaller.
+#[test]
+fn a_node_has_as_many_pivots_as_bits() {
+    let files = Double::new(limits(1 << 20, 64));
+    let leaf = || Child::Leaf(Leaf::Memory(Runs::default()));
+    let children = |numbers: std::ops::Range<u8>| -> Vec<(Key, Child<Double>)> {
+        numbers.map(|number| (Key::from(&[number][..]), leaf())).collect()
+    };
+    let mut node = Node::new(1, children(0..64));
+    let keys: Vec<[u8; 1]> = (0..63).map(|number| [number]).collect();
+    let run = run(keys.iter().map(|key| (&key[..], Some(&b"v"[..]))));
+    let limits = files.limits();
+    node.insert(&files, &limits, Runs::from(run), &mut Vec::new()).unwrap();
+    node.write_levels(&files).unwrap();
+    let before = live(&node.levels[0], &files, &node.keys);
+    assert_eq!(before.len(), 63);
+    let replacement = Replacement { old: 63..64, new: children(63..128) };
+    assert!(node.has_room(&replacement));
+    node.replace(replacement);
+    assert_eq!(node.keys.len(), 128);
+    let [Part::Segment(segment)] = &node.levels[0].parts[..] else { panic!("one segment") };
+    assert_eq!(segment.active, set(0..63));
+    assert_eq!(live(&node.levels[0], &files, &node.keys), before);
 }
 
 #[test]
