@@ -98,6 +98,9 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
 fn turtle(stats: &TurtleStats) -> Value {
     json!({
         "checkpoint_distance": stats.checkpoint_distance,
+        "is_distance_automatic": stats.is_distance_automatic,
+        "leaf_bytes": stats.leaf_bytes,
+        "batch_bytes": stats.batch_bytes,
         "memtables": stats.memtables,
         "memtable_bytes": stats.memtable_bytes,
         "pending_batches": stats.pending_batches,
@@ -211,6 +214,22 @@ pub(crate) fn to_text(stats: &Stats) -> String {
                     display_bytes(turtle.pending_bytes),
                     turtle.pending_batches,
                     turtle.checkpoint_distance
+                ));
+                let set =
+                    if turtle.is_distance_automatic { "set by itself" } else { "as it was set" };
+                line(format!(
+                    "  checkpoint distance {} ({set}), batches of {}, leaves of {}",
+                    turtle.checkpoint_distance,
+                    display_bytes(turtle.batch_bytes),
+                    display_bytes(turtle.leaf_bytes)
+                ));
+                line(format!(
+                    "  {} writes delayed; {} snapshots that keep {}, {} were written out and {} had to end",
+                    turtle.writes_delayed,
+                    turtle.snapshots,
+                    display_bytes(turtle.snapshot_bytes),
+                    turtle.snapshots_written,
+                    turtle.snapshots_ended
                 ));
                 line(format!(
                     "  {} pages written in {} leaves and {} nodes, by {} flushes and {} merges; {} splits and {} joins",
