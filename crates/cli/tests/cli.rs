@@ -269,6 +269,7 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     let table = expect(0, &[&turtle[..], &chi].concat(), b"");
     assert!(table.contains("chi 2 of 64.0KiB, leaves of 64.0KiB, "), "{table}");
     assert!(table.contains("pages of the tree"), "{table}");
+    assert!(table.contains("turtle load: B written/op: "), "{table}");
     fails(2, &[&turtle[..], &["--workloads", "load", "--treeline.goal", "3"]].concat(), b"");
 
     let unknown = [&common[..], &["--workloads", "load", "--treeline.colour", "green"]].concat();

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_io::Purpose;
 use spinney_io::sim::{Fault, SimDisk};
 
 const MEMORY: u64 = 2 << 20;
@@ -286,6 +287,29 @@ fn sizes_in_force_are_told() {
     }
     let bytes = number * 208;
     assert!((sixteenth / 2..=sixteenth).contains(&bytes), "{bytes} of {sixteenth}");
+    db.close().unwrap();
+}
+
+/// What is written is counted by why it was.
+#[test]
+fn writes_are_counted_by_purpose() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
+    main.set_checkpoint_distance(64).unwrap();
+    fill(&main, 0..30_000, 1);
+    db.checkpoint().unwrap();
+    let counts = db.stats().io.by_purpose;
+    let written = |purpose: Purpose| counts[purpose as usize].write_bytes / 4096;
+    let own = [Purpose::Flush, Purpose::Early, Purpose::Merge, Purpose::Tidy, Purpose::Leaf];
+    let sum: u64 = own.map(written).iter().sum();
+    let turtle = main.stats().turtle.unwrap();
+    assert_eq!(sum + written(Purpose::Node), turtle.tree_pages_written);
+    assert_eq!(written(Purpose::Node), turtle.node_pages_written);
+    assert_eq!(written(Purpose::Reorganize) + written(Purpose::Tidy), 0);
+    for purpose in [Purpose::Flush, Purpose::Early, Purpose::Leaf, Purpose::Node] {
+        assert!(written(purpose) > 0, "{purpose:?}");
+    }
     db.close().unwrap();
 }
 
