@@ -36,8 +36,8 @@ pub enum ErrorKind {
     Locked,
     /// A named thing (database, keyspace) does not exist.
     NotFound,
-    /// A snapshot had to give its memory back; the keyspace itself is well, and a new snapshot can
-    /// be taken.
+    /// A snapshot ended: the memory that it kept was needed, and it could not be written out; the
+    /// message says why. A new one can be taken.
     SnapshotTooOld,
 }
 

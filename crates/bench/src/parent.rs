@@ -78,6 +78,9 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
             say(out, &sentence)?;
         }
     }
+    for sentence in table::written(&results.lines) {
+        say(out, &sentence)?;
+    }
     for note in &results.notes {
         say(out, note)?;
     }

@@ -46,6 +46,15 @@ pub struct Shape {
 pub struct Pipeline {
     /// How many batches gather before they are written, now.
     pub checkpoint_distance: u64,
+    /// Whether that sets itself, now.
+    #[serde(default)]
+    pub is_distance_automatic: bool,
+    /// Bytes of a batch, now.
+    #[serde(default)]
+    pub batch_bytes: u64,
+    /// Most bytes of a leaf, now.
+    #[serde(default)]
+    pub leaf_bytes: u64,
     /// Memtables, now.
     pub memtables: u64,
     /// Bytes that are in the tree and not on disk, now.
@@ -56,7 +65,7 @@ pub struct Pipeline {
     pub tree_pages_written: u64,
     /// Checkpoints; counts.
     pub checkpoints: u64,
-    /// Writes that were delayed; counts.
+    /// Times a writer was put to sleep; counts.
     pub writes_delayed: u64,
     /// Of the pages written, those of nodes; counts.
     #[serde(default)]
@@ -148,6 +157,9 @@ impl Pipeline {
     fn of(turtle: &TurtleStats, checkpoints: u64) -> Self {
         Pipeline {
             checkpoint_distance: turtle.checkpoint_distance,
+            is_distance_automatic: turtle.is_distance_automatic,
+            batch_bytes: turtle.batch_bytes,
+            leaf_bytes: turtle.leaf_bytes,
             memtables: turtle.memtables,
             pending_bytes: turtle.pending_bytes,
             memtables_sealed: turtle.memtables_sealed,
@@ -199,10 +211,13 @@ impl Pipeline {
 
     fn note(&self, pages: u64) -> String {
         format!(
-            "chi {}, {} memtables, {} pending, {pages} pages; {} sealed, {} checkpoints wrote {} pages of the tree, \
+            "chi {}{} of {}, leaves of {}, {} memtables, {} pending, {pages} pages; {} sealed, {} checkpoints wrote {} pages of the tree, \
              {} writes delayed; {} leaves and {} pages of nodes by {} flushes and {} merges that read {} pages of {} leaves; \
              read {} pages of filters, {} of indexes, {} of keys, {} of values; {} of {} filters said no, {} maybe for nothing",
             self.checkpoint_distance,
+            if self.is_distance_automatic { " (auto)" } else { "" },
+            display_bytes(self.batch_bytes),
+            display_bytes(self.leaf_bytes),
             self.memtables,
             display_bytes(self.pending_bytes),
             self.memtables_sealed,
@@ -316,10 +331,19 @@ mod tests {
         assert!(note.contains("25 % of 200 inserts"), "{note}");
         assert!(note.contains("7 reorganizations"), "{note}");
         let turtle = |sealed| {
-            let turtle = Pipeline { memtables_sealed: sealed, memtables: 2, ..Pipeline::default() };
+            let turtle = Pipeline {
+                checkpoint_distance: 7,
+                is_distance_automatic: true,
+                batch_bytes: 64 << 10,
+                leaf_bytes: 64 << 10,
+                memtables_sealed: sealed,
+                memtables: 2,
+                ..Pipeline::default()
+            };
             Shape { turtle: Some(Box::new(turtle)), ..Shape::default() }
         };
         let note = turtle(9).since(&turtle(4)).note();
         assert!(note.contains("2 memtables") && note.contains("5 sealed"), "{note}");
+        assert!(note.contains("chi 7 (auto) of 64.0KiB, leaves of 64.0KiB"), "{note}");
     }
 }

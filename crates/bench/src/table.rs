@@ -80,6 +80,27 @@ fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
     (base > 0.0).then(|| row.ops_per_second / base)
 }
 
+/// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the most first.
+#[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
+pub(crate) fn written(lines: &[Line]) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for Line { row, .. } in lines {
+        let Some(purposes) = &row.io_by_purpose else { continue };
+        let mut wrote: Vec<(&str, u64)> =
+            purposes.iter().map(|(name, counts)| (name.as_str(), counts.write_bytes)).collect();
+        wrote.retain(|(_, bytes)| *bytes > 0);
+        wrote.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        let each = |bytes: u64| bytes as f64 / row.operations.max(1) as f64;
+        let parts: Vec<String> =
+            wrote.iter().map(|(name, bytes)| format!("{name} {:.1}", each(*bytes))).collect();
+        if !parts.is_empty() {
+            let (engine, workload) = (&row.engine, &row.workload);
+            sentences.push(format!("{engine} {workload}: B written/op: {}", parts.join(", ")));
+        }
+    }
+    sentences
+}
+
 /// The geometric mean of an engine's ratios to `peer`, over all workloads but `load`, and of `load` alone.
 pub(crate) fn means(lines: &[Line], peer: &str) -> Vec<String> {
     let mut engines: Vec<&str> = Vec::new();
@@ -154,7 +175,7 @@ pub(crate) fn grouped(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::sample;
+    use crate::row::{PurposeRow, sample};
 
     fn line(engine: &str, workload: &str, ops_per_second: f64) -> Line {
         Line { row: sample(engine, workload, ops_per_second), commits_per_flush: None, shape: None }
@@ -179,6 +200,22 @@ mod tests {
         );
         let text = draw(&lines, Some("rocksdb"));
         assert!(text.contains("x rocksdb") && text.contains("4.00"), "{text}");
+    }
+
+    #[test]
+    fn what_was_written_is_told_by_purpose() {
+        let mut known = line("turtle", "a", 1.0);
+        let bytes = |write_bytes| PurposeRow { write_bytes, ..PurposeRow::default() };
+        let purposes = [("flush", 5000), ("log", 12_500), ("lookup", 0)];
+        let purposes = purposes.map(|(name, written)| (name.to_owned(), bytes(written)));
+        known.row.io_by_purpose = Some(purposes.into());
+        let mut nothing = line("turtle", "c", 1.0);
+        nothing.row.io_by_purpose = Some([("lookup".to_owned(), bytes(0))].into());
+        // 5,000 operations each.
+        assert_eq!(
+            written(&[known, nothing, line("rocksdb", "a", 1.0)]),
+            ["turtle a: B written/op: log 2.5, flush 1.0"]
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) enum BenchCommand {
     /// Runs YCSB's workloads and some more
     ///
     /// Loads records and runs the workloads in the order given, each on the state before it, with every engine in a process
-    /// of its own, and prints a table. Options of one engine are --<engine>.<option> VALUE.
+    /// of its own, and prints a table. Options of one engine are --<engine>.<option> VALUE, and hold for the run.
     ///
     /// Workloads: load (insert all in shuffled order, then flush), a (half reads, half updates), b (95 % reads), c (reads), d (95 % reads of
     /// the latest, 5 % inserts), e (95 % scans of 1-100 records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), m (reads of many keys at once), absent (reads of keys
@@ -104,6 +104,9 @@ pub(crate) struct YcsbArguments {
     #[arg(long)]
     series: Option<PathBuf>,
 }
+
+/// The engines that the feature `peers` builds in.
+const PEERS: [&str; 5] = ["rocksdb", "lmdb", "redb", "fjall", "bf-tree"];
 
 /// Every engine that this program was built with, ours first.
 fn drivers() -> Vec<Box<dyn Driver>> {
@@ -189,11 +192,10 @@ fn plan(
 
 fn unknown_engine(engine: &str, drivers: &[Box<dyn Driver>]) -> String {
     let names: Vec<&str> = drivers.iter().map(|driver| driver.name()).collect();
-    let hint = match engine {
-        "rocksdb" | "lmdb" if !cfg!(feature = "peers") => {
-            "; build with --features peers for rocksdb and lmdb"
-        }
-        _ => "",
+    let hint = if !cfg!(feature = "peers") && PEERS.contains(&engine) {
+        format!("; build with --features peers for {}", PEERS.join(", "))
+    } else {
+        String::new()
     };
     format!("unknown engine {engine:?}: this program has {}{hint}", names.join(", "))
 }

@@ -383,6 +383,9 @@ pub(crate) enum KeyspacesCommand {
     /// Lists the keyspaces: name, engine, and whether their writes are logged
     List(ReportArguments),
     /// Makes a keyspace, and the database when it is missing
+    ///
+    /// Engine and logging are kept. Options of an engine's own are not: a program sets them when it opens the keyspace, and the commands
+    /// here open it without any.
     Create(CreateArguments),
     /// Removes a keyspace and all its records
     Drop(DropArguments),

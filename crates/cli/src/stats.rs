@@ -98,6 +98,9 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
 fn turtle(stats: &TurtleStats) -> Value {
     json!({
         "checkpoint_distance": stats.checkpoint_distance,
+        "is_distance_automatic": stats.is_distance_automatic,
+        "leaf_bytes": stats.leaf_bytes,
+        "batch_bytes": stats.batch_bytes,
         "memtables": stats.memtables,
         "memtable_bytes": stats.memtable_bytes,
         "pending_batches": stats.pending_batches,
@@ -202,39 +205,59 @@ pub(crate) fn to_text(stats: &Stats) -> String {
                 "  {} records in memory, {} of them not yet in their pages",
                 one.records_cached, one.records_dirty
             )),
-            Some(turtle) => {
-                line(format!(
-                    "  {} edits not yet in their pages: {} in {} memtables, {} in {} batches of {}",
-                    one.records_dirty,
-                    display_bytes(turtle.memtable_bytes),
-                    turtle.memtables,
-                    display_bytes(turtle.pending_bytes),
-                    turtle.pending_batches,
-                    turtle.checkpoint_distance
-                ));
-                line(format!(
-                    "  {} pages written in {} leaves and {} nodes, by {} flushes and {} merges; {} splits and {} joins",
-                    turtle.tree_pages_written,
-                    turtle.leaves_written,
-                    turtle.nodes_written,
-                    turtle.flushes,
-                    turtle.merges,
-                    turtle.splits,
-                    turtle.joins
-                ));
-                let read = &turtle.pages_read;
-                line(format!(
-                    "  {} pages read of filters, {} of indexes, {} of keys, {} of values; {} of {} filters asked said no, {} said maybe for nothing",
-                    read.filter,
-                    read.index,
-                    read.keys,
-                    read.values,
-                    turtle.filter_negatives,
-                    turtle.filter_probes,
-                    turtle.filter_false_positives
-                ));
-            }
+            Some(turtle) => turtle_lines(one.records_dirty, turtle).into_iter().for_each(&mut line),
         }
     }
     text
+}
+
+/// What a person wants to see first of a turtle keyspace, with so many edits in memory alone.
+fn turtle_lines(edits: u64, turtle: &TurtleStats) -> [String; 5] {
+    let set = if turtle.is_distance_automatic { "set by itself" } else { "as it was set" };
+    let read = &turtle.pages_read;
+    [
+        format!(
+            "  {} edits not yet in their pages: {} in {} memtables, {} in {} batches of {}",
+            edits,
+            display_bytes(turtle.memtable_bytes),
+            turtle.memtables,
+            display_bytes(turtle.pending_bytes),
+            turtle.pending_batches,
+            turtle.checkpoint_distance
+        ),
+        format!(
+            "  checkpoint distance {} ({set}), batches of {}, leaves of {}",
+            turtle.checkpoint_distance,
+            display_bytes(turtle.batch_bytes),
+            display_bytes(turtle.leaf_bytes)
+        ),
+        format!(
+            "  {} writes delayed; {} snapshots that keep {}, {} were written out and {} had to end",
+            turtle.writes_delayed,
+            turtle.snapshots,
+            display_bytes(turtle.snapshot_bytes),
+            turtle.snapshots_written,
+            turtle.snapshots_ended
+        ),
+        format!(
+            "  {} pages written in {} leaves and {} nodes, by {} flushes and {} merges; {} splits and {} joins",
+            turtle.tree_pages_written,
+            turtle.leaves_written,
+            turtle.nodes_written,
+            turtle.flushes,
+            turtle.merges,
+            turtle.splits,
+            turtle.joins
+        ),
+        format!(
+            "  {} pages read of filters, {} of indexes, {} of keys, {} of values; {} of {} filters asked said no, {} said maybe for nothing",
+            read.filter,
+            read.index,
+            read.keys,
+            read.values,
+            turtle.filter_negatives,
+            turtle.filter_probes,
+            turtle.filter_false_positives
+        ),
+    ]
 }

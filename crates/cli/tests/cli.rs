@@ -136,10 +136,20 @@ fn keyspaces_are_apart() {
     expect(0, &["keyspaces", "create", db, "log", "--engine", "turtle"], b"");
     expect(0, &["put", db, "oak", "3", "--keyspace", "log"], b"");
     assert_eq!(expect(0, &["get", db, "oak", "--keyspace", "log"], b""), "3\n");
-    assert!(expect(0, &["stats", db], b"").contains("batches of"));
+    let text = expect(0, &["stats", db], b"");
+    for words in [
+        "batches of ",
+        "(set by itself), batches of ",
+        "0 writes delayed; 0 snapshots that keep 0B, 0 were written out and 0 had to end",
+    ] {
+        assert!(text.contains(words), "{words} is not in: {text}");
+    }
     let stats: serde_json::Value =
         serde_json::from_str(&expect(0, &["stats", db, "--json"], b"")).unwrap();
-    assert!(stats["keyspaces"].to_string().contains("checkpoint_distance"), "{stats}");
+    let turtle = stats["keyspaces"].as_array().unwrap().last().unwrap()["turtle"].clone();
+    assert_eq!(turtle["is_distance_automatic"], true, "{stats}");
+    assert_eq!(turtle["leaf_bytes"], turtle["batch_bytes"], "{stats}");
+    assert!(turtle["leaf_bytes"].as_u64() < Some(2 << 20), "a leaf is cut to the memory: {stats}");
     fails(2, &["keyspaces", "create", db, "other", "--engine", "hare"], b"");
     let list = expect(0, &["keyspaces", "list", db], b"");
     assert!(
@@ -193,6 +203,15 @@ fn the_command_line_is_checked() {
         &["bench", "ycsb", "--hare.chi", "8"],
     ] {
         fails(2, arguments, b"");
+    }
+    if !cfg!(feature = "peers") {
+        let told = fails(2, &["bench", "ycsb", "--engines", "redb"], b"");
+        assert!(
+            told.contains("--features peers for rocksdb, lmdb, redb, fjall, bf-tree"),
+            "{told}"
+        );
+        let told = fails(2, &["bench", "ycsb", "--engines", "oak"], b"");
+        assert!(!told.contains("--features"), "{told}");
     }
     assert!(expect(0, &["--help"], b"").contains("Exit codes: 0 done"));
 }
@@ -248,7 +267,9 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     turtle[3] = "turtle";
     let chi = ["--workloads", "load,a,c,e", "--turtle.chi", "2", "--turtle.leaf", "64KiB"];
     let table = expect(0, &[&turtle[..], &chi].concat(), b"");
-    assert!(table.contains("chi 2, ") && table.contains("pages of the tree"), "{table}");
+    assert!(table.contains("chi 2 of 64.0KiB, leaves of 64.0KiB, "), "{table}");
+    assert!(table.contains("pages of the tree"), "{table}");
+    assert!(table.contains("turtle load: B written/op: "), "{table}");
     fails(2, &[&turtle[..], &["--workloads", "load", "--treeline.goal", "3"]].concat(), b"");
 
     let unknown = [&common[..], &["--workloads", "load", "--treeline.colour", "green"]].concat();

@@ -100,10 +100,12 @@ impl Db {
     /// Opens a keyspace, or makes it.
     ///
     /// # Errors
-    /// `InvalidArgument` when the name is unusable, the keyspace exists with another engine or
-    /// durability, or the budget is too small for one more; `Full`, `Io`, `Poisoned` or `Closed`.
+    /// `InvalidArgument` when the name is unusable, an option is not one of the engine's, the keyspace
+    /// exists with another engine or durability, or the budget is too small for one more; `Full`, `Io`,
+    /// `Poisoned` or `Closed`.
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         check_name(name)?;
+        options.check()?;
         let state = &self.handle.state;
         state.check_open()?;
         // Taken before the manifest, so that no two make the same one and no checkpoint runs

@@ -415,8 +415,8 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// `Unsupported` when its engine takes none (see [`Keyspace::capabilities`]); `Full` when memory
-    /// has no room for it; `Closed`.
+    /// `Unsupported` when its engine takes none (see [`Keyspace::capabilities`]); `Closed`;
+    /// `InvalidArgument` from inside of a batch, which only a job of a stepped runtime can be.
     pub fn snapshot(&self) -> Result<Snapshot> {
         Snapshot::take(self)
     }
@@ -428,15 +428,32 @@ impl Keyspace {
     /// has gathered is written at once. Fewer gather where other keyspaces fill the log as well, where a keyspace is
     /// quiet for a second, and where writes are so few that a checkpoint comes by time.
     ///
+    /// A batch is a full memtable, not a [`Batch`](crate::Batch): as many bytes as a leaf (2 MiB, unless the
+    /// option `leaf` says otherwise), or a sixteenth of the keyspace's memory where that is less
+    /// (`batch_bytes` of [`TurtleStats`](spinney_engine::TurtleStats)).
+    ///
     /// # Errors
     /// `Unsupported` when its engine has no such thing; `InvalidArgument` for 0; `Closed`.
     pub fn set_checkpoint_distance(&self, batches: u64) -> Result<u64> {
+        self.change_checkpoint_distance(Some(batches))
+    }
+
+    /// Lets the engine set the checkpoint distance by what it sees of reads and writes, as it does until
+    /// [`Keyspace::set_checkpoint_distance`] is called, and answers what it is now.
+    ///
+    /// # Errors
+    /// `Unsupported` when its engine has no such thing; `Closed`.
+    pub fn set_automatic_checkpoint_distance(&self) -> Result<u64> {
+        self.change_checkpoint_distance(None)
+    }
+
+    fn change_checkpoint_distance(&self, batches: Option<u64>) -> Result<u64> {
         self.check_readable()?;
-        let clamped = self.state.engine.set_checkpoint_distance(batches)?;
+        let distance = self.state.engine.set_checkpoint_distance(batches)?;
         if let Some(task) = &*self.state.task.lock() {
             task.wake();
         }
-        Ok(clamped)
+        Ok(distance)
     }
 
     /// Numbers about the keyspace now.

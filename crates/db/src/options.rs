@@ -263,9 +263,10 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets an option of the engine's own by name, as the program's `--<engine>.<option>` flags do;
-    /// nobody needs to. It holds from the opening of the keyspace with these options until the
-    /// database is closed. The engine is chosen before. For TreeLine see
+    /// Sets an option of the engine's own by name, as the program's `bench --<engine>.<option>` flags
+    /// do. Without any an engine suits itself to the memory and to what is done. It holds from the
+    /// opening of the keyspace with these options until the database is closed, and is not kept: who
+    /// wants it the next time says it again. The engine is chosen before. For TreeLine see
     /// [`check_option`](spinney_treeline::check_option), for TurtleKV
     /// [`check_option`](spinney_turtle::check_option).
     ///
@@ -281,11 +282,20 @@ impl KeyspaceOptions {
     /// # Errors
     /// `InvalidArgument` for a name that the engine does not have or a value out of range.
     pub fn set(mut self, name: &str, value: &str) -> Result<Self> {
-        match self.kept.engine {
-            EngineKind::TreeLine => spinney_treeline::check_option(name, value)?,
-            EngineKind::Turtle => spinney_turtle::check_option(name, value)?,
-        }
+        self.check_own(name, value)?;
         self.own.push((name.to_owned(), value.to_owned()));
         Ok(self)
+    }
+
+    fn check_own(&self, name: &str, value: &str) -> Result<()> {
+        match self.kept.engine {
+            EngineKind::TreeLine => spinney_treeline::check_option(name, value),
+            EngineKind::Turtle => spinney_turtle::check_option(name, value),
+        }
+    }
+
+    /// Checks that all options are the engine's, which may have been chosen after them.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.own.iter().try_for_each(|(name, value)| self.check_own(name, value))
     }
 }

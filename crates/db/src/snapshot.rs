@@ -51,7 +51,7 @@ impl Snapshot {
     /// The value that a key had.
     ///
     /// # Errors
-    /// `SnapshotTooOld` when its memory had to be given back; else as [`Keyspace::get`].
+    /// `SnapshotTooOld` when it had to end, with the cause; else as [`Keyspace::get`].
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
         let mut value = Vec::new();
         Ok(self.get_into(key, &mut value)?.then(|| Value::from(value)))

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_io::Purpose;
 use spinney_io::sim::{Fault, SimDisk};
 
 const MEMORY: u64 = 2 << 20;
@@ -210,7 +211,10 @@ fn p25_snapshots_give_memory_back() {
     let ended = kept.iter().filter(|one| one.stats().ended).count();
     assert!(ended > 0, "none of {} ended, full: {full}", kept.len());
     let old = kept.iter().find(|one| one.stats().ended).unwrap();
-    assert_eq!(old.get(&key(1)).unwrap_err().kind(), ErrorKind::SnapshotTooOld);
+    let error = old.get(&key(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SnapshotTooOld);
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(error.to_string().ends_with(&cause) && cause.contains("No space"), "{error}");
     assert_eq!(old.iter().next().unwrap().unwrap_err().kind(), ErrorKind::SnapshotTooOld);
     assert_eq!(main.stats().turtle.unwrap().snapshots_ended, ended as u64);
     disk.set_capacity(None);
@@ -228,9 +232,15 @@ fn the_checkpoint_distance_is_clamped_and_followed() {
     let most = main.set_checkpoint_distance(1_000_000).unwrap();
     assert!((8..200).contains(&most), "{most}");
     assert_eq!(stats().checkpoint_distance, most);
+    assert!(!stats().is_distance_automatic);
+    // It begins with as much as memory allows.
+    assert_eq!(main.set_automatic_checkpoint_distance().unwrap(), most);
+    assert!(stats().is_distance_automatic);
     assert_eq!(main.set_checkpoint_distance(0).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
     assert_eq!(other.set_checkpoint_distance(2).unwrap_err().kind(), ErrorKind::Unsupported);
+    let automatic = other.set_automatic_checkpoint_distance();
+    assert_eq!(automatic.unwrap_err().kind(), ErrorKind::Unsupported);
     let most = main.set_checkpoint_distance(1_000_000).unwrap();
     let mut number = 0;
     while stats().pending_batches < 2 {
@@ -289,6 +299,73 @@ fn the_checkpoint_distance_that_is_answered_is_reached() {
         answers.push(most);
     }
     assert!(answers[0] * 2 < answers[1], "{answers:?}");
+}
+
+/// What leaves and batches are cut to where memory is short, so that a distance can be told in bytes.
+#[test]
+fn sizes_in_force_are_told() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    let account = || db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
+    let sizes = || {
+        let turtle = main.stats().turtle.unwrap();
+        (turtle.leaf_bytes, turtle.batch_bytes)
+    };
+    let sixteenth = account().target / 64 * 4;
+    assert_eq!(sizes(), (sixteenth, sixteenth), "of 2 MiB");
+    db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
+    assert_eq!(sizes(), (16 << 10, 16 << 10));
+    db.keyspace("main", turtle().set("leaf", "16MiB").unwrap()).unwrap();
+    assert_eq!(sizes(), (sixteenth, sixteenth));
+    // So many bytes are sealed, about.
+    let mut number = 0;
+    while main.stats().turtle.unwrap().memtables_sealed == 0 {
+        put(&main, number, 1).unwrap();
+        number += 1;
+    }
+    let bytes = number * 208;
+    assert!((sixteenth / 2..=sixteenth).contains(&bytes), "{bytes} of {sixteenth}");
+    db.close().unwrap();
+}
+
+/// What is written is counted by why it was.
+#[test]
+fn writes_are_counted_by_purpose() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main) = open(&disk, &runtime);
+    db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
+    main.set_checkpoint_distance(64).unwrap();
+    fill(&main, 0..30_000, 1);
+    db.checkpoint().unwrap();
+    let counts = db.stats().io.by_purpose;
+    let written = |purpose: Purpose| counts[purpose as usize].write_bytes / 4096;
+    let own = [Purpose::Flush, Purpose::Early, Purpose::Merge, Purpose::Tidy, Purpose::Leaf];
+    let sum: u64 = own.map(written).iter().sum();
+    let turtle = main.stats().turtle.unwrap();
+    assert_eq!(sum + written(Purpose::Node), turtle.tree_pages_written);
+    assert_eq!(written(Purpose::Node), turtle.node_pages_written);
+    assert_eq!(written(Purpose::Reorganize) + written(Purpose::Tidy), 0);
+    for purpose in [Purpose::Flush, Purpose::Early, Purpose::Leaf, Purpose::Node] {
+        assert!(written(purpose) > 0, "{purpose:?}");
+    }
+    db.close().unwrap();
+}
+
+/// Options are the engine's that is chosen last, or nothing is made.
+#[test]
+fn options_of_another_engine_are_refused_before_anything_is_made() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, _main) = open(&disk, &runtime);
+    let files = disk.files();
+    for options in [
+        turtle().set("chi", "8").unwrap().engine(EngineKind::TreeLine),
+        KeyspaceOptions::default().set("staging", "on").unwrap().engine(EngineKind::Turtle),
+    ] {
+        let error = db.keyspace("other", options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        assert_eq!((db.keyspaces().len(), disk.files().len()), (1, files.len()));
+    }
+    db.close().unwrap();
 }
 
 /// A disk without room stops writers, not readers, and room that returns is all they need.
@@ -442,7 +519,10 @@ fn delays_are_counted_and_bounded() {
     let (stats, turtle) = (main.stats(), main.stats().turtle.unwrap());
     assert!(turtle.memtables_sealed > 10 && turtle.batches_applied > 5, "{turtle:?}");
     assert!(stats.checkpoints > 0);
+    // Each was slept or worked for; how long the system lets a thread sleep is not for a test to say.
     assert_eq!(stats.stall_ns > 0, turtle.writes_delayed + stats.foreground_write_backs > 0);
+    assert!(stats.stall_ns >= 500_000 * turtle.writes_delayed, "{turtle:?} {}", stats.stall_ns);
+    assert!(stats.longest_stall_ns <= stats.stall_ns);
     let account = db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
     assert!(account.used <= account.target, "{account:?}");
     Runtime::threads().sleep(Duration::from_millis(1));

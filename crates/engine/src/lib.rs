@@ -362,18 +362,18 @@ pub trait Engine: Send + Sync + Debug {
     /// Takes a view of the keyspace as it is at one moment between two batches (rule P25).
     ///
     /// # Errors
-    /// `Unsupported` when the engine has none ([`Capabilities::snapshots`]); `Full` when memory has
-    /// no room for it.
+    /// `Unsupported` when the engine has none ([`Capabilities::snapshots`]); `InvalidArgument` from
+    /// inside of a batch, where the engine cannot wait for its end.
     fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
         Err(Error::new(ErrorKind::Unsupported, "the engine of this keyspace takes no snapshots"))
     }
 
-    /// Sets how many batches gather in memory before they are written, and answers what it was
-    /// clamped to, which is what the memory there is allows.
+    /// Sets how many batches gather in memory before they are written, or leaves that to the engine, and
+    /// answers what it is now: no more than the memory there is allows.
     ///
     /// # Errors
     /// `Unsupported` when the engine has no such thing; `InvalidArgument` for 0.
-    fn set_checkpoint_distance(&self, _batches: u64) -> Result<u64> {
+    fn set_checkpoint_distance(&self, _batches: Option<u64>) -> Result<u64> {
         let message = "the engine of this keyspace has no checkpoint distance";
         Err(Error::new(ErrorKind::Unsupported, message))
     }

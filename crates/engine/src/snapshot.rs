@@ -10,8 +10,8 @@ use crate::{Chunk, Found, OwnedValue, ScanRequest};
 ///
 /// It keeps what it needs of memory and disk. Pointers to large values that it answers can be read
 /// by [`Engine::read_large`](crate::Engine::read_large) for as long as it lasts. Where memory
-/// becomes too short for it, it ends: everything answers `SnapshotTooOld` from then on, and never
-/// something of another moment.
+/// becomes too short for it and it cannot be written out, it ends: everything answers `SnapshotTooOld`
+/// from then on, with what kept it from being written out, and never something of another moment.
 pub trait EngineSnapshot: Send + Sync + Debug {
     /// As [`Engine::get`](crate::Engine::get).
     ///
@@ -42,6 +42,6 @@ pub trait EngineSnapshot: Send + Sync + Debug {
 pub struct SnapshotStats {
     /// Bytes of memory, at most: what it shares with the keyspace of now is among them.
     pub memory_bytes: u64,
-    /// Whether it ended for want of memory.
+    /// Whether it ended: memory was needed, and it could not be written out.
     pub ended: bool,
 }

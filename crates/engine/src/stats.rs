@@ -1,29 +1,36 @@
 //! Numbers that engines report.
 
 /// Numbers about one keyspace. Counters count since the keyspace was opened; the rest is now.
+///
+/// Some are of what only one engine has. On `turtle` those of overflow and staged pages, of write-backs by
+/// pages and records, segments, reorganizations, forecasts and restored pages are always 0; what it
+/// has in their place is in [`EngineStats::turtle`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
-    /// Reads answered by the record cache, or by memtables.
+    /// Reads answered by the record cache. On `turtle` also those that memtables answered.
     pub cache_hits: u64,
-    /// Reads that went to pages, which may be in the page cache.
+    /// Reads that went to pages, which may be in the page cache. On `turtle` those that went to the tree, which
+    /// has in memory what is pending.
     pub cache_misses: u64,
     /// Records in the record cache.
     pub records_cached: u64,
-    /// Records in the record cache that their pages do not hold yet.
+    /// Records in the record cache that their pages do not hold yet. On `turtle` edits in memtables and pending
+    /// in the tree, removals among them.
     pub records_dirty: u64,
     /// Bytes of the record cache.
     pub cache_bytes: u64,
     /// Bytes of the page cache.
     pub page_cache_bytes: u64,
-    /// Pages that a scan, a lookup or a write-back found there.
+    /// Pages that a scan, a lookup or a write-back found there. On `turtle` those of leaves and segments.
     pub page_cache_hits: u64,
-    /// Bytes of the segment index.
+    /// Bytes of the segment index; on `turtle` of the tree's nodes in memory.
     pub index_bytes: u64,
-    /// Pages that hold data, without overflow pages.
+    /// Pages that hold data, without overflow pages. On `turtle` those of leaves, segments and nodes, also where only
+    /// a snapshot or the last checkpoint needs them.
     pub pages: u64,
-    /// Overflow pages.
+    /// Overflow pages. `treeline` only.
     pub overflow_pages: u64,
-    /// Pages of new records that wait to be merged with the others of their segments.
+    /// Pages of new records that wait to be merged with the others of their segments. `treeline` only.
     pub staged_pages: u64,
     /// Values that are kept outside of pages.
     pub large_values: u64,
@@ -37,27 +44,31 @@ pub struct EngineStats {
     pub file_bytes: u64,
     /// Bytes of free pages that are known to take no room.
     pub hole_bytes: u64,
-    /// Pages read to answer lookups.
+    /// Pages read to answer lookups; on `turtle` lookups and scans.
     pub pages_read: u64,
-    /// Pages rewritten to bring dirty records home.
+    /// Pages rewritten to bring dirty records home. `treeline` only: no page of `turtle` is written twice; see
+    /// [`TurtleStats::tree_pages_written`].
     pub pages_written_back: u64,
-    /// Dirty records brought home.
+    /// Dirty records brought home. `treeline` only.
     pub records_written_back: u64,
-    /// Times a writer had to bring records home itself.
+    /// Times a writer had to bring records home itself. On `turtle` pieces of the pipeline's work that writers did
+    /// themselves, because there was no room.
     pub foreground_write_backs: u64,
-    /// Time that writers spent on that, in nanoseconds.
+    /// Time that writers spent on that, in nanoseconds. On `turtle` also what they slept because the pipeline was behind
+    /// ([`TurtleStats::writes_delayed`]).
     pub stall_ns: u64,
-    /// The longest of those times, in nanoseconds.
+    /// The longest of those times, in nanoseconds. A sleep is asked for as 2.5 ms at most; work takes as long as it takes.
     pub longest_stall_ns: u64,
-    /// Segments by size: of 1, 2, 4, 8 and 16 pages.
+    /// Segments by size: of 1, 2, 4, 8 and 16 pages. `treeline` only: what `turtle` calls segments is something else.
     pub segments: [u64; 5],
-    /// Reorganizations: full or half empty segments made anew.
+    /// Reorganizations: full or half empty segments made anew. `treeline` only, as are the next two.
     pub reorganizations: u64,
     /// Pages that reorganizations read.
     pub reorganized_pages_in: u64,
     /// Pages that reorganizations wrote.
     pub reorganized_pages_out: u64,
-    /// Puts of keys not known to be there that came in epochs for which there was a forecast.
+    /// Puts of keys not known to be there that came in epochs for which there was a forecast. `treeline` only, as are the
+    /// next three.
     pub inserts_forecast: u64,
     /// How many of those came where they were expected.
     pub inserts_as_forecast: u64,
@@ -68,7 +79,7 @@ pub struct EngineStats {
     pub forecast_by_trend: bool,
     /// Checkpoints published.
     pub checkpoints: u64,
-    /// Torn pages restored when the keyspace was opened.
+    /// Torn pages restored when the keyspace was opened. `treeline` only: no page of `turtle` is written in place.
     pub pages_restored: u64,
     /// What only a turtle keyspace has.
     pub turtle: Option<TurtleStats>,
@@ -79,6 +90,13 @@ pub struct EngineStats {
 pub struct TurtleStats {
     /// The checkpoint distance, chi: so many batches gather before they are written.
     pub checkpoint_distance: u64,
+    /// Whether it sets itself.
+    pub is_distance_automatic: bool,
+    /// Most bytes of a leaf that is written now: what the option `leaf` says, or a sixteenth of the memory
+    /// where that is less (but 16 KiB).
+    pub leaf_bytes: u64,
+    /// Bytes of a full memtable, which is a batch: as of a leaf (but 4 KiB where memory has no more).
+    pub batch_bytes: u64,
     /// Memtables, the active one among them.
     pub memtables: u64,
     /// Bytes that they hold.
@@ -125,7 +143,8 @@ pub struct TurtleStats {
     pub filter_false_positives: u64,
     /// Those that could not say anything, because their page is damaged.
     pub filter_damaged: u64,
-    /// Writes that were delayed because the pipeline was behind.
+    /// Times a writer was put to sleep because the pipeline was behind. The delays of many writes are slept at
+    /// once, and those that a thread still owes are not in it.
     pub writes_delayed: u64,
     /// Snapshots that there are.
     pub snapshots: u64,

@@ -28,10 +28,22 @@ pub enum Purpose {
     Tool = 9,
     /// The bytes of large values.
     LargeValue = 10,
+    /// Leaves that a flush made anew and wrote at once, because nothing will reach them before the checkpoint.
+    Flush = 11,
+    /// Leaves and segments that a batch left alone for so long that they were written before the checkpoint.
+    Early = 12,
+    /// Segments that a merge of more than memory takes wrote piece by piece.
+    Merge = 13,
+    /// Leaves that were made anew for those who read ranges.
+    Tidy = 14,
+    /// Leaves and segments that were in memory when their tree was written: by a checkpoint, a bulk load, or for a snapshot.
+    Leaf = 15,
+    /// Nodes of such a tree.
+    Node = 16,
 }
 
 /// All purposes, in the order of their counters.
-pub const PURPOSES: [Purpose; 11] = [
+pub const PURPOSES: [Purpose; 17] = [
     Purpose::Log,
     Purpose::Lookup,
     Purpose::Scan,
@@ -43,6 +55,12 @@ pub const PURPOSES: [Purpose; 11] = [
     Purpose::Recovery,
     Purpose::Tool,
     Purpose::LargeValue,
+    Purpose::Flush,
+    Purpose::Early,
+    Purpose::Merge,
+    Purpose::Tidy,
+    Purpose::Leaf,
+    Purpose::Node,
 ];
 
 impl Purpose {
@@ -61,6 +79,12 @@ impl Purpose {
             Purpose::Recovery => "recovery",
             Purpose::Tool => "tool",
             Purpose::LargeValue => "large-value",
+            Purpose::Flush => "flush",
+            Purpose::Early => "early",
+            Purpose::Merge => "merge",
+            Purpose::Tidy => "tidy",
+            Purpose::Leaf => "leaf",
+            Purpose::Node => "node",
         }
     }
 

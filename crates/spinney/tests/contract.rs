@@ -1,6 +1,8 @@
-//! The contract on the real disk: what every user relies on, in small.
+//! The contract on the real disk: what every user relies on, in small, with every engine.
 
-use spinney::{Batch, Db, Durability, ErrorKind, KeyspaceOptions, Options, TornWrites, limits};
+use spinney::{
+    Batch, Db, Durability, EngineKind, ErrorKind, KeyspaceOptions, Options, TornWrites, limits,
+};
 
 fn options() -> Options {
     Options::default().memory(4 << 20).log_bytes_max(4 << 20).durability(Durability::Buffered)
@@ -12,12 +14,16 @@ fn key(number: u32) -> Vec<u8> {
 
 #[test]
 fn data_larger_than_memory_comes_back() {
+    EngineKind::ALL.into_iter().for_each(comes_back);
+}
+
+fn comes_back(engine: EngineKind) {
     let directory = tempfile::tempdir().unwrap();
     let count = 150_000u32;
     let value = |number: u32, round: u32| vec![(number ^ round) as u8; 80];
     {
         let db = Db::open(directory.path(), options()).unwrap();
-        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
         for number in 0..count {
             keyspace.insert(&key(number), &value(number, 0)).unwrap();
         }
@@ -64,9 +70,13 @@ fn data_larger_than_memory_comes_back() {
 
 #[test]
 fn limits_are_errors_that_name_them() {
+    EngineKind::ALL.into_iter().for_each(limits_are_named);
+}
+
+fn limits_are_named(engine: EngineKind) {
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path(), options()).unwrap();
-    let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+    let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
     let long_key = vec![0; limits::KEY_BYTES_MAX + 1];
     for (error, limit) in [
         (keyspace.insert(&long_key, b"").unwrap_err(), "KEY_BYTES_MAX"),
@@ -75,7 +85,7 @@ fn limits_are_errors_that_name_them() {
             keyspace.insert(b"k", &vec![0; limits::VALUE_BYTES_MAX + 1]).unwrap_err(),
             "VALUE_BYTES_MAX",
         ),
-        (db.keyspace("", KeyspaceOptions::default()).unwrap_err(), "empty"),
+        (db.keyspace("", KeyspaceOptions::default().engine(engine)).unwrap_err(), "empty"),
     ] {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         assert!(error.to_string().contains(limit), "{error}");
@@ -87,10 +97,14 @@ fn limits_are_errors_that_name_them() {
 
 #[test]
 fn an_empty_database_is_small() {
+    EngineKind::ALL.into_iter().for_each(is_small_when_empty);
+}
+
+fn is_small_when_empty(engine: EngineKind) {
     use std::os::unix::fs::MetadataExt;
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path(), Options::default()).unwrap();
-    db.keyspace("k", KeyspaceOptions::default()).unwrap();
+    db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
     db.close().unwrap();
     let bytes: u64 = std::fs::read_dir(directory.path())
         .unwrap()
@@ -119,10 +133,14 @@ fn one_handle_at_a_time() {
 
 #[test]
 fn conditional_writes_and_batches() {
+    EngineKind::ALL.into_iter().for_each(writes_under_conditions);
+}
+
+fn writes_under_conditions(engine: EngineKind) {
     let directory = tempfile::tempdir().unwrap();
     let db = Db::open(directory.path(), options()).unwrap();
-    let a = db.keyspace("a", KeyspaceOptions::default()).unwrap();
-    let b = db.keyspace("b", KeyspaceOptions::default().logged(false)).unwrap();
+    let a = db.keyspace("a", KeyspaceOptions::default().engine(engine)).unwrap();
+    let b = db.keyspace("b", KeyspaceOptions::default().engine(engine).logged(false)).unwrap();
     assert!(a.compare_and_swap(b"k", None, Some(b"1")).unwrap().is_ok());
     let refused = a.compare_and_swap(b"k", None, Some(b"2")).unwrap().unwrap_err();
     assert_eq!(refused.current.unwrap(), b"1");
@@ -160,7 +178,7 @@ fn conditional_writes_and_batches() {
     db.close().unwrap();
     let db = Db::open(directory.path(), options()).unwrap();
     assert!(db.existing_keyspace("b").is_err());
-    let b = db.keyspace("b", KeyspaceOptions::default()).unwrap();
+    let b = db.keyspace("b", KeyspaceOptions::default().engine(engine)).unwrap();
     assert_eq!(b.id().0, 3, "ids are never used again");
 }
 
@@ -171,6 +189,10 @@ fn round_two(number: u32) -> Vec<u8> {
 /// Threads that insert neighbouring keys bring pages of the same segments home at the same time.
 #[test]
 fn threads_insert_more_than_memory_holds() {
+    EngineKind::ALL.into_iter().for_each(holds_what_threads_insert);
+}
+
+fn holds_what_threads_insert(engine: EngineKind) {
     const THREADS: u32 = 8;
     const EACH: u32 = 12_000;
     let directory = tempfile::tempdir().unwrap();
@@ -179,7 +201,8 @@ fn threads_insert_more_than_memory_holds() {
         .durability(Durability::Buffered)
         .torn_writes(TornWrites::Assume4k);
     let db = Db::open(directory.path(), options).unwrap();
-    let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+    let keyspace =
+        db.keyspace("k", KeyspaceOptions::default().engine(engine).logged(false)).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let keyspace = &keyspace;
@@ -191,7 +214,9 @@ fn threads_insert_more_than_memory_holds() {
             });
         }
     });
-    for number in 0..THREADS * EACH {
+    // Where memory keeps as good as nothing a lookup of turtle reads seven pages.
+    let every = if engine == EngineKind::Turtle { 8 } else { 1 };
+    for number in (0..THREADS * EACH).step_by(every) {
         let found = keyspace.get(&key(number)).unwrap();
         assert_eq!(found.as_deref(), Some(&round_two(number)[..]), "key {number}");
     }
@@ -203,13 +228,18 @@ fn threads_insert_more_than_memory_holds() {
 /// sees one that is gone, though pages are reorganized meanwhile (P23).
 #[test]
 fn scans_beside_reorganizations_see_what_memory_knows() {
+    EngineKind::ALL.into_iter().for_each(scans_beside_background_work);
+}
+
+fn scans_beside_background_work(engine: EngineKind) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options::default()
         .memory(limits::MEMORY_BYTES_MIN)
         .durability(Durability::Buffered)
         .torn_writes(TornWrites::Assume4k);
     let db = Db::open(directory.path(), options).unwrap();
-    let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
+    let keyspace =
+        db.keyspace("k", KeyspaceOptions::default().engine(engine).logged(false)).unwrap();
     let key = |number: u32| number.to_be_bytes();
     let insert = |number: u32| keyspace.insert(&key(number), &[7; 60]).unwrap();
     (0..2000).for_each(insert);

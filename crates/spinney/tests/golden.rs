@@ -5,10 +5,14 @@
 //! * `v1`: the first format: pages that do not say where they belong, and no large values.
 //! * `v2`, `v2-log`: what pages, structure records and checkpoints have come to say since; the
 //!   version of the whole, in the manifest, is still 1.
+//! * `turtle`: keyspaces of that engine, as first released.
 //!
 //! `v2` has segments of several pages with models of both kinds, overflow pages, staged pages, large
 //! values, and a tail of the log with records of users; the tail of `v2-log` has changes of structure,
 //! and large values that came and went.
+//!
+//! `turtle` has leaves below a node with a segment above them that overwrites and removes some of
+//! what they have, large values, and a tail of the log that lies in `wal-tail`.
 //!
 //! Each holds a clean checkpoint with a tail of the log above it, as a killed process leaves them:
 //! opening replays.
@@ -16,7 +20,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use spinney::{Batch, Db, ErrorKind, KeyspaceOptions, KeyspaceStats, Options};
+use spinney::{
+    Batch, Db, Durability, EngineKind, ErrorKind, KeyspaceOptions, KeyspaceStats, Options,
+};
 use spinney_base::Runtime;
 
 fn options() -> Options {
@@ -128,7 +134,30 @@ fn main_records(keys: impl Iterator<Item = u64>, length: usize) -> Told {
     keys.map(|key| (0, number(key), Some(vec![fill(key); length]))).collect()
 }
 
+/// What the keyspaces of `turtle` were told.
+fn told_turtle() -> Vec<Told> {
+    let mut base = main_records((0..900).map(|key| key * 1000), 100);
+    base.extend((0..400).map(|key| (1, word(key), Some(vec![7; (key % 90) as usize]))));
+    base.extend((1..4).map(|key| (0, vec![b'l', key], large(key, 2))));
+    // Little for each leaf, so it stays above them: new records, others in the place of old ones, removals.
+    let mut edited = main_records((0..900).step_by(11).map(|key| key * 1000), 40);
+    edited.extend(main_records((0..900).step_by(30).map(|key| key * 1000 + 1), 70));
+    edited.extend((0..900).step_by(7).map(|key| (0, number(key * 1000), None)));
+    edited.extend((0..400).step_by(9).map(|key| (1, word(key), None)));
+    edited.push((0, b"l\x01".to_vec(), large(9, 3)));
+    edited.push((0, b"l\x02".to_vec(), None));
+    let mut log = main_records((0..40).map(|key| key * 1000 + 700), 60);
+    log.push((0, number(5000), None));
+    log.push((0, number(11_000), None));
+    log.push((0, b"l\x03".to_vec(), large(10, 1)));
+    log.push((0, Vec::new(), Some(b"the empty key".to_vec())));
+    vec![base, edited, log]
+}
+
 fn told(version: &str) -> Vec<Told> {
+    if version == "turtle" {
+        return told_turtle();
+    }
     let mut base = main_records((0..1500).map(|key| key * 1000), 100);
     base.extend((0..1200).map(|key| (1, word(key), Some(vec![7; (key % 90) as usize]))));
     base.extend((1..5).map(|key| (0, vec![b'l', key], large(key, 4))));
@@ -162,14 +191,25 @@ fn write(version: &str, directory: &Path) {
     let runtime = Runtime::stepped(1);
     let options = options().create_if_missing(true).runtime(runtime.clone());
     let db = Db::open(work.path(), options).unwrap();
-    let main = KeyspaceOptions::default().set("staging", "on").unwrap();
+    let [main, other] = if version == "turtle" {
+        let turtle = KeyspaceOptions::default().engine(EngineKind::Turtle);
+        let turtle = turtle.set("leaf", "16KiB").unwrap();
+        [turtle.clone(), turtle]
+    } else {
+        let treeline = KeyspaceOptions::default();
+        [treeline.clone().set("staging", "on").unwrap(), treeline]
+    };
     let keyspaces = [
         db.keyspace(KEYSPACES[0], main).unwrap(),
-        db.keyspace(KEYSPACES[1], KeyspaceOptions::default().logged(false)).unwrap(),
+        db.keyspace(KEYSPACES[1], other.logged(false)).unwrap(),
     ];
     let told = told(version);
     for (round, records) in told.iter().enumerate() {
-        for records in records.chunks(500) {
+        let is_tail = version == "turtle" && round + 1 == told.len();
+        // Small enough for the mapped tail of the log.
+        let (length, durability) =
+            if is_tail { (4, Durability::Buffered) } else { (500, Durability::Sync) };
+        for records in records.chunks(length) {
             let mut batch = Batch::new();
             for (keyspace, key, value) in records {
                 match value {
@@ -177,7 +217,7 @@ fn write(version: &str, directory: &Path) {
                     None => batch.remove(&keyspaces[*keyspace], key.clone()),
                 };
             }
-            db.write(batch).unwrap();
+            db.write_with(batch, durability).unwrap();
         }
         if round + 1 < told.len() {
             db.checkpoint().unwrap();
@@ -275,9 +315,43 @@ fn version_2_opens() {
     }
 }
 
+/// How many pages of a file are of leaves and segments, and how many of nodes.
+fn turtle_pages(file: &Path) -> [usize; 2] {
+    let bytes = std::fs::read(file).unwrap();
+    [5, 6].map(|kind| bytes.chunks_exact(4096).filter(|page| page[8] == kind).count())
+}
+
 #[test]
-fn version_2_is_copied_and_salvaged() {
-    for version in ["v2", "v2-log"] {
+fn turtle_opens() {
+    let mut from = golden("turtle");
+    if let Some(directory) = std::env::var_os("SPINNEY_WRITE_GOLDEN") {
+        from = Path::new(&directory).join("turtle");
+        write("turtle", &from);
+    }
+    let work = tempfile::tempdir().unwrap();
+    copy(&from, work.path());
+    for file in ["keyspace-00000001.spn", "keyspace-00000002.spn"] {
+        let [leaf, node] = turtle_pages(&work.path().join(file));
+        assert!(leaf > 10 && node > 0, "{file}: {leaf} pages of leaves, {node} of nodes");
+    }
+    for runtime in [Runtime::stepped(1), Runtime::threads()] {
+        let db = Db::open(work.path(), options().runtime(runtime)).unwrap();
+        check_told(&db, "turtle");
+        let (verified, stats) = (db.verify().unwrap(), db.stats());
+        assert!(stats.keyspaces.iter().all(|one| one.turtle.is_some()), "{stats:?}");
+        let large: u64 = stats.keyspaces.iter().map(|one| one.large_values).sum();
+        assert!(verified.records > 1000 && large >= 2, "{verified:?} {stats:?}");
+        let snapshot = db.existing_keyspace(KEYSPACES[0]).unwrap().snapshot().unwrap();
+        assert_eq!(snapshot.get(b"").unwrap().unwrap(), b"the empty key");
+        assert_eq!(snapshot.get(&number(7000)).unwrap(), None, "it was removed");
+        drop(snapshot);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn later_ones_are_copied_and_salvaged() {
+    for version in ["v2", "v2-log", "turtle"] {
         let work = tempfile::tempdir().unwrap();
         let place = |name: &str| work.path().join(name);
         copy(&golden(version), &place("old"));

@@ -20,7 +20,8 @@
 //! checkpoint, and what it has answered with it, and what gathered for a load is no loss to the reads that come after
 //! it. Records are worth something once some had to leave for others: before, all are equally cold. What gathers is not
 //! lost for reads: it holds what was written of late, record by record, which is often read again. Where more is saved
-//! than lost, the distance doubles; where less, half of what gathers is written at once. As the first does not depend on
+//! than lost, the distance doubles; where less, it falls to half of the batches that gather, and where more of these are
+//! there already they are written with the next step. As the first does not depend on
 //! the distance and the second grows with it, there is a place where it stays. A keyspace that is only loaded has no
 //! misses to regret and takes all that memory allows; where reads come that lose much by that it begins anew, with
 //! [`CHI_READ`]; one that is only read gives back everything.

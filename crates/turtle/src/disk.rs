@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::Direction;
+use spinney_io::Purpose;
 
 use crate::edit::Hit;
 use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
@@ -125,9 +126,9 @@ impl Files for DiskFiles {
         self.threads.load(Relaxed)
     }
 
-    fn write_leaf(&self, edits: &Runs) -> Result<Arc<Leaf>> {
+    fn write_leaf(&self, edits: &Runs, purpose: Purpose) -> Result<Arc<Leaf>> {
         let filter_bits = self.filter_bits.load(Relaxed);
-        let leaf = Leaf::write(&self.files, edits, filter_bits, self.lsn())?;
+        let leaf = Leaf::write(&self.files, edits, filter_bits, self.lsn(), purpose)?;
         if self.threads_max > 1 {
             let written = self.files.counters.pages_written.load(Relaxed);
             self.sync_ahead.follow(&self.files.store, written);

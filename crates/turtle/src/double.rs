@@ -10,6 +10,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
+use spinney_io::Purpose;
 
 use crate::edit::{Edit, Hit};
 use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
@@ -188,7 +189,7 @@ impl Files for Double {
         self.threads
     }
 
-    fn write_leaf(&self, edits: &Runs) -> Result<Arc<DoubleLeaf>> {
+    fn write_leaf(&self, edits: &Runs, _purpose: Purpose) -> Result<Arc<DoubleLeaf>> {
         self.step()?;
         assert!(!edits.is_empty() && edits.bytes() <= self.limits.leaf_bytes);
         let run = copy(edits.as_slice().iter().cloned());

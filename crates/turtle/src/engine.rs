@@ -324,8 +324,8 @@ impl Engine for Turtle {
         Ok(Box::new(TurtleSnapshot::take(&self.core)?))
     }
 
-    fn set_checkpoint_distance(&self, batches: u64) -> Result<u64> {
-        if batches == 0 {
+    fn set_checkpoint_distance(&self, batches: Option<u64>) -> Result<u64> {
+        if batches == Some(0) {
             return Err(Error::invalid("a checkpoint distance is at least 1"));
         }
         Ok(self.core.set_chi(batches))
@@ -347,8 +347,12 @@ impl Engine for Turtle {
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = &core.counters;
         let in_tables: u64 = view.tables.iter().map(|table| table.len()).sum();
+        let limits = core.limits();
         let mut turtle = TurtleStats {
             checkpoint_distance: core.chi(),
+            is_distance_automatic: core.tuning.chi().is_none(),
+            leaf_bytes: limits.leaf(),
+            batch_bytes: limits.batch,
             memtables: view.tables.len() as u64,
             memtable_bytes: view.tables.iter().map(|table| table.bytes()).sum(),
             pending_batches: load(&core.batches),

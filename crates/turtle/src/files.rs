@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Direction;
+use spinney_io::Purpose;
 
 use crate::edit::Hit;
 use crate::run::Run;
@@ -156,11 +157,11 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
         1
     }
 
-    /// Writes a leaf or segment that holds these edits, [`Limits::leaf_bytes`] at most.
+    /// Writes a leaf or segment that holds these edits, [`Limits::leaf_bytes`] at most; why is for the counters.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; nothing is owned then.
-    fn write_leaf(&self, edits: &Runs) -> Result<Arc<Self::Leaf>>;
+    fn write_leaf(&self, edits: &Runs, purpose: Purpose) -> Result<Arc<Self::Leaf>>;
 
     /// Packed bytes of all edits of a leaf, without I/O.
     fn leaf_bytes(&self, leaf: &Self::Leaf) -> u64;

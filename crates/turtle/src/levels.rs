@@ -34,6 +34,7 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result};
+use spinney_io::Purpose;
 
 use crate::edit::separator;
 use crate::files::{Files, Limits, Load};
@@ -506,7 +507,7 @@ impl<F: Files> Merging<'_, F> {
             if writes {
                 let mut parts = made.full_parts(self.run_bytes);
                 made = parts.pop().unwrap_or_default();
-                let leaves = write_parts(self.files, &parts)?;
+                let leaves = write_parts(self.files, &parts, Purpose::Merge)?;
                 for (part, leaf) in parts.iter().zip(leaves) {
                     merged.push_written(self.keys, part, leaf, &mut last);
                 }

@@ -7,12 +7,12 @@
 //!   | root   pivots | level 1        |       a level is a list of parts, each a run in memory or a
 //!   |               | level 2 ....   |       segment on disk; sizes double from level to level
 //!   +---|--------------|-------------+
-//!       |   flush: a leaf's worth for one pivot
+//!       |   flush: all that is pending for one pivot
 //!   +---v------+  +----v-----+
 //!   | node     |  | node     |  ...          4 to 8 KiB on disk, always in memory
 //!   +---|------+  +----------+
 //!   +---v--+ +------+ +------+
-//!   | leaf | | leaf | | leaf | ...           512 KiB to 16 MiB; segments have the same format
+//!   | leaf | | leaf | | leaf | ...           up to 2 MiB (option `leaf`: 16 KiB to 16 MiB); so have segments
 //!   +------+ +------+ +------+
 //! ```
 //!
@@ -27,9 +27,9 @@
 //! becomes of it on disk); `range`, `stream` and `cursor` (scans); `evacuate` (memory), `check`.
 //!
 //! **Differs from the paper and its code**
-//! * A flush takes all that is pending for its pivot, which is a leaf's worth and less than two: less
-//!   than a leaf is pending for any pivot between updates. So flushed bounds have nothing to say
-//!   (`levels`), and no flush reads a segment to find out where it was cut.
+//! * A flush takes all that is pending for its pivot. Between updates that is a share of the leaf below it, from
+//!   40 to 190 % (`growth`), or a leaf's worth where a node is below (`update`). So flushed bounds have nothing to
+//!   say (`levels`), and no flush reads a segment to find out where it was cut.
 //! * Segments have fences in their node: a lookup asks at most one segment of a level, and what was
 //!   flushed or cut away cannot come back.
 //! * Parts that overlap nothing move from level to level as they are: ascending keys are written

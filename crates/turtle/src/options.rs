@@ -29,8 +29,8 @@ pub(crate) struct Tuning {
 /// An option, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// 0 for what the engine chooses.
-    Chi(u64),
+    /// None for what the engine chooses.
+    Chi(Option<u64>),
     Leaf(u64),
     FilterBits(u32),
 }
@@ -50,7 +50,7 @@ impl Default for Tuning {
 /// | option | values | default | what it does |
 /// |---|---|---|---|
 /// | `chi` | auto, 1 and more | auto | the checkpoint distance: how many batches gather in memory before they are written, if it allows so many |
-/// | `leaf` | 16KiB to 16MiB | 2MiB | most bytes of a leaf, and of a batch if memory allows |
+/// | `leaf` | 16KiB to 16MiB | 2MiB | most bytes of a leaf and of a batch; a sixteenth of the keyspace's memory where that is less |
 /// | `filter-bits` | 0 to 32 | 12 | bits of a filter for each key of what is written from now on |
 ///
 /// # Errors
@@ -64,9 +64,9 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
         Err(Error::invalid(format!("turtle option {name} takes {expected}, not {value:?}")))
     };
     match name.replace('_', "-").as_str() {
-        "chi" if value == "auto" => Ok(Choice::Chi(0)),
+        "chi" if value == "auto" => Ok(Choice::Chi(None)),
         "chi" => match value.parse() {
-            Ok(chi @ 1..=CHI_MAX) => Ok(Choice::Chi(chi)),
+            Ok(chi @ 1..=CHI_MAX) => Ok(Choice::Chi(Some(chi))),
             _ => refuse(&format!("auto or a number from 1 to {CHI_MAX}")),
         },
         "leaf" => match size::parse(value) {
@@ -86,7 +86,7 @@ pub(crate) fn parse(name: &str, value: &str) -> Result<Choice> {
 impl Tuning {
     pub(crate) fn set(&self, choice: Choice) {
         match choice {
-            Choice::Chi(chi) => self.chi.store(chi, Relaxed),
+            Choice::Chi(chi) => self.chi.store(chi.unwrap_or(0), Relaxed),
             Choice::Leaf(bytes) => self.leaf.store(bytes, Relaxed),
             Choice::FilterBits(bits) => self.filter_bits.store(bits, Relaxed),
         }

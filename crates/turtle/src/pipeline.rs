@@ -125,7 +125,7 @@ impl Limits {
     }
 
     /// Bytes of a leaf: a full memtable fills one.
-    fn leaf(&self) -> u64 {
+    pub(crate) fn leaf(&self) -> u64 {
         self.batch.max(LEAF_BYTES_MIN)
     }
 
@@ -233,16 +233,16 @@ impl Core {
         if delay.is_zero() {
             return Ok(());
         }
-        count(&self.counters.delays);
         if self.context.runtime.is_stepped() {
+            count(&self.counters.delays);
             self.stall(|| self.context.runtime.help());
             return Ok(());
         }
-        // Going to sleep costs as much as a put does, so a thread sleeps for many at once.
-        let owed = OWED.get() + delay;
-        OWED.set(if owed < SLEEP_MIN { owed } else { Duration::ZERO });
-        if owed >= SLEEP_MIN {
-            self.stall(|| self.context.runtime.sleep(owed));
+        let (sleep, owed) = due(OWED.get() + delay);
+        OWED.set(owed);
+        if !sleep.is_zero() {
+            count(&self.counters.delays);
+            self.stall(|| self.context.runtime.sleep(sleep));
         }
         Ok(())
     }
@@ -533,8 +533,9 @@ impl Core {
         self.between(|| self.seal_alone());
     }
 
-    /// Sets the checkpoint distance, 0 for what the engine chooses; answers what it is now.
-    pub(crate) fn set_chi(&self, chi: u64) -> u64 {
+    /// Sets the checkpoint distance, none for what the engine chooses; answers what it is now. Where it is
+    /// lower than before, all that has gathered is due.
+    pub(crate) fn set_chi(&self, chi: Option<u64>) -> u64 {
         let _inside = probe::enter("chi change");
         let before = self.chi();
         self.tuning.set(Choice::Chi(chi));
@@ -545,6 +546,12 @@ impl Core {
         }
         now
     }
+}
+
+/// Of so much that a thread owes, what it sleeps now and what it goes on owing: going to sleep costs as much as a
+/// put does, so it sleeps for many at once.
+fn due(owed: Duration) -> (Duration, Duration) {
+    if owed < SLEEP_MIN { (Duration::ZERO, owed) } else { (owed, Duration::ZERO) }
 }
 
 /// What a write waits that comes when the pipeline is behind by so much of the most that it may be: by the fourth power, for
@@ -583,6 +590,26 @@ mod tests {
             }
         }
         assert_eq!(before, DELAY_MAX);
+    }
+
+    #[test]
+    fn sleeps_are_for_many_writes_and_bounded() {
+        let (mut owed, mut slept, mut asked) = (Duration::ZERO, Vec::new(), Duration::ZERO);
+        for behind in (0..=100).cycle().take(10_000) {
+            asked += delay(behind, 100);
+            let (sleep, left) = due(owed + delay(behind, 100));
+            owed = left;
+            if !sleep.is_zero() {
+                slept.push(sleep);
+            }
+        }
+        assert!(slept.iter().all(|sleep| (SLEEP_MIN..SLEEP_MIN + DELAY_MAX).contains(sleep)));
+        assert_eq!(
+            slept.iter().sum::<Duration>() + owed,
+            asked,
+            "no more and no less than was asked"
+        );
+        assert!(slept.len() < 5000, "{} sleeps", slept.len());
     }
 
     #[test]

@@ -10,12 +10,12 @@
 //! 1. A snapshot holds a pin of large values from before its view was looked at, so what its view
 //!    points to stays.
 //! 2. Whatever takes the place of its view has the same records.
-//! 3. Once ended it answers `SnapshotTooOld`, never something else.
+//! 3. Once ended it answers `SnapshotTooOld` and why, never something else.
 //!
 //! **Memory.** What it shares with the keyspace of now costs nothing more; what only snapshots keep
 //! counts as held for writes, the whole view of each, which is at most too much.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwapOption;
 use spinney_base::shim::atomic::Ordering::Relaxed;
@@ -34,6 +34,8 @@ pub(crate) struct Pinned {
     memtable: u64,
     /// Nothing once it ended.
     view: ArcSwapOption<View>,
+    /// Why it ended; said before the view goes.
+    ended: OnceLock<Error>,
     /// Of large values.
     pin: u64,
 }
@@ -60,7 +62,8 @@ impl TurtleSnapshot {
             let view = core.view.load();
             let view = View::new(view.tables[1..].to_vec(), view.tree.clone());
             let view = ArcSwapOption::from_pointee(view);
-            let pinned = Arc::new(Pinned { core: Arc::clone(core), memtable, view, pin });
+            let ended = OnceLock::new();
+            let pinned = Arc::new(Pinned { core: Arc::clone(core), memtable, view, ended, pin });
             // Before anybody writes, so that no upgrade is missed.
             core.snapshots.lock().push(Arc::downgrade(&pinned));
             TurtleSnapshot(pinned)
@@ -75,8 +78,12 @@ impl TurtleSnapshot {
 
     fn view(&self) -> Result<Arc<View>> {
         self.0.view.load_full().ok_or_else(|| {
-            let text = "the snapshot had to give its memory back; take a new one";
-            Error::new(ErrorKind::SnapshotTooOld, text)
+            let text = "the snapshot ended (take a new one): its memory was needed, and to write it out failed";
+            let cause = self.0.ended.get().cloned();
+            cause.map_or_else(
+                || Error::new(ErrorKind::SnapshotTooOld, text),
+                |cause| cause.wrap(ErrorKind::SnapshotTooOld, text),
+            )
         })
     }
 }
@@ -162,8 +169,14 @@ impl Core {
                 Ok(_) => &self.counters.snapshots_written,
                 Err(_) => &self.counters.snapshots_ended,
             });
-            let view =
-                written.as_ref().ok().map(|tree| Arc::new(View::new(Vec::new(), tree.clone())));
+            let view = match &written {
+                Ok(tree) => Some(Arc::new(View::new(Vec::new(), tree.clone()))),
+                Err(error) => {
+                    // It has none yet: only who holds `work` ends snapshots.
+                    _ = one.ended.set(error.clone());
+                    None
+                }
+            };
             one.view.store(view);
             self.count_pinned();
             return match written {

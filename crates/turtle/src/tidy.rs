@@ -21,6 +21,7 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, probe};
+use spinney_io::Purpose;
 
 use crate::core::Core;
 use crate::crew::CREW_MAX;
@@ -125,6 +126,7 @@ impl<F: Files> Tree<F> {
         // What it makes is written at once: no batch comes before.
         let mut update = Update::new(files, self.activity, superseded, Some(0));
         update.threads = update.threads.min(THREADS_MAX);
+        update.purpose = Purpose::Tidy;
         let Some(siblings) = update.tidy(node)? else { return Ok(None) };
         self.of_children(update, as_children(siblings)).map(Some)
     }

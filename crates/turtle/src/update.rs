@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use spinney_base::Result;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_io::Purpose;
 
 use crate::edit::separator;
 use crate::files::{Files, Limits, batches_below};
@@ -87,6 +88,8 @@ pub(crate) struct Update<'a, F: Files> {
     pub(crate) activity: Activity,
     pub(crate) superseded: &'a mut Superseded,
     pub(crate) ahead: Ahead,
+    /// What leaves that it writes itself are for.
+    pub(crate) purpose: Purpose,
     /// How many may work on it at once.
     pub(crate) threads: usize,
 }
@@ -123,7 +126,8 @@ impl<'a, F: Files> Update<'a, F> {
         if left.is_none() {
             limits.merge_bytes = u64::MAX;
         }
-        Update { files, limits, activity, superseded, ahead, threads: files.threads() }
+        let (purpose, threads) = (Purpose::Flush, files.threads());
+        Update { files, limits, activity, superseded, ahead, purpose, threads }
     }
 
     /// Applies a batch to a node.
@@ -256,6 +260,7 @@ impl<'a, F: Files> Update<'a, F> {
         pivots: &[usize],
     ) -> Result<ControlFlow<Siblings<F>, Node<F>>> {
         let (files, limits, ahead) = (self.files, self.limits, &self.ahead);
+        let purpose = self.purpose;
         // Those that are not needed here may work further down.
         let threads = (self.threads / pivots.len().max(1)).max(1);
         let made = parallel::each(self.threads, pivots.len(), |place| {
@@ -266,6 +271,7 @@ impl<'a, F: Files> Update<'a, F> {
                 activity: Activity::default(),
                 superseded: &mut superseded,
                 ahead: ahead.clone(),
+                purpose,
                 threads,
             };
             let replacement = alone.flush(&mut node.to_change(), pivots[place])?;
@@ -362,7 +368,7 @@ impl<'a, F: Files> Update<'a, F> {
         if is_kept {
             return Ok(Leaf::Memory(edits));
         }
-        self.files.write_leaf(&edits).map(Leaf::Written)
+        self.files.write_leaf(&edits, self.purpose).map(Leaf::Written)
     }
 
     /// A child that should be joined, with its neighbour.

@@ -19,6 +19,7 @@
 use std::sync::Arc;
 
 use spinney_base::Result;
+use spinney_io::Purpose;
 
 use crate::files::{Files, Limits, batches_below};
 use crate::levels::{Level, Part, Segment};
@@ -41,7 +42,7 @@ impl<F: Files> Tree<F> {
         let root = merge_memory(root, files, &limits, superseded)?;
         let mut parts = Vec::new();
         plan(&root, files, &limits, What::All, &mut parts);
-        let mut written = write_parts(files, &parts)?.into_iter();
+        let mut written = write_parts(files, &parts, Purpose::Leaf)?.into_iter();
         drop(parts);
         let root = place(&root, files, &limits, What::All, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
@@ -62,7 +63,7 @@ impl<F: Files> Tree<F> {
         if parts.is_empty() {
             return Ok(self.clone());
         }
-        let mut written = write_parts(files, &parts)?.into_iter();
+        let mut written = write_parts(files, &parts, Purpose::Early)?.into_iter();
         drop(parts);
         let root = place(root, files, &limits, what, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
@@ -117,7 +118,7 @@ impl<F: Files> Node<F> {
     pub(crate) fn write_levels(&mut self, files: &F) -> Result<()> {
         let mut parts = Vec::new();
         plan_levels(self, &files.limits(), What::All, &mut parts);
-        let mut written = write_parts(files, &parts)?.into_iter();
+        let mut written = write_parts(files, &parts, Purpose::Leaf)?.into_iter();
         self.levels = place_levels(self, &files.limits(), What::All, &mut written);
         Ok(())
     }
@@ -249,8 +250,12 @@ fn place_levels<F: Files>(
 }
 
 /// Writes leaves, in order; all or none.
-pub(crate) fn write_parts<F: Files>(files: &F, parts: &[Runs]) -> Result<Vec<Arc<F::Leaf>>> {
-    parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part]))
+pub(crate) fn write_parts<F: Files>(
+    files: &F,
+    parts: &[Runs],
+    purpose: Purpose,
+) -> Result<Vec<Arc<F::Leaf>>> {
+    parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part], purpose))
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -51,7 +51,7 @@ impl NodePages {
         let length = bytes.len() as u32;
         let node = NodePages::own(files, run, length);
         files.store.seal_run(&run, 0, BlockKind::Node, &mut buf, lsn);
-        files.store.write_runs(&[(run.first, buf.bytes())], Purpose::Reorganize)?;
+        files.store.write_runs(&[(run.first, buf.bytes())], Purpose::Node)?;
         files.counters.nodes_written.fetch_add(1, Relaxed);
         files.counters.node_pages_written.fetch_add(u64::from(pages), Relaxed);
         files.counters.pages_written.fetch_add(u64::from(pages), Relaxed);

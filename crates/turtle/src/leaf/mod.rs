@@ -162,6 +162,7 @@ impl Leaf {
         edits: &impl Edits,
         filter_bits: u32,
         lsn: Lsn,
+        purpose: Purpose,
     ) -> Result<Leaf> {
         let store = &files.store;
         let mut built = build::build(edits, store.keyspace(), filter_bits)?;
@@ -175,7 +176,7 @@ impl Leaf {
         store.seal_run(&run, 0, BlockKind::Leaf, &mut built.front, lsn);
         store.seal_run(&run, front_pages, BlockKind::Leaf, &mut built.body, lsn);
         let body = (run.page(front_pages), built.body.bytes());
-        store.write_runs(&[(first, built.front.bytes()), body], Purpose::Reorganize)?;
+        store.write_runs(&[(first, built.front.bytes()), body], purpose)?;
         leaf.keep(&built);
         files.counters.leaves_written.fetch_add(1, Relaxed);
         files.counters.pages_written.fetch_add(u64::from(run.pages), Relaxed);

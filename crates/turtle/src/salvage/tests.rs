@@ -61,7 +61,7 @@ fn p22_a_leaf_gives_all_that_is_whole() {
             .map(|number| (key(number), (number % 11 != 3).then(|| value(number))))
             .collect();
         let all = run(edits.iter().map(|(key, value)| (&key[..], value.as_deref())));
-        let leaf = Leaf::write(&files, &Runs::from(all), 10, Lsn(7)).unwrap();
+        let leaf = Leaf::write(&files, &Runs::from(all), 10, Lsn(7), Purpose::Leaf).unwrap();
         let description = *leaf.description();
         let pages = description.section_pages();
         assert!(pages[Section::Keys as usize] > 10 && pages[Section::Values as usize] > 10);

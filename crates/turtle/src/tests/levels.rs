@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use spinney_io::Purpose;
 
 use super::{limits, run};
 use crate::double::Double;
@@ -42,7 +43,7 @@ fn level(rng: &mut StdRng, files: &Double, keys: &[Key]) -> Level<Double> {
         level.parts.push(if rng.random_bool(0.3) {
             Part::Run(run)
         } else {
-            let leaf = files.write_leaf(&runs).unwrap();
+            let leaf = files.write_leaf(&runs, Purpose::Leaf).unwrap();
             let lower = runs.first_key().unwrap().into();
             Part::Segment(Segment { leaf, lower, upper: None, active })
         });

@@ -39,7 +39,7 @@ fn a_real_disk_does_as_well() {
     let files = LeafStore::new(Arc::new(store), cache.file());
     let mut random = SplitMix(8);
     let model = random_model(&mut random, 3000);
-    let leaf = Arc::new(Leaf::write(&files, &model, 12, Lsn(7)).unwrap());
+    let leaf = Arc::new(Leaf::write(&files, &model, 12, Lsn(7), Purpose::Leaf).unwrap());
     files.store.sync(Purpose::Reorganize).unwrap();
     check(&leaf, &model, &mut random);
     let lookup = |key| Lookup { leaf: &leaf, key, hash: hash(key), is_last: false };

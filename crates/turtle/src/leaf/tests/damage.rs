@@ -99,12 +99,12 @@ fn what_does_not_fit_is_refused_and_owns_nothing() {
     let long_key = Model::from([(vec![0; KEY_BYTES_MAX + 1], value.clone())]);
     let long_value = Model::from([(vec![], Some((vec![0; VALUE_BYTES_MAX + 1], false)))]);
     for model in [Model::new(), long_key, long_value] {
-        let refused = Leaf::write(&bed.files, &model, 12, Lsn::ZERO).unwrap_err();
+        let refused = Leaf::write(&bed.files, &model, 12, Lsn::ZERO, Purpose::Leaf).unwrap_err();
         assert_eq!(refused.kind(), spinney_base::ErrorKind::InvalidArgument);
     }
     bed.disk.set_capacity(Some(300 * 4096));
     let large = records(4 << 20);
-    assert!(Leaf::write(&bed.files, &large, 12, Lsn::ZERO).unwrap_err().is_full());
+    assert!(Leaf::write(&bed.files, &large, 12, Lsn::ZERO, Purpose::Leaf).unwrap_err().is_full());
     assert_eq!(used(), before);
     bed.disk.set_capacity(None);
     bed.write(&Model::from([(vec![], value)]), 12);

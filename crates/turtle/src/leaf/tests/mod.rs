@@ -59,7 +59,7 @@ impl Bed {
     }
 
     fn write(&self, model: &Model, filter_bits: u32) -> Arc<Leaf> {
-        Arc::new(Leaf::write(&self.files, model, filter_bits, Lsn(7)).unwrap())
+        Arc::new(Leaf::write(&self.files, model, filter_bits, Lsn(7), Purpose::Leaf).unwrap())
     }
 
     /// Nothing is cached any more.
