@@ -204,7 +204,7 @@ fn trees_on_a_disk_are_what_a_map_says() {
 fn pages_of_two_leaves_are_damage() {
     let World { disk, cache, files, .. } = World::new(7);
     let run = super::run([(&b"a"[..], Some(&b"value"[..])), (b"b", Some(b"value"))]);
-    let leaf = files.write_leaf(&Runs::from(run)).unwrap();
+    let leaf = files.write_leaf(&Runs::from(run), Purpose::Leaf).unwrap();
     let description = *leaf.description();
     let packed_bytes = description.packed_bytes + 1;
     let alike = Description { packed_bytes, ..description }.encode().to_vec();
