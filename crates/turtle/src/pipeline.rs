@@ -399,6 +399,8 @@ impl Core {
 
     /// Writes the tree, and publishes it if it can have a redo LSN.
     pub(crate) fn write(&self, work: &mut Work) -> Result<()> {
+        // A change that only sets a number is over at once; one that gives memory back goes on until that is done.
+        let _changing = self.lowered.load(SeqCst).then(|| probe::enter("chi change"));
         let log = &self.context.log;
         let end = log.last_lsn();
         log.ensure_durable(end)?;
@@ -407,9 +409,6 @@ impl Core {
         let mut merged_away = Vec::new();
         let tree = {
             let _inside = probe::enter("checkpoint build");
-            // What checkpoints before this one have let go is taken first.
-            let freed = self.counters.checkpoints.load(Relaxed) > 0;
-            let _reusing = freed.then(|| probe::enter("page free"));
             view.tree.write(end, &mut merged_away)?
         };
         self.put_tree(work, tree, merged_away);
@@ -517,7 +516,6 @@ impl Core {
 
     /// Sets the checkpoint distance, 0 for what the engine chooses; answers what it is now.
     pub(crate) fn set_chi(&self, chi: u64) -> u64 {
-        let _inside = probe::enter("chi change");
         let before = self.chi();
         self.tuning.set(Choice::Chi(chi));
         let now = self.chi();
