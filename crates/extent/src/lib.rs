@@ -26,6 +26,7 @@ mod salvaged_value;
 mod shared_sync;
 pub mod slot;
 pub mod store;
+mod syncs;
 
 pub use free::{Extent, FreeMap};
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};

@@ -9,6 +9,7 @@
 //!    While somebody has a [`Hold`] nothing freed is reused at all (P26).
 //! 4. A checkpoint's payload and all data before it are synced before its slot is written, and the
 //!    slot before anything it freed is reused (P14).
+//! 5. A sync counts only if none that ran beside it has failed (P21, `syncs`).
 //!
 //! **Concurrency.** All methods may be called from any thread. Who may write which page is the
 //! owner's to order; checkpoints are taken one at a time.
@@ -31,6 +32,7 @@ use crate::free::{Extent, FreeMap};
 use crate::header::{BlockHeader, BlockKind, Damage, HEADER_BYTES};
 use crate::holes::Holes;
 use crate::slot::{EXTENTS_MAX, Slot};
+use crate::syncs::Syncs;
 
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
@@ -80,6 +82,7 @@ pub struct Store {
     pub(crate) space: Mutex<Space>,
     double_write: Mutex<DoubleWrite>,
     slot: Mutex<Slot>,
+    syncs: Syncs,
 }
 
 #[derive(Debug)]
@@ -218,6 +221,7 @@ impl Store {
             space: Mutex::new(space),
             double_write: Mutex::new(DoubleWrite::default()),
             slot: Mutex::new(slot),
+            syncs: Syncs::default(),
         }
     }
 
@@ -316,13 +320,13 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a slot and makes it durable. `Full` says that nothing was written.
+    /// Writes a slot and makes it durable. `Full` says that nothing was written; other errors are still to poison.
     fn write_slot(&self, slot: &Slot) -> Result<()> {
         let mut buf = AlignedBuf::new(1);
         slot.encode(self.options.keyspace, buf.page_mut(0));
         let page = Slot::page(slot.generation);
         self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint)?;
-        self.file.sync(Purpose::Checkpoint)
+        self.sync(Purpose::Checkpoint)
     }
 
     pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
@@ -473,7 +477,7 @@ impl Store {
                 double_write.begin_anew(&*self.file, || self.sync(Purpose::DoubleWrite))?;
             }
             double_write.protect(&*self.file, bytes)?;
-            self.options.poison.guard(self.file.sync(Purpose::DoubleWrite))?;
+            self.syncs.run(&self.options.poison, || self.file.sync(Purpose::DoubleWrite))?;
             self.write_over(&runs_of(pages, bytes), purpose)?;
         }
         Ok(())
@@ -491,10 +495,12 @@ impl Store {
     /// Makes everything written so far durable.
     ///
     /// # Errors
-    /// `Poisoned`: a failed sync stops all writing.
+    /// `Poisoned`: a failed sync stops all writing, also one of another thread that ran beside this one.
     pub fn sync(&self, purpose: Purpose) -> Result<()> {
-        self.options.poison.check()?;
-        self.options.poison.guard(self.file.sync(purpose))
+        let poison = &*self.options.poison;
+        poison.check()?;
+        self.syncs.run(poison, || self.file.sync(purpose))?;
+        self.syncs.settle(poison)
     }
 
     /// Publishes a checkpoint (P14): writes the payload, syncs it with all data written before,

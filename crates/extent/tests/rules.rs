@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
 use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Extent, Slot, Store, StoreOptions};
-use spinney_io::sim::{CrashMode, Fault, SimDisk};
+use spinney_io::sim::{Call, CrashMode, Fault, SimDisk};
 use spinney_io::{AlignedBuf, Disk, Purpose};
 
 const KEYSPACE: KeyspaceId = KeyspaceId(3);
@@ -507,4 +507,30 @@ fn p21_a_failed_sync_stops_the_store() {
     }
     assert_eq!(disk.writes(), writes, "nothing was written any more");
     assert_eq!(version(&store, pages[0]).unwrap(), 1, "reads go on");
+}
+
+/// P21: the system tells an error of the disk to one of several syncs, and that one may be the last to return. A checkpoint
+/// that is published meanwhile would name pages that are lost.
+#[test]
+fn p21_a_sync_beside_one_that_failed_is_no_success() {
+    let (disk, store) = create(1);
+    let pages = pages(&store, 2);
+    publish(&store, 1).unwrap();
+    write(&store, &pages, 2, false).unwrap();
+    disk.inject(Fault::SyncError { at: disk.syncs() + 1 });
+    let (failed, fails) = std::sync::mpsc::channel();
+    let (published, publishes) = std::sync::mpsc::channel();
+    disk.act_inside(Call::Sync, move || {
+        failed.send(()).unwrap();
+        // Whoever waits for this one to end waits in vain until then.
+        _ = publishes.recv_timeout(std::time::Duration::from_millis(200));
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(store.sync(Purpose::Checkpoint).unwrap_err().is_poisoned()));
+        fails.recv().unwrap();
+        let result = publish(&store, 2);
+        _ = published.send(());
+        assert!(result.unwrap_err().is_poisoned());
+    });
+    assert_eq!(newest(&disk.crash(CrashMode::KeepAll)), 1);
 }
