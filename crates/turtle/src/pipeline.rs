@@ -134,7 +134,8 @@ impl Limits {
 impl Core {
     /// Has leaves as large as the memory allows, and gives the page cache what all else leaves.
     pub(crate) fn follow_limits(&self) {
-        self.files.disk.shape(self.limits().leaf(), self.tuning.filter_bits());
+        let memory = self.context.memory.target();
+        self.files.disk.shape(memory, self.limits().leaf(), self.tuning.filter_bits());
         let room = self.room_of_writes() + self.under_way();
         self.set_aside.set(usize::try_from(room).unwrap_or(usize::MAX));
         let left = self.left_for_reads();
