@@ -738,7 +738,7 @@ fn a_lower_distance_gives_memory_to_reads() {
                 number += 1;
                 put(&main, number, 3).unwrap();
             }
-            look_up(&main, &mut random, 1000, records);
+            look_up(&main, &mut random, 500, records);
             runtime.sleep(Duration::from_millis(100));
             steps(&runtime, 4);
         }
@@ -787,10 +787,10 @@ fn auto_follows_what_is_done() {
         }
         seen
     };
-    let loaded = pass(5, 300, 0);
-    let mixed = pass(30, 60, 1500);
-    let read = pass(30, 0, 1500);
-    let again = pass(40, 300, 0);
+    let loaded = pass(3, 300, 0);
+    let mixed = pass(15, 60, 1000);
+    let read = pass(15, 0, 1000);
+    let again = pass(15, 300, 0);
     println!(
         "of {most}: {loaded:?} loaded, {mixed:?} mixed, {read:?} read, {again:?} loaded again"
     );
