@@ -728,9 +728,12 @@ fn a_lower_distance_gives_memory_to_reads() {
     let mut random = 1;
     look_up(&main, &mut random, records / 2, records);
     let (gathered, before) = (pending(), cached());
-    assert_eq!(main.set_checkpoint_distance(1).unwrap(), 1);
+    // Though it is less than the new distance, too.
+    let lower = main.stats().turtle.unwrap().pending_batches + 1;
+    assert_eq!(main.set_checkpoint_distance(lower).unwrap(), lower);
     steps(&runtime, 20);
     assert_eq!(pending(), 0);
+    assert_eq!(main.set_checkpoint_distance(1).unwrap(), 1);
     // So that it is not idle.
     let mut trickle = |seconds: u64, puts: u64| {
         for _ in 0..10 * seconds {
