@@ -5,11 +5,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
-use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use spinney_base::shim::Mutex;
-use spinney_db::{Batch, Db, Durability, KeyspaceOptions, Options};
+use spinney_db::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options};
 
 struct Counting;
 
@@ -47,6 +47,9 @@ const MEMORY: u64 = 16 << 20;
 const OVERHEAD_MAX: f64 = 64.0;
 
 const KEY_BYTES: usize = 8;
+
+/// What the documentation allows for threads, I/O under way and the allocator.
+const BESIDE: u64 = 64 << 20;
 
 /// More records than the cache holds.
 fn records(value: usize) -> u64 {
@@ -118,8 +121,6 @@ fn records_take_little_more_than_their_bytes_and_all_is_accounted_for() {
 #[test]
 fn accounts_hold_under_sixteen_threads() {
     const THREADS: u64 = 16;
-    /// What the documentation allows for threads, I/O under way and the allocator.
-    const BESIDE: u64 = 64 << 20;
     let _alone = ALONE.lock();
     for value in [56, 1016] {
         let directory = tempfile::tempdir().unwrap();
@@ -165,5 +166,113 @@ fn accounts_hold_under_sixteen_threads() {
             println!("values of {value} bytes, mixed {mixed}: {told}");
             assert!(known && most <= MEMORY + BESIDE, "values of {value} bytes: {told}");
         }
+    }
+}
+
+/// What a turtle keyspace may take beside its budget, all of which is less than the 64 MiB that the documentation allows: six
+/// leaves of a sixteenth of the memory for each of four threads that flush (where leaves have their full size these are
+/// accounted for), mappings that the process keeps for their next owners, and a little for threads and the allocator.
+const TURTLE_BESIDE: u64 =
+    MEMORY / 16 * 6 * 4 + spinney_base::mapping::IDLE_BYTES_MAX as u64 + (2 << 20);
+const _: () = assert!(TURTLE_BESIDE < BESIDE);
+
+/// All that was taken from the system but for the allocator's own: what somebody has, and what waits for its next owner.
+fn taken() -> isize {
+    given() + isize::try_from(spinney_base::mapping::idle_bytes()).unwrap()
+}
+
+/// Bytes of the allocator, of mappings, and of those that nobody owns.
+fn parts() -> [usize; 3] {
+    let allocated = usize::try_from(BYTES.load(Relaxed)).unwrap_or(0);
+    [allocated, spinney_base::mapping::mapped_bytes(), spinney_base::mapping::idle_bytes()]
+}
+
+/// What the process has in memory, where the system tells.
+fn resident() -> Option<u64> {
+    let sizes = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = sizes.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * 4096)
+}
+
+/// A load of several times the budget, then reads, ranges and writes, with snapshots that are kept for a while: what is
+/// taken stays within the budget at every checkpoint distance.
+#[test]
+fn turtle_holds_its_budget_at_every_checkpoint_distance() {
+    const THREADS: u64 = 4;
+    let _alone = ALONE.lock();
+    for chi in ["1", "16", "1000000", "auto"] {
+        let directory = tempfile::tempdir().unwrap();
+        let (before, resident_before) = (taken(), resident());
+        let taken = || u64::try_from(taken() - before).unwrap_or(0);
+        let options = Options::default().memory(MEMORY).durability(Durability::Buffered);
+        let db = Db::open(directory.path(), options).unwrap();
+        let turtle = KeyspaceOptions::default().engine(EngineKind::Turtle);
+        let main = db.keyspace("main", turtle.set("chi", chi).unwrap()).unwrap();
+        let each = 2 * MEMORY / 550 / THREADS;
+        let key = |number: u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
+        let value = |number: u64| vec![7; 100 + usize::try_from(number % 900).unwrap()];
+        let work = |thread: u64, mixed: bool| {
+            let mut number = thread + 1;
+            for step in 0..if mixed { each / 2 } else { each } {
+                number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let any = key((number >> 20) % (each * THREADS));
+                match step % 32 {
+                    _ if !mixed => {
+                        main.insert(&key(step * THREADS + thread), &value(number >> 30)).unwrap();
+                    }
+                    0 => assert!(main.range(any.to_vec()..).limit(50).count() > 0),
+                    1 => main.remove(&any).unwrap(),
+                    step if step % 2 == 1 => main.insert(&any, &value(number >> 30)).unwrap(),
+                    _ => _ = main.get(&any).unwrap(),
+                }
+            }
+        };
+        let (stop, mut most, mut most_resident) = (AtomicBool::new(false), 0, 0);
+        let mut most_of = [0; 3];
+        let mut snapshots = 0;
+        std::thread::scope(|scope| {
+            let keeper = scope.spawn(|| {
+                let (mut kept, mut count) = (std::collections::VecDeque::new(), 0);
+                while !stop.load(Relaxed) {
+                    kept.push_back(main.snapshot().unwrap());
+                    count += 1;
+                    std::thread::sleep(Duration::from_millis(30));
+                    if kept.len() > 3 {
+                        let oldest = kept.pop_front().unwrap();
+                        assert!(oldest.iter().limit(200).all(|record| record.is_ok()));
+                    }
+                }
+                count
+            });
+            for mixed in [false, true] {
+                let spawn = |thread| scope.spawn(move || work(thread, mixed));
+                let workers: Vec<_> = (0..THREADS).map(spawn).collect();
+                while !workers.iter().all(|worker| worker.is_finished()) {
+                    std::thread::sleep(Duration::from_millis(2));
+                    if taken() > most {
+                        (most, most_of) = (taken(), parts());
+                    }
+                    most_resident = most_resident.max(resident().unwrap_or(0));
+                }
+            }
+            stop.store(true, Relaxed);
+            snapshots = keeper.join().unwrap();
+        });
+        let turtle = main.stats().turtle.unwrap();
+        let grown = most_resident.saturating_sub(resident_before.unwrap_or(0));
+        let told = format!(
+            "distance {chi}: {most} bytes taken at most {most_of:?}, {grown} resident; {} batches, {snapshots} snapshots, {} of them written \
+             out; {} accounted for",
+            turtle.batches_applied,
+            turtle.snapshots_written,
+            db.stats().memory_used
+        );
+        println!("{told}");
+        assert_eq!(turtle.snapshots_ended, 0, "{told}");
+        assert!(turtle.batches_applied > 20 && snapshots > 3, "{told}");
+        assert!(db.stats().memory_used <= MEMORY, "{told}");
+        assert!(most <= MEMORY + TURTLE_BESIDE, "{told}");
+        assert!(grown <= MEMORY + BESIDE, "{told}");
+        db.verify().unwrap();
     }
 }

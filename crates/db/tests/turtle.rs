@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use spinney_base::{ErrorKind, Runtime};
+use spinney_base::{ErrorKind, Runtime, probe};
 use spinney_db::{Batch, Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_io::Purpose;
-use spinney_io::sim::{Fault, SimDisk};
+use spinney_io::sim::{Call, CrashMode, Fault, SimDisk};
 
 const MEMORY: u64 = 2 << 20;
 
@@ -498,11 +498,11 @@ fn p19_a_replay_is_published_when_it_is_over() {
         steps(&runtime, 1);
         if redo(&main) > published {
             published = redo(&main);
-            check(&again.crash(spinney_io::sim::CrashMode::LoseAll));
+            check(&again.crash(CrashMode::LoseAll));
         }
     }
     db.checkpoint().unwrap();
-    check(&again.crash(spinney_io::sim::CrashMode::LoseAll));
+    check(&again.crash(CrashMode::LoseAll));
     // Memory was kept to while it was replayed.
     let account = db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
     assert!(account.used <= account.target, "{account:?}");
@@ -718,4 +718,210 @@ fn a_large_distance_does_not_keep_the_file_growing() {
     assert!(most < before * 5 / 2, "{most} pages where {before} were enough");
     db.verify().unwrap();
     db.close().unwrap();
+}
+
+/// Of which the state is known that a sync ahead of a checkpoint is in.
+const AHEAD: &str = "sync ahead";
+
+/// A sync that goes ahead of a checkpoint has nobody who waits for it. One that fails reaches writers all the same, reads go
+/// on, and what was durable is there afterwards.
+#[test]
+fn a_sync_ahead_that_fails_stops_writers_alone() {
+    let mut struck = 0;
+    for at in 1..100 {
+        let (disk, runtime) = (SimDisk::new(at), Runtime::threads());
+        let (db, main) = open(&disk, &runtime);
+        main.set_checkpoint_distance(1_000_000).unwrap();
+        disk.inject(Fault::SyncError { at: disk.syncs() + at });
+        let (mut newest, mut poisoned) = (BTreeMap::new(), false);
+        for number in 0..20_000 {
+            match put(&main, number % 3000, number) {
+                Ok(()) => _ = newest.insert(number % 3000, number),
+                Err(error) => {
+                    assert!(error.is_poisoned(), "{error:?}");
+                    poisoned = true;
+                    // Its outcome is unknown.
+                    newest.remove(&(number % 3000));
+                    break;
+                }
+            }
+        }
+        if !disk.states_at_fault().contains(&AHEAD) {
+            continue;
+        }
+        struck += 1;
+        assert!(poisoned, "sync {at} failed, and nobody who writes heard of it");
+        assert!(put(&main, 1, 1).unwrap_err().is_poisoned());
+        assert!(db.checkpoint().unwrap_err().is_poisoned());
+        for (number, value) in &newest {
+            let found = main.get(&key(*number)).unwrap().expect("it was put");
+            assert_eq!(found[..8], value.to_le_bytes(), "{number}");
+        }
+        assert!(main.iter().all(|record| record.is_ok()));
+        assert!(db.close().is_err());
+        drop(main);
+        // No slot names what the failed sync has lost.
+        for image in [disk.kill(), disk.crash(CrashMode::LoseAll)] {
+            let (db, _main) = open(&image, &Runtime::stepped(1));
+            db.verify().unwrap();
+        }
+        if struck == 3 {
+            return;
+        }
+    }
+    panic!("only {struck} syncs ahead of a checkpoint failed");
+}
+
+/// The thread of a sync ahead of a checkpoint is gone once its database is.
+#[test]
+fn no_sync_ahead_outlives_its_database() {
+    fn catch(disk: &SimDisk, began: Arc<AtomicBool>, ended: Arc<AtomicBool>) {
+        let again = disk.clone();
+        disk.act_inside(Call::Sync, move || {
+            if !probe::current().contains(&AHEAD) {
+                return catch(&again, began, ended);
+            }
+            began.store(true, SeqCst);
+            std::thread::sleep(Duration::from_millis(200));
+            ended.store(true, SeqCst);
+        });
+    }
+    let (disk, runtime) = (SimDisk::new(1), Runtime::threads());
+    let (db, main) = open(&disk, &runtime);
+    main.set_checkpoint_distance(1_000_000).unwrap();
+    let (began, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    catch(&disk, began.clone(), ended.clone());
+    for number in 0.. {
+        put(&main, number % 3000, number).unwrap();
+        if began.load(SeqCst) {
+            break;
+        }
+        assert!(number < 200_000, "nothing was synced ahead");
+    }
+    drop((db, main));
+    assert!(ended.load(SeqCst), "a thread is left behind");
+    let (db, _main) = open(&disk.kill(), &Runtime::stepped(1));
+    db.verify().unwrap();
+}
+
+/// A keyspace of 8 MiB with small batches, and as many records as take three times that.
+fn large(disk: &SimDisk, runtime: &Runtime) -> (Db, Keyspace, u64) {
+    let db = Db::open(Path::new("/db"), options(disk, runtime).memory(8 << 20)).unwrap();
+    let main = db.keyspace("main", turtle().set("leaf", "64KiB").unwrap()).unwrap();
+    let records = 120_000;
+    for number in 0..records {
+        put(&main, number, 1).unwrap();
+        if number % 50 == 0 {
+            runtime.step();
+        }
+    }
+    db.checkpoint().unwrap();
+    (db, main, records)
+}
+
+/// Looks up so many keys, any of them.
+fn look_up(main: &Keyspace, random: &mut u64, count: u64, records: u64) {
+    for _ in 0..count {
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        assert!(main.get(&key((*random >> 33) % records)).unwrap().is_some());
+    }
+}
+
+/// What gathers is written at once when the distance is lowered, and its memory is for reads: bit by bit as long as
+/// batches come.
+#[test]
+fn a_lower_distance_gives_memory_to_reads() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main, records) = large(&disk, &runtime);
+    let pending = || main.stats().turtle.unwrap().pending_bytes;
+    let cached = || main.stats().cache_bytes + main.stats().page_cache_bytes;
+    main.set_checkpoint_distance(1_000_000).unwrap();
+    let mut number = 0;
+    while pending() < 2 << 20 {
+        number += 1;
+        put(&main, number, 2).unwrap();
+        runtime.step();
+        assert!(number < 100_000, "{:?}", main.stats());
+    }
+    let mut random = 1;
+    look_up(&main, &mut random, records / 2, records);
+    let (gathered, before) = (pending(), cached());
+    // Though it is less than the new distance, too.
+    let lower = main.stats().turtle.unwrap().pending_batches + 1;
+    assert_eq!(main.set_checkpoint_distance(lower).unwrap(), lower);
+    steps(&runtime, 20);
+    assert_eq!(pending(), 0);
+    assert_eq!(main.set_checkpoint_distance(1).unwrap(), 1);
+    // So that it is not idle.
+    let mut trickle = |seconds: u64, puts: u64| {
+        for _ in 0..10 * seconds {
+            for _ in 0..puts {
+                number += 1;
+                put(&main, number, 3).unwrap();
+            }
+            look_up(&main, &mut random, 500, records);
+            runtime.sleep(Duration::from_millis(100));
+            steps(&runtime, 4);
+        }
+        cached().saturating_sub(before)
+    };
+    let (early, late) = (trickle(1, 60), trickle(24, 60));
+    let idle = trickle(6, 0);
+    println!(
+        "of {gathered} bytes reads had {early} after a second, {late} in time, {idle} when none came"
+    );
+    assert!(early < gathered / 2, "{early} of {gathered} at once");
+    // A checkpoint is built by two threads where a batch was applied by one, and they have some memory each.
+    assert!(late > gathered / 10 * 7, "{late} of {gathered}");
+    assert!(idle > gathered / 20 * 19, "{idle} of {gathered}");
+    let account = db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
+    assert!(account.used <= account.target, "{account:?}");
+    db.verify().unwrap();
+}
+
+/// The distance that sets itself: all that memory allows while nobody reads, little when reads need the memory, and all
+/// again.
+#[test]
+fn auto_follows_what_is_done() {
+    let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+    let (db, main, records) = large(&disk, &runtime);
+    let most = main.set_checkpoint_distance(1_000_000).unwrap();
+    let auto = || db.keyspace("main", turtle().set("chi", "auto").unwrap()).unwrap();
+    auto();
+    let distance = || main.stats().turtle.unwrap().checkpoint_distance;
+    let (mut number, mut random) = (0, 1);
+    // What the distance was in each second.
+    let mut pass = |seconds: u64, puts: u64, gets: u64| -> Vec<u64> {
+        let mut seen = Vec::new();
+        for tenth in 0..10 * seconds {
+            for _ in 0..puts {
+                number += 1;
+                put(&main, number * 31 % records, number).unwrap();
+            }
+            look_up(&main, &mut random, gets, records);
+            runtime.sleep(Duration::from_millis(100));
+            steps(&runtime, 6);
+            assert!((1..=most).contains(&distance()), "{} of {most}", distance());
+            if tenth % 10 == 9 {
+                seen.push(distance());
+            }
+        }
+        seen
+    };
+    let loaded = pass(3, 300, 0);
+    let mixed = pass(15, 60, 1000);
+    let read = pass(15, 0, 1000);
+    let again = pass(15, 300, 0);
+    println!(
+        "of {most}: {loaded:?} loaded, {mixed:?} mixed, {read:?} read, {again:?} loaded again"
+    );
+    assert_eq!(loaded.last(), Some(&most));
+    assert!(*mixed.last().unwrap() <= most / 4, "{mixed:?} of {most}");
+    assert_eq!(read.last(), Some(&1));
+    assert_eq!(again.last(), Some(&most), "{again:?}");
+    // With less memory fewer fit.
+    db.set_memory(2 << 20).unwrap();
+    steps(&runtime, 20);
+    assert!((1..=most / 2).contains(&distance()), "{} of {most}", distance());
+    db.verify().unwrap();
 }

@@ -103,12 +103,11 @@ impl Tally {
 fn eagerness(state: &str) -> usize {
     match state {
         "file growth" | "publish structure" => 60,
-        "trim" | "log growth" => 20,
+        "trim" | "log growth" | "chi change" => 20,
         "keyspace create" | "keyspace drop" | "bulk load" => 10,
         "stage merge" => 6,
         "reorganize" => 2,
         "checkpoint" | "checkpoint build" | "root publish" | "page free" => 2,
-        "chi change" => 10,
         "large value" => 3,
         _ => 1,
     }
@@ -182,6 +181,11 @@ pub fn prepare(
     if let Some(mix) = fill {
         let mut generator = Generator::new(seed, mix.clone());
         for n in (0..mix.keys).step_by(2) {
+            if mix.snapshots && n % 60 == 0 {
+                // So that there is something in buffers on all levels as well as in leaves.
+                let batches = [1, 1000, 2][n / 60 % 3];
+                carry_out(&Op::SetDistance { keyspace: "main".into(), batches });
+            }
             let key = Generator::key(mix.shape, n);
             let value = Some(generator.value());
             let write = crate::database::Write { keyspace: "main".into(), key, value };
@@ -415,7 +419,8 @@ fn op_state(op: &Op) -> &'static str {
         Op::Checkpoint => "explicit checkpoint",
         Op::Backup => "backup",
         Op::BulkLoad { .. } => "bulk load",
-        Op::SetDistance { .. } => "chi change",
+        // "chi change" is what the engine does about it.
+        Op::SetDistance { .. } => "set distance",
         Op::TakeSnapshot { .. } => "snapshot",
         Op::Step { .. } => "background",
         Op::SetMemory { .. } => "set memory",

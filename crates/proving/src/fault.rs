@@ -1,7 +1,7 @@
 //! The fault test: one thing goes wrong at one call, for every call of a run in turn.
 //!
 //! What is held to: a call answers rightly or with a clear error of the kind that the fault
-//! explains; reads go on after anything; a full disk changes nothing and poisons nothing; a write
+//! explains; reads go on after anything, those of snapshots too ([`fault_views`](crate::fault_views)); a full disk changes nothing and poisons nothing; a write
 //! that answered an error has an unknown outcome, all others keep their promises, in the process,
 //! after a kill and after a power loss; and damage on the media is never taken for data.
 
@@ -16,6 +16,7 @@ use spinney_base::{Error, ErrorKind, Result, Runtime};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
 use crate::database::{Bytes, Config, Database, Product, Promise, Write};
+use crate::fault_views::Views;
 use crate::model::{Model, show, show_value};
 use crate::ops::{Generator, Mix, Op};
 use crate::play::{Effect, effect};
@@ -36,7 +37,7 @@ pub struct Start {
 
 /// How wrong things may look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Damage {
+pub(crate) enum Damage {
     /// The fault was told to the database: it must keep every promise.
     Told,
     /// The media hold something else than was written: errors are allowed, and values that a key
@@ -47,7 +48,8 @@ enum Damage {
 const OPERATIONS: usize = 120;
 
 /// What each key may hold, as far as the answers tell.
-struct Books {
+#[derive(Clone)]
+pub(crate) struct Books {
     /// Values that a key may have now; a key that is not named has the start's.
     possible: BTreeMap<(String, Bytes), Vec<Option<Bytes>>>,
     /// Values that a key ever had.
@@ -115,7 +117,14 @@ impl Books {
     }
 
     /// Panics unless `found` is a value that the key may have.
-    fn check(&self, damage: Damage, keyspace: &str, key: &[u8], found: Option<&[u8]>, when: &str) {
+    pub(crate) fn check(
+        &self,
+        damage: Damage,
+        keyspace: &str,
+        key: &[u8],
+        found: Option<&[u8]>,
+        when: &str,
+    ) {
         let place = (keyspace.to_owned(), key.to_vec());
         let values = if damage == Damage::Silent { &self.ever } else { &self.possible };
         let first = [self.first(keyspace, key)];
@@ -131,6 +140,15 @@ impl Books {
                 .collect::<Vec<_>>()
                 .join(" or ")
         );
+    }
+
+    /// All keys of a keyspace that were ever there.
+    pub(crate) fn keys(&self, keyspace: &str) -> Vec<Bytes> {
+        let touched = self.ever.keys().filter(|(name, _)| name == keyspace);
+        let keys = touched.map(|(_, key)| key.clone());
+        let first = self.start.keyspaces.get(keyspace).into_iter();
+        let first = first.flat_map(|keyspace| keyspace.records.keys().map(|key| key.to_vec()));
+        keys.chain(first).collect()
     }
 
     /// Reads all keys and checks them, by point and by range.
@@ -156,11 +174,7 @@ impl Books {
                     }
                 }
             }
-            let touched = self.ever.keys().filter(|(keyspace, _)| *keyspace == name);
-            let keys = touched.map(|(_, key)| key.clone());
-            let first = self.start.keyspaces.get(&name).into_iter();
-            let first = first.flat_map(|keyspace| keyspace.records.keys().map(|key| key.to_vec()));
-            for key in keys.chain(first) {
+            for key in self.keys(&name) {
                 if whole && damage == Damage::Told {
                     self.check(damage, &name, &key, all.get(&key).map(Vec::as_slice), when);
                 }
@@ -238,7 +252,9 @@ fn carry_out(
         }
         Op::SetDistance { keyspace, batches } => {
             database.set_checkpoint_distance(keyspace, *batches)?;
+            (0..3).for_each(|_| _ = runtime.step());
         }
+        // Of the first three `Views` knows.
         Op::TakeSnapshot { .. }
         | Op::ReadSnapshot { .. }
         | Op::DropSnapshot { .. }
@@ -273,7 +289,18 @@ fn is_read(op: &Op) -> bool {
             | Op::Range { .. }
             | Op::ReadOften { .. }
             | Op::Keys { .. }
+            | Op::ReadSnapshot { .. }
     )
+}
+
+/// What errors of reads are explained by that no operation made.
+fn read_of_key() -> Op {
+    Op::Get { keyspace: String::new(), key: Bytes::new() }
+}
+
+fn read_of_snapshot() -> Op {
+    let (from, to) = (Bound::Unbounded, Bound::Unbounded);
+    Op::ReadSnapshot { which: 0, keys: Vec::new(), from, to, pulls: Vec::new() }
 }
 
 /// Panics when the fault does not explain the error.
@@ -292,6 +319,8 @@ fn check_error(op: &Op, error: &Error, fault: &Fault, struck: bool) {
         }
         // A keyspace that a failed creation left in doubt.
         ErrorKind::NotFound => matches!(op, Op::DropKeyspace { .. }),
+        // Its memory was needed, and it could not be written out.
+        ErrorKind::SnapshotTooOld => matches!(op, Op::ReadSnapshot { .. }),
         _ => false,
     };
     assert!(right && struck, "{fault:?} does not explain that {op:?} answered {error:?}");
@@ -305,6 +334,19 @@ fn open(
 ) -> (Result<Box<dyn Database>>, Runtime) {
     let runtime = Runtime::stepped(seed);
     (product.open(Arc::new(disk.clone()), runtime.clone(), config), runtime)
+}
+
+/// What every run does at a place, however it is drawn: the checkpoints that all are about, snapshots that outlive one,
+/// and a distance at which batches gather, until it is lowered and they are written at once.
+fn fixed_op(number: usize, has_snapshots: bool) -> Option<Op> {
+    let keyspace = || "main".to_owned();
+    match number {
+        40 | 100 => Some(Op::Checkpoint),
+        20 | 30 | 60 if has_snapshots => Some(Op::TakeSnapshot { keyspace: keyspace() }),
+        45 if has_snapshots => Some(Op::SetDistance { keyspace: keyspace(), batches: 1000 }),
+        70 if has_snapshots => Some(Op::SetDistance { keyspace: keyspace(), batches: 1 }),
+        _ => None,
+    }
 }
 
 /// Runs a seed with one fault; `None` is a run without, to count its calls.
@@ -324,21 +366,25 @@ fn run(product: &dyn Product, start: &Start, seed: u64, fault: Option<&Fault>) -
     match opened {
         Ok(database) => {
             let mut generator = Generator::new(seed, start.mix.clone());
+            let mut views = Views::default();
             for number in 0..OPERATIONS {
-                let op = match number {
-                    40 | 100 => Op::Checkpoint,
-                    _ => generator.next(&books.believed),
-                };
+                let op = fixed_op(number, start.mix.snapshots);
+                let op = op.unwrap_or_else(|| generator.next(&books.believed));
                 let effect = effect_of(&op, &books.believed);
-                let result = carry_out(&*database, &runtime, &op, &books, damage);
+                let result = views
+                    .play(&*database, &op, &books, damage)
+                    .and_then(|()| carry_out(&*database, &runtime, &op, &books, damage));
                 if let Err(error) = &result {
                     check_error(&op, error, told, disk.faults_struck() > 0);
                 }
                 books.ended(&effect, &result);
             }
+            let struck = || disk.faults_struck() > 0;
+            let errors = views.check_all(damage, "at the end");
+            errors.iter().for_each(|one| check_error(&read_of_snapshot(), one, told, struck()));
             let errors = books.check_all(&*database, damage, "at the end");
-            let op = Op::Get { keyspace: String::new(), key: Bytes::new() };
-            errors.iter().for_each(|error| check_error(&op, error, told, disk.faults_struck() > 0));
+            errors.iter().for_each(|one| check_error(&read_of_key(), one, told, struck()));
+            drop(views);
             drop(database);
         }
         Err(error) => check_error(&Op::Flush, &error, told, disk.faults_struck() > 0),
@@ -499,7 +545,8 @@ pub fn flip_every_block(product: &dyn Product, start: &Start, rounds: u64) {
                 let bit = u8::try_from(random.below(8)).expect("a small number");
                 image.flip_bit(&path, offset, bit).expect("the file is there");
                 let when = format!("bit {bit} of byte {offset} of {} flipped", path.display());
-                let noticed = flipped(product, start, &image, seed, &when);
+                let batches = [1, 1000][page % 2];
+                let noticed = flipped(product, start, &image, (seed, batches), &when);
                 let count = found.entry(path.clone()).or_default();
                 count.0 += 1;
                 count.1 += u64::from(noticed);
@@ -511,8 +558,15 @@ pub fn flip_every_block(product: &dyn Product, start: &Start, rounds: u64) {
     }
 }
 
-/// Opens and reads a damaged image. Answers whether the damage was told.
-fn flipped(product: &dyn Product, start: &Start, image: &SimDisk, seed: u64, when: &str) -> bool {
+/// Opens and reads a damaged image, and writes to it at a checkpoint distance of so many batches. Answers whether the
+/// damage was told.
+fn flipped(
+    product: &dyn Product,
+    start: &Start,
+    image: &SimDisk,
+    (seed, batches): (u64, u64),
+    when: &str,
+) -> bool {
     let books = Books::new(&start.model);
     let told = |error: &Error| {
         let kind = error.kind();
@@ -521,7 +575,8 @@ fn flipped(product: &dyn Product, start: &Start, image: &SimDisk, seed: u64, whe
             "{when}: {error:?} is not what damage is called"
         );
     };
-    match open(product, image, &start.config, seed).0 {
+    let (opened, runtime) = open(product, image, &start.config, seed);
+    match opened {
         Ok(database) => {
             let errors = books.check_all(&*database, Damage::Told, when);
             errors.iter().for_each(told);
@@ -533,6 +588,10 @@ fn flipped(product: &dyn Product, start: &Start, image: &SimDisk, seed: u64, whe
                 let still = books.check_all(&*database, Damage::Told, when);
                 assert!(still.is_empty(), "{when}: verify missed it: {still:?}");
             }
+            if start.mix.snapshots {
+                let errors = write_over(&*database, &runtime, start, (books, batches), when);
+                errors.iter().for_each(told);
+            }
             verified.is_err() || !errors.is_empty()
         }
         Err(error) => {
@@ -540,6 +599,38 @@ fn flipped(product: &dyn Product, start: &Start, image: &SimDisk, seed: u64, whe
             true
         }
     }
+}
+
+/// Writes to a damaged database, at a short or a long checkpoint distance, so that what is damaged is merged with it at
+/// once or later; beside a snapshot of before. Answers the errors.
+fn write_over(
+    database: &dyn Database,
+    runtime: &Runtime,
+    start: &Start,
+    (mut books, batches): (Books, u64),
+    when: &str,
+) -> Vec<Error> {
+    let mut views = Views::default();
+    let mut errors = Vec::new();
+    errors.extend(views.take(database, "main", &books).err());
+    errors.extend(database.set_checkpoint_distance("main", batches).err());
+    for number in (0..start.mix.keys).step_by(40) {
+        let key = Generator::key(start.mix.shape, number);
+        let value = (number % 3 > 0).then(|| vec![b'n'; 300]);
+        let writes = vec![Write { keyspace: "main".into(), key, value }];
+        let result = database.write(&writes, Promise::Buffered);
+        books.ended(&Effect::Writes(writes), &result);
+        errors.extend(result.err());
+    }
+    (0..10).for_each(|_| _ = runtime.step());
+    errors.extend(database.set_checkpoint_distance("main", 1).err());
+    (0..10).for_each(|_| _ = runtime.step());
+    errors.extend(books.check_all(database, Damage::Told, when));
+    errors.extend(views.check_all(Damage::Told, when));
+    errors.extend(database.checkpoint().err());
+    errors.extend(books.check_all(database, Damage::Told, when));
+    errors.extend(views.check_all(Damage::Told, when));
+    errors
 }
 
 /// The disk fills up: writes say so and change nothing, reads and removals go on, and writes go on
@@ -566,8 +657,13 @@ pub fn fill_up(product: &dyn Product, start: &Start) {
         books.ended(&Effect::Writes(vec![write]), &result);
         result
     };
-    let mut fulls = 0;
+    let (mut fulls, mut views) = (0, Views::default());
     for number in 0..4000 {
+        if start.mix.snapshots && number % 90 == 50 {
+            views.take(&*database, "main", &books).expect("it needs no room");
+            let batches = [1, 1000][number % 4 / 2];
+            database.set_checkpoint_distance("main", batches).expect("it has one");
+        }
         match put(&*database, &mut books, number) {
             Ok(()) => {}
             Err(error) => {
@@ -581,6 +677,10 @@ pub fn fill_up(product: &dyn Product, start: &Start) {
     }
     assert!(fulls == 50, "the disk never filled up");
     assert!(books.check_all(&*database, Damage::Told, "on a full disk").is_empty());
+    let ended = views.check_all(Damage::Told, "on a full disk");
+    let named = |error: &Error| error.kind() == ErrorKind::SnapshotTooOld;
+    assert!(ended.iter().all(named), "a snapshot on a full disk is {ended:?}");
+    drop(views);
     drop(database);
     let image = disk.kill();
     let (opened, runtime) = open(product, &image, &start.config, 2);

@@ -1,6 +1,6 @@
 //! The kill test: a real process on the real disk is killed in the middle of its writes; what it
-//! acknowledged must be there, no batch may be torn, and beyond the acknowledged only what was in
-//! flight.
+//! acknowledged must be there, what it removed must not, no batch may be torn, and beyond the acknowledged only what
+//! was in flight. Beside its writes it changes the checkpoint distance, and takes snapshots, which it looks at itself.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -46,20 +46,65 @@ pub fn value(number: u64) -> Vec<u8> {
     value
 }
 
+/// Whether the batch of a number removes its slot instead of writing it.
+#[must_use]
+pub fn removes(number: u64) -> bool {
+    number % 4 == 3
+}
+
+/// What the slot holds once the batch of a number was written there.
+fn left_by(number: u64) -> Option<u64> {
+    (!removes(number)).then_some(number)
+}
+
+/// The line with which the child says that it has changed the checkpoint distance.
+pub const CHANGED: &str = "changed";
+/// And the one with which it says that a snapshot that it kept through some batches was right, and goes.
+pub const LOOKED: &str = "looked";
+
+/// What a child said before it died.
+#[derive(Default)]
+struct Said {
+    /// Thread, slot and number of each batch that was acknowledged, in the order of its thread.
+    acknowledged: Vec<(usize, usize, u64)>,
+    changed: usize,
+    looked: usize,
+}
+
+impl Said {
+    fn hear(&mut self, line: &str) {
+        match line {
+            CHANGED => self.changed += 1,
+            LOOKED => self.looked += 1,
+            _ => {
+                let numbers: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
+                // The last line may be cut short.
+                let Ok([thread, slot, number]) = numbers.as_deref() else { return };
+                let small = |n: u64| usize::try_from(n).expect("small");
+                self.acknowledged.push((small(*thread), small(*slot), *number));
+            }
+        }
+    }
+}
+
 /// Runs the child on `directory` and kills it, `rounds` times.
 ///
 /// # Panics
 /// When something acknowledged is lost, a batch is torn, or the database is damaged.
 pub fn run(child: &Path, directory: &Path, rounds: u64, seed: u64) {
     let mut random = Random::new(seed, 12);
-    // What each slot is known to hold, by the last round's check and the acknowledgements since.
+    // The last batch of each slot, by the last round's check and the acknowledgements since.
     let mut known: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     let mut first = 1;
-    let mut acknowledgements = 0;
+    let (mut acknowledgements, mut removals, mut changed, mut looked) = (0, 0, 0, 0);
     for round in 0..rounds {
         let time = Duration::from_millis(20 + random.below(400) as u64);
-        let lines = run_and_kill(child, directory, first, random.next_u64(), time);
+        let said = run_and_kill(child, directory, first, random.next_u64(), time);
+        let lines = said.acknowledged;
         acknowledgements += lines.len();
+        removals += lines.iter().filter(|(.., number)| removes(*number)).count();
+        changed += said.changed;
+        looked += said.looked;
         // The number that each thread was writing when it died, if it wrote on: the one after its
         // last acknowledged.
         let mut next = [first; THREADS];
@@ -70,17 +115,19 @@ pub fn run(child: &Path, directory: &Path, rounds: u64, seed: u64) {
         check(directory, &mut known, next, round);
         first = next.into_iter().max().unwrap_or(first) + 1;
     }
-    println!("{rounds} kills, {acknowledgements} acknowledged batches");
-    assert!(acknowledgements > 0, "no child lived long enough to write");
+    let told = format!(
+        "{rounds} kills, {acknowledgements} acknowledged batches, {removals} of them of removals, {changed} changes of the \
+         checkpoint distance, {looked} snapshots"
+    );
+    println!("{told}");
+    let all = [acknowledgements, removals, changed, looked];
+    assert!(
+        all.iter().all(|count| *count > 0),
+        "no child lived long enough for all it does: {told}"
+    );
 }
 
-fn run_and_kill(
-    child: &Path,
-    directory: &Path,
-    first: u64,
-    seed: u64,
-    time: Duration,
-) -> Vec<(usize, usize, u64)> {
+fn run_and_kill(child: &Path, directory: &Path, first: u64, seed: u64, time: Duration) -> Said {
     let mut process = Command::new(child)
         .arg(directory)
         .args([first.to_string(), seed.to_string()])
@@ -88,20 +135,13 @@ fn run_and_kill(
         .spawn()
         .expect("the child starts");
     let output = process.stdout.take().expect("it is piped");
-    let lines = std::thread::scope(|scope| {
+    let said = std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
-            let mut lines = Vec::new();
+            let mut said = Said::default();
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                let text = String::from_utf8_lossy(&line).into_owned();
-                let mut words = text.split(' ').map(str::parse::<u64>);
-                if let (Some(Ok(thread)), Some(Ok(slot)), Some(Ok(number))) =
-                    (words.next(), words.next(), words.next())
-                {
-                    let small = |n: u64| usize::try_from(n).expect("small");
-                    lines.push((small(thread), small(slot), number));
-                }
+                said.hear(&String::from_utf8_lossy(&line));
             }
-            lines
+            said
         });
         Runtime::threads().sleep(time);
         process.kill().expect("it is our child");
@@ -109,7 +149,7 @@ fn run_and_kill(
     });
     let status = process.wait().expect("it is our child");
     assert!(!status.success() && status.code().is_none(), "the child ended by itself: {status}");
-    lines
+    said
 }
 
 fn check(
@@ -135,21 +175,22 @@ fn check(
                     let number =
                         u64::from_be_bytes(value[..8].try_into().expect("it has a number"));
                     assert!(*value == *self::value(number), "round {round}: a value is wrong");
+                    assert!(!removes(number), "round {round}: {number} is no value");
                     number
                 })
             });
             assert!(one == two, "round {round}: a batch is torn: {one:?} and {two:?}");
             let acknowledged = known.get(&(thread, slot)).copied();
-            if one == acknowledged {
+            if one == acknowledged.and_then(left_by) {
                 continue;
             }
             assert!(
-                one == Some(next[thread]),
+                one == left_by(next[thread]),
                 "round {round}: thread {thread} slot {slot} holds {one:?}, acknowledged was {acknowledged:?}, in flight {}",
                 next[thread]
             );
             in_flight[thread] += 1;
-            known.extend(one.map(|number| ((thread, slot), number)));
+            known.insert((thread, slot), next[thread]);
         }
     }
     assert!(in_flight.iter().all(|count| *count <= 1), "round {round}: too much was in flight");

@@ -18,6 +18,7 @@
 pub mod crash;
 pub mod database;
 pub mod fault;
+mod fault_views;
 pub mod history;
 pub mod kill;
 pub mod ledger;

@@ -86,7 +86,7 @@ impl Product for Spinney {
                 [&[("stage merge", 1)], &[("reorganize", 3), (crate::crash::SALVAGE, 1)]]
             }
             EngineKind::Turtle => [
-                &[("seal", 1), ("chi change", 1), ("snapshot kept", 1)],
+                &[("seal", 1), ("chi change", 1), ("snapshot kept", 1), ("page free", 1)],
                 &[
                     ("seal", 1),
                     ("checkpoint build", 1),

@@ -12,6 +12,12 @@
 //! * **P14**: a page that the newest durable slot reaches, or one written after it, is not written.
 //! * **P16**: no page is written twice under one generation, in this life or an earlier one.
 //!
+//! **[`PAGE_FREE`]**. To free a page is a matter of memory alone: on the disk nothing tells it from a page that is owned
+//! still, until somebody else's is written there. So this is the state that crashes strike: pages that an earlier slot
+//! of this life named, and the newest does not, were given back and are being written over, whoever let them go last (the
+//! checkpoint that was published, a snapshot, a reader), and no slot was made durable since. Whatever still
+//! needs one of them shows in an image of that time.
+//!
 //! The layouts are those of turtle's `payload`, `packed` and `leaf::format`, read here once more and
 //! from the media alone.
 
@@ -36,6 +42,9 @@ type Known = Option<(u64, BTreeSet<u32>)>;
 const PAYLOAD: u32 = (PAGE_BYTES - HEADER_BYTES) as u32;
 const FILTER_BLOCKS_OF_A_PAGE: u32 = PAYLOAD / 32;
 
+/// The state in which pages that a checkpoint has let go are written over; see the module.
+pub(crate) const PAGE_FREE: &str = "page free";
+
 /// The files of one disk.
 #[derive(Debug, Default)]
 pub(crate) struct Roots {
@@ -50,9 +59,18 @@ struct Slots {
     written: Known,
     /// Pages written in this life.
     made: BTreeSet<Made>,
+    /// Pages that slots before the newest reached, that it does not reach, and that nobody has written over.
+    let_go: BTreeSet<u32>,
+    /// Whether some were written over since the newest slot.
+    is_reusing: bool,
 }
 
 impl Roots {
+    /// Whether a file is in the state [`PAGE_FREE`].
+    pub(crate) fn is_reusing(&self) -> bool {
+        self.files.values().any(|slots| slots.is_reusing)
+    }
+
     /// A page of a store file is about to be written. Answers how many pages were looked at, or what
     /// rule is broken.
     pub(crate) fn before_write(
@@ -90,6 +108,7 @@ impl Roots {
                 ));
             }
         }
+        slots.is_reusing |= slots.let_go.remove(&number);
         let Ok(header) = BlockHeader::decode(page) else { return Ok(0) };
         let made = (number, header.generation.0);
         let durable = view.durable_page(path, u64::from(number) * PAGE_BYTES as u64);
@@ -115,7 +134,12 @@ impl Roots {
             return Ok(());
         }
         // What it reaches was on the media when it was written, and nobody may write there.
-        slots.durable = if is_it(&written) { written } else { newest(view, path)? };
+        let now = if is_it(&written) { written } else { newest(view, path)? };
+        let before = std::mem::replace(&mut slots.durable, now);
+        let reached = slots.durable.as_ref().map(|(_, pages)| pages);
+        let is_let_go = |page: &u32| reached.is_none_or(|reached| !reached.contains(page));
+        slots.let_go.extend(before.into_iter().flat_map(|(_, pages)| pages).filter(is_let_go));
+        slots.is_reusing = false;
         Ok(())
     }
 }

@@ -414,11 +414,16 @@ pub fn faults_beside_threads(product: &dyn Product) {
     }
 }
 
-/// A small database that faults start from.
-fn fault_start(product: &dyn Product) -> fault::Start {
-    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+/// A small database that faults start from; where the product has snapshots perhaps with smaller leaves than it would choose,
+/// so that there are more of them, and more batches.
+fn fault_start(product: &dyn Product, small_leaves: bool) -> fault::Start {
+    let mut config = crash::config(MEMORY_BYTES, LOG_BYTES);
     let mut mix = crash_mix(800, 100..600);
     mix.shape = KeyShape::Paths;
+    mix.snapshots = product.takes_snapshots();
+    if mix.snapshots && small_leaves {
+        config.knobs = product.knobs(1);
+    }
     // Without a log a kill may take what is not checkpointed, fault or no fault.
     mix.unlogged = false;
     // What goes wrong in a copy is looked at elsewhere, call by call.
@@ -432,7 +437,8 @@ fn fault_start(product: &dyn Product) -> fault::Start {
 /// # Panics
 /// When a fault makes an answer wrong or loses what was acknowledged.
 pub fn faults_at_every_call(product: &dyn Product) {
-    let start = fault_start(product);
+    // There are twice as many calls with small leaves.
+    let start = fault_start(product, tier::is_full());
     fault::every_call(product, &start, tier::count(1, 20));
 }
 
@@ -449,7 +455,7 @@ pub fn faults_while_creating(product: &dyn Product) {
 /// # Panics
 /// When damage is taken for data.
 pub fn flipped_bits(product: &dyn Product) {
-    let start = fault_start(product);
+    let start = fault_start(product, true);
     fault::flip_every_block(product, &start, tier::count(1, 20));
 }
 
@@ -458,7 +464,7 @@ pub fn flipped_bits(product: &dyn Product) {
 /// # Panics
 /// When damage is taken for data.
 pub fn misdirected_writes(product: &dyn Product) {
-    let start = fault_start(product);
+    let start = fault_start(product, true);
     fault::misdirect_every_write(product, &start, tier::count(1, 20));
 }
 
@@ -467,7 +473,7 @@ pub fn misdirected_writes(product: &dyn Product) {
 /// # Panics
 /// When it loses something or does not recover.
 pub fn full_disk(product: &dyn Product) {
-    let start = fault_start(product);
+    let start = fault_start(product, true);
     fault::fill_up(product, &start);
 }
 

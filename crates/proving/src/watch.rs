@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use crate::database::BACKUP;
-use crate::roots::Roots;
+use crate::roots::{PAGE_FREE, Roots};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
@@ -231,6 +231,11 @@ impl WriteObserver for Watch {
             }
             state.durable = state.written;
         }
+    }
+
+    fn states(&self) -> Vec<&'static str> {
+        let is_reusing = self.roots.as_ref().is_some_and(|roots| roots.lock().is_reusing());
+        if is_reusing { vec![PAGE_FREE] } else { Vec::new() }
     }
 }
 

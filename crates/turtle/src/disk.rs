@@ -16,7 +16,7 @@ use crate::leaf::cursor::LeafCursor as PageCursor;
 use crate::leaf::{Leaf, LeafStore, load, warm};
 use crate::run::Run;
 use crate::runs::Runs;
-use crate::sync_ahead::SyncAhead;
+use crate::sync_ahead::{SyncAhead, ahead_pages};
 
 /// A page of a segment that is read for a range counts as so many looks into segments.
 const LOOKS_A_MISS: usize = 2;
@@ -36,6 +36,8 @@ pub(crate) struct DiskFiles {
     /// No record above it is in what is written from now on.
     lsn: AtomicU64,
     sync_ahead: SyncAhead,
+    /// Pages that it syncs at once.
+    ahead_pages: AtomicU64,
     /// Segments that ranges looked into beside leaves, and what pages of them they had to read came to.
     beside: AtomicU64,
     /// Lookups that were answered by what waits in memory.
@@ -63,13 +65,15 @@ impl DiskFiles {
             filter_bits,
             lsn: AtomicU64::new(0),
             sync_ahead: SyncAhead::default(),
+            ahead_pages: AtomicU64::new(ahead_pages(u64::MAX)),
             beside: AtomicU64::new(0),
             in_memory: AtomicU64::new(0),
         }
     }
 
-    /// Says how large leaves are, and what filters have for each key, from now on.
-    pub(crate) fn shape(&self, leaf_bytes: u64, filter_bits: u32) {
+    /// Says how much memory the keyspace has, how large leaves are, and what filters have for each key, from now on.
+    pub(crate) fn shape(&self, memory: u64, leaf_bytes: u64, filter_bits: u32) {
+        self.ahead_pages.store(ahead_pages(memory), Relaxed);
         self.leaf_bytes.store(leaf_bytes, Relaxed);
         self.filter_bits.store(filter_bits, Relaxed);
     }
@@ -131,7 +135,8 @@ impl Files for DiskFiles {
         let leaf = Leaf::write(&self.files, edits, filter_bits, self.lsn(), purpose)?;
         if self.threads_max > 1 {
             let written = self.files.counters.pages_written.load(Relaxed);
-            self.sync_ahead.follow(&self.files.store, written);
+            let worth_it = self.ahead_pages.load(Relaxed);
+            self.sync_ahead.follow(&self.files.store, written, worth_it);
         }
         Ok(Arc::new(leaf))
     }

@@ -139,7 +139,8 @@ impl Limits {
 impl Core {
     /// Has leaves as large as the memory allows, and gives the page cache what all else leaves.
     pub(crate) fn follow_limits(&self) {
-        self.files.disk.shape(self.limits().leaf(), self.tuning.filter_bits());
+        let memory = self.context.memory.target();
+        self.files.disk.shape(memory, self.limits().leaf(), self.tuning.filter_bits());
         let room = self.room_of_writes() + self.under_way();
         self.set_aside.set(usize::try_from(room).unwrap_or(usize::MAX));
         let left = self.left_for_reads();
@@ -415,6 +416,8 @@ impl Core {
 
     /// Writes the tree, and publishes it if it can have a redo LSN.
     pub(crate) fn write(&self, work: &mut Work) -> Result<()> {
+        // A change that only sets a number is over at once; one that gives memory back goes on until that is done.
+        let _changing = self.lowered.load(SeqCst).then(|| probe::enter("chi change"));
         let log = &self.context.log;
         let end = log.last_lsn();
         log.ensure_durable(end)?;
@@ -423,9 +426,6 @@ impl Core {
         let mut merged_away = Vec::new();
         let tree = {
             let _inside = probe::enter("checkpoint build");
-            // What checkpoints before this one have let go is taken first.
-            let freed = self.counters.checkpoints.load(Relaxed) > 0;
-            let _reusing = freed.then(|| probe::enter("page free"));
             view.tree.write(end, &mut merged_away)?
         };
         self.put_tree(work, tree, merged_away);
@@ -536,7 +536,6 @@ impl Core {
     /// Sets the checkpoint distance, none for what the engine chooses; answers what it is now. Where it is
     /// lower than before, all that has gathered is due.
     pub(crate) fn set_chi(&self, chi: Option<u64>) -> u64 {
-        let _inside = probe::enter("chi change");
         let before = self.chi();
         self.tuning.set(Choice::Chi(chi));
         let now = self.chi();

@@ -18,7 +18,7 @@
 //!   the disk.
 //! * An **act** ([`SimDisk::act_inside`]) is what a test does in the midst of a call, once.
 //! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after,
-//!   with the state of the media.
+//!   with the state of the media, and may say what state it takes the disk to be in.
 //!
 //! **Invariants.** (1) Same seed, same calls in the same order: same answers and same images. (2)
 //! Nothing is durable before the sync that the [`File`] and [`Disk`] contracts name: a file's sync
@@ -76,8 +76,8 @@ pub enum Call {
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// Decides at every step (its number, the probes of its thread) whether an image is kept, and of
-/// what kind.
+/// Decides at every step (its number, the probes of its thread and the observer's states) whether an image
+/// is kept, and of what kind.
 pub type CapturePolicy = dyn Fn(u64, &[&'static str]) -> Option<CrashMode> + Send + Sync;
 
 /// An image kept in the middle of a run.
@@ -85,7 +85,7 @@ pub type CapturePolicy = dyn Fn(u64, &[&'static str]) -> Option<CrashMode> + Sen
 pub struct Capture {
     /// The step that was about to be made.
     pub step: u64,
-    /// The probes that its thread was in.
+    /// The probes that its thread was in, and the observer's states.
     pub states: Vec<&'static str>,
     /// The disk after a power loss at that moment.
     pub image: SimDisk,
@@ -135,7 +135,8 @@ impl SimDisk {
     }
 
     /// Asks `policy` before every step whether to keep an image of the disk as a crash at that
-    /// moment would leave it, with the step's number and the probes of the thread that makes it.
+    /// moment would leave it, with the step's number, the probes of the thread that makes it and what the
+    /// observer says of the disk.
     /// The run goes on undisturbed; [`SimDisk::take_captures`] has the images.
     pub fn capture_when(&self, policy: Arc<CapturePolicy>) {
         self.shared.state.lock().capture_policy = Some(policy);
@@ -159,7 +160,8 @@ impl SimDisk {
         self.shared.state.lock().power.off
     }
 
-    /// The probes ([`spinney_base::probe`]) that the thread was in whose step met the cut.
+    /// The probes ([`spinney_base::probe`]) that the thread was in whose step met the cut, and the observer's
+    /// states.
     #[must_use]
     pub fn states_at_power_cut(&self) -> Vec<&'static str> {
         self.shared.state.lock().power.states.clone()

@@ -26,6 +26,12 @@ pub trait WriteObserver: Send + Sync {
 
     /// A sync of `path` has ended well.
     fn after_sync(&self, view: &SimView<'_>, path: &Path);
+
+    /// States that it knows the disk to be in, for steps of all threads, beside the probes of the thread that
+    /// makes one.
+    fn states(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
 }
 
 /// What is on the media, for an observer.
@@ -206,11 +212,18 @@ impl State {
         self.check_directory(path.parent().unwrap_or(Path::new("")))
     }
 
+    /// The probes of this thread, and what the observer says.
+    fn states(&self) -> Vec<&'static str> {
+        let mut states = spinney_base::probe::current();
+        states.extend(self.observer.iter().flat_map(|observer| observer.states()));
+        states
+    }
+
     /// Counts a step and says whether it meets the cut.
     pub(super) fn step(&mut self) -> Step {
         self.power.steps += 1;
         if let Some(policy) = self.capture_policy.clone() {
-            let (step, states) = (self.power.steps, spinney_base::probe::current());
+            let (step, states) = (self.power.steps, self.states());
             if let Some(mode) = policy(step, &states) {
                 let image = SimDisk::from_state(self.after_crash(mode));
                 self.captures.push(Capture { step, states, image });
@@ -220,7 +233,7 @@ impl State {
             return Step::Done;
         }
         self.power.off = true;
-        self.power.states = spinney_base::probe::current();
+        self.power.states = self.states();
         if self.random.below(2) == 0 { Step::CutBefore } else { Step::CutAfter }
     }
 

@@ -309,6 +309,39 @@ fn captures_are_images_of_the_middle_of_a_run() {
     assert!(disk.take_captures().is_empty());
 }
 
+/// Knows what state the disk is in after the first write.
+struct Knows(Mutex<bool>);
+
+impl WriteObserver for Knows {
+    fn before_write(&self, _: &SimView<'_>, _: &Path, _: u64, _: &[u8]) {
+        *self.0.lock() = true;
+    }
+
+    fn after_sync(&self, _: &SimView<'_>, _: &Path) {}
+
+    fn states(&self) -> Vec<&'static str> {
+        if *self.0.lock() { vec!["written"] } else { Vec::new() }
+    }
+}
+
+#[test]
+fn what_an_observer_knows_is_a_state_of_every_thread() {
+    let disk = SimDisk::new(0);
+    let file = create(&disk, "/db/f");
+    disk.observe(Arc::new(Knows(Mutex::new(false))));
+    disk.capture_when(Arc::new(|_, states| {
+        states.contains(&"written").then_some(CrashMode::KeepAll)
+    }));
+    disk.sync_dir(Path::new("/db")).unwrap();
+    write(&file, 0, 1);
+    let _here = spinney_base::probe::enter("here");
+    disk.cut_power_at(disk.steps() + 1);
+    file.sync(Purpose::WriteBack).unwrap_err();
+    let states: Vec<_> = disk.take_captures().into_iter().map(|one| one.states).collect();
+    assert_eq!(states, [vec!["written"], vec!["here", "written"]]);
+    assert_eq!(disk.states_at_power_cut(), ["here", "written"]);
+}
+
 /// A hole reads as zeros, takes no room and asks for it again; until a sync a power loss may bring back what was
 /// there.
 #[test]

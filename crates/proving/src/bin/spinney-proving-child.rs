@@ -2,14 +2,28 @@
 //! and else with `Buffered`, and report every acknowledgement on standard output.
 //!
 //! Arguments: directory, first number, seed. A thread writes the same number under the same key
-//! into two keyspaces in one batch, then prints `thread slot number`. It never ends by itself.
+//! into two keyspaces in one batch, or removes the key from both, then prints `thread slot number`. Now and then it changes the
+//! checkpoint distance of the second keyspace, or keeps a snapshot of it through a few batches. It never ends by
+//! itself.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 
-use spinney::{Batch, Db, Durability, KeyspaceOptions};
-use spinney_proving::kill::{self, ENGINES, KEYSPACES, SLOTS, THREADS};
+use spinney::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Snapshot};
+use spinney_proving::kill::{self, CHANGED, ENGINES, KEYSPACES, LOOKED, SLOTS, THREADS};
 use spinney_proving::tier::Random;
+
+/// What a thread knows of its slots: the numbers of the batches that were acknowledged in this life.
+type Known = BTreeMap<usize, u64>;
+
+/// A snapshot, and what its taker knew when it was taken.
+struct Kept {
+    snapshot: Snapshot,
+    then: Known,
+    /// The number of the last batch that it is kept through.
+    until: u64,
+}
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
@@ -31,22 +45,77 @@ fn main() {
             let (db, keyspaces) = (&db, &keyspaces);
             scope.spawn(move || {
                 let mut random = Random::new(seed, 300 + thread as u64);
+                let (mut known, mut kept) = (Known::new(), None);
                 for number in first.. {
                     let slot = random.below(SLOTS);
-                    let mut batch = Batch::new();
-                    for keyspace in keyspaces {
-                        let key = kill::key(thread, slot);
-                        batch.insert(keyspace, key, kill::value(number));
-                    }
+                    let batch = batch(keyspaces, thread, slot, number);
                     db.write_with(batch, durability).expect("a good disk");
-                    let line = format!("{thread} {slot} {number}\n");
-                    let mut out = std::io::stdout().lock();
-                    if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
-                        // Whoever listened is gone.
-                        std::process::exit(0);
-                    }
+                    say(&format!("{thread} {slot} {number}"));
+                    known.insert(slot, number);
+                    disturb(&keyspaces[1], &mut random);
+                    look(&keyspaces[1], thread, number, (&known, &mut kept), &mut random);
                 }
             });
         }
     });
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).is_err() {
+        // Whoever listened is gone.
+        std::process::exit(0);
+    }
+}
+
+fn batch(keyspaces: &[Keyspace], thread: usize, slot: usize, number: u64) -> Batch {
+    let mut batch = Batch::new();
+    for keyspace in keyspaces {
+        let key = kill::key(thread, slot);
+        match kill::removes(number) {
+            true => batch.remove(keyspace, key),
+            false => batch.insert(keyspace, key, kill::value(number)),
+        }
+    }
+    batch
+}
+
+/// Changes the checkpoint distance, sometimes.
+fn disturb(turtle: &Keyspace, random: &mut Random) {
+    if random.one_in(16) {
+        let batches = *random.pick(&[1, 1, 2, 5, 1000]);
+        turtle.set_checkpoint_distance(batches).expect("it has one");
+        say(CHANGED);
+    }
+}
+
+/// Takes a snapshot if none is kept, and looks at the one that was kept long enough.
+fn look(
+    turtle: &Keyspace,
+    thread: usize,
+    number: u64,
+    (known, kept): (&Known, &mut Option<Kept>),
+    random: &mut Random,
+) {
+    if kept.is_none() && random.one_in(4) {
+        let snapshot = turtle.snapshot().expect("it has snapshots");
+        let until = number + random.below(12) as u64;
+        *kept = Some(Kept { snapshot, then: known.clone(), until });
+    }
+    let Some(Kept { snapshot, then, .. }) = kept.take_if(|kept| kept.until <= number) else {
+        return;
+    };
+    let holds = |number: u64| (!kill::removes(number)).then(|| kill::value(number));
+    for (slot, number) in then.iter().rev().take(20) {
+        let found = snapshot.get(&kill::key(thread, *slot)).expect("a good disk");
+        assert!(found.as_deref() == holds(*number).as_deref(), "slot {slot} of a snapshot");
+    }
+    // Of an earlier life there may be others.
+    let records = snapshot.prefix(format!("thread-{thread}/").as_bytes());
+    let records: BTreeMap<_, _> = records.map(|record| record.expect("a good disk")).collect();
+    for (slot, number) in &then {
+        let found = records.get(&kill::key(thread, *slot));
+        assert!(found.map(|value| &**value) == holds(*number).as_deref(), "slot {slot} in a range");
+    }
+    say(LOOKED);
 }
