@@ -149,9 +149,14 @@ impl Memtable {
         self.map.len() as u64
     }
 
-    /// Bytes that it holds, those of replaced edits that were not used again included.
+    /// Bytes that its edits hold, those of replaced ones that were not used again included.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.map.bytes() + self.hints.bytes()) as u64
+        self.map.bytes() as u64
+    }
+
+    /// Memory that it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.bytes() + self.hints.bytes() as u64
     }
 
     /// Puts an edit in the place of the key's one before. Answers the pointer to a large value that

@@ -66,7 +66,7 @@ const PARTS: u64 = 64;
 /// The shares of the account's target, in parts of 64. What writes do not hold is the cache's, and what reads
 /// need is for [`crate::auto`] to say, so writes may have nearly all while nobody reads.
 const BATCH_PARTS: u64 = 4;
-const PENDING_PARTS: u64 = 43;
+const PENDING_PARTS: u64 = 45;
 const SOFT_PARTS: u64 = 51;
 const HARD_PARTS: u64 = 55;
 /// So many times what memory holds may gather between checkpoints when what settles is written early: at
@@ -87,7 +87,7 @@ const BUILDERS_MIN: usize = 2;
 /// A checkpoint does not wait longer when so large a part of the pages beside twice those by which the tree has grown since
 /// the last one (it goes on growing, and will need their room), and so many leaves, are kept only for that: pages that
 /// leaves written early took the place of.
-const KEPT_PART: u64 = 4;
+const KEPT_PART: u64 = 3;
 const KEPT_OF_GROWN: u64 = 2;
 const KEPT_LEAVES_MIN: u64 = 16;
 
@@ -629,7 +629,7 @@ mod tests {
                 assert!(pending + 2 * batch <= soft, "{target} {leaf}");
             }
         }
-        assert_eq!(Limits::of(340 << 20, 2 << 20).chi_max(), 342);
+        assert_eq!(Limits::of(340 << 20, 2 << 20).chi_max(), 358);
         assert_eq!(Limits::of(0, 2 << 20).chi_max(), 1);
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct View {
 impl View {
     /// Of these memtables, newest first; all others are sealed.
     pub(crate) fn new(tables: Vec<Arc<Memtable>>, tree: Tree) -> View {
-        let sealed: u64 = tables.iter().skip(1).map(|table| table.bytes()).sum();
+        let sealed: u64 = tables.iter().skip(1).map(|table| table.memory_bytes()).sum();
         let settled_bytes = sealed + tree.pending().bytes;
         View { tables, tree, settled_bytes }
     }
@@ -88,7 +88,7 @@ impl View {
 
     /// Bytes of memory that it holds, at most: other views share them.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        self.settled_bytes + self.tables.first().map_or(0, |newest| newest.bytes())
+        self.settled_bytes + self.tables.first().map_or(0, |newest| newest.memory_bytes())
     }
 
     /// As [`spinney_engine::Engine::scan`].
