@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Poison, Result};
 use spinney_extent::{Checkpoint, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
@@ -41,7 +42,7 @@ struct ToldFile {
 
 impl File for ToldFile {
     fn sync(&self, purpose: Purpose) -> Result<()> {
-        let ending = self.endings.lock().unwrap().pop_front();
+        let ending = self.endings.lock().pop_front();
         match ending {
             None | Some(Ending::Well) => self.file.sync(purpose),
             Some(Ending::Failed(kind)) => Err(Error::new(kind, "sync of the store")),
@@ -183,7 +184,7 @@ fn p21_a_checkpoint_does_not_pass_a_sync_that_fails_beside_it() {
     let (disk, store, endings) = store();
     let (begun, has_begun) = channel();
     let (word, waits) = channel();
-    endings.lock().unwrap().push_back(Ending::Late(begun, waits));
+    endings.lock().push_back(Ending::Late(begun, waits));
     std::thread::scope(|scope| {
         let ahead = scope.spawn(|| store.sync(Purpose::Checkpoint));
         has_begun.recv().unwrap();
@@ -206,7 +207,7 @@ fn p21_a_checkpoint_does_not_pass_a_sync_that_fails_beside_it() {
 #[test]
 fn p21_a_slot_whose_sync_finds_no_room_stops_the_store() {
     let (disk, store, endings) = store();
-    endings.lock().unwrap().extend([Ending::Well, Ending::Failed(ErrorKind::Full)]);
+    endings.lock().extend([Ending::Well, Ending::Failed(ErrorKind::Full)]);
     assert!(publish(&store, 2).unwrap_err().is_poisoned());
     assert!(store.allocate(0).unwrap_err().is_poisoned());
     assert!(publish(&store, 3).unwrap_err().is_poisoned());
