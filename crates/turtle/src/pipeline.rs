@@ -66,7 +66,7 @@ const PARTS: u64 = 64;
 /// The shares of the account's target, in parts of 64. What writes do not hold is the cache's, and what reads
 /// need is for [`crate::auto`] to say, so writes may have nearly all while nobody reads.
 const BATCH_PARTS: u64 = 4;
-const PENDING_PARTS: u64 = 45;
+const PENDING_PARTS: u64 = 43;
 const SOFT_PARTS: u64 = 51;
 const HARD_PARTS: u64 = 55;
 /// So many times what memory holds may gather between checkpoints when what settles is written early: at
@@ -629,7 +629,7 @@ mod tests {
                 assert!(pending + 2 * batch <= soft, "{target} {leaf}");
             }
         }
-        assert_eq!(Limits::of(340 << 20, 2 << 20).chi_max(), 358);
+        assert_eq!(Limits::of(340 << 20, 2 << 20).chi_max(), 342);
         assert_eq!(Limits::of(0, 2 << 20).chi_max(), 1);
     }
 }
