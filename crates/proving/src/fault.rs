@@ -1,7 +1,7 @@
 //! The fault test: one thing goes wrong at one call, for every call of a run in turn.
 //!
 //! What is held to: a call answers rightly or with a clear error of the kind that the fault
-//! explains; reads go on after anything, those of snapshots too ([`fault_views`](crate::fault_views)); a full disk changes nothing and poisons nothing; a write
+//! explains; reads go on after anything, those of snapshots too (`fault_views`); a full disk changes nothing and poisons nothing; a write
 //! that answered an error has an unknown outcome, all others keep their promises, in the process,
 //! after a kill and after a power loss; and damage on the media is never taken for data.
 
