@@ -369,7 +369,7 @@ pub trait Engine: Send + Sync + Debug {
     }
 
     /// Sets how many batches gather in memory before they are written, or leaves that to the engine, and
-    /// answers what it is now: no more than the memory there is allows.
+    /// answers what it is now: no more than memory and, where the keyspace is logged, the log allow.
     ///
     /// # Errors
     /// `Unsupported` when the engine has no such thing; `InvalidArgument` for 0.
