@@ -4,11 +4,12 @@
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
 //! | 0 | 8 | magic | `SPINNEY\0` |
-//! | 8 | 4 | version | format of the whole directory, 1; any other is refused |
+//! | 8 | 4 | version | format of the whole directory: 2, or 1 in databases that a released program made; any other is refused |
 //! | 12 | 4 | length | bytes of the payload |
 //! | 16 | 8 | checksum | XXH3-64 of bytes 0..16 and the payload |
 //! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (1 TreeLine, 2 turtle), logged `u8`, name length `u16`, name |
 //!
+//! Every version keeps magic, version, length and checksum, so that a damaged version is told from an unknown one.
 //! All integers are little-endian; the file is padded with zeros to whole pages. Ids below the next
 //! one that are not listed were dropped; they are never used again.
 //!
@@ -26,8 +27,10 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::options::{EngineKind, KeptOptions};
 
 const MAGIC: [u8; 8] = *b"SPINNEY\0";
-/// Version of the format of a database directory.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Version of the format of a database directory: what is written.
+pub(crate) const FORMAT_VERSION: u32 = 2;
+/// The oldest that is read. Its slots have no copies, and its superblocks stand once in their pages.
+const FORMAT_VERSION_MIN: u32 = 1;
 const HEAD_BYTES: usize = 24;
 /// Far above what names and counts allow.
 const PAYLOAD_BYTES_MAX: usize = 8 << 20;
@@ -104,7 +107,7 @@ impl Manifest {
             Problem::Version(version) => Error::new(
                 ErrorKind::Unsupported,
                 format!(
-                    "{} has format version {version}; this program reads version {FORMAT_VERSION}",
+                    "{} has format version {version}; this program reads versions {FORMAT_VERSION_MIN} to {FORMAT_VERSION}",
                     path.display()
                 ),
             ),
@@ -149,13 +152,13 @@ impl Manifest {
         let version = u32::from_le_bytes(reader.take()?);
         let length = u32::from_le_bytes(reader.take()?) as usize;
         let stored = u64::from_le_bytes(reader.take()?);
-        if version != FORMAT_VERSION {
-            return Err(Problem::Version(version));
-        }
         let payload =
             reader.0.get(..length).ok_or(Problem::Damage("a payload as long as it says"))?;
         if stored != checksum(&bytes[..16], payload) {
             return Err(Problem::Damage("a matching checksum"));
+        }
+        if !(FORMAT_VERSION_MIN..=FORMAT_VERSION).contains(&version) {
+            return Err(Problem::Version(version));
         }
         let mut reader = Reader(payload);
         let tag = u64::from_le_bytes(reader.take()?);
@@ -272,7 +275,7 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let bytes = Manifest::new(7).encode();
-        assert_eq!(bytes[..16], *b"SPINNEY\0\x01\0\0\0\x10\0\0\0");
+        assert_eq!(bytes[..16], *b"SPINNEY\0\x02\0\0\0\x10\0\0\0");
         assert_eq!(bytes[24..], [7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     }
 

@@ -1,4 +1,4 @@
-//! The double-write area: pages 2 to 127, where a page that will be overwritten in place is written
+//! The double-write area: pages 4 to 127, where a page that will be overwritten in place is written
 //! first (rule P18).
 //!
 //! Two halves of [`HALF_PAGES`] raw copies, used in turn. A batch is copied into a half, synced,
@@ -15,9 +15,10 @@
 //! and others bear the same as long as nobody appends.
 //!
 //! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same
-//! keyspace, page and generation; of several the one of the latest batch. A page
-//! that is whole is never touched. Afterwards both halves are zeroed, so that a copy of one life
-//! never meets a page of the next.
+//! keyspace, page and generation, of one of the last two batches; of several the one of the latest.
+//! A page that is whole is never touched. A page that fails its checksum and was in neither batch
+//! was not torn: its copies may be older than what was written last, and it stays damaged (P28). Afterwards both halves are zeroed, so that a copy of one life
+//! never meets a page of the next. In files of a released format the area begins at page 2.
 //!
 //! **Invariant**: of two copies the one with the higher number is the later one. When numbers run
 //! out, the pages in place are synced and both halves are zeroed before they begin anew.
@@ -29,11 +30,14 @@ use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Result};
 use spinney_io::{AlignedBuf, File, Purpose, Transfer};
 
 use crate::header::{BlockHeader, BlockKind};
+use crate::slot::SLOT_PAGES;
 
 /// First page of the area.
-pub const FIRST_PAGE: u32 = 2;
+pub const FIRST_PAGE: u32 = SLOT_PAGES;
+/// First page of the area in files of a released format, whose slots have no copies.
+const FIRST_PAGE_RELEASED: u32 = 2;
 /// Pages of each half: the most that one batch protects.
-pub const HALF_PAGES: usize = 63;
+pub const HALF_PAGES: usize = 62;
 /// First page after the area.
 #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 pub const END_PAGE: u32 = FIRST_PAGE + 2 * HALF_PAGES as u32;
@@ -62,7 +66,8 @@ impl DoubleWrite {
     /// # Errors
     /// `Full` or `Io`, and no number is left as before; what `sync` answers.
     pub fn begin_anew(&mut self, file: &dyn File, sync: impl Fn() -> Result<()>) -> Result<()> {
-        clear(file, &mut AlignedBuf::new(2 * HALF_PAGES), Purpose::DoubleWrite, sync)?;
+        let mut area = AlignedBuf::new(2 * HALF_PAGES);
+        clear(file, FIRST_PAGE, &mut area, Purpose::DoubleWrite, sync)?;
         self.number = 0;
         Ok(())
     }
@@ -92,17 +97,26 @@ fn name_batch(pages: &mut [u8], number: u16) {
     pages.for_each(|page| BlockHeader::name_batch(page, number));
 }
 
-/// Makes what is in place durable, and then the area empty. The buffer is as large as the area.
+/// Makes what is in place durable, and then the area empty, which begins at page `first` and is as
+/// large as the buffer.
 fn clear(
     file: &dyn File,
+    first: u32,
     area: &mut AlignedBuf,
     purpose: Purpose,
     sync: impl Fn() -> Result<()>,
 ) -> Result<()> {
     sync()?;
     area.bytes_mut().fill(0);
-    file.write_at(area.bytes(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, purpose)?;
+    file.write_at(area.bytes(), PageNumber(first).offset(), purpose)?;
     sync()
+}
+
+/// The least batch whose copies may be needed, of those that are `found` in the area: when a batch is in the
+/// area and synced, the pages in place of all but the one before it are on stable storage.
+/// Files of before batches had numbers have but 0.
+pub(crate) fn oldest_needed(found: impl Iterator<Item = u16>) -> u16 {
+    found.max().unwrap_or(0).saturating_sub(1)
 }
 
 /// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns
@@ -113,35 +127,42 @@ fn clear(
 pub fn recover(
     file: &dyn File,
     keyspace: KeyspaceId,
+    is_released: bool,
     owned: impl Fn(PageNumber) -> Option<Generation>,
 ) -> Result<usize> {
-    let end = u64::from(END_PAGE) * PAGE_BYTES as u64;
-    if file.len()? < end {
+    if file.len()? < PageNumber(END_PAGE).offset() {
         return Ok(0);
     }
-    let mut area = AlignedBuf::new(2 * HALF_PAGES);
-    file.read_at(area.bytes_mut(), u64::from(FIRST_PAGE) * PAGE_BYTES as u64, Purpose::Recovery)?;
+    let first = if is_released { FIRST_PAGE_RELEASED } else { FIRST_PAGE };
+    let pages = (END_PAGE - first) as usize;
+    let mut area = AlignedBuf::new(pages);
+    file.read_at(area.bytes_mut(), PageNumber(first).offset(), Purpose::Recovery)?;
+    let found: Vec<(usize, BlockHeader, u16)> = (0..pages)
+        .filter_map(|index| {
+            let (header, batch) = BlockHeader::decode_copy(area.page(index)).ok()?;
+            Some((index, header, batch))
+        })
+        .collect();
+    let oldest = oldest_needed(found.iter().map(|(_, _, batch)| *batch));
     // In page order, so that a simulated run does the same every time.
     let mut copies: BTreeMap<PageNumber, (Age, usize)> = BTreeMap::new();
-    let mut found = false;
-    for index in 0..2 * HALF_PAGES {
-        let Ok((header, batch)) = BlockHeader::decode_copy(area.page(index)) else { continue };
-        found = true;
-        BlockHeader::name_batch(area.page_mut(index), 0);
+    for (index, header, batch) in &found {
+        BlockHeader::name_batch(area.page_mut(*index), 0);
         let ours = header.kind == BlockKind::Data
             && header.keyspace == keyspace
+            && *batch >= oldest
             && owned(header.page) == Some(header.generation);
         if ours {
-            let age = (batch, header.lsn);
-            let best = copies.entry(header.page).or_insert((age, index));
+            let age = (*batch, header.lsn);
+            let best = copies.entry(header.page).or_insert((age, *index));
             if age > best.0 {
-                *best = (age, index);
+                *best = (age, *index);
             }
         }
     }
     let restored = restore(file, keyspace, &area, &copies, owned)?;
-    if found {
-        clear(file, &mut area, Purpose::Recovery, || file.sync(Purpose::Recovery))?;
+    if !found.is_empty() {
+        clear(file, first, &mut area, Purpose::Recovery, || file.sync(Purpose::Recovery))?;
     }
     Ok(restored)
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | 0 | 8 | checksum | XXH3-64 of bytes 8..4096 |
 //! | 8 | 1 | kind | [`BlockKind`]; 0 is invalid, so a zeroed page is never taken for a block |
-//! | 9 | 1 | version | layout version of the kind, 1 |
+//! | 9 | 1 | version | layout version of the kind: 1, or 1 and 2 for slots ([`slot`](crate::slot)) |
 //! | 10 | 2 | batch | zero, and checked; in a copy in the double-write area the number of its batch ([`double_write`](crate::double_write)) |
 //! | 12 | 4 | page | the page's own number |
 //! | 16 | 4 | generation | the allocation that made this page |
@@ -25,8 +25,6 @@ use spinney_base::{Error, Generation, KeyspaceId, Lsn, PageNumber, Result};
 
 /// Size of the header, in bytes.
 pub const HEADER_BYTES: usize = 32;
-
-const VERSION: u8 = 1;
 
 const CHECKSUM: usize = 0;
 const KIND: usize = 8;
@@ -57,6 +55,20 @@ pub enum BlockKind {
     Node = 6,
 }
 
+impl BlockKind {
+    /// Newest layout version of the kind, which is the one that is written.
+    fn version(self) -> u8 {
+        match self {
+            BlockKind::Slot => 2,
+            BlockKind::Data
+            | BlockKind::Checkpoint
+            | BlockKind::Large
+            | BlockKind::Leaf
+            | BlockKind::Node => 1,
+        }
+    }
+}
+
 /// The decoded header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
@@ -76,7 +88,7 @@ impl BlockHeader {
     /// Writes the header and seals the block: computes the checksum over everything else.
     pub fn seal(&self, block: &mut [u8; PAGE_BYTES]) {
         block[KIND] = self.kind as u8;
-        block[VERSION_AT] = VERSION;
+        block[VERSION_AT] = self.kind.version();
         block[BATCH..BATCH + 2].fill(0);
         block[PAGE..PAGE + 4].copy_from_slice(&self.page.0.to_le_bytes());
         block[GENERATION..GENERATION + 4].copy_from_slice(&self.generation.0.to_le_bytes());
@@ -90,6 +102,16 @@ impl BlockHeader {
     pub(crate) fn name_batch(block: &mut [u8; PAGE_BYTES], batch: u16) {
         block[BATCH..BATCH + 2].copy_from_slice(&batch.to_le_bytes());
         sum(block);
+    }
+
+    /// The layout version that a block says it has, checked or not.
+    pub(crate) fn version(block: &[u8; PAGE_BYTES]) -> u8 {
+        block[VERSION_AT]
+    }
+
+    /// The generation in a header that may be damaged.
+    pub(crate) fn stored_generation(block: &[u8; PAGE_BYTES]) -> Generation {
+        Generation(u32_at(block, GENERATION))
     }
 
     /// Reads the header of a block whose checksum holds; says what is wrong otherwise.
@@ -128,8 +150,10 @@ impl BlockHeader {
             6 => BlockKind::Node,
             other => return Err(Damage::new("a block kind of 1 to 6", other)),
         };
-        if block[VERSION_AT] != VERSION {
-            return Err(Damage::new(format!("block version {VERSION}"), block[VERSION_AT]));
+        let newest = kind.version();
+        if !(1..=newest).contains(&block[VERSION_AT]) {
+            let expected = format!("block version {newest} or an older one");
+            return Err(Damage::new(expected, block[VERSION_AT]));
         }
         let header = BlockHeader {
             kind,

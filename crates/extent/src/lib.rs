@@ -2,13 +2,13 @@
 //! belongs.
 //!
 //! ```text
-//! page    0      1      2 .......... 127    128 ........................
-//!      +------+------+--------------------+------------------------------
-//!      | slot | slot | double-write area  | extents: data, large values, checkpoints
-//!      +------+------+--------------------+------------------------------
+//! page    0      1      2      3      4 .......... 127    128 ........................
+//!      +------+------+------+------+--------------------+------------------------------
+//!      | slot | slot | copy | copy | double-write area  | extents: data, large values, checkpoints
+//!      +------+------+------+------+--------------------+------------------------------
 //! ```
 //!
-//! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots;
+//! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots, which [`slots`] writes;
 //! [`double_write`] of the double-write area; [`large`] of pointers to large values, which [`large_io`] writes and reads; [`free`] says which pages nobody owns; [`store`] puts
 //! them together. The crate knows no tree: who owns a page is the engine's to say.
 
@@ -25,6 +25,7 @@ mod salvage;
 mod salvaged_value;
 mod shared_sync;
 pub mod slot;
+mod slots;
 pub mod store;
 
 pub use free::{Extent, FreeMap};

@@ -9,10 +9,11 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 
-use crate::double_write::{Age, END_PAGE, FIRST_PAGE};
+use crate::double_write::{Age, END_PAGE, oldest_needed};
 use crate::header::{BlockHeader, BlockKind, Damage};
 use crate::run::PageRun;
-use crate::slot::Slot;
+use crate::slot::{SLOT_PAGES, Slot, Slots};
+use crate::slots::SlotPages;
 use crate::store::{Checkpoint, DATA_PAGE_FIRST, Store, StoreOptions};
 
 /// Pages that are read at once.
@@ -76,16 +77,16 @@ impl Store {
             end: PageNumber(0),
             extents: Vec::new(),
         };
-        Ok(Store::new(file, options, slot))
+        let slots = Slots { newest: slot, is_released: false, damaged: Vec::new() };
+        Ok(Store::new(file, options, SlotPages::new(slots)))
     }
 
-    /// The slots that can be read, the newest first, and why one cannot, unless it was never written.
+    /// The slots that can be read, the newest first, and why one cannot that may have been newer.
     #[must_use]
     pub fn found_slots(&self) -> (Vec<FoundSlot>, Option<Error>) {
-        let mut slots = Vec::new();
+        let mut slots: Vec<Slot> = Vec::new();
         let mut lost = None;
-        let mut is_zero = false;
-        for page in [PageNumber(0), PageNumber(1)] {
+        for page in (0..SLOT_PAGES).map(PageNumber) {
             let mut buf = AlignedBuf::new(1);
             let read = self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::Tool);
             let slot = read.and_then(|()| {
@@ -93,16 +94,13 @@ impl Store {
                 slot.map_err(|damage| damage.at(self.path(), page))
             });
             match slot {
+                Ok(slot) if slots.contains(&slot) => {}
                 Ok(slot) => slots.push(slot),
-                Err(error) => {
-                    is_zero = buf.bytes().iter().all(|byte| *byte == 0);
-                    lost = Some(error);
-                }
+                Err(error) => lost = Some(error),
             }
         }
-        if let [Slot { generation: 0, .. }] = slots[..]
-            && is_zero
-        {
+        // Whether what cannot be read may have been the newest.
+        if SlotPages::read(&*self.file, self.keyspace(), Purpose::Tool).is_ok() {
             lost = None;
         }
         slots.sort_unstable_by_key(|slot| std::cmp::Reverse(slot.generation));
@@ -246,22 +244,24 @@ impl Store {
     /// The copies in the double-write area, of several of one page the newest.
     #[must_use]
     pub fn double_written(&self) -> Copies {
-        let mut copies: BTreeMap<PageNumber, (Age, BlockHeader, Box<Block>)> = BTreeMap::new();
+        let mut found: Vec<(Age, BlockHeader, Box<Block>)> = Vec::new();
         let mut buf = AlignedBuf::new(1);
-        for number in FIRST_PAGE..END_PAGE {
+        // From behind the slots of a released format, which have no copies.
+        for number in 2..END_PAGE {
             let offset = PageNumber(number).offset();
             if self.file.read_at(buf.bytes_mut(), offset, Purpose::Tool).is_err() {
                 continue;
             }
             let Ok((header, batch)) = BlockHeader::decode_copy(buf.page(0)) else { continue };
-            let age = (batch, header.lsn);
-            let older = copies.get(&header.page).is_some_and(|(found, ..)| *found >= age);
-            if header.kind == BlockKind::Data && header.keyspace == self.keyspace() && !older {
+            if header.kind == BlockKind::Data && header.keyspace == self.keyspace() {
                 BlockHeader::name_batch(buf.page_mut(0), 0);
-                copies.insert(header.page, (age, header, Box::new(*buf.page(0))));
+                found.push(((batch, header.lsn), header, Box::new(*buf.page(0))));
             }
         }
-        copies.into_iter().map(|(page, (_, header, block))| (page, (header, block))).collect()
+        let oldest = oldest_needed(found.iter().map(|(age, ..)| age.0));
+        found.retain(|(age, ..)| age.0 >= oldest);
+        found.sort_by_key(|(age, ..)| *age);
+        found.into_iter().map(|(_, header, block)| (header.page, (header, block))).collect()
     }
 
     fn header_at(&self, page: PageNumber, block: &Block) -> Result<BlockHeader, Damage> {

@@ -1,24 +1,43 @@
-//! Checkpoint slots: pages 0 and 1 of a store file, of which the valid one with the higher
-//! generation counts (rule P14).
+//! The format of a checkpoint slot, and which of the four slot pages of a store file counts (rules
+//! P14 and P28).
+//!
+//! A slot names the newest checkpoint of a keyspace. Every slot is written twice, into two pages:
+//! first into its copy, then, after a sync, into its own page, and its checkpoint counts once both
+//! are durable. The slot of the next generation goes to the other pair.
+//!
+//! ```text
+//! page       0           1           2            3
+//!       +-----------+-----------+------------+------------+
+//!       | even slot | odd slot  | copy of 0  | copy of 1  |
+//!       +-----------+-----------+------------+------------+
+//! ```
+//!
+//! So one damaged page never hides a promised checkpoint, and a damaged page is told from one that
+//! was never written: [`Slots::choose`] takes the newest slot of all pages, and refuses a file in
+//! which both pages of the other pair are damaged, because they may have held a newer one.
 //!
 //! After the block header (kind 2; the header's generation is the low half of the slot's, its LSN
-//! the redo LSN):
+//! the redo LSN, its page the page it lies in):
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
-//! | 32 | 8 | generation | one more than the slot before; even ones live in page 0, odd ones in page 1 |
+//! | 32 | 8 | generation | one more than the slot before; even ones live in pages 0 and 2, odd ones in pages 1 and 3 |
 //! | 40 | 8 | redo | recovery replays records above this LSN |
 //! | 48 | 8 | structure | sequence number of the last structure change that the payload holds |
 //! | 56 | 8 | payload length | bytes of the payload |
 //! | 64 | 8 | payload hash | XXH3-64 of the payload |
-//! | 72 | 4 | next generation | no page of this file has this generation or a higher one, until another slot says so: those below it that no page has yet are reserved for whoever wrote this one |
+//! | 72 | 4 | next generation | no page of this file has this generation or a higher one, until another slot says so: those below it that no page has yet are reserved for the process that wrote this slot |
 //! | 76 | 4 | end | pages from here on were never used |
 //! | 80 | 2 | extents | how many extents hold the payload, at most [`EXTENTS_MAX`] |
 //! | 82 | 2 | reserved | zero |
 //! | 84 | 12 each | extents | page u32, generation u32, order u8, three zero bytes |
 //!
-//! The rest is zero. A torn slot fails its checksum and the other one counts, which is why the two
-//! are never written together.
+//! The rest is zero.
+//!
+//! **Released formats.** Slots of block version 1 have no copy: pages 2 and 3 belong to the
+//! double-write area there. Of two of them, one damaged, the other is the newest only if the damaged
+//! one says twice (in its header and in its generation) that it is the older one; else the file is
+//! refused. The first checkpoint by this version makes all four pages.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber};
@@ -38,6 +57,9 @@ const EXTENTS: usize = 84;
 const EXTENT_BYTES: usize = 12;
 const _: () = assert!(GENERATION == HEADER_BYTES);
 const _: () = assert!(EXTENTS + EXTENTS_MAX * EXTENT_BYTES <= PAGE_BYTES);
+
+/// Pages of a store file that hold slots.
+pub const SLOT_PAGES: u32 = 4;
 
 /// Most extents that one payload may lie in.
 pub const EXTENTS_MAX: usize = 256;
@@ -70,11 +92,23 @@ impl Slot {
         PageNumber(u32::from(!generation.is_multiple_of(2)))
     }
 
-    /// Writes the slot into a block and seals it.
+    /// How many pages the payload lies in.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum()
+    }
+
+    /// The page that the copy of a slot of `generation` lives in.
+    #[must_use]
+    pub fn copy_page(generation: u64) -> PageNumber {
+        PageNumber(Self::page(generation).0 + 2)
+    }
+
+    /// Writes the slot into a block for `page`, its own or that of its copy, and seals it.
     ///
     /// # Panics
     /// When there are more extents than [`EXTENTS_MAX`]; the store refuses such a payload before.
-    pub fn encode(&self, keyspace: KeyspaceId, block: &mut [u8; PAGE_BYTES]) {
+    pub fn encode(&self, keyspace: KeyspaceId, page: PageNumber, block: &mut [u8; PAGE_BYTES]) {
         assert!(self.extents.len() <= EXTENTS_MAX, "the store bounds the extents of a payload");
         block.fill(0);
         block[GENERATION..GENERATION + 8].copy_from_slice(&self.generation.to_le_bytes());
@@ -95,7 +129,7 @@ impl Slot {
             block[at + 4..at + 8].copy_from_slice(&generation.0.to_le_bytes());
             block[at + 8] = extent.order;
         }
-        self.header(keyspace).seal(block);
+        self.header(keyspace, page).seal(block);
     }
 
     /// Reads the slot in page `page` of `keyspace`'s file.
@@ -131,7 +165,12 @@ impl Slot {
             end: PageNumber(u32_at(block, END)),
             extents,
         };
-        if header != slot.header(keyspace) || Slot::page(slot.generation) != page {
+        let belongs = if BlockHeader::version(block) == RELEASED_VERSION {
+            Slot::page(slot.generation) == page
+        } else {
+            Slot::page(slot.generation).0 == page.0 % 2
+        };
+        if header != slot.header(keyspace, page) || !belongs {
             return Err(Damage::new(
                 format!("a slot of keyspace {keyspace} in page {page}"),
                 format!("{header:?}"),
@@ -140,11 +179,90 @@ impl Slot {
         Ok(slot)
     }
 
-    fn header(&self, keyspace: KeyspaceId) -> BlockHeader {
-        #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
-        let generation = Generation(self.generation as u32);
-        let page = Slot::page(self.generation);
+    fn header(&self, keyspace: KeyspaceId, page: PageNumber) -> BlockHeader {
+        let generation = low_half(self.generation);
         BlockHeader { kind: BlockKind::Slot, page, generation, keyspace, lsn: self.redo }
+    }
+}
+
+fn low_half(generation: u64) -> Generation {
+    #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+    Generation(generation as u32)
+}
+
+/// Block version of slots that have no copy.
+const RELEASED_VERSION: u8 = 1;
+
+/// What the slot pages of a store file say.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    /// The newest slot that was promised.
+    pub newest: Slot,
+    /// Whether all slots are of a released format, without copies.
+    pub is_released: bool,
+    /// Pages that hold no slot, and what each should hold: what a crash tore or a drive damaged.
+    pub damaged: Vec<(PageNumber, Option<Slot>, Damage)>,
+}
+
+impl Slots {
+    /// Finds the newest slot in the first [`SLOT_PAGES`] pages of a file.
+    ///
+    /// # Errors
+    /// The page and what is wrong with it, when a newer slot than all that can be read may have
+    /// been promised.
+    pub fn choose(
+        blocks: [&[u8; PAGE_BYTES]; SLOT_PAGES as usize],
+        keyspace: KeyspaceId,
+    ) -> Result<Slots, (PageNumber, Damage)> {
+        let pages = [0, 1, 2, 3].map(PageNumber);
+        let found = pages.map(|page| Slot::decode(blocks[page.0 as usize], keyspace, page));
+        let is_current = |page: PageNumber| {
+            found[page.0 as usize].is_ok()
+                && BlockHeader::version(blocks[page.0 as usize]) != RELEASED_VERSION
+        };
+        if !pages.into_iter().any(is_current) {
+            let [even, odd, ..] = found;
+            return Self::choose_released([even, odd], [blocks[0], blocks[1]]);
+        }
+        let newest = found.iter().flatten().max_by_key(|slot| slot.generation).cloned();
+        let newest = newest.expect("one of them is current");
+        let mut damaged = Vec::new();
+        for page in pages {
+            let Err(damage) = &found[page.0 as usize] else { continue };
+            let other = PageNumber((page.0 + 2) % SLOT_PAGES);
+            match &found[other.0 as usize] {
+                Ok(slot) => damaged.push((page, Some(slot.clone()), damage.clone())),
+                // Either page may have held a slot that was promised after the newest one found.
+                Err(_) => return Err((page, damage.clone())),
+            }
+        }
+        Ok(Slots { newest, is_released: false, damaged })
+    }
+
+    fn choose_released(
+        found: [Result<Slot, Damage>; 2],
+        blocks: [&[u8; PAGE_BYTES]; 2],
+    ) -> Result<Slots, (PageNumber, Damage)> {
+        let slots = |newest, damaged| Ok(Slots { newest, is_released: true, damaged });
+        match found {
+            [Ok(even), Ok(odd)] if even.generation > odd.generation => slots(even, Vec::new()),
+            [Ok(_), Ok(odd)] => slots(odd, Vec::new()),
+            [Err(damage), Err(_)] => Err((PageNumber(0), damage)),
+            [Ok(slot), Err(damage)] | [Err(damage), Ok(slot)] => {
+                let page = PageNumber(1 - Slot::page(slot.generation).0);
+                let block = blocks[page.0 as usize];
+                // A file that was made and never published has but its first slot.
+                if slot.generation == 0 && block.iter().all(|byte| *byte == 0) {
+                    return slots(slot, Vec::new());
+                }
+                let before = slot.generation.wrapping_sub(1);
+                let says = (u64_at(block, GENERATION), BlockHeader::stored_generation(block));
+                if says == (before, low_half(before)) {
+                    return slots(slot, vec![(page, None, damage)]);
+                }
+                Err((page, damage))
+            }
+        }
     }
 }
 
@@ -166,10 +284,14 @@ mod tests {
             extents: vec![(Extent { page: PageNumber(130), order: 1 }, Generation(11))],
         };
         let mut block = [0; PAGE_BYTES];
-        slot.encode(KeyspaceId(2), &mut block);
-        assert_eq!(Slot::decode(&block, KeyspaceId(2), PageNumber(1)).unwrap(), slot);
-        assert!(Slot::decode(&block, KeyspaceId(2), PageNumber(0)).is_err());
-        assert!(Slot::decode(&block, KeyspaceId(3), PageNumber(1)).is_err());
+        for page in [1, 3] {
+            slot.encode(KeyspaceId(2), PageNumber(page), &mut block);
+            assert_eq!(Slot::decode(&block, KeyspaceId(2), PageNumber(page)).unwrap(), slot);
+            for other in (0..SLOT_PAGES).filter(|other| *other != page) {
+                assert!(Slot::decode(&block, KeyspaceId(2), PageNumber(other)).is_err());
+            }
+            assert!(Slot::decode(&block, KeyspaceId(3), PageNumber(page)).is_err());
+        }
     }
 
     proptest! {

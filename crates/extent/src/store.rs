@@ -30,7 +30,8 @@ use crate::double_write::{self, DoubleWrite, HALF_PAGES};
 use crate::free::{Extent, FreeMap};
 use crate::header::{BlockHeader, BlockKind, Damage, HEADER_BYTES};
 use crate::holes::Holes;
-use crate::slot::{EXTENTS_MAX, Slot};
+use crate::slot::{EXTENTS_MAX, SLOT_PAGES, Slot, Slots};
+use crate::slots::SlotPages;
 
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
@@ -79,7 +80,7 @@ pub struct Store {
     pub(crate) options: StoreOptions,
     pub(crate) space: Mutex<Space>,
     double_write: Mutex<DoubleWrite>,
-    slot: Mutex<Slot>,
+    slots: Mutex<SlotPages>,
     /// Held while the file is synced: innermost, but for what the file itself has.
     syncing: Mutex<()>,
 }
@@ -134,28 +135,35 @@ impl Drop for Hold<'_> {
 }
 
 impl Store {
-    /// Makes the file of a new keyspace: two slots, the first valid and empty. Durable, but for the
+    /// Makes the file of a new keyspace: two empty slots and their copies. Durable, but for the
     /// directory entry, when it returns.
     ///
     /// # Errors
     /// `Full` or `Io`.
     pub fn create(disk: &dyn Disk, path: &Path, options: StoreOptions, redo: Lsn) -> Result<Store> {
         let file = disk.open(path, OpenMode::CREATE)?;
-        let slot = Slot {
+        let mut slot = Slot {
             generation: 0,
             redo,
             structure: 0,
             payload_length: 0,
             payload_hash: xxh3_64(&[]),
             next_generation: Generation(1 + GENERATIONS_AHEAD),
-            end: PageNumber(2),
+            end: PageNumber(SLOT_PAGES),
             extents: Vec::new(),
         };
-        let mut buf = AlignedBuf::new(2);
-        slot.encode(options.keyspace, buf.page_mut(0));
+        let mut buf = AlignedBuf::new(SLOT_PAGES as usize);
+        // All four pages, so that from here on none is without a slot but for damage (P28).
+        for generation in [0, 1] {
+            slot.generation = generation;
+            for page in [Slot::page(generation), Slot::copy_page(generation)] {
+                slot.encode(options.keyspace, page, buf.page_mut(page.0 as usize));
+            }
+        }
         file.write_at(buf.bytes(), 0, Purpose::Checkpoint)?;
         options.poison.guard(file.sync(Purpose::Checkpoint))?;
-        let store = Self::new(file, options, slot);
+        let slots = Slots { newest: slot, is_released: false, damaged: Vec::new() };
+        let store = Self::new(file, options, SlotPages::new(slots));
         store.space.lock().next_generation = 1;
         Ok(store)
     }
@@ -164,8 +172,8 @@ impl Store {
     /// before [`Store::adopt`].
     ///
     /// # Errors
-    /// `Corruption` when neither slot or not the whole payload is valid or the file is shorter than
-    /// its checkpoint says; `Io`.
+    /// `Corruption` when the newest slot or its payload is damaged or the file is shorter than its
+    /// checkpoint says; `Io`.
     pub fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -175,16 +183,8 @@ impl Store {
         // A process that was killed may have left a slot behind that is not durable. What only the
         // slot before it names is free from here on, so that one must not come back (P9).
         file.sync(Purpose::Recovery)?;
-        let mut buf = AlignedBuf::new(2);
-        file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
-        let slots = [0, 1]
-            .map(|page| Slot::decode(buf.page(page as usize), options.keyspace, PageNumber(page)));
-        let slot = match slots {
-            [Ok(even), Ok(odd)] if even.generation > odd.generation => even,
-            [_, Ok(odd)] => odd,
-            [Ok(even), Err(_)] => even,
-            [Err(damage), Err(_)] => return Err(damage.at(path, PageNumber(0))),
-        };
+        let slots = SlotPages::read(&*file, options.keyspace, Purpose::Recovery)?;
+        let slot = slots.newest();
         let length = file.len()?;
         if length < slot.end.offset() {
             return Err(Error::corruption(
@@ -195,12 +195,13 @@ impl Store {
             ));
         }
         let checkpoint = Checkpoint { redo: slot.redo, structure: slot.structure };
-        let store = Self::new(file, options, slot);
+        let store = Self::new(file, options, slots);
         let payload = store.read_payload()?;
         Ok((store, checkpoint, payload))
     }
 
-    pub(crate) fn new(file: Arc<dyn File>, options: StoreOptions, slot: Slot) -> Store {
+    pub(crate) fn new(file: Arc<dyn File>, options: StoreOptions, slots: SlotPages) -> Store {
+        let slot = slots.newest();
         let space = Space {
             free: FreeMap::default(),
             end: slot.end.0.max(DATA_PAGE_FIRST),
@@ -219,7 +220,7 @@ impl Store {
             options,
             space: Mutex::new(space),
             double_write: Mutex::new(DoubleWrite::default()),
-            slot: Mutex::new(slot),
+            slots: Mutex::new(slots),
             syncing: Mutex::new(()),
         }
     }
@@ -231,7 +232,10 @@ impl Store {
     /// # Errors
     /// `Corruption` when a page has two owners; `Io`.
     pub fn adopt(&self, owned: &[(Extent, Generation)]) -> Result<usize> {
-        let slot = self.slot.lock().clone();
+        let (slot, is_released) = {
+            let slots = self.slots.lock();
+            (slots.newest().clone(), slots.is_released())
+        };
         #[expect(clippy::cast_possible_truncation, reason = "files hold at most 2^32 pages")]
         let file_pages = (self.file.len()? / PAGE_BYTES as u64) as u32;
         let highest =
@@ -253,7 +257,7 @@ impl Store {
             .collect();
         // A failure here fails the opening, so there is nothing left to poison, and its own kind
         // says more.
-        double_write::recover(&*self.file, self.options.keyspace, |page| {
+        double_write::recover(&*self.file, self.options.keyspace, is_released, |page| {
             let (first, (pages, generation)) = by_page.range(..=page.0).next_back()?;
             (page.0 - first < *pages).then_some(*generation)
         })
@@ -305,29 +309,53 @@ impl Store {
             let name = self.file.path().display();
             Error::new(ErrorKind::Full, format!("{name} has had 2^32 generations"))
         })?;
-        let mut current = self.slot.lock();
-        let mut next = current.clone();
+        let mut slots = self.slots.lock();
+        let mut next = slots.newest().clone();
         next.generation += 1;
-        next.next_generation = Generation(reserved.max(current.next_generation.0));
-        match self.write_slot(&next) {
+        next.next_generation = Generation(reserved.max(next.next_generation.0));
+        let reserved = next.next_generation.0;
+        match self.write_slot(&mut slots, next) {
             // Nothing was written.
             Err(error) if error.is_full() => return Err(error),
             written => self.options.poison.guard(written)?,
         }
-        space.reserved = next.next_generation.0;
-        *current = next;
+        space.reserved = reserved;
         Ok(())
     }
 
-    /// Writes a slot and makes it durable. `Full` says that nothing was written: a sync that finds no room (where
-    /// room is promised first and looked for later) fails as any sync does.
-    fn write_slot(&self, slot: &Slot) -> Result<()> {
-        self.options.poison.check()?;
-        let mut buf = AlignedBuf::new(1);
-        slot.encode(self.options.keyspace, buf.page_mut(0));
-        let page = Slot::page(slot.generation);
-        self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint)?;
-        self.sync(Purpose::Checkpoint)
+    /// Writes a slot and its copy and makes them durable. `Full` says that nothing was written: a sync that finds
+    /// no room (where room is promised first and looked for later) fails as any sync does.
+    fn write_slot(&self, slots: &mut SlotPages, next: Slot) -> Result<()> {
+        slots.put(next, |slot, page| {
+            self.options.poison.check()?;
+            let mut buf = AlignedBuf::new(1);
+            slot.encode(self.options.keyspace, page, buf.page_mut(0));
+            self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint)?;
+            self.sync(Purpose::Checkpoint)
+        })
+    }
+
+    /// Writes slot pages once more that a crash may have torn: for who knows that the process before
+    /// ended in the middle of something. A full disk leaves them for the next checkpoint.
+    ///
+    /// # Errors
+    /// `Poisoned` or `Io`.
+    pub fn mend_slots(&self) -> Result<()> {
+        let mut slots = self.slots.lock();
+        if !slots.may_be_torn() {
+            return Ok(());
+        }
+        let mended = slots.write_due(|slot, page| {
+            self.options.poison.check()?;
+            let mut buf = AlignedBuf::new(1);
+            slot.encode(self.options.keyspace, page, buf.page_mut(0));
+            self.file.write_at(buf.bytes(), page.offset(), Purpose::Recovery)?;
+            self.sync(Purpose::Recovery)
+        });
+        match mended {
+            Err(error) if error.is_full() => Ok(()),
+            mended => mended,
+        }
     }
 
     pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
@@ -415,7 +443,7 @@ impl Store {
     }
 
     fn checkpoint_pages(&self) -> u64 {
-        self.slot.lock().extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum()
+        self.slots.lock().newest().pages()
     }
 
     /// Whether a page is free or waits to be freed: for verification of who owns what.
@@ -529,40 +557,37 @@ impl Store {
             let space = self.space.lock();
             (space.end, space.next_generation)
         };
-        let mut current = self.slot.lock();
+        let mut slots = self.slots.lock();
+        let before = slots.newest().clone();
         let next = Slot {
-            generation: current.generation + 1,
+            generation: before.generation + 1,
             redo: checkpoint.redo,
             structure: checkpoint.structure,
             payload_length: payload.len() as u64,
             payload_hash: xxh3_64(payload),
             next_generation: Generation(
-                next_generation.saturating_add(GENERATIONS_AHEAD).max(current.next_generation.0),
+                next_generation.saturating_add(GENERATIONS_AHEAD).max(before.next_generation.0),
             ),
-            // A file that never held data stays two pages long.
-            end: PageNumber(if end > DATA_PAGE_FIRST { end } else { 2 }),
-            extents,
+            // A file that never held data stays as long as its slots.
+            end: PageNumber(if end > DATA_PAGE_FIRST { end } else { SLOT_PAGES }),
+            extents: extents.clone(),
         };
-        let written = self.write_slot(&next);
+        let (pages, reserved) = (next.pages(), next.next_generation.0);
+        let written = self.write_slot(&mut slots, next);
+        drop(slots);
         if let Err(error) = &written
             && error.is_full()
         {
             // Nothing was written: the checkpoint before stands.
-            drop(current);
-            next.extents.iter().for_each(|(extent, _)| self.release(*extent));
+            extents.iter().for_each(|(extent, _)| self.release(*extent));
             return Err(error.clone());
         }
         // From here on either slot may be the newest on disk, so a failure leaves both payloads
         // owned: it poisons.
         if written.is_err() {
-            drop(current);
-            let pages = next.extents.iter().map(|(extent, _)| u64::from(extent.pages()));
-            self.space.lock().doubtful_pages += pages.sum::<u64>();
+            self.space.lock().doubtful_pages += pages;
             return self.options.poison.guard(written);
         }
-        let reserved = next.next_generation.0;
-        let before = std::mem::replace(&mut *current, next);
-        drop(current);
         {
             let mut space = self.space.lock();
             space.reserved = space.reserved.max(reserved);
@@ -628,13 +653,13 @@ impl Store {
     }
 
     fn read_payload(&self) -> Result<Vec<u8>> {
-        let slot = self.slot.lock().clone();
+        let slot = self.slots.lock().newest().clone();
         self.read_payload_of(&slot)
     }
 
     /// Reads and checks what a slot points to.
     pub(crate) fn read_payload_of(&self, slot: &Slot) -> Result<Vec<u8>> {
-        let pages: u64 = slot.extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum();
+        let pages = slot.pages();
         let path = self.file.path();
         if slot.payload_length > pages * PIECE_BYTES as u64 {
             let damage =
@@ -666,24 +691,28 @@ impl Store {
         Ok(payload)
     }
 
-    /// Reads the newest slot and its payload again from the file and checks them; returns the
+    /// Reads all slots and the newest one's payload again from the file and checks them; returns the
     /// extents that the payload lies in.
     ///
     /// # Errors
-    /// `Corruption` or `Io`.
+    /// `Corruption`, of a slot that is not the newest as well (P28); `Io`.
     pub fn verify_checkpoint(&self) -> Result<Vec<Extent>> {
-        let slot = self.slot.lock().clone();
-        let mut buf = AlignedBuf::new(1);
-        let page = Slot::page(slot.generation);
-        self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::Tool)?;
-        let stored = Slot::decode(buf.page(0), self.options.keyspace, page)
-            .map_err(|damage| damage.at(self.file.path(), page))?;
-        if stored != slot {
-            let damage =
-                Damage::new(format!("slot generation {}", slot.generation), stored.generation);
-            return Err(damage.at(self.file.path(), page));
-        }
-        self.read_payload()?;
+        let slot = {
+            // No slot is written meanwhile.
+            let slots = self.slots.lock();
+            let stored = SlotPages::read(&*self.file, self.options.keyspace, Purpose::Tool)?;
+            if let Some((page, damage)) = stored.damage() {
+                return Err(damage.at(self.file.path(), page));
+            }
+            let newest = slots.newest();
+            if stored.newest() != newest {
+                let expected = format!("slot generation {}", newest.generation);
+                let damage = Damage::new(expected, stored.newest().generation);
+                return Err(damage.at(self.file.path(), Slot::page(newest.generation)));
+            }
+            newest.clone()
+        };
+        self.read_payload_of(&slot)?;
         Ok(slot.extents.iter().map(|(extent, _)| *extent).collect())
     }
 }

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{KeyspaceId, PageNumber};
 use spinney_extent::header::{BlockHeader, BlockKind};
+use spinney_extent::slot::SLOT_PAGES;
 use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_extent::{HEADER_BYTES, Slot};
 use spinney_io::sim::SimView;
@@ -87,7 +88,7 @@ impl Roots {
             self.files.insert(path.to_owned(), slots);
         }
         let slots = self.files.get_mut(path).expect("it was just put there");
-        if number < 2 {
+        if number < SLOT_PAGES {
             // A page of nothing but zeros makes a file longer.
             let Ok(header) = BlockHeader::decode(page) else { return Ok(0) };
             let slot = Slot::decode(page, header.keyspace, PageNumber(number));
@@ -146,7 +147,7 @@ impl Roots {
 
 /// The newest slot on the media.
 fn newest_slot(view: &SimView<'_>, path: &Path) -> Option<(KeyspaceId, Slot)> {
-    let slots = (0..2).filter_map(|number: u32| {
+    let slots = (0..SLOT_PAGES).filter_map(|number| {
         let page = view.durable_page(path, u64::from(number) * PAGE_BYTES as u64)?;
         let keyspace = BlockHeader::decode(page).ok()?.keyspace;
         Some((keyspace, Slot::decode(page, keyspace, PageNumber(number)).ok()?))

@@ -65,7 +65,7 @@ proptest! {
         page[9] = version;
         reseal(&mut page);
         let _ = BlockHeader::decode(&page);
-        for slot in 0..2 {
+        for slot in 0..4 {
             let _ = Slot::decode(&page, KeyspaceId(1), PageNumber(slot));
         }
         read_all(&page);

@@ -594,6 +594,9 @@ impl Engine for TreeLine {
         owned.extend(self.owned_large());
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
+        if !self.context.log.was_closed() {
+            self.store.mend_slots()?;
+        }
         if !self.context.logged && self.large_unsettled.load(Ordering::Relaxed) {
             self.reconcile_large()?;
         }

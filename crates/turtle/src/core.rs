@@ -251,6 +251,9 @@ impl Core {
         let mut owned = tree.owned();
         owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
         self.files.store.adopt(&owned)?;
+        if !self.context.log.was_closed() {
+            self.files.store.mend_slots()?;
+        }
         self.kept_pages.store(tree.pages_beside(), Relaxed);
         self.work.lock().published = tree.clone();
         self.replace(|view| View::new(view.tables.clone(), tree));

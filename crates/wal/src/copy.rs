@@ -137,6 +137,7 @@ impl LogCopy {
                 cut_lsn: Lsn(self.start.0 - 1),
                 epoch: EPOCH,
                 segment_blocks: self.segment_blocks,
+                closed: Some(Lsn(self.first.0 - 1)),
             };
             superblock.write(&*self.file, Purpose::Tool)?;
         }

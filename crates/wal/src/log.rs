@@ -75,6 +75,7 @@ pub struct Log {
     pub(crate) failed: AtomicBool,
     pub(crate) failure: Mutex<Option<Error>>,
     closed: AtomicBool,
+    pub(crate) was_closed: bool,
     /// First LSN that a replay still needs, whatever is trimmed; `u64::MAX` when none does.
     pub(crate) held: AtomicU64,
     /// First LSN that a follower has not read, whatever is trimmed; `u64::MAX` when there is none.
@@ -150,6 +151,7 @@ impl Log {
             segment_blocks,
             cut: 0,
             cut_lsn: Lsn::ZERO,
+            closed: None,
         };
         superblock.write(&*file, Purpose::Log)?;
         // The second slot too, so that both exist and rot in one leaves the other.
@@ -163,7 +165,9 @@ impl Log {
         let head = RunStart { position: 0, first: Lsn(1) };
         let table = SegmentTable::new(options.segment_blocks(), 0, [].into(), Vec::new(), 0, head);
         let files = Files { file, reader, tail };
-        Ok(Arc::new(Log::assemble(files, options, superblock, table, 0)))
+        let mut log = Log::assemble(files, options, superblock, table, 0);
+        log.was_closed = true;
+        Ok(Arc::new(log))
     }
 
     /// Puts a log together whose files and bookkeeping agree. So many blocks of records are not in it yet and must find room.
@@ -210,6 +214,7 @@ impl Log {
             failed: AtomicBool::new(false),
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
+            was_closed: false,
             held: AtomicU64::new(u64::MAX),
             followed: AtomicU64::new(u64::MAX),
             ticked: Mutex::new(Lsn(last)),
@@ -499,8 +504,14 @@ impl Log {
         result
     }
 
-    /// Flushes everything, makes it durable, leaves a block with the watermark behind (rule P7) and refuses reservations from
-    /// then on. Writers must have stopped.
+    /// Whether the life before this one ended with [`Log::close`], or there was none. After a crash it did not.
+    #[must_use]
+    pub fn was_closed(&self) -> bool {
+        self.was_closed
+    }
+
+    /// Flushes everything, makes it durable, says so in the superblock (rule P7) and refuses reservations from then on.
+    /// Writers must have stopped.
     ///
     /// # Errors
     /// `Poisoned`: what was not durable before has an unknown outcome.
@@ -508,7 +519,14 @@ impl Log {
         self.closed.store(true, SeqCst);
         self.check()?;
         self.ensure_durable(self.last_lsn())?;
-        self.write_watermark()
+        let mut superblock = self.superblock.lock();
+        let mut next = superblock.clone();
+        next.generation += 1;
+        next.closed = Some(self.last_lsn());
+        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail(error))?;
+        self.sync_file()?;
+        *superblock = next;
+        Ok(())
     }
 
     /// Stops the writing side for good, because something that the log depends on failed (rule P21).

@@ -84,7 +84,9 @@ impl Log {
         let start = RunStart { position: next.start, first: next.start_lsn };
         let files = Files { file, reader, tail };
         let blocks = blocks_for(kept.bytes());
-        let log = Arc::new(Log::assemble(files, options, next, table, blocks));
+        let mut log = Log::assemble(files, options, next, table, blocks);
+        log.was_closed = superblock.closed.is_some();
+        let log = Arc::new(log);
         log.take_in(&kept)?;
         let head = log.segments.lock().head();
         let recovered = Recovered::new(log.clone(), start, head);
@@ -114,6 +116,7 @@ impl Log {
 fn begin_life(old: &Superblock, walk: &Walk, path: &Path) -> Result<Superblock> {
     let mut next = old.clone();
     next.generation += 1;
+    next.closed = None;
     next.epoch = Epoch(old.epoch.0.checked_add(1).ok_or_else(|| {
         Error::new(ErrorKind::Unsupported, format!("{} has been opened 2^32 times", path.display()))
     })?);

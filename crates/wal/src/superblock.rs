@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! offset size field
-//!      0    8 checksum    xxh3-64 of bytes 8..4096, seeded with the slot's number
+//!      0    8 page sum    xxh3-64 of bytes 8..4096, seeded with the slot's number: for programs that know version 1 only
 //!      8    4 magic       "SPWS"
-//!     12    4 version     of the whole file's format, 1
+//!     12    4 version     of the whole file's format, 2
 //!     16    8 tag         identity of the database
 //!     24    8 generation  counts writes of superblocks, from 1; slot = generation modulo 2
 //!     32    8 start       position of the first block that may still be needed; a run begins there
@@ -14,14 +14,23 @@
 //!     56    8 cut_lsn     last LSN that it kept; durable since this superblock is
 //!     64    4 epoch       the current life
 //!     68    4 segment     blocks of one segment
-//!     72 4024 reserved    zero
+//!     72    8 closed      1 + the last LSN of a log that was closed; 0 while the log is open
+//!     80   16 reserved    zero
+//!     96    8 checksum    xxh3-64 of bytes 8..96, seeded with 2 + the slot's number
+//!    104 1944 reserved    zero
+//!   2048      the same once more: bytes 8..104, the checksum seeded with 4 + the slot's number
 //! ```
+//!
+//! Version 1 has neither `closed` nor checksums of its own: the page sum covers it, and it stands there once.
 //!
 //! Invariants: (1) the valid slot with the higher generation rules; a write goes to the other slot, so a torn write leaves the
 //! older one. (2) A superblock with a new epoch is durable before a block of that epoch is written, and one with a new start
 //! before a segment below it is reused. (3) Below the cut every position holds a block that recovery kept, of any
 //! older life; from the cut on only blocks of the current life count (rule P8). So one cut serves for all older lives: what an
-//! older life wrote behind it is either overwritten by a kept block or refused by its epoch. Both slots bad is `Corruption`.
+//! older life wrote behind it is either overwritten by a kept block or refused by its epoch. (4) A damaged byte leaves one of
+//! the two copies in a slot whole, so it hides no superblock (rule P28). With a whole page gone the older superblock rules,
+//! and then a block or a tail of a life that it does not know, a watermark above what it finds, or a keyspace whose redo LSN
+//! lies outside what it finds is `Corruption`. Both slots bad is `Corruption`.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
@@ -35,7 +44,9 @@ use crate::bytes::{put_u32, put_u64, u32_at, u64_at};
 pub(crate) const SUPERBLOCKS: u64 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SPWS");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// The version that stands once in its page.
+const VERSION_RELEASED: u32 = 1;
 
 const CHECKSUM_AT: usize = 0;
 const MAGIC_AT: usize = 8;
@@ -48,7 +59,14 @@ const CUT_AT: usize = 48;
 const CUT_LSN_AT: usize = 56;
 const EPOCH_AT: usize = 64;
 const SEGMENT_AT: usize = 68;
-const RESERVED_AT: usize = 72;
+const CLOSED_AT: usize = 72;
+const RESERVED_AT: usize = 80;
+const COPY_CHECKSUM_AT: usize = 96;
+const COPY_END: usize = 104;
+/// Where the two copies begin.
+const COPIES_AT: [usize; 2] = [0, PAGE_BYTES / 2];
+/// In version 1 all is zero from here on.
+const RESERVED_RELEASED_AT: usize = 72;
 
 /// Positions and LSNs count up for the whole life of a log; a start near the end of 64 bits is damage, and below it no sum of
 /// this crate overflows.
@@ -73,6 +91,8 @@ pub struct Superblock {
     pub epoch: Epoch,
     /// Blocks of one segment.
     pub segment_blocks: u32,
+    /// The last LSN of a log that was closed. `None` while it is open, and after a crash.
+    pub closed: Option<Lsn>,
 }
 
 /// Why a slot is not a superblock of this version.
@@ -93,16 +113,22 @@ impl Superblock {
     /// The bytes of the superblock for `slot`.
     pub fn encode(&self, slot: u64, block: &mut Block) {
         block.fill(0);
-        put_u32(block, MAGIC_AT, MAGIC);
-        put_u32(block, VERSION_AT, VERSION);
-        put_u64(block, TAG_AT, self.tag);
-        put_u64(block, GENERATION_AT, self.generation);
-        put_u64(block, START_AT, self.start);
-        put_u64(block, START_LSN_AT, self.start_lsn.0);
-        put_u64(block, CUT_AT, self.cut);
-        put_u64(block, CUT_LSN_AT, self.cut_lsn.0);
-        put_u32(block, EPOCH_AT, self.epoch.0);
-        put_u32(block, SEGMENT_AT, self.segment_blocks);
+        for (copy, at) in (0..).zip(COPIES_AT) {
+            let block = &mut block[at..at + COPY_END];
+            put_u32(block, MAGIC_AT, MAGIC);
+            put_u32(block, VERSION_AT, VERSION);
+            put_u64(block, TAG_AT, self.tag);
+            put_u64(block, GENERATION_AT, self.generation);
+            put_u64(block, START_AT, self.start);
+            put_u64(block, START_LSN_AT, self.start_lsn.0);
+            put_u64(block, CUT_AT, self.cut);
+            put_u64(block, CUT_LSN_AT, self.cut_lsn.0);
+            put_u32(block, EPOCH_AT, self.epoch.0);
+            put_u32(block, SEGMENT_AT, self.segment_blocks);
+            put_u64(block, CLOSED_AT, self.closed.map_or(0, |last| last.0 + 1));
+            let checksum = copy_checksum(block, slot, copy);
+            put_u64(block, COPY_CHECKSUM_AT, checksum);
+        }
         let checksum = xxh3_64_with_seed(&block[MAGIC_AT..], slot);
         put_u64(block, CHECKSUM_AT, checksum);
         debug_assert_eq!(
@@ -117,14 +143,54 @@ impl Superblock {
     /// # Errors
     /// Why the bytes are not a superblock.
     pub fn decode(slot: u64, block: &Block) -> Result<Superblock, SlotFault> {
+        let mut best: Option<Superblock> = None;
+        let mut fault = None;
+        for (copy, at) in (0..).zip(COPIES_AT) {
+            let block = &block[at..at + COPY_END];
+            if copy_checksum(block, slot, copy) != u64_at(block, COPY_CHECKSUM_AT)
+                || u32_at(block, MAGIC_AT) != MAGIC
+            {
+                continue;
+            }
+            match u32_at(block, VERSION_AT) {
+                VERSION => {}
+                version => {
+                    fault = Some(SlotFault::Version(version));
+                    continue;
+                }
+            }
+            let reserved = block[RESERVED_AT..COPY_CHECKSUM_AT].iter().all(|&byte| byte == 0);
+            let found = Self::parse(slot, block).filter(|_| reserved);
+            // A torn write may leave two.
+            if let Some(found) = found
+                && best.as_ref().is_none_or(|best| found.generation > best.generation)
+            {
+                best = Some(found);
+            }
+        }
+        match (best, fault) {
+            (_, Some(fault)) => Err(fault),
+            (Some(best), None) => Ok(best),
+            (None, None) => Self::decode_released(slot, block),
+        }
+    }
+
+    fn decode_released(slot: u64, block: &Block) -> Result<Superblock, SlotFault> {
         let checksum = xxh3_64_with_seed(&block[MAGIC_AT..], slot);
         if checksum != u64_at(block, CHECKSUM_AT) || u32_at(block, MAGIC_AT) != MAGIC {
             return Err(SlotFault::Damaged);
         }
-        let version = u32_at(block, VERSION_AT);
-        if version != VERSION {
-            return Err(SlotFault::Version(version));
+        match u32_at(block, VERSION_AT) {
+            VERSION_RELEASED => {}
+            // Its copies would have been read.
+            VERSION => return Err(SlotFault::Damaged),
+            version => return Err(SlotFault::Version(version)),
         }
+        let reserved = block[RESERVED_RELEASED_AT..].iter().all(|&byte| byte == 0);
+        Self::parse(slot, block).filter(|_| reserved).ok_or(SlotFault::Damaged)
+    }
+
+    fn parse(slot: u64, block: &[u8]) -> Option<Superblock> {
         let superblock = Superblock {
             tag: u64_at(block, TAG_AT),
             generation: u64_at(block, GENERATION_AT),
@@ -134,13 +200,9 @@ impl Superblock {
             cut_lsn: Lsn(u64_at(block, CUT_LSN_AT)),
             epoch: Epoch(u32_at(block, EPOCH_AT)),
             segment_blocks: u32_at(block, SEGMENT_AT),
+            closed: u64_at(block, CLOSED_AT).checked_sub(1).map(Lsn),
         };
-        let reserved = block[RESERVED_AT..].iter().all(|&byte| byte == 0);
-        if reserved && superblock.is_consistent() && superblock.slot() == slot {
-            Ok(superblock)
-        } else {
-            Err(SlotFault::Damaged)
-        }
+        (superblock.is_consistent() && superblock.slot() == slot).then_some(superblock)
     }
 
     /// Whether a block counts, by its life and position (rule P8). Whether its run fits is for the walk to say.
@@ -156,7 +218,8 @@ impl Superblock {
     /// Everything up to here was promised by the superblock itself.
     #[must_use]
     pub fn promised(&self) -> Lsn {
-        self.cut_lsn.max(Lsn(self.start_lsn.0 - 1))
+        let closed = self.closed.unwrap_or(Lsn::ZERO);
+        self.cut_lsn.max(Lsn(self.start_lsn.0 - 1)).max(closed)
     }
 
     fn is_consistent(&self) -> bool {
@@ -168,6 +231,7 @@ impl Superblock {
             && self.start_lsn.0 < COUNTER_MAX
             && self.cut < COUNTER_MAX
             && self.cut_lsn.0 < COUNTER_MAX
+            && self.closed.is_none_or(|last| last.0 < COUNTER_MAX)
     }
 
     /// Writes the superblock to its slot; durable after a sync of the file.
@@ -214,4 +278,9 @@ impl Superblock {
             )
         })
     }
+}
+
+/// The checksum of one of the two copies in a slot.
+fn copy_checksum(block: &[u8], slot: u64, copy: u64) -> u64 {
+    xxh3_64_with_seed(&block[MAGIC_AT..COPY_CHECKSUM_AT], 2 * (copy + 1) + slot)
 }

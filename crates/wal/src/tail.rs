@@ -16,7 +16,11 @@
 //!     16    4 areas     how many there are                24    n record    as in a run's stream, then zeros up to 8
 //!     20    4 pages     of each area
 //!     24    8 reserved  zero
+//!   2048   32 the same once more
 //! ```
+//!
+//! The header stands twice in its page, so that a damaged byte is told from a header that was never written: with both
+//! damaged the file is refused, for frames that were promised may lie behind it (rule P28). Released formats have it once.
 //!
 //! When the buffers are stolen and written as a run, the areas change places; what an area held is stored over only after
 //! its run was given to the kernel. So at any moment runs and frames together have every record that was kept.
@@ -51,6 +55,7 @@ const EPOCH_AT: usize = 12;
 const AREAS_AT: usize = 16;
 const PAGES_AT: usize = 20;
 const HEADER_BYTES: usize = 32;
+const HEADERS_AT: [usize; 2] = [0, PAGE_BYTES / 2];
 
 const LSN_AT: usize = 8;
 const LENGTH_AT: usize = 16;
@@ -156,8 +161,12 @@ impl Kept {
         }
         let mut buf = AlignedBuf::new(1);
         file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
-        // The power went before the header of a first life's tail was on the media, if it is none.
-        let Some((epoch, shape)) = read_header(tag, buf.page(0)) else {
+        let header = read_header(tag, buf.page(0)).map_err(|damaged| {
+            let path = file.path().display();
+            Error::corruption(path, damaged as u64, "the header of a tail", "something else")
+        })?;
+        // The power went before the header of a first life's tail was on the media, if there is none.
+        let Some((epoch, shape)) = header else {
             return Ok(Kept { records: Vec::new(), is_made: true });
         };
         if epoch > newest {
@@ -201,23 +210,40 @@ impl Kept {
 
 fn write_header(file: &dyn File, tag: u64, epoch: Epoch, shape: Shape) -> Result<()> {
     let mut buf = AlignedBuf::new(1);
-    let page = buf.page_mut(0);
-    put_u32(page, MAGIC_AT, MAGIC);
-    put_u32(page, EPOCH_AT, epoch.0);
-    put_u32(page, AREAS_AT, shape.areas);
-    put_u32(page, PAGES_AT, shape.pages);
-    let checksum = xxh3_64_with_seed(&page[MAGIC_AT..HEADER_BYTES], tag);
-    put_u64(page, CHECKSUM_AT, checksum);
+    for at in HEADERS_AT {
+        let header = &mut buf.page_mut(0)[at..at + HEADER_BYTES];
+        put_u32(header, MAGIC_AT, MAGIC);
+        put_u32(header, EPOCH_AT, epoch.0);
+        put_u32(header, AREAS_AT, shape.areas);
+        put_u32(header, PAGES_AT, shape.pages);
+        let checksum = xxh3_64_with_seed(&header[MAGIC_AT..], tag);
+        put_u64(header, CHECKSUM_AT, checksum);
+    }
     file.write_at(buf.bytes(), 0, Purpose::Log)
 }
 
-fn read_header(tag: u64, page: &[u8]) -> Option<(Epoch, Shape)> {
-    let checksum = xxh3_64_with_seed(&page[MAGIC_AT..HEADER_BYTES], tag);
-    if u32_at(page, MAGIC_AT) != MAGIC || u64_at(page, CHECKSUM_AT) != checksum {
-        return None;
+/// The newer of the two headers in a page, `None` if none was ever written.
+///
+/// # Errors
+/// Where the first one is, if both are damaged or one is and the other was never written.
+fn read_header(tag: u64, page: &[u8]) -> Result<Option<(Epoch, Shape)>, usize> {
+    let mut newest = None;
+    let mut damaged = None;
+    for at in HEADERS_AT {
+        let header = &page[at..at + HEADER_BYTES];
+        let checksum = xxh3_64_with_seed(&header[MAGIC_AT..], tag);
+        if u32_at(header, MAGIC_AT) == MAGIC && u64_at(header, CHECKSUM_AT) == checksum {
+            let shape = Shape { areas: u32_at(header, AREAS_AT), pages: u32_at(header, PAGES_AT) };
+            let epoch = Epoch(u32_at(header, EPOCH_AT));
+            newest = newest.filter(|(newest, _)| *newest >= epoch).or(Some((epoch, shape)));
+        } else if header.iter().any(|byte| *byte != 0) {
+            damaged = damaged.or(Some(at));
+        }
     }
-    let shape = Shape { areas: u32_at(page, AREAS_AT), pages: u32_at(page, PAGES_AT) };
-    Some((Epoch(u32_at(page, EPOCH_AT)), shape))
+    match (newest, damaged) {
+        (None, Some(at)) => Err(at),
+        (newest, _) => Ok(newest),
+    }
 }
 
 /// Takes the frames of an area, from its beginning to where older ones or none follow.

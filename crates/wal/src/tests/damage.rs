@@ -169,8 +169,9 @@ fn both_superblocks_bad_is_corruption_and_the_older_one_never_loses_silently() {
     let (disk, last) = sample();
     let bytes = disk.contents(path()).unwrap();
     let mut both = bytes.clone();
-    both[100] ^= 1;
-    both[PAGE_BYTES + 100] ^= 1;
+    for copy in [0, PAGE_BYTES / 2, PAGE_BYTES, PAGE_BYTES * 3 / 2] {
+        both[copy + 100] ^= 1;
+    }
     let error = read(&with_contents(&both)).unwrap_err();
     assert!(error.is_corruption() && error.to_string().contains("superblock"), "{error}");
     let kept: Vec<bool> = [0, PAGE_BYTES]
@@ -178,10 +179,42 @@ fn both_superblocks_bad_is_corruption_and_the_older_one_never_loses_silently() {
         .map(|at| {
             let mut one = bytes.clone();
             one[at + 100] ^= 1;
+            one[at + PAGE_BYTES / 2 + 100] ^= 1;
             check(&with_contents(&one), last, "one superblock")
         })
         .collect();
     assert!(kept.contains(&true), "the older slot is not needed");
+}
+
+/// Every byte of the superblocks, in a log that is open and in one that was closed, with records in blocks and in
+/// the tail: nothing is lost, and a closed log stays one.
+#[test]
+fn p28_no_byte_of_a_superblock_or_of_the_tail_s_header_loses_a_record() {
+    for closed in [false, true] {
+        let disk = disk(1);
+        let log = create(&disk);
+        put(&log, b"one", Durability::Sync).unwrap();
+        put(&log, b"two", Durability::Buffered).unwrap();
+        if closed {
+            log.close().unwrap();
+        }
+        drop(log);
+        let disk = disk.kill();
+        let tail = crate::tail_path(path());
+        let flips = (0..2 * PAGE_BYTES as u64).map(|at| (path(), at));
+        for (file, at) in flips.chain((0..PAGE_BYTES as u64).map(|at| (&*tail, at))) {
+            let image = disk.kill();
+            image.flip_bit(file, at, (at % 8) as u8).unwrap();
+            let (log, recovered) = Log::open(&image, path(), &tiny()).unwrap();
+            assert_eq!((recovered.last_lsn(), log.was_closed()), (Lsn(2), closed), "{at}");
+        }
+        // With both headers gone nothing tells whether records lay behind them.
+        let image = disk.kill();
+        for at in [8, PAGE_BYTES as u64 / 2 + 8] {
+            image.flip_bit(&tail, at, 1).unwrap();
+        }
+        assert!(Log::open(&image, path(), &tiny()).unwrap_err().is_corruption());
+    }
 }
 
 #[test]
@@ -192,13 +225,15 @@ fn the_log_of_another_database_or_version_is_refused() {
     let mut bytes = disk.contents(path()).unwrap();
     for slot in 0..2 {
         let block = &mut bytes[slot * PAGE_BYTES..(slot + 1) * PAGE_BYTES];
-        block[12] = 2;
+        block[12] = 3;
+        block[96] ^= 1;
+        block[PAGE_BYTES / 2 + 96] ^= 1;
         let checksum = xxhash_rust::xxh3::xxh3_64_with_seed(&block[8..], slot as u64);
         block[..8].copy_from_slice(&checksum.to_le_bytes());
     }
     let error = read(&with_contents(&bytes)).unwrap_err();
     assert_eq!(error.kind(), spinney_base::ErrorKind::Unsupported);
-    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
 }
 
 #[test]
@@ -222,21 +257,26 @@ fn the_golden_block_of_the_format() {
     assert_eq!(found, golden);
 }
 
+const CHECKSUMS: [[u8; 8]; 2] = [[0x9e, 0x2c, 0x63, 0x6b, 0x71, 0x1c, 0xa2, 0x37], [0; 8]];
+
 #[test]
 fn the_golden_superblock_of_the_format() {
     let disk = disk(1);
     create(&disk);
     let contents = disk.contents(path()).unwrap();
     // Generation 2 lives in slot 0.
-    let found = &contents[..72];
-    let golden: [u8; 72] = [
-        0x4c, 0xaf, 0x2c, 0x1f, 0x6e, 0x46, 0x5c, 0x0e, 0x53, 0x50, 0x57, 0x53, 1, 0, 0, 0, //
-        7, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, //
-        0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, //
-        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
-        1, 0, 0, 0, 4, 0, 0, 0,
+    let golden: [u8; 64] = [
+        0x53, 0x50, 0x57, 0x53, 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, //
+        2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+        1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, //
+        0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 4, 0, 0, 0,
     ];
-    assert_eq!(found, golden, "{found:02x?}");
+    for (at, checksum) in [(0, CHECKSUMS[0]), (PAGE_BYTES / 2, CHECKSUMS[1])] {
+        let found = &contents[at..at + 104];
+        assert_eq!(found[8..72], golden, "{found:02x?}");
+        assert_eq!(found[72..96], [0; 24]);
+        assert_eq!(found[96..], checksum, "{:02x?}", &found[96..]);
+    }
 }
 
 /// Life, position, first record, how many, durable watermark, blocks of the run, and what the payload is made of.
@@ -254,6 +294,7 @@ fn sealed_file(fields: &[Fields], start: u64, cut: (u64, Lsn), epoch: Epoch) -> 
         cut_lsn: cut.1,
         epoch,
         segment_blocks: 4,
+        closed: None,
     };
     superblock.encode(0, (&mut bytes[..PAGE_BYTES]).try_into().unwrap());
     for (epoch, position, first, more, durable, count, noise) in fields.iter().copied() {
@@ -322,7 +363,7 @@ proptest! {
             Ok(superblock) => {
                 let mut again = [0; PAGE_BYTES];
                 superblock.encode(slot, &mut again);
-                prop_assert_eq!(again, block);
+                prop_assert_eq!(Superblock::decode(slot, &again), Ok(superblock));
             }
             Err(fault) => prop_assert_eq!(fault, SlotFault::Damaged),
         }

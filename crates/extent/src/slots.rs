@@ -1,0 +1,130 @@
+//! The four slot pages of an open store file: which slot counts, and the order in which pages are
+//! written (rules P14 and P28).
+//!
+//! A slot is written into its copy, synced, then into its own page, and synced:
+//!
+//! ```text
+//!   copy of 1    page 1      what a crash here leaves
+//!   ---------    ------      ------------------------
+//!   torn         n - 1       slot n in the other pair counts
+//!   n + 1        torn        slot n + 1 counts: its copy is whole
+//!   n + 1        n + 1       n + 1 is promised
+//! ```
+//!
+//! **Invariants**
+//! 1. Of each pair at least one page holds a slot at any moment, so a pair without any was damaged.
+//! 2. A checkpoint is promised only once both pages of its pair hold its slot. So no single damaged
+//!    page hides it. The one exception is a file system that needs room for a write over what is
+//!    there, and has none for the second page: that page is *due*, and the next slot waits for it.
+//! 3. In a file of a released format both pairs are of the new one before a checkpoint is promised:
+//!    a program of that format then refuses the file, where it would fall back to an older slot.
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{KeyspaceId, PageNumber, Result};
+use spinney_io::{AlignedBuf, File, Purpose};
+
+use crate::header::Damage;
+use crate::slot::{SLOT_PAGES, Slot, Slots};
+
+/// What is known of the slot pages of an open file. The store holds it under a lock while it writes
+/// any of them.
+#[derive(Debug)]
+pub(crate) struct SlotPages {
+    found: Slots,
+    /// Pages to be written before the next slot, and with what.
+    due: Vec<(PageNumber, Slot)>,
+}
+
+impl SlotPages {
+    pub(crate) fn new(found: Slots) -> SlotPages {
+        let due = found.damaged.iter();
+        let due = due.filter_map(|(page, slot, _)| Some((*page, slot.clone()?))).collect();
+        SlotPages { found, due }
+    }
+
+    /// Reads the slot pages of a file.
+    ///
+    /// # Errors
+    /// `Corruption` when the newest slot is damaged, or may be; `Io`.
+    pub(crate) fn read(
+        file: &dyn File,
+        keyspace: KeyspaceId,
+        purpose: Purpose,
+    ) -> Result<SlotPages> {
+        let mut buf = AlignedBuf::new(SLOT_PAGES as usize);
+        // A file of a released format that never held data has but two pages.
+        let pages = (file.len()? / PAGE_BYTES as u64).clamp(2, u64::from(SLOT_PAGES));
+        #[expect(clippy::cast_possible_truncation, reason = "four pages at most")]
+        file.read_at(&mut buf.bytes_mut()[..pages as usize * PAGE_BYTES], 0, purpose)?;
+        let blocks = [0, 1, 2, 3].map(|page| buf.page(page));
+        let found = Slots::choose(blocks, keyspace);
+        found.map(SlotPages::new).map_err(|(page, damage)| damage.at(file.path(), page))
+    }
+
+    /// The slot that counts.
+    pub(crate) fn newest(&self) -> &Slot {
+        &self.found.newest
+    }
+
+    /// Whether the file is of a released format, whose slots have no copies.
+    pub(crate) fn is_released(&self) -> bool {
+        self.found.is_released
+    }
+
+    /// A page that should hold a slot and holds none.
+    pub(crate) fn damage(&self) -> Option<(PageNumber, Damage)> {
+        self.found.damaged.first().map(|(page, _, damage)| (*page, damage.clone()))
+    }
+
+    /// Whether the writing of a slot, cut off, may have left the pages as they were found: its copy
+    /// torn before its page was touched, or its page torn and its copy whole.
+    pub(crate) fn may_be_torn(&self) -> bool {
+        let newest = self.found.newest.generation;
+        let mut damaged = self.found.damaged.iter();
+        damaged.any(|(page, slot, _)| {
+            let is_copy = page.0 >= 2;
+            slot.as_ref().is_some_and(|slot| is_copy != (slot.generation == newest))
+        })
+    }
+
+    /// Writes pages that are due. `write` writes a slot into a page and makes it durable.
+    ///
+    /// # Errors
+    /// What `write` answers.
+    pub(crate) fn write_due(
+        &mut self,
+        write: impl Fn(&Slot, PageNumber) -> Result<()>,
+    ) -> Result<()> {
+        while let Some((page, slot)) = self.due.last() {
+            write(slot, *page)?;
+            self.due.pop();
+        }
+        Ok(())
+    }
+
+    /// Makes `next` the newest slot.
+    ///
+    /// # Errors
+    /// What `write` answers; when it is `Full`, the slot before still counts.
+    pub(crate) fn put(
+        &mut self,
+        next: Slot,
+        write: impl Fn(&Slot, PageNumber) -> Result<()>,
+    ) -> Result<()> {
+        self.write_due(&write)?;
+        write(&next, Slot::copy_page(next.generation))?;
+        let page = Slot::page(next.generation);
+        let before = std::mem::replace(&mut self.found.newest, next);
+        if std::mem::take(&mut self.found.is_released) {
+            let generation = before.generation;
+            self.due.push((Slot::page(generation), before.clone()));
+            self.due.push((Slot::copy_page(generation), before));
+        }
+        self.due.push((page, self.found.newest.clone()));
+        match self.write_due(write) {
+            // The copy is durable, so the new slot counts.
+            Err(error) if error.is_full() => Ok(()),
+            written => written,
+        }
+    }
+}
