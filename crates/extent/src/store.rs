@@ -36,9 +36,9 @@ use crate::slots::SlotPages;
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
 
-/// Pages that a new store file grows by first, then an eighth of its size up to
-/// [`GROWTH_PAGES_MAX`].
-const GROWTH_PAGES_MIN: u32 = 64;
+/// Pages that a new store file grows by first, then an eighth of its extents up to
+/// [`GROWTH_PAGES_MAX`]. Few, because many keyspaces hold little.
+const GROWTH_PAGES_MIN: u32 = 8;
 const GROWTH_PAGES_MAX: u32 = 8192;
 
 /// Payload bytes of one checkpoint block.
@@ -360,7 +360,13 @@ impl Store {
 
     pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
         let _inside = probe::enter("file growth");
-        let wanted = (space.end / 8).clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
+        if space.end == DATA_PAGE_FIRST && self.file.len()? < PageNumber(DATA_PAGE_FIRST).offset() {
+            // The double-write area takes room page by page, when it is written.
+            let last = PageNumber(DATA_PAGE_FIRST - 1).offset();
+            self.file.write_at(AlignedBuf::new(1).bytes(), last, Purpose::DoubleWrite)?;
+        }
+        let wanted = (space.end - DATA_PAGE_FIRST) / 8;
+        let wanted = wanted.clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
         let mut last = None;
         // An extent begins at a multiple of its size. When the disk is nearly full the smallest step
         // may still fit.

@@ -169,6 +169,13 @@ pub trait File: Send + Sync + Debug {
     /// `Full` when there is no room (the file is as it was), or `Io`.
     fn allocate(&self, bytes: u64) -> Result<()>;
 
+    /// Shortens the file to `bytes`, whole pages; does nothing when it is not longer. What was cut off
+    /// may be there again after a power loss, unless [`File::sync`] came between.
+    ///
+    /// # Errors
+    /// `Io` from the system.
+    fn truncate(&self, bytes: u64) -> Result<()>;
+
     /// Gives the room of some pages back to the file system; they read as zeros from then on, and the
     /// file is as long as it was. A later write there asks for room as one that grows the file does.
     /// What was there may be seen again after a power loss, unless [`File::sync`] came between.

@@ -370,11 +370,15 @@ fn an_unknown_version_is_refused() {
     copy(&golden("v1"), work.path());
     let manifest = work.path().join("MANIFEST");
     let mut bytes = std::fs::read(&manifest).unwrap();
-    bytes[8] = 2;
+    bytes[8] = 3;
+    // Every version has its checksum at the same place.
+    let length = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+    let summed = [&bytes[..16], &bytes[24..24 + length]].concat();
+    bytes[16..24].copy_from_slice(&xxhash_rust::xxh3::xxh3_64(&summed).to_le_bytes());
     std::fs::write(&manifest, &bytes).unwrap();
     let error = Db::open(work.path(), options()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("version 2"), "{error}");
+    assert!(error.to_string().contains("version 3"), "{error}");
     assert_eq!(std::fs::read(&manifest).unwrap(), bytes);
 }
 

@@ -39,8 +39,11 @@ const SPARE_BYTES: usize = 1 << 20;
 /// A log that is trimmed when it has so many segments frees at least one: it begins and ends in the midst of others.
 const SEGMENTS_FREED: u64 = 3;
 
-/// Blocks of zeros written at once when a segment is made.
+/// Blocks of zeros written at once when segments are made.
 const ZERO_BLOCKS: usize = 64;
+
+/// Segments are made ahead for a quarter of those that are there, and for no more than this many.
+const SEGMENTS_AHEAD_MAX: u32 = 32;
 
 /// The one log of a database. Shared behind an `Arc`.
 pub struct Log {
@@ -76,6 +79,8 @@ pub struct Log {
     pub(crate) failure: Mutex<Option<Error>>,
     closed: AtomicBool,
     pub(crate) was_closed: bool,
+    /// Whether the superblock of this life is on the disk. Nothing of the life is before it is.
+    pub(crate) is_begun: AtomicBool,
     /// First LSN that a replay still needs, whatever is trimmed; `u64::MAX` when none does.
     pub(crate) held: AtomicU64,
     /// First LSN that a follower has not read, whatever is trimmed; `u64::MAX` when there is none.
@@ -163,7 +168,7 @@ impl Log {
         }
         let reader = disk.open(path, OpenMode::EXISTING.read_only())?;
         let head = RunStart { position: 0, first: Lsn(1) };
-        let table = SegmentTable::new(options.segment_blocks(), 0, [].into(), Vec::new(), 0, head);
+        let table = SegmentTable::new(options.segment_blocks(), 0, [].into(), 0, head);
         let files = Files { file, reader, tail };
         let mut log = Log::assemble(files, options, superblock, table, 0);
         log.was_closed = true;
@@ -215,6 +220,7 @@ impl Log {
             failure: Mutex::new(None),
             closed: AtomicBool::new(false),
             was_closed: false,
+            is_begun: AtomicBool::new(true),
             held: AtomicU64::new(u64::MAX),
             followed: AtomicU64::new(u64::MAX),
             ticked: Mutex::new(Lsn(last)),
@@ -421,9 +427,10 @@ impl Log {
         Ok(())
     }
 
-    /// Makes segments ready up to position `end`, reusing trimmed ones first.
+    /// Makes segments ready up to position `end`, reusing trimmed ones first, and some more where many are used.
     fn grow(&self, end: u64) -> Result<()> {
         let _one_at_a_time = self.growing.lock();
+        self.begin()?;
         while self.room.ready() < end {
             let new = {
                 let mut table = self.segments.lock();
@@ -431,36 +438,77 @@ impl Log {
                     self.room.ready_to(table.ready());
                     continue;
                 }
-                table.next_to_make()
+                let missing = (end - table.ready()).div_ceil(self.segment_blocks);
+                let missing = u32::try_from(missing).unwrap_or(u32::MAX);
+                (table.next_to_make(missing.max(self.ahead(&table))), missing)
             };
-            self.make_segment(new)?;
-            self.segments.lock().made(new);
+            let (new, missing) = new;
+            let result = self.make_segments(&new);
+            let made = match result {
+                // As many as there must be may still fit.
+                Err(error) if error.is_full() && new.len() > missing as usize => {
+                    let fewer = &new[..missing as usize];
+                    self.make_segments(fewer).map(|()| fewer)
+                }
+                result => result.map(|()| &*new),
+            };
+            self.segments.lock().made(made?);
         }
         Ok(())
     }
 
-    /// Writes one more segment of zeros, so that later flushes change no metadata and never lack room.
-    fn make_segment(&self, physical: u32) -> Result<()> {
+    /// How many segments are made ahead of the writers, within the log's maximum.
+    fn ahead(&self, table: &SegmentTable) -> u32 {
+        let most = self.room.span(ReserveFor::Recovery) / self.segment_blocks;
+        let left = u32::try_from(most).unwrap_or(u32::MAX).saturating_sub(table.solid());
+        (table.solid() / 4).clamp(1, SEGMENTS_AHEAD_MAX).min(left)
+    }
+
+    /// Makes the superblock of this life durable, if it is not: the life begins with the first record. `Full` if the file
+    /// system needs room for that and has none; the next try may have.
+    fn begin(&self) -> Result<()> {
+        if self.is_begun.load(SeqCst) {
+            return Ok(());
+        }
+        let superblock = self.superblock.lock();
+        match superblock.write(&*self.file, Purpose::Log) {
+            Err(error) if error.is_full() => return Err(error),
+            written => written.map_err(|error| self.fail(error))?,
+        }
+        self.sync_file()?;
+        self.is_begun.store(true, SeqCst);
+        Ok(())
+    }
+
+    /// Writes segments of zeros, in ascending order, so that later flushes change no metadata and never lack room.
+    fn make_segments(&self, segments: &[u32]) -> Result<()> {
         let _inside = probe::enter("log growth");
-        let begin = segment_offset(physical, self.segment_blocks);
-        let end = begin + self.segment_blocks * PAGE_BYTES as u64;
-        self.file.allocate(end)?;
         let zeros = AlignedBuf::new(ZERO_BLOCKS);
-        let mut offset = begin;
-        while offset < end {
-            let bytes = usize::try_from(end - offset)
-                .map_or(zeros.bytes().len(), |rest| rest.min(zeros.bytes().len()));
-            self.file.write_at(&zeros.bytes()[..bytes], offset, Purpose::Log)?;
-            offset += bytes as u64;
+        for adjacent in segments.chunk_by(|one, next| one + 1 == *next) {
+            let (mut offset, end) = self.bytes_of(adjacent);
+            self.file.allocate(end)?;
+            while offset < end {
+                let bytes = usize::try_from(end - offset)
+                    .map_or(zeros.bytes().len(), |rest| rest.min(zeros.bytes().len()));
+                self.file.write_at(&zeros.bytes()[..bytes], offset, Purpose::Log)?;
+                offset += bytes as u64;
+            }
         }
         self.sync_file()
     }
 
-    /// Makes one segment ready ahead of the writers when the ready room runs short; called by [`Log::tick`].
+    /// Where adjacent segments begin and end in the file.
+    fn bytes_of(&self, adjacent: &[u32]) -> (u64, u64) {
+        let begin = adjacent.first().map_or(0, |one| segment_offset(*one, self.segment_blocks));
+        (begin, begin + adjacent.len() as u64 * self.segment_blocks * PAGE_BYTES as u64)
+    }
+
+    /// Makes segments ready ahead of the writers when the ready room runs short; called by [`Log::tick`].
     pub(crate) fn grow_ahead(&self) -> Result<()> {
         let ready = self.room.ready();
-        let short = self.room.claimed() + self.segment_blocks / 2 > ready;
-        let end = ready + self.segment_blocks;
+        let ahead = u64::from(self.ahead(&self.segments.lock())) * self.segment_blocks;
+        let short = self.room.claimed() + ahead / 2 > ready;
+        let end = ready + ahead;
         let used = self.counters.flushes.load(SeqCst) > 0;
         if used && short && end <= self.room.limit(ReserveFor::Internal) {
             // A full disk is the next writer's to hear of, if there still is none then.
@@ -472,7 +520,7 @@ impl Log {
     }
 
     /// Gives the room of segments that are not needed now back to the file system, but for `keep` bytes of it, in whole
-    /// segments; to be called with 0 when nothing was written for a while. They are made anew when they are needed, and
+    /// segments; to be called with 0 when nothing was written for a while. The file is cut off behind the last one that is needed. They are made again when they are needed, and
     /// then a full disk is an error that goes away, as it is when the log grows.
     ///
     /// # Errors
@@ -480,28 +528,21 @@ impl Log {
     pub fn give_back(&self, keep: u64) -> Result<()> {
         self.check()?;
         let _one_at_a_time = self.growing.lock();
-        let mut result = Ok(());
         let keep = keep.div_ceil(self.segment_blocks * PAGE_BYTES as u64);
-        let taken = self.segments.lock().take_free(usize::try_from(keep).unwrap_or(usize::MAX));
-        for physical in taken {
-            let offset = segment_offset(physical, self.segment_blocks);
-            let bytes = self.segment_blocks * PAGE_BYTES as u64;
-            let punched = match &result {
-                Ok(()) => self.file.punch_hole(offset, bytes),
-                Err(_) => Ok(false),
-            };
+        let (taken, physical) = {
             let mut table = self.segments.lock();
-            match punched {
-                Ok(false) => table.return_free(physical),
-                Ok(true) => table.add_hollow(physical),
-                Err(error) => {
-                    // It may be punched in part.
-                    table.add_hollow(physical);
-                    result = Err(error);
-                }
+            let taken = table.take_free(usize::try_from(keep).unwrap_or(usize::MAX));
+            (taken, table.physical())
+        };
+        self.file.truncate(segment_offset(physical, self.segment_blocks))?;
+        for adjacent in taken.chunk_by(|one, next| one + 1 == *next) {
+            let (begin, end) = self.bytes_of(adjacent);
+            if !self.file.punch_hole(begin, end - begin)? {
+                let mut table = self.segments.lock();
+                adjacent.iter().for_each(|physical| table.return_free(*physical));
             }
         }
-        result
+        Ok(())
     }
 
     /// Whether the life before this one ended with [`Log::close`], or there was none. After a crash it did not.
@@ -511,13 +552,16 @@ impl Log {
     }
 
     /// Flushes everything, makes it durable, says so in the superblock (rule P7) and refuses reservations from then on.
-    /// Writers must have stopped.
+    /// The files are cut off behind what is needed. Writers must have stopped.
     ///
     /// # Errors
     /// `Poisoned`: what was not durable before has an unknown outcome.
     pub fn close(&self) -> Result<()> {
         self.closed.store(true, SeqCst);
         self.check()?;
+        if !self.is_begun.load(SeqCst) {
+            return Ok(());
+        }
         self.ensure_durable(self.last_lsn())?;
         let mut superblock = self.superblock.lock();
         let mut next = superblock.clone();
@@ -525,7 +569,16 @@ impl Log {
         next.closed = Some(self.last_lsn());
         next.write(&*self.file, Purpose::Log).map_err(|error| self.fail(error))?;
         self.sync_file()?;
+        let is_empty = next.is_closed_and_empty();
         *superblock = next;
+        drop(superblock);
+        // Nobody needs what follows: whether it can be given back changes nothing.
+        if is_empty {
+            let _ = self.file.truncate(segment_offset(0, self.segment_blocks));
+        } else {
+            let _ = self.give_back(0);
+        }
+        let _ = self.tail.truncate(0);
         Ok(())
     }
 

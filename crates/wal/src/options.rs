@@ -10,6 +10,9 @@ pub const RECORD_BYTES_MAX: usize = 128 << 20;
 /// Fewest segments that a log may grow to: one being written, one being trimmed, and the share of internal records.
 const SEGMENTS_MIN: u64 = 4;
 
+/// Bytes of a segment: the least that a log takes. Many are made at once where many are used.
+const SEGMENT_BYTES: u64 = 64 << 10;
+
 /// Fewest blocks of a segment. Tests use it to make every run span segments.
 const SEGMENT_BLOCKS_MIN: u64 = 4;
 
@@ -33,14 +36,11 @@ pub struct LogOptions {
 }
 
 impl LogOptions {
-    /// A log of at most `bytes_max` for database `tag`, with segments of a sixteenth of that, between 64 KiB and 4 MiB, and a
-    /// tail of a 128th.
+    /// A log of at most `bytes_max` for database `tag`, with segments of 64 KiB and a tail of a 128th of that.
     #[must_use]
     pub fn sized(tag: u64, bytes_max: u64) -> Self {
-        let segment = (bytes_max / 16).clamp(64 << 10, 4 << 20);
-        let page = PAGE_BYTES as u64;
         let tail_bytes = (bytes_max / TAIL_PART).min(TAIL_BYTES_MAX);
-        LogOptions { tag, bytes_max, segment_bytes: segment / page * page, tail_bytes }
+        LogOptions { tag, bytes_max, segment_bytes: SEGMENT_BYTES, tail_bytes }
     }
 
     /// Blocks of one segment.

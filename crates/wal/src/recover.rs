@@ -1,11 +1,13 @@
 //! Opening a log: what of it counts, and the start of a new life.
 //!
 //! 1. *Superblock*: the ruling slot says where the log starts, which life is current and where older lives were cut.
+//!    When it says that the log was closed and holds nothing, all is known: nothing else is read, and the new life begins with the
+//!    first append, so that an opening without writes writes nothing.
 //! 2. *Map*: every segment of the file is assigned by the position in its first readable block; of two that claim one sequence
-//!    the one of the later life is it.
+//!    the one of the later life is it. Segments below the start hold only what the start promises, and are not looked at further.
 //! 3. *Walk*: runs are accepted from the start, each only whole: all blocks valid, of a life that counts and not older than the run
 //!    before, at consecutive positions, first LSN after the last one. The first block that does not fit ends the log.
-//! 4. *Verdict*: the highest durable watermark of any block that counts, anywhere in the file, the start and the cut are
+//! 4. *Verdict*: the highest durable watermark of any block that counts in these segments, the start, the cut and the last LSN of a closed log are
 //!    promises. A log that ends below one has lost something: `Corruption`. Above them all, the end is the torn tail of a crash.
 //! 5. *Tail*: what the [tail](crate::tail) has behind the kept runs is read.
 //! 6. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch, cut where the kept runs end
@@ -15,13 +17,14 @@
 //! A crash anywhere in here leaves what it found: nothing is written before step 6, which writes no block that an older superblock
 //! needs. Memory: one chunk of blocks, a few words per segment, and what the tail has.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::atomic::AtomicBool;
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
 use spinney_io::{Disk, File, OpenMode, Purpose};
 
@@ -59,10 +62,13 @@ impl Log {
                 format!("that of {:016x}", superblock.tag),
             ));
         }
+        if superblock.is_closed_and_empty() {
+            return Self::open_empty(disk, path, options, reader, &superblock);
+        }
         let mut scan = Scan::new(&*reader, &superblock)?;
         let mapped = scan.map()?;
         let walk = scan.walk(&mapped)?;
-        let promised = scan.promised(&walk)?;
+        let promised = scan.promised(&walk, &mapped)?;
         let kept_to = Lsn(walk.table.head().first.0 - 1);
         if kept_to < promised {
             let stop = &walk.stop;
@@ -93,6 +99,37 @@ impl Log {
         Ok((log, recovered))
     }
 
+    /// Opens a log that was closed and holds nothing. Nothing is written.
+    fn open_empty(
+        disk: &dyn Disk,
+        path: &Path,
+        options: &LogOptions,
+        reader: Arc<dyn File>,
+        superblock: &Superblock,
+    ) -> Result<(Arc<Log>, Recovered)> {
+        let file = disk.open(path, OpenMode::EXISTING.cached())?;
+        let tail = disk.open(&tail_path(path), OpenMode::CREATE.cached())?;
+        let blocks = u64::from(superblock.segment_blocks);
+        let mut next = superblock.clone();
+        next.generation += 1;
+        next.closed = None;
+        next.epoch = next_epoch(superblock, path)?;
+        next.start = superblock.start.next_multiple_of(blocks);
+        next.cut = next.start;
+        next.cut_lsn = Lsn(next.start_lsn.0 - 1);
+        let start = RunStart { position: next.start, first: next.start_lsn };
+        let physical = whole_segments(reader.len()?, blocks);
+        let mut table =
+            SegmentTable::new(blocks, start.position / blocks, [].into(), physical, start);
+        table.forget_rest();
+        let mut log = Log::assemble(Files { file, reader, tail }, options, next, table, 0);
+        log.was_closed = true;
+        log.is_begun = AtomicBool::new(false);
+        let log = Arc::new(log);
+        let recovered = Recovered::new(log.clone(), start, start);
+        Ok((log, recovered))
+    }
+
     /// Appends what the tail has of the life before, makes it durable, and ends that tail.
     fn take_in(&self, kept: &Kept) -> Result<()> {
         for record in &kept.records {
@@ -117,9 +154,7 @@ fn begin_life(old: &Superblock, walk: &Walk, path: &Path) -> Result<Superblock> 
     let mut next = old.clone();
     next.generation += 1;
     next.closed = None;
-    next.epoch = Epoch(old.epoch.0.checked_add(1).ok_or_else(|| {
-        Error::new(ErrorKind::Unsupported, format!("{} has been opened 2^32 times", path.display()))
-    })?);
+    next.epoch = next_epoch(old, path)?;
     if walk.life.is_none() {
         // An empty log goes on in a fresh segment: the rest of the old one may hold blocks that were cut off, and a new segment
         // is always written from its first block, which is how the next recovery finds it.
@@ -131,6 +166,12 @@ fn begin_life(old: &Superblock, walk: &Walk, path: &Path) -> Result<Superblock> 
     Ok(next)
 }
 
+fn next_epoch(old: &Superblock, path: &Path) -> Result<Epoch> {
+    old.epoch.0.checked_add(1).map(Epoch).ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported, format!("{} has been opened 2^32 times", path.display()))
+    })
+}
+
 /// Reads a log file under one superblock.
 struct Scan<'a> {
     file: &'a dyn File,
@@ -139,9 +180,6 @@ struct Scan<'a> {
     physical: u32,
     /// Highest watermark of a block that counts.
     durable: Lsn,
-    /// Segments with something else than blocks: their room may have been given back, and then they must be made anew
-    /// before they are used again.
-    hollow: BTreeSet<u32>,
 }
 
 /// What the walk accepted, and why it ended.
@@ -164,7 +202,7 @@ impl<'a> Scan<'a> {
     fn new(file: &'a dyn File, superblock: &'a Superblock) -> Result<Scan<'a>> {
         let blocks = u64::from(superblock.segment_blocks);
         let physical = whole_segments(file.len()?, blocks);
-        Ok(Scan { file, superblock, blocks, physical, durable: Lsn::ZERO, hollow: BTreeSet::new() })
+        Ok(Scan { file, superblock, blocks, physical, durable: Lsn::ZERO })
     }
 
     /// Where block `index` of a physical segment is.
@@ -203,7 +241,12 @@ impl<'a> Scan<'a> {
         let mut reader = BlockReader::new(self.file);
         for physical in 0..self.physical {
             for index in 0..self.blocks {
-                let Ok(header) = self.header(&mut reader, self.place(physical, index))? else {
+                let mut place = self.place(physical, index);
+                if index == 0 {
+                    // Mostly it tells, and no other block is read.
+                    place.blocks = 1;
+                }
+                let Ok(header) = self.header(&mut reader, place)? else {
                     continue;
                 };
                 if header.position % self.blocks != index {
@@ -232,8 +275,7 @@ impl<'a> Scan<'a> {
             retained.push_back(physical);
         }
         let head = RunStart { position: self.superblock.start, first: self.superblock.start_lsn };
-        let mut table =
-            SegmentTable::new(self.blocks, first, retained, Vec::new(), self.physical, head);
+        let mut table = SegmentTable::new(self.blocks, first, retained, self.physical, head);
         let mut life = None;
         let mut reader = BlockReader::new(self.file);
         loop {
@@ -299,9 +341,9 @@ impl<'a> Scan<'a> {
             && header.first == head.first
     }
 
-    /// The highest LSN that somebody was promised, looking at every block that the walk did not accept as well, those before the
-    /// start too.
-    fn promised(&mut self, walk: &Walk) -> Result<Lsn> {
+    /// The highest LSN that somebody was promised, looking at every block of the `mapped` segments that the walk did not accept
+    /// as well, those before the start too.
+    fn promised(&self, walk: &Walk, mapped: &BTreeMap<u64, u32>) -> Result<Lsn> {
         let (start, end) = (self.superblock.start, walk.table.head().position);
         let accepted: BTreeMap<u64, Range<u64>> = (start / self.blocks..=end / self.blocks)
             .filter_map(|sequence| {
@@ -313,29 +355,25 @@ impl<'a> Scan<'a> {
             .collect();
         let mut promised = self.durable.max(self.superblock.promised());
         let mut reader = BlockReader::new(self.file);
-        for physical in 0..self.physical {
+        for physical in mapped.values().copied() {
             let accepted = accepted.get(&self.place(physical, 0).offset).cloned().unwrap_or(0..0);
             for index in (0..accepted.start).chain(accepted.end..self.blocks) {
                 let header = self.header(&mut reader, self.place(physical, index))?;
-                match header {
-                    Ok(header) if self.superblock.admits(&header) => {
-                        promised = promised.max(header.durable);
-                    }
-                    Ok(_) => {}
-                    Err(_) => _ = self.hollow.insert(physical),
+                if let Some(header) = header.ok().filter(|header| self.superblock.admits(header)) {
+                    promised = promised.max(header.durable);
                 }
             }
         }
         Ok(promised)
     }
 
-    /// The table of the new life: the segments of the kept runs stay, all others are free.
+    /// The table of the new life: the segments of the kept runs stay.
     fn finish(&self, walk: Walk, next: &Superblock) -> SegmentTable {
         let Walk { mut table, life, .. } = walk;
         if life.is_none() {
             table.restart(RunStart { position: next.start, first: next.start_lsn });
         }
-        table.free_rest(&self.hollow);
+        table.forget_rest();
         table
     }
 }

@@ -24,6 +24,9 @@ pub(crate) struct RunStart {
     pub(crate) first: Lsn,
 }
 
+/// An extent reaches over at most this many adjacent segments behind its first.
+const EXTENT_SEGMENTS_MAX: usize = 16;
+
 /// The segments of one log.
 #[derive(Debug)]
 pub(crate) struct SegmentTable {
@@ -31,10 +34,12 @@ pub(crate) struct SegmentTable {
     blocks: u64,
     first: u64,
     mapped: VecDeque<u32>,
-    free: Vec<u32>,
-    /// Segments whose room was given back, or may have been: they must be made anew before they are used.
-    hollow: Vec<u32>,
-    /// Segments that the file is long enough for.
+    /// Segments without retained runs that have their room.
+    free: BTreeSet<u32>,
+    /// Segments that may have no room: they must be made again before they are used.
+    hollow: BTreeSet<u32>,
+    /// Segments that the file is long enough for. Of free and hollow ones the lowest are used first, so that the file can
+    /// be cut off.
     physical: u32,
     /// Where the next run goes.
     head: RunStart,
@@ -46,7 +51,7 @@ pub(crate) struct SegmentTable {
 pub(crate) struct Extent {
     /// Byte offset in the file.
     pub(crate) offset: u64,
-    /// Blocks from there to the end of the segment.
+    /// Blocks from there on that follow each other in the file.
     pub(crate) blocks: u64,
 }
 
@@ -61,7 +66,6 @@ impl SegmentTable {
         blocks: u64,
         first: u64,
         mapped: VecDeque<u32>,
-        free: Vec<u32>,
         physical: u32,
         head: RunStart,
     ) -> Self {
@@ -69,8 +73,8 @@ impl SegmentTable {
             blocks,
             first,
             mapped,
-            free,
-            hollow: Vec::new(),
+            free: BTreeSet::new(),
+            hollow: BTreeSet::new(),
             physical,
             head,
             run_starts: VecDeque::new(),
@@ -79,11 +83,15 @@ impl SegmentTable {
 
     /// Where position `position` is, if its segment is mapped.
     pub(crate) fn locate(&self, position: u64) -> Option<Extent> {
-        let index = (position / self.blocks).checked_sub(self.first)?;
-        let physical = *self.mapped.get(usize::try_from(index).ok()?)?;
+        let index = usize::try_from((position / self.blocks).checked_sub(self.first)?).ok()?;
+        let physical = *self.mapped.get(index)?;
         let within = position % self.blocks;
         let offset = segment_offset(physical, self.blocks) + within * PAGE_BYTES as u64;
-        Some(Extent { offset, blocks: self.blocks - within })
+        let behind = self.mapped.range(index + 1..).take(EXTENT_SEGMENTS_MAX);
+        let adjacent =
+            behind.zip(physical + 1..).take_while(|(next, adjacent)| **next == *adjacent);
+        let segments = 1 + adjacent.count() as u64;
+        Some(Extent { offset, blocks: segments * self.blocks - within })
     }
 
     /// First position of the oldest segment.
@@ -112,39 +120,49 @@ impl SegmentTable {
 
     /// Maps a free segment behind the others; `false` when there is none.
     pub(crate) fn map_free(&mut self) -> bool {
-        let Some(physical) = self.free.pop() else { return false };
+        let Some(physical) = self.free.pop_first() else { return false };
         self.mapped.push_back(physical);
         true
     }
 
-    /// Which segment to make next: one that was given back, or one more.
-    pub(crate) fn next_to_make(&self) -> u32 {
-        self.hollow.last().copied().unwrap_or(self.physical)
+    /// Which segments to make next, `count` of them: those that have no room, then new ones.
+    pub(crate) fn next_to_make(&self, count: u32) -> Vec<u32> {
+        let hollow = self.hollow.iter().copied();
+        hollow.chain(self.physical..=u32::MAX).take(count as usize).collect()
     }
 
-    /// The segment that was to be made is made.
-    pub(crate) fn made(&mut self, physical: u32) {
-        if physical == self.physical {
-            self.physical += 1;
-        } else {
-            self.hollow.retain(|hollow| *hollow != physical);
+    /// The segments that were to be made are made.
+    pub(crate) fn made(&mut self, segments: &[u32]) {
+        for physical in segments {
+            self.physical = self.physical.max(physical + 1);
+            self.hollow.remove(physical);
+            self.free.insert(*physical);
         }
-        self.free.push(physical);
     }
 
-    /// Takes out all free segments but so many: their room is about to be given back.
+    /// Takes out all free segments but `keep`: their room is about to be given back. Answers those to be punched;
+    /// behind [`physical`](Self::physical) the file is to be cut off.
     pub(crate) fn take_free(&mut self, keep: usize) -> Vec<u32> {
-        self.free.split_off(keep.min(self.free.len()))
+        let taken: Vec<u32> = self.free.iter().copied().skip(keep).collect();
+        for physical in &taken {
+            self.free.remove(physical);
+            self.hollow.insert(*physical);
+        }
+        while self.physical > 0 && self.hollow.remove(&(self.physical - 1)) {
+            self.physical -= 1;
+        }
+        taken.into_iter().filter(|physical| *physical < self.physical).collect()
     }
 
-    /// The room of a segment was given back, or perhaps a part of it.
-    pub(crate) fn add_hollow(&mut self, physical: u32) {
-        self.hollow.push(physical);
+    /// Segments that the file is long enough for.
+    pub(crate) fn physical(&self) -> u32 {
+        self.physical
     }
 
     /// A segment that was taken out is free as before.
     pub(crate) fn return_free(&mut self, physical: u32) {
-        self.free.push(physical);
+        self.hollow.remove(&physical);
+        self.free.insert(physical);
     }
 
     /// A run of `blocks` blocks with records up to `last` was written at the head.
@@ -186,7 +204,7 @@ impl SegmentTable {
         let sequence = start.position / self.blocks;
         while self.first < sequence {
             let Some(physical) = self.mapped.pop_front() else { break };
-            self.free.push(physical);
+            self.free.insert(physical);
             self.first += 1;
         }
         self.first = self.first.max(sequence);
@@ -207,12 +225,12 @@ impl SegmentTable {
         self.run_starts.clear();
     }
 
-    /// Every segment that holds no retained run is free, or to be made anew.
-    pub(crate) fn free_rest(&mut self, hollow: &BTreeSet<u32>) {
+    /// Every segment that holds no retained run is to be made before it is used: nobody looked at what is in it.
+    pub(crate) fn forget_rest(&mut self) {
         let retained = (self.head.position - self.begin()).div_ceil(self.blocks);
         self.mapped.truncate(usize::try_from(retained).expect("segments of a file are countable"));
-        // Popped from the back, so that the lowest are used first.
-        let rest = (0..self.physical).rev().filter(|physical| !self.mapped.contains(physical));
-        (self.hollow, self.free) = rest.partition(|physical| hollow.contains(physical));
+        self.free.clear();
+        self.hollow = (0..self.physical).collect();
+        self.mapped.iter().for_each(|physical| _ = self.hollow.remove(physical));
     }
 }

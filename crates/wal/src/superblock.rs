@@ -222,6 +222,11 @@ impl Superblock {
         self.cut_lsn.max(Lsn(self.start_lsn.0 - 1)).max(closed)
     }
 
+    /// Whether the log was closed when no record of it was needed any more.
+    pub(crate) fn is_closed_and_empty(&self) -> bool {
+        self.closed.is_some_and(|last| last.next() == self.start_lsn)
+    }
+
     fn is_consistent(&self) -> bool {
         self.epoch.0 > 0
             && self.start_lsn.0 > 0

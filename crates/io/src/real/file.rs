@@ -314,6 +314,19 @@ impl File for RealFile {
         result
     }
 
+    fn truncate(&self, bytes: u64) -> Result<()> {
+        let _growing = self.growing.lock();
+        if self.size()? <= bytes {
+            return Ok(());
+        }
+        rustix::io::retry_on_intr(|| rustix::fs::ftruncate(&self.descriptor, bytes)).map_err(
+            |error| {
+                let context = format!("shorten {} to {bytes} bytes", self.path.display());
+                Error::io(context, error.into())
+            },
+        )
+    }
+
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punched = rustix::io::retry_on_intr(|| {

@@ -132,6 +132,12 @@ impl File for SimFile {
         self.disk.shared.state.lock().allocate(&self.path, self.inode, bytes)
     }
 
+    fn truncate(&self, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        assert!(bytes.is_multiple_of(PAGE_BYTES as u64), "files are whole pages");
+        self.disk.shared.state.lock().truncate(self.inode, bytes)
+    }
+
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.check_writable()?;
         let page = PAGE_BYTES as u64;

@@ -162,6 +162,24 @@ impl Inode {
         }
     }
 
+    /// Cuts the file off. Until a sync a power loss may bring back what was there.
+    pub(super) fn truncate(&mut self, bytes: u64) {
+        if bytes >= self.len {
+            return;
+        }
+        let (first, end) = (bytes / PAGE_BYTES as u64, self.len / PAGE_BYTES as u64);
+        for page in first..end {
+            // As a page of zeros, if the file grows over it again before the next sync.
+            self.unsynced.entry(page).or_default().push(zeros());
+            self.current.remove(&page);
+            self.dropped.remove(&page);
+            self.cached.remove(&page);
+            self.holes.remove(&page);
+        }
+        self.len = bytes;
+        self.unsynced_len.push(bytes);
+    }
+
     pub(super) fn sync(&mut self) {
         for (page, mut versions) in std::mem::take(&mut self.unsynced) {
             if let Some(last) = versions.pop() {

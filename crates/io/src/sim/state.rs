@@ -384,6 +384,15 @@ impl State {
         step.result().map(|()| true)
     }
 
+    pub(super) fn truncate(&mut self, number: InodeNumber, bytes: u64) -> Result<()> {
+        self.check_power()?;
+        let step = self.step();
+        if step != Step::CutBefore {
+            self.inode(number).truncate(bytes);
+        }
+        step.result()
+    }
+
     pub(super) fn allocate(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {
         self.check_power()?;
         if bytes <= self.inode(number).len() {

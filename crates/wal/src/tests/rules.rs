@@ -614,3 +614,83 @@ fn p12_room_that_was_given_back() {
     drop(log);
     assert_eq!(open(&disk).1.last_lsn(), last);
 }
+
+/// A log that was closed is as long as its superblocks. Opening it reads these, and writes nothing before
+/// the first record; closing it again without one writes nothing either.
+#[test]
+fn d2_a_closed_log_is_opened_by_its_superblocks_alone() {
+    let disk = disk(31);
+    let log = create(&disk);
+    (1..=40).for_each(|number| _ = put(&log, &payload(number, 3000), Durability::Sync).unwrap());
+    put(&log, b"in the tail", Durability::Buffered).unwrap();
+    log.ensure_durable(Lsn(41)).unwrap();
+    log.trim(Lsn(41)).unwrap();
+    log.close().unwrap();
+    drop(log);
+    let bytes = || {
+        let tail = disk.contents(&crate::tail_path(path())).unwrap();
+        (disk.contents(path()).unwrap().len(), tail.len())
+    };
+    assert_eq!(bytes(), (2 * 4096, 0));
+    let counts = || (disk.writes(), disk.syncs());
+    for _ in 0..2 {
+        let (before, reads) = (counts(), disk.reads());
+        let (log, recovered) = open(&disk);
+        assert!(log.was_closed() && recovered.is_empty());
+        assert_eq!((recovered.last_lsn(), recovered.first_lsn()), (Lsn(41), Lsn(42)));
+        drop(recovered);
+        log.tick().unwrap();
+        log.close().unwrap();
+        assert_eq!(counts(), before, "nothing was written");
+        assert!(disk.reads() - reads <= 2);
+        assert_eq!(bytes(), (2 * 4096, 0));
+    }
+}
+
+/// The life of an opening that wrote nothing begins with its first record, wherever the power goes.
+#[test]
+fn d2_p08_the_life_of_a_closed_log_begins_before_its_first_record() {
+    let disk = disk(32);
+    let log = create(&disk);
+    put(&log, b"before", Durability::Sync).unwrap();
+    log.trim(Lsn(1)).unwrap();
+    log.close().unwrap();
+    drop(log);
+    let closed = disk.crash(CrashMode::LoseAll);
+    for seed in 0..40 {
+        let disk = closed.kill();
+        disk.cut_power_at(disk.steps() + seed);
+        let (log, recovered) = open(&disk);
+        drop(recovered);
+        let acknowledged = (2..=6)
+            .take_while(|number| put(&log, &payload(*number, 3000), Durability::Sync).is_ok())
+            .count() as u64;
+        drop(log);
+        for mode in [CrashMode::LoseAll, CrashMode::KeepAll, CrashMode::Torn512] {
+            let (_, recovered) = open(&disk.crash(mode));
+            let last = recovered.last_lsn().0;
+            assert!(last > acknowledged && last <= 6, "{last} of {acknowledged}");
+        }
+    }
+}
+
+/// After a crash the segments that a trim freed are not read: their first blocks tell that they are not needed.
+#[test]
+fn d2_an_opening_reads_what_it_needs_of_a_log() {
+    let disk = disk(33);
+    let options = LogOptions::sized(7, 16 << 20);
+    let log = Log::create(&disk, path(), &options).unwrap();
+    for number in 1..=1000 {
+        let lsn = append(&log, RecordKind::User, &payload(number, 3000)).unwrap();
+        log.commit(lsn, Durability::Sync).unwrap();
+    }
+    log.trim(Lsn(990)).unwrap();
+    drop(log);
+    let pages = disk.contents(path()).unwrap().len() as u64 / 4096;
+    let counted = || disk.counters().snapshot().total().read_bytes / 4096;
+    let before = counted();
+    let (_, recovered) = Log::open(&disk, path(), &options).unwrap();
+    assert_eq!(recovered.last_lsn(), Lsn(1000));
+    let read = counted() - before;
+    assert!(pages > 800 && read < pages / 2, "{read} of {pages} pages");
+}

@@ -1,0 +1,296 @@
+//! Room that a database keeps for itself: a file that is given up when the disk is full (rule P29).
+//!
+//! A full disk must not keep a database from recovering, from removing records and from taking one
+//! checkpoint. So a directory holds a file of room, [`RESERVE_NAME`], without content. A request of
+//! any file of the directory that meets a full disk removes that file and is tried again. From then
+//! on the reserve is *short*: its owner accepts only what makes room, until the file is there again.
+//!
+//! ```text
+//!   write, allocate --Full--> is there a reserve? --yes--> remove it, try again
+//!                                                 --no---> Full
+//! ```
+//!
+//! **Invariants**
+//! 1. A request is tried again only after a reserve went, so it ends.
+//! 2. What a user adds never takes from the reserve: a thread inside [`without_reserve`] is told
+//!    `Full`.
+//!
+//! Another program may take the room between the removal and the second try. Then the request is
+//! `Full`, as it would be without a reserve.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::Result;
+use spinney_base::shim::Mutex;
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use crate::counters::Purpose;
+use crate::disk::{Directory, DirectoryLock, File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
+
+/// Name of the file of room.
+pub const RESERVE_NAME: &str = "reserve";
+
+/// Room is taken and given in multiples of this.
+const STEP_BYTES: u64 = 64 << 10;
+
+thread_local! {
+    static REFUSED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `request`, which may not take from a reserve: on a full disk it is `Full`.
+pub fn without_reserve<R>(request: impl FnOnce() -> R) -> R {
+    let before = REFUSED.replace(true);
+    let result = request();
+    REFUSED.set(before);
+    result
+}
+
+/// The reserve of one directory.
+#[derive(Debug)]
+pub struct Reserve {
+    directory: Arc<dyn Directory>,
+    /// Held while the file is made, grown or removed.
+    held: Mutex<Held>,
+    bytes: AtomicU64,
+    /// How often it was given up.
+    given_up: AtomicU64,
+    is_short: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// The file, if somebody opened it in this process.
+    file: Option<Arc<dyn File>>,
+}
+
+impl Reserve {
+    /// The reserve that a directory has, if it has one. Touches nothing else.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn open(directory: Arc<dyn Directory>) -> Result<Reserve> {
+        let mut held = Held::default();
+        let mut bytes = 0;
+        if directory.exists(RESERVE_NAME)? {
+            let file = directory.open(RESERVE_NAME, OpenMode::EXISTING.cached())?;
+            bytes = file.len()?;
+            held.file = Some(file);
+        }
+        Ok(Reserve {
+            directory,
+            held: Mutex::new(held),
+            bytes: AtomicU64::new(bytes),
+            given_up: AtomicU64::new(0),
+            is_short: AtomicBool::new(false),
+        })
+    }
+
+    /// Bytes of room that are kept now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(SeqCst)
+    }
+
+    /// Whether less room is kept than was asked for, because the disk is full.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(SeqCst)
+    }
+
+    /// Keeps about `bytes` bytes of room from now on; less than a step more or less than is kept already
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// `Full` when the disk has no such room: then what there was is kept, and the reserve is short.
+    /// `Io`.
+    pub fn keep(&self, bytes: u64) -> Result<()> {
+        let wanted = bytes.next_multiple_of(STEP_BYTES) * u64::from(bytes > 0);
+        let mut held = self.held.lock();
+        let kept = self.bytes();
+        if wanted == kept || (wanted < kept && kept - wanted <= wanted / 4) {
+            self.is_short.store(false, SeqCst);
+            return Ok(());
+        }
+        if wanted < kept {
+            self.remove(&mut held)?;
+        }
+        let result = self.grow(&mut held, wanted);
+        self.is_short.store(result.is_err(), SeqCst);
+        result
+    }
+
+    fn grow(&self, held: &mut Held, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let file = match &held.file {
+            Some(file) => file.clone(),
+            None => self.directory.open(RESERVE_NAME, OpenMode::CREATE.cached())?,
+        };
+        held.file = Some(file.clone());
+        file.allocate(bytes)?;
+        self.bytes.store(bytes, SeqCst);
+        Ok(())
+    }
+
+    fn remove(&self, held: &mut Held) -> Result<bool> {
+        if held.file.take().is_none() {
+            return Ok(false);
+        }
+        self.bytes.store(0, SeqCst);
+        self.directory.remove(RESERVE_NAME)?;
+        Ok(true)
+    }
+
+    /// Gives the room up for a request that met a full disk, if nobody has since the request began.
+    /// Answers whether it is worth another try.
+    fn give_up(&self, began: u64) -> bool {
+        if REFUSED.get() {
+            return false;
+        }
+        let mut held = self.held.lock();
+        if self.given_up.load(SeqCst) != began {
+            return true;
+        }
+        self.is_short.store(true, SeqCst);
+        let gone = self.remove(&mut held).unwrap_or(false);
+        self.given_up.fetch_add(u64::from(gone), SeqCst);
+        gone
+    }
+
+    /// Carries out a request, once more if it met a full disk and there was a reserve.
+    fn with<R>(&self, mut request: impl FnMut() -> Result<R>) -> Result<R> {
+        let began = self.given_up.load(SeqCst);
+        match request() {
+            Err(error) if error.is_full() && self.give_up(began) => request(),
+            result => result,
+        }
+    }
+}
+
+/// A directory whose files may take from a reserve.
+#[derive(Debug)]
+pub struct Reserved {
+    below: Arc<dyn Directory>,
+    reserve: Arc<Reserve>,
+}
+
+impl Reserved {
+    /// A directory over the one of `reserve`.
+    #[must_use]
+    pub fn new(reserve: Arc<Reserve>) -> Reserved {
+        Reserved { below: reserve.directory.clone(), reserve }
+    }
+}
+
+impl Directory for Reserved {
+    fn path(&self) -> &Path {
+        self.below.path()
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn File>> {
+        let file = self.reserve.with(|| self.below.open(name, mode))?;
+        Ok(Arc::new(ReservedFile { below: file, reserve: self.reserve.clone() }))
+    }
+
+    fn exists(&self, name: &str) -> Result<bool> {
+        self.below.exists(name)
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        self.below.list()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.reserve.with(|| self.below.rename(from, to))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.reserve.with(|| self.below.remove(name))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.below.sync()
+    }
+
+    fn lock(&self) -> Result<Box<dyn DirectoryLock>> {
+        self.below.lock()
+    }
+
+    fn lock_shared(&self) -> Result<Box<dyn DirectoryLock>> {
+        self.below.lock_shared()
+    }
+
+    fn writes_pages_atomically(&self) -> Result<bool> {
+        self.below.writes_pages_atomically()
+    }
+}
+
+#[derive(Debug)]
+struct ReservedFile {
+    below: Arc<dyn File>,
+    reserve: Arc<Reserve>,
+}
+
+impl File for ReservedFile {
+    fn path(&self) -> &Path {
+        self.below.path()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64, purpose: Purpose) -> Result<()> {
+        self.below.read_at(buf, offset, purpose)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
+        self.reserve.with(|| self.below.write_at(buf, offset, purpose))
+    }
+
+    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
+        self.transfer_in_steps(batch, purpose, &mut ());
+    }
+
+    fn transfer_in_steps(
+        &self,
+        batch: &mut [Transfer<'_>],
+        purpose: Purpose,
+        steps: &mut dyn Steps,
+    ) {
+        let began = self.reserve.given_up.load(SeqCst);
+        self.below.transfer_in_steps(batch, purpose, steps);
+        for transfer in batch {
+            let Err(error) = &transfer.result else { continue };
+            if let TransferBuf::Write(buf) = &transfer.buf
+                && error.is_full()
+                && self.reserve.give_up(began)
+            {
+                transfer.result = self.below.write_at(buf, transfer.offset, purpose);
+            }
+        }
+    }
+
+    fn sync(&self, purpose: Purpose) -> Result<()> {
+        self.below.sync(purpose)
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.below.len()
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<()> {
+        self.reserve.with(|| self.below.allocate(bytes))
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
+        self.below.punch_hole(offset, bytes)
+    }
+
+    fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>> {
+        self.below.map(bytes)
+    }
+
+    fn is_direct(&self) -> bool {
+        self.below.is_direct()
+    }
+}
