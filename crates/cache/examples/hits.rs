@@ -2,7 +2,7 @@
 //! spinney-cache --example hits [DIRECTORY]`. The directory gets a file of 512 MiB and loses it
 //! again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::shim::thread;
 use spinney_base::{Generation, PageNumber, Result, Runtime};
 use spinney_cache::{Cache, CacheFile, FRAME_BYTES, Kind, PageId};
-use spinney_io::{Disk, OpenMode, Purpose, RealDisk};
+use spinney_io::{Disk, IfMissing, OpenMode, Purpose, RealDisk};
 
 const HITS: u64 = 4_000_000;
 const MISS_TIME: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
         hits(&runtime, pages)?;
     }
     let directory = std::env::args_os().nth(1).map_or_else(std::env::temp_dir, PathBuf::from);
-    misses(&runtime, &directory.join(format!("spinney-hits-{}", std::process::id())))
+    misses(&runtime, &directory, &format!("spinney-hits-{}", std::process::id()))
 }
 
 /// Hits of 100 bytes at random places of `pages` pages, all cached.
@@ -76,9 +76,9 @@ fn hits(runtime: &Runtime, pages: u32) -> Result<()> {
 }
 
 /// Misses of single pages, by one and more threads, of a file that bypasses the page cache.
-fn misses(runtime: &Runtime, path: &std::path::Path) -> Result<()> {
-    let disk = RealDisk::new();
-    let file = disk.open(path, OpenMode::CREATE)?;
+fn misses(runtime: &Runtime, directory: &Path, name: &str) -> Result<()> {
+    let directory = RealDisk::new().directory(directory, IfMissing::Create)?;
+    let file = directory.open(name, OpenMode::CREATE)?;
     let buffer = spinney_io::AlignedBuf::new(256);
     for step in 0..u64::from(FILE_PAGES) / 256 {
         file.write_at(buffer.bytes(), step * (256 * PAGE_BYTES) as u64, Purpose::Tool)?;
@@ -110,5 +110,5 @@ fn misses(runtime: &Runtime, path: &std::path::Path) -> Result<()> {
         let misses = cache.stats().total().misses as f64 / seconds;
         println!("{threads} threads: {misses:.0} misses a second, direct: {}", file.is_direct());
     }
-    disk.remove(path)
+    directory.remove(name)
 }

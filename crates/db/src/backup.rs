@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, probe};
 use spinney_engine::KeyspaceBackup;
+use spinney_io::Directory;
 use spinney_wal::{Follower, LogCopy, RecordKind};
 
 use crate::database::Db;
@@ -132,7 +133,7 @@ impl Db {
         }
         let _ends = BackupEnds { state };
         let _inside = probe::enter("backup");
-        let target = Target::begin(&state.disk, directory.as_ref())?;
+        let target = Target::begin(&*state.disk, directory.as_ref())?;
         let mut backup =
             Backup { state, options, progress: &mut progress, begun: state.runtime.now() };
         let (report, manifest) = backup.run(&target)?;
@@ -177,16 +178,17 @@ struct Backup<'a> {
 impl Backup<'_> {
     fn run(&mut self, target: &Target) -> Result<(BackupReport, Manifest)> {
         let state = self.state;
-        let place = |id: KeyspaceId| target.directory().join(file_name(id));
+        let place: &dyn Directory = &**target.directory();
         let tag = state.runtime.random();
         let no_change = state.hold_checkpoints();
         let after = self.begin()?;
-        let log = LogBackup::begin(state, &target.directory().join(LOG_NAME), tag, after)?;
+        let log = LogBackup::begin(state, place, tag, after)?;
         *state.log_part.lock() = LogPart::Copying(log);
         let keyspaces = state.keyspaces();
         let mut copies: Vec<(KeyspaceId, Box<dyn KeyspaceBackup + '_>)> = Vec::new();
         for keyspace in &keyspaces {
-            copies.push((keyspace.id, keyspace.engine.begin_backup(&place(keyspace.id))?));
+            copies
+                .push((keyspace.id, keyspace.engine.begin_backup(place, &file_name(keyspace.id))?));
         }
         drop(no_change);
         let file_bytes = keyspaces.iter().map(|keyspace| keyspace.engine.stats().file_bytes);
@@ -215,7 +217,7 @@ impl Backup<'_> {
             let found = copies.iter_mut().find(|(id, _)| *id == keyspace.id);
             so_far.bytes += match found {
                 Some((_, copy)) => copy.finish()?,
-                None => keyspace.engine.begin_backup(&place(keyspace.id))?.finish()?,
+                None => keyspace.engine.begin_backup(place, &file_name(keyspace.id))?.finish()?,
             };
         }
         let cut = state.log.last_lsn();
@@ -226,7 +228,7 @@ impl Backup<'_> {
         for (id, copy) in copies {
             drop(copy);
             if !now.iter().any(|keyspace| keyspace.id == id) {
-                state.disk.remove(&place(id))?;
+                place.remove(&file_name(id))?;
             }
         }
         state.log.ensure_durable(cut).inspect_err(|error| state.note(error))?;
@@ -306,10 +308,10 @@ pub(crate) struct LogBackup {
 }
 
 impl LogBackup {
-    fn begin(state: &State, path: &Path, tag: u64, after: Lsn) -> Result<LogBackup> {
+    fn begin(state: &State, place: &dyn Directory, tag: u64, after: Lsn) -> Result<LogBackup> {
         let follower = state.log.follow(after)?;
         let segment_bytes = state.log.stats().segment_bytes;
-        let copy = LogCopy::create(&*state.disk, path, tag, segment_bytes, after.next())?;
+        let copy = LogCopy::create(place, LOG_NAME, tag, segment_bytes, after.next())?;
         let mut nothing = Vec::new();
         record::begin(&mut nothing, 0);
         Ok(LogBackup { follower, copy, nothing })

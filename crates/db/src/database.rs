@@ -14,7 +14,7 @@ use crate::keyspace::Keyspace;
 use crate::manifest::{ManifestKeyspace, check_name};
 use crate::open;
 use crate::options::{Durability, EngineKind, KeptOptions, KeyspaceOptions, Options};
-use crate::state::{KeyspaceState, State};
+use crate::state::{KeyspaceState, State, file_name};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
 /// Such a part of the most that the log may take stays its own at a checkpoint that was asked for.
@@ -93,8 +93,11 @@ impl Db {
     /// `Corruption` when something that was promised is damaged or gone; `Full` or `Io` from the
     /// system.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let state = open::open(path.as_ref(), options)?;
-        Ok(Db { handle: Arc::new(Handle { state, _idle: ReleaseIdle }) })
+        open::open(path.as_ref(), options).map(Db::of)
+    }
+
+    pub(crate) fn of(state: Arc<State>) -> Db {
+        Db { handle: Arc::new(Handle { state, _idle: ReleaseIdle }) }
     }
 
     /// Opens a keyspace, or makes it.
@@ -143,10 +146,12 @@ impl Db {
         next.next_id = KeyspaceId(entry.id.0 + 1);
         next.keyspaces.push(entry.clone());
         // The file first, then the manifest that names it: a crash between leaves a file that
-        // nobody owns. A file of a creation that failed half-way is made anew.
-        let path = state.file_of(entry.id);
-        if state.disk.exists(&path)? {
-            state.disk.remove(&path)?;
+        // nobody owns. The file of a creation that failed half-way is replaced, if the directory is
+        // still this database's.
+        manifest.check_there(&*state.directory)?;
+        let file = file_name(entry.id);
+        if state.directory.exists(&file)? {
+            state.directory.remove(&file)?;
         }
         // The keyspace begins at the log's end. Were that end not durable, a crash could take it
         // back while the keyspace stays, and the next life's records would lie at or below the
@@ -154,10 +159,12 @@ impl Db {
         let redo = state.log.last_lsn();
         state.log.ensure_durable(redo)?;
         let made = state.assemble(&entry, Some(redo), share)?;
-        let durable = state
-            .disk
-            .sync_dir(&state.directory)
-            .and_then(|()| next.write(&*state.disk, &state.directory, &state.poison));
+        let durable =
+            state.directory.sync().and_then(|()| next.write(&*state.directory, &state.poison));
+        if durable.is_err() && state.poison.check().is_ok() {
+            // No manifest names the file: it takes no room until the next open.
+            let _ = state.directory.remove(&file);
+        }
         let ready = || made.engine.end_structure_replay().and_then(|()| made.engine.end_replay());
         if let Err(error) = durable.and_then(|()| ready()) {
             state.budget.close(&made.memory);
@@ -227,7 +234,7 @@ impl Db {
             let mut manifest = state.manifest.lock();
             let mut next = manifest.clone();
             next.keyspaces.retain(|entry| entry.id != found.id);
-            if let Err(error) = next.write(&*state.disk, &state.directory, &state.poison) {
+            if let Err(error) = next.write(&*state.directory, &state.poison) {
                 state.start_keyspace_job(&found)?;
                 return Err(error);
             }
@@ -237,8 +244,12 @@ impl Db {
         }
         state.budget.close(&found.memory);
         state.share_out(state.budget.total())?;
-        state.disk.remove(&state.file_of(found.id))?;
-        state.disk.sync_dir(&state.directory)
+        match state.directory.remove(&file_name(found.id)) {
+            // Somebody else has removed it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        state.directory.sync()
     }
 
     /// Writes a batch with the database's durability: all of it or nothing.

@@ -1,5 +1,6 @@
 //! The manifest: which keyspaces a database has. A small file that is only ever replaced whole:
-//! written beside, synced, renamed, and the directory synced (rule P20).
+//! written beside, synced, renamed, and the directory synced (rule P20). Only the manifest of the
+//! same database is replaced: what else has come there by another hand is left alone.
 //!
 //! | offset | size | field | meaning |
 //! |---|---|---|---|
@@ -16,12 +17,11 @@
 //! Example: a database without keyspaces and tag 7 has length 16 and payload `07 00 00 00 00 00 00
 //! 00  01 00 00 00  00 00 00 00`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::{KEYSPACE_NAME_BYTES_MAX, PAGE_BYTES};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Poison, Result};
-use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Directory, File, OpenMode, Purpose};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::options::{EngineKind, KeptOptions};
@@ -60,40 +60,66 @@ impl Manifest {
     }
 
     /// Whether a directory has a manifest.
-    pub(crate) fn exists(disk: &dyn Disk, directory: &Path) -> Result<bool> {
-        disk.exists(&directory.join(NAME))
+    pub(crate) fn exists(directory: &dyn Directory) -> Result<bool> {
+        directory.exists(NAME)
     }
 
     /// Replaces the manifest of a directory, durably. A failure from the first sync on poisons:
     /// which manifest the next open finds is unknown then.
-    pub(crate) fn write(&self, disk: &dyn Disk, directory: &Path, poison: &Poison) -> Result<()> {
-        let file = self.write_beside(disk, directory)?;
-        poison.guard(put_in_place(&*file, disk, directory))
+    ///
+    /// # Errors
+    /// As [`Manifest::check_there`], which comes first; `Full` or `Io`, or `Poisoned`.
+    pub(crate) fn write(&self, directory: &dyn Directory, poison: &Poison) -> Result<()> {
+        self.check_there(directory)?;
+        let file = self.write_beside(directory)?;
+        poison.guard(put_in_place(&*file, directory))
     }
 
-    /// The same for a directory that nobody has open.
-    pub(crate) fn write_new(&self, disk: &dyn Disk, directory: &Path) -> Result<()> {
-        let file = self.write_beside(disk, directory)?;
-        put_in_place(&*file, disk, directory)
+    /// Writes the manifest of a directory that has none and that nobody has open, durably.
+    ///
+    /// # Errors
+    /// `Corruption` when there is one; `Full` or `Io`.
+    pub(crate) fn write_new(&self, directory: &dyn Directory) -> Result<()> {
+        if Manifest::exists(directory)? {
+            return Err(misplaced(directory, "no manifest", "one"));
+        }
+        let file = self.write_beside(directory)?;
+        put_in_place(&*file, directory)
     }
 
-    fn write_beside(&self, disk: &dyn Disk, directory: &Path) -> Result<Arc<dyn File>> {
+    /// Passes when the manifest in a directory is this database's: nobody has put another database's
+    /// files there since it was opened.
+    ///
+    /// # Errors
+    /// `Corruption` when it is another's, damaged or gone; `Io`.
+    pub(crate) fn check_there(&self, directory: &dyn Directory) -> Result<()> {
+        let expected = || format!("the manifest of database {:016x}", self.tag);
+        match Manifest::read(directory) {
+            Ok(found) if found.tag == self.tag => Ok(()),
+            Ok(found) => Err(misplaced(directory, &expected(), &format!("{:016x}'s", found.tag))),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(misplaced(directory, &expected(), "none"))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write_beside(&self, directory: &dyn Directory) -> Result<Arc<dyn File>> {
         let bytes = self.encode();
         let mut buf = AlignedBuf::new(bytes.len().div_ceil(PAGE_BYTES));
         buf.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
-        let new = directory.join(NEW_NAME);
-        if disk.exists(&new)? {
-            disk.remove(&new)?;
+        if directory.exists(NEW_NAME)? {
+            directory.remove(NEW_NAME)?;
         }
-        let file = disk.open(&new, OpenMode::CREATE.cached())?;
+        let file = directory.open(NEW_NAME, OpenMode::CREATE.cached())?;
         file.write_at(buf.bytes(), 0, Purpose::Manifest)?;
         Ok(file)
     }
 
     /// Reads the manifest of a directory.
-    pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Manifest> {
-        let path = directory.join(NAME);
-        let file = disk.open(&path, OpenMode::EXISTING.cached().read_only())?;
+    pub(crate) fn read(directory: &dyn Directory) -> Result<Manifest> {
+        let file = directory.open(NAME, OpenMode::EXISTING.cached().read_only())?;
+        let path = file.path();
         let damaged =
             |expected: &str, found: String| Error::corruption(path.display(), 0, expected, found);
         let length = file.len()?;
@@ -192,10 +218,14 @@ impl Manifest {
     }
 }
 
-fn put_in_place(file: &dyn File, disk: &dyn Disk, directory: &Path) -> Result<()> {
+fn put_in_place(file: &dyn File, directory: &dyn Directory) -> Result<()> {
     file.sync(Purpose::Manifest)?;
-    disk.rename(&directory.join(NEW_NAME), &directory.join(NAME))?;
-    disk.sync_dir(directory)
+    directory.rename(NEW_NAME, NAME)?;
+    directory.sync()
+}
+
+fn misplaced(directory: &dyn Directory, expected: &str, found: &str) -> Error {
+    Error::corruption(directory.path().join(NAME).display(), 0, expected, found)
 }
 
 enum Problem {

@@ -22,61 +22,76 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
-use spinney_io::Disk;
+use spinney_io::{Directory, DirectoryLock, Disk, IfMissing};
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered};
 
 use crate::manifest::Manifest;
 use crate::options::{Options, TornWrites};
 use crate::record;
-use crate::state::{KeyspaceState, State, is_keyspace_file, next_owner};
+use crate::state::{KeyspaceState, State, file_name, is_keyspace_file, next_owner};
 use crate::target;
 use crate::write::KeyspaceWrite;
 
 pub(crate) const LOG_NAME: &str = "wal";
 
-/// Opens or makes the database in `directory`.
-pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
+/// Opens or makes the database at `path`.
+pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
     options.check()?;
     let disk = options.open_disk();
-    let runtime = options.runtime.clone().unwrap_or_else(Runtime::threads);
-    if !disk.exists(directory)? {
-        if !options.create_if_missing {
-            return Err(not_found(directory));
+    let if_missing = if options.create_if_missing { IfMissing::Create } else { IfMissing::Fail };
+    let directory = match disk.directory(path, if_missing) {
+        Err(error) if error.kind() == ErrorKind::NotFound && !options.create_if_missing => {
+            return Err(not_found(path));
         }
-        disk.create_dir(directory)?;
-    }
-    let directory_lock = disk.lock(directory)?;
-    let exists = Manifest::exists(&*disk, directory)?;
-    if !options.salvaging && target::is_being_salvaged(&*disk, directory)? {
+        opened => opened?,
+    };
+    open_in(disk, directory, None, options)
+}
+
+/// Opens or makes the database in `directory`, whose lock the caller may have taken already.
+pub(crate) fn open_in(
+    disk: Arc<dyn Disk>,
+    directory: Arc<dyn Directory>,
+    lock: Option<Box<dyn DirectoryLock>>,
+    options: Options,
+) -> Result<Arc<State>> {
+    options.check()?;
+    let runtime = options.runtime.clone().unwrap_or_else(Runtime::threads);
+    let directory_lock = match lock {
+        Some(lock) => lock,
+        None => directory.lock()?,
+    };
+    let exists = Manifest::exists(&*directory)?;
+    if !options.salvaging && target::is_being_salvaged(&*directory)? {
         return Err(Error::new(
             ErrorKind::Corruption,
-            format!("{} holds what a salvage never finished", directory.display()),
+            format!("{} holds what a salvage never finished", directory.path().display()),
         ));
     }
     if !exists && !options.create_if_missing {
-        return Err(not_found(directory));
+        return Err(not_found(directory.path()));
     }
     let _inside = probe::enter(if exists { "recovery" } else { "create" });
     if exists {
         // A process that was killed may have left names behind that are not durable: the manifest's,
         // and those of files that it lists or lists no more (P9).
-        disk.sync_dir(directory)?;
+        directory.sync()?;
     } else {
-        create(&*disk, directory, &runtime, &options)?;
+        create(&*directory, &runtime, &options)?;
     }
-    let manifest = Manifest::read(&*disk, directory)?;
-    let log_path = directory.join(LOG_NAME);
-    let (log, recovered) = Log::open(&*disk, &log_path, &log_options(manifest.tag, &options))?;
+    let manifest = Manifest::read(&*directory)?;
+    let log_options = log_options(manifest.tag, &options);
+    let (log, recovered) = Log::open(&*directory, LOG_NAME, &log_options)?;
     let double_write = match options.torn_writes {
         TornWrites::DoubleWrite => true,
         TornWrites::Assume4k => false,
-        TornWrites::Auto => !disk.writes_pages_atomically(directory)?,
+        TornWrites::Auto => !directory.writes_pages_atomically()?,
     };
     let opened_at = runtime.now();
     let state = State {
         owner: next_owner(),
-        directory: directory.to_owned(),
+        directory,
         budget: MemoryBudget::new(options.memory),
         options,
         disk,
@@ -127,32 +142,19 @@ fn log_options(tag: u64, options: &Options) -> LogOptions {
     LogOptions { tail_bytes: log.tail_bytes.min(State::tail_bytes(options.memory)), ..log }
 }
 
-fn create(disk: &dyn Disk, directory: &Path, runtime: &Runtime, options: &Options) -> Result<()> {
-    if target::is_unfinished(disk, directory)? {
-        return Err(Error::new(
-            ErrorKind::Corruption,
-            format!("{} holds a copy that was never finished", directory.display()),
-        ));
+fn create(directory: &dyn Directory, runtime: &Runtime, options: &Options) -> Result<()> {
+    let path = directory.path().display();
+    if target::is_unfinished(directory)? {
+        let message = format!("{path} holds a copy that was never finished");
+        return Err(Error::new(ErrorKind::Corruption, message));
     }
-    let files = disk.list(directory)?;
-    let orphan = files.iter().find(|path| file_name(path).is_some_and(is_keyspace_file));
-    if let Some(orphan) = orphan {
-        return Err(Error::new(
-            ErrorKind::Corruption,
-            format!(
-                "{} has {} but no manifest: it was lost",
-                directory.display(),
-                orphan.display()
-            ),
-        ));
+    if let Some(orphan) = directory.list()?.iter().find(|name| is_keyspace_file(name)) {
+        let message = format!("{path} has {orphan} but no manifest: it was lost");
+        return Err(Error::new(ErrorKind::Corruption, message));
     }
     let manifest = Manifest::new(runtime.random());
-    Log::create(disk, &directory.join(LOG_NAME), &log_options(manifest.tag, options))?;
-    manifest.write(disk, directory, &Poison::new())
-}
-
-fn file_name(path: &Path) -> Option<&str> {
-    path.file_name().and_then(|name| name.to_str())
+    Log::create(directory, LOG_NAME, &log_options(manifest.tag, options))?;
+    manifest.write_new(directory)
 }
 
 impl State {
@@ -262,16 +264,13 @@ impl State {
     /// Removes files of keyspaces that were dropped, or whose creation the manifest never saw.
     fn remove_orphans(&self, manifest: &Manifest) -> Result<()> {
         let mut removed = false;
-        for path in self.disk.list(&self.directory)? {
-            let owned = manifest
-                .keyspaces
-                .iter()
-                .any(|entry| self.file_of(entry.id).file_name() == path.file_name());
-            if file_name(&path).is_some_and(is_keyspace_file) && !owned {
-                self.disk.remove(&self.directory.join(path.file_name().unwrap_or_default()))?;
+        for name in self.directory.list()? {
+            let owned = manifest.keyspaces.iter().any(|entry| file_name(entry.id) == name);
+            if is_keyspace_file(&name) && !owned {
+                self.directory.remove(&name)?;
                 removed = true;
             }
         }
-        if removed { self.disk.sync_dir(&self.directory) } else { Ok(()) }
+        if removed { self.directory.sync() } else { Ok(()) }
     }
 }

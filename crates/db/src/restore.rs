@@ -1,15 +1,16 @@
 //! Restoring a backup: a copy of a closed database, file by file, that is then opened and verified.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result, probe};
 use spinney_engine::VerifyReport;
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Directory, DirectoryLock, Disk, IfMissing, OpenMode, Purpose};
 
 use crate::database::Db;
 use crate::manifest::Manifest;
-use crate::open::LOG_NAME;
+use crate::open::{self, LOG_NAME};
 use crate::options::Options;
 use crate::state::file_name;
 use crate::target::{self, Target};
@@ -44,33 +45,34 @@ impl Db {
         let (backup, directory) = (backup.as_ref(), target.as_ref());
         let _inside = probe::enter("restore");
         let disk = options.open_disk();
-        if !disk.exists(backup)? {
-            return Err(not_found(backup));
-        }
-        let _lock = disk.lock(backup)?;
-        if target::is_being_salvaged(&*disk, backup)? {
+        let source = match disk.directory(backup, IfMissing::Fail) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_found(backup)),
+            opened => opened?,
+        };
+        let _lock = source.lock()?;
+        if target::is_being_salvaged(&*source)? {
             let message = format!("{} holds what a salvage never finished", backup.display());
             return Err(Error::new(ErrorKind::Corruption, message));
         }
-        if !Manifest::exists(&*disk, backup)? {
-            return Err(if target::is_unfinished(&*disk, backup)? {
+        if !Manifest::exists(&*source)? {
+            return Err(if target::is_unfinished(&*source)? {
                 let message = format!("the backup in {} was never finished", backup.display());
                 Error::new(ErrorKind::Corruption, message)
             } else {
                 not_found(backup)
             });
         }
-        let manifest = Manifest::read(&*disk, backup)?;
-        let target = Target::begin(&disk, directory)?;
-        let log = |directory: &Path| directory.join(LOG_NAME);
-        let mut bytes = copy(&*disk, &log(backup), &log(directory), false)?;
+        let manifest = Manifest::read(&*source)?;
+        let target = Target::begin(&*disk, directory)?;
+        let copied = target.directory().clone();
+        let copy = |name: &str, holes| copy((&*source, name), (&*copied, name), holes);
+        let mut bytes = copy(LOG_NAME, false)?;
         for keyspace in &manifest.keyspaces {
-            let name = file_name(keyspace.id);
-            bytes += copy(&*disk, &backup.join(&name), &directory.join(&name), true)?;
+            bytes += copy(&file_name(keyspace.id), true)?;
         }
-        target.complete(&manifest)?;
-        let verified = verify(directory, options)
-            .inspect_err(|_| target::remove_all(&*disk, directory))
+        let lock = target.complete(&manifest)?;
+        let verified = verify(&disk, &copied, lock, options)
+            .inspect_err(|_| target::remove_all(&*copied))
             .map_err(|error| error.context("the restored database does not verify"))?;
         Ok(RestoreReport { keyspaces: manifest.keyspaces.len() as u64, bytes, verified })
     }
@@ -81,17 +83,27 @@ fn not_found(directory: &Path) -> Error {
     Error::new(ErrorKind::NotFound, message)
 }
 
-fn verify(directory: &Path, options: Options) -> Result<VerifyReport> {
-    let db = Db::open(directory, options.create_if_missing(false))?;
+fn verify(
+    disk: &Arc<dyn Disk>,
+    directory: &Arc<dyn Directory>,
+    lock: Option<Box<dyn DirectoryLock>>,
+    options: Options,
+) -> Result<VerifyReport> {
+    let options = options.create_if_missing(false);
+    let db = Db::of(open::open_in(disk.clone(), directory.clone(), lock, options)?);
     let report = db.verify()?;
     db.close()?;
     Ok(report)
 }
 
 /// Copies a file and makes it durable. Pages of zeros become holes if the file may have some.
-pub(crate) fn copy(disk: &dyn Disk, from: &Path, to: &Path, holes: bool) -> Result<u64> {
-    let source = disk.open(from, OpenMode::EXISTING.read_only())?;
-    let file = disk.open(to, OpenMode::CREATE)?;
+pub(crate) fn copy(
+    (source, from): (&dyn Directory, &str),
+    (target, to): (&dyn Directory, &str),
+    holes: bool,
+) -> Result<u64> {
+    let source = source.open(from, OpenMode::EXISTING.read_only())?;
+    let file = target.open(to, OpenMode::CREATE)?;
     let length = source.len()?;
     let pages = usize::try_from(length / PAGE_BYTES as u64).unwrap_or(usize::MAX);
     let mut buf = AlignedBuf::new(CHUNK_PAGES);

@@ -17,24 +17,24 @@
 //! **Crash.** Until everything is in, the new directory is marked, and refuses to open.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
 use spinney_engine::{BlockKind, DamagedPage, KeyspaceSalvage, LostRange, SalvagedValue, Store};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Directory, Disk, IfMissing, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
-use spinney_wal::{Log, LogOptions, RecordKind, tail_path};
+use spinney_wal::{Log, LogOptions, RecordKind, tail_name};
 
 use crate::database::Db;
 use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
-use crate::open::LOG_NAME;
+use crate::open::{LOG_NAME, open_in};
 use crate::options::{Durability, EngineKind, KeyspaceOptions, Options};
 use crate::record;
 use crate::restore::copy;
-use crate::state::{file_name, is_keyspace_file};
+use crate::state::file_name;
 use crate::target::Salvaging;
 
 /// Where the copy of the log lies meanwhile.
@@ -112,12 +112,13 @@ impl Db {
             let message = format!("there is no file of a Spinney database in {}", old.display());
             Error::new(ErrorKind::NotFound, message)
         };
-        if !disk.exists(old)? {
-            return Err(not_found());
-        }
-        let _lock = disk.lock(old)?;
+        let source = match disk.directory(old, IfMissing::Fail) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_found()),
+            opened => opened?,
+        };
+        let _lock = source.lock()?;
         let mut report = SalvageReport::default();
-        let manifest = match Manifest::read(&*disk, old) {
+        let manifest = match Manifest::read(&*source) {
             Ok(manifest) => Some(manifest),
             // Nothing is wrong with it; this program is too old for it.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
@@ -126,13 +127,14 @@ impl Db {
                 None
             }
         };
-        let found = keyspaces(&*disk, old, manifest.as_ref())?;
+        let found = keyspaces(&*source, manifest.as_ref())?;
         if manifest.is_none() && found.is_empty() {
             return Err(not_found());
         }
-        let marked = Salvaging::begin(&disk, new)?;
+        let marked = Salvaging::begin(&*disk, new)?;
         let tag = manifest.as_ref().map(|manifest| manifest.tag);
-        let saved = save(&disk, old, new, &found, tag, options, &mut report);
+        let (old, new) = (&*source, marked.directory());
+        let saved = save(disk, (old, &found, tag), new, options, &mut report);
         saved.and_then(|()| marked.complete())?;
         Ok(report)
     }
@@ -155,7 +157,7 @@ struct Saving {
     lost: BTreeMap<Vec<u8>, ()>,
 }
 
-fn keyspaces(disk: &dyn Disk, old: &Path, manifest: Option<&Manifest>) -> Result<Vec<OldKeyspace>> {
+fn keyspaces(old: &dyn Directory, manifest: Option<&Manifest>) -> Result<Vec<OldKeyspace>> {
     if let Some(manifest) = manifest {
         let of = |entry: &crate::manifest::ManifestKeyspace| OldKeyspace {
             id: entry.id,
@@ -165,53 +167,51 @@ fn keyspaces(disk: &dyn Disk, old: &Path, manifest: Option<&Manifest>) -> Result
         };
         return Ok(manifest.keyspaces.iter().map(of).collect());
     }
-    let id_of = |path: PathBuf| {
-        let name = path.file_name()?.to_str().filter(|name| is_keyspace_file(name))?.to_owned();
+    let id_of = |name: String| {
         let number = name.strip_prefix("keyspace-")?.strip_suffix(".spn")?;
         number.parse().ok().map(KeyspaceId)
     };
-    let ids = disk.list(old)?.into_iter().filter_map(id_of);
+    let ids = old.list()?.into_iter().filter_map(id_of);
     let named = |id: KeyspaceId| OldKeyspace {
         id,
         name: format!("keyspace-{:08}", id.0),
-        engine: engine_of(disk, &old.join(file_name(id)), id),
+        engine: engine_of(old, id),
         logged: true,
     };
     Ok(ids.map(named).collect())
 }
 
 /// Which engine has written a file, as far as its pages tell.
-fn engine_of(disk: &dyn Disk, path: &Path, keyspace: KeyspaceId) -> EngineKind {
-    match Store::kind_of_data(disk, path, keyspace) {
+fn engine_of(old: &dyn Directory, keyspace: KeyspaceId) -> EngineKind {
+    match Store::kind_of_data(old, &file_name(keyspace), keyspace) {
         Ok(Some(BlockKind::Leaf | BlockKind::Node)) => EngineKind::Turtle,
         _ => EngineKind::TreeLine,
     }
 }
 
-fn open(disk: &dyn Disk, path: &Path, keyspace: &OldKeyspace) -> Result<Box<dyn KeyspaceSalvage>> {
+fn open(old: &dyn Directory, keyspace: &OldKeyspace) -> Result<Box<dyn KeyspaceSalvage>> {
     fn boxed(salvage: impl KeyspaceSalvage + 'static) -> Box<dyn KeyspaceSalvage> {
         Box::new(salvage)
     }
+    let name = file_name(keyspace.id);
     match keyspace.engine {
-        EngineKind::TreeLine => spinney_treeline::Salvage::open(disk, path, keyspace.id).map(boxed),
+        EngineKind::TreeLine => spinney_treeline::Salvage::open(old, &name, keyspace.id).map(boxed),
         EngineKind::Turtle => {
-            spinney_turtle::Salvage::open(disk, path, keyspace.id, keyspace.logged).map(boxed)
+            spinney_turtle::Salvage::open(old, &name, keyspace.id, keyspace.logged).map(boxed)
         }
     }
 }
 
 fn save(
-    disk: &Arc<dyn Disk>,
-    old: &Path,
-    new: &Path,
-    found: &[OldKeyspace],
-    tag: Option<u64>,
+    disk: Arc<dyn Disk>,
+    (old, found, tag): (&dyn Directory, &[OldKeyspace], Option<u64>),
+    new: &Arc<dyn Directory>,
     options: Options,
     report: &mut SalvageReport,
 ) -> Result<()> {
     let log_bytes_max = options.log_bytes_max;
-    let options = Options { salvaging: true, disk: Some(disk.clone()), ..options };
-    let db = Db::open(new, options)?;
+    let options = Options { salvaging: true, ..options };
+    let db = Db::of(open_in(disk, new.clone(), None, options)?);
     let mut savings: BTreeMap<KeyspaceId, Saving> = BTreeMap::new();
     for keyspace in found {
         let options = KeyspaceOptions::default().engine(keyspace.engine).logged(keyspace.logged);
@@ -222,13 +222,13 @@ fn save(
             report: SalvagedKeyspace { name: keyspace.name.clone(), ..Default::default() },
             lost: BTreeMap::new(),
         };
-        match open(&**disk, &old.join(file_name(keyspace.id)), keyspace) {
+        match open(old, keyspace) {
             Ok(salvage) => saving.old = Some(salvage),
             Err(error) => saving.report.file = Some(error.to_string()),
         }
         savings.insert(keyspace.id, saving);
     }
-    let log = copied_log(disk, old, new, tag, log_bytes_max).and_then(|(log, recovered)| {
+    let log = copied_log(old, &**new, tag, log_bytes_max).and_then(|(log, recovered)| {
         follow(&recovered, &mut savings)?;
         Ok((log, recovered))
     });
@@ -254,10 +254,9 @@ fn save(
         }
         Err(error) => report.log = Some(error.to_string()),
     }
-    let copy = new.join(LOG_COPY);
-    for copy in [tail_path(&copy), copy] {
-        if disk.exists(&copy)? {
-            disk.remove(&copy)?;
+    for copy in [&tail_name(LOG_COPY), LOG_COPY] {
+        if new.exists(copy)? {
+            new.remove(copy)?;
         }
     }
     report.keyspaces = savings.into_values().map(Saving::end).collect();
@@ -285,27 +284,26 @@ fn follow(
 
 /// Recovers a copy of the old log, so that the old one stays as it is.
 fn copied_log(
-    disk: &Arc<dyn Disk>,
-    old: &Path,
-    new: &Path,
+    old: &dyn Directory,
+    new: &dyn Directory,
     tag: Option<u64>,
     bytes_max: u64,
 ) -> Result<(Arc<Log>, spinney_wal::Recovered)> {
-    let (from, to) = (old.join(LOG_NAME), new.join(LOG_COPY));
     let tag = match tag {
         Some(tag) => tag,
-        None => tag_of_log(&**disk, &from)?,
+        None => tag_of_log(old)?,
     };
-    copy(&**disk, &from, &to, false)?;
-    if disk.exists(&tail_path(&from))? {
-        copy(&**disk, &tail_path(&from), &tail_path(&to), false)?;
+    copy((old, LOG_NAME), (new, LOG_COPY), false)?;
+    let (tail, tail_copy) = (tail_name(LOG_NAME), tail_name(LOG_COPY));
+    if old.exists(&tail)? {
+        copy((old, &tail), (new, &tail_copy), false)?;
     }
-    Log::open(&**disk, &to, &LogOptions::sized(tag, bytes_max))
+    Log::open(new, LOG_COPY, &LogOptions::sized(tag, bytes_max))
 }
 
 /// Which database a log says that it belongs to.
-fn tag_of_log(disk: &dyn Disk, path: &Path) -> Result<u64> {
-    let file = disk.open(path, OpenMode::EXISTING.read_only())?;
+fn tag_of_log(old: &dyn Directory) -> Result<u64> {
+    let file = old.open(LOG_NAME, OpenMode::EXISTING.read_only())?;
     let mut buf = AlignedBuf::new(1);
     for slot in 0..2 {
         file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::Tool)?;
@@ -313,7 +311,7 @@ fn tag_of_log(disk: &dyn Disk, path: &Path) -> Result<u64> {
             return Ok(superblock.tag);
         }
     }
-    Err(Error::corruption(path.display(), 0, "a superblock", "two damaged ones"))
+    Err(Error::corruption(file.path().display(), 0, "a superblock", "two damaged ones"))
 }
 
 impl Saving {

@@ -14,7 +14,7 @@ use spinney_base::{
     Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Result, Runtime, Task,
 };
 use spinney_engine::{Engine, EngineContext};
-use spinney_io::{DirectoryLock, Disk};
+use spinney_io::{Directory, DirectoryLock, Disk};
 use spinney_sync::LockTable;
 use spinney_treeline::TreeLine;
 use spinney_turtle::Turtle;
@@ -71,7 +71,8 @@ impl KeyspaceState {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) owner: u64,
-    pub(crate) directory: PathBuf,
+    /// Open for as long as the database is: every name is looked up in it.
+    pub(crate) directory: Arc<dyn Directory>,
     pub(crate) options: Options,
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) runtime: Runtime,
@@ -158,9 +159,9 @@ impl State {
         self.keyspaces.read().iter().find(|keyspace| keyspace.name == name).cloned()
     }
 
-    /// Where a keyspace's file lies.
+    /// The path of a keyspace's file, for messages.
     pub(crate) fn file_of(&self, id: KeyspaceId) -> PathBuf {
-        self.directory.join(file_name(id))
+        self.directory.path().join(file_name(id))
     }
 
     /// Opens the files of a keyspace of the manifest, or makes them when `created_at` says from
@@ -173,8 +174,8 @@ impl State {
     ) -> Result<Arc<KeyspaceState>> {
         let memory = self.budget.open(format!("{}/{}", entry.options.engine, entry.name), share);
         let context = EngineContext {
-            disk: self.disk.clone(),
-            path: self.file_of(entry.id),
+            directory: self.directory.clone(),
+            name: file_name(entry.id),
             keyspace: entry.id,
             logged: entry.options.logged,
             double_write: self.double_write,

@@ -4,11 +4,13 @@
 //! everything else is on stable storage, and only then the mark goes away. So whatever a crash
 //! leaves is either no database, and says so when it is opened, or a whole one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{Error, Result};
-use spinney_io::{AlignedBuf, DirectoryLock, Disk, LOCK_NAME, OpenMode, Purpose};
+use spinney_io::{
+    AlignedBuf, Directory, DirectoryLock, Disk, IfMissing, LOCK_NAME, OpenMode, Purpose,
+};
 
 use crate::manifest::{self, Manifest};
 
@@ -18,8 +20,7 @@ const MARK: &str = "UNFINISHED";
 /// A database under construction. Dropping it before [`Target::complete`] removes what was made.
 #[derive(Debug)]
 pub(crate) struct Target {
-    disk: Arc<dyn Disk>,
-    directory: PathBuf,
+    directory: Arc<dyn Directory>,
     /// Until it is complete.
     lock: Option<Box<dyn DirectoryLock>>,
 }
@@ -28,13 +29,13 @@ pub(crate) struct Target {
 const SALVAGING: &str = "SALVAGING";
 
 /// Whether a salvage into a directory was never finished.
-pub(crate) fn is_being_salvaged(disk: &dyn Disk, directory: &Path) -> Result<bool> {
-    disk.exists(&directory.join(SALVAGING))
+pub(crate) fn is_being_salvaged(directory: &dyn Directory) -> Result<bool> {
+    directory.exists(SALVAGING)
 }
 
 /// Whether a directory holds what was left unfinished.
-pub(crate) fn is_unfinished(disk: &dyn Disk, directory: &Path) -> Result<bool> {
-    disk.exists(&directory.join(MARK))
+pub(crate) fn is_unfinished(directory: &dyn Directory) -> Result<bool> {
+    directory.exists(MARK)
 }
 
 impl Target {
@@ -42,33 +43,33 @@ impl Target {
     ///
     /// # Errors
     /// `InvalidArgument` when there are files in it; `Locked`, `Full` or `Io`.
-    pub(crate) fn begin(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Target> {
-        if !disk.exists(directory)? {
-            disk.create_dir(directory)?;
-        }
-        let lock = disk.lock(directory)?;
-        check_empty(&**disk, directory)?;
-        let target =
-            Target { disk: disk.clone(), directory: directory.to_owned(), lock: Some(lock) };
-        mark(&**disk, directory, MARK)?;
+    pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Target> {
+        let directory = disk.directory(path, IfMissing::Create)?;
+        let lock = directory.lock()?;
+        check_empty(&*directory)?;
+        let target = Target { directory, lock: Some(lock) };
+        mark(&*target.directory, MARK)?;
         Ok(target)
     }
 
-    pub(crate) fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
         &self.directory
     }
 
-    /// Makes it a database: everything else in it is on stable storage but for its name.
+    /// Makes it a database: everything else in it is on stable storage but for its name. Answers the
+    /// lock, so that nobody else opens it before the caller lets it go.
     ///
     /// # Errors
     /// `Full` or `Io`; everything that was made is removed.
-    pub(crate) fn complete(mut self, manifest: &Manifest) -> Result<()> {
-        self.disk.sync_dir(&self.directory)?;
-        manifest.write_new(&*self.disk, &self.directory)?;
-        self.disk.remove(&self.directory.join(MARK))?;
-        self.disk.sync_dir(&self.directory)?;
-        self.lock = None;
-        Ok(())
+    pub(crate) fn complete(
+        mut self,
+        manifest: &Manifest,
+    ) -> Result<Option<Box<dyn DirectoryLock>>> {
+        self.directory.sync()?;
+        manifest.write_new(&*self.directory)?;
+        self.directory.remove(MARK)?;
+        self.directory.sync()?;
+        Ok(self.lock.take())
     }
 }
 
@@ -76,36 +77,35 @@ impl Drop for Target {
     fn drop(&mut self) {
         if self.lock.is_some() {
             // Whatever cannot be removed, the mark goes last.
-            remove_all(&*self.disk, &self.directory);
+            remove_all(&*self.directory);
         }
     }
 }
 
-fn check_empty(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    let files = disk.list(directory)?;
-    let Some(file) = files.iter().find(|file| !is_lock(file)) else { return Ok(()) };
-    let unfinished = is_unfinished(disk, directory)? || is_being_salvaged(disk, directory)?;
+fn check_empty(directory: &dyn Directory) -> Result<()> {
+    let files = directory.list()?;
+    let Some(file) = files.iter().find(|file| *file != LOCK_NAME) else { return Ok(()) };
+    let unfinished = is_unfinished(directory)? || is_being_salvaged(directory)?;
     let left = if unfinished { "what an earlier attempt left unfinished" } else { "files" };
     Err(Error::invalid(format!(
         "{} must be empty, and holds {left}: {}",
-        directory.display(),
-        file.display()
+        directory.path().display(),
+        directory.path().join(file).display()
     )))
 }
 
-fn mark(disk: &dyn Disk, directory: &Path, name: &str) -> Result<()> {
-    let file = disk.open(&directory.join(name), OpenMode::CREATE.cached())?;
+fn mark(directory: &dyn Directory, name: &str) -> Result<()> {
+    let file = directory.open(name, OpenMode::CREATE.cached())?;
     file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::Tool)?;
     file.sync(Purpose::Tool)?;
-    disk.sync_dir(directory)
+    directory.sync()
 }
 
 /// A database that is open while a salvage fills it: it has a manifest from the start, so its mark
 /// counts whatever is beside it. Dropping it before [`Salvaging::complete`] removes what was made.
 #[derive(Debug)]
 pub(crate) struct Salvaging {
-    disk: Arc<dyn Disk>,
-    directory: PathBuf,
+    directory: Arc<dyn Directory>,
     complete: bool,
 }
 
@@ -114,15 +114,16 @@ impl Salvaging {
     ///
     /// # Errors
     /// `InvalidArgument` when there are files in it; `Full` or `Io`.
-    pub(crate) fn begin(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Salvaging> {
-        if !disk.exists(directory)? {
-            disk.create_dir(directory)?;
-        }
-        check_empty(&**disk, directory)?;
-        let directory = directory.to_owned();
-        let salvaging = Salvaging { disk: disk.clone(), directory, complete: false };
-        mark(&**disk, &salvaging.directory, SALVAGING)?;
+    pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Salvaging> {
+        let directory = disk.directory(path, IfMissing::Create)?;
+        check_empty(&*directory)?;
+        let salvaging = Salvaging { directory, complete: false };
+        mark(&*salvaging.directory, SALVAGING)?;
         Ok(salvaging)
+    }
+
+    pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
+        &self.directory
     }
 
     /// Everything is in, and on stable storage: makes it a database like any other.
@@ -130,8 +131,8 @@ impl Salvaging {
     /// # Errors
     /// `Io`; everything that was made is removed.
     pub(crate) fn complete(mut self) -> Result<()> {
-        self.disk.remove(&self.directory.join(SALVAGING))?;
-        self.disk.sync_dir(&self.directory)?;
+        self.directory.remove(SALVAGING)?;
+        self.directory.sync()?;
         self.complete = true;
         Ok(())
     }
@@ -140,7 +141,7 @@ impl Salvaging {
 impl Drop for Salvaging {
     fn drop(&mut self) {
         if !self.complete {
-            remove_all(&*self.disk, &self.directory);
+            remove_all(&*self.directory);
         }
     }
 }
@@ -148,22 +149,18 @@ impl Drop for Salvaging {
 /// Removes the files of a database in a directory that is ours, as far as possible: the manifest
 /// first, so that what is left is no database, and the mark last. An error here comes after one that
 /// says more, and is not told.
-pub(crate) fn remove_all(disk: &dyn Disk, directory: &Path) {
-    let _ = disk.remove(&directory.join(manifest::NAME));
-    let _ = disk.sync_dir(directory);
-    let marks = [MARK, SALVAGING].map(|mark| directory.join(mark));
-    for file in disk.list(directory).unwrap_or_default() {
-        if !is_lock(&file) && !marks.contains(&file) {
-            let _ = disk.remove(&file);
+pub(crate) fn remove_all(directory: &dyn Directory) {
+    let _ = directory.remove(manifest::NAME);
+    let _ = directory.sync();
+    let kept = [LOCK_NAME, MARK, SALVAGING];
+    for file in directory.list().unwrap_or_default() {
+        if !kept.contains(&file.as_str()) {
+            let _ = directory.remove(&file);
         }
     }
-    let _ = disk.sync_dir(directory);
-    for mark in marks {
-        let _ = disk.remove(&mark);
+    let _ = directory.sync();
+    for mark in [MARK, SALVAGING] {
+        let _ = directory.remove(mark);
     }
-    let _ = disk.sync_dir(directory);
-}
-
-fn is_lock(file: &Path) -> bool {
-    file.file_name().is_some_and(|name| name == LOCK_NAME)
+    let _ = directory.sync();
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, Fault, SimDisk, SimView, WriteObserver};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
 fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
     Options::default()

@@ -16,7 +16,7 @@ use spinney_db::{
     SalvagedKeyspace,
 };
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
 const FILE: &str = "/db/keyspace-00000001.spn";
 const NEW: &str = "/new";

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spinney_base::{KeyspaceId, MemoryAccount, Poison, Runtime};
-use spinney_io::Disk;
+use spinney_io::Directory;
 use spinney_wal::Log;
 
 /// Everything an engine may use of its database.
 #[derive(Clone, Debug)]
 pub struct EngineContext {
-    /// Where files live.
-    pub disk: Arc<dyn Disk>,
-    /// The keyspace's own file.
-    pub path: PathBuf,
+    /// The database's directory.
+    pub directory: Arc<dyn Directory>,
+    /// The name of the keyspace's own file in it.
+    pub name: String,
     /// The keyspace's id.
     pub keyspace: KeyspaceId,
     /// Whether the keyspace's data is logged (rule P11); structure always is.
@@ -28,4 +28,12 @@ pub struct EngineContext {
     pub poison: Arc<Poison>,
     /// The keyspace's memory: its target may change at any time, and the engine follows.
     pub memory: Arc<MemoryAccount>,
+}
+
+impl EngineContext {
+    /// The path of the keyspace's file, for messages.
+    #[must_use]
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join(&self.name)
+    }
 }

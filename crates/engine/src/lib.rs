@@ -43,9 +43,9 @@ pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store};
 pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport};
 
 use std::fmt::Debug;
-use std::path::Path;
 
 use spinney_base::{Error, ErrorKind, Lsn, Next, Result, ValueRef};
+use spinney_io::Directory;
 
 /// What a keyspace can do beyond points and batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -382,12 +382,16 @@ pub trait Engine: Send + Sync + Debug {
     /// is the start, others are what a piece before answered.
     fn scrub(&self, from: &[u8]) -> Scrubbed;
 
-    /// Begins to copy the keyspace into a new file at `path`. The copy holds everything up to the
+    /// Begins to copy the keyspace into a new file `name` of a directory. The copy holds everything up to the
     /// redo LSN of now. Until the result is dropped nothing that is freed is reused (rule P26).
     ///
     /// # Errors
     /// `Full` or `Io`.
-    fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>>;
+    fn begin_backup(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Box<dyn KeyspaceBackup + '_>>;
 
     /// Numbers about the engine now.
     fn stats(&self) -> EngineStats;

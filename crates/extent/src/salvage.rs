@@ -2,12 +2,11 @@
 //! checkpoint, no page. Nothing is written.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Directory, OpenMode, Purpose};
 
 use crate::double_write::{Age, END_PAGE, oldest_needed};
 use crate::header::{BlockHeader, BlockKind, Damage};
@@ -51,13 +50,13 @@ impl Store {
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened at all.
     pub fn open_damaged(
-        disk: &dyn Disk,
-        path: &Path,
+        directory: &dyn Directory,
+        name: &str,
         options: StoreOptions,
     ) -> Result<(Store, Newest)> {
-        match Store::open(disk, path, options.clone()) {
+        match Store::open(directory, name, options.clone()) {
             Ok((store, checkpoint, payload)) => Ok((store, Ok((checkpoint, payload)))),
-            Err(error) => Ok((Store::open_unread(disk, path, options)?, Err(error))),
+            Err(error) => Ok((Store::open_unread(directory, name, options)?, Err(error))),
         }
     }
 
@@ -65,8 +64,12 @@ impl Store {
     ///
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened.
-    pub fn open_unread(disk: &dyn Disk, path: &Path, options: StoreOptions) -> Result<Store> {
-        let file = disk.open(path, OpenMode::EXISTING.read_only())?;
+    pub fn open_unread(
+        directory: &dyn Directory,
+        name: &str,
+        options: StoreOptions,
+    ) -> Result<Store> {
+        let file = directory.open(name, OpenMode::EXISTING.read_only())?;
         let slot = Slot {
             generation: 0,
             redo: Lsn::ZERO,
@@ -117,13 +120,13 @@ impl Store {
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened or its length cannot be told.
     pub fn kind_of_data(
-        disk: &dyn Disk,
-        path: &Path,
+        directory: &dyn Directory,
+        name: &str,
         keyspace: KeyspaceId,
     ) -> Result<Option<BlockKind>> {
         let poison = Arc::new(Poison::new());
         let options = StoreOptions { keyspace, double_write: false, poison };
-        let store = Store::open_unread(disk, path, options)?;
+        let store = Store::open_unread(directory, name, options)?;
         let mut found = None;
         store.each_block(|_, header, _| {
             let kinds = [BlockKind::Data, BlockKind::Leaf, BlockKind::Node];

@@ -24,7 +24,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::{
     Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
 };
-use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose, Transfer};
+use spinney_io::{AlignedBuf, Directory, File, OpenMode, Purpose, Transfer};
 
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
 use crate::free::{Extent, FreeMap};
@@ -140,8 +140,13 @@ impl Store {
     ///
     /// # Errors
     /// `Full` or `Io`.
-    pub fn create(disk: &dyn Disk, path: &Path, options: StoreOptions, redo: Lsn) -> Result<Store> {
-        let file = disk.open(path, OpenMode::CREATE)?;
+    pub fn create(
+        directory: &dyn Directory,
+        name: &str,
+        options: StoreOptions,
+        redo: Lsn,
+    ) -> Result<Store> {
+        let file = directory.open(name, OpenMode::CREATE)?;
         let mut slot = Slot {
             generation: 0,
             redo,
@@ -175,11 +180,11 @@ impl Store {
     /// `Corruption` when the newest slot or its payload is damaged or the file is shorter than its
     /// checkpoint says; `Io`.
     pub fn open(
-        disk: &dyn Disk,
-        path: &Path,
+        directory: &dyn Directory,
+        name: &str,
         options: StoreOptions,
     ) -> Result<(Store, Checkpoint, Vec<u8>)> {
-        let file = disk.open(path, OpenMode::EXISTING)?;
+        let file = directory.open(name, OpenMode::EXISTING)?;
         // A process that was killed may have left a slot behind that is not durable. What only the
         // slot before it names is free from here on, so that one must not come back (P9).
         file.sync(Purpose::Recovery)?;
@@ -188,7 +193,7 @@ impl Store {
         let length = file.len()?;
         if length < slot.end.offset() {
             return Err(Error::corruption(
-                path.display(),
+                file.path().display(),
                 length,
                 format!("a file of at least {} bytes", slot.end.offset()),
                 format!("{length} bytes (truncated)"),

@@ -9,7 +9,7 @@ use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Po
 use spinney_extent::slot::SLOT_PAGES;
 use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Extent, Store, StoreOptions};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
-use spinney_io::{AlignedBuf, Disk, Purpose};
+use spinney_io::{AlignedBuf, Purpose};
 
 const KEYSPACE: KeyspaceId = KeyspaceId(3);
 
@@ -26,14 +26,14 @@ fn options() -> StoreOptions {
 fn create(seed: u64) -> (SimDisk, Store) {
     let disk = SimDisk::new(seed);
     disk.create_dir(Path::new("/db")).unwrap();
-    let store = Store::create(&disk, path(), options(), Lsn(0)).unwrap();
+    let store = Store::create(&*disk.at("/db"), "store", options(), Lsn(0)).unwrap();
     disk.sync_dir(Path::new("/db")).unwrap();
     store.adopt(&[]).unwrap();
     (disk, store)
 }
 
 fn open(disk: &SimDisk) -> Result<(Store, Checkpoint, Vec<u8>)> {
-    Store::open(disk, path(), options())
+    Store::open(&*disk.at("/db"), "store", options())
 }
 
 /// A page whose bytes say which version it is.

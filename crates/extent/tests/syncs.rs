@@ -2,7 +2,7 @@
 //! syncs end as a test says.
 
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -11,9 +11,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Poison, Result};
 use spinney_extent::{Checkpoint, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
-use spinney_io::{
-    DirectoryLock, Disk, File, IoCounters, Mapping, OpenMode, Purpose, Steps, Transfer,
-};
+use spinney_io::{Directory, DirectoryLock, File, Mapping, OpenMode, Purpose, Steps, Transfer};
 
 /// How a sync ends.
 #[derive(Debug)]
@@ -27,10 +25,11 @@ enum Ending {
 
 type Endings = Arc<Mutex<VecDeque<Ending>>>;
 
-/// The simulated disk but for the syncs of its files: they end in this order, then all well.
+/// A directory of the simulated disk but for the syncs of its files: they end in this order, then all
+/// well.
 #[derive(Debug)]
 struct Told {
-    disk: SimDisk,
+    directory: Arc<dyn Directory>,
     endings: Endings,
 }
 
@@ -87,6 +86,10 @@ impl File for ToldFile {
         self.file.allocate(bytes)
     }
 
+    fn truncate(&self, bytes: u64) -> Result<()> {
+        self.file.truncate(bytes)
+    }
+
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
         self.file.punch_hole(offset, bytes)
     }
@@ -100,55 +103,47 @@ impl File for ToldFile {
     }
 }
 
-impl Disk for Told {
-    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
-        let file = self.disk.open(path, mode)?;
+impl Directory for Told {
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn File>> {
+        let file = self.directory.open(name, mode)?;
         Ok(Arc::new(ToldFile { file, endings: self.endings.clone() }))
     }
 
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.disk.exists(path)
+    fn exists(&self, name: &str) -> Result<bool> {
+        self.directory.exists(name)
     }
 
-    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {
-        self.disk.list(directory)
+    fn list(&self) -> Result<Vec<String>> {
+        self.directory.list()
     }
 
-    fn create_dir(&self, directory: &Path) -> Result<()> {
-        self.disk.create_dir(directory)
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.directory.rename(from, to)
     }
 
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.disk.rename(from, to)
+    fn remove(&self, name: &str) -> Result<()> {
+        self.directory.remove(name)
     }
 
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.disk.remove(path)
+    fn sync(&self) -> Result<()> {
+        self.directory.sync()
     }
 
-    fn sync_dir(&self, directory: &Path) -> Result<()> {
-        self.disk.sync_dir(directory)
+    fn lock(&self) -> Result<Box<dyn DirectoryLock>> {
+        self.directory.lock()
     }
 
-    fn lock(&self, directory: &Path) -> Result<Box<dyn DirectoryLock>> {
-        self.disk.lock(directory)
+    fn lock_shared(&self) -> Result<Box<dyn DirectoryLock>> {
+        self.directory.lock_shared()
     }
 
-    fn counters(&self) -> &IoCounters {
-        self.disk.counters()
+    fn writes_pages_atomically(&self) -> Result<bool> {
+        self.directory.writes_pages_atomically()
     }
-
-    fn backend(&self) -> &'static str {
-        self.disk.backend()
-    }
-
-    fn writes_pages_atomically(&self, directory: &Path) -> Result<bool> {
-        self.disk.writes_pages_atomically(directory)
-    }
-}
-
-fn path() -> &'static Path {
-    Path::new("/db/store")
 }
 
 fn options() -> StoreOptions {
@@ -165,8 +160,8 @@ fn store() -> (SimDisk, Store, Endings) {
     let disk = SimDisk::new(1);
     disk.create_dir(Path::new("/db")).unwrap();
     let endings = Endings::default();
-    let told = Told { disk: disk.clone(), endings: endings.clone() };
-    let store = Store::create(&told, path(), options(), Lsn(0)).unwrap();
+    let told = Told { directory: disk.at("/db"), endings: endings.clone() };
+    let store = Store::create(&told, "store", options(), Lsn(0)).unwrap();
     disk.sync_dir(Path::new("/db")).unwrap();
     store.adopt(&[]).unwrap();
     publish(&store, 1).unwrap();
@@ -175,7 +170,7 @@ fn store() -> (SimDisk, Store, Endings) {
 
 /// The redo LSN that a killed process's file opens with.
 fn redo(disk: &SimDisk) -> u64 {
-    Store::open(&disk.kill(), path(), options()).unwrap().1.redo.0
+    Store::open(&*disk.kill().at("/db"), "store", options()).unwrap().1.redo.0
 }
 
 /// The error is told to the first of two that sync at once; the other, whose own sync ends well, publishes nothing.

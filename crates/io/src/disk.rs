@@ -8,20 +8,21 @@
 //! called from any thread; transfers to different places run in parallel.
 
 use std::fmt::Debug;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::Result;
 
 use crate::counters::{IoCounters, Purpose};
 
-/// Name of the file in a directory that the real disk locks; it has no content, and stays.
+/// Name of the file in a directory that is locked beside the directory itself; it has no content,
+/// and stays.
 pub const LOCK_NAME: &str = "lock";
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenMode {
-    /// Make the file when it is missing. Its directory entry is durable after [`Disk::sync_dir`].
+    /// Make the file when it is missing. Its directory entry is durable after [`Directory::sync`].
     pub create: bool,
     /// Refuse writes.
     pub read_only: bool,
@@ -49,67 +50,96 @@ impl OpenMode {
     }
 }
 
-/// A place that holds directories and files.
+/// What [`Disk::directory`] does when the directory is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IfMissing {
+    /// Answer `NotFound`.
+    Fail,
+    /// Make it and its parents, durably.
+    Create,
+}
+
+/// A place that holds directories.
 pub trait Disk: Send + Sync + Debug {
-    /// Opens a file.
+    /// Opens a directory. Only this call resolves a path: whatever becomes of that path later, or of
+    /// the working directory, what this returns stays the directory that was found now.
     ///
     /// # Errors
-    /// `NotFound` when it is missing and not to be created; `Io` or `Full` from the system.
-    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>>;
-
-    /// Whether a file or directory is there.
-    ///
-    /// # Errors
-    /// `Io` from the system.
-    fn exists(&self, path: &Path) -> Result<bool>;
-
-    /// The files of a directory, sorted by name; without subdirectories.
-    ///
-    /// # Errors
-    /// `NotFound` or `Io`.
-    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>>;
-
-    /// Makes a directory and its parents, durably.
-    ///
-    /// # Errors
+    /// `NotFound` when it is missing and not to be made; `InvalidArgument` when a file has its name;
     /// `Io` or `Full` from the system.
-    fn create_dir(&self, directory: &Path) -> Result<()>;
-
-    /// Renames a file over another in the same directory. Durable after [`Disk::sync_dir`].
-    ///
-    /// # Errors
-    /// `NotFound` or `Io`.
-    fn rename(&self, from: &Path, to: &Path) -> Result<()>;
-
-    /// Removes a file. Durable after [`Disk::sync_dir`]; open handles keep working.
-    ///
-    /// # Errors
-    /// `NotFound` or `Io`.
-    fn remove(&self, path: &Path) -> Result<()>;
-
-    /// Makes creations, renames and removals in a directory durable.
-    ///
-    /// # Errors
-    /// `Io`; afterwards nothing is known of what is durable.
-    fn sync_dir(&self, directory: &Path) -> Result<()>;
-
-    /// Takes the directory for this process and handle until the lock is dropped.
-    ///
-    /// # Errors
-    /// `Locked` when somebody holds it.
-    fn lock(&self, directory: &Path) -> Result<Box<dyn DirectoryLock>>;
+    fn directory(&self, path: &Path, if_missing: IfMissing) -> Result<Arc<dyn Directory>>;
 
     /// Calls and bytes of all files of this disk.
     fn counters(&self) -> &IoCounters;
 
     /// How batches are carried out, for `stats`: `io_uring`, `pread` or `simulated`.
     fn backend(&self) -> &'static str;
+}
+
+/// An open directory. Names are those of files directly inside: one that holds a `/` is
+/// `InvalidArgument`.
+pub trait Directory: Send + Sync + Debug {
+    /// The path that it was opened by, for messages.
+    fn path(&self) -> &Path;
+
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// `NotFound` when it is missing and not to be created; `Io` or `Full` from the system. An error
+    /// says nothing of any other file: nothing has changed.
+    fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn File>>;
+
+    /// Whether a name is there.
+    ///
+    /// # Errors
+    /// `Io` from the system.
+    fn exists(&self, name: &str) -> Result<bool>;
+
+    /// The names of the files, sorted; without subdirectories. Bytes that are not UTF-8 are shown as
+    /// U+FFFD: such a name is no file of Spinney's.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn list(&self) -> Result<Vec<String>>;
+
+    /// Renames a file, over another one if `to` is there. Durable after [`Directory::sync`].
+    ///
+    /// # Errors
+    /// `NotFound` or `Io`.
+    fn rename(&self, from: &str, to: &str) -> Result<()>;
+
+    /// Removes a file. Durable after [`Directory::sync`]; open handles keep working.
+    ///
+    /// # Errors
+    /// `NotFound` or `Io`.
+    fn remove(&self, name: &str) -> Result<()>;
+
+    /// Makes creations, renames and removals durable. Opens nothing.
+    ///
+    /// # Errors
+    /// `Io`; afterwards nothing is known of what is durable.
+    fn sync(&self) -> Result<()>;
+
+    /// Takes the directory until the lock is dropped. The directory itself is locked, which nobody
+    /// can take away by removing a name; so is the file [`LOCK_NAME`] in it, if that can be opened
+    /// or made, because earlier versions lock only that.
+    ///
+    /// # Errors
+    /// `Locked` when somebody holds it, naming the process where the system tells.
+    fn lock(&self) -> Result<Box<dyn DirectoryLock>>;
+
+    /// Takes the directory together with others that only read it, until the lock is dropped. Writes
+    /// nothing, and makes no file.
+    ///
+    /// # Errors
+    /// `Locked` when somebody holds it for himself, naming the process where the system tells.
+    fn lock_shared(&self) -> Result<Box<dyn DirectoryLock>>;
 
     /// Whether the device promises that an aligned write of one page is never torn.
     ///
     /// # Errors
     /// `Io` from the system.
-    fn writes_pages_atomically(&self, directory: &Path) -> Result<bool>;
+    fn writes_pages_atomically(&self) -> Result<bool>;
 }
 
 /// A held directory; dropping it lets go.

@@ -1,4 +1,4 @@
-//! The disk seam: every byte that Spinney keeps goes through [`Disk`] and [`File`].
+//! The disk seam: every byte that Spinney keeps goes through [`Disk`], [`Directory`] and [`File`].
 //!
 //! Two implementations: the real one (`RealDisk`) and, behind the feature `sim`, a simulated one
 //! that crashes, tears and lies on demand. No other crate touches the operating system's files.
@@ -6,15 +6,20 @@
 mod buffer;
 mod counters;
 mod disk;
+pub mod overlay;
 mod pool;
 mod real;
+pub mod reserve;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 
 pub use buffer::AlignedBuf;
 pub use counters::{IoCounters, IoSnapshot, PURPOSES, Purpose, PurposeCounts};
 pub use disk::{
-    DirectoryLock, Disk, File, LOCK_NAME, Mapping, OpenMode, Steps, Transfer, TransferBuf,
+    Directory, DirectoryLock, Disk, File, IfMissing, LOCK_NAME, Mapping, OpenMode, Steps, Transfer,
+    TransferBuf,
 };
+pub use overlay::Overlay;
 pub use pool::{BufferPool, Lent};
 pub use real::RealDisk;
+pub use reserve::{RESERVE_NAME, Reserve, Reserved, without_reserve};

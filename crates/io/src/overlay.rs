@@ -25,7 +25,9 @@ use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::counters::Purpose;
-use crate::disk::{Directory, DirectoryLock, File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
+use crate::disk::{
+    Directory, DirectoryLock, File, Mapping, OpenMode, Steps, Transfer, TransferBuf,
+};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -219,7 +221,11 @@ impl Content {
             ));
         }
         for (number, page) in (offset / PAGE..).zip(buf.as_chunks::<PAGE_BYTES>().0) {
-            pages.own.entry(number).or_insert_with(|| Box::new([0; PAGE_BYTES])).copy_from_slice(page);
+            pages
+                .own
+                .entry(number)
+                .or_insert_with(|| Box::new([0; PAGE_BYTES]))
+                .copy_from_slice(page);
         }
         pages.len = pages.len.max(offset + buf.len() as u64);
         Ok(())
@@ -320,6 +326,17 @@ impl File for OverlayFile {
     fn allocate(&self, bytes: u64) -> Result<()> {
         let mut pages = self.content.pages.write();
         pages.len = pages.len.max(bytes);
+        Ok(())
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<()> {
+        let mut pages = self.content.pages.write();
+        if bytes < pages.len {
+            let cut = pages.own.split_off(&(bytes / PAGE));
+            self.content.memory.bytes.fetch_sub(cut.len() as u64 * PAGE, Relaxed);
+            pages.len = bytes;
+            pages.below = pages.below.min(bytes);
+        }
         Ok(())
     }
 

@@ -27,7 +27,9 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use crate::counters::Purpose;
-use crate::disk::{Directory, DirectoryLock, File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
+use crate::disk::{
+    Directory, DirectoryLock, File, Mapping, OpenMode, Steps, Transfer, TransferBuf,
+};
 
 /// Name of the file of room.
 pub const RESERVE_NAME: &str = "reserve";
@@ -280,6 +282,10 @@ impl File for ReservedFile {
 
     fn allocate(&self, bytes: u64) -> Result<()> {
         self.reserve.with(|| self.below.allocate(bytes))
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<()> {
+        self.below.truncate(bytes)
     }
 
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {

@@ -371,9 +371,17 @@ fn run(product: &dyn Product, start: &Start, seed: u64, fault: Option<&Fault>) -
                 let op = fixed_op(number, start.mix.snapshots);
                 let op = op.unwrap_or_else(|| generator.next(&books.believed));
                 let effect = effect_of(&op, &books.believed);
-                let result = views
-                    .play(&*database, &op, &books, damage)
-                    .and_then(|()| carry_out(&*database, &runtime, &op, &books, damage));
+                let play = |views: &mut Views| {
+                    let played = views.play(&*database, &op, &books, damage);
+                    played.and_then(|()| carry_out(&*database, &runtime, &op, &books, damage))
+                };
+                let mut result = play(&mut views);
+                if let (Err(error), Fault::NoDescriptor { .. }) = (&result, told) {
+                    check_error(&op, error, told, disk.faults_struck() > 0);
+                    // An open that failed has changed nothing.
+                    result = play(&mut views);
+                    assert!(result.is_ok(), "{op:?} with descriptors again: {result:?}");
+                }
                 if let Err(error) = &result {
                     check_error(&op, error, told, disk.faults_struck() > 0);
                 }
@@ -427,6 +435,7 @@ pub fn every_call(product: &dyn Product, start: &Start, rounds: u64) {
         faults.extend((1..=calm.room_requests()).map(|at| Fault::NoSpace { at }));
         faults.extend((1..=calm.writes()).map(|at| Fault::NoSpaceInPlace { at }));
         faults.extend((1..=calm.syncs()).map(|at| Fault::SyncError { at }));
+        faults.extend((1..=calm.opens()).map(|at| Fault::NoDescriptor { at }));
         for_each_fault(product, start, seed, &faults);
     }
 }
@@ -524,6 +533,7 @@ pub fn while_creating(product: &dyn Product, config: &Config) {
     let faults = faults.chain((1..=calm.writes()).map(|at| Fault::NoSpaceInPlace { at }));
     let faults = faults.chain((1..=calm.room_requests()).map(|at| Fault::NoSpace { at }));
     let faults = faults.chain((1..=calm.syncs()).map(|at| Fault::SyncError { at }));
+    let faults = faults.chain((1..=calm.opens()).map(|at| Fault::NoDescriptor { at }));
     faults.for_each(|fault| drop(create(Some(&fault))));
 }
 

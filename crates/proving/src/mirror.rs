@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{Result, Runtime};
-use spinney_io::Disk;
+use spinney_io::{Disk, IfMissing};
 
 use crate::database::{
     Bytes, Change, Config, Database, Items, KeyBound, Keys, Knobs, Product, Promise, Swapped, Write,
@@ -35,7 +35,7 @@ impl<A: Product, B: Product> Product for Mirror<A, B> {
         runtime: Runtime,
         config: &Config,
     ) -> Result<Box<dyn Database>> {
-        disk.create_dir(&config.path)?;
+        disk.directory(&config.path, IfMissing::Create)?;
         let part = |name| Config { path: config.path.join(name), ..config.clone() };
         let one = self.0.open(disk.clone(), runtime.clone(), &part("one"))?;
         let other = self.1.open(disk, runtime, &part("other"))?;

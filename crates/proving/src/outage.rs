@@ -54,6 +54,8 @@ fn start(product: &dyn Product, disk: &SimDisk, config: &Config) -> Box<dyn Data
     for name in KEYSPACES {
         database.create_keyspace(name, true).expect("a good disk");
     }
+    // What is open is all that reads, writes and checkpoints need.
+    disk.limit_descriptors(Some(disk.descriptors()));
     database
 }
 

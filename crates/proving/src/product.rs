@@ -7,7 +7,7 @@ use std::sync::Arc;
 use spinney::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options, TornWrites, Value};
 use spinney_base::shim::RwLock;
 use spinney_base::{Error, ErrorKind, Result, Runtime};
-use spinney_io::Disk;
+use spinney_io::{Disk, IfMissing};
 
 use crate::database::{
     Bytes, Change, Config, Database, Items, KeyBound, Keys, Knobs, Product, Promise, Swapped, View,
@@ -287,10 +287,9 @@ impl Database for SpinneyDatabase {
     }
 
     fn backup(&self, directory: &Path) -> Result<()> {
-        if self.disk.exists(directory)? {
-            for file in self.disk.list(directory)? {
-                self.disk.remove(&file)?;
-            }
+        let place = self.disk.directory(directory, IfMissing::Create)?;
+        for file in place.list()? {
+            place.remove(&file)?;
         }
         self.db.backup(directory).map(|_| ())
     }

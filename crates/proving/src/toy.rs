@@ -13,7 +13,7 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, Result, Runtime};
-use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Disk, File, IfMissing, OpenMode, Purpose};
 
 use crate::database::{
     Bytes, Change, Config, Database, Items, KeyBound, Keys, Product, Promise, Swapped, Write,
@@ -73,11 +73,10 @@ impl Product for Toy {
         _runtime: Runtime,
         config: &Config,
     ) -> Result<Box<dyn Database>> {
-        let path: &Path = &config.path.join("toy");
-        disk.create_dir(&config.path)?;
-        let file = disk.open(path, OpenMode::CREATE)?;
+        let directory = disk.directory(&config.path, IfMissing::Create)?;
+        let file = directory.open("toy", OpenMode::CREATE)?;
         if self.0 != Bug::ForgetsDirectory {
-            disk.sync_dir(&config.path)?;
+            directory.sync()?;
         }
         let mut state = State { model: Model::default(), end: 0, failed: false };
         let pages = file.len()? / PAGE_BYTES as u64;

@@ -14,7 +14,7 @@ use spinney_base::{Epoch, KeyspaceId, Lsn, PageNumber, Runtime};
 use spinney_db::fuzzing;
 use spinney_extent::{BlockHeader, LargePointer, Slot};
 use spinney_io::sim::SimDisk;
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, OpenMode, Purpose};
 use spinney_page::{PageEditor, PageView};
 use spinney_proving::tier::{self, Random};
 use spinney_wal::block::{self, BlockHeader as LogHeader};

@@ -13,7 +13,7 @@ use spinney_base::Runtime;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, SimDisk};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, OpenMode, Purpose};
 use spinney_proving::tier;
 
 /// Pages at the front of a store file that hold slots.

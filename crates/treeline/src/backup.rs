@@ -25,14 +25,13 @@
 //! **Concurrency.** Page locks are held while a few segments are read, as a lookup does; the
 //! write-back gate exclusively between passes, for a moment, and through the last one.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Poison, Result};
 use spinney_engine::KeyspaceBackup;
 use spinney_extent::{Checkpoint, Extent, Hold, Store, StoreOptions};
-use spinney_io::Purpose;
+use spinney_io::{Directory, Purpose};
 
 use crate::codec::SegmentsEncoder;
 use crate::large::LargeList;
@@ -72,7 +71,7 @@ pub(crate) struct Copying<'a> {
 
 impl TreeLine {
     /// Begins a copy of this keyspace in a new file.
-    pub(crate) fn copy_to(&self, path: &Path) -> Result<Copying<'_>> {
+    pub(crate) fn copy_to(&self, directory: &dyn Directory, name: &str) -> Result<Copying<'_>> {
         let hold = self.store.hold();
         let pin = self.large.pin_everything();
         let redo = Lsn(self.redo.load(std::sync::atomic::Ordering::Acquire));
@@ -82,8 +81,8 @@ impl TreeLine {
             // What goes wrong in the copy is no reason to stop writing here.
             poison: Arc::new(Poison::new()),
         };
-        let target = Store::create(&*self.context.disk, path, options, redo)
-            .inspect_err(|_| self.large.unpin(pin))?;
+        let target =
+            Store::create(directory, name, options, redo).inspect_err(|_| self.large.unpin(pin))?;
         Ok(Copying {
             tree: self,
             target,

@@ -186,7 +186,8 @@ impl TreeLine {
     /// What the log says of a pointer that a checkpoint may not know.
     pub(crate) fn replay_large_pointer(&self, pointer: &[u8]) -> Result<()> {
         let pointer = self.decode_pointer(pointer)?;
-        let path = self.context.path.display();
+        let path = self.context.path();
+        let path = path.display();
         let replayed = self.large.replayed(extents_of(&pointer));
         replayed.map_err(|error| error.wrap(ErrorKind::Corruption, path))
     }
@@ -195,7 +196,7 @@ impl TreeLine {
         LargePointer::decode(pointer).map_err(|damage| {
             let text = format!("expected {}, found {}", damage.expected, damage.found);
             Error::new(ErrorKind::Corruption, text)
-                .wrap(ErrorKind::Corruption, self.context.path.display())
+                .wrap(ErrorKind::Corruption, self.context.path().display())
         })
     }
 

@@ -230,7 +230,6 @@ mod tests {
 
     use spinney_base::{KeyspaceId, MemoryBudget, Poison, Runtime, ValueRef};
     use spinney_engine::{EngineContext, Write};
-    use spinney_io::Disk;
     use spinney_io::sim::SimDisk;
     use spinney_sync::hash_key;
     use spinney_wal::{Log, LogOptions};
@@ -244,12 +243,12 @@ mod tests {
         disk.create_dir(Path::new("/db")).unwrap();
         let log = LogOptions::sized(7, 1 << 20);
         let context = EngineContext {
-            disk: Arc::new(disk.clone()),
-            path: "/db/keyspace".into(),
+            directory: disk.at("/db"),
+            name: "keyspace".into(),
             keyspace: KEYSPACE,
             logged: false,
             double_write: false,
-            log: Log::create(&disk, Path::new("/db/wal"), &log).unwrap(),
+            log: Log::create(&*disk.at("/db"), "wal", &log).unwrap(),
             runtime: Runtime::stepped(1),
             poison: Arc::new(Poison::new()),
             memory: MemoryBudget::new(4 << 20).open("keyspace", 4 << 20),

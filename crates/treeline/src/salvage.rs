@@ -29,7 +29,6 @@ mod pieces;
 mod structure;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, ValueRef};
@@ -37,7 +36,7 @@ use spinney_engine::covered::Covered;
 use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, SalvageFindings, Show};
 use spinney_extent::header::Damage;
 use spinney_extent::{BlockHeader, BlockKind, Copies, Store, StoreOptions};
-use spinney_io::{AlignedBuf, Disk};
+use spinney_io::{AlignedBuf, Directory};
 use spinney_page::PageView;
 
 use pieces::{Found, Part, Pieces, Role, Stray, roles};
@@ -77,10 +76,10 @@ impl Salvage {
     ///
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened; damage is none.
-    pub fn open(disk: &dyn Disk, path: &Path, keyspace: KeyspaceId) -> Result<Salvage> {
+    pub fn open(directory: &dyn Directory, name: &str, keyspace: KeyspaceId) -> Result<Salvage> {
         let options =
             StoreOptions { keyspace, double_write: false, poison: Arc::new(Poison::new()) };
-        let (store, checkpoint) = Store::open_damaged(disk, path, options)?;
+        let (store, checkpoint) = Store::open_damaged(directory, name, options)?;
         let mut findings = SalvageFindings::default();
         let decoded = checkpoint.and_then(|(checkpoint, payload)| {
             decode_segments(&payload).map(|(segments, _)| (checkpoint, segments))

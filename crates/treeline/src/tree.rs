@@ -1,7 +1,6 @@
 //! The engine itself: opening, lookups, puts, and what the other modules share.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use spinney_engine::{
     OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
 };
 use spinney_extent::{LargePointer, SharedSync, Store, StoreOptions};
-use spinney_io::{AlignedBuf, BufferPool, Purpose};
+use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::codec::{decode_change, decode_large, decode_segments};
@@ -143,7 +142,7 @@ impl TreeLine {
     /// `Full` or `Io`.
     pub fn create(context: EngineContext, redo: Lsn) -> Result<TreeLine> {
         let options = store_options(&context);
-        let store = Store::create(&*context.disk, &context.path, options, redo)?;
+        let store = Store::create(&*context.directory, &context.name, options, redo)?;
         let index = SegmentIndex::new(Vec::new(), 0);
         Ok(Self::assemble(context, store, index, LargeList::default(), redo))
     }
@@ -155,9 +154,10 @@ impl TreeLine {
     /// `Corruption` or `Io`.
     pub fn open(context: EngineContext) -> Result<TreeLine> {
         let options = store_options(&context);
-        let (store, checkpoint, payload) = Store::open(&*context.disk, &context.path, options)?;
+        let (store, checkpoint, payload) =
+            Store::open(&*context.directory, &context.name, options)?;
         let (segments, large) = decode_segments(&payload)
-            .map_err(|error| error.wrap(ErrorKind::Corruption, context.path.display()))?;
+            .map_err(|error| error.wrap(ErrorKind::Corruption, context.path().display()))?;
         let index = SegmentIndex::new(segments, checkpoint.structure);
         Ok(Self::assemble(context, store, index, large, checkpoint.redo))
     }
@@ -559,7 +559,8 @@ impl Engine for TreeLine {
     }
 
     fn replay_structure(&self, lsn: Lsn, payload: &[u8]) -> Result<()> {
-        let wrapped = |error: Error| error.wrap(ErrorKind::Corruption, self.context.path.display());
+        let wrapped =
+            |error: Error| error.wrap(ErrorKind::Corruption, self.context.path().display());
         if let Some((change, extents)) = decode_large(payload).map_err(wrapped)? {
             // The checkpoint knows what happened up to its redo LSN.
             if lsn > self.redo() {
@@ -580,7 +581,7 @@ impl Engine for TreeLine {
                 ErrorKind::Corruption,
                 format!(
                     "{}: structure change {} is missing from the log",
-                    self.context.path.display(),
+                    self.context.path().display(),
                     done + 1
                 ),
             ));
@@ -694,8 +695,12 @@ impl Engine for TreeLine {
         self.scrub_piece(from)
     }
 
-    fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>> {
-        Ok(Box::new(self.copy_to(path)?))
+    fn begin_backup(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        Ok(Box::new(self.copy_to(directory, name)?))
     }
 
     fn stats(&self) -> EngineStats {

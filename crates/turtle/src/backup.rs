@@ -6,14 +6,13 @@
 //! lists, and those that the log may point to. None of them is reused meanwhile.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Poison, Result};
 use spinney_engine::KeyspaceBackup;
 use spinney_extent::{BlockKind, Checkpoint, Extent, Hold, PageRun, Store, StoreOptions};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Directory, Purpose};
 
 use crate::core::Core;
 use crate::large::LargeExtent;
@@ -45,7 +44,11 @@ pub(crate) struct Copying<'a> {
 }
 
 impl<'a> Copying<'a> {
-    pub(crate) fn begin(core: &'a Arc<Core>, path: &Path) -> Result<Self> {
+    pub(crate) fn begin(
+        core: &'a Arc<Core>,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Self> {
         let hold = core.files.store.hold();
         let pin = core.large.pin_everything();
         let (tree, redo, large) = {
@@ -59,8 +62,8 @@ impl<'a> Copying<'a> {
             // What goes wrong in the copy is no reason to stop writing here.
             poison: Arc::new(Poison::new()),
         };
-        let target = Store::create(&*core.context.disk, path, options, redo)
-            .inspect_err(|_| core.large.unpin(pin))?;
+        let target =
+            Store::create(directory, name, options, redo).inspect_err(|_| core.large.unpin(pin))?;
         let left = tree.runs();
         Ok(Copying {
             core,

@@ -181,7 +181,7 @@ impl Core {
     /// `Full` or `Io`.
     pub(crate) fn create(context: EngineContext, redo: Lsn) -> Result<Core> {
         let options = store_options(&context);
-        let store = Store::create(&*context.disk, &context.path, options, redo)?;
+        let store = Store::create(&*context.directory, &context.name, options, redo)?;
         Ok(Self::assemble(context, store, redo, Vec::new()))
     }
 
@@ -191,9 +191,10 @@ impl Core {
     /// `Corruption`, `Unsupported` or `Io`.
     pub(crate) fn open(context: EngineContext) -> Result<Core> {
         let options = store_options(&context);
-        let (store, checkpoint, payload) = Store::open(&*context.disk, &context.path, options)?;
+        let (store, checkpoint, payload) =
+            Store::open(&*context.directory, &context.name, options)?;
         let decoded = payload::decode(&payload);
-        let (root, large) = decoded.map_err(|error| error.context(context.path.display()))?;
+        let (root, large) = decoded.map_err(|error| error.context(context.path().display()))?;
         let core = Self::assemble(context, store, checkpoint.redo, root.to_vec());
         core.large.load(&large);
         Ok(core)
@@ -302,7 +303,8 @@ impl Core {
     /// Decodes a pointer that the log or a caller brought.
     pub(crate) fn decode_pointer(&self, pointer: &[u8]) -> Result<LargePointer> {
         LargePointer::decode(pointer).map_err(|damage| {
-            let path = self.context.path.display();
+            let path = self.context.path();
+            let path = path.display();
             let text = format!("{path}: expected {}, found {}", damage.expected, damage.found);
             Error::new(ErrorKind::Corruption, text)
         })

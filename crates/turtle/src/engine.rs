@@ -1,6 +1,5 @@
 //! TurtleKV behind the contract of engines.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use spinney_engine::{
     KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
     TurtleStats, VerifyReport, Write,
 };
-use spinney_io::Purpose;
+use spinney_io::{Directory, Purpose};
 
 use crate::backup::Copying;
 use crate::bulk::Loading;
@@ -257,7 +256,8 @@ impl Engine for Turtle {
 
     fn replay_large(&self, pointer: &[u8]) -> Result<()> {
         let pointer = self.core.decode_pointer(pointer)?;
-        let path = self.core.context.path.display();
+        let path = self.core.context.path();
+        let path = path.display();
         self.core.large.replayed(&pointer).map_err(|error| error.context(path))
     }
 
@@ -267,7 +267,8 @@ impl Engine for Turtle {
     }
 
     fn replay_structure(&self, lsn: Lsn, _payload: &[u8]) -> Result<()> {
-        let path = self.core.context.path.display();
+        let path = self.core.context.path();
+        let path = path.display();
         let found = format!("log record {lsn}");
         Err(Error::corruption(path, 0, "a keyspace that logs no changes of structure", found))
     }
@@ -335,8 +336,12 @@ impl Engine for Turtle {
         self.core.scrub_piece(from)
     }
 
-    fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>> {
-        Ok(Box::new(Copying::begin(&self.core, path)?))
+    fn begin_backup(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        Ok(Box::new(Copying::begin(&self.core, directory, name)?))
     }
 
     fn stats(&self) -> EngineStats {

@@ -32,13 +32,12 @@ mod tests;
 mod walk;
 
 use std::cmp::Reverse;
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{Generation, KeyspaceId, Lsn, Poison, Result};
 use spinney_engine::{KeyspaceSalvage, SalvageFindings, Show};
 use spinney_extent::{Store, StoreOptions};
-use spinney_io::Disk;
+use spinney_io::Directory;
 
 use crate::payload;
 use notes::Notes;
@@ -70,15 +69,15 @@ impl Salvage {
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened; damage is none.
     pub fn open(
-        disk: &dyn Disk,
-        path: &Path,
+        directory: &dyn Directory,
+        name: &str,
         keyspace: KeyspaceId,
         logged: bool,
     ) -> Result<Salvage> {
         let options =
             StoreOptions { keyspace, double_write: false, poison: Arc::new(Poison::new()) };
         Ok(Salvage {
-            store: Store::open_unread(disk, path, options)?,
+            store: Store::open_unread(directory, name, options)?,
             logged,
             log: None,
             root: None,

@@ -22,10 +22,10 @@ fn turtle() -> Arc<Turtle> {
     disk.create_dir(Path::new("/db")).unwrap();
     let log =
         LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
-    let log = Log::create(&disk, Path::new("/db/wal"), &log).unwrap();
+    let log = Log::create(&*disk.at("/db"), "wal", &log).unwrap();
     let context = EngineContext {
-        disk: Arc::new(disk.clone()),
-        path: "/db/keyspace".into(),
+        directory: disk.at("/db"),
+        name: "keyspace".into(),
         keyspace: KeyspaceId(1),
         logged: false,
         double_write: false,

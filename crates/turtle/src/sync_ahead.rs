@@ -77,7 +77,6 @@ impl Drop for SyncAhead {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use std::path::Path;
 
     use spinney_base::{KeyspaceId, Lsn, Poison};
     use spinney_extent::StoreOptions;
@@ -96,7 +95,7 @@ mod tests {
     fn store(disk: &SimDisk, poison: &Arc<Poison>) -> Arc<Store> {
         let (keyspace, poison) = (KeyspaceId(1), Arc::clone(poison));
         let options = StoreOptions { keyspace, double_write: false, poison };
-        Arc::new(Store::create(disk, Path::new("store"), options, Lsn::ZERO).unwrap())
+        Arc::new(Store::create(&*disk.at(""), "store", options, Lsn::ZERO).unwrap())
     }
 
     #[test]

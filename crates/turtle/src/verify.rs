@@ -34,7 +34,8 @@ impl Core {
         let large = |pointer: &LargePointer| {
             if !self.large.owns(pointer) {
                 let text = format!("large values that somebody owns, found {pointer:?}");
-                let path = self.context.path.display();
+                let path = self.context.path();
+                let path = path.display();
                 return Err(Error::new(ErrorKind::Corruption, format!("{path}: expected {text}")));
             }
             self.verify_large(pointer)?;
@@ -67,7 +68,7 @@ impl Core {
         }
         let (counted, all) = counted;
         Err(Error::corruption(
-            self.context.path.display(),
+            self.context.path().display(),
             0,
             format!("{all} pages that are owned once or free"),
             counted,
@@ -89,7 +90,7 @@ impl Core {
         }
         let page = pointer.extents.first().map_or(PageNumber::NONE, |(extent, _)| extent.page);
         Err(Error::corruption(
-            self.context.path.display(),
+            self.context.path().display(),
             page.offset(),
             format!("a large value with hash {:016x}", pointer.hash),
             format!("{:016x}", hasher.digest()),
@@ -156,7 +157,7 @@ impl Core {
 fn note(core: &Core, seen: &mut Scrubbed, page: PageNumber, result: Result<()>) {
     seen.pages += 1;
     if let Err(error) = result {
-        let (file, what) = (core.context.path.clone(), error.to_string());
+        let (file, what) = (core.context.path(), error.to_string());
         seen.damaged.push(DamagedPage { file, offset: page.offset(), what });
     }
 }

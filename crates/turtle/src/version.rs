@@ -402,7 +402,7 @@ pub(crate) fn simulated() -> Arc<Files> {
     let poison = Arc::new(Poison::new());
     let options =
         spinney_extent::StoreOptions { keyspace: KeyspaceId(1), double_write: false, poison };
-    let store = Store::create(&disk, std::path::Path::new("/keyspace"), options, Lsn::ZERO);
+    let store = Store::create(&*disk.at("/"), "keyspace", options, Lsn::ZERO);
     let store = store.unwrap();
     store.adopt(&[]).unwrap();
     Files::new(store, &Tuning::default(), true)

@@ -7,12 +7,11 @@
 //! **Crash**: nothing is durable before [`LogCopy::finish`] returns, and the superblocks are written last: a copy that was not finished is
 //! no log. The directory entry is the caller's to sync.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, Lsn, Result};
-use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Directory, File, OpenMode, Purpose};
 
 use crate::block::RecordKind;
 use crate::run::{self, RunHead};
@@ -44,7 +43,7 @@ pub struct LogCopy {
 }
 
 impl LogCopy {
-    /// Begins a log for database `tag` at `path`, where there is no file, whose first record will have LSN `start`.
+    /// Begins a log for database `tag` named `name`, where there is no file, whose first record will have LSN `start`.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -52,13 +51,13 @@ impl LogCopy {
     /// # Panics
     /// When a segment has 2^32 blocks or more, which no log has.
     pub fn create(
-        disk: &dyn Disk,
-        path: &Path,
+        directory: &dyn Directory,
+        name: &str,
         tag: u64,
         segment_bytes: u64,
         start: Lsn,
     ) -> Result<LogCopy> {
-        let file = disk.open(path, OpenMode::CREATE.cached())?;
+        let file = directory.open(name, OpenMode::CREATE.cached())?;
         let segment_blocks = u32::try_from(segment_bytes / PAGE_BYTES as u64)
             .expect("the options of the original were checked");
         Ok(LogCopy {

@@ -39,7 +39,7 @@ pub use block::{Record, RecordKind};
 pub use copy::LogCopy;
 pub use flush::Durability;
 pub use follow::Follower;
-pub use log::{Log, LogStats, tail_path};
+pub use log::{Log, LogStats, tail_name};
 pub use options::{LogOptions, RECORD_BYTES_MAX};
 pub use replay::Recovered;
 pub use room::{Reservation, ReserveFor};

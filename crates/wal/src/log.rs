@@ -7,7 +7,6 @@
 //! later call on the writing side, nothing is tried again, and what a failed call left is known only to the next recovery.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
@@ -17,7 +16,7 @@ use spinney_base::shim::atomic::{
 };
 use spinney_base::shim::{Condvar, Mutex};
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result, probe};
-use spinney_io::{AlignedBuf, Disk, File, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, Directory, File, OpenMode, Purpose};
 
 use crate::announce::{Announcement, Announcements};
 use crate::block::RecordKind;
@@ -129,22 +128,29 @@ pub struct LogStats {
 }
 
 impl Log {
-    /// Makes a new, empty log at `path`, in place of whatever is there; durable when this returns. It takes two blocks; segments
-    /// are made when they are first needed.
+    /// Makes a new, empty log named `name`; durable when this returns. It takes two blocks; segments are made when they are
+    /// first needed. What a crash left of a log that was being made is replaced.
     ///
     /// # Errors
-    /// `InvalidArgument` for options out of range, `Full` or `Io` from the disk.
-    pub fn create(disk: &dyn Disk, path: &Path, options: &LogOptions) -> Result<Arc<Log>> {
+    /// `InvalidArgument` for options out of range, `Corruption` when there is a log that has or had records, `Full` or `Io`
+    /// from the disk.
+    pub fn create(directory: &dyn Directory, name: &str, options: &LogOptions) -> Result<Arc<Log>> {
         options.check()?;
-        if disk.exists(path)? {
-            disk.remove(path)?;
+        let tail_name = tail_name(name);
+        // One that is being made has no more than its superblocks, and nothing in its tail.
+        for (name, bytes_max) in [(name, SUPERBLOCKS * PAGE_BYTES as u64), (&*tail_name, 0)] {
+            if directory.exists(name)? {
+                let found = directory.open(name, OpenMode::EXISTING.cached().read_only())?;
+                let (path, length) = (found.path().display(), found.len()?);
+                if length > bytes_max {
+                    let expected = "no log, because no database names it";
+                    return Err(Error::corruption(path, 0, expected, format!("{length} bytes")));
+                }
+                directory.remove(name)?;
+            }
         }
-        let tail_path = tail_path(path);
-        if disk.exists(&tail_path)? {
-            disk.remove(&tail_path)?;
-        }
-        let tail = disk.open(&tail_path, OpenMode::CREATE.cached())?;
-        let file = disk.open(path, OpenMode::CREATE.cached())?;
+        let tail = directory.open(&tail_name, OpenMode::CREATE.cached())?;
+        let file = directory.open(name, OpenMode::CREATE.cached())?;
         let segment_blocks =
             u32::try_from(options.segment_blocks()).expect("checked with the options");
         let mut superblock = Superblock {
@@ -163,10 +169,8 @@ impl Log {
         superblock.generation = 2;
         superblock.write(&*file, Purpose::Log)?;
         file.sync(Purpose::Log)?;
-        if let Some(directory) = path.parent() {
-            disk.sync_dir(directory)?;
-        }
-        let reader = disk.open(path, OpenMode::EXISTING.read_only())?;
+        directory.sync()?;
+        let reader = directory.open(name, OpenMode::EXISTING.read_only())?;
         let head = RunStart { position: 0, first: Lsn(1) };
         let table = SegmentTable::new(options.segment_blocks(), 0, [].into(), 0, head);
         let files = Files { file, reader, tail };
@@ -638,12 +642,10 @@ pub(crate) struct Files {
     pub(crate) tail: Arc<dyn File>,
 }
 
-/// Where the tail of the log at `path` is.
+/// The file that holds the tail of the log `name`, in the same directory.
 #[must_use]
-pub fn tail_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push("-tail");
-    name.into()
+pub fn tail_name(name: &str) -> String {
+    format!("{name}-tail")
 }
 
 /// Segments that a file of `bytes` has room for.

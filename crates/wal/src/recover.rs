@@ -26,10 +26,10 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::AtomicBool;
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
-use spinney_io::{Disk, File, OpenMode, Purpose};
+use spinney_io::{Directory, File, OpenMode, Purpose};
 
 use crate::block::{BlockHeader, Parsed, parse_record};
-use crate::log::{Files, Log, tail_path, whole_segments};
+use crate::log::{Files, Log, tail_name, whole_segments};
 use crate::options::LogOptions;
 use crate::reader::BlockReader;
 use crate::replay::Recovered;
@@ -39,20 +39,21 @@ use crate::superblock::Superblock;
 use crate::tail::Kept;
 
 impl Log {
-    /// Opens the log at `path`, decides what of it counts, makes that durable, and starts a new life behind it. The log takes
+    /// Opens the log `name`, decides what of it counts, makes that durable, and starts a new life behind it. The log takes
     /// appends at once, also while the records are replayed; what the [`Recovered`] holds is not trimmed.
     ///
     /// # Errors
     /// `NotFound`; `Corruption` when something that was promised is gone or the log is another database's; `Unsupported` for an unknown
     /// format; `Io` or `Full` from the disk. Another try finds the same.
     pub fn open(
-        disk: &dyn Disk,
-        path: &Path,
+        directory: &dyn Directory,
+        name: &str,
         options: &LogOptions,
     ) -> Result<(Arc<Log>, Recovered)> {
         options.check()?;
         // The media first: after a failed sync the page cache may hold what the disk never got.
-        let reader = disk.open(path, OpenMode::EXISTING.read_only())?;
+        let reader = directory.open(name, OpenMode::EXISTING.read_only())?;
+        let path = reader.path();
         let superblock = Superblock::load(&*reader)?;
         if superblock.tag != options.tag {
             return Err(Error::corruption(
@@ -63,7 +64,7 @@ impl Log {
             ));
         }
         if superblock.is_closed_and_empty() {
-            return Self::open_empty(disk, path, options, reader, &superblock);
+            return Self::open_empty(directory, name, options, reader, &superblock);
         }
         let mut scan = Scan::new(&*reader, &superblock)?;
         let mapped = scan.map()?;
@@ -79,8 +80,8 @@ impl Log {
                 &stop.found,
             ));
         }
-        let file = disk.open(path, OpenMode::EXISTING.cached())?;
-        let tail = disk.open(&tail_path(path), OpenMode::CREATE.cached())?;
+        let file = directory.open(name, OpenMode::EXISTING.cached())?;
+        let tail = directory.open(&tail_name(name), OpenMode::CREATE.cached())?;
         let kept = Kept::read(&*tail, superblock.tag, superblock.epoch, kept_to)?;
         file.sync(Purpose::Recovery)?;
         let next = begin_life(&superblock, &walk, path)?;
@@ -101,19 +102,19 @@ impl Log {
 
     /// Opens a log that was closed and holds nothing. Nothing is written.
     fn open_empty(
-        disk: &dyn Disk,
-        path: &Path,
+        directory: &dyn Directory,
+        name: &str,
         options: &LogOptions,
         reader: Arc<dyn File>,
         superblock: &Superblock,
     ) -> Result<(Arc<Log>, Recovered)> {
-        let file = disk.open(path, OpenMode::EXISTING.cached())?;
-        let tail = disk.open(&tail_path(path), OpenMode::CREATE.cached())?;
+        let file = directory.open(name, OpenMode::EXISTING.cached())?;
+        let tail = directory.open(&tail_name(name), OpenMode::CREATE.cached())?;
         let blocks = u64::from(superblock.segment_blocks);
         let mut next = superblock.clone();
         next.generation += 1;
         next.closed = None;
-        next.epoch = next_epoch(superblock, path)?;
+        next.epoch = next_epoch(superblock, reader.path())?;
         next.start = superblock.start.next_multiple_of(blocks);
         next.cut = next.start;
         next.cut_lsn = Lsn(next.start_lsn.0 - 1);

@@ -25,7 +25,7 @@ fn options() -> LogOptions {
 fn log() -> (SimDisk, Arc<Log>) {
     let disk = SimDisk::new(1);
     disk.create_dir(Path::new("/db")).unwrap();
-    let log = Log::create(&disk, path(), &options()).unwrap();
+    let log = Log::create(&*disk.at("/db"), "wal", &options()).unwrap();
     drop(log.reserve(1, ReserveFor::User).unwrap());
     (disk, log)
 }
@@ -37,7 +37,7 @@ fn append(log: &Log, bytes: usize) -> Lsn {
 
 /// Last LSN of the log on this disk, all of whose records are replayed.
 fn recovered(disk: &SimDisk) -> Lsn {
-    let (_, recovered) = Log::open(disk, path(), &options()).unwrap();
+    let (_, recovered) = Log::open(&*disk.at("/db"), "wal", &options()).unwrap();
     let mut count = recovered.first_lsn().0 - 1;
     recovered
         .replay(Lsn::ZERO, |record| {

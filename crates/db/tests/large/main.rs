@@ -16,7 +16,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::{ErrorKind, Runtime};
 use spinney_db::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Options};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
 const FILE: &str = "/db/keyspace-00000001.spn";
 

@@ -17,7 +17,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, Result};
 
-use super::{mapping, named, ring};
+use super::{RealDisk, mapping, named, ring};
 use crate::counters::{IoCounters, Purpose};
 use crate::disk::{File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose::Tool};
@@ -74,18 +74,20 @@ fn takes_direct_pages(descriptor: &OwnedFd) -> bool {
 }
 
 impl RealFile {
+    /// Opens the file `name` of a directory; `path` is for messages.
     pub(super) fn open(
-        path: &Path,
+        disk: &RealDisk,
+        directory: &OwnedFd,
+        name: &str,
+        path: PathBuf,
         mode: OpenMode,
-        counters: Arc<IoCounters>,
-        uring: bool,
-        polls: bool,
     ) -> Result<Self> {
         let mut flags = OFlags::CLOEXEC;
         flags |= if mode.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         flags |= if mode.create { OFlags::CREATE } else { OFlags::empty() };
         let open = |flags| {
-            rustix::io::retry_on_intr(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)))
+            let permissions = Mode::from_raw_mode(0o644);
+            rustix::io::retry_on_intr(|| rustix::fs::openat(directory, name, flags, permissions))
         };
         let opened = if mode.direct {
             match open(flags | OFlags::DIRECT) {
@@ -101,12 +103,12 @@ impl RealFile {
         let atomic_pages = direct && writes_pages_atomically(&descriptor);
         Ok(RealFile {
             descriptor,
-            path: path.to_owned(),
+            path,
             direct,
             atomic_pages,
-            uring,
-            polls: polls && uring && direct,
-            counters,
+            uring: disk.uring,
+            polls: disk.polls && disk.uring && direct,
+            counters: disk.counters.clone(),
             growing: Mutex::new(()),
         })
     }

@@ -1,10 +1,12 @@
 //! The real disk on a temporary directory: whole transfers, batches deeper than the ring, growth,
 //! names, the lock.
 
+use std::sync::Arc;
+
 use spinney_base::ErrorKind;
 use spinney_base::limits::PAGE_BYTES;
 
-use crate::disk::{Disk, File, OpenMode, Steps, Transfer, TransferBuf};
+use crate::disk::{Directory, Disk, File, IfMissing, OpenMode, Steps, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose, RealDisk};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -16,11 +18,15 @@ fn both(test: impl Fn(RealDisk, &std::path::Path)) {
     }
 }
 
+fn at(disk: &RealDisk, path: &std::path::Path) -> Arc<dyn Directory> {
+    disk.directory(path, IfMissing::Fail).unwrap()
+}
+
 #[test]
 fn what_is_written_is_read() {
     both(|disk, place| {
         for mode in [OpenMode::CREATE, OpenMode::CREATE.cached()] {
-            let file = disk.open(&place.join("data"), mode).unwrap();
+            let file = at(&disk, place).open("data", mode).unwrap();
             let mut out = AlignedBuf::new(3);
             out.bytes_mut().fill(9);
             out.page_mut(1).fill(8);
@@ -44,7 +50,7 @@ fn what_is_written_is_read() {
 #[test]
 fn a_batch_deeper_than_the_ring_is_whole() {
     both(|disk, place| {
-        let file = disk.open(&place.join("data"), OpenMode::CREATE).unwrap();
+        let file = at(&disk, place).open("data", OpenMode::CREATE).unwrap();
         let mut pages: Vec<AlignedBuf> = (0..300).map(|_| AlignedBuf::new(1)).collect();
         for (index, page) in pages.iter_mut().enumerate() {
             page.page_mut(0).fill(u8::try_from(index % 251).unwrap());
@@ -77,10 +83,9 @@ fn a_batch_deeper_than_the_ring_is_whole() {
 #[test]
 fn a_file_that_ends_too_soon_is_corrupt_and_not_padded() {
     both(|disk, place| {
-        let path = place.join("short");
-        std::fs::write(&path, vec![1; 5000]).unwrap();
+        std::fs::write(place.join("short"), vec![1; 5000]).unwrap();
         for mode in [OpenMode::EXISTING, OpenMode::EXISTING.cached().read_only()] {
-            let file = disk.open(&path, mode).unwrap();
+            let file = at(&disk, place).open("short", mode).unwrap();
             let mut buf = AlignedBuf::new(2);
             let error = file.read_at(buf.bytes_mut(), 0, Purpose::Lookup).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corruption);
@@ -101,7 +106,7 @@ fn a_file_that_ends_too_soon_is_corrupt_and_not_padded() {
 #[test]
 fn allocation_grows_and_never_shrinks() {
     both(|disk, place| {
-        let file = disk.open(&place.join("data"), OpenMode::CREATE).unwrap();
+        let file = at(&disk, place).open("data", OpenMode::CREATE).unwrap();
         let mut page = AlignedBuf::new(1);
         page.page_mut(0).fill(5);
         file.write_at(page.bytes(), 0, Purpose::WriteBack).unwrap();
@@ -121,44 +126,108 @@ fn allocation_grows_and_never_shrinks() {
 #[test]
 fn names_are_made_listed_renamed_and_removed() {
     both(|disk, place| {
-        let directory = place.join("a/b/c");
-        disk.create_dir(&directory).unwrap();
-        disk.create_dir(&directory).unwrap();
-        let missing = disk.open(&directory.join("x"), OpenMode::EXISTING).unwrap_err();
+        let path = place.join("a/b/c");
+        disk.directory(&path, IfMissing::Create).unwrap();
+        let directory = disk.directory(&path, IfMissing::Create).unwrap();
+        let missing = directory.open("x", OpenMode::EXISTING).unwrap_err();
         assert_eq!(missing.kind(), ErrorKind::NotFound);
-        let handle = disk.open(&directory.join("x"), OpenMode::CREATE).unwrap();
-        disk.open(&directory.join("w"), OpenMode::CREATE).unwrap();
-        disk.create_dir(&directory.join("sub")).unwrap();
-        assert_eq!(disk.list(&directory).unwrap(), [directory.join("w"), directory.join("x")]);
-        disk.rename(&directory.join("x"), &directory.join("w")).unwrap();
-        disk.sync_dir(&directory).unwrap();
-        assert!(!disk.exists(&directory.join("x")).unwrap());
-        disk.remove(&directory.join("w")).unwrap();
+        let handle = directory.open("x", OpenMode::CREATE).unwrap();
+        assert_eq!(handle.path(), path.join("x"));
+        directory.open("w", OpenMode::CREATE).unwrap();
+        disk.directory(&path.join("sub"), IfMissing::Create).unwrap();
+        assert_eq!(directory.list().unwrap(), ["w", "x"]);
+        directory.rename("x", "w").unwrap();
+        directory.sync().unwrap();
+        assert!(!directory.exists("x").unwrap());
+        assert!(directory.exists("sub").unwrap());
+        directory.remove("w").unwrap();
         let page = AlignedBuf::new(1);
         handle.write_at(page.bytes(), 0, Purpose::Tool).unwrap();
-        let again = disk.remove(&directory.join("w")).unwrap_err();
+        let again = directory.remove("w").unwrap_err();
         assert_eq!(again.kind(), ErrorKind::NotFound);
-        assert_eq!(disk.list(&place.join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        let none = disk.directory(&place.join("none"), IfMissing::Fail).unwrap_err();
+        assert_eq!(none.kind(), ErrorKind::NotFound);
+        for name in ["", ".", "..", "a/b", "/etc/passwd"] {
+            for error in [
+                directory.open(name, OpenMode::EXISTING).unwrap_err(),
+                directory.remove(name).unwrap_err(),
+                directory.rename("x", name).unwrap_err(),
+                directory.exists(name).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_no_directory_says_so() {
+    both(|disk, place| {
+        std::fs::write(place.join("file"), b"").unwrap();
+        std::os::unix::fs::symlink(place.join("nowhere"), place.join("dangling")).unwrap();
+        for if_missing in [IfMissing::Fail, IfMissing::Create] {
+            let error = disk.directory(&place.join("file"), if_missing).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().ends_with("file is not a directory"), "{error}");
+        }
+        let error = disk.directory(&place.join("dangling"), IfMissing::Create).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("dangling is a symbolic link to something"), "{error}");
+        assert!(!place.join("nowhere").exists());
+    });
+}
+
+/// Whatever is done to the path of a directory, a handle stays with what it was opened as.
+#[test]
+fn a_handle_stays_with_its_directory() {
+    both(|disk, place| {
+        let (there, elsewhere) = (place.join("there"), place.join("elsewhere"));
+        let directory = disk.directory(&there, IfMissing::Create).unwrap();
+        std::fs::rename(&there, &elsewhere).unwrap();
+        std::fs::create_dir(&there).unwrap();
+        directory.open("new", OpenMode::CREATE).unwrap();
+        directory.rename("new", "newer").unwrap();
+        directory.sync().unwrap();
+        assert!(elsewhere.join("newer").exists() && !there.join("newer").exists());
+        std::fs::remove_dir_all(&elsewhere).unwrap();
+        assert_eq!(directory.list().unwrap(), [""; 0]);
+        let gone = directory.open("x", OpenMode::CREATE).unwrap_err();
+        assert_eq!(gone.kind(), ErrorKind::NotFound);
     });
 }
 
 #[test]
 fn a_directory_is_held_once() {
     both(|disk, place| {
-        let held = disk.lock(place).unwrap();
-        assert_eq!(disk.lock(place).unwrap_err().kind(), ErrorKind::Locked);
-        assert_eq!(RealDisk::new().lock(place).unwrap_err().kind(), ErrorKind::Locked);
+        let directory = at(&disk, place);
+        let held = directory.lock().unwrap();
+        let another = at(&RealDisk::new(), place);
+        for other in [&directory, &another, &at(&disk, place)] {
+            let error = other.lock().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Locked);
+            assert!(error.to_string().ends_with("another handle of this process"), "{error}");
+        }
+        // The handle may go, and the file: the directory itself is held.
+        drop(directory);
+        std::fs::remove_file(place.join("lock")).unwrap();
+        assert_eq!(another.lock().unwrap_err().kind(), ErrorKind::Locked);
         drop(held);
-        disk.lock(place).unwrap();
+        drop(another.lock().unwrap());
+        // Where a file cannot be made, and where only the file is held, as by an earlier version.
+        std::fs::remove_file(place.join("lock")).unwrap();
+        let file = std::fs::File::create(place.join("lock")).unwrap();
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert_eq!(another.lock().unwrap_err().kind(), ErrorKind::Locked);
+        drop(file);
+        another.lock().unwrap();
     });
 }
 
 #[test]
 fn writing_through_a_read_only_handle_is_an_error() {
     both(|disk, place| {
-        let path = place.join("data");
-        disk.open(&path, OpenMode::CREATE).unwrap();
-        let file = disk.open(&path, OpenMode::EXISTING.read_only()).unwrap();
+        at(&disk, place).open("data", OpenMode::CREATE).unwrap();
+        let file = at(&disk, place).open("data", OpenMode::EXISTING.read_only()).unwrap();
         let page = AlignedBuf::new(1);
         assert_eq!(
             file.write_at(page.bytes(), 0, Purpose::Tool).unwrap_err().kind(),
@@ -172,7 +241,8 @@ fn a_full_device_is_full() {
     if !std::path::Path::new("/dev/full").exists() {
         return;
     }
-    let file = RealDisk::new().open("/dev/full".as_ref(), OpenMode::EXISTING.cached()).unwrap();
+    let file =
+        at(&RealDisk::new(), "/dev".as_ref()).open("full", OpenMode::EXISTING.cached()).unwrap();
     let page = AlignedBuf::new(1);
     assert!(file.write_at(page.bytes(), 0, Purpose::Tool).unwrap_err().is_full());
     let mut batch = [Transfer::write(page.bytes(), 0), Transfer::write(page.bytes(), PAGE)];
@@ -183,7 +253,7 @@ fn a_full_device_is_full() {
 #[test]
 fn the_device_answers_about_atomic_pages() {
     let place = tempfile::tempdir().unwrap();
-    RealDisk::new().writes_pages_atomically(place.path()).unwrap();
+    at(&RealDisk::new(), place.path()).writes_pages_atomically().unwrap();
 }
 
 #[test]
@@ -191,7 +261,7 @@ fn holes_give_room_back() {
     use std::os::unix::fs::MetadataExt;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("f");
-    let file = RealDisk::new().open(&path, OpenMode::CREATE).unwrap();
+    let file = at(&RealDisk::new(), directory.path()).open("f", OpenMode::CREATE).unwrap();
     let mut buf = AlignedBuf::new(64);
     buf.bytes_mut().fill(7);
     file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
@@ -214,7 +284,7 @@ fn holes_give_room_back() {
 fn reads_that_are_waited_for_are_polled_for() {
     let place = tempfile::tempdir().unwrap();
     for (disk, polls) in [(RealDisk::new(), true), (RealDisk::new().poll_reads(false), false)] {
-        let file = disk.open(&place.path().join("data"), OpenMode::CREATE).unwrap();
+        let file = at(&disk, place.path()).open("data", OpenMode::CREATE).unwrap();
         let polls = polls && disk.backend() == "io_uring" && super::poll::is_free();
         let polls = polls && file.is_direct();
         let mut pages = AlignedBuf::new(64);
@@ -297,7 +367,7 @@ impl Steps for Panics {
 #[test]
 fn steps_are_taken_while_others_are_under_way() {
     both(|disk, place| {
-        let file = disk.open(&place.join("data"), OpenMode::CREATE).unwrap();
+        let file = at(&disk, place).open("data", OpenMode::CREATE).unwrap();
         let mut pages = AlignedBuf::new(200);
         for index in 0..200 {
             pages.page_mut(index).fill(u8::try_from(index).unwrap());

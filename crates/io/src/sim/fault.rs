@@ -49,6 +49,12 @@ pub enum Fault {
         /// Among the writes.
         at: u64,
     },
+    /// Open number `at` (of a directory, a file or a lock) fails with EMFILE: the process has no
+    /// descriptor left. Nothing is made.
+    NoDescriptor {
+        /// Among the opens.
+        at: u64,
+    },
     /// Sync number `at` fails with EIO. What it should have made durable never will be, though
     /// readers still see it; the next sync succeeds.
     SyncError {
@@ -73,6 +79,7 @@ pub(super) struct Faults {
     pub(super) writes: u64,
     pub(super) room_requests: u64,
     pub(super) syncs: u64,
+    pub(super) opens: u64,
     armed: Vec<Fault>,
     struck: u64,
     /// The probes of the thread that met the last one.
@@ -136,6 +143,16 @@ impl Faults {
         })
     }
 
+    /// Counts an open.
+    pub(super) fn open(&mut self, path: &Path) -> Result<()> {
+        self.opens += 1;
+        let now = self.opens;
+        match self.strike(|fault| matches!(fault, Fault::NoDescriptor { at } if *at == now)) {
+            Some(_) => Err(no_descriptor(path)),
+            None => Ok(()),
+        }
+    }
+
     /// Counts a sync.
     pub(super) fn sync(&mut self, path: &Path) -> Result<()> {
         self.syncs += 1;
@@ -159,4 +176,11 @@ pub(super) fn no_space(path: &Path) -> Error {
     const ENOSPC: i32 = 28;
     let error = std::io::Error::from_raw_os_error(ENOSPC);
     Error::io(format!("make room in {} (simulated)", path.display()), error)
+}
+
+/// `EMFILE`, as the real disk would tell it.
+pub(super) fn no_descriptor(path: &Path) -> Error {
+    const EMFILE: i32 = 24;
+    let error = std::io::Error::from_raw_os_error(EMFILE);
+    Error::io(format!("open {} (simulated)", path.display()), error)
 }

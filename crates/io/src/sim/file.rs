@@ -21,6 +21,7 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
+    /// A handle whose descriptor was taken.
     pub(super) fn new(disk: SimDisk, path: PathBuf, inode: InodeNumber, mode: OpenMode) -> Self {
         SimFile { disk, path, inode, mode }
     }
@@ -155,6 +156,12 @@ impl File for SimFile {
 
     fn is_direct(&self) -> bool {
         self.mode.direct
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        self.disk.shared.state.lock().descriptors -= 1;
     }
 }
 

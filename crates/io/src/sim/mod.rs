@@ -3,8 +3,10 @@
 //! ```text
 //!            write_at                sync
 //!   caller ----------> current  ----------> durable        per file: pages and size      (inode.rs)
-//!            create, rename,        sync_dir
+//!            create, rename,        sync
 //!            remove   -> names  ----------> durable names   per directory: pending steps (names.rs)
+//!
+//!   directory(path) -> number, wherever the directory is moved to            (directory.rs)
 //!
 //!   crash(mode): durable, plus of what is unsynced whatever the seed lets survive
 //!   kill():      current and what is unsynced, as a new process finds it in the page cache
@@ -14,8 +16,11 @@
 //!   a sync, an allocation that grows, a creation, a rename, a removal, a directory sync. Steps are
 //!   counted from 1; [`SimDisk::cut_power_at`] names one, which is carried out in part and fails,
 //!   as all later calls do.
-//! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, or sync of
+//! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, sync or open of
 //!   the disk.
+//! * What others do **behind open descriptors**: [`SimDisk::remove`], [`SimDisk::rename`],
+//!   [`SimDisk::move_directory`], [`SimDisk::remove_directory`], and what the process itself does with
+//!   [`SimDisk::set_working_directory`]. [`SimDisk::limit_descriptors`] is its `ulimit -n`.
 //! * An **act** ([`SimDisk::act_inside`]) is what a test does in the midst of a call, once.
 //! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after,
 //!   with the state of the media, and may say what state it takes the disk to be in.
@@ -28,6 +33,7 @@
 //! **Concurrency.** One lock around everything, so steps have one order; with several threads that
 //! order is the scheduler's.
 
+mod directory;
 mod fault;
 mod file;
 mod inode;
@@ -36,20 +42,19 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spinney_base::runtime::SplitMix;
 use spinney_base::shim::Mutex;
-use spinney_base::{Error, ErrorKind, Result};
+use spinney_base::{Error, Result};
 
 use crate::counters::{IoCounters, Purpose};
-use crate::disk::{DirectoryLock, Disk, File, OpenMode};
+use crate::disk::{Directory, Disk, IfMissing};
+use directory::SimDirectory;
 pub use fault::Fault;
-use file::SimFile;
+use state::State;
 pub use state::{SimView, WriteObserver};
-use state::{State, Step};
 
 /// What a power loss does to what was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,12 +225,30 @@ impl SimDisk {
         self.shared.state.lock().faults.syncs
     }
 
+    /// Opens of directories, files and locks so far.
+    #[must_use]
+    pub fn opens(&self) -> u64 {
+        self.shared.state.lock().faults.opens
+    }
+
+    /// Descriptors that are open now: directories, files and locks.
+    #[must_use]
+    pub fn descriptors(&self) -> u64 {
+        self.shared.state.lock().descriptors
+    }
+
+    /// From now on an open fails with EMFILE while `limit` descriptors are open; `None` is no bound,
+    /// the default.
+    pub fn limit_descriptors(&self, limit: Option<u64>) {
+        self.shared.state.lock().descriptors_max = limit;
+    }
+
     /// Files may take `bytes` in all; `None` is no bound, the default.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.shared.state.lock().capacity = bytes;
     }
 
-    /// What [`Disk::writes_pages_atomically`] answers; at first `false`.
+    /// What [`Directory::writes_pages_atomically`] answers; at first `false`.
     pub fn promise_atomic_pages(&self, yes: bool) {
         self.shared.state.lock().atomic_pages = yes;
     }
@@ -290,108 +313,8 @@ impl std::fmt::Debug for SimDisk {
 }
 
 impl Disk for SimDisk {
-    fn open(&self, path: &Path, mode: OpenMode) -> Result<Arc<dyn File>> {
-        let mut state = self.shared.state.lock();
-        state.check_power()?;
-        let inode = match state.names.current().get(path) {
-            Some(inode) => *inode,
-            None if mode.create => {
-                state.check_directory_of(path)?;
-                let cut = state.step();
-                if cut == Step::CutBefore {
-                    return Err(state::power_cut());
-                }
-                let inode = state.new_inode();
-                state.names.create(path, inode);
-                if cut == Step::CutAfter {
-                    return Err(state::power_cut());
-                }
-                inode
-            }
-            None => return Err(state::not_found(path)),
-        };
-        Ok(Arc::new(SimFile::new(self.clone(), path.to_owned(), inode, mode)))
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        let state = self.shared.state.lock();
-        state.check_power()?;
-        Ok(state.names.current().contains_key(path) || state.directories.contains(path))
-    }
-
-    fn list(&self, directory: &Path) -> Result<Vec<PathBuf>> {
-        let state = self.shared.state.lock();
-        state.check_power()?;
-        state.check_directory(directory)?;
-        let names = state.names.current().keys();
-        Ok(names.filter(|path| path.parent() == Some(directory)).cloned().collect())
-    }
-
-    fn create_dir(&self, directory: &Path) -> Result<()> {
-        let mut state = self.shared.state.lock();
-        state.check_power()?;
-        if state.directories.contains(directory) {
-            return Ok(());
-        }
-        match state.step() {
-            Step::CutBefore => Err(state::power_cut()),
-            step => {
-                let all: BTreeSet<PathBuf> = directory.ancestors().map(Path::to_owned).collect();
-                state.directories.extend(all);
-                step.result()
-            }
-        }
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        let mut state = self.shared.state.lock();
-        state.check_power()?;
-        if !state.names.current().contains_key(from) {
-            return Err(state::not_found(from));
-        }
-        if from.parent() != to.parent() {
-            return Err(Error::invalid("a rename stays in its directory"));
-        }
-        let step = state.step();
-        if step != Step::CutBefore {
-            state.names.rename(from, to);
-        }
-        step.result()
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        let mut state = self.shared.state.lock();
-        state.check_power()?;
-        if !state.names.current().contains_key(path) {
-            return Err(state::not_found(path));
-        }
-        let step = state.step();
-        if step != Step::CutBefore {
-            state.names.remove(path);
-        }
-        step.result()
-    }
-
-    fn sync_dir(&self, directory: &Path) -> Result<()> {
-        let mut state = self.shared.state.lock();
-        state.check_power()?;
-        state.check_directory(directory)?;
-        let step = state.step();
-        step.result()?;
-        state.faults.sync(directory)?;
-        state.names.sync(directory);
-        Ok(())
-    }
-
-    fn lock(&self, directory: &Path) -> Result<Box<dyn DirectoryLock>> {
-        let mut state = self.shared.state.lock();
-        state.check_power()?;
-        state.check_directory(directory)?;
-        if !state.locks.insert(directory.to_owned()) {
-            let message = format!("{} is open in another process or handle", directory.display());
-            return Err(Error::new(ErrorKind::Locked, message));
-        }
-        Ok(Box::new(SimLock { disk: self.clone(), directory: directory.to_owned() }))
+    fn directory(&self, path: &Path, if_missing: IfMissing) -> Result<Arc<dyn Directory>> {
+        Ok(Arc::new(SimDirectory::open(self, path, if_missing)?))
     }
 
     fn counters(&self) -> &IoCounters {
@@ -400,23 +323,5 @@ impl Disk for SimDisk {
 
     fn backend(&self) -> &'static str {
         "simulated"
-    }
-
-    fn writes_pages_atomically(&self, _directory: &Path) -> Result<bool> {
-        Ok(self.shared.state.lock().atomic_pages)
-    }
-}
-
-#[derive(Debug)]
-struct SimLock {
-    disk: SimDisk,
-    directory: PathBuf,
-}
-
-impl DirectoryLock for SimLock {}
-
-impl Drop for SimLock {
-    fn drop(&mut self) {
-        self.disk.shared.state.lock().locks.remove(&self.directory);
     }
 }

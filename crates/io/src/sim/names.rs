@@ -81,6 +81,42 @@ impl Names {
         }
     }
 
+    /// Moves all names under a directory with it, at once and for good.
+    pub(super) fn move_directory(&mut self, from: &Path, to: &Path) {
+        let moved = |path: &Path| match path.strip_prefix(from) {
+            Ok(rest) if rest.as_os_str().is_empty() => to.to_owned(),
+            Ok(rest) => to.join(rest),
+            Err(_) => path.to_owned(),
+        };
+        for names in [&mut self.current, &mut self.durable] {
+            *names = std::mem::take(names).into_iter().map(|(p, n)| (moved(&p), n)).collect();
+        }
+        let pending = std::mem::take(&mut self.pending);
+        self.pending = (pending.into_iter())
+            .map(|(directory, mut steps)| {
+                for step in &mut steps {
+                    match step {
+                        NameStep::Create(path, _) | NameStep::Remove(path, _) => {
+                            *path = moved(path);
+                        }
+                        NameStep::Rename(from, to, _) => {
+                            *from = moved(from);
+                            *to = moved(to);
+                        }
+                    }
+                }
+                (moved(&directory), steps)
+            })
+            .collect();
+    }
+
+    /// Removes all names under a directory, at once and for good.
+    pub(super) fn remove_directory(&mut self, directory: &Path) {
+        self.current.retain(|path, _| !path.starts_with(directory));
+        self.durable.retain(|path, _| !path.starts_with(directory));
+        self.pending.retain(|path, _| !path.starts_with(directory));
+    }
+
     /// The names after a power loss: all that is left is durable.
     pub(super) fn after_crash(&self, random: &mut SplitMix, survival: Survival) -> Names {
         let mut names = self.durable.clone();

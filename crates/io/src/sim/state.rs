@@ -10,7 +10,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, ErrorKind, Result};
 
-use super::fault::{Faults, WriteFault, input_output, no_space};
+use super::directory::{Directories, DirectoryNumber};
+use super::fault::{Faults, WriteFault, input_output, no_descriptor, no_space};
 use super::inode::{Inode, Survival};
 use super::names::{InodeNumber, Names};
 use super::{Act, Call, Capture, CapturePolicy, CrashMode, SimDisk};
@@ -112,8 +113,12 @@ pub(super) struct State {
     pub(super) random: SplitMix,
     pub(super) inodes: BTreeMap<InodeNumber, Inode>,
     pub(super) names: Names,
-    pub(super) directories: BTreeSet<PathBuf>,
-    pub(super) locks: BTreeSet<PathBuf>,
+    pub(super) directories: Directories,
+    /// Directories that are taken: by how many readers, or 0 by one that writes.
+    pub(super) locks: BTreeMap<DirectoryNumber, u32>,
+    /// Descriptors that are open, and how many may be.
+    pub(super) descriptors: u64,
+    pub(super) descriptors_max: Option<u64>,
     pub(super) power: Power,
     pub(super) faults: Faults,
     pub(super) capacity: Option<u64>,
@@ -146,8 +151,10 @@ impl State {
             random,
             inodes: BTreeMap::new(),
             names: Names::default(),
-            directories: [PathBuf::from("/"), PathBuf::new()].into(),
-            locks: BTreeSet::new(),
+            directories: Directories::default(),
+            locks: BTreeMap::new(),
+            descriptors: 0,
+            descriptors_max: None,
             power: Power::default(),
             faults: Faults::default(),
             capacity: None,
@@ -204,12 +211,15 @@ impl State {
         if self.power.off { Err(power_cut()) } else { Ok(()) }
     }
 
-    pub(super) fn check_directory(&self, directory: &Path) -> Result<()> {
-        if self.directories.contains(directory) { Ok(()) } else { Err(not_found(directory)) }
-    }
-
-    pub(super) fn check_directory_of(&self, path: &Path) -> Result<()> {
-        self.check_directory(path.parent().unwrap_or(Path::new("")))
+    /// Counts an open, which fails when an armed fault or the limit says so.
+    pub(super) fn take_descriptor(&mut self, path: &Path) -> Result<()> {
+        self.check_power()?;
+        self.faults.open(path)?;
+        if self.descriptors_max.is_some_and(|most| self.descriptors >= most) {
+            return Err(no_descriptor(path));
+        }
+        self.descriptors += 1;
+        Ok(())
     }
 
     /// The probes of this thread, and what the observer says.

@@ -10,7 +10,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 
 use super::{CrashMode, Fault, SimDisk, SimView, WriteObserver};
-use crate::disk::{Disk, File, OpenMode, Transfer};
+use crate::disk::{Disk, File, IfMissing, OpenMode, Transfer};
 use crate::{AlignedBuf, Purpose};
 
 const PAGE: u64 = PAGE_BYTES as u64;
@@ -125,7 +125,7 @@ fn a_file_removed_and_not_synced_may_come_back() {
     for seed in 0..100 {
         let disk = half_synced(seed);
         disk.remove(Path::new("/db/f")).unwrap();
-        outcomes.insert(disk.crash(CrashMode::Torn4K).exists(Path::new("/db/f")).unwrap());
+        outcomes.insert(disk.crash(CrashMode::Torn4K).at("/db").exists("f").unwrap());
     }
     assert_eq!(outcomes, [false, true].into());
 }
@@ -155,10 +155,10 @@ fn the_cut_step_and_all_later_ones_fail() {
 #[test]
 fn a_killed_process_leaves_the_cache_and_no_lock() {
     let disk = half_synced(7);
-    let _held = disk.lock(Path::new("/db")).unwrap();
-    assert_eq!(disk.lock(Path::new("/db")).unwrap_err().kind(), ErrorKind::Locked);
+    let _held = disk.at("/db").lock().unwrap();
+    assert_eq!(disk.at("/db").lock().unwrap_err().kind(), ErrorKind::Locked);
     let next = disk.kill();
-    next.lock(Path::new("/db")).unwrap();
+    next.at("/db").lock().unwrap();
     assert_eq!(read(&next, "/db/f", 0, OpenMode::EXISTING)[0], 3);
     assert_eq!(next.crash(CrashMode::LoseAll).contents(Path::new("/db/f")).unwrap()[0], 1);
 }
@@ -377,4 +377,76 @@ fn holes_take_no_room() {
     disk.refuse_holes();
     assert!(!file.punch_hole(0, 4096).unwrap());
     assert_eq!(disk.room(path).unwrap(), 7 * 4096);
+}
+
+/// A handle knows its directory, not the path: moved, replaced or removed, and from wherever the
+/// process works.
+#[test]
+fn a_handle_stays_with_its_directory() {
+    let disk = SimDisk::new(1);
+    for path in ["/a", "/b"] {
+        create(&disk, &format!("{path}/db/f")).write_at(page(1).bytes(), 0, Purpose::Tool).unwrap();
+    }
+    disk.set_working_directory(Path::new("/a")).unwrap();
+    let directory = disk.directory(Path::new("db"), IfMissing::Fail).unwrap();
+    let _held = directory.lock().unwrap();
+    disk.set_working_directory(Path::new("/b")).unwrap();
+    directory.open("g", OpenMode::CREATE).unwrap();
+    disk.directory(Path::new("db"), IfMissing::Fail).unwrap().lock().unwrap();
+    disk.move_directory(Path::new("/a/db"), Path::new("/moved")).unwrap();
+    disk.create_dir(Path::new("/a/db")).unwrap();
+    directory.rename("g", "h").unwrap();
+    directory.sync().unwrap();
+    assert_eq!(disk.at("/moved").lock().unwrap_err().kind(), ErrorKind::Locked);
+    disk.at("/a/db").lock().unwrap();
+    let files = |disk: &SimDisk| disk.files();
+    let there = ["/b/db/f", "/moved/f", "/moved/h"].map(Path::new);
+    assert_eq!(files(&disk), there);
+    assert_eq!(files(&disk.crash(CrashMode::LoseAll)), there[1..]);
+    let file = directory.open("f", OpenMode::EXISTING).unwrap();
+    disk.remove_directory(Path::new("/moved")).unwrap();
+    assert_eq!(file.len().unwrap(), PAGE);
+    assert_eq!(directory.open("f", OpenMode::CREATE).unwrap_err().kind(), ErrorKind::NotFound);
+    disk.rename(Path::new("/b/db/f"), Path::new("/a/db/f")).unwrap();
+    assert_eq!(files(&disk), [Path::new("/a/db/f")]);
+}
+
+/// An open that finds no descriptor makes nothing, whichever kind it is and why ever.
+#[test]
+fn opens_fail_without_descriptors() {
+    let disk = SimDisk::new(1);
+    disk.create_dir(Path::new("/db")).unwrap();
+    assert_eq!((disk.opens(), disk.descriptors()), (1, 0));
+    let directory = disk.at("/db");
+    let has_none = |result: spinney_base::Result<()>| {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("os error 24"), "{error}");
+    };
+    let open = |name| directory.open(name, OpenMode::CREATE);
+    let lock = || directory.lock();
+    for limited in [false, true] {
+        disk.limit_descriptors(limited.then_some(1));
+        let arm = || disk.inject(Fault::NoDescriptor { at: disk.opens() + 1 });
+        arm();
+        has_none(open("f").map(drop));
+        arm();
+        has_none(lock().map(drop));
+        arm();
+        has_none(disk.directory(Path::new("/new"), IfMissing::Create).map(drop));
+        if limited {
+            has_none(open("f").map(drop));
+            has_none(lock().map(drop));
+            has_none(disk.directory(Path::new("/new"), IfMissing::Create).map(drop));
+        }
+    }
+    assert_eq!(disk.faults_struck(), 6);
+    assert!(disk.files().is_empty());
+    assert!(disk.directory(Path::new("/new"), IfMissing::Fail).is_err());
+    disk.limit_descriptors(Some(3));
+    let held = (open("f").unwrap(), lock().unwrap());
+    has_none(open("g").map(drop));
+    drop(held);
+    assert_eq!(disk.descriptors(), 1);
+    drop((open("g").unwrap(), open("h").unwrap()));
+    assert_eq!(open("g").map(drop).and(lock().map(drop)).unwrap(), ());
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{Engine, EngineContext, Write};
 use spinney_extent::LargePointer;
-use spinney_io::Disk;
 use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions, RecordKind, ReserveFor};
@@ -19,8 +18,8 @@ const LOG: LogOptions =
 
 fn context(disk: &SimDisk, log: Arc<Log>) -> EngineContext {
     EngineContext {
-        disk: Arc::new(disk.clone()),
-        path: "/db/keyspace".into(),
+        directory: disk.at("/db"),
+        name: "keyspace".into(),
         keyspace: KEYSPACE,
         logged: true,
         double_write: false,
@@ -58,7 +57,7 @@ fn put(tree: &TreeLine, key: &[u8]) -> LargePointer {
 fn p17_a_full_log_leaves_no_leak() {
     let disk = SimDisk::new(1);
     disk.create_dir(Path::new("/db")).unwrap();
-    let log = Log::create(&disk, Path::new("/db/wal"), &LOG).unwrap();
+    let log = Log::create(&*disk.at("/db"), "wal", &LOG).unwrap();
     let tree = TreeLine::create(context(&disk, log.clone()), Lsn::ZERO).unwrap();
     put(&tree, b"a");
     put(&tree, b"b");
@@ -78,7 +77,7 @@ fn p17_a_full_log_leaves_no_leak() {
     let image = disk.crash(CrashMode::KeepAll);
     drop((tree, log));
 
-    let (log, recovered) = Log::open(&image, Path::new("/db/wal"), &LOG).unwrap();
+    let (log, recovered) = Log::open(&*image.at("/db"), "wal", &LOG).unwrap();
     let tree = TreeLine::open(context(&image, log.clone())).unwrap();
     recovered
         .replay(recovered.first_lsn(), |record| match record.kind {

@@ -12,7 +12,7 @@ use spinney_engine::{KeyspaceSalvage, LostRange};
 use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_extent::{BlockHeader, Checkpoint, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
-use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
+use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
 use super::Salvage;
 use super::edits::{Edits, Use};
@@ -30,7 +30,7 @@ const PATH: &str = "/turtle";
 fn store(disk: &SimDisk) -> Store {
     let poison = Arc::new(Poison::new());
     let options = StoreOptions { keyspace: KEYSPACE, double_write: false, poison };
-    let store = Store::create(disk, Path::new(PATH), options, Lsn::ZERO).unwrap();
+    let store = Store::create(&*disk.at("/"), "turtle", options, Lsn::ZERO).unwrap();
     store.adopt(&[]).unwrap();
     store
 }
@@ -190,7 +190,7 @@ impl World {
 
     /// What a salvage of the file finds, once what is not as it was turned out to be told.
     fn salvage(&self, disk: &SimDisk, when: &str) -> (usize, Salvage) {
-        let mut salvage = Salvage::open(disk, Path::new(PATH), KEYSPACE, true).unwrap();
+        let mut salvage = Salvage::open(&*disk.at("/"), "turtle", KEYSPACE, true).unwrap();
         salvage.read_pages().unwrap();
         let mut found = Model::new();
         let shown = salvage.records(&mut |_, key, value| {
@@ -337,7 +337,7 @@ fn p22_nonsense_does_not_panic() {
                 zero(&disk, PageNumber(0));
                 zero(&disk, PageNumber(1));
             }
-            let mut salvage = Salvage::open(&disk, Path::new(PATH), KEYSPACE, true).unwrap();
+            let mut salvage = Salvage::open(&*disk.at("/"), "turtle", KEYSPACE, true).unwrap();
             salvage.read_pages().unwrap();
             salvage.records(&mut |_, _, _| Ok(())).unwrap();
         }

@@ -1,7 +1,6 @@
 //! What lookups and scans read, by kind of page: counted on a real file whose page cache is cold.
 
 use std::ops::Bound;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -47,7 +46,7 @@ fn world() -> World {
     let disk = SimDisk::new(3);
     let poison = Arc::new(Poison::new());
     let options = StoreOptions { keyspace: KEYSPACE, double_write: false, poison };
-    let store = Store::create(&disk, Path::new("/turtle"), options, Lsn::ZERO).unwrap();
+    let store = Store::create(&*disk.at("/"), "turtle", options, Lsn::ZERO).unwrap();
     store.adopt(&[]).unwrap();
     let cache = Cache::new(CACHE_BYTES);
     let leaves = LeafStore::new(Arc::new(store), cache.file());

@@ -13,8 +13,8 @@ use spinney_cache::Cache;
 use spinney_engine::{Direction, Found};
 use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_extent::{Checkpoint, Store, StoreOptions};
+use spinney_io::Purpose;
 use spinney_io::sim::{CrashMode, SimDisk};
-use spinney_io::{Disk, Purpose};
 
 use super::limits;
 use crate::check::check;
@@ -27,7 +27,6 @@ use crate::runs::Runs;
 use crate::tree::Tree;
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
-const PATH: &str = "/db/turtle";
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -56,7 +55,7 @@ impl World {
         let mut rng = StdRng::seed_from_u64(seed);
         let disk = SimDisk::new(seed);
         disk.create_dir(Path::new("/db")).unwrap();
-        let store = Store::create(&disk, Path::new(PATH), options(), Lsn::ZERO).unwrap();
+        let store = Store::create(&*disk.at("/db"), "turtle", options(), Lsn::ZERO).unwrap();
         disk.sync_dir(Path::new("/db")).unwrap();
         store.adopt(&[]).unwrap();
         let cache = Cache::new([0, 100_000, 1 << 20][rng.random_range(0..3)]);
@@ -102,7 +101,7 @@ impl World {
 
     fn crash(&mut self, mode: Option<CrashMode>) {
         self.disk = mode.map_or_else(|| self.disk.kill(), |mode| self.disk.crash(mode));
-        let (store, _, payload) = Store::open(&self.disk, Path::new(PATH), options()).unwrap();
+        let (store, _, payload) = Store::open(&*self.disk.at("/db"), "turtle", options()).unwrap();
         let files = files_over(store, &self.cache, self.filter_bits);
         let tree =
             if payload.is_empty() { Tree::empty() } else { Tree::open(&files, &payload).unwrap() };
@@ -223,7 +222,7 @@ fn pages_of_two_leaves_are_damage() {
         let checkpoint = Checkpoint { redo: Lsn::ZERO, structure: 0 };
         store.publish(checkpoint, &Root::of_node(&node.describe()), || Ok(())).unwrap();
         let image = disk.crash(CrashMode::LoseAll);
-        let (store, _, root) = Store::open(&image, Path::new(PATH), options()).unwrap();
+        let (store, _, root) = Store::open(&*image.at("/db"), "turtle", options()).unwrap();
         let opened = files_over(store, &cache, 0);
         let tree = Tree::open(&opened, &root);
         assert_eq!(tree.is_ok(), is_whole);

@@ -129,10 +129,10 @@ fn a_replay_may_trim_behind_itself() {
 #[test]
 fn the_real_disk_keeps_it_too() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("wal");
     let disk = spinney_io::RealDisk::new();
+    let place = disk.directory(directory.path(), spinney_io::IfMissing::Fail).unwrap();
     let options = LogOptions::sized(3, 4 << 20);
-    let log = Log::create(&disk, &path, &options).unwrap();
+    let log = Log::create(&*place, "wal", &options).unwrap();
     for number in 1..=300 {
         let lsn = put(&log, &payload(number, 9000), Durability::Buffered).unwrap();
         if number.is_multiple_of(100) {
@@ -142,7 +142,7 @@ fn the_real_disk_keeps_it_too() {
     }
     // Not closed: the tail is in the page cache, and the direct reader sees it all the same.
     drop(log);
-    let (log, recovered) = Log::open(&disk, &path, &options).unwrap();
+    let (log, recovered) = Log::open(&*place, "wal", &options).unwrap();
     assert_eq!(recovered.last_lsn(), Lsn(300));
     for (lsn, _, bytes) in records(&recovered) {
         assert_eq!(bytes, payload(lsn.0, 9000));
@@ -150,5 +150,5 @@ fn the_real_disk_keeps_it_too() {
     drop(recovered);
     put(&log, b"more", Durability::Sync).unwrap();
     log.close().unwrap();
-    assert_eq!(Log::open(&disk, &path, &options).unwrap().1.last_lsn(), Lsn(301));
+    assert_eq!(Log::open(&*place, "wal", &options).unwrap().1.last_lsn(), Lsn(301));
 }

@@ -161,7 +161,7 @@ fn reopen(
 ) -> (SimDisk, Arc<Log>, Recovered) {
     for _ in 0..model.random.below(3) {
         disk.cut_power_at(disk.steps() + 1 + model.random.below(5) as u64);
-        match Log::open(&disk, path(), &tiny()) {
+        match Log::open(&*disk.at("/db"), "wal", &tiny()) {
             Ok((log, recovered)) => {
                 // Some appends of the new life, lost with it or not: the next recovery decides.
                 model.check(&recovered, model.synced, tally);
@@ -178,7 +178,7 @@ fn reopen(
         tally.in_recovery += 1;
         disk = disk.crash(mode(&mut model.random));
     }
-    let (log, recovered) = Log::open(&disk, path(), &tiny()).unwrap();
+    let (log, recovered) = Log::open(&*disk.at("/db"), "wal", &tiny()).unwrap();
     (disk, log, recovered)
 }
 
@@ -220,7 +220,7 @@ fn run(seed: u64, tally: &mut Tally) {
             let promised = model.synced.max(synced);
             model.check(&recovered, promised, tally);
         } else {
-            (log, recovered) = Log::open(&disk, path(), &tiny()).unwrap();
+            (log, recovered) = Log::open(&*disk.at("/db"), "wal", &tiny()).unwrap();
             model.check(&recovered, promised, tally);
         }
     }

@@ -48,7 +48,7 @@ fn with_contents(bytes: &[u8]) -> SimDisk {
 
 /// Opens and replays; checks every record against what `sample` wrote. The last LSN, or the error.
 fn read(disk: &SimDisk) -> Result<Lsn> {
-    let (_, recovered) = Log::open(disk, path(), &tiny())?;
+    let (_, recovered) = Log::open(&*disk.at("/db"), "wal", &tiny())?;
     recovered.replay(Lsn::ZERO, |record| {
         let number = record.lsn.0;
         assert_eq!(record.kind, kind(number));
@@ -149,7 +149,8 @@ fn a_record_stream_that_contradicts_its_sealed_blocks_is_corruption_or_other_rec
             let block: &mut Block = (&mut forged[range.clone()]).try_into().unwrap();
             block[HEADER_BYTES + offset] = value;
             header.seal(tiny().tag, block);
-            let (_, recovered) = Log::open(&with_contents(&forged), path(), &tiny()).unwrap();
+            let (_, recovered) =
+                Log::open(&*with_contents(&forged).at("/db"), "wal", &tiny()).unwrap();
             let mut next = recovered.first_lsn();
             let outcome = recovered.replay(Lsn::ZERO, |record| {
                 assert_eq!(record.lsn, next);
@@ -200,13 +201,13 @@ fn p28_no_byte_of_a_superblock_or_of_the_tail_s_header_loses_a_record() {
         }
         drop(log);
         let disk = disk.kill();
-        let tail = crate::tail_path(path());
+        let tail = Path::new("/db").join(crate::tail_name("wal"));
         let flips = (0..2 * PAGE_BYTES as u64).map(|at| (path(), at));
         let of_tail = if closed { 0 } else { PAGE_BYTES as u64 };
         for (file, at) in flips.chain((0..of_tail).map(|at| (&*tail, at))) {
             let image = disk.kill();
             image.flip_bit(file, at, (at % 8) as u8).unwrap();
-            let (log, recovered) = Log::open(&image, path(), &tiny()).unwrap();
+            let (log, recovered) = Log::open(&*image.at("/db"), "wal", &tiny()).unwrap();
             assert_eq!((recovered.last_lsn(), log.was_closed()), (Lsn(2), closed), "{at}");
         }
         if closed {
@@ -217,7 +218,7 @@ fn p28_no_byte_of_a_superblock_or_of_the_tail_s_header_loses_a_record() {
         for at in [8, PAGE_BYTES as u64 / 2 + 8] {
             image.flip_bit(&tail, at, 1).unwrap();
         }
-        assert!(Log::open(&image, path(), &tiny()).unwrap_err().is_corruption());
+        assert!(Log::open(&*image.at("/db"), "wal", &tiny()).unwrap_err().is_corruption());
     }
 }
 
@@ -225,7 +226,7 @@ fn p28_no_byte_of_a_superblock_or_of_the_tail_s_header_loses_a_record() {
 fn the_log_of_another_database_or_version_is_refused() {
     let (disk, _) = sample();
     let other = LogOptions { tag: 8, ..tiny() };
-    assert!(Log::open(&disk, path(), &other).unwrap_err().is_corruption());
+    assert!(Log::open(&*disk.at("/db"), "wal", &other).unwrap_err().is_corruption());
     let mut bytes = disk.contents(path()).unwrap();
     for slot in 0..2 {
         let block = &mut bytes[slot * PAGE_BYTES..(slot + 1) * PAGE_BYTES];
@@ -336,7 +337,7 @@ fn a_block_of_a_later_life_is_noticed_before_the_start() {
         (1, 0, 1, 0, 0, 1, 0),
     ];
     let disk = with_contents(&sealed_file(&fields, 3, (0, Lsn(0)), Epoch(1)));
-    let error = Log::open(&disk, path(), &tiny()).unwrap_err();
+    let error = Log::open(&*disk.at("/db"), "wal", &tiny()).unwrap_err();
     assert!(error.is_corruption() && error.to_string().contains("one of life 3"), "{error}");
 }
 
@@ -384,13 +385,13 @@ proptest! {
     ) {
         let bytes = sealed_file(&fields, start, (cut, Lsn(cut_lsn)), Epoch(epoch));
         let disk = with_contents(&bytes);
-        match Log::open(&disk, path(), &tiny()) {
+        match Log::open(&*disk.at("/db"), "wal", &tiny()) {
             Ok((log, recovered)) => {
                 // Sealed blocks of noise are no records; that is for the replay to say.
                 let _ = recovered.replay(Lsn::ZERO, |_| Ok(()));
                 drop(recovered);
                 let last = put(&log, b"on it goes", Durability::Sync).unwrap();
-                let (_, again) = Log::open(&disk.crash(CrashMode::LoseAll), path(), &tiny()).unwrap();
+                let (_, again) = Log::open(&*disk.crash(CrashMode::LoseAll).at("/db"), "wal", &tiny()).unwrap();
                 prop_assert_eq!(again.last_lsn(), last);
             }
             Err(error) => prop_assert!(error.is_corruption(), "{}", error),

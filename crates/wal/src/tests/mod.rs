@@ -34,11 +34,11 @@ fn disk(seed: u64) -> SimDisk {
 }
 
 fn create(disk: &SimDisk) -> Arc<Log> {
-    Log::create(disk, path(), &tiny()).unwrap()
+    Log::create(&*disk.at("/db"), "wal", &tiny()).unwrap()
 }
 
 fn open(disk: &SimDisk) -> (Arc<Log>, Recovered) {
-    Log::open(disk, path(), &tiny()).unwrap()
+    Log::open(&*disk.at("/db"), "wal", &tiny()).unwrap()
 }
 
 /// Appends one record without committing it.

@@ -41,7 +41,7 @@ fn lose(disk: &SimDisk, offset: u64) {
 }
 
 fn corruption(disk: &SimDisk) -> Error {
-    let error = Log::open(disk, path(), &tiny()).expect_err("a promise is broken");
+    let error = Log::open(&*disk.at("/db"), "wal", &tiny()).expect_err("a promise is broken");
     assert!(error.is_corruption(), "{error}");
     error
 }
@@ -390,7 +390,7 @@ fn p12_a_log_larger_than_its_option_still_opens_and_can_be_written_to() {
     drop(log);
     let small = LogOptions { bytes_max: 4 * 4 * 4096, ..tiny() };
     for _ in 0..3 {
-        let (log, recovered) = Log::open(&disk, path(), &small).unwrap();
+        let (log, recovered) = Log::open(&*disk.at("/db"), "wal", &small).unwrap();
         assert_eq!(recovered.last_lsn().0 % 4, 0);
         drop(recovered);
         for _ in 0..4 {
@@ -401,11 +401,11 @@ fn p12_a_log_larger_than_its_option_still_opens_and_can_be_written_to() {
             log.commit(lsn, Durability::Sync).unwrap();
         }
     }
-    let (log, recovered) = Log::open(&disk, path(), &small).unwrap();
+    let (log, recovered) = Log::open(&*disk.at("/db"), "wal", &small).unwrap();
     drop(recovered);
     log.trim(log.last_lsn()).unwrap();
     drop(log);
-    let (log, recovered) = Log::open(&disk, path(), &small).unwrap();
+    let (log, recovered) = Log::open(&*disk.at("/db"), "wal", &small).unwrap();
     drop(recovered);
     let mut count = 0;
     while let Some(mut room) = log.reserve(4000, ReserveFor::User).unwrap() {
@@ -537,7 +537,7 @@ fn p26_followed_records_stay() {
     (1..=10).for_each(|number| _ = write(number));
     let mut follower = log.follow(Lsn(4)).unwrap();
     assert_eq!(log.follow(Lsn(4)).unwrap_err().kind(), ErrorKind::Locked);
-    let mut copy = LogCopy::create(&disk, Path::new("/db/copy"), 8, 4 * 4096, Lsn(5)).unwrap();
+    let mut copy = LogCopy::create(&*disk.at("/db"), "copy", 8, 4 * 4096, Lsn(5)).unwrap();
     let mut last = 10;
     for round in 0..12 {
         log.trim(Lsn(last)).unwrap();
@@ -567,7 +567,7 @@ fn p26_followed_records_stay() {
     log.trim(log.durable_lsn()).unwrap();
     assert_eq!(log.follow(Lsn(4)).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let options = LogOptions { tag: 8, ..tiny() };
-    let (copied, recovered) = Log::open(&disk, Path::new("/db/copy"), &options).unwrap();
+    let (copied, recovered) = Log::open(&*disk.at("/db"), "copy", &options).unwrap();
     let all = records(&recovered);
     let expected = (5..=last).map(|n| (Lsn(n), RecordKind::User, payload(n, 3000)));
     assert_eq!(all, expected.collect::<Vec<_>>());
@@ -628,7 +628,7 @@ fn d2_a_closed_log_is_opened_by_its_superblocks_alone() {
     log.close().unwrap();
     drop(log);
     let bytes = || {
-        let tail = disk.contents(&crate::tail_path(path())).unwrap();
+        let tail = disk.contents(Path::new("/db/wal-tail")).unwrap();
         (disk.contents(path()).unwrap().len(), tail.len())
     };
     assert_eq!(bytes(), (2 * 4096, 0));
@@ -679,7 +679,7 @@ fn d2_p08_the_life_of_a_closed_log_begins_before_its_first_record() {
 fn d2_an_opening_reads_what_it_needs_of_a_log() {
     let disk = disk(33);
     let options = LogOptions::sized(7, 16 << 20);
-    let log = Log::create(&disk, path(), &options).unwrap();
+    let log = Log::create(&*disk.at("/db"), "wal", &options).unwrap();
     for number in 1..=1000 {
         let lsn = append(&log, RecordKind::User, &payload(number, 3000)).unwrap();
         log.commit(lsn, Durability::Sync).unwrap();
@@ -689,7 +689,7 @@ fn d2_an_opening_reads_what_it_needs_of_a_log() {
     let pages = disk.contents(path()).unwrap().len() as u64 / 4096;
     let counted = || disk.counters().snapshot().total().read_bytes / 4096;
     let before = counted();
-    let (_, recovered) = Log::open(&disk, path(), &options).unwrap();
+    let (_, recovered) = Log::open(&*disk.at("/db"), "wal", &options).unwrap();
     assert_eq!(recovered.last_lsn(), Lsn(1000));
     let read = counted() - before;
     assert!(pages > 800 && read < pages / 2, "{read} of {pages} pages");

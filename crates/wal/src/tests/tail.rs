@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use spinney_io::sim::CrashMode;
 
 use super::*;
-use crate::log::tail_path;
+
+const TAIL: &str = "/db/wal-tail";
 
 /// Puts numbered records of so many bytes, from `first` on, and answers the last LSN.
 fn puts(log: &Log, numbers: std::ops::RangeInclusive<u64>, bytes: usize) -> Lsn {
@@ -79,7 +80,7 @@ fn a_recovery_that_is_cut_off_finds_them_again() {
         let mut image = disk.kill();
         for cut in [seed % 12, seed / 12] {
             image.cut_power_at(image.steps() + cut + 1);
-            let result = Log::open(&image, path(), &tiny());
+            let result = Log::open(&*image.at("/db"), "wal", &tiny());
             steps.insert((cut, result.is_ok()));
             drop(result);
             // What the kernel had not written to the media by then is lost with the power, so the kernel goes on here.
@@ -103,9 +104,9 @@ fn p08_frames_of_an_earlier_life_do_not_count() {
     drop(log);
     let image = disk.kill();
     let lost = payload(11, 100);
-    let tail = image.contents(&tail_path(path())).unwrap();
+    let tail = image.contents(Path::new(TAIL)).unwrap();
     let at = tail.windows(100).position(|bytes| *bytes == *lost).expect("it is in the tail");
-    image.flip_bit(&tail_path(path()), at as u64, 0).unwrap();
+    image.flip_bit(Path::new(TAIL), at as u64, 0).unwrap();
     let (log, recovered) = open(&image);
     check(&recovered, 10, 100);
     drop(recovered);
@@ -128,12 +129,12 @@ fn p08_a_tail_of_a_later_life_than_the_logs_is_refused() {
     puts(&log, 21..=25, 100);
     drop(log);
     // The tail of the second life beside the log of the first.
-    let file = later.open(&tail_path(path()), spinney_io::OpenMode::EXISTING.cached()).unwrap();
+    let file = later.open(Path::new(TAIL), spinney_io::OpenMode::EXISTING.cached()).unwrap();
     let mut buf = spinney_io::AlignedBuf::new(1);
     file.read_at(buf.bytes_mut(), 0, spinney_io::Purpose::Tool).unwrap();
-    let file = disk.open(&tail_path(path()), spinney_io::OpenMode::EXISTING.cached()).unwrap();
+    let file = disk.open(Path::new(TAIL), spinney_io::OpenMode::EXISTING.cached()).unwrap();
     file.write_at(buf.bytes(), 0, spinney_io::Purpose::Tool).unwrap();
-    let error = Log::open(&disk, path(), &tiny()).unwrap_err();
+    let error = Log::open(&*disk.at("/db"), "wal", &tiny()).unwrap_err();
     assert!(error.is_corruption(), "{error}");
     assert!(error.to_string().contains("no tail after life 1"), "{error}");
 }

@@ -30,10 +30,10 @@ fn several_leaves_are_read_together() {
 #[test]
 fn a_real_disk_does_as_well() {
     let directory = tempfile::tempdir().unwrap();
-    let disk = RealDisk::new();
+    let place = RealDisk::new().directory(directory.path(), IfMissing::Fail).unwrap();
     let options =
         StoreOptions { keyspace: KEYSPACE, double_write: false, poison: Arc::new(Poison::new()) };
-    let store = Store::create(&disk, &directory.path().join(PATH), options, Lsn::ZERO).unwrap();
+    let store = Store::create(&*place, PATH, options, Lsn::ZERO).unwrap();
     store.adopt(&[]).unwrap();
     let cache = Cache::new(400_000);
     let files = LeafStore::new(Arc::new(store), cache.file());

@@ -17,7 +17,7 @@ use spinney_cache::{Cache, Kind};
 use spinney_engine::Direction;
 use spinney_extent::{BlockKind, HEADER_BYTES, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
-use spinney_io::{AlignedBuf, Disk, Purpose, RealDisk};
+use spinney_io::{AlignedBuf, Disk, IfMissing, Purpose, RealDisk};
 
 use super::blob::NodePages;
 use super::build::{Built, Edits, build, parts};
@@ -51,7 +51,7 @@ impl Bed {
             double_write: false,
             poison: Arc::new(Poison::new()),
         };
-        let store = Store::create(&disk, Path::new(PATH), options, Lsn::ZERO).unwrap();
+        let store = Store::create(&*disk.at(""), PATH, options, Lsn::ZERO).unwrap();
         store.adopt(&[]).unwrap();
         let cache = Cache::new(cache_bytes);
         let files = LeafStore::new(Arc::new(store), cache.file());
