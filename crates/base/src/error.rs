@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Locked,
     /// A named thing (database, keyspace) does not exist.
     NotFound,
+    /// The database was opened for reading. Nothing changed.
+    ReadOnly,
     /// A snapshot ended: the memory that it kept was needed, and it could not be written out; the
     /// message says why. A new one can be taken.
     SnapshotTooOld,
@@ -55,6 +57,7 @@ impl ErrorKind {
             ErrorKind::Unsupported => "unsupported",
             ErrorKind::Locked => "locked",
             ErrorKind::NotFound => "not-found",
+            ErrorKind::ReadOnly => "read-only",
             ErrorKind::SnapshotTooOld => "snapshot-too-old",
         }
     }

@@ -124,7 +124,7 @@ impl Db {
         mut progress: impl FnMut(BackupProgress),
     ) -> Result<BackupReport> {
         let state = &self.handle.state;
-        state.check_writable()?;
+        state.check_sound()?;
         if state.backup_running.swap(true, Ordering::AcqRel) {
             return Err(Error::new(
                 ErrorKind::Locked,
@@ -211,7 +211,7 @@ impl Backup<'_> {
         // the copies do not have.
         let no_change = state.hold_checkpoints();
         let no_large = state.large_logging.write();
-        state.check_writable()?;
+        state.check_sound()?;
         let now = state.keyspaces();
         for keyspace in &now {
             let found = copies.iter_mut().find(|(id, _)| *id == keyspace.id);
@@ -283,7 +283,7 @@ impl Backup<'_> {
         (self.progress)(*so_far);
         state.runtime.help();
         loop {
-            state.check_writable()?;
+            state.check_sound()?;
             state.copy_log_of_mine()?;
             let rate = self.options.bytes_per_second;
             let due = so_far.bytes.saturating_mul(1_000_000_000).checked_div(rate).unwrap_or(0);

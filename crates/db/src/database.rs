@@ -323,6 +323,14 @@ impl Db {
         self.handle.state.share_out(bytes)
     }
 
+    /// Whether the database is open for reading only: because that was asked for
+    /// ([`Options::read_only`]), or because the disk has no room for its recovery, which
+    /// [`Stats::read_only`] tells.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.handle.state.reading.is_some()
+    }
+
     /// Numbers about the database now.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -353,6 +361,9 @@ impl Db {
             io_backend: state.disk.backend(),
             torn_writes: if state.double_write { "double-write" } else { "assume-4k" },
             log: LogStats::from(state.log.stats()),
+            read_only: state.reading.as_ref().map(|reading| reading.refusal().to_string()),
+            replay_bytes: state.reading.as_ref().map_or(0, |it| it.overlay.memory_bytes()),
+            reserved_bytes: state.reserve.as_ref().map_or(0, |reserve| reserve.bytes()),
             backup_bytes: (state.backup_running.load(Ordering::Acquire))
                 .then(|| state.backup_bytes.load(Ordering::Relaxed)),
             scrub: state.scrub.lock().stats(state.runtime.now()),
@@ -377,13 +388,21 @@ impl Db {
             }
         }
         state.stop_jobs();
+        if state.reading.is_some() {
+            state.directory_lock.lock().take();
+            return Ok(());
+        }
         // What the checkpoint itself found to be superseded, a second one gives back.
         let checkpoints = || {
             state.checkpoint()?;
             if state.has_freed_large() { state.checkpoint() } else { Ok(()) }
         };
-        let result =
-            state.poison.check().and_then(|()| checkpoints()).and_then(|()| state.log.close());
+        let result = state
+            .poison
+            .check()
+            .and_then(|()| checkpoints())
+            .and_then(|()| state.log.close())
+            .and_then(|()| state.keep_room(true));
         state.directory_lock.lock().take();
         result
     }

@@ -1,7 +1,7 @@
 //! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
 //!
 //! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `open` (recovery), `maintain` (background work), `backup`
+//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `open` (recovery), `maintain` (background work), `reading` and `room` (full and read-only disks), `backup`
 //! and `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
@@ -16,8 +16,10 @@ mod maintain;
 mod manifest;
 mod open;
 mod options;
+mod reading;
 mod record;
 mod restore;
+mod room;
 mod salvage;
 mod scrub;
 mod snapshot;

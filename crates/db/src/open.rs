@@ -22,12 +22,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
-use spinney_io::{Directory, DirectoryLock, Disk, IfMissing};
+use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, Reserve, Reserved};
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered};
 
 use crate::manifest::Manifest;
 use crate::options::{Options, TornWrites};
+use crate::reading::{self, Reading};
 use crate::record;
 use crate::state::{KeyspaceState, State, file_name, is_keyspace_file, next_owner};
 use crate::target;
@@ -39,6 +40,9 @@ pub(crate) const LOG_NAME: &str = "wal";
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
     options.check()?;
     let disk = options.open_disk();
+    if options.read_only {
+        return reading::open_for_reading(disk, path, &options, None);
+    }
     let if_missing = if options.create_if_missing { IfMissing::Create } else { IfMissing::Fail };
     let directory = match disk.directory(path, if_missing) {
         Err(error) if error.kind() == ErrorKind::NotFound && !options.create_if_missing => {
@@ -46,7 +50,13 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
         }
         opened => opened?,
     };
-    open_in(disk, directory, None, options)
+    match open_in(disk.clone(), directory.clone(), None, options.clone()) {
+        // The recovery found no room, though it gave up what was kept for it. What is there can be read.
+        Err(error) if error.is_full() && Manifest::exists(&*directory)? => {
+            reading::open_directory(disk, directory, &options, Some(error))
+        }
+        opened => opened,
+    }
 }
 
 /// Opens or makes the database in `directory`, whose lock the caller may have taken already.
@@ -57,10 +67,28 @@ pub(crate) fn open_in(
     options: Options,
 ) -> Result<Arc<State>> {
     options.check()?;
-    let runtime = options.runtime.clone().unwrap_or_else(Runtime::threads);
-    let directory_lock = match lock {
+    let lock = match lock {
         Some(lock) => lock,
         None => directory.lock()?,
+    };
+    assemble(disk, directory, lock, options, None)
+}
+
+/// Opens or makes the database in `directory`. When it is `reading`, that is an overlay.
+pub(crate) fn assemble(
+    disk: Arc<dyn Disk>,
+    directory: Arc<dyn Directory>,
+    directory_lock: Box<dyn DirectoryLock>,
+    options: Options,
+    reading: Option<Reading>,
+) -> Result<Arc<State>> {
+    let runtime = options.runtime.clone().unwrap_or_else(Runtime::threads);
+    let (directory, reserve) = match &reading {
+        Some(_) => (directory, None),
+        None => {
+            let reserve = Arc::new(Reserve::open(directory)?);
+            (Arc::new(Reserved::new(reserve.clone())) as Arc<dyn Directory>, Some(reserve))
+        }
     };
     let exists = Manifest::exists(&*directory)?;
     if !options.salvaging && target::is_being_salvaged(&*directory)? {
@@ -122,15 +150,19 @@ pub(crate) fn open_in(
         stall_ns: AtomicU64::new(0),
         longest_stall_ns: AtomicU64::new(0),
         directory_lock: Mutex::new(Some(directory_lock)),
+        reading,
+        reserve,
     };
     state.limit_log(state.options.memory);
     state.recover(recovered)?;
     let state = Arc::new(state);
-    state.start_jobs()?;
+    if state.reading.is_none() {
+        state.start_jobs()?;
+    }
     Ok(state)
 }
 
-fn not_found(directory: &Path) -> Error {
+pub(crate) fn not_found(directory: &Path) -> Error {
     Error::new(
         ErrorKind::NotFound,
         format!("there is no Spinney database in {}", directory.display()),
@@ -159,6 +191,22 @@ fn create(directory: &dyn Directory, runtime: &Runtime, options: &Options) -> Re
 
 impl State {
     fn recover(&self, recovered: Recovered) -> Result<()> {
+        match self.replay(&recovered) {
+            Err(error) if error.is_full() && self.reading.is_some() => {
+                let keyspaces = self.manifest.lock().keyspaces.len();
+                let bytes = reading::budget_for(&recovered, keyspaces)?;
+                Err(error.wrap(
+                    ErrorKind::Full,
+                    format!(
+                        "replaying the log in memory needs more than the budget: {bytes} bytes would do"
+                    ),
+                ))
+            }
+            replayed => replayed,
+        }
+    }
+
+    fn replay(&self, recovered: &Recovered) -> Result<()> {
         let manifest = self.manifest.lock().clone();
         let share = Self::share(self.options.memory, manifest.keyspaces.len())?;
         // In the order of ids, so that a simulated recovery does the same every time.
@@ -220,10 +268,9 @@ impl State {
         by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
         let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();
         if let Some(first) = first {
-            self.replay_users(&recovered, first.max(recovered.first_lsn()), find)?;
+            self.replay_users(recovered, first.max(recovered.first_lsn()), find)?;
         }
         by_id.values().try_for_each(|keyspace| keyspace.engine.end_replay())?;
-        drop(recovered);
         self.remove_orphans(&manifest)
     }
 

@@ -104,6 +104,9 @@ pub struct Options {
     pub(crate) scrub_bytes_per_second: u64,
     pub(crate) create_if_missing: bool,
     pub(crate) poll_reads: bool,
+    pub(crate) read_only: bool,
+    /// Most bytes of pages that an opening for reading may write to memory, if not a part of the budget.
+    pub(crate) replay_bytes_max: Option<u64>,
     /// Whether this is a salvage's own new database.
     pub(crate) salvaging: bool,
     pub(crate) disk: Option<Arc<dyn Disk>>,
@@ -123,6 +126,8 @@ impl Default for Options {
             scrub_bytes_per_second: 1 << 20,
             create_if_missing: true,
             poll_reads: true,
+            read_only: false,
+            replay_bytes_max: None,
             salvaging: false,
             disk: None,
             runtime: None,
@@ -175,6 +180,42 @@ impl Options {
     #[must_use]
     pub fn create_if_missing(mut self, yes: bool) -> Self {
         self.create_if_missing = yes;
+        self
+    }
+
+    /// Whether the database is opened for reading only; default no. No byte of its files changes, and
+    /// nothing is made: it may lie on a file system that is mounted read-only, and belong to somebody
+    /// else. Any number of processes may read it so at once; one that writes keeps them out, and they
+    /// it. After a crash the log is replayed in memory. Writes answer
+    /// [`ReadOnly`](spinney_base::ErrorKind::ReadOnly).
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// use spinney_db::{Db, ErrorKind, KeyspaceOptions, Options};
+    /// let db = Db::open(directory.path(), Options::default())?;
+    /// db.keyspace("fruit", KeyspaceOptions::default())?.insert(b"apple", b"red")?;
+    /// db.close()?;
+    /// let one = Db::open(directory.path(), Options::default().read_only(true))?;
+    /// let other = Db::open(directory.path(), Options::default().read_only(true))?;
+    /// let fruit = one.existing_keyspace("fruit")?;
+    /// assert!(other.existing_keyspace("fruit")?.contains_key(b"apple")?);
+    /// assert_eq!(fruit.remove(b"apple").unwrap_err().kind(), ErrorKind::ReadOnly);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// Most bytes of memory that an opening for reading may take for pages that the replay of the log
+    /// writes; default a quarter of the budget, which the budget then lacks. Bytes given here come on
+    /// top of the budget.
+    #[must_use]
+    pub fn replay_bytes_max(mut self, bytes: u64) -> Self {
+        self.replay_bytes_max = Some(bytes);
         self
     }
 

@@ -14,7 +14,7 @@ use spinney_base::{
     Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Result, Runtime, Task,
 };
 use spinney_engine::{Engine, EngineContext};
-use spinney_io::{Directory, DirectoryLock, Disk};
+use spinney_io::{Directory, DirectoryLock, Disk, Reserve};
 use spinney_sync::LockTable;
 use spinney_treeline::TreeLine;
 use spinney_turtle::Turtle;
@@ -23,6 +23,7 @@ use spinney_wal::Log;
 use crate::backup::LogPart;
 use crate::manifest::{Manifest, ManifestKeyspace};
 use crate::options::{EngineKind, KeptOptions, Options};
+use crate::reading::Reading;
 use crate::scrub::Scrub;
 
 /// What the lock table, buffers and bookkeeping take of the budget before keyspaces share the rest.
@@ -115,6 +116,11 @@ pub(crate) struct State {
     pub(crate) stall_ns: AtomicU64,
     pub(crate) longest_stall_ns: AtomicU64,
     pub(crate) directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
+    /// Set when the database is open for reading: `directory` is an overlay then.
+    pub(crate) reading: Option<Reading>,
+    /// The room that recovery, removals and a checkpoint may take on a full disk; `directory` takes
+    /// from it. None when the database is open for reading.
+    pub(crate) reserve: Option<Arc<Reserve>>,
 }
 
 static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
@@ -135,6 +141,12 @@ impl State {
     /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else,
     /// and the other way round (P21).
     pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_sound()?;
+        self.reading.as_ref().map_or(Ok(()), |reading| Err(reading.refusal()))
+    }
+
+    /// Passes while the files can be relied upon: open and not poisoned.
+    pub(crate) fn check_sound(&self) -> Result<()> {
         self.check_open()?;
         self.poison.check()
     }

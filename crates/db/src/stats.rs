@@ -22,6 +22,13 @@ pub struct Stats {
     pub torn_writes: &'static str,
     /// The log.
     pub log: LogStats,
+    /// Why nothing can be written, when the database is open for reading.
+    pub read_only: Option<String>,
+    /// Bytes of memory that pages take which the replay of the log wrote, when the database is open for
+    /// reading.
+    pub replay_bytes: u64,
+    /// Bytes of disk that are kept for recovery, removals and a checkpoint on a full disk.
+    pub reserved_bytes: u64,
     /// Bytes of pages that the backup under way has copied, if one is.
     pub backup_bytes: Option<u64>,
     /// What the scrub has seen.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef};
 use spinney_engine::{Found, POINTER_BYTES_MAX, Resident, Write};
+use spinney_io::without_reserve;
 use spinney_sync::{StripeGuards, Version, hash_key};
 use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
 
@@ -189,6 +190,9 @@ impl State {
         if let [one] = writes {
             spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
         }
+        if self.is_short_of_room() && writes.iter().any(|one| one.write.value.is_some()) {
+            self.make_room()?;
+        }
         let logged = encode(writes, record);
         let mut room = if logged { Some(self.log_room(record.len(), writes)?) } else { None };
         let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
@@ -263,10 +267,19 @@ impl State {
                 }
             });
         }
+        // Values never take what is kept for removals and recoveries.
+        let has_values = writes.iter().any(|one| one.write.value.is_some());
+        let mut may_make_room = true;
         loop {
             self.check_writable()?;
-            let room =
-                self.log.reserve(bytes, ReserveFor::User).inspect_err(|error| self.note(error))?;
+            let reserve = || self.log.reserve(bytes, ReserveFor::User);
+            let room = match if has_values { without_reserve(reserve) } else { reserve() } {
+                Err(error) if error.is_full() && std::mem::take(&mut may_make_room) => {
+                    self.make_room()?;
+                    continue;
+                }
+                room => room.inspect_err(|error| self.note(error))?,
+            };
             if let Some(room) = room {
                 return Ok(room);
             }

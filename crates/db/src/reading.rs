@@ -1,0 +1,119 @@
+//! Opening a database for reading: its files keep every byte (rule P29).
+//!
+//! The whole recovery runs over an [`Overlay`](spinney_io::Overlay): the new life of the log, torn
+//! pages that are restored, records that are replayed and written back all stay in memory. No job
+//! runs, and writes answer `ReadOnly`. Any number of processes may do this at once; each holds a
+//! shared lock, which keeps a process that writes out.
+//!
+//! **Memory.** Written pages take a part of the budget. What it cannot replay is `Full`, and the
+//! message says which budget can.
+//!
+//! A database whose recovery finds no room on the disk is opened like this too, and says so: what
+//! is in it can be read and copied elsewhere, and room that returns is used by the next opening.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use spinney_base::{Error, ErrorKind, KeyspaceId, Result, limits::MEMORY_BYTES_MIN};
+use spinney_io::{Directory, Disk, IfMissing, Overlay};
+use spinney_wal::{RecordKind, Recovered};
+
+use crate::open;
+use crate::options::Options;
+use crate::record;
+use crate::state::State;
+
+/// The part of the budget that written pages may take.
+const PAGES_PART: u64 = 4;
+
+/// A budget that is smaller keeps what it has for caches, and written pages take this much beside it, which
+/// the documented 64 MiB cover.
+const SMALL_BUDGET_BYTES: u64 = 16 << 20;
+const PAGES_BYTES_MIN: u64 = 4 << 20;
+
+/// How often the bytes of a keyspace's log records a share must be for the replay to keep them all in memory, and how often
+/// those of the whole log the written pages may be.
+const SHARE_PER_LOG_BYTE: u64 = 8;
+const PAGES_PER_LOG_BYTE: u64 = 4;
+
+/// A database that is open for reading.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) overlay: Arc<Overlay>,
+    /// What kept it from being opened for writing, if that was asked for.
+    pub(crate) because: Option<Error>,
+}
+
+impl Reading {
+    /// What a write is told.
+    pub(crate) fn refusal(&self) -> Error {
+        match &self.because {
+            Some(error) => error.clone().wrap(
+                error.kind(),
+                "the database was opened for reading, because the disk has no room for its recovery",
+            ),
+            None => Error::new(ErrorKind::ReadOnly, "the database was opened for reading"),
+        }
+    }
+}
+
+/// What of a budget written pages may take, and what is left to everything else.
+fn divide(memory: u64) -> (u64, u64) {
+    if memory < SMALL_BUDGET_BYTES {
+        return (PAGES_BYTES_MIN, memory);
+    }
+    (memory / PAGES_PART, memory - memory / PAGES_PART)
+}
+
+/// Opens the database at `path` for reading; `because` says why, if it was to be opened for writing.
+pub(crate) fn open_for_reading(
+    disk: Arc<dyn Disk>,
+    path: &Path,
+    options: &Options,
+    because: Option<Error>,
+) -> Result<Arc<State>> {
+    let directory = match disk.directory(path, IfMissing::Fail) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(open::not_found(path)),
+        opened => opened?,
+    };
+    open_directory(disk, directory, options, because)
+}
+
+pub(crate) fn open_directory(
+    disk: Arc<dyn Disk>,
+    directory: Arc<dyn Directory>,
+    options: &Options,
+    because: Option<Error>,
+) -> Result<Arc<State>> {
+    options.check()?;
+    let lock = directory.lock_shared()?;
+    let (pages, rest) = divide(options.memory);
+    let pages = options.replay_bytes_max.unwrap_or(pages);
+    let overlay = Arc::new(Overlay::new(directory, pages));
+    let reading = Reading { overlay: overlay.clone(), because };
+    let options = Options { memory: rest, create_if_missing: false, ..options.clone() };
+    open::assemble(disk, overlay, lock, options, Some(reading))
+}
+
+/// Which budget replays what a log holds without writing more pages than it may.
+pub(crate) fn budget_for(recovered: &Recovered, keyspaces: usize) -> Result<u64> {
+    let mut bytes: BTreeMap<KeyspaceId, u64> = BTreeMap::new();
+    let mut all = 0;
+    recovered.replay(recovered.first_lsn(), |entry| {
+        all += entry.payload.len() as u64;
+        if entry.kind != RecordKind::User {
+            return Ok(());
+        }
+        record::decode(entry.payload, entry.lsn, |id, key, value| {
+            *bytes.entry(id).or_default() +=
+                64 + key.len() as u64 + value.map_or(0, spinney_base::ValueRef::len) as u64;
+            Ok(())
+        })
+    })?;
+    let share = bytes.values().max().copied().unwrap_or(0).saturating_mul(SHARE_PER_LOG_BYTE);
+    let rest = share.saturating_mul(keyspaces.max(1) as u64);
+    let pages = all.saturating_mul(PAGES_PER_LOG_BYTE) + PAGES_BYTES_MIN;
+    let most = rest.saturating_mul(PAGES_PART).div_ceil(PAGES_PART - 1);
+    Ok(most.max(pages.saturating_mul(PAGES_PART)).max(MEMORY_BYTES_MIN) + SMALL_BUDGET_BYTES)
+}
