@@ -8,6 +8,7 @@ use spinney_base::limits::KEYSPACES_MAX;
 use spinney_base::mapping::ReleaseIdle;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
+use spinney_io::with_last_room;
 
 use crate::batch::Batch;
 use crate::keyspace::Keyspace;
@@ -234,7 +235,9 @@ impl Db {
             let mut manifest = state.manifest.lock();
             let mut next = manifest.clone();
             next.keyspaces.retain(|entry| entry.id != found.id);
-            if let Err(error) = next.write(&*state.directory, &state.poison) {
+            // It gives the room of a keyspace back, so it may take the last there is.
+            let written = with_last_room(|| next.write(&*state.directory, &state.poison));
+            if let Err(error) = written {
                 state.start_keyspace_job(&found)?;
                 return Err(error);
             }
@@ -402,7 +405,7 @@ impl Db {
             .check()
             .and_then(|()| checkpoints())
             .and_then(|()| state.log.close())
-            .and_then(|()| state.keep_room(true));
+            .and_then(|()| state.keep_room_in_quiet());
         state.directory_lock.lock().take();
         result
     }

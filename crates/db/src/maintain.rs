@@ -151,16 +151,12 @@ impl State {
     pub(crate) fn start_jobs(self: &Arc<Self>) -> Result<()> {
         let state = self.clone();
         let mut quiet = Quiet::default();
-        let mut kept_for = Lsn::ZERO;
         *self.log_task.lock() = Some(self.spawn("spinney-log", move || {
             state.log.tick()?;
             let quiet = quiet.begins(state.log.last_lsn(), false, state.runtime.now(), LOG_QUIET);
             if quiet {
                 state.log.give_back(0)?;
-            }
-            let last = state.log.last_lsn();
-            if quiet || std::mem::replace(&mut kept_for, last) != last {
-                state.keep_room(quiet)?;
+                state.keep_room_in_quiet()?;
             }
             Ok(Next::Wait(LOG_TICK))
         })?);

@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
-use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, Reserve, Reserved};
+use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Reserve, Reserved};
 use spinney_sync::LockTable;
-use spinney_wal::{Log, LogOptions, RecordKind, Recovered};
+use spinney_wal::{Log, LogOptions, RecordKind, Recovered, tail_name};
 
 use crate::manifest::Manifest;
 use crate::options::{Options, TornWrites};
@@ -110,7 +110,16 @@ pub(crate) fn assemble(
     }
     let manifest = Manifest::read(&*directory)?;
     let log_options = log_options(manifest.tag, &options);
-    let (log, recovered) = Log::open(&*directory, LOG_NAME, &log_options)?;
+    let (log, recovered) = match Log::open(&*directory, LOG_NAME, &log_options) {
+        Err(error) if error.is_full() && reading.is_some() => {
+            let mode = OpenMode::EXISTING.cached().read_only();
+            let bytes =
+                [LOG_NAME, &tail_name(LOG_NAME)].map(|name| directory.open(name, mode)?.len());
+            let [log, tail] = bytes;
+            return Err(reading::too_small(error, reading::budget_for_file(log? + tail?)));
+        }
+        opened => opened?,
+    };
     let double_write = match options.torn_writes {
         TornWrites::DoubleWrite => true,
         TornWrites::Assume4k => false,
@@ -195,12 +204,7 @@ impl State {
             Err(error) if error.is_full() && self.reading.is_some() => {
                 let keyspaces = self.manifest.lock().keyspaces.len();
                 let bytes = reading::budget_for(&recovered, keyspaces)?;
-                Err(error.wrap(
-                    ErrorKind::Full,
-                    format!(
-                        "replaying the log in memory needs more than the budget: {bytes} bytes would do"
-                    ),
-                ))
+                Err(reading::too_small(error, bytes))
             }
             replayed => replayed,
         }

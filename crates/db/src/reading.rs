@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney_base::{Error, ErrorKind, KeyspaceId, Result, limits::MEMORY_BYTES_MIN};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
 use spinney_io::{Directory, Disk, IfMissing, Overlay};
 use spinney_wal::{RecordKind, Recovered};
 
@@ -96,6 +96,19 @@ pub(crate) fn open_directory(
     open::assemble(disk, overlay, lock, options, Some(reading))
 }
 
+/// `Full` for an opening whose budget is too small, with one that is not.
+pub(crate) fn too_small(error: Error, bytes: u64) -> Error {
+    let text =
+        format!("replaying the log in memory needs more than the budget: {bytes} bytes would do");
+    error.wrap(ErrorKind::Full, text)
+}
+
+/// Which budget opens a log of which nothing is known but how long its file is.
+pub(crate) fn budget_for_file(bytes: u64) -> u64 {
+    let pages = bytes.saturating_mul(PAGES_PER_LOG_BYTE) + PAGES_BYTES_MIN;
+    pages.saturating_mul(PAGES_PART) + SMALL_BUDGET_BYTES
+}
+
 /// Which budget replays what a log holds without writing more pages than it may.
 pub(crate) fn budget_for(recovered: &Recovered, keyspaces: usize) -> Result<u64> {
     let mut bytes: BTreeMap<KeyspaceId, u64> = BTreeMap::new();
@@ -113,7 +126,6 @@ pub(crate) fn budget_for(recovered: &Recovered, keyspaces: usize) -> Result<u64>
     })?;
     let share = bytes.values().max().copied().unwrap_or(0).saturating_mul(SHARE_PER_LOG_BYTE);
     let rest = share.saturating_mul(keyspaces.max(1) as u64);
-    let pages = all.saturating_mul(PAGES_PER_LOG_BYTE) + PAGES_BYTES_MIN;
     let most = rest.saturating_mul(PAGES_PART).div_ceil(PAGES_PART - 1);
-    Ok(most.max(pages.saturating_mul(PAGES_PART)).max(MEMORY_BYTES_MIN) + SMALL_BUDGET_BYTES)
+    Ok(most.saturating_add(SMALL_BUDGET_BYTES).max(budget_for_file(all)))
 }

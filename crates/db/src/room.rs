@@ -6,12 +6,13 @@
 //!
 //! ```text
 //!   log used     0 --------------> much
-//!   reserve      0   2 x log + 1 MiB       while something is written
+//!   reserve      0   4 x log + 1 MiB       while something is written
 //!                0   at most 64 KiB + an eighth of the data, after a quiet while
 //! ```
 //!
-//! An empty log needs no reserve: nothing is to be recovered. A writer that finds the disk full takes
-//! a checkpoint first, which empties the log, and so the reserve may be smaller.
+//! An empty log needs no reserve: nothing is to be recovered. The reserve grows before a value goes to
+//! the log; a writer for whom there is no room takes a checkpoint first, which empties the log, and so
+//! the reserve may be smaller.
 
 use std::sync::atomic::Ordering;
 
@@ -23,7 +24,7 @@ use crate::state::{KeyspaceState, State};
 /// What is kept for a recovery of the log as it is: so many times its bytes, for pages that are written
 /// beside those they replace, and this much for double-write areas and the log itself. With less a
 /// recovery on a full disk may find no room, and the database opens for reading only.
-const PER_LOG_BYTE: u64 = 2;
+const PER_LOG_BYTE: u64 = 4;
 const BASE_BYTES: u64 = 1 << 20;
 
 /// What is kept at most after a quiet while: this much, and this part of the data.
@@ -31,16 +32,18 @@ const QUIET_BYTES: u64 = 64 << 10;
 const QUIET_PART: u64 = 8;
 
 impl State {
-    /// How much room a recovery needs now.
-    fn room_needed(&self, is_quiet: bool) -> u64 {
+    /// Whether a recovery would find records.
+    fn has_records(&self) -> bool {
         let log = self.log.stats();
-        if log.first_lsn > log.last_lsn {
+        log.first_lsn <= log.last_lsn
+    }
+
+    /// How much room is kept after a quiet while.
+    fn room_in_quiet(&self) -> u64 {
+        if !self.has_records() {
             return 0;
         }
-        let needed = BASE_BYTES + PER_LOG_BYTE * log.bytes_used;
-        if !is_quiet {
-            return needed;
-        }
+        let needed = BASE_BYTES + PER_LOG_BYTE * self.log.stats().bytes_used;
         let live = |keyspace: &KeyspaceState| {
             let stats = keyspace.engine.stats();
             stats.file_bytes.saturating_sub(stats.free_pages * PAGE_BYTES as u64)
@@ -49,57 +52,66 @@ impl State {
         needed.min(QUIET_BYTES + live / QUIET_PART)
     }
 
-    /// Makes the reserve follow the log. A disk without room for it is the next writer's to hear of.
+    /// Makes the reserve what a recovery would need after a quiet while. A disk without room for it is the next
+    /// writer's to hear of.
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn keep_room(&self, is_quiet: bool) -> Result<()> {
+    pub(crate) fn keep_room_in_quiet(&self) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
-        let needed = self.room_needed(is_quiet);
-        if !is_quiet && !reserve.is_short() {
-            // While something is written it only grows, and by more than is needed now.
-            if needed <= reserve.bytes() {
-                return Ok(());
-            }
-            return full_is_fine(reserve.keep(needed + needed / 4));
+        match reserve.keep(self.room_in_quiet()) {
+            Err(error) if error.is_full() => Ok(()),
+            kept => kept,
         }
-        full_is_fine(reserve.keep(needed))
     }
 
-    /// Whether values are refused until there is room.
-    pub(crate) fn is_short_of_room(&self) -> bool {
-        self.reserve.as_ref().is_some_and(|reserve| reserve.is_short())
+    /// Makes room for the recovery of the log before a value goes there.
+    ///
+    /// # Errors
+    /// As [`State::make_room`].
+    pub(crate) fn keep_room_for_values(&self, fullness: f64) -> Result<()> {
+        let Some(reserve) = &self.reserve else { return Ok(()) };
+        let needed = BASE_BYTES + PER_LOG_BYTE * self.log.bytes_at(fullness);
+        if needed <= reserve.bytes() && !reserve.is_short() {
+            return Ok(());
+        }
+        // More than is needed now, so that it does not grow with every write.
+        match reserve.keep(needed + needed / 4) {
+            Err(error) if error.is_full() => self.make_room(true),
+            kept => kept,
+        }
     }
 
-    /// Makes the room that a recovery would need, for who met a full disk: by a checkpoint, after which it is less.
+    /// Makes room for who met a full disk, by a checkpoint, after which the log takes less and a recovery needs
+    /// less. Values need the reserve as well; a removal does without.
     ///
     /// # Errors
     /// `Full` when there is none; what the checkpoint met.
-    pub(crate) fn make_room(&self) -> Result<()> {
+    pub(crate) fn make_room(&self, for_values: bool) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
-        if reserve.keep(self.room_needed(false)).is_ok() {
-            return Ok(());
-        }
+        let keep = || {
+            let log = self.log.bytes_at(self.log.fullness());
+            reserve.keep(BASE_BYTES + PER_LOG_BYTE * log)
+        };
         let _one_at_a_time = self.hold_checkpoints();
         // Somebody else may have made it meanwhile.
-        if reserve.keep(self.room_needed(false)).is_ok() {
+        if for_values && keep().is_ok() {
             return Ok(());
         }
-        if self.room_needed(false) > 0 {
+        if self.has_records() {
             self.checkpoint_held()?;
         }
         if !self.backup_running.load(Ordering::Acquire) {
             self.log.give_back(0)?;
         }
-        reserve.keep(self.room_needed(false)).map_err(|error| {
+        if !for_values {
+            return Ok(());
+        }
+        keep().map_err(|error| {
             error.wrap(
                 ErrorKind::Full,
                 "the disk is full: until there is room records can be read and removed, and no value is written",
             )
         })
     }
-}
-
-fn full_is_fine(result: Result<()>) -> Result<()> {
-    result.or_else(|error| if error.is_full() { Ok(()) } else { Err(error) })
 }

@@ -190,9 +190,6 @@ impl State {
         if let [one] = writes {
             spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
         }
-        if self.is_short_of_room() && writes.iter().any(|one| one.write.value.is_some()) {
-            self.make_room()?;
-        }
         let logged = encode(writes, record);
         let mut room = if logged { Some(self.log_room(record.len(), writes)?) } else { None };
         let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
@@ -269,13 +266,16 @@ impl State {
         }
         // Values never take what is kept for removals and recoveries.
         let has_values = writes.iter().any(|one| one.write.value.is_some());
+        if has_values {
+            self.keep_room_for_values(fullness)?;
+        }
         let mut may_make_room = true;
         loop {
             self.check_writable()?;
             let reserve = || self.log.reserve(bytes, ReserveFor::User);
             let room = match if has_values { without_reserve(reserve) } else { reserve() } {
                 Err(error) if error.is_full() && std::mem::take(&mut may_make_room) => {
-                    self.make_room()?;
+                    self.make_room(has_values)?;
                     continue;
                 }
                 room => room.inspect_err(|error| self.note(error))?,

@@ -2,11 +2,13 @@
 //!
 //! A full disk must not keep a database from recovering, from removing records and from taking one
 //! checkpoint. So a directory holds a file of room, [`RESERVE_NAME`], without content. A request of
-//! any file of the directory that meets a full disk removes that file and is tried again. From then
-//! on the reserve is *short*: its owner accepts only what makes room, until the file is there again.
+//! any file of the directory that meets a full disk shortens that file to its last bytes and is tried
+//! again. From then on the reserve is *short*: its owner accepts only what makes room, until the file
+//! is there again. The last bytes are for requests inside [`with_last_room`]: they must succeed if
+//! anything can, because they give much room back.
 //!
 //! ```text
-//!   write, allocate --Full--> is there a reserve? --yes--> remove it, try again
+//!   write, allocate --Full--> is there a reserve? --yes--> shorten it, try again
 //!                                                 --no---> Full
 //! ```
 //!
@@ -37,16 +39,36 @@ pub const RESERVE_NAME: &str = "reserve";
 /// Room is taken and given in multiples of this.
 const STEP_BYTES: u64 = 64 << 10;
 
+/// What is left for requests inside [`with_last_room`]: room for a few small files.
+const LAST_BYTES: u64 = STEP_BYTES;
+
+/// What a thread may take.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum May {
+    TakeNothing,
+    LeaveTheLast,
+    TakeAll,
+}
+
 thread_local! {
-    static REFUSED: Cell<bool> = const { Cell::new(false) };
+    static MAY: Cell<May> = const { Cell::new(May::LeaveTheLast) };
+}
+
+fn with<R>(may: May, request: impl FnOnce() -> R) -> R {
+    let before = MAY.replace(may);
+    let result = request();
+    MAY.set(before);
+    result
 }
 
 /// Runs `request`, which may not take from a reserve: on a full disk it is `Full`.
 pub fn without_reserve<R>(request: impl FnOnce() -> R) -> R {
-    let before = REFUSED.replace(true);
-    let result = request();
-    REFUSED.set(before);
-    result
+    with(May::TakeNothing, request)
+}
+
+/// Runs `request`, which may take all that a reserve has.
+pub fn with_last_room<R>(request: impl FnOnce() -> R) -> R {
+    with(May::TakeAll, request)
 }
 
 /// The reserve of one directory.
@@ -115,8 +137,10 @@ impl Reserve {
             self.is_short.store(false, SeqCst);
             return Ok(());
         }
-        if wanted < kept {
+        if wanted == 0 {
             self.remove(&mut held)?;
+        } else if wanted < kept {
+            self.shorten(&mut held, wanted)?;
         }
         let result = self.grow(&mut held, wanted);
         self.is_short.store(result.is_err(), SeqCst);
@@ -137,6 +161,14 @@ impl Reserve {
         Ok(())
     }
 
+    fn shorten(&self, held: &mut Held, bytes: u64) -> Result<()> {
+        if let Some(file) = &held.file {
+            file.truncate(bytes)?;
+            self.bytes.store(bytes, SeqCst);
+        }
+        Ok(())
+    }
+
     fn remove(&self, held: &mut Held) -> Result<bool> {
         if held.file.take().is_none() {
             return Ok(false);
@@ -146,10 +178,11 @@ impl Reserve {
         Ok(true)
     }
 
-    /// Gives the room up for a request that met a full disk, if nobody has since the request began.
+    /// Gives room up for a request that met a full disk, if nobody has since the request began.
     /// Answers whether it is worth another try.
     fn give_up(&self, began: u64) -> bool {
-        if REFUSED.get() {
+        let may = MAY.get();
+        if may == May::TakeNothing {
             return false;
         }
         let mut held = self.held.lock();
@@ -157,9 +190,17 @@ impl Reserve {
             return true;
         }
         self.is_short.store(true, SeqCst);
-        let gone = self.remove(&mut held).unwrap_or(false);
-        self.given_up.fetch_add(u64::from(gone), SeqCst);
-        gone
+        let before = self.bytes();
+        let given = if may == May::TakeAll {
+            self.remove(&mut held).is_ok()
+        } else if before > LAST_BYTES {
+            self.shorten(&mut held, LAST_BYTES).is_ok()
+        } else {
+            false
+        };
+        let is_more = given && before > self.bytes();
+        self.given_up.fetch_add(u64::from(is_more), SeqCst);
+        is_more
     }
 
     /// Carries out a request, once more if it met a full disk and there was a reserve.

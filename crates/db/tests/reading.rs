@@ -1,0 +1,226 @@
+//! Full disks and disks that may not be written (rule P29), on the simulated disk: a restart on a full
+//! disk reads, removes, checkpoints and drops; an opening for reading changes no byte.
+#![cfg(not(feature = "shuttle"))]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use spinney_base::Runtime;
+use spinney_db::{Db, Durability, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options};
+use spinney_io::sim::{CrashMode, SimDisk};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn options(disk: &SimDisk) -> Options {
+    Options::default()
+        .memory(2 << 20)
+        .log_bytes_max(2 << 20)
+        .scrub_bytes_per_second(0)
+        .disk(Arc::new(disk.clone()))
+        .runtime(Runtime::stepped(1))
+}
+
+fn made(disk: &SimDisk, engine: EngineKind) -> (Db, Keyspace) {
+    let db = Db::open("/db", options(disk)).unwrap();
+    let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+    (db, keyspace)
+}
+
+fn key(number: u32) -> Vec<u8> {
+    number.wrapping_mul(0x9E37_79B1).to_be_bytes().to_vec()
+}
+
+fn records(db: &Db) -> Model {
+    let keyspace = db.existing_keyspace("k").unwrap();
+    let all = keyspace.iter().map(Result::unwrap);
+    all.map(|(key, value)| (key.to_vec(), value.to_vec())).collect()
+}
+
+fn files(disk: &SimDisk) -> BTreeMap<PathBuf, Vec<u8>> {
+    let ours = disk.files().into_iter().filter(|path| path.starts_with("/db"));
+    ours.map(|path| (path.clone(), disk.contents(&path).unwrap())).collect()
+}
+
+/// A database with records in pages and in the log, as a process or the power left it.
+fn crashed(engine: EngineKind, mode: Option<CrashMode>) -> (SimDisk, Model) {
+    let disk = SimDisk::new(3);
+    let (db, keyspace) = made(&disk, engine);
+    let mut model = Model::new();
+    for number in 0..4000u32 {
+        let (key, value) = (key(number % 2500), vec![number as u8; 60 + (number % 80) as usize]);
+        let durability = if mode.is_some() { Durability::Sync } else { Durability::Buffered };
+        if number % 7 == 3 {
+            keyspace.remove_with(&key, durability).unwrap();
+            model.remove(&key);
+        } else {
+            keyspace.insert_with(&key, &value, durability).unwrap();
+            model.insert(key, value);
+        }
+        if number == 2000 {
+            db.checkpoint().unwrap();
+        }
+    }
+    (mode.map_or_else(|| disk.kill(), |mode| disk.crash(mode)), model)
+}
+
+#[test]
+fn c2_an_opening_for_reading_changes_no_byte() {
+    for engine in EngineKind::ALL {
+        for mode in [None, Some(CrashMode::Torn512), Some(CrashMode::LoseAll)] {
+            let (disk, model) = crashed(engine, mode);
+            let (before, writes) = (files(&disk), disk.writes());
+            let one = Db::open("/db", options(&disk).read_only(true)).unwrap();
+            let other = Db::open("/db", options(&disk).read_only(true)).unwrap();
+            for db in [&one, &other] {
+                assert!(records(db) == model, "{engine} {mode:?}");
+                assert!(db.is_read_only() && db.stats().read_only.is_some());
+                db.verify().unwrap();
+            }
+            let keyspace = one.existing_keyspace("k").unwrap();
+            let refused = |error: spinney_db::Error| assert_eq!(error.kind(), ErrorKind::ReadOnly);
+            refused(keyspace.insert(b"a", b"b").unwrap_err());
+            refused(keyspace.remove(b"a").unwrap_err());
+            refused(keyspace.bulk_load([(b"a", b"b")]).unwrap_err());
+            refused(keyspace.insert_from(b"a", 5000, &mut [0; 5000].as_slice()).unwrap_err());
+            refused(one.checkpoint().unwrap_err());
+            refused(one.flush().unwrap_err());
+            refused(one.drop_keyspace("k").unwrap_err());
+            refused(one.keyspace("new", KeyspaceOptions::default()).unwrap_err());
+            assert_eq!(disk.writes(), writes);
+            one.backup("/copy").unwrap();
+            let locked = Db::open("/db", options(&disk)).unwrap_err();
+            assert_eq!(locked.kind(), ErrorKind::Locked);
+            one.close().unwrap();
+            drop((keyspace, other));
+            assert!(files(&disk) == before, "{engine} {mode:?}: the files changed");
+            assert!(records(&Db::open("/copy", options(&disk)).unwrap()) == model);
+            let writer = Db::open("/db", options(&disk)).unwrap();
+            let locked = Db::open("/db", options(&disk).read_only(true)).unwrap_err();
+            assert_eq!(locked.kind(), ErrorKind::Locked);
+            assert!(records(&writer) == model);
+        }
+    }
+    let missing = Db::open("/no", options(&SimDisk::new(1)).read_only(true)).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+}
+
+/// What the budget cannot replay is `Full`, and says which budget can; that one does.
+#[test]
+fn c2_a_budget_that_is_too_small_names_one_that_does() {
+    let mut refused = 0;
+    for engine in EngineKind::ALL {
+        let disk = SimDisk::new(4);
+        let db = Db::open("/db", options(&disk).memory(32 << 20).log_bytes_max(32 << 20)).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        let mut model = Model::new();
+        for number in 0..40_000u32 {
+            let value = vec![number as u8; 200];
+            keyspace.insert_with(&key(number), &value, Durability::Buffered).unwrap();
+            model.insert(key(number), value);
+        }
+        drop((keyspace, db));
+        let disk = disk.kill();
+        for pages in [64 << 10, 1 << 20, 4 << 20] {
+            let small = options(&disk).memory(1 << 20).read_only(true).replay_bytes_max(pages);
+            match Db::open("/db", small) {
+                Ok(db) => assert!(records(&db) == model),
+                Err(error) => {
+                    assert!(error.is_full(), "{error}");
+                    let text = error.to_string();
+                    let words: Vec<&str> = text.split_whitespace().collect();
+                    let at = words.windows(3).position(|words| words == ["bytes", "would", "do:"]);
+                    let bytes: u64 =
+                        words[at.unwrap_or_else(|| panic!("{text}")) - 1].parse().unwrap();
+                    let db = Db::open("/db", options(&disk).memory(bytes).read_only(true)).unwrap();
+                    assert!(records(&db) == model, "{engine}");
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 2, "{refused}");
+}
+
+/// Fills the disk at many sizes, kills the process, and begins again on the full disk.
+#[test]
+fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
+    let (mut writable, mut all) = (0, 0);
+    for engine in EngineKind::ALL {
+        for durability in [Durability::Sync, Durability::Buffered] {
+            for step in 0..25u64 {
+                let capacity = (2 << 20) + step * 211_000;
+                let disk = SimDisk::new(step);
+                disk.set_capacity(Some(capacity));
+                let (db, keyspace) = made(&disk, engine);
+                let mut model = Model::new();
+                let full = (0..100_000u32).find_map(|number| {
+                    let value = vec![number as u8; 100 + (number % 300) as usize];
+                    let result = keyspace.insert_with(&key(number % 20_000), &value, durability);
+                    if result.is_ok() {
+                        model.insert(key(number % 20_000), value);
+                    }
+                    result.err()
+                });
+                let context = format!("{engine} {durability:?} {capacity}");
+                let full = full.expect("the disk is full some time");
+                assert!(full.is_full(), "{context}: {full}");
+                // Another write refused, and the process ends.
+                let again = keyspace.insert_with(b"once more", &[1; 3000], durability);
+                assert!(again.is_ok() || again.unwrap_err().is_full(), "{context}");
+                drop((keyspace, db));
+                model.remove(&b"once more"[..]);
+
+                let disk = disk.kill();
+                disk.set_capacity(Some(capacity));
+                let db = Db::open("/db", options(&disk)).unwrap();
+                let mut found = records(&db);
+                found.remove(&b"once more"[..]);
+                assert!(found == model, "{context}: {} of {}", found.len(), model.len());
+                db.verify().unwrap();
+                all += 1;
+                if db.is_read_only() {
+                    let keyspace = db.existing_keyspace("k").unwrap();
+                    assert!(keyspace.remove(&key(1)).unwrap_err().is_full(), "{context}");
+                } else {
+                    writable += 1;
+                    let keyspace = db.existing_keyspace("k").unwrap();
+                    if std::env::var_os("SPINNEY_TRACE").is_some() {
+                        let stats = db.stats();
+                        println!(
+                            "{context}: log {:?} reserved {} file {:?}",
+                            stats.log, stats.reserved_bytes, stats.keyspaces[0].numbers
+                        );
+                    }
+                    for number in 0..200 {
+                        keyspace
+                            .remove_with(&key(number), durability)
+                            .unwrap_or_else(|error| panic!("{context}: remove {number}: {error}"));
+                        model.remove(&key(number));
+                    }
+                    db.checkpoint().unwrap_or_else(|error| panic!("{context}: {error}"));
+                    let mut found = records(&db);
+                    found.remove(&b"once more"[..]);
+                    assert!(found == model, "{context}");
+                }
+                // To a disk with room.
+                disk.set_capacity(None);
+                db.backup(Path::new("/elsewhere")).unwrap();
+                let mut found = records(&Db::open("/elsewhere", options(&disk)).unwrap());
+                found.remove(&b"once more"[..]);
+                assert!(found == model, "{context}");
+                disk.remove_directory(Path::new("/elsewhere")).unwrap();
+                if !db.is_read_only() {
+                    disk.set_capacity(Some(capacity));
+                    db.drop_keyspace("k").unwrap_or_else(|error| panic!("{context}: {error}"));
+                    let (_, keyspace) =
+                        (&db, db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap());
+                    keyspace.insert(b"there is room", b"again").unwrap();
+                    db.close().unwrap();
+                }
+            }
+        }
+    }
+    println!("{writable} of {all} could be written after the restart");
+    assert!(writable * 10 >= all * 9, "{writable} of {all}");
+}
