@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   log used     0 --------------> much
-//!   reserve      0   4 x log + 1 MiB       while something is written
+//!   reserve      0   4 x log + 1 MiB       while something is written; for logs much larger than
+//!                    1.5 x log + 3 x memory + 1 MiB      the memory, which replay in parts
 //!                0   at most 64 KiB + an eighth of the data, after a quiet while
 //! ```
 //!
@@ -21,10 +22,16 @@ use spinney_base::{ErrorKind, Result};
 
 use crate::state::{KeyspaceState, State};
 
-/// What is kept for a recovery of the log as it is: so many times its bytes, for pages that are written
-/// beside those they replace, and this much for double-write areas and the log itself. With less a
-/// recovery on a full disk may find no room, and the database opens for reading only.
+/// What a recovery may need for each byte of the log: pages are written beside those they replace. With two
+/// recoveries on a full disk found no room (test `c1_a_restart_on_a_full_disk`), and then the database
+/// opens for reading only.
 const PER_LOG_BYTE: u64 = 4;
+
+/// What replays in parts, because it is more than memory, needs for each byte of memory: after each part
+/// the pages that were replaced are free.
+const PER_MEMORY_BYTE: u64 = 3;
+
+/// Beside that, for double-write areas and the log itself.
 const BASE_BYTES: u64 = 1 << 20;
 
 /// What is kept at most after a quiet while: this much, and this part of the data.
@@ -38,12 +45,18 @@ impl State {
         log.first_lsn <= log.last_lsn
     }
 
+    /// How much room the recovery of a log of so many bytes may need.
+    fn room_for_log(&self, bytes: u64) -> u64 {
+        let in_parts = bytes + bytes / 2 + PER_MEMORY_BYTE * self.budget.total();
+        BASE_BYTES + (PER_LOG_BYTE * bytes).min(in_parts)
+    }
+
     /// How much room is kept after a quiet while.
     fn room_in_quiet(&self) -> u64 {
         if !self.has_records() {
             return 0;
         }
-        let needed = BASE_BYTES + PER_LOG_BYTE * self.log.stats().bytes_used;
+        let needed = self.room_for_log(self.log.stats().bytes_used);
         let live = |keyspace: &KeyspaceState| {
             let stats = keyspace.engine.stats();
             stats.file_bytes.saturating_sub(stats.free_pages * PAGE_BYTES as u64)
@@ -71,7 +84,7 @@ impl State {
     /// As [`State::make_room`].
     pub(crate) fn keep_room_for_values(&self, fullness: f64) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
-        let needed = BASE_BYTES + PER_LOG_BYTE * self.log.bytes_at(fullness);
+        let needed = self.room_for_log(self.log.bytes_at(fullness));
         if needed <= reserve.bytes() && !reserve.is_short() {
             return Ok(());
         }
@@ -91,7 +104,7 @@ impl State {
         let Some(reserve) = &self.reserve else { return Ok(()) };
         let keep = || {
             let log = self.log.bytes_at(self.log.fullness());
-            reserve.keep(BASE_BYTES + PER_LOG_BYTE * log)
+            reserve.keep(self.room_for_log(log))
         };
         let _one_at_a_time = self.hold_checkpoints();
         // Somebody else may have made it meanwhile.
