@@ -10,6 +10,7 @@ pub mod mapped_vec;
 pub mod mapping;
 pub mod memory;
 pub mod poison;
+mod pool;
 pub mod probe;
 pub mod runtime;
 #[cfg(feature = "shuttle")]

@@ -1,7 +1,8 @@
 //! The runtime seam: background tasks and time, real or stepped.
 //!
 //! Background work is written as *jobs*: closures that do one bounded piece of work and say what
-//! comes [`Next`]. The real runtime gives every job a thread. The stepped runtime runs jobs on the
+//! comes [`Next`]. The real runtime runs them on a [pool](crate::pool) of threads, and a job that must
+//! never be late on a thread of its own. The stepped runtime runs jobs on the
 //! caller's thread, one piece at a time, in an order drawn from a seed, with virtual time: the same
 //! seed and the same calls replay exactly.
 //!
@@ -12,6 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::pool::{Clock, Pool};
 use crate::shim::{Condvar, Mutex, thread};
 use crate::{Error, Result};
 
@@ -26,7 +28,7 @@ pub enum Next {
     Stop,
 }
 
-type Job = Box<dyn FnMut() -> Next + Send>;
+pub(crate) type Job = Box<dyn FnMut() -> Next + Send>;
 
 /// Runs background jobs and tells time. Cheap to clone; thread-safe.
 #[derive(Clone)]
@@ -35,7 +37,7 @@ pub struct Runtime {
 }
 
 enum Inner {
-    Threads { started: std::time::Instant },
+    Threads { clock: Clock, pool: Arc<Pool> },
     Stepped(Mutex<Stepped>),
 }
 
@@ -59,6 +61,7 @@ pub struct Task {
 
 enum TaskKind {
     Thread { signal: Arc<Signal>, thread: Mutex<Option<thread::JoinHandle<()>>> },
+    Pooled { pool: Arc<Pool>, clock: Clock, id: u64 },
     Stepped { runtime: Runtime, id: u64 },
 }
 
@@ -79,7 +82,8 @@ impl Runtime {
     pub fn threads() -> Self {
         #[expect(clippy::disallowed_methods, reason = "this is the clock that the ban points to")]
         let started = std::time::Instant::now();
-        Runtime { inner: Arc::new(Inner::Threads { started }) }
+        let clock: Clock = Arc::new(move || started.elapsed());
+        Runtime { inner: Arc::new(Inner::Threads { clock, pool: Arc::default() }) }
     }
 
     /// One thread, virtual time, and an order of background work drawn from `seed`.
@@ -99,7 +103,7 @@ impl Runtime {
     #[must_use]
     pub fn now(&self) -> Duration {
         match &*self.inner {
-            Inner::Threads { started } => started.elapsed(),
+            Inner::Threads { clock, .. } => clock(),
             Inner::Stepped(stepped) => stepped.lock().now,
         }
     }
@@ -125,11 +129,31 @@ impl Runtime {
         }
     }
 
-    /// Starts a background job; it is called until it says [`Next::Stop`] or the task is stopped.
+    /// Starts a background job; it is called until it says [`Next::Stop`] or the task is stopped. It takes a
+    /// thread only while it works.
     ///
     /// # Errors
     /// `Io` when the operating system has no room for a thread.
-    pub fn spawn(&self, name: &str, job: impl FnMut() -> Next + Send + 'static) -> Result<Task> {
+    pub fn spawn(&self, job: impl FnMut() -> Next + Send + 'static) -> Result<Task> {
+        match &*self.inner {
+            Inner::Threads { clock, pool } => {
+                let id = pool.add(Box::new(job), clock)?;
+                let (pool, clock) = (pool.clone(), clock.clone());
+                Ok(Task { kind: TaskKind::Pooled { pool, clock, id } })
+            }
+            Inner::Stepped(_) => self.spawn_alone("", job),
+        }
+    }
+
+    /// Starts a background job that has a thread of its own, named `name`.
+    ///
+    /// # Errors
+    /// `Io` when the operating system has no room for a thread.
+    pub fn spawn_alone(
+        &self,
+        name: &str,
+        job: impl FnMut() -> Next + Send + 'static,
+    ) -> Result<Task> {
         match &*self.inner {
             Inner::Threads { .. } => {
                 let signal = Arc::new(Signal {
@@ -234,6 +258,7 @@ impl Task {
                 signal.state.lock().woken = true;
                 signal.changed.notify_all();
             }
+            TaskKind::Pooled { pool, clock, id } => pool.wake(*id, clock()),
             TaskKind::Stepped { runtime, id } => {
                 if let Inner::Stepped(stepped) = &*runtime.inner {
                     let mut stepped = stepped.lock();
@@ -259,6 +284,7 @@ impl Task {
                     let _ = thread.join();
                 }
             }
+            TaskKind::Pooled { pool, id, .. } => pool.stop(*id),
             TaskKind::Stepped { runtime, id } => {
                 if let Inner::Stepped(stepped) = &*runtime.inner {
                     stepped.lock().jobs.retain(|slot| slot.id != *id);
@@ -307,14 +333,19 @@ mod tests {
     #[test]
     fn threads_run_wake_and_stop() {
         let runtime = Runtime::threads();
-        let count = Arc::new(AtomicU32::new(0));
-        let counted = count.clone();
-        let task = runtime
-            .spawn("test", move || {
+        let count = |counted: Arc<AtomicU32>| {
+            move || {
                 counted.fetch_add(1, SeqCst);
                 Next::Wait(Duration::from_secs(3600))
-            })
-            .unwrap();
+            }
+        };
+        let (pooled, alone) = (Arc::default(), Arc::default());
+        runs_wakes_and_stops(runtime.spawn(count(Arc::clone(&pooled))).unwrap(), &pooled);
+        let task = runtime.spawn_alone("test", count(Arc::clone(&alone))).unwrap();
+        runs_wakes_and_stops(task, &alone);
+    }
+
+    fn runs_wakes_and_stops(task: Task, count: &AtomicU32) {
         while count.load(SeqCst) < 1 {
             thread::yield_now();
         }
@@ -325,7 +356,74 @@ mod tests {
         task.stop();
         let after = count.load(SeqCst);
         task.wake();
+        task.stop();
         assert_eq!(count.load(SeqCst), after);
+    }
+
+    /// However many jobs block, one more runs; and a thousand that wait have hardly a thread.
+    #[test]
+    fn d4_no_job_waits_for_another() {
+        let runtime = Runtime::threads();
+        let (blocked, open) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(())));
+        let closed = open.lock();
+        let blocks = |blocked: &Arc<AtomicU32>| {
+            let (blocked, open) = (blocked.clone(), open.clone());
+            move || {
+                blocked.fetch_add(1, SeqCst);
+                drop(open.lock());
+                Next::Stop
+            }
+        };
+        let all: Vec<Task> = (0..20).map(|_| runtime.spawn(blocks(&blocked)).unwrap()).collect();
+        while blocked.load(SeqCst) < 20 {
+            thread::yield_now();
+        }
+        let count = Arc::new(AtomicU32::new(0));
+        let ticks = count.clone();
+        let ticking = runtime.spawn(move || {
+            ticks.fetch_add(1, SeqCst);
+            Next::Wait(Duration::from_micros(100))
+        });
+        let ticking = ticking.unwrap();
+        while count.load(SeqCst) < 10 {
+            thread::yield_now();
+        }
+        drop(closed);
+        all.iter().for_each(Task::stop);
+        let waiting: Vec<Task> = (0..1000)
+            .map(|_| runtime.spawn(|| Next::Wait(Duration::from_secs(3600))).unwrap())
+            .collect();
+        let Inner::Threads { pool, .. } = &*runtime.inner else { unreachable!() };
+        while pool.threads() > 3 {
+            thread::yield_now();
+        }
+        let before = count.load(SeqCst);
+        while count.load(SeqCst) < before + 10 {
+            thread::yield_now();
+        }
+        ticking.stop();
+        waiting.iter().for_each(Task::stop);
+        while pool.threads() > 0 {
+            thread::yield_now();
+        }
+    }
+
+    /// A job that panics is over, and the others go on.
+    #[test]
+    fn a_job_that_panics_takes_no_other_along() {
+        let runtime = Runtime::threads();
+        let task = runtime.spawn(|| std::panic::resume_unwind(Box::new("a test"))).unwrap();
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = count.clone();
+        let other = runtime.spawn(move || {
+            counted.fetch_add(1, SeqCst);
+            Next::Again
+        });
+        while count.load(SeqCst) < 10 {
+            thread::yield_now();
+        }
+        task.stop();
+        other.unwrap().stop();
     }
 
     #[test]
@@ -336,7 +434,7 @@ mod tests {
             let mut tasks = Vec::new();
             for name in 0..3 {
                 let log = log.clone();
-                tasks.push(runtime.spawn("job", move || {
+                tasks.push(runtime.spawn(move || {
                     log.lock().push(name);
                     Next::Wait(Duration::from_millis(name + 1))
                 }));

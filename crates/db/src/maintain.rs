@@ -151,7 +151,7 @@ impl State {
     pub(crate) fn start_jobs(self: &Arc<Self>) -> Result<()> {
         let state = self.clone();
         let mut quiet = Quiet::default();
-        *self.log_task.lock() = Some(self.spawn("spinney-log", move || {
+        *self.log_task.lock() = Some(self.spawn_alone("spinney-log", move || {
             state.log.tick()?;
             let quiet = quiet.begins(state.log.last_lsn(), false, state.runtime.now(), LOG_QUIET);
             if quiet {
@@ -162,7 +162,7 @@ impl State {
         })?);
         let state = self.clone();
         let mut quiet = Quiet::default();
-        *self.checkpoint_task.lock() = Some(self.spawn("spinney-checkpoint", move || {
+        *self.checkpoint_task.lock() = Some(self.spawn(move || {
             let last = *state.last_checkpoint.lock();
             let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_REST;
             let came = state.unlogged_came.swap(false, Ordering::Relaxed);
@@ -185,8 +185,7 @@ impl State {
         let rate = self.options.scrub_bytes_per_second;
         if rate > 0 {
             let state = self.clone();
-            *self.scrub_task.lock() =
-                Some(self.spawn("spinney-scrub", move || state.scrub_piece(rate))?);
+            *self.scrub_task.lock() = Some(self.spawn(move || state.scrub_piece(rate))?);
         }
         self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
     }
@@ -205,7 +204,7 @@ impl State {
         keyspace: &Arc<KeyspaceState>,
     ) -> Result<()> {
         let engine = keyspace.engine.clone();
-        let task = self.spawn("spinney-keyspace", move || engine.background())?;
+        let task = self.spawn(move || engine.background())?;
         *keyspace.task.lock() = Some(task);
         Ok(())
     }
@@ -224,13 +223,25 @@ impl State {
     }
 
     /// Starts a job whose errors are noted and whose panics poison (P21).
-    fn spawn(
+    fn spawn(self: &Arc<Self>, job: impl FnMut() -> Result<Next> + Send + 'static) -> Result<Task> {
+        self.runtime.spawn(self.guarded(job))
+    }
+
+    /// The same with a thread of its own: nothing that others do may make it late.
+    fn spawn_alone(
         self: &Arc<Self>,
         name: &str,
-        mut job: impl FnMut() -> Result<Next> + Send + 'static,
+        job: impl FnMut() -> Result<Next> + Send + 'static,
     ) -> Result<Task> {
+        self.runtime.spawn_alone(name, self.guarded(job))
+    }
+
+    fn guarded(
+        self: &Arc<Self>,
+        mut job: impl FnMut() -> Result<Next> + Send + 'static,
+    ) -> impl FnMut() -> Next + Send + 'static {
         let state = self.clone();
-        self.runtime.spawn(name, move || match catch_unwind(AssertUnwindSafe(&mut job)) {
+        move || match catch_unwind(AssertUnwindSafe(&mut job)) {
             Ok(Ok(next)) => next,
             Ok(Err(error)) => {
                 state.note(&error);
@@ -240,7 +251,7 @@ impl State {
                 state.note(&Error::new(ErrorKind::Poisoned, "a background job panicked"));
                 Next::Stop
             }
-        })
+        }
     }
 }
 

@@ -1,0 +1,218 @@
+//! A few threads that run the background jobs of many keyspaces.
+//!
+//! ```text
+//!   jobs:   1 waits until 12.3 s   2 runs   3 waits until 12.1 s   4 runs
+//!   idle threads wait on one condition, until the earliest job is due or somebody is woken
+//! ```
+//!
+//! A job takes a thread while it works and none while it waits. **No job waits for another**: when
+//! the last idle thread takes a job, another thread is started, so a job that blocks, however long,
+//! keeps nobody from running. Threads beyond [`IDLE_MAX`] end after a while without work.
+//!
+//! **Invariants**
+//! 1. A job is either running (its closure is with a thread) or has a time at which it is due.
+//! 2. While there are jobs, some thread is idle or about to be started, unless the operating system
+//!    refuses one: then jobs wait for those that run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::runtime::{Job, Next};
+use crate::shim::{Condvar, Mutex, MutexGuard, thread};
+use crate::{Error, Result};
+
+/// Threads that stay though they have nothing to do: one that waits for the next job, and one that is there
+/// when that one works.
+const IDLE_MAX: usize = 2;
+
+/// How long a thread beyond them waits for work.
+const IDLE_TIME: Duration = Duration::from_secs(2);
+
+/// Threads and the jobs that they run.
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    state: Mutex<State>,
+    /// A job is due sooner, or all have gone.
+    changed: Condvar,
+    /// A job that somebody stops has ended its piece of work.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: BTreeMap<u64, Slot>,
+    due: BTreeSet<(Duration, u64)>,
+    next_id: u64,
+    threads: usize,
+    idle: usize,
+}
+
+struct Slot {
+    /// `None` while it runs.
+    job: Option<Job>,
+    due: Duration,
+    woken: bool,
+    stopping: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} jobs, {} threads", self.jobs.len(), self.threads)
+    }
+}
+
+/// The time of a runtime.
+pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
+
+impl Pool {
+    /// Adds a job, which is due at once.
+    ///
+    /// # Errors
+    /// `Io` when there is no thread to run it, and none can be started.
+    pub(crate) fn add(self: &Arc<Self>, job: Job, clock: &Clock) -> Result<u64> {
+        let mut state = self.state.lock();
+        if state.idle == 0
+            && let Err(error) = self.start(&mut state, clock)
+            && state.threads == 0
+        {
+            return Err(error);
+        }
+        let id = state.next_id;
+        state.next_id += 1;
+        let due = clock();
+        state.jobs.insert(id, Slot { job: Some(job), due, woken: false, stopping: false });
+        state.due.insert((due, id));
+        drop(state);
+        self.changed.notify_one();
+        Ok(id)
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, clock: &Clock) -> Result<()> {
+        let (pool, clock) = (self.clone(), clock.clone());
+        thread::spawn("spinney-background", move || pool.work(&clock))
+            .map_err(|error| Error::io("start a thread for background work", error))?;
+        state.threads += 1;
+        state.idle += 1;
+        Ok(())
+    }
+
+    /// What a thread does.
+    fn work(self: &Arc<Self>, clock: &Clock) {
+        let mut state = self.state.lock();
+        let mut idle_since = clock();
+        loop {
+            let now = clock();
+            let first = state.due.first().copied();
+            if let Some((_, id)) = first.filter(|(due, _)| *due <= now) {
+                state.due.pop_first();
+                let Some(job) = state.jobs.get_mut(&id).and_then(|slot| slot.job.take()) else {
+                    continue;
+                };
+                state.idle -= 1;
+                if state.idle == 0 {
+                    // Jobs that become due meanwhile wait for none.
+                    let _ = self.start(&mut state, clock);
+                }
+                drop(state);
+                state = self.run(id, job, clock);
+                state.idle += 1;
+                idle_since = clock();
+                continue;
+            }
+            let spare = state.idle > IDLE_MAX && now.saturating_sub(idle_since) >= IDLE_TIME;
+            if spare || state.jobs.is_empty() {
+                break;
+            }
+            let until_due = first.map_or(IDLE_TIME, |(due, _)| due - now);
+            let wait = if state.idle > IDLE_MAX { until_due.min(IDLE_TIME) } else { until_due };
+            self.changed.wait_for(&mut state, wait);
+        }
+        state.idle -= 1;
+        state.threads -= 1;
+    }
+
+    /// Runs one piece of a job.
+    fn run(&self, id: u64, mut job: Job, clock: &Clock) -> MutexGuard<'_, State> {
+        // A job that panics has reported it through its own hook; it is over.
+        let next = catch_unwind(AssertUnwindSafe(&mut job)).unwrap_or(Next::Stop);
+        let is_over = next == Next::Stop;
+        let job = if is_over {
+            // What it holds may take a while to let go.
+            drop(job);
+            None
+        } else {
+            Some(job)
+        };
+        let now = clock();
+        let mut state = self.state.lock();
+        let Some(slot) = state.jobs.get_mut(&id) else { return state };
+        if is_over || slot.stopping {
+            // Dropped with the lock let go, below.
+            slot.job = job;
+            let gone = state.jobs.remove(&id);
+            drop(state);
+            drop(gone);
+            self.ended.notify_all();
+            self.changed.notify_all();
+            return self.state.lock();
+        }
+        let due = match next {
+            Next::Wait(time) if !slot.woken => now + time,
+            Next::Wait(_) | Next::Again | Next::Stop => now,
+        };
+        slot.woken = false;
+        slot.due = due;
+        slot.job = job;
+        state.due.insert((due, id));
+        state
+    }
+
+    /// Makes a job due now.
+    pub(crate) fn wake(&self, id: u64, now: Duration) {
+        let mut state = self.state.lock();
+        let Some(slot) = state.jobs.get_mut(&id) else { return };
+        if slot.job.is_none() {
+            slot.woken = true;
+            return;
+        }
+        let before = std::mem::replace(&mut slot.due, now);
+        if before <= now {
+            slot.due = before;
+            return;
+        }
+        state.due.remove(&(before, id));
+        state.due.insert((now, id));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Ends a job, after its piece of work if it runs.
+    pub(crate) fn stop(&self, id: u64) {
+        let mut state = self.state.lock();
+        let Some(slot) = state.jobs.get_mut(&id) else { return };
+        if slot.job.is_some() {
+            let due = slot.due;
+            state.due.remove(&(due, id));
+            let gone = state.jobs.remove(&id);
+            let is_last = state.jobs.is_empty();
+            drop(state);
+            drop(gone);
+            if is_last {
+                self.changed.notify_all();
+            }
+            return;
+        }
+        slot.stopping = true;
+        while state.jobs.contains_key(&id) {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Threads that there are now.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(crate) fn threads(&self) -> usize {
+        self.state.lock().threads
+    }
+}
