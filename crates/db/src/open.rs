@@ -21,7 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
-use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
+use spinney_base::{
+    Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Process, Result, Runtime, probe,
+};
 use spinney_io::Disk;
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered};
@@ -40,20 +42,19 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
     options.check()?;
     let disk = options.open_disk();
     let runtime = options.runtime.clone().unwrap_or_else(Runtime::threads);
+    let is_there = || match options.salvaging {
+        true => Manifest::exists(&*disk, directory),
+        false => is_database(&*disk, directory),
+    };
+    // Looked before the lock is taken: that makes a file, and there may be nothing to lock.
+    if !options.create_if_missing && !is_there()? {
+        return Err(not_found(directory));
+    }
     if !disk.exists(directory)? {
-        if !options.create_if_missing {
-            return Err(not_found(directory));
-        }
         disk.create_dir(directory)?;
     }
     let directory_lock = disk.lock(directory)?;
-    let exists = Manifest::exists(&*disk, directory)?;
-    if !options.salvaging && target::is_being_salvaged(&*disk, directory)? {
-        return Err(Error::new(
-            ErrorKind::Corruption,
-            format!("{} holds what a salvage never finished", directory.display()),
-        ));
-    }
+    let exists = is_there()?;
     if !exists && !options.create_if_missing {
         return Err(not_found(directory));
     }
@@ -67,7 +68,8 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
     }
     let manifest = Manifest::read(&*disk, directory)?;
     let log_path = directory.join(LOG_NAME);
-    let (log, recovered) = Log::open(&*disk, &log_path, &log_options(manifest.tag, &options))?;
+    let (log, recovered) =
+        Log::open(&*disk, &log_path, &log_options(manifest.tag, &options)).map_err(lost)?;
     let double_write = match options.torn_writes {
         TornWrites::DoubleWrite => true,
         TornWrites::Assume4k => false,
@@ -76,6 +78,7 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
     let opened_at = runtime.now();
     let state = State {
         owner: next_owner(),
+        process: Process::current()?,
         directory: directory.to_owned(),
         budget: MemoryBudget::new(options.memory),
         options,
@@ -115,7 +118,43 @@ pub(crate) fn open(directory: &Path, options: Options) -> Result<Arc<State>> {
     Ok(state)
 }
 
-fn not_found(directory: &Path) -> Error {
+/// Whether there is a database in a directory, whole or damaged.
+///
+/// # Errors
+/// `Corruption` when there is a part of one: what a backup, a restore or a salvage never finished, or
+/// files of keyspaces whose manifest was lost. `Io`.
+pub(crate) fn is_database(disk: &dyn Disk, directory: &Path) -> Result<bool> {
+    let damaged = |what: String| {
+        Err(Error::new(ErrorKind::Corruption, format!("{} {what}", directory.display())))
+    };
+    if !disk.exists(directory)? {
+        return Ok(false);
+    }
+    if target::is_being_salvaged(disk, directory)? {
+        return damaged("holds what a salvage never finished".to_owned());
+    }
+    if Manifest::exists(disk, directory)? {
+        return Ok(true);
+    }
+    if target::is_unfinished(disk, directory)? {
+        return damaged("holds a copy that was never finished".to_owned());
+    }
+    let files = disk.list(directory)?;
+    match files.iter().find(|path| file_name(path).is_some_and(is_keyspace_file)) {
+        Some(orphan) => damaged(format!("has {} but no manifest: it was lost", orphan.display())),
+        None => Ok(false),
+    }
+}
+
+/// What it means that a file of a database is not there which the manifest promises.
+pub(crate) fn lost(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => error.wrap(ErrorKind::Corruption, "a file of the database was lost"),
+        _ => error,
+    }
+}
+
+pub(crate) fn not_found(directory: &Path) -> Error {
     Error::new(
         ErrorKind::NotFound,
         format!("there is no Spinney database in {}", directory.display()),
@@ -128,24 +167,6 @@ fn log_options(tag: u64, options: &Options) -> LogOptions {
 }
 
 fn create(disk: &dyn Disk, directory: &Path, runtime: &Runtime, options: &Options) -> Result<()> {
-    if target::is_unfinished(disk, directory)? {
-        return Err(Error::new(
-            ErrorKind::Corruption,
-            format!("{} holds a copy that was never finished", directory.display()),
-        ));
-    }
-    let files = disk.list(directory)?;
-    let orphan = files.iter().find(|path| file_name(path).is_some_and(is_keyspace_file));
-    if let Some(orphan) = orphan {
-        return Err(Error::new(
-            ErrorKind::Corruption,
-            format!(
-                "{} has {} but no manifest: it was lost",
-                directory.display(),
-                orphan.display()
-            ),
-        ));
-    }
     let manifest = Manifest::new(runtime.random());
     Log::create(disk, &directory.join(LOG_NAME), &log_options(manifest.tag, options))?;
     manifest.write(disk, directory, &Poison::new())
@@ -162,7 +183,7 @@ impl State {
         // In the order of ids, so that a simulated recovery does the same every time.
         let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
         for entry in &manifest.keyspaces {
-            let keyspace = self.assemble(entry, None, share)?;
+            let keyspace = self.assemble(entry, None, share).map_err(lost)?;
             if keyspace.engine.redo().next() < recovered.first_lsn() {
                 return Err(Error::new(
                     ErrorKind::Corruption,

@@ -1,21 +1,31 @@
 //! Restoring a backup: a copy of a closed database, file by file, that is then opened and verified.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, ErrorKind, Result, probe};
+use spinney_base::{Result, probe};
 use spinney_engine::VerifyReport;
 use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 
-use crate::database::Db;
+use crate::database::{Db, go_on};
 use crate::manifest::Manifest;
-use crate::open::LOG_NAME;
+use crate::open::{LOG_NAME, is_database, lost, not_found};
 use crate::options::Options;
 use crate::state::file_name;
 use crate::target::{self, Target};
 
 /// Pages copied at once: 1 MiB.
 const CHUNK_PAGES: usize = 256;
+
+/// How far a restore has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RestoreProgress {
+    /// Bytes copied, and bytes of the copy verified so far.
+    pub bytes: u64,
+    /// About how many there are: each byte is copied, and each page is verified.
+    pub bytes_expected: u64,
+}
 
 /// What a restore made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,8 +39,8 @@ pub struct RestoreReport {
 }
 
 impl Db {
-    /// Copies a backup, or any other database that nobody has open, into a directory that is empty or does not
-    /// exist, opens the copy with `options`, verifies it, and closes it. The backup is not changed.
+    /// Copies a backup, or any other database that nobody has open, into a directory that is empty, does not exist or
+    /// holds what was left unfinished, opens the copy with `options`, verifies it, and closes it. The backup is not changed.
     ///
     /// # Errors
     /// `NotFound` when there is no database in `backup`; `Corruption` when the backup was never finished or is
@@ -41,55 +51,82 @@ impl Db {
         target: impl AsRef<Path>,
         options: Options,
     ) -> Result<RestoreReport> {
+        Db::restore_with(backup, target, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// Restores as [`Db::restore`] does, and tells `progress` after every piece how far it is, which may
+    /// end it.
+    ///
+    /// # Errors
+    /// As [`Db::restore`]; `Cancelled` when `progress` ended it.
+    pub fn restore_with(
+        backup: impl AsRef<Path>,
+        target: impl AsRef<Path>,
+        options: Options,
+        mut progress: impl FnMut(RestoreProgress) -> ControlFlow<()>,
+    ) -> Result<RestoreReport> {
         let (backup, directory) = (backup.as_ref(), target.as_ref());
         let _inside = probe::enter("restore");
         let disk = options.open_disk();
-        if !disk.exists(backup)? {
+        // Before the lock, which makes a file where there may be nothing to lock.
+        if !is_database(&*disk, backup)? {
             return Err(not_found(backup));
         }
         let _lock = disk.lock(backup)?;
-        if target::is_being_salvaged(&*disk, backup)? {
-            let message = format!("{} holds what a salvage never finished", backup.display());
-            return Err(Error::new(ErrorKind::Corruption, message));
-        }
-        if !Manifest::exists(&*disk, backup)? {
-            return Err(if target::is_unfinished(&*disk, backup)? {
-                let message = format!("the backup in {} was never finished", backup.display());
-                Error::new(ErrorKind::Corruption, message)
-            } else {
-                not_found(backup)
-            });
-        }
         let manifest = Manifest::read(&*disk, backup)?;
+        let mut names = vec![LOG_NAME.to_owned()];
+        names.extend(manifest.keyspaces.iter().map(|keyspace| file_name(keyspace.id)));
+        let mut length = 0;
+        for name in &names {
+            let file = disk.open(&backup.join(name), OpenMode::EXISTING.read_only());
+            length += file.map_err(lost)?.len()?;
+        }
         let target = Target::begin(&disk, directory)?;
-        let log = |directory: &Path| directory.join(LOG_NAME);
-        let mut bytes = copy(&*disk, &log(backup), &log(directory), false)?;
-        for keyspace in &manifest.keyspaces {
-            let name = file_name(keyspace.id);
-            bytes += copy(&*disk, &backup.join(&name), &directory.join(&name), true)?;
+        let mut so_far = RestoreProgress { bytes: 0, bytes_expected: 2 * length };
+        let mut watch = |bytes: u64| {
+            so_far.bytes += bytes;
+            go_on(progress(so_far), "the restore")
+        };
+        let mut bytes = 0;
+        for name in &names {
+            let (from, to) = (backup.join(name), directory.join(name));
+            // The log has no holes.
+            bytes += copy(&*disk, &from, &to, name != LOG_NAME, &mut watch)?;
         }
         target.complete(&manifest)?;
-        let verified = verify(directory, options)
+        let verified = verify(directory, options, &mut watch)
             .inspect_err(|_| target::remove_all(&*disk, directory))
             .map_err(|error| error.context("the restored database does not verify"))?;
         Ok(RestoreReport { keyspaces: manifest.keyspaces.len() as u64, bytes, verified })
     }
 }
 
-fn not_found(directory: &Path) -> Error {
-    let message = format!("there is no Spinney database in {}", directory.display());
-    Error::new(ErrorKind::NotFound, message)
-}
-
-fn verify(directory: &Path, options: Options) -> Result<VerifyReport> {
+fn verify(
+    directory: &Path,
+    options: Options,
+    watch: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<VerifyReport> {
     let db = Db::open(directory, options.create_if_missing(false))?;
-    let report = db.verify()?;
+    let (mut pages, mut ended) = (0, Ok(()));
+    let report = db.verify_with(|progress| {
+        ended = watch((progress.pages - pages) * PAGE_BYTES as u64);
+        pages = progress.pages;
+        if ended.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    let report = ended.and(report)?;
     db.close()?;
     Ok(report)
 }
 
-/// Copies a file and makes it durable. Pages of zeros become holes if the file may have some.
-pub(crate) fn copy(disk: &dyn Disk, from: &Path, to: &Path, holes: bool) -> Result<u64> {
+/// Copies a file and makes it durable; tells `watch` after each piece how many bytes it had. Pages of
+/// zeros become holes if the file may have some.
+pub(crate) fn copy(
+    disk: &dyn Disk,
+    from: &Path,
+    to: &Path,
+    holes: bool,
+    watch: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<u64> {
     let source = disk.open(from, OpenMode::EXISTING.read_only())?;
     let file = disk.open(to, OpenMode::CREATE)?;
     let length = source.len()?;
@@ -117,6 +154,7 @@ pub(crate) fn copy(disk: &dyn Disk, from: &Path, to: &Path, holes: bool) -> Resu
             }
             page += usize::from(page < count);
         }
+        watch(chunk.len() as u64)?;
     }
     file.sync(Purpose::Tool)?;
     Ok(length)

@@ -17,6 +17,7 @@
 //! **Crash.** Until everything is in, the new directory is marked, and refuses to open.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use spinney_io::{AlignedBuf, Disk, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
 use spinney_wal::{Log, LogOptions, RecordKind, tail_path};
 
-use crate::database::Db;
+use crate::database::{Db, go_on};
 use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
 use crate::open::LOG_NAME;
@@ -39,6 +40,13 @@ use crate::target::Salvaging;
 
 /// Where the copy of the log lies meanwhile.
 const LOG_COPY: &str = "wal.salvaged";
+
+/// How far a salvage has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SalvageProgress {
+    /// Records and operations of the log that were written so far.
+    pub records: u64,
+}
 
 /// What a salvage made and what it could not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +113,20 @@ impl Db {
         new: impl AsRef<Path>,
         options: Options,
     ) -> Result<SalvageReport> {
+        Db::salvage_with(old, new, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// Salvages as [`Db::salvage`] does, and tells `progress` of every record, which may end it. While it
+    /// looks for pages in a file there are none.
+    ///
+    /// # Errors
+    /// As [`Db::salvage`]; `Cancelled` when `progress` ended it.
+    pub fn salvage_with(
+        old: impl AsRef<Path>,
+        new: impl AsRef<Path>,
+        options: Options,
+        mut progress: impl FnMut(SalvageProgress) -> ControlFlow<()>,
+    ) -> Result<SalvageReport> {
         let (old, new) = (old.as_ref(), new.as_ref());
         let _inside = probe::enter("salvage");
         let disk = options.open_disk();
@@ -112,7 +134,10 @@ impl Db {
             let message = format!("there is no file of a Spinney database in {}", old.display());
             Error::new(ErrorKind::NotFound, message)
         };
-        if !disk.exists(old)? {
+        // Before the lock, which makes a file where there may be nothing to lock.
+        if !disk.exists(old)?
+            || !Manifest::exists(&*disk, old)? && keyspaces(&*disk, old, None)?.is_empty()
+        {
             return Err(not_found());
         }
         let _lock = disk.lock(old)?;
@@ -132,7 +157,12 @@ impl Db {
         }
         let marked = Salvaging::begin(&disk, new)?;
         let tag = manifest.as_ref().map(|manifest| manifest.tag);
-        let saved = save(&disk, old, new, &found, tag, options, &mut report);
+        let mut so_far = SalvageProgress::default();
+        let watch = &mut || {
+            so_far.records += 1;
+            go_on(progress(so_far), "the salvage")
+        };
+        let saved = save(&disk, (old, new), &found, tag, options, &mut report, watch);
         saved.and_then(|()| marked.complete())?;
         Ok(report)
     }
@@ -202,12 +232,12 @@ fn open(disk: &dyn Disk, path: &Path, keyspace: &OldKeyspace) -> Result<Box<dyn 
 
 fn save(
     disk: &Arc<dyn Disk>,
-    old: &Path,
-    new: &Path,
+    (old, new): (&Path, &Path),
     found: &[OldKeyspace],
     tag: Option<u64>,
     options: Options,
     report: &mut SalvageReport,
+    watch: &mut dyn FnMut() -> Result<()>,
 ) -> Result<()> {
     let log_bytes_max = options.log_bytes_max;
     let options = Options { salvaging: true, disk: Some(disk.clone()), ..options };
@@ -232,7 +262,7 @@ fn save(
         follow(&recovered, &mut savings)?;
         Ok((log, recovered))
     });
-    savings.values_mut().try_for_each(Saving::save_pages)?;
+    savings.values_mut().try_for_each(|saving| saving.save_pages(watch))?;
     // What is in pages is home before the log comes on top of it.
     db.checkpoint()?;
     match log {
@@ -248,7 +278,8 @@ fn save(
                         return Ok(());
                     }
                     report.log_operations += 1;
-                    saving.put(key, value)
+                    saving.put(key, value)?;
+                    watch()
                 })
             })?;
         }
@@ -296,9 +327,9 @@ fn copied_log(
         Some(tag) => tag,
         None => tag_of_log(&**disk, &from)?,
     };
-    copy(&**disk, &from, &to, false)?;
+    copy(&**disk, &from, &to, false, &mut |_| Ok(()))?;
     if disk.exists(&tail_path(&from))? {
-        copy(&**disk, &tail_path(&from), &tail_path(&to), false)?;
+        copy(&**disk, &tail_path(&from), &tail_path(&to), false, &mut |_| Ok(()))?;
     }
     Log::open(&**disk, &to, &LogOptions::sized(tag, bytes_max))
 }
@@ -317,7 +348,7 @@ fn tag_of_log(disk: &dyn Disk, path: &Path) -> Result<u64> {
 }
 
 impl Saving {
-    fn save_pages(&mut self) -> Result<()> {
+    fn save_pages(&mut self, watch: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let Saving { old, new, report, lost } = self;
         let Some(salvage) = old else { return Ok(()) };
         if let Err(error) = salvage.read_pages() {
@@ -327,7 +358,8 @@ impl Saving {
         }
         salvage.records(&mut |store, key, value| {
             report.records += u64::from(value.is_some());
-            put(new, lost, Some(store), key, value)
+            put(new, lost, Some(store), key, value)?;
+            watch()
         })
     }
 

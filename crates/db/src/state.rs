@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
-    Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Result, Runtime, Task,
+    Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Process, Result,
+    Runtime, Task,
 };
 use spinney_engine::{Engine, EngineContext};
 use spinney_io::{DirectoryLock, Disk};
@@ -71,6 +72,8 @@ impl KeyspaceState {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) owner: u64,
+    /// The process that opened it; a child that was forked from it has none of its threads.
+    pub(crate) process: Process,
     pub(crate) directory: PathBuf,
     pub(crate) options: Options,
     pub(crate) disk: Arc<dyn Disk>,
@@ -128,7 +131,7 @@ impl State {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is closed"));
         }
-        Ok(())
+        self.process.check()
     }
 
     /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else,

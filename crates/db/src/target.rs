@@ -2,7 +2,8 @@
 //!
 //! A file beside the others says that it is not finished; the manifest is written last, after
 //! everything else is on stable storage, and only then the mark goes away. So whatever a crash
-//! leaves is either no database, and says so when it is opened, or a whole one.
+//! leaves is either no database, and says so when it is opened, or a whole one. Whoever puts a database
+//! together there again removes what was left; only what is no file of a database is in the way.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,8 @@ use spinney_base::{Error, Result};
 use spinney_io::{AlignedBuf, DirectoryLock, Disk, LOCK_NAME, OpenMode, Purpose};
 
 use crate::manifest::{self, Manifest};
+use crate::open::LOG_NAME;
+use crate::state::is_keyspace_file;
 
 /// Says that what is beside it is not a whole database, unless there is a manifest.
 const MARK: &str = "UNFINISHED";
@@ -32,26 +35,23 @@ pub(crate) fn is_being_salvaged(disk: &dyn Disk, directory: &Path) -> Result<boo
     disk.exists(&directory.join(SALVAGING))
 }
 
-/// Whether a directory holds what was left unfinished.
+/// How many directories above a target are looked at for a database: more than any path has in practice.
+const DEPTH_MAX: usize = 64;
+
+/// Whether a directory holds what was left unfinished, unless there is a manifest.
 pub(crate) fn is_unfinished(disk: &dyn Disk, directory: &Path) -> Result<bool> {
     disk.exists(&directory.join(MARK))
 }
 
 impl Target {
-    /// Takes a directory that is empty or does not exist.
+    /// Takes a directory that is empty, does not exist, or holds what was left unfinished.
     ///
     /// # Errors
-    /// `InvalidArgument` when there are files in it; `Locked`, `Full` or `Io`.
+    /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
+    /// `Full` or `Io`.
     pub(crate) fn begin(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Target> {
-        if !disk.exists(directory)? {
-            disk.create_dir(directory)?;
-        }
-        let lock = disk.lock(directory)?;
-        check_empty(&**disk, directory)?;
-        let target =
-            Target { disk: disk.clone(), directory: directory.to_owned(), lock: Some(lock) };
-        mark(&**disk, directory, MARK)?;
-        Ok(target)
+        let lock = take(&**disk, directory, MARK)?;
+        Ok(Target { disk: disk.clone(), directory: directory.to_owned(), lock: Some(lock) })
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -81,23 +81,91 @@ impl Drop for Target {
     }
 }
 
-fn check_empty(disk: &dyn Disk, directory: &Path) -> Result<()> {
-    let files = disk.list(directory)?;
-    let Some(file) = files.iter().find(|file| !is_lock(file)) else { return Ok(()) };
-    let unfinished = is_unfinished(disk, directory)? || is_being_salvaged(disk, directory)?;
-    let left = if unfinished { "what an earlier attempt left unfinished" } else { "files" };
-    Err(Error::invalid(format!(
-        "{} must be empty, and holds {left}: {}",
-        directory.display(),
-        file.display()
-    )))
+/// Locks and marks a directory in which nothing else is, and makes it if need be. What an earlier attempt left
+/// unfinished there is removed under its mark.
+fn take(disk: &dyn Disk, directory: &Path, name: &str) -> Result<Box<dyn DirectoryLock>> {
+    check_apart(disk, directory)?;
+    if !disk.exists(directory)? {
+        disk.create_dir(directory)?;
+    }
+    // Also before the lock: whoever names a database that is open hears what is wrong with that.
+    check_room(disk, directory)?;
+    let lock = disk.lock(directory)?;
+    if check_room(disk, directory)? {
+        remove_files(disk, directory);
+    }
+    match mark(disk, directory, name) {
+        Ok(()) => Ok(lock),
+        Err(error) => {
+            remove_all(disk, directory);
+            Err(error)
+        }
+    }
 }
 
+/// Refuses a directory with files in it, but for those that an earlier attempt left unfinished; says whether
+/// there are such.
+fn check_room(disk: &dyn Disk, directory: &Path) -> Result<bool> {
+    let unfinished = is_unfinished(disk, directory)? && !Manifest::exists(disk, directory)?
+        || is_being_salvaged(disk, directory)?;
+    let files = disk.list(directory)?;
+    let in_the_way = |file: &&PathBuf| !is_lock(file) && !(unfinished && is_of_database(file));
+    match files.iter().find(in_the_way) {
+        Some(file) => {
+            let (directory, file) = (directory.display(), file.display());
+            Err(Error::invalid(format!("{directory} must be empty, and holds {file}")))
+        }
+        None => Ok(unfinished),
+    }
+}
+
+/// Refuses a directory inside that of a database: what is there would go with the database, and be taken
+/// for a part of it.
+fn check_apart(disk: &dyn Disk, directory: &Path) -> Result<()> {
+    let mut here = directory.to_owned();
+    // What is not there yet will lie in the first that is.
+    while !here.as_os_str().is_empty() && !disk.exists(&here)? {
+        here.pop();
+    }
+    if here == directory {
+        // Files in the directory itself are in the way for themselves.
+        here.push("..");
+    }
+    for _ in 0..DEPTH_MAX {
+        if Manifest::exists(disk, &here)? && disk.exists(&here.join(LOG_NAME))? {
+            let directory = directory.display();
+            let message = format!("{directory} lies inside the directory of a database");
+            return Err(Error::invalid(message));
+        }
+        // The system resolves it, so links are followed.
+        here.push("..");
+    }
+    Ok(())
+}
+
+/// Whether a name is one that files of a database have, finished or not.
+fn is_of_database(file: &Path) -> bool {
+    let Some(name) = file.file_name().and_then(|name| name.to_str()) else { return false };
+    let begins = |with: &str| name.starts_with(with);
+    begins(manifest::NAME) || begins(LOG_NAME) || is_keyspace_file(name) || is_mark(file)
+}
+
+fn is_mark(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name == MARK || name == SALVAGING)
+}
+
+/// Marks a directory, and only then takes the mark of another kind away that may be there.
 fn mark(disk: &dyn Disk, directory: &Path, name: &str) -> Result<()> {
     let file = disk.open(&directory.join(name), OpenMode::CREATE.cached())?;
     file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::Tool)?;
     file.sync(Purpose::Tool)?;
-    disk.sync_dir(directory)
+    disk.sync_dir(directory)?;
+    let other = directory.join(if name == MARK { SALVAGING } else { MARK });
+    if disk.exists(&other)? {
+        disk.remove(&other)?;
+        disk.sync_dir(directory)?;
+    }
+    Ok(())
 }
 
 /// A database that is open while a salvage fills it: it has a manifest from the start, so its mark
@@ -110,19 +178,15 @@ pub(crate) struct Salvaging {
 }
 
 impl Salvaging {
-    /// Takes a directory that is empty or does not exist.
+    /// Takes a directory that is empty, does not exist, or holds what was left unfinished. The lock is let
+    /// go of for the database that is opened in it.
     ///
     /// # Errors
-    /// `InvalidArgument` when there are files in it; `Full` or `Io`.
+    /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
+    /// `Full` or `Io`.
     pub(crate) fn begin(disk: &Arc<dyn Disk>, directory: &Path) -> Result<Salvaging> {
-        if !disk.exists(directory)? {
-            disk.create_dir(directory)?;
-        }
-        check_empty(&**disk, directory)?;
-        let directory = directory.to_owned();
-        let salvaging = Salvaging { disk: disk.clone(), directory, complete: false };
-        mark(&**disk, &salvaging.directory, SALVAGING)?;
-        Ok(salvaging)
+        drop(take(&**disk, directory, SALVAGING)?);
+        Ok(Salvaging { disk: disk.clone(), directory: directory.to_owned(), complete: false })
     }
 
     /// Everything is in, and on stable storage: makes it a database like any other.
@@ -139,7 +203,10 @@ impl Salvaging {
 
 impl Drop for Salvaging {
     fn drop(&mut self) {
-        if !self.complete {
+        // Somebody else may have taken the directory between our lock and the database's.
+        if !self.complete
+            && let Ok(_lock) = self.disk.lock(&self.directory)
+        {
             remove_all(&*self.disk, &self.directory);
         }
     }
@@ -149,17 +216,21 @@ impl Drop for Salvaging {
 /// first, so that what is left is no database, and the mark last. An error here comes after one that
 /// says more, and is not told.
 pub(crate) fn remove_all(disk: &dyn Disk, directory: &Path) {
-    let _ = disk.remove(&directory.join(manifest::NAME));
-    let _ = disk.sync_dir(directory);
-    let marks = [MARK, SALVAGING].map(|mark| directory.join(mark));
-    for file in disk.list(directory).unwrap_or_default() {
-        if !is_lock(&file) && !marks.contains(&file) {
-            let _ = disk.remove(&file);
-        }
+    remove_files(disk, directory);
+    for mark in [MARK, SALVAGING] {
+        let _ = disk.remove(&directory.join(mark));
     }
     let _ = disk.sync_dir(directory);
-    for mark in marks {
-        let _ = disk.remove(&mark);
+}
+
+/// Removes them but for the marks.
+fn remove_files(disk: &dyn Disk, directory: &Path) {
+    let _ = disk.remove(&directory.join(manifest::NAME));
+    let _ = disk.sync_dir(directory);
+    for file in disk.list(directory).unwrap_or_default() {
+        if !is_lock(&file) && !is_mark(&file) {
+            let _ = disk.remove(&file);
+        }
     }
     let _ = disk.sync_dir(directory);
 }

@@ -10,7 +10,7 @@ use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Engine, EngineContext, EngineSnapshot, EngineStats, Found,
     KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
-    TurtleStats, VerifyReport, Write,
+    TurtleStats, VerifyReport, Watch, Write,
 };
 use spinney_io::Purpose;
 
@@ -303,8 +303,8 @@ impl Engine for Turtle {
         self.core.wanted.load(Relaxed)
     }
 
-    fn verify(&self) -> Result<VerifyReport> {
-        self.core.verify_all()
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
+        self.core.verify_all(watch)
     }
 
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
