@@ -13,7 +13,10 @@ use crate::exit::Failure;
 fn is_of_database(name: &str) -> bool {
     let begins = |with: &str| name.starts_with(with);
     let is_file = begins("keyspace-") && name.ends_with(".spn");
-    is_file || begins("MANIFEST") || begins("wal") || ["lock", "UNFINISHED", "SALVAGING"].contains(&name)
+    is_file
+        || begins("MANIFEST")
+        || begins("wal")
+        || ["lock", "UNFINISHED", "SALVAGING"].contains(&name)
 }
 
 /// What is wrong with a link that leads nowhere.

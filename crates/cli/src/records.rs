@@ -172,7 +172,8 @@ fn read_separated(
         }
         false => None,
     };
-    let column = |wanted, name, place| column(wanted, names.as_deref(), fields.encoding, name, place);
+    let column =
+        |wanted, name, place| column(wanted, names.as_deref(), fields.encoding, name, place);
     let key = column(fields.key.as_deref(), "key", 0)?;
     let value = match (&fields.value, &fields.key) {
         (None, Some(_)) => None,
@@ -313,9 +314,7 @@ impl<W: Write> Writer<W> {
                 let fields = [key, value].map(|field| encoding.show(field));
                 writer.write_record(fields).map_err(csv_failure)
             }
-            Form::Lines(output) => {
-                Ok(writeln!(output, "{}", to_json(key, Some(value), encoding))?)
-            }
+            Form::Lines(output) => Ok(writeln!(output, "{}", to_json(key, Some(value), encoding))?),
         }
     }
 

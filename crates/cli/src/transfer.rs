@@ -66,7 +66,9 @@ fn named(file: Option<&PathBuf>) -> Option<&Path> {
 type Input = (Box<dyn BufRead>, Rc<Cell<u64>>, Option<u64>);
 
 fn open_input(path: Option<&Path>) -> Result<Input, Failure> {
-    fn buffered(input: impl std::io::Read + std::os::fd::AsFd + 'static) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
+    fn buffered(
+        input: impl std::io::Read + std::os::fd::AsFd + 'static,
+    ) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
         let input = Interruptible::new(input);
         let read = input.count();
         (Box::new(BufReader::with_capacity(1 << 16, input)), read)
@@ -130,7 +132,8 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
     // Single writes were only buffered: one flush makes all of them durable.
     let flushed = writing.db.flush().map_err(Failure::from);
     let ended = if interrupted { flushed } else { ended.and(flushed) };
-    let made_nothing = counts.imported == 0 && (ended.is_err() || interrupted || counts.rejected > 0);
+    let made_nothing =
+        counts.imported == 0 && (ended.is_err() || interrupted || counts.rejected > 0);
     let ended = match (ended, made_nothing) {
         (ended, true) => {
             writing.undo();
@@ -238,7 +241,8 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
     writer.finish()?;
     db.close()?;
     if interrupted {
-        let to = path.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
+        let to =
+            path.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
         interrupt::say(format!("{exported} records are in {to}, which is not a whole export"));
         return Ok(Outcome::Interrupted);
     }
