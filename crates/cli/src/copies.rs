@@ -48,7 +48,7 @@ fn unless_interrupted<T>(
 
 pub(crate) fn backup(arguments: &BackupArguments) -> Result<Outcome, Failure> {
     interrupt::watch()?;
-    directory::check_target(&arguments.target)?;
+    directory::check_copy(&arguments.target)?;
     let db = arguments.database.open_for_reading()?;
     let options = BackupOptions::default().bytes_per_second(arguments.bytes_per_second);
     let bar = Progress::of_bytes("backup", Some(0));
@@ -100,7 +100,7 @@ pub(crate) struct RestoreArguments {
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Outcome, Failure> {
     interrupt::watch()?;
     directory::check_source(&arguments.backup)?;
-    directory::check_target(&arguments.target)?;
+    directory::check_copy(&arguments.target)?;
     let options = Options::default().memory(arguments.memory);
     let bar = Progress::of_bytes("restoring", Some(0));
     let mut done = 0;
@@ -151,7 +151,7 @@ pub(crate) struct SalvageArguments {
 pub(crate) fn salvage(arguments: &SalvageArguments) -> Result<Outcome, Failure> {
     interrupt::watch()?;
     directory::check_source(&arguments.old)?;
-    directory::check_target(&arguments.new)?;
+    directory::check_copy(&arguments.new)?;
     let options = Options::default().memory(arguments.memory);
     let bar = Progress::of_things("salvaging records", None);
     let mut done = 0;

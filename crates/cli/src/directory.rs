@@ -66,20 +66,33 @@ pub(crate) fn room(path: &Path) -> Result<Option<Room>, Failure> {
         .filter(|above| !above.as_os_str().is_empty())
         .take_while(|above| !above.exists());
     let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-    if missing.is_empty() {
-        let listed = |error| Error::io(format!("list {}", path.display()), error);
-        for entry in std::fs::read_dir(path).map_err(listed)? {
-            let name = entry.map_err(listed)?.file_name();
-            let name = name.to_string_lossy();
-            if name != "lost+found" && !is_of_database(&name) {
-                return Err(Failure::usage(format!(
-                    "{} holds {name:?} and no database; a new one is made in an empty directory only",
-                    path.display()
-                )));
-            }
+    check_strangers(path, "a new database")?;
+    Ok(Some(Room { path: path.to_owned(), missing }))
+}
+
+/// Refuses a place for a copy where other things are; what is a database's there is for the copy to judge.
+pub(crate) fn check_copy(path: &Path) -> Result<(), Failure> {
+    check_target(path)?;
+    check_strangers(path, "a copy")
+}
+
+/// Refuses a directory, if it is there, with files or directories that are not a database's.
+fn check_strangers(path: &Path, what: &str) -> Result<(), Failure> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let listed = |error| Error::io(format!("list {}", path.display()), error);
+    for entry in std::fs::read_dir(path).map_err(listed)? {
+        let name = entry.map_err(listed)?.file_name();
+        let name = name.to_string_lossy();
+        if name != "lost+found" && !is_of_database(&name) {
+            let path = path.display();
+            return Err(Failure::usage(format!(
+                "{path} holds {name:?}; {what} is made in an empty directory only"
+            )));
         }
     }
-    Ok(Some(Room { path: path.to_owned(), missing }))
+    Ok(())
 }
 
 impl Room {
