@@ -26,7 +26,8 @@ pub enum ErrorKind {
     /// An earlier failure (a failed sync, a panic under a lock) stopped all writing. Reads go on;
     /// reopening recovers.
     Poisoned,
-    /// The database or keyspace was closed or dropped.
+    /// The database or keyspace was closed or dropped, or this is a child that was forked from the
+    /// process that opened it.
     Closed,
     /// An argument is outside its documented range; the message names the limit. Nothing changed.
     InvalidArgument,
@@ -38,6 +39,8 @@ pub enum ErrorKind {
     NotFound,
     /// The database was opened for reading. Nothing changed.
     ReadOnly,
+    /// The caller stopped a long operation through its progress function. Nothing of it is left.
+    Cancelled,
     /// A snapshot ended: the memory that it kept was needed, and it could not be written out; the
     /// message says why. A new one can be taken.
     SnapshotTooOld,
@@ -58,6 +61,7 @@ impl ErrorKind {
             ErrorKind::Locked => "locked",
             ErrorKind::NotFound => "not-found",
             ErrorKind::ReadOnly => "read-only",
+            ErrorKind::Cancelled => "cancelled",
             ErrorKind::SnapshotTooOld => "snapshot-too-old",
         }
     }

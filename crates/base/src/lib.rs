@@ -4,6 +4,7 @@
 //! It does no I/O and knows no engine. Read [`error`] first, then [`runtime`].
 
 pub mod error;
+pub mod fork;
 pub mod ids;
 pub mod limits;
 pub mod mapped_vec;
@@ -20,6 +21,7 @@ pub mod size;
 pub mod value;
 
 pub use error::{Error, ErrorKind, Result};
+pub use fork::Process;
 pub use ids::{Epoch, Generation, KeyspaceId, Lsn, PageNumber};
 pub use memory::{MemoryAccount, MemoryBudget};
 pub use poison::Poison;

@@ -4,22 +4,27 @@
 //! |---|---|
 //! | 0 | done |
 //! | 1 | an error that is none of those below; `bench`: an engine failed or a read was wrong |
-//! | 2 | the command line is not understood |
-//! | 3 | the database, keyspace or key is not there |
-//! | 4 | damage on disk |
+//! | 2 | the command line or the input is not understood, or a limit is passed |
+//! | 3 | the key is not there |
+//! | 4 | damage on disk; files of a database are missing |
 //! | 5 | another process has the database open |
 //! | 6 | no room: the disk, the log or the memory budget is full |
 //! | 7 | `import`: some records were refused, the others are in |
 //! | 8 | `salvage`: something could not be saved, the rest is in |
+//! | 9 | the database or the keyspace is not there |
+//! | 130, 143 | interrupted by Ctrl-C, or by SIGTERM: how far it came was printed |
 
 use std::fmt;
 use std::process::ExitCode;
 
 use spinney_base::{Error, ErrorKind};
 
+use crate::interrupt;
+
 /// What `--help` says about exit codes.
-pub(crate) const HELP: &str = "Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 damage on disk, 5 locked by another process, \
-6 no room, 7 some records refused by import, 8 something lost in salvage";
+pub(crate) const HELP: &str = "Exit codes: 0 done, 1 error, 2 usage (also: unreadable input, a limit passed), 3 no such key, \
+4 damage on disk (also: missing files), 5 locked by another process, 6 no room, 7 some records refused by import, \
+8 something lost in salvage, 9 no such database or keyspace, 130 interrupted (143 by SIGTERM)";
 
 /// How a command that ran to its end came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,11 +33,13 @@ pub(crate) enum Outcome {
     /// `bench` with errors: they were printed with the table.
     Failed,
     /// `get` without a value: nothing is printed.
-    NotFound,
+    NoKey,
     /// `salvage` that could not save everything: what, was printed.
     Lost,
-    /// `import` that refused records: they were named one by one.
+    /// `import` that refused records: the first were named.
     Rejected,
+    /// A signal ended it: how far it came was printed.
+    Interrupted,
 }
 
 impl Outcome {
@@ -40,9 +47,10 @@ impl Outcome {
         ExitCode::from(match self {
             Outcome::Done => 0,
             Outcome::Failed => 1,
-            Outcome::NotFound => 3,
+            Outcome::NoKey => 3,
             Outcome::Rejected => 7,
             Outcome::Lost => 8,
+            Outcome::Interrupted => interrupt::code(),
         })
     }
 }
@@ -54,7 +62,7 @@ pub(crate) enum Failure {
     Error(Error),
     /// Standard input or output failed.
     Stream(std::io::Error),
-    /// The command line asks for something impossible.
+    /// The command line or the input asks for something impossible.
     Usage(String),
 }
 
@@ -64,15 +72,18 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Stream(_) => 1,
             Failure::Error(error) => match error.kind() {
-                ErrorKind::NotFound => 3,
+                ErrorKind::InvalidArgument => 2,
                 ErrorKind::Corruption => 4,
                 ErrorKind::Locked => 5,
                 ErrorKind::Full => 6,
+                ErrorKind::NotFound => 9,
+                ErrorKind::Cancelled => interrupt::code(),
                 _ => 1,
             },
         })
     }
 
+    /// Whether a reader of our output has had enough of it.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Failure::Stream(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }

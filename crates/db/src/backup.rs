@@ -20,6 +20,7 @@
 //! **Crash.** The manifest is last; before that the directory is marked unfinished (see `target`).
 //! The database itself changes only by the checkpoint.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,7 +30,7 @@ use spinney_engine::KeyspaceBackup;
 use spinney_io::Directory;
 use spinney_wal::{Follower, LogCopy, RecordKind};
 
-use crate::database::Db;
+use crate::database::{Db, go_on};
 use crate::manifest::Manifest;
 use crate::open::LOG_NAME;
 use crate::record;
@@ -84,7 +85,8 @@ pub struct BackupReport {
 }
 
 impl Db {
-    /// Copies the database into a directory that is empty or does not exist, while writes go on.
+    /// Copies the database into a directory, while writes go on. The directory is empty, does not exist, or holds
+    /// what an earlier backup left unfinished, which is removed.
     /// Every write acknowledged before the call is in the copy, later ones up to some moment before it returns, and
     /// batches whole. The copy is an ordinary database.
     ///
@@ -105,23 +107,24 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` when the directory holds files; `Locked` when another backup runs or somebody has the
+    /// `InvalidArgument` when the directory holds files or lies in that of a database; `Locked` when another backup runs or somebody has the
     /// directory; `Corruption` naming a page of this database that is damaged; `Full` or `Io` from either side;
     /// `Poisoned` or `Closed`. Nothing of the copy is left then, and this database is as it was.
     pub fn backup(&self, directory: impl AsRef<Path>) -> Result<BackupReport> {
-        self.backup_with(directory, &BackupOptions::default(), |_| ())
+        self.backup_with(directory, &BackupOptions::default(), |_| ControlFlow::Continue(()))
     }
 
-    /// Copies the database as [`Db::backup`] does, and tells `progress` after every piece how far it is; that runs
-    /// on this thread, holds nothing, and may use the database, but for a bulk load, which waits for the backup's end.
+    /// Copies the database as [`Db::backup`] does, and tells `progress` after every piece how far it is, which may
+    /// end it; that runs on this thread, holds nothing, and may use the database, but for a bulk load, which waits for
+    /// the backup's end.
     ///
     /// # Errors
-    /// As [`Db::backup`].
+    /// As [`Db::backup`]; `Cancelled` when `progress` ended it.
     pub fn backup_with(
         &self,
         directory: impl AsRef<Path>,
         options: &BackupOptions,
-        mut progress: impl FnMut(BackupProgress),
+        mut progress: impl FnMut(BackupProgress) -> ControlFlow<()>,
     ) -> Result<BackupReport> {
         let state = &self.handle.state;
         state.check_sound()?;
@@ -171,7 +174,7 @@ impl Drop for BackupEnds<'_> {
 struct Backup<'a> {
     state: &'a State,
     options: &'a BackupOptions,
-    progress: &'a mut dyn FnMut(BackupProgress),
+    progress: &'a mut dyn FnMut(BackupProgress) -> ControlFlow<()>,
     begun: Duration,
 }
 
@@ -280,7 +283,7 @@ impl Backup<'_> {
     /// others' turn.
     fn between(&mut self, so_far: &BackupProgress) -> Result<()> {
         let state = self.state;
-        (self.progress)(*so_far);
+        go_on((self.progress)(*so_far), "the backup")?;
         state.runtime.help();
         loop {
             state.check_sound()?;

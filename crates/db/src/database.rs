@@ -1,10 +1,11 @@
 //! The handle of an open database.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use spinney_base::limits::KEYSPACES_MAX;
+use spinney_base::limits::{KEYSPACES_MAX, PAGE_BYTES};
 use spinney_base::mapping::ReleaseIdle;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
@@ -26,6 +27,11 @@ const LOG_KEPT_PART: u64 = 8;
 ///
 /// The last handle (of the database and its keyspaces) that goes away stops background work;
 /// [`Db::close`] does that and leaves nothing to recover.
+///
+/// Handles belong to the process that opened the database. In a child of `fork` they answer `Closed`,
+/// and dropping them changes nothing for the parent; a child opens a database of its own, or none.
+/// [`Db::stats`] and [`Db::keyspaces`] are not to be asked there: a lock that they need may have been
+/// held at the fork.
 ///
 /// ```
 /// # fn main() -> spinney_db::Result<()> {
@@ -54,11 +60,22 @@ pub struct Db {
 pub(crate) struct Handle {
     pub(crate) state: Arc<State>,
     /// After the state.
-    pub(crate) _idle: ReleaseIdle,
+    pub(crate) idle: Option<ReleaseIdle>,
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if !self.state.process.is_current() {
+            // The jobs are the parent's, and its threads may have held any lock at the fork. So
+            // everything stays as it is, but for the inherited descriptor of the directory's lock,
+            // which would keep the directory locked after the parent has ended.
+            std::mem::forget(self.state.clone());
+            std::mem::forget(self.idle.take());
+            if let Some(mut lock) = self.state.directory_lock.try_lock() {
+                lock.take();
+            }
+            return;
+        }
         self.state.closed.store(true, Ordering::Release);
         self.state.stop_jobs();
         // The state itself may live on in a batch that was never written; the directory is free
@@ -80,6 +97,25 @@ pub struct KeyspaceInfo {
     pub logged: bool,
 }
 
+/// How far a verification has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VerifyProgress {
+    /// Pages read so far, those of large values among them.
+    pub pages: u64,
+    /// About how many there are.
+    pub pages_expected: u64,
+}
+
+/// Passes while a caller's progress function lets an operation go on.
+pub(crate) fn go_on(answer: ControlFlow<()>, what: &str) -> Result<()> {
+    match answer {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => {
+            Err(Error::new(ErrorKind::Cancelled, format!("{what} was cancelled")))
+        }
+    }
+}
+
 /// Sets the engine's own options.
 fn set_own(keyspace: &KeyspaceState, options: &KeyspaceOptions) -> Result<()> {
     options.own.iter().try_for_each(|(name, value)| keyspace.engine.set_option(name, value))
@@ -98,7 +134,7 @@ impl Db {
     }
 
     pub(crate) fn of(state: Arc<State>) -> Db {
-        Db { handle: Arc::new(Handle { state, _idle: ReleaseIdle }) }
+        Db { handle: Arc::new(Handle { state, idle: Some(ReleaseIdle) }) }
     }
 
     /// Opens a keyspace, or makes it.
@@ -191,8 +227,23 @@ impl Db {
         state.check_open()?;
         match state.keyspace_by_name(name) {
             Some(found) => Ok(self.handle_of(found)),
-            None => Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}"))),
+            None => Err(self.no_keyspace(name)),
         }
+    }
+
+    /// Says that there is no such keyspace, and which there are.
+    fn no_keyspace(&self, name: &str) -> Error {
+        const NAMED: usize = 8;
+        let keyspaces = self.handle.state.keyspaces();
+        let names: Vec<String> =
+            keyspaces.iter().take(NAMED).map(|one| format!("{:?}", one.name)).collect();
+        let there_are = match keyspaces.len() {
+            0 => "the database has none".to_owned(),
+            1 => format!("there is only {}", names[0]),
+            2..=NAMED => format!("there are {}", names.join(", ")),
+            all => format!("there are {} and {} more", names.join(", "), all - NAMED),
+        };
+        Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}; {there_are}"))
     }
 
     fn handle_of(&self, keyspace: Arc<KeyspaceState>) -> Keyspace {
@@ -222,7 +273,7 @@ impl Db {
         let _no_checkpoint = state.hold_checkpoints();
         state.check_writable()?;
         let Some(found) = state.keyspace_by_name(name) else {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}")));
+            return Err(self.no_keyspace(name));
         };
         let _inside = probe::enter("keyspace drop");
         let task = found.task.lock().take();
@@ -300,17 +351,40 @@ impl Db {
         state.log.give_back(kept).inspect_err(|error| state.note(error))
     }
 
-    /// Reads everything and proves that it is consistent.
+    /// Reads everything and proves that it is consistent. Counts the records that scans would find.
     ///
     /// # Errors
     /// `Corruption` naming the first damage; `Io` or `Closed`.
     pub fn verify(&self) -> Result<VerifyReport> {
+        self.verify_with(|_| ControlFlow::Continue(()))
+    }
+
+    /// Verifies as [`Db::verify`] does, and tells `progress` after every piece how far it is, which may
+    /// end it. Checkpoints wait for the verification, so `progress` must not ask for one.
+    ///
+    /// # Errors
+    /// As [`Db::verify`]; `Cancelled` when `progress` ended it.
+    pub fn verify_with(
+        &self,
+        mut progress: impl FnMut(VerifyProgress) -> ControlFlow<()>,
+    ) -> Result<VerifyReport> {
         let state = &self.handle.state;
         state.check_open()?;
         let _no_checkpoint = state.hold_checkpoints();
+        let keyspaces = state.keyspaces();
+        let pages_of = |keyspace: &Arc<KeyspaceState>| {
+            let stats = keyspace.engine.stats();
+            let large = stats.large_bytes / PAGE_BYTES as u64;
+            stats.pages + stats.overflow_pages + stats.staged_pages + large
+        };
+        let pages_expected = keyspaces.iter().map(pages_of).sum();
+        let mut so_far = VerifyProgress { pages: 0, pages_expected };
         let mut report = VerifyReport::default();
-        for keyspace in state.keyspaces() {
-            report += keyspace.engine.verify()?;
+        for keyspace in keyspaces {
+            report += keyspace.engine.verify(&mut |pages| {
+                so_far.pages += pages;
+                go_on(progress(so_far), "the verification")
+            })?;
         }
         Ok(report)
     }
@@ -384,6 +458,7 @@ impl Db {
     /// open recovers.
     pub fn close(self) -> Result<()> {
         let state = &self.handle.state;
+        state.process.check()?;
         {
             let _drained = state.door.write();
             if state.closed.swap(true, Ordering::AcqRel) {

@@ -21,7 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
-use spinney_base::{Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Result, Runtime, probe};
+use spinney_base::{
+    Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Process, Result, Runtime, probe,
+};
 use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Reserve, Reserved};
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered, tail_name};
@@ -67,6 +69,10 @@ pub(crate) fn open_in(
     options: Options,
 ) -> Result<Arc<State>> {
     options.check()?;
+    // Looked before the lock is taken: that makes a file, and there may be nothing to lock.
+    if !options.create_if_missing && !is_there(&*directory, &options)? {
+        return Err(not_found(directory.path()));
+    }
     let lock = match lock {
         Some(lock) => lock,
         None => directory.lock()?,
@@ -90,13 +96,7 @@ pub(crate) fn assemble(
             (Arc::new(Reserved::new(reserve.clone())) as Arc<dyn Directory>, Some(reserve))
         }
     };
-    let exists = Manifest::exists(&*directory)?;
-    if !options.salvaging && target::is_being_salvaged(&*directory)? {
-        return Err(Error::new(
-            ErrorKind::Corruption,
-            format!("{} holds what a salvage never finished", directory.path().display()),
-        ));
-    }
+    let exists = is_there(&*directory, &options)?;
     if !exists && !options.create_if_missing {
         return Err(not_found(directory.path()));
     }
@@ -118,7 +118,7 @@ pub(crate) fn assemble(
             let [log, tail] = bytes;
             return Err(reading::too_small(error, reading::budget_for_file(log? + tail?)));
         }
-        opened => opened?,
+        opened => opened.map_err(lost)?,
     };
     let double_write = match options.torn_writes {
         TornWrites::DoubleWrite => true,
@@ -128,6 +128,7 @@ pub(crate) fn assemble(
     let opened_at = runtime.now();
     let state = State {
         owner: next_owner(),
+        process: Process::current()?,
         directory,
         budget: MemoryBudget::new(options.memory),
         options,
@@ -171,6 +172,44 @@ pub(crate) fn assemble(
     Ok(state)
 }
 
+/// Whether there is a database in the directory that is to be opened with these options.
+fn is_there(directory: &dyn Directory, options: &Options) -> Result<bool> {
+    if options.salvaging { Manifest::exists(directory) } else { is_database(directory) }
+}
+
+/// Whether there is a database in a directory, whole or damaged.
+///
+/// # Errors
+/// `Corruption` when there is a part of one: what a backup, a restore or a salvage never finished, or
+/// files of keyspaces whose manifest was lost. `Io`.
+pub(crate) fn is_database(directory: &dyn Directory) -> Result<bool> {
+    let damaged = |what: String| {
+        let path = directory.path().display();
+        Err(Error::new(ErrorKind::Corruption, format!("{path} {what}")))
+    };
+    if target::is_being_salvaged(directory)? {
+        return damaged("holds what a salvage never finished".to_owned());
+    }
+    if Manifest::exists(directory)? {
+        return Ok(true);
+    }
+    if target::is_unfinished(directory)? {
+        return damaged("holds a copy that was never finished".to_owned());
+    }
+    match directory.list()?.iter().find(|name| is_keyspace_file(name)) {
+        Some(orphan) => damaged(format!("has {orphan} but no manifest: it was lost")),
+        None => Ok(false),
+    }
+}
+
+/// What it means that a file of a database is not there which the manifest promises.
+pub(crate) fn lost(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::NotFound => error.wrap(ErrorKind::Corruption, "a file of the database was lost"),
+        _ => error,
+    }
+}
+
 pub(crate) fn not_found(directory: &Path) -> Error {
     Error::new(
         ErrorKind::NotFound,
@@ -184,15 +223,6 @@ fn log_options(tag: u64, options: &Options) -> LogOptions {
 }
 
 fn create(directory: &dyn Directory, runtime: &Runtime, options: &Options) -> Result<()> {
-    let path = directory.path().display();
-    if target::is_unfinished(directory)? {
-        let message = format!("{path} holds a copy that was never finished");
-        return Err(Error::new(ErrorKind::Corruption, message));
-    }
-    if let Some(orphan) = directory.list()?.iter().find(|name| is_keyspace_file(name)) {
-        let message = format!("{path} has {orphan} but no manifest: it was lost");
-        return Err(Error::new(ErrorKind::Corruption, message));
-    }
     let manifest = Manifest::new(runtime.random());
     Log::create(directory, LOG_NAME, &log_options(manifest.tag, options))?;
     manifest.write_new(directory)
@@ -216,7 +246,7 @@ impl State {
         // In the order of ids, so that a simulated recovery does the same every time.
         let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
         for entry in &manifest.keyspaces {
-            let keyspace = self.assemble(entry, None, share)?;
+            let keyspace = self.assemble(entry, None, share).map_err(lost)?;
             if keyspace.engine.redo().next() < recovered.first_lsn() {
                 return Err(Error::new(
                     ErrorKind::Corruption,

@@ -1,22 +1,32 @@
 //! Restoring a backup: a copy of a closed database, file by file, that is then opened and verified.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, ErrorKind, Result, probe};
+use spinney_base::{ErrorKind, Result, probe};
 use spinney_engine::VerifyReport;
 use spinney_io::{AlignedBuf, Directory, DirectoryLock, Disk, IfMissing, OpenMode, Purpose};
 
-use crate::database::Db;
+use crate::database::{Db, go_on};
 use crate::manifest::Manifest;
-use crate::open::{self, LOG_NAME};
+use crate::open::{self, LOG_NAME, is_database, lost, not_found};
 use crate::options::Options;
 use crate::state::file_name;
 use crate::target::{self, Target};
 
 /// Pages copied at once: 1 MiB.
 const CHUNK_PAGES: usize = 256;
+
+/// How far a restore has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RestoreProgress {
+    /// Bytes copied, and bytes of the copy verified so far.
+    pub bytes: u64,
+    /// About how many there are: each byte is copied, and each page is verified.
+    pub bytes_expected: u64,
+}
 
 /// What a restore made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +40,8 @@ pub struct RestoreReport {
 }
 
 impl Db {
-    /// Copies a backup, or any other database that nobody has open, into a directory that is empty or does not
-    /// exist, opens the copy with `options`, verifies it, and closes it. The backup is not changed.
+    /// Copies a backup, or any other database that nobody has open, into a directory that is empty, does not exist or
+    /// holds what was left unfinished, opens the copy with `options`, verifies it, and closes it. The backup is not changed.
     ///
     /// # Errors
     /// `NotFound` when there is no database in `backup`; `Corruption` when the backup was never finished or is
@@ -42,6 +52,20 @@ impl Db {
         target: impl AsRef<Path>,
         options: Options,
     ) -> Result<RestoreReport> {
+        Db::restore_with(backup, target, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// Restores as [`Db::restore`] does, and tells `progress` after every piece how far it is, which may
+    /// end it.
+    ///
+    /// # Errors
+    /// As [`Db::restore`]; `Cancelled` when `progress` ended it.
+    pub fn restore_with(
+        backup: impl AsRef<Path>,
+        target: impl AsRef<Path>,
+        options: Options,
+        mut progress: impl FnMut(RestoreProgress) -> ControlFlow<()>,
+    ) -> Result<RestoreReport> {
         let (backup, directory) = (backup.as_ref(), target.as_ref());
         let _inside = probe::enter("restore");
         let disk = options.open_disk();
@@ -49,58 +73,65 @@ impl Db {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_found(backup)),
             opened => opened?,
         };
-        let _lock = source.lock()?;
-        if target::is_being_salvaged(&*source)? {
-            let message = format!("{} holds what a salvage never finished", backup.display());
-            return Err(Error::new(ErrorKind::Corruption, message));
+        if !is_database(&*source)? {
+            return Err(not_found(backup));
         }
-        if !Manifest::exists(&*source)? {
-            return Err(if target::is_unfinished(&*source)? {
-                let message = format!("the backup in {} was never finished", backup.display());
-                Error::new(ErrorKind::Corruption, message)
-            } else {
-                not_found(backup)
-            });
-        }
+        let _lock = source.lock_shared()?;
         let manifest = Manifest::read(&*source)?;
+        let mut names = vec![LOG_NAME.to_owned()];
+        names.extend(manifest.keyspaces.iter().map(|keyspace| file_name(keyspace.id)));
+        let mut length = 0;
+        for name in &names {
+            let file = source.open(name, OpenMode::EXISTING.read_only());
+            length += file.map_err(lost)?.len()?;
+        }
         let target = Target::begin(&*disk, directory)?;
         let copied = target.directory().clone();
-        let copy = |name: &str, holes| copy((&*source, name), (&*copied, name), holes);
-        let mut bytes = copy(LOG_NAME, false)?;
-        for keyspace in &manifest.keyspaces {
-            bytes += copy(&file_name(keyspace.id), true)?;
+        let mut so_far = RestoreProgress { bytes: 0, bytes_expected: 2 * length };
+        let mut watch = |bytes: u64| {
+            so_far.bytes += bytes;
+            go_on(progress(so_far), "the restore")
+        };
+        let mut bytes = 0;
+        for name in &names {
+            // The log has no holes.
+            let holes = name != LOG_NAME;
+            bytes += copy((&*source, name), (&*copied, name), holes, &mut watch)?;
         }
         let lock = target.complete(&manifest)?;
-        let verified = verify(&disk, &copied, lock, options)
+        let verified = verify((&disk, &copied), lock, options, &mut watch)
             .inspect_err(|_| target::remove_all(&*copied))
             .map_err(|error| error.context("the restored database does not verify"))?;
         Ok(RestoreReport { keyspaces: manifest.keyspaces.len() as u64, bytes, verified })
     }
 }
 
-fn not_found(directory: &Path) -> Error {
-    let message = format!("there is no Spinney database in {}", directory.display());
-    Error::new(ErrorKind::NotFound, message)
-}
-
 fn verify(
-    disk: &Arc<dyn Disk>,
-    directory: &Arc<dyn Directory>,
+    (disk, directory): (&Arc<dyn Disk>, &Arc<dyn Directory>),
     lock: Option<Box<dyn DirectoryLock>>,
     options: Options,
+    watch: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<VerifyReport> {
     let options = options.create_if_missing(false);
     let db = Db::of(open::open_in(disk.clone(), directory.clone(), lock, options)?);
-    let report = db.verify()?;
+    let (mut pages, mut ended) = (0, Ok(()));
+    let report = db.verify_with(|progress| {
+        ended = watch((progress.pages - pages) * PAGE_BYTES as u64);
+        pages = progress.pages;
+        if ended.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    let report = ended.and(report)?;
     db.close()?;
     Ok(report)
 }
 
-/// Copies a file and makes it durable. Pages of zeros become holes if the file may have some.
+/// Copies a file and makes it durable; tells `watch` after each piece how many bytes it had. Pages of
+/// zeros become holes if the file may have some.
 pub(crate) fn copy(
     (source, from): (&dyn Directory, &str),
     (target, to): (&dyn Directory, &str),
     holes: bool,
+    watch: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<u64> {
     let source = source.open(from, OpenMode::EXISTING.read_only())?;
     let file = target.open(to, OpenMode::CREATE)?;
@@ -129,6 +160,7 @@ pub(crate) fn copy(
             }
             page += usize::from(page < count);
         }
+        watch(chunk.len() as u64)?;
     }
     file.sync(Purpose::Tool)?;
     Ok(length)

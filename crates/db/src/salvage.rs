@@ -17,6 +17,7 @@
 //! **Crash.** Until everything is in, the new directory is marked, and refuses to open.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use spinney_io::{AlignedBuf, Directory, Disk, IfMissing, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
 use spinney_wal::{Log, LogOptions, RecordKind, tail_name};
 
-use crate::database::Db;
+use crate::database::{Db, go_on};
 use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
 use crate::open::{LOG_NAME, open_in};
@@ -38,7 +39,14 @@ use crate::state::file_name;
 use crate::target::Salvaging;
 
 /// Where the copy of the log lies meanwhile.
-const LOG_COPY: &str = "wal.salvaged";
+pub(crate) const LOG_COPY: &str = "wal.salvaged";
+
+/// How far a salvage has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SalvageProgress {
+    /// Records and operations of the log that were written so far.
+    pub records: u64,
+}
 
 /// What a salvage made and what it could not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -105,6 +113,20 @@ impl Db {
         new: impl AsRef<Path>,
         options: Options,
     ) -> Result<SalvageReport> {
+        Db::salvage_with(old, new, options, |_| ControlFlow::Continue(()))
+    }
+
+    /// Salvages as [`Db::salvage`] does, and tells `progress` of every record, which may end it. While it
+    /// looks for pages in a file there are none.
+    ///
+    /// # Errors
+    /// As [`Db::salvage`]; `Cancelled` when `progress` ended it.
+    pub fn salvage_with(
+        old: impl AsRef<Path>,
+        new: impl AsRef<Path>,
+        options: Options,
+        mut progress: impl FnMut(SalvageProgress) -> ControlFlow<()>,
+    ) -> Result<SalvageReport> {
         let (old, new) = (old.as_ref(), new.as_ref());
         let _inside = probe::enter("salvage");
         let disk = options.open_disk();
@@ -116,7 +138,11 @@ impl Db {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_found()),
             opened => opened?,
         };
-        let _lock = source.lock()?;
+        if !Manifest::exists(&*source)? && keyspaces(&*source, None)?.is_empty() {
+            return Err(not_found());
+        }
+        // It may lie where nothing can be written.
+        let _lock = source.lock_shared()?;
         let mut report = SalvageReport::default();
         let manifest = match Manifest::read(&*source) {
             Ok(manifest) => Some(manifest),
@@ -134,7 +160,12 @@ impl Db {
         let marked = Salvaging::begin(&*disk, new)?;
         let tag = manifest.as_ref().map(|manifest| manifest.tag);
         let (old, new) = (&*source, marked.directory());
-        let saved = save(disk, (old, &found, tag), new, options, &mut report);
+        let mut so_far = SalvageProgress::default();
+        let watch = &mut || {
+            so_far.records += 1;
+            go_on(progress(so_far), "the salvage")
+        };
+        let saved = save(disk, (old, &found, tag), new, options, &mut report, watch);
         saved.and_then(|()| marked.complete())?;
         Ok(report)
     }
@@ -208,6 +239,7 @@ fn save(
     new: &Arc<dyn Directory>,
     options: Options,
     report: &mut SalvageReport,
+    watch: &mut dyn FnMut() -> Result<()>,
 ) -> Result<()> {
     let log_bytes_max = options.log_bytes_max;
     let options = Options { salvaging: true, ..options };
@@ -232,7 +264,7 @@ fn save(
         follow(&recovered, &mut savings)?;
         Ok((log, recovered))
     });
-    savings.values_mut().try_for_each(Saving::save_pages)?;
+    savings.values_mut().try_for_each(|saving| saving.save_pages(watch))?;
     // What is in pages is home before the log comes on top of it.
     db.checkpoint()?;
     match log {
@@ -248,7 +280,8 @@ fn save(
                         return Ok(());
                     }
                     report.log_operations += 1;
-                    saving.put(key, value)
+                    saving.put(key, value)?;
+                    watch()
                 })
             })?;
         }
@@ -293,10 +326,10 @@ fn copied_log(
         Some(tag) => tag,
         None => tag_of_log(old)?,
     };
-    copy((old, LOG_NAME), (new, LOG_COPY), false)?;
+    copy((old, LOG_NAME), (new, LOG_COPY), false, &mut |_| Ok(()))?;
     let (tail, tail_copy) = (tail_name(LOG_NAME), tail_name(LOG_COPY));
     if old.exists(&tail)? {
-        copy((old, &tail), (new, &tail_copy), false)?;
+        copy((old, &tail), (new, &tail_copy), false, &mut |_| Ok(()))?;
     }
     Log::open(new, LOG_COPY, &LogOptions::sized(tag, bytes_max))
 }
@@ -315,7 +348,7 @@ fn tag_of_log(old: &dyn Directory) -> Result<u64> {
 }
 
 impl Saving {
-    fn save_pages(&mut self) -> Result<()> {
+    fn save_pages(&mut self, watch: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let Saving { old, new, report, lost } = self;
         let Some(salvage) = old else { return Ok(()) };
         if let Err(error) = salvage.read_pages() {
@@ -325,7 +358,8 @@ impl Saving {
         }
         salvage.records(&mut |store, key, value| {
             report.records += u64::from(value.is_some());
-            put(new, lost, Some(store), key, value)
+            put(new, lost, Some(store), key, value)?;
+            watch()
         })
     }
 

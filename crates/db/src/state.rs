@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
-    Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Result, Runtime, Task,
+    Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Process, Result,
+    Runtime, Task,
 };
 use spinney_engine::{Engine, EngineContext};
 use spinney_io::{Directory, DirectoryLock, Disk, Reserve};
@@ -72,6 +73,8 @@ impl KeyspaceState {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) owner: u64,
+    /// The process that opened it; a child that was forked from it has none of its threads.
+    pub(crate) process: Process,
     /// Open for as long as the database is: every name is looked up in it.
     pub(crate) directory: Arc<dyn Directory>,
     pub(crate) options: Options,
@@ -135,7 +138,7 @@ impl State {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Closed, "the database is closed"));
         }
-        Ok(())
+        self.process.check()
     }
 
     /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else,

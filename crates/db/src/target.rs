@@ -2,17 +2,23 @@
 //!
 //! A file beside the others says that it is not finished; the manifest is written last, after
 //! everything else is on stable storage, and only then the mark goes away. So whatever a crash
-//! leaves is either no database, and says so when it is opened, or a whole one.
+//! leaves is either no database, and says so when it is opened, or a whole one. The next backup,
+//! restore or salvage into the directory removes what is left; only files that are no database's are in its way.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use spinney_base::{Error, Result};
+use spinney_base::{Error, ErrorKind, Result};
 use spinney_io::{
     AlignedBuf, Directory, DirectoryLock, Disk, IfMissing, LOCK_NAME, OpenMode, Purpose,
+    RESERVE_NAME,
 };
+use spinney_wal::tail_name;
 
 use crate::manifest::{self, Manifest};
+use crate::open::LOG_NAME;
+use crate::salvage::LOG_COPY;
+use crate::state::is_keyspace_file;
 
 /// Says that what is beside it is not a whole database, unless there is a manifest.
 const MARK: &str = "UNFINISHED";
@@ -33,23 +39,23 @@ pub(crate) fn is_being_salvaged(directory: &dyn Directory) -> Result<bool> {
     directory.exists(SALVAGING)
 }
 
-/// Whether a directory holds what was left unfinished.
+/// How many directories above a target are looked at for a database: more than any path has in practice.
+const DEPTH_MAX: usize = 64;
+
+/// Whether a directory holds what was left unfinished, unless there is a manifest.
 pub(crate) fn is_unfinished(directory: &dyn Directory) -> Result<bool> {
     directory.exists(MARK)
 }
 
 impl Target {
-    /// Takes a directory that is empty or does not exist.
+    /// Takes a directory that is empty, does not exist, or holds what was left unfinished.
     ///
     /// # Errors
-    /// `InvalidArgument` when there are files in it; `Locked`, `Full` or `Io`.
+    /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
+    /// `Full` or `Io`.
     pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Target> {
-        let directory = disk.directory(path, IfMissing::Create)?;
-        let lock = directory.lock()?;
-        check_empty(&*directory)?;
-        let target = Target { directory, lock: Some(lock) };
-        mark(&*target.directory, MARK)?;
-        Ok(target)
+        let (directory, lock) = take(disk, path, MARK)?;
+        Ok(Target { directory, lock: Some(lock) })
     }
 
     pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
@@ -82,23 +88,97 @@ impl Drop for Target {
     }
 }
 
-fn check_empty(directory: &dyn Directory) -> Result<()> {
-    let files = directory.list()?;
-    let Some(file) = files.iter().find(|file| *file != LOCK_NAME) else { return Ok(()) };
-    let unfinished = is_unfinished(directory)? || is_being_salvaged(directory)?;
-    let left = if unfinished { "what an earlier attempt left unfinished" } else { "files" };
-    Err(Error::invalid(format!(
-        "{} must be empty, and holds {left}: {}",
-        directory.path().display(),
-        directory.path().join(file).display()
-    )))
+/// A directory that was taken, and its lock.
+type Taken = (Arc<dyn Directory>, Box<dyn DirectoryLock>);
+
+/// Locks and marks a directory in which nothing else is, and makes it if need be. What an earlier attempt left
+/// unfinished there is removed under its mark.
+fn take(disk: &dyn Disk, path: &Path, name: &str) -> Result<Taken> {
+    check_apart(disk, path)?;
+    let directory = disk.directory(path, IfMissing::Create)?;
+    // Also before the lock, so that a database that is open is refused for its files, not as locked.
+    check_room(&*directory)?;
+    let lock = directory.lock()?;
+    if check_room(&*directory)? {
+        remove_files(&*directory);
+    }
+    match mark(&*directory, name) {
+        Ok(()) => Ok((directory, lock)),
+        Err(error) => {
+            remove_all(&*directory);
+            Err(error)
+        }
+    }
 }
 
+/// Refuses a directory with files in it, but for those that an earlier attempt left unfinished; says whether
+/// there are such.
+fn check_room(directory: &dyn Directory) -> Result<bool> {
+    let unfinished = is_unfinished(directory)? && !Manifest::exists(directory)?
+        || is_being_salvaged(directory)?;
+    let files = directory.list()?;
+    let in_the_way =
+        |file: &&String| !(*file == LOCK_NAME || unfinished && is_of_database(file));
+    match files.iter().find(in_the_way) {
+        Some(file) => {
+            let path = directory.path();
+            let (shown, file) = (path.display(), path.join(file));
+            let file = file.display();
+            Err(Error::invalid(format!("{shown} must be empty, and holds {file}")))
+        }
+        None => Ok(unfinished),
+    }
+}
+
+/// Refuses a directory inside that of a database: what is there would go with the database, and be taken
+/// for a part of it.
+fn check_apart(disk: &dyn Disk, path: &Path) -> Result<()> {
+    let look = |path: &Path| match disk.directory(path, IfMissing::Fail) {
+        Ok(directory) => Ok(Some(directory)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    let mut here = path.to_owned();
+    // What is not there yet will lie in the first that is.
+    while !here.as_os_str().is_empty() && look(&here)?.is_none() {
+        here.pop();
+    }
+    if here == path {
+        // Files in the directory itself are in the way for themselves.
+        here.push("..");
+    }
+    for _ in 0..DEPTH_MAX {
+        let Some(directory) = look(&here)? else { return Ok(()) };
+        if Manifest::exists(&*directory)? && directory.exists(LOG_NAME)? {
+            let message = format!("{} lies inside the directory of a database", path.display());
+            return Err(Error::invalid(message));
+        }
+        // The system resolves it, so links are followed.
+        here.push("..");
+    }
+    Ok(())
+}
+
+/// Whether a name is one that files of a database have, finished or not.
+fn is_of_database(name: &str) -> bool {
+    let is_log = |log: &str| name == log || name == tail_name(log);
+    [manifest::NAME, manifest::NEW_NAME, RESERVE_NAME, MARK, SALVAGING].contains(&name)
+        || [LOG_NAME, LOG_COPY].into_iter().any(is_log)
+        || is_keyspace_file(name)
+}
+
+/// Marks a directory, and only then takes the mark of another kind away that may be there.
 fn mark(directory: &dyn Directory, name: &str) -> Result<()> {
     let file = directory.open(name, OpenMode::CREATE.cached())?;
     file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::Tool)?;
     file.sync(Purpose::Tool)?;
-    directory.sync()
+    directory.sync()?;
+    let other = if name == MARK { SALVAGING } else { MARK };
+    if directory.exists(other)? {
+        directory.remove(other)?;
+        directory.sync()?;
+    }
+    Ok(())
 }
 
 /// A database that is open while a salvage fills it: it has a manifest from the start, so its mark
@@ -110,16 +190,15 @@ pub(crate) struct Salvaging {
 }
 
 impl Salvaging {
-    /// Takes a directory that is empty or does not exist.
+    /// Takes a directory that is empty, does not exist, or holds what was left unfinished. The lock is let
+    /// go of for the database that is opened in it.
     ///
     /// # Errors
-    /// `InvalidArgument` when there are files in it; `Full` or `Io`.
+    /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
+    /// `Full` or `Io`.
     pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Salvaging> {
-        let directory = disk.directory(path, IfMissing::Create)?;
-        check_empty(&*directory)?;
-        let salvaging = Salvaging { directory, complete: false };
-        mark(&*salvaging.directory, SALVAGING)?;
-        Ok(salvaging)
+        let (directory, _lock) = take(disk, path, SALVAGING)?;
+        Ok(Salvaging { directory, complete: false })
     }
 
     pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
@@ -140,7 +219,10 @@ impl Salvaging {
 
 impl Drop for Salvaging {
     fn drop(&mut self) {
-        if !self.complete {
+        // Somebody else may have taken the directory between our lock and the database's.
+        if !self.complete
+            && let Ok(_lock) = self.directory.lock()
+        {
             remove_all(&*self.directory);
         }
     }
@@ -150,17 +232,21 @@ impl Drop for Salvaging {
 /// first, so that what is left is no database, and the mark last. An error here comes after one that
 /// says more, and is not told.
 pub(crate) fn remove_all(directory: &dyn Directory) {
-    let _ = directory.remove(manifest::NAME);
-    let _ = directory.sync();
-    let kept = [LOCK_NAME, MARK, SALVAGING];
-    for file in directory.list().unwrap_or_default() {
-        if !kept.contains(&file.as_str()) {
-            let _ = directory.remove(&file);
-        }
-    }
-    let _ = directory.sync();
+    remove_files(directory);
     for mark in [MARK, SALVAGING] {
         let _ = directory.remove(mark);
+    }
+    let _ = directory.sync();
+}
+
+/// Removes them but for the marks.
+fn remove_files(directory: &dyn Directory) {
+    let _ = directory.remove(manifest::NAME);
+    let _ = directory.sync();
+    for file in directory.list().unwrap_or_default() {
+        if is_of_database(&file) && ![MARK, SALVAGING].contains(&file.as_str()) {
+            let _ = directory.remove(&file);
+        }
     }
     let _ = directory.sync();
 }

@@ -146,6 +146,7 @@ fn a2_a_directory_that_is_moved() {
                 disk.create_dir(Path::new("/copy")).unwrap();
                 moved = true;
             }
+            std::ops::ControlFlow::Continue(())
         })
         .unwrap();
         assert!(moved);

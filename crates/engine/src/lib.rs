@@ -40,7 +40,7 @@ pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
 pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
 pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store};
-pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport};
+pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport, Watch};
 
 use std::fmt::Debug;
 
@@ -341,11 +341,12 @@ pub trait Engine: Send + Sync + Debug {
     fn wants_background(&self) -> bool;
 
     /// Reads everything and proves that it is consistent: every block, every order, and that every
-    /// page is owned once or free.
+    /// page is owned once or free. Counts what a scan would find. Calls `watch` after each piece, while
+    /// no page is locked, with the number of its pages.
     ///
     /// # Errors
-    /// `Corruption` naming the first damage; `Io`.
-    fn verify(&self) -> Result<VerifyReport>;
+    /// `Corruption` naming the first damage; `Io`; what `watch` answers, which ends it.
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport>;
 
     /// Begins a load of sorted records.
     ///

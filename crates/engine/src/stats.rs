@@ -1,5 +1,7 @@
 //! Numbers that engines report.
 
+use spinney_base::Result;
+
 /// Numbers about one keyspace. Counters count since the keyspace was opened; the rest is now.
 ///
 /// Some are of what only one engine has. On `turtle` those of overflow and staged pages, of write-backs by
@@ -179,12 +181,16 @@ impl PagesByKind {
     }
 }
 
+/// Called with the number of pages that an operation has read since the last call; an error ends the operation.
+pub type Watch<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
 /// What a verification saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Pages read and checked.
     pub pages: u64,
-    /// Records in them.
+    /// Records, as many as a scan would find: those that are only in the log and in memory so far are
+    /// counted, removed and overwritten ones are not.
     pub records: u64,
     /// Large values read and checked.
     pub large_values: u64,

@@ -33,9 +33,9 @@ const BATCH_PAGES_MAX: usize = 64;
 const REMOVED_MAX: usize = 16;
 
 /// Some pages of one segment that are read together.
-struct Run {
-    located: Located,
-    pages: Range<usize>,
+pub(crate) struct Run {
+    pub(crate) located: Located,
+    pub(crate) pages: Range<usize>,
 }
 
 impl TreeLine {
@@ -138,19 +138,7 @@ impl TreeLine {
         request: &ScanRequest<'_>,
         chunk: &mut Chunk,
     ) -> bool {
-        let existing = run.existing();
-        let mut overflow = here.start + existing.len();
-        let pages: Vec<Pages<'_>> = (here.start..)
-            .zip(existing)
-            .map(|(base, index)| Pages {
-                base: Some(buf.page(base)),
-                overflow: run.located.segment.overflow(index).map(|_| {
-                    overflow += 1;
-                    buf.page(overflow - 1)
-                }),
-            })
-            .collect();
-        let staged: Vec<_> = (overflow..here.end).map(|page| buf.page(page)).collect();
+        let (pages, staged) = run.parse(buf, here);
         if staged.is_empty() && copies.places.is_empty() {
             // Each page is before the next, and most have no overflow page.
             let last = pages.len().wrapping_sub(1);
@@ -269,7 +257,7 @@ impl TreeLine {
     }
 
     /// Copies the dirty records of a run's pages out of the cache.
-    fn copy_dirty(&self, run: &Run) -> DirtyCopies {
+    pub(crate) fn copy_dirty(&self, run: &Run) -> DirtyCopies {
         let Run { located, pages } = run;
         let mut copies = DirtyCopies::default();
         let mut ids = self.index.dirty(located.lower.bytes(), pages);
@@ -285,10 +273,31 @@ impl TreeLine {
     }
 }
 
+/// Pages of a run, and the staged pages of its segment.
+type Parsed<'b> = (Vec<Pages<'b>>, Vec<&'b [u8; PAGE_BYTES]>);
+
 impl Run {
     /// Those of its pages that exist.
     fn existing(&self) -> Range<usize> {
         self.pages.start..self.pages.end.min(self.located.segment.base_pages())
+    }
+
+    /// What was read of it into `here` of a buffer, in the order of [`Run::refs`]: its pages, each with its
+    /// overflow page, and the staged pages.
+    pub(crate) fn parse<'b>(&self, buf: &'b AlignedBuf, here: Range<usize>) -> Parsed<'b> {
+        let existing = self.existing();
+        let mut overflow = here.start + existing.len();
+        let pages = (here.start..)
+            .zip(existing)
+            .map(|(base, index)| Pages {
+                base: Some(buf.page(base)),
+                overflow: self.located.segment.overflow(index).map(|_| {
+                    overflow += 1;
+                    buf.page(overflow - 1)
+                }),
+            })
+            .collect();
+        (pages, (overflow..here.end).map(|page| buf.page(page)).collect())
     }
 
     /// The pages to read: those of the extent, then their overflow pages, then staged pages.
@@ -344,7 +353,7 @@ type ValuePlace = (Range<usize>, bool);
 
 /// Copies of dirty records, in one piece of memory.
 #[derive(Default)]
-struct DirtyCopies {
+pub(crate) struct DirtyCopies {
     /// How many of them are removals.
     removed: usize,
     bytes: Vec<u8>,
@@ -362,7 +371,7 @@ impl DirtyCopies {
         self.places.push((start..middle, value));
     }
 
-    fn records(&self) -> Vec<Dirty<'_>> {
+    pub(crate) fn records(&self) -> Vec<Dirty<'_>> {
         let place = |range: &Range<usize>| &self.bytes[range.clone()];
         let value = |(range, large): &ValuePlace| ValueRef { bytes: place(range), large: *large };
         self.places.iter().map(|(key, found)| (place(key), found.as_ref().map(value))).collect()

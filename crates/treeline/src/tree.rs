@@ -9,7 +9,7 @@ use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
-    OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
+    OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch, Write,
 };
 use spinney_extent::{LargePointer, SharedSync, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose};
@@ -678,8 +678,8 @@ impl Engine for TreeLine {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    fn verify(&self) -> Result<VerifyReport> {
-        self.verify_all()
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
+        self.verify_all(watch)
     }
 
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {

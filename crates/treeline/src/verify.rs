@@ -1,39 +1,44 @@
 //! Verification: reads every page, checks every record's place, and accounts for every page of the
-//! file.
+//! file. Records are counted as a scan finds them, segment by segment: dirty records over pages.
 
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_engine::VerifyReport;
+use spinney_engine::{VerifyReport, Watch};
 use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_extent::{Extent, LargePointer};
 use spinney_io::Purpose;
 use spinney_page::PageView;
 
+use crate::merge::Records;
+use crate::scan::Run;
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
 
 impl TreeLine {
-    pub(crate) fn verify_all(&self) -> Result<VerifyReport> {
+    pub(crate) fn verify_all(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         self.store.verify_checkpoint()?;
         self.account_for_pages(&mut report)?;
         let pin = self.large.pin();
-        let result = self.verify_segments(&mut report);
+        let result = self.verify_segments(&mut report, watch);
         self.large.unpin(pin);
         result.map(|()| report)
     }
 
     /// Checks all segments and the large values that their pages name.
-    fn verify_segments(&self, report: &mut VerifyReport) -> Result<()> {
+    fn verify_segments(&self, report: &mut VerifyReport, watch: &mut Watch<'_>) -> Result<()> {
         let mut next = Some(Vec::new());
         let mut large = Vec::new();
         while let Some(key) = next {
+            let before = report.pages;
             next = self.verify_segment(&key, report, &mut large)?;
+            watch(report.pages - before)?;
             for pointer in large.drain(..) {
                 self.verify_large(&pointer)?;
                 report.large_values += 1;
+                watch(pointer.extents.iter().map(|(one, _)| u64::from(one.pages())).sum())?;
             }
         }
         Ok(())
@@ -57,6 +62,8 @@ impl TreeLine {
                 continue;
             }
             let refs: Vec<PageRef> = segment.all().collect();
+            let run = Run { pages: 0..segment.base_pages().max(1), located: located.clone() };
+            let dirty = self.copy_dirty(&run);
             let mut buf = self.buffers.lend(refs.len().max(1));
             self.read_pages(&refs, &mut buf, Purpose::Tool)?;
             let base = 0..segment.base_pages();
@@ -69,12 +76,13 @@ impl TreeLine {
                 let above: Vec<_> = above.map(|at| PageView::trusted(buf.page(at))).collect();
                 self.verify_pointers(*page, buf.page(at), &above, large)?;
                 report.pages += 1;
-                let records = PageView::trusted(buf.page(at)).len() as u64;
-                report.records += records;
                 if at < segment.base_pages() {
+                    let records = PageView::trusted(buf.page(at)).len() as u64;
                     report.page_records_max = report.page_records_max.max(records);
                 }
             }
+            let (pages, staged) = run.parse(&buf, 0..refs.len());
+            report.records += Records::merge_staged(&pages, &staged, &dirty.records()).len() as u64;
             return Ok(located.upper.map(|upper| upper.bytes().to_vec()));
         }
     }

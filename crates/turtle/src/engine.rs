@@ -9,7 +9,7 @@ use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Engine, EngineContext, EngineSnapshot, EngineStats, Found,
     KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
-    TurtleStats, VerifyReport, Write,
+    TurtleStats, VerifyReport, Watch, Write,
 };
 use spinney_io::{Directory, Purpose};
 
@@ -304,8 +304,8 @@ impl Engine for Turtle {
         self.core.wanted.load(Relaxed)
     }
 
-    fn verify(&self) -> Result<VerifyReport> {
-        self.core.verify_all()
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
+        self.core.verify_all(watch)
     }
 
     fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {

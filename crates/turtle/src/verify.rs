@@ -1,8 +1,9 @@
-//! Verification and scrubbing: reads what is owned, and accounts for every page of the file.
+//! Verification and scrubbing: reads what is owned, and accounts for every page of the file. Records are
+//! counted as a scan finds them: what memtables say over the tree.
 
 use spinney_base::shim::atomic::Ordering::SeqCst;
 use spinney_base::{Error, ErrorKind, PageNumber, Result};
-use spinney_engine::{DamagedPage, Scrubbed, VerifyReport};
+use spinney_engine::{DamagedPage, Scrubbed, VerifyReport, Watch};
 use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_extent::{BlockKind, LargePointer, PageRun};
 use spinney_io::{AlignedBuf, Purpose};
@@ -16,18 +17,18 @@ const PIECE_PAGES: u32 = 64;
 const COUNTS_MAX: u32 = 200;
 
 impl Core {
-    pub(crate) fn verify_all(&self) -> Result<VerifyReport> {
+    pub(crate) fn verify_all(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         // No checkpoint is published and no tree written meanwhile.
         let work = self.work.lock();
         self.files.store.verify_checkpoint()?;
         self.account_for_pages(&mut report)?;
         let pin = self.large.pin();
-        let tree = self.view.load().tree.clone();
-        // This version and the pin keep what is looked at from here on.
+        let view = self.view.load();
+        // This view and the pin keep what is looked at from here on.
         drop(work);
         let mut pointers = Vec::new();
-        let found = tree.verify(&mut report, &mut |pointer| {
+        let found = view.verify(&mut report, watch, &mut |pointer| {
             pointers.push(pointer.clone());
             Ok(())
         });
@@ -40,7 +41,7 @@ impl Core {
             }
             self.verify_large(pointer)?;
             report.large_values += 1;
-            Ok(())
+            watch(pointer.extents.iter().map(|(one, _)| u64::from(one.pages())).sum())
         };
         let result = found.and_then(|()| pointers.iter().try_for_each(large));
         self.large.unpin(pin);

@@ -11,7 +11,7 @@ use spinney_base::{Error, ErrorKind, Generation, Lsn, Result};
 use spinney_cache::{Cache, Kind};
 use spinney_engine::{
     Chunk, Direction, Found, OwnedValue, POINTER_BYTES_MAX, PagesByKind, Resident, ScanRequest,
-    TurtleStats, VerifyReport,
+    TurtleStats, VerifyReport, Watch,
 };
 use spinney_extent::{BlockKind, Extent, LargePointer, PageRun, Store};
 use spinney_io::{AlignedBuf, Purpose};
@@ -356,13 +356,16 @@ impl Tree {
         self.runs().iter().flat_map(|(run, _)| run.extents()).collect()
     }
 
-    /// Reads everything and proves that it is consistent; shows the pointers to large values in it.
+    /// Reads everything and proves that it is consistent; shows the keys in order, and the pointers to large
+    /// values in it.
     ///
     /// # Errors
-    /// `Corruption` naming the first damage; `Io`.
+    /// `Corruption` naming the first damage; `Io`; what `watch` or `large` answers.
     pub(crate) fn verify(
         &self,
         report: &mut VerifyReport,
+        watch: &mut Watch<'_>,
+        key: &mut dyn FnMut(&[u8]),
         large: &mut dyn FnMut(&LargePointer) -> Result<()>,
     ) -> Result<()> {
         let files = &self.0.files;
@@ -372,14 +375,15 @@ impl Tree {
             for from in (0..run.pages).step_by(VERIFY_PAGES as usize) {
                 let mut buf = AlignedBuf::new((run.pages - from).min(VERIFY_PAGES) as usize);
                 files.store.read_run(&run, from, kind, &mut buf, Purpose::Tool)?;
+                watch(u64::from((run.pages - from).min(VERIFY_PAGES)))?;
             }
         }
         check(&self.0.tree, &files.disk, false)?;
         let unbounded = std::ops::Bound::Unbounded;
         let (tree, disk, forward) = (&self.0.tree, &files.disk, Direction::Forward);
         let mut cursor = tree.cursor(disk, unbounded, unbounded, forward)?;
-        while let Some((_, value)) = cursor.record()? {
-            report.records += 1;
+        while let Some((found, value)) = cursor.record()? {
+            key(found);
             if value.large {
                 let pointer = LargePointer::decode(value.bytes).map_err(|damage| {
                     let path = files.store.path().display();

@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use spinney_art::{Direction as ArtDirection, Pinned};
 use spinney_base::Result;
-use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest};
+use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest, VerifyReport, Watch};
+use spinney_extent::LargePointer;
 
 use crate::edit::Edit;
 use crate::memtable::{Memtable, Range};
@@ -89,6 +90,42 @@ impl View {
     /// Bytes of memory that it holds, at most: other views share them.
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.settled_bytes + self.tables.first().map_or(0, |newest| newest.memory_bytes())
+    }
+
+    /// Verifies the tree as [`Tree::verify`] does, and counts the records that a scan would find.
+    ///
+    /// # Errors
+    /// As [`Tree::verify`].
+    pub(crate) fn verify(
+        &self,
+        report: &mut VerifyReport,
+        watch: &mut Watch<'_>,
+        large: &mut dyn FnMut(&LargePointer) -> Result<()>,
+    ) -> Result<()> {
+        let pinned = Pinned::new();
+        let mut over = Over::new(&self.tables, (Bound::Unbounded, Bound::Unbounded), true, &pinned);
+        let mut records = 0;
+        let mut count = |edit: Edit<'_>| records += u64::from(edit.value.is_some());
+        let mut under = 0;
+        self.tree.verify(
+            report,
+            watch,
+            &mut |key| {
+                while let Some(edit) = over.peek().filter(|edit| edit.key < key) {
+                    count(edit);
+                    over.pass(edit.key);
+                }
+                // What a memtable says of the key itself is counted with the next one.
+                under += u64::from(over.peek().is_none_or(|edit| edit.key != key));
+            },
+            large,
+        )?;
+        while let Some(edit) = over.peek() {
+            count(edit);
+            over.pass(edit.key);
+        }
+        report.records += records + under;
+        Ok(())
     }
 
     /// As [`spinney_engine::Engine::scan`].

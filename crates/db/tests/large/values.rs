@@ -272,12 +272,13 @@ fn p26_large_values_are_in_a_backup() {
                 calls += 1;
                 // A writer faster than the copy would keep it busy for long.
                 if calls > 60 {
-                    return;
+                    return ControlFlow::Continue(());
                 }
                 write(1_000 + calls);
                 if calls.is_multiple_of(3) {
                     db.checkpoint().unwrap();
                 }
+                ControlFlow::Continue(())
             })
             .unwrap();
         assert!(calls > 3, "{calls}");

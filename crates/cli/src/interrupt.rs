@@ -1,0 +1,123 @@
+//! Ctrl-C and SIGTERM: a command that takes long ends what is under way, says how far it came, and exits
+//! with 130 (143 for SIGTERM). A second signal ends it at once; that is a kill, which no database minds.
+//!
+//! Commands that do not ask [`watch`] for it end at the first signal, as any program does.
+
+use std::cell::Cell;
+use std::io::{BufRead, Read, Write};
+use std::ops::ControlFlow;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use spinney_base::Error;
+
+use crate::exit::Failure;
+
+const SIGINT_CODE: u8 = 130;
+const SIGTERM_CODE: u8 = 143;
+
+/// How often a reader that waits for input looks for a signal that came just before it began to wait.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+/// Exit code of the signal that came; 0 for none.
+fn came() -> &'static Arc<AtomicUsize> {
+    static CAME: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
+    CAME.get_or_init(Arc::default)
+}
+
+/// From now on a signal is noted and the next one ends the process.
+pub(crate) fn watch() -> Result<(), Failure> {
+    for (signal, code) in [(SIGINT, SIGINT_CODE), (SIGTERM, SIGTERM_CODE)] {
+        let watched = |result: std::io::Result<_>| {
+            result.map_err(|error| Error::io("watch for signals", error))
+        };
+        // In this order, so that the first signal does not end the process itself.
+        let again = Arc::new(AtomicBool::new(false));
+        watched(signal_hook::flag::register_conditional_shutdown(
+            signal,
+            i32::from(code),
+            again.clone(),
+        ))?;
+        watched(signal_hook::flag::register(signal, again))?;
+        watched(signal_hook::flag::register_usize(signal, came().clone(), usize::from(code)))?;
+    }
+    Ok(())
+}
+
+/// Whether a signal came.
+pub(crate) fn is_set() -> bool {
+    came().load(SeqCst) != 0
+}
+
+/// Says on standard error how far a command came that a signal has ended.
+pub(crate) fn say(how_far: impl std::fmt::Display) {
+    // When standard error is gone, the exit code still tells.
+    let _ = writeln!(std::io::stderr(), "interrupted: {how_far}");
+}
+
+/// The exit code that tells of it.
+pub(crate) fn code() -> u8 {
+    u8::try_from(came().load(SeqCst)).ok().filter(|code| *code != 0).unwrap_or(SIGINT_CODE)
+}
+
+/// What a progress function of the database answers: a signal ends it.
+pub(crate) fn go_on() -> ControlFlow<()> {
+    if is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// A reader that a signal ends, also while it waits for input, and that counts what it reads.
+#[derive(Debug)]
+pub(crate) struct Interruptible<R> {
+    inner: R,
+    read: Rc<Cell<u64>>,
+}
+
+impl<R> Interruptible<R> {
+    pub(crate) fn new(inner: R) -> Self {
+        Interruptible { inner, read: Rc::default() }
+    }
+
+    /// How many bytes were read, now and later.
+    pub(crate) fn count(&self) -> Rc<Cell<u64>> {
+        self.read.clone()
+    }
+}
+
+impl<R: Read + AsFd> Read for Interruptible<R> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            if is_set() {
+                // Not `Interrupted`: readers above would try again.
+                return Err(std::io::Error::other("interrupted"));
+            }
+            let mut polled = [PollFd::new(&self.inner, PollFlags::IN)];
+            match poll(&mut polled, Some(&LOOK)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                // What cannot be polled is ready.
+                Ok(_) | Err(_) => {
+                    let read = self.inner.read(buf)?;
+                    self.read.set(self.read.get() + read as u64);
+                    return Ok(read);
+                }
+            }
+        }
+    }
+}
+
+/// Input through a buffer, without the mark that some programs put before UTF-8 text.
+pub(crate) fn without_mark(mut input: impl BufRead + 'static) -> Result<Box<dyn BufRead>, Failure> {
+    const UTF8: [u8; 3] = [0xEF, 0xBB, 0xBF];
+    let mut head = Vec::new();
+    (&mut input).take(UTF8.len() as u64).read_to_end(&mut head)?;
+    if head.starts_with(&[0xFF, 0xFE]) || head.starts_with(&[0xFE, 0xFF]) {
+        return Err(Failure::usage("the input is UTF-16; convert it to UTF-8 first"));
+    }
+    let skipped = if head == UTF8 { UTF8.len() } else { 0 };
+    let mut head = std::io::Cursor::new(head);
+    head.set_position(skipped as u64);
+    Ok(Box::new(head.chain(input)))
+}
