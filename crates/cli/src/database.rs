@@ -80,10 +80,12 @@ impl Writing {
 }
 
 impl DatabaseArguments {
-    /// Opens a database that is there, for a command that reads it.
+    /// Opens a database that is there, for a command that reads it. Nothing in it changes; the log of a
+    /// process that was killed is replayed in as much memory as that takes.
     pub(crate) fn open_for_reading(&self) -> Result<Db, Failure> {
         directory::check_source(&self.path)?;
-        Ok(Db::open(&self.path, self.options().create_if_missing(false))?)
+        let options = self.options().read_only(true).replay_bytes_max(u64::MAX);
+        Ok(Db::open(&self.path, options)?)
     }
 
     /// Opens a database for a command that changes it.

@@ -114,11 +114,10 @@ fn take(disk: &dyn Disk, path: &Path, name: &str) -> Result<Taken> {
 /// Refuses a directory with files in it, but for those that an earlier attempt left unfinished; says whether
 /// there are such.
 fn check_room(directory: &dyn Directory) -> Result<bool> {
-    let unfinished = is_unfinished(directory)? && !Manifest::exists(directory)?
-        || is_being_salvaged(directory)?;
+    let unfinished =
+        is_unfinished(directory)? && !Manifest::exists(directory)? || is_being_salvaged(directory)?;
     let files = directory.list()?;
-    let in_the_way =
-        |file: &&String| !(*file == LOCK_NAME || unfinished && is_of_database(file));
+    let in_the_way = |file: &&String| !(*file == LOCK_NAME || unfinished && is_of_database(file));
     match files.iter().find(in_the_way) {
         Some(file) => {
             let path = directory.path();
