@@ -199,6 +199,23 @@ fn p04_residents_are_never_old() {
     });
 }
 
+/// P4: a write ends what is kept of its key, even when the write itself has left memory again.
+#[test]
+fn p04_a_write_ends_what_is_kept() {
+    check(1, || {
+        let turtle = turtle();
+        put(&turtle, &[b"a"], 0);
+        turtle.checkpoint(Lsn::ZERO).unwrap();
+        let kept = || turtle.get_resident(b"a", hash(b"a"), &mut Vec::new());
+        assert_eq!(kept(), Resident::Unknown, "only a page has it");
+        turtle.make_resident(b"a", hash(b"a")).unwrap();
+        assert_eq!(kept(), Resident::Present);
+        put(&turtle, &[b"a"], 1);
+        turtle.checkpoint(Lsn::ZERO).unwrap();
+        assert_eq!(kept(), Resident::Unknown, "the value of before");
+    });
+}
+
 /// P3: a record that is kept is the newest, whatever is written and brought to disk while lookups read it.
 #[test]
 fn p03_records_are_never_old() {
