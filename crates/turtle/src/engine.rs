@@ -292,7 +292,7 @@ impl Engine for Turtle {
             return Ok(Next::Wait(IDLE));
         }
         core.reuse_large();
-        if core.step()? || (core.wants_tidying() && core.tidy()?) {
+        if core.step()? || core.tidy_in_background()? {
             return Ok(Next::Again);
         }
         let gave = core.files.store.give_back(false)? > 0;

@@ -23,6 +23,7 @@ use spinney_base::Result;
 use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest};
 
 use crate::edit::Edit;
+use crate::files::Passed;
 use crate::memtable::{Memtable, Range};
 use crate::version::Tree;
 
@@ -125,8 +126,10 @@ impl View {
                 chunk.clear();
             }
             if !is_done && !merge(&mut over, &part, request, chunk) {
+                self.tree.passed(over.passed);
                 return Ok(());
             }
+            self.tree.passed(over.passed);
             match beyond {
                 None => {
                     chunk.finished = true;
@@ -186,6 +189,7 @@ fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &
         }
         at += usize::from(order != Ordering::Less);
         if order != Ordering::Greater {
+            over.passed.tombstones += u64::from(value.is_none());
             over.pass(key);
         }
     }
@@ -195,6 +199,7 @@ fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &
 struct Over<'a> {
     ranges: Vec<Peekable<Range<'a>>>,
     forward: bool,
+    passed: Passed,
 }
 
 impl<'a> Over<'a> {
@@ -207,7 +212,7 @@ impl<'a> Over<'a> {
         let direction = if forward { ArtDirection::Forward } else { ArtDirection::Backward };
         let ranges = tables.iter().filter(|table| !table.is_empty());
         let ranges = ranges.map(|table| table.range(from, to, direction, pinned).peekable());
-        Over { ranges: ranges.collect(), forward }
+        Over { ranges: ranges.collect(), forward, passed: Passed::default() }
     }
 
     /// How two keys follow each other in the direction of the range.
@@ -228,7 +233,9 @@ impl<'a> Over<'a> {
     /// Passes over all edits of a key.
     fn pass(&mut self, key: &[u8]) {
         for range in &mut self.ranges {
-            while range.next_if(|edit| edit.key == key).is_some() {}
+            while range.next_if(|edit| edit.key == key).is_some() {
+                self.passed.edits += 1;
+            }
         }
     }
 }
