@@ -114,6 +114,7 @@ impl TreeLine {
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
             at = here.end;
+            self.accesses.passed_removed(copies.removed as u64);
             if copies.removed >= REMOVED_MAX {
                 self.note_removed(run.located.lower.bytes());
             }
@@ -188,6 +189,7 @@ impl TreeLine {
         chunk: &mut Chunk,
     ) -> bool {
         self.accesses.scanned(1, view.len() as u64);
+        self.accesses.filled(1, view.used_bytes() as u64);
         let in_range = view.range(request.lower, request.upper);
         let ahead = position.ahead(&view, request.direction);
         let (start, end) = (in_range.start.max(ahead.start), in_range.end.min(ahead.end));

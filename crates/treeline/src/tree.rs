@@ -1,6 +1,7 @@
 //! The engine itself: opening, lookups, puts, and what the other modules share.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -9,8 +10,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
-    OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
+    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found,
+    KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Write,
 };
 use spinney_extent::{LargePointer, SharedSync, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Purpose};
@@ -691,6 +692,14 @@ impl Engine for TreeLine {
         self.scrub_piece(from)
     }
 
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        self.compact_region(from, upper)
+    }
+
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        self.bytes_of_range(from, upper)
+    }
+
     fn begin_backup(&self, path: &Path) -> Result<Box<dyn KeyspaceBackup + '_>> {
         Ok(Box::new(self.copy_to(path)?))
     }
@@ -703,6 +712,11 @@ impl Engine for TreeLine {
         let (cache_hits, cache_misses, pages_read) = self.accesses.sum();
         let large = self.large.counts();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let in_pages = |pages: u64| pages * PAGE_BYTES as u64;
+        let bytes = in_pages(counts.base_pages() + counts.overflow_pages + counts.staged_pages);
+        let live = self.accesses.filled_part(bytes);
+        let large_freed = in_pages(large.freed_pages + large.ready_pages);
+        let (scan_records, scan_tombstones) = self.accesses.looked_at();
         EngineStats {
             cache_hits,
             cache_misses,
@@ -717,11 +731,17 @@ impl Engine for TreeLine {
             staged_pages: counts.staged_pages,
             segments: counts.segments,
             large_values: large.values,
-            large_bytes: large.live_pages * PAGE_BYTES as u64,
-            large_freed_bytes: (large.freed_pages + large.ready_pages) * PAGE_BYTES as u64,
+            large_bytes: in_pages(large.live_pages),
+            large_freed_bytes: large_freed,
+            live_bytes: live + in_pages(large.live_pages),
+            dead_bytes: bytes - live + large_freed,
+            tombstones: 0,
+            scan_pages: self.accesses.pages_scanned(),
+            scan_records,
+            scan_tombstones,
             free_pages: space.free_pages,
-            file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
-            hole_bytes: space.hole_pages * PAGE_BYTES as u64,
+            file_bytes: in_pages(space.end_page.into()),
+            hole_bytes: in_pages(space.hole_pages),
             pages_read,
             pages_written_back: load(&self.writes.pages_written_back),
             records_written_back: load(&self.writes.records_written_back),

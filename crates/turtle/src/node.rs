@@ -25,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 use spinney_base::Result;
 
+use crate::edit::packed_bytes;
 use crate::files::{Files, Limits, Load};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::merge::Superseded;
@@ -158,11 +159,28 @@ pub(crate) struct Totals {
     pub(crate) removed: u64,
     /// Packed bytes that are pending in buffers.
     pub(crate) pending: u64,
-    /// How many tombstones are.
+    /// Packed bytes of segments, flushed parts included. A segment of two nodes counts twice.
+    pub(crate) segments: u64,
+    /// How many tombstones are pending.
     pub(crate) tombstones: u64,
 }
 
+/// What a tombstone takes itself, in packed bytes: one with a key of 16 bytes.
+pub(crate) const TOMBSTONE_BYTES: u64 = packed_bytes(16, 0);
+
 impl Totals {
+    /// About how many packed bytes hold nothing that is needed.
+    pub(crate) fn dead(&self) -> u64 {
+        let flushed = self.segments.saturating_sub(self.pending);
+        self.removed + (self.tombstones * TOMBSTONE_BYTES).min(self.pending) + flushed
+    }
+
+    /// About how many packed bytes the records take.
+    pub(crate) fn live(&self) -> u64 {
+        let of_tombstones = self.tombstones * TOMBSTONE_BYTES;
+        self.bytes - self.removed + self.pending.saturating_sub(of_tombstones)
+    }
+
     /// About how many bytes more are removed by so many tombstones above: each removes a record of average size.
     pub(crate) fn removed_by(&self, tombstones: u64) -> u64 {
         let average = self.bytes / self.edits.max(1);
@@ -255,11 +273,13 @@ impl<F: Files> Node<F> {
                 totals.bytes += below.bytes;
                 totals.removed += below.removed + below.removed_by(tombstones);
                 totals.pending += below.pending + self.pending[pivot];
+                totals.segments += below.segments;
                 totals.tombstones += below.tombstones + tombstones;
             }
             for part in self.levels.iter().flat_map(|level| &level.parts) {
                 if let Part::Segment(segment) = part {
                     totals.pages += files.leaf_pages(&segment.leaf);
+                    totals.segments += files.leaf_bytes(&segment.leaf);
                 }
             }
             totals

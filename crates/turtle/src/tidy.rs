@@ -40,15 +40,15 @@ use std::time::Duration;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, probe};
+use spinney_engine::Compacted;
 use spinney_io::Purpose;
 
 use crate::core::Core;
 use crate::crew::CREW_MAX;
-use crate::edit::packed_bytes;
 use crate::files::{Files, Limits};
-use crate::levels::{Key, Part};
+use crate::levels::{Key, Part, pivot_of};
 use crate::merge::Superseded;
-use crate::node::{Child, Node, Replacement};
+use crate::node::{Child, Node, Replacement, TOMBSTONE_BYTES};
 use crate::range::KeyRange;
 use crate::tree::Tree;
 use crate::update::{Siblings, Update, as_children};
@@ -83,9 +83,6 @@ const PASSED_PART: u64 = 64;
 
 /// Making a page of a leaf anew costs about as much as passing this many tombstones, of some 50 ns each.
 const TOMBSTONES_A_PAGE: u64 = 128;
-
-/// What a tombstone takes itself, in packed bytes: one with a key of 16 bytes.
-const TOMBSTONE_BYTES: u64 = packed_bytes(16, 0);
 
 /// What a tree is tidied for; see the module.
 #[derive(Clone, Copy, Debug)]
@@ -240,41 +237,40 @@ impl<F: Files> Tree<F> {
         self.root.as_ref().map_or(0, |root| of(root, files, goal, &files.limits()))
     }
 
-    /// Where `count` leaves from the one that has a key end, if not at the end of the tree; and their pages.
-    pub(crate) fn end_of_leaves(&self, files: &F, from: &[u8], count: usize) -> (Option<Key>, u64) {
-        let (mut left, mut pages, mut end) = (count, 0, None);
-        if let Some(root) = &self.root {
-            self::end_of_leaves(root, files, from, &mut left, &mut pages, &mut end);
+    /// Pages of the leaves that have keys in a range.
+    pub(crate) fn pages_in(&self, files: &F, range: &KeyRange<'_>) -> u64 {
+        fn of<F: Files>(child: &Child<F>, files: &F, range: &KeyRange<'_>) -> u64 {
+            let Child::Node(node) = child else { return child.totals(files).pages };
+            let meets = |pivot: &usize| Goal::meets(range, node, *pivot);
+            let pivots = (0..node.keys.len()).filter(meets);
+            pivots.map(|pivot| of(&node.children[pivot], files, range)).sum()
         }
-        (end, pages)
+        self.root.as_ref().map_or(0, |root| of(root, files, range))
+    }
+
+    /// Where `count` leaves from the one that has a key end, if not at the end of the tree.
+    pub(crate) fn end_of_leaves(&self, from: &[u8], mut count: usize) -> Option<Key> {
+        end_of_leaves(self.root.as_ref()?, from, &mut count)
     }
 }
 
 /// See [`Tree::end_of_leaves`]; `left` is how many are left of them.
-fn end_of_leaves<F: Files>(
-    child: &Child<F>,
-    files: &F,
-    from: &[u8],
-    left: &mut usize,
-    pages: &mut u64,
-    end: &mut Option<Key>,
-) {
+fn end_of_leaves<F: Files>(child: &Child<F>, from: &[u8], left: &mut usize) -> Option<Key> {
     let Child::Node(node) = child else {
-        *pages += child.totals(files).pages;
         *left -= 1;
-        return;
+        return None;
     };
-    let first = crate::levels::pivot_of(&node.keys, from);
-    for pivot in first..node.keys.len() {
+    for pivot in pivot_of(&node.keys, from)..node.keys.len() {
         if *left == 0 {
-            // The first pivot's own bound is its parent's to say.
-            if end.is_none() && pivot > 0 {
-                *end = Some(Arc::clone(&node.keys[pivot]));
-            }
-            return;
+            // Some leaf came before it.
+            return Some(Arc::clone(&node.keys[pivot]));
         }
-        end_of_leaves(&node.children[pivot], files, from, left, pages, end);
+        let end = end_of_leaves(&node.children[pivot], from, left);
+        if end.is_some() {
+            return end;
+        }
     }
+    None
 }
 
 /// Since when nothing came.
@@ -387,23 +383,22 @@ impl Core {
         Ok(true)
     }
 
-    /// Flushes all that is pending for some leaves of a range, from the one with `from` on; says where they
-    /// end, if that is within the range, and how many bytes they took before.
+    /// Flushes all that is pending for some leaves of a range, from the one with `from` on.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; the records are as they were.
-    pub(crate) fn compact(
-        &self,
-        from: &[u8],
-        upper: Bound<&[u8]>,
-    ) -> Result<(Option<Vec<u8>>, u64)> {
-        let (end, pages) = self.view.load().tree.end_of_leaves(from, LEAVES_AT_ONCE);
+    pub(crate) fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        let tree = self.view.load().tree.clone();
+        let end = tree.end_of_leaves(from, LEAVES_AT_ONCE);
         let beyond = KeyRange { lower: Bound::Included(from), upper };
         let beyond = end.filter(|end| !beyond.within(end, None).is_empty());
         let upper = beyond.as_deref().map_or(upper, Bound::Excluded);
         let range = KeyRange { lower: Bound::Included(from), upper };
+        let bytes = tree.pages_in(&range) * PAGE_BYTES as u64;
+        // Else what a step takes the place of would outlive its checkpoint.
+        drop(tree);
         while self.tidy(Goal::Range(range))? {}
-        Ok((beyond.map(|key| key.to_vec()), pages * PAGE_BYTES as u64))
+        Ok(Compacted { bytes, next: beyond.map(|key| key.to_vec()) })
     }
 }
 

@@ -27,6 +27,7 @@ use crate::levels::Key;
 use crate::node::Totals;
 use crate::options::Tuning;
 use crate::packed::Owned;
+use crate::range::KeyRange;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
 use crate::tidy::Goal;
@@ -106,6 +107,11 @@ impl Files {
     /// Pages that leaves and nodes own.
     pub(crate) fn pages(&self) -> u64 {
         self.disk.files.counters.pages_owned.load(Relaxed)
+    }
+
+    /// Pages that ranges looked into, cached or not.
+    pub(crate) fn scan_pages(&self) -> u64 {
+        self.disk.files.counters.scan_pages.load(Relaxed)
     }
 
     /// Says what reading, writing and updating has come to since the keyspace was opened.
@@ -283,9 +289,14 @@ impl Tree {
         self.0.tree.pages_to_tidy(&self.0.files.disk, goal)
     }
 
+    /// See [`tree::Tree::pages_in`].
+    pub(crate) fn pages_in(&self, range: &KeyRange<'_>) -> u64 {
+        self.0.tree.pages_in(&self.0.files.disk, range)
+    }
+
     /// See [`tree::Tree::end_of_leaves`].
-    pub(crate) fn end_of_leaves(&self, from: &[u8], count: usize) -> (Option<Key>, u64) {
-        self.0.tree.end_of_leaves(&self.0.files.disk, from, count)
+    pub(crate) fn end_of_leaves(&self, from: &[u8], count: usize) -> Option<Key> {
+        self.0.tree.end_of_leaves(from, count)
     }
 
     /// What it comes to.

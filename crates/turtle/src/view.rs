@@ -100,14 +100,24 @@ impl View {
         let mut near = near.map(<[u8]>::to_vec);
         let mut part = Chunk::default();
         let pinned = Pinned::new();
+        let mut in_vain = 0;
         loop {
             let from = near.as_ref().map(Vec::as_slice);
             let (lower, upper) = if forward { (from, far) } else { (far, from) };
             // The first piece needs no copy where memtables have nothing to say.
-            let is_first = chunk.is_empty();
+            let is_first = chunk.is_empty() && in_vain == 0;
             let piece = if is_first { &mut *chunk } else { &mut part };
             piece.clear();
-            let scanned = self.tree.scan(&ScanRequest { lower, upper, ..*request }, piece);
+            // Where memtables remove all that the tree delivers, it is asked for more each time.
+            let least = 1 << in_vain.min(IN_VAIN_MAX);
+            let request_of_tree = ScanRequest {
+                lower,
+                upper,
+                records_wanted: request.records_wanted.max(least),
+                records_max: request.records_max.max(least),
+                ..*request
+            };
+            let scanned = self.tree.scan(&request_of_tree, piece);
             if let Err(error) = scanned {
                 piece.clear();
                 return Err(error);
@@ -141,9 +151,13 @@ impl View {
                 chunk.resume = Some(near);
                 return Ok(());
             }
+            in_vain = if chunk.is_empty() { in_vain + 1 } else { 0 };
         }
     }
 }
+
+/// Records that the tree is asked for at once while memtables remove them all: two to this power.
+const IN_VAIN_MAX: u32 = 8;
 
 /// The end of what lies before a bound from which a range goes on.
 fn before(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
