@@ -116,7 +116,8 @@ fn first_read(main: &Keyspace) -> (Option<Vec<u8>>, [u64; 3]) {
         [stats.scan_pages, stats.scan_records, stats.scan_tombstones]
     };
     let before = counts(main);
-    let first = main.iter().limit(1).next().map(|record| record.unwrap().0);
+    // As of a queue among others, not of all there is.
+    let first = main.range(key(0)..).limit(1).next().map(|record| record.unwrap().0);
     let after = counts(main);
     (first, std::array::from_fn(|index| after[index] - before[index]))
 }
@@ -129,7 +130,7 @@ fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
         let world = World::new(engine, 16 << 20);
         world.fill(0..2_000);
         let mut windows = Vec::new();
-        for window in 0..30u64 {
+        for window in 0..36u64 {
             let mut sums = [0; 3];
             for number in window * 2_000..(window + 1) * 2_000 {
                 world.fill(number + 2_000..number + 2_001);
@@ -147,11 +148,11 @@ fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
         }
         let sum = |windows: &[[u64; 3]], index| windows.iter().map(|sums| sums[index]).sum::<u64>();
         for index in 0..3 {
-            let (second, last) = (sum(&windows[1..11], index), sum(&windows[20..], index));
+            let (second, last) = (sum(&windows[6..18], index), sum(&windows[24..], index));
             assert!(last * 5 <= second * 6, "{engine:?}: {last} after {second}");
         }
-        let pages = sum(&windows[20..], 0) / (10 * 200);
-        assert!(pages <= 40, "{engine:?}: {pages} pages for the first record");
+        let pages = sum(&windows[24..], 0) / (12 * 200);
+        assert!(pages <= 4, "{engine:?}: {pages} pages for the first record");
     }
 }
 

@@ -19,7 +19,6 @@ use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{AccessCounters, WriteCounters, add};
-use crate::first::FirstKey;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable};
@@ -35,6 +34,7 @@ use spinney_records::{
     Became, CACHE_BYTES_MIN, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side,
     Usage,
 };
+use spinney_sync::Gap;
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
 /// area protects.
@@ -131,7 +131,7 @@ pub struct TreeLine {
     pub(crate) tidying: Mutex<Tidying>,
     pub(crate) pages: PageCache,
     share: Mutex<Share>,
-    pub(crate) first: FirstKey,
+    pub(crate) gap: Gap,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
     long_lists_count: AtomicUsize,
@@ -220,7 +220,7 @@ impl TreeLine {
             tidying: Mutex::new(Tidying::default()),
             pages: PageCache::new(memory),
             share: Mutex::new(Share::new(SHARES)),
-            first: FirstKey::default(),
+            gap: Gap::default(),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
         }
@@ -534,7 +534,7 @@ impl Engine for TreeLine {
         }
         // When scans find it.
         if write.value.is_some() {
-            self.first.inserted(write.key);
+            self.gap.inserted(write.key);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::Direction;
 use spinney_io::Purpose;
-use spinney_sync::Stripes;
+use spinney_sync::{Gap, Stripes};
 
 use crate::edit::Hit;
 use crate::files::{Files, LeafCursor, Limits, Load, Lookup, Passed};
@@ -45,7 +45,12 @@ pub(crate) struct DiskFiles {
     in_memory: AtomicU64,
     /// What ranges looked at: [`EDITS`] and [`TOMBSTONES`].
     passed: Stripes<2>,
+    /// Where nothing is, among what was removed.
+    pub(crate) gap: Gap,
 }
+
+/// Ranges that pass over so many tombstones are worth remembering where nothing is.
+const TOMBSTONES_MANY: u64 = 16;
 
 const EDITS: usize = 0;
 const TOMBSTONES: usize = 1;
@@ -75,6 +80,7 @@ impl DiskFiles {
             beside: AtomicU64::new(0),
             in_memory: AtomicU64::new(0),
             passed: Stripes::default(),
+            gap: Gap::default(),
         }
     }
 
@@ -197,6 +203,9 @@ impl Files for DiskFiles {
     fn passed(&self, passed: Passed) {
         self.passed.add(EDITS, passed.edits);
         self.passed.add(TOMBSTONES, passed.tombstones);
+        if passed.tombstones >= TOMBSTONES_MANY {
+            self.gap.passed_much();
+        }
     }
 
     fn cursor<'a>(

@@ -61,6 +61,11 @@ impl Turtle {
     pub(crate) fn begin_records(&self) {
         self.core.begin_records(1 << 20);
     }
+
+    /// As after a range that met many tombstones.
+    pub(crate) fn passed_much(&self) {
+        self.core.files.disk.gap.passed_much();
+    }
 }
 
 /// What a write takes in a memtable, at most.
@@ -198,6 +203,9 @@ impl Engine for Turtle {
             core.large.merged_away(&replaced);
         }
         core.residents.written(write.key);
+        if write.value.is_some() {
+            core.files.disk.gap.inserted(write.key);
+        }
         core.records.changed(write);
         core.reserved.fetch_sub(cost(write), Relaxed);
     }
@@ -208,7 +216,15 @@ impl Engine for Turtle {
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        self.core.view.load().scan(request, chunk)
+        let gap = &self.core.files.disk.gap;
+        let look = request.first_key_from().and_then(|from| gap.look(&from));
+        let Some(look) = look else { return self.core.view.load().scan(request, chunk) };
+        let request = ScanRequest { lower: Bound::Included(look.from()), ..*request };
+        // The view is of a later moment than the look.
+        let result = self.core.view.load().scan(&request, chunk);
+        let found = (!chunk.is_empty()).then(|| chunk.get(0).0);
+        gap.found(look, found.filter(|_| result.is_ok()));
+        result
     }
 
     /// The redo LSN may come out above `redo`: nothing of this keyspace lies between.

@@ -88,7 +88,7 @@ pub(crate) struct PackedPivot {
 
 impl PackedPivot {
     /// How many tombstones are pending for it, at most.
-    fn tombstones_max(&self) -> u64 {
+    pub(crate) fn tombstones_max(&self) -> u64 {
         self.tombstones.map_or(self.pending / packed_bytes(0, 0), u64::from)
     }
 }

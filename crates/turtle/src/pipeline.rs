@@ -513,6 +513,7 @@ impl Core {
         self.replace(|view| View::new(view.tables.clone(), tree));
         // What was on disk for them is not any more, and no edit of a memtable says so.
         self.residents.forget();
+        self.files.disk.gap.forget();
         self.batches.store(0, Relaxed);
         self.free(&work);
         Ok(())

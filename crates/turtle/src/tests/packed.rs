@@ -45,6 +45,26 @@ fn the_example_is_these_bytes() {
     assert!(PackedNode::decode(&[&bytes[..], &[0]].concat()).unwrap_err().is_corruption());
 }
 
+/// Nodes that earlier versions wrote do not count tombstones: as many are taken to be there as there may be.
+#[test]
+fn nodes_of_version_1_are_read() {
+    let bytes = [
+        &[1, 1, 2, 1][..],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'A'],
+        &[1, 0, b'm', 0x2c, 1, 0, 0, 0, 0, 0, 0, 1, b'B'],
+        &[1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, b'm', 0, 1, b'S'],
+    ]
+    .concat();
+    let node = PackedNode::decode(&bytes).unwrap();
+    assert!(node.pivots.iter().all(|pivot| pivot.tombstones.is_none()));
+    assert_eq!(node.pivots[1].tombstones_max(), 37, "of 8 bytes each at least");
+    assert_eq!(node.encode(), bytes);
+    let counted = |pivot: &mut PackedPivot| pivot.tombstones = Some(pivot.pending as u32 / 100);
+    let mut node = node;
+    node.pivots.iter_mut().for_each(counted);
+    assert_eq!(node, example());
+}
+
 fn node() -> impl Strategy<Value = PackedNode> {
     let key = || vec(any::<u8>(), 0..20);
     let lowers = prop::collection::btree_set(vec(any::<u8>(), 1..20), 0..64);
