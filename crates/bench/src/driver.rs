@@ -156,6 +156,17 @@ pub trait Session: Send {
     ) -> Result<()>;
 }
 
+/// What ranges looked at, since an engine was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// Pages, cached or not.
+    pub pages: u64,
+    /// Records, delivered or passed over.
+    pub records: u64,
+    /// Removed records that were passed over.
+    pub tombstones: u64,
+}
+
 /// Counters since an engine was opened; `None` is unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
@@ -167,6 +178,8 @@ pub struct Counters {
     pub cache_misses: Option<u64>,
     /// Pages read.
     pub pages_read: Option<u64>,
+    /// What ranges looked at.
+    pub scanned: Option<Scanned>,
     /// Time that writers were made to wait, in milliseconds.
     pub stall_ms: Option<f64>,
     /// Writes that waited for a sync of the log.

@@ -22,6 +22,7 @@ pub mod value;
 mod cascade;
 mod permutation;
 mod process;
+mod queue;
 mod table;
 mod worker;
 

@@ -3,7 +3,7 @@
 use spinney::{Db, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_base::{Error, Result};
 
-use crate::driver::{Counters, Driver, Knobs, OpenConfig, Session, Store, Terms};
+use crate::driver::{Counters, Driver, Knobs, OpenConfig, Scanned, Session, Store, Terms};
 use crate::plan::{Durability, TornWrites};
 use crate::shape::Shape;
 
@@ -117,6 +117,11 @@ impl Store for OwnStore {
             io: Some(stats.io),
             cache_hits: Some(keyspace.cache_hits),
             cache_misses: Some(keyspace.cache_misses),
+            scanned: Some(Scanned {
+                pages: keyspace.scan_pages,
+                records: keyspace.scan_records,
+                tombstones: keyspace.scan_tombstones,
+            }),
             pages_read: Some(keyspace.pages_read),
             stall_ms: Some(stall_ms),
             commits: logged.then_some(stats.log.commits),

@@ -15,6 +15,7 @@ use crate::distribution::Chooser;
 use crate::driver::{Counters, Driver, OpenConfig, Store, Terms};
 use crate::plan::{Plan, Workload};
 use crate::process;
+use crate::queue::Windows;
 use crate::row::{Row, io_by_purpose};
 use crate::shape::Shape;
 use crate::table::grouped;
@@ -144,6 +145,8 @@ struct Measured {
     space_bytes: u64,
     /// Operations a second of the first million and of the last, if there are two.
     ends: [Option<f64>; 2],
+    /// What first reads of the queue cost.
+    queue: Windows,
 }
 
 struct Snapshot {
@@ -174,6 +177,7 @@ impl Measured {
                 "first million at {first} ops/s, last million at {last} ({share:.2}x)"
             ));
         }
+        sentences.extend(self.queue.note());
         (!sentences.is_empty()).then(|| sentences.join("; "))
     }
 
@@ -212,14 +216,15 @@ impl Runner<'_> {
             threads.push(thread);
         }
         if warmup > 0.0 {
-            self.watch(&shared, self.clock.now(), Some(warmup), false)?;
+            self.watch(&shared, self.clock.now(), Some(warmup), None)?;
         }
         let before = self.snapshot()?;
         let started = self.clock.now();
         shared.phase.store(MEASURE, SeqCst);
         let seconds = (workload != Workload::Load && self.plan.operations.is_none())
             .then_some(self.plan.seconds);
-        let ticks = self.watch(&shared, started, seconds, true)?;
+        let mut queue = Windows::new(self.plan.seconds);
+        let ticks = self.watch(&shared, started, seconds, Some(&mut queue))?;
         shared.phase.store(STOP, SeqCst);
         let mut tally = Tally::new()?;
         for thread in threads {
@@ -239,7 +244,8 @@ impl Runner<'_> {
         state.queue_tail = shared.queue_tail.next();
         state.queue_head = shared.queue_head.next();
         state.logical_bytes += tally.logical_bytes;
-        Ok(Measured { workload, tally, seconds, before, after, space_bytes, ends: ends(&ticks) })
+        let ends = ends(&ticks);
+        Ok(Measured { workload, tally, seconds, before, after, space_bytes, ends, queue })
     }
 
     fn shared(&self, workload: Workload, state: &State) -> Shared {
@@ -264,6 +270,7 @@ impl Runner<'_> {
             drift_total: plan.records,
             queue_tail: Tickets::new(state.queue_tail, plan.threads),
             queue_head: Tickets::new(state.queue_head, plan.threads),
+            peeks: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
             done: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
             finished: AtomicUsize::new(0),
         }
@@ -282,7 +289,7 @@ impl Runner<'_> {
         shared: &Shared,
         started: Duration,
         seconds: Option<f64>,
-        measured: bool,
+        mut measured: Option<&mut Windows>,
     ) -> Result<Vec<(Duration, u64)>> {
         let workload = shared.workload.name().to_owned();
         let sum = || shared.done.iter().map(|done| done.load(Relaxed)).sum::<u64>();
@@ -326,7 +333,14 @@ impl Runner<'_> {
                 })?;
                 (told, told_sum) = (now, total);
             }
-            if measured && (now - point >= Duration::from_secs(1) || over) {
+            if shared.workload == Workload::Queue
+                && let Some(windows) = measured.as_mut().filter(|windows| windows.is_due(now))
+                && let Some(scanned) = self.store.counters()?.scanned
+            {
+                let peeks = shared.peeks.iter().map(|peeks| peeks.load(Relaxed)).sum();
+                windows.mark(now, peeks, scanned);
+            }
+            if measured.is_some() && (now - point >= Duration::from_secs(1) || over) {
                 let operations = total - point_sum;
                 (self.emit)(Event::Point {
                     workload: workload.clone(),

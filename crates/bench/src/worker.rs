@@ -107,6 +107,8 @@ pub(crate) struct Shared {
     pub(crate) drift_total: u64,
     pub(crate) queue_tail: Tickets,
     pub(crate) queue_head: Tickets,
+    /// First reads of the queue by each thread; written by that thread alone.
+    pub(crate) peeks: Box<[AtomicU64]>,
     /// Operations of each thread, for progress; written by that thread alone.
     pub(crate) done: Box<[AtomicU64]>,
     pub(crate) finished: AtomicUsize,
@@ -458,6 +460,7 @@ impl Worker {
     /// Reads the first element: none that was removed before may show, and it may be missing only from an empty queue.
     fn peek(&mut self) -> Result<()> {
         let shared = self.shared.clone();
+        shared.peeks[self.index].fetch_add(1, Relaxed);
         let removed_below = shared.queue_head.all_done_below();
         let pushed_below = shared.queue_tail.all_done_below();
         self.queue_key(0);

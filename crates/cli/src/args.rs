@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArguments;
+use crate::compact::CompactArguments;
 use crate::copies::{BackupArguments, RestoreArguments, SalvageArguments};
 use crate::database::{
     DatabaseArguments, GetArguments, KeyArguments, KeyspacesCommand, PutArguments, ReportArguments,
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Verify(ReportArguments),
     /// Brings everything into the keyspaces' files and trims the log
     Checkpoint(DatabaseArguments),
+    /// Gives back the room that removed and overwritten records take
+    Compact(CompactArguments),
     /// Copies the database into another directory; the copy is a database
     Backup(BackupArguments),
     /// Makes a database of a backup, and verifies it

@@ -6,6 +6,7 @@
 
 mod args;
 mod bench;
+mod compact;
 mod copies;
 mod database;
 mod directory;
@@ -63,6 +64,7 @@ fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
         Command::Stats(arguments) => database::stats(&arguments),
         Command::Verify(arguments) => database::verify(&arguments),
         Command::Checkpoint(arguments) => database::checkpoint(&arguments),
+        Command::Compact(arguments) => compact::compact(&arguments),
         Command::Backup(arguments) => copies::backup(&arguments),
         Command::Restore(arguments) => copies::restore(&arguments),
         Command::Salvage(arguments) => copies::salvage(&arguments),

@@ -39,6 +39,12 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "free_pages": one.free_pages,
             "file_bytes": one.file_bytes,
             "hole_bytes": one.hole_bytes,
+            "live_bytes": one.live_bytes,
+            "dead_bytes": one.dead_bytes,
+            "tombstones": one.tombstones,
+            "scan_pages": one.scan_pages,
+            "scan_records": one.scan_records,
+            "scan_tombstones": one.scan_tombstones,
             "segments": one.segments,
             "reorganizations": one.reorganizations,
             "reorganized_pages_in": one.reorganized_pages_in,
@@ -191,6 +197,12 @@ pub(crate) fn to_text(stats: &Stats) -> String {
             one.overflow_pages,
             one.staged_pages,
             one.free_pages
+        ));
+        line(format!(
+            "  about {} of records, {} of what was removed and of unused room; {} tombstones",
+            display_bytes(one.live_bytes),
+            display_bytes(one.dead_bytes),
+            one.tombstones
         ));
         if one.large_values > 0 || one.large_freed_bytes > 0 {
             line(format!(

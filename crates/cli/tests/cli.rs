@@ -445,3 +445,53 @@ fn the_longest_values_take_little_memory() {
     confined(BASE, &["backup", db, &path("copy"), "--memory", "4MiB"]);
     confined(BASE, &["verify", &path("copy"), "--memory", "4MiB"]);
 }
+
+/// A keyspace, or a range of it, is compacted by one command, which says what came of it.
+#[test]
+fn d1_compact_gives_room_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let value = "v".repeat(300);
+    for (name, engine) in [("one", "treeline"), ("other", "turtle")] {
+        expect(0, &["keyspaces", "create", db, name, "--engine", engine], b"");
+        let lines = (0..20_000).map(|n| format!("{{\"key\":\"k{n:05}\",\"value\":\"{value}\"}}\n"));
+        let lines: String = lines.collect();
+        expect(0, &["import", db, "--keyspace", name], lines.as_bytes());
+        let spare: String =
+            (0..20_000).filter(|n| n % 100 > 0).map(|n| format!("k{n:05}\n")).collect();
+        // As many times as there are keys is too often for a program: one batch from a library.
+        let options = spinney::Options::default().create_if_missing(false);
+        let open = spinney::Db::open(db, options).unwrap();
+        let keyspace = open.existing_keyspace(name).unwrap();
+        for key in spare.lines() {
+            keyspace.remove_with(key.as_bytes(), spinney::Durability::Buffered).unwrap();
+        }
+        open.close().unwrap();
+    }
+    let part = expect(
+        0,
+        &["compact", db, "--keyspace", "one", "--from", "k00000", "--to", "k00100", "--json"],
+        b"",
+    );
+    let part: serde_json::Value = serde_json::from_str(&part).unwrap();
+    assert!(part["bytes"].as_u64() < part["bytes_before"].as_u64(), "{part}");
+    let all = expect(0, &["compact", db, "--json"], b"");
+    let all: Vec<serde_json::Value> =
+        all.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(all.len(), 2);
+    for one in &all {
+        assert!(one["bytes_after"].as_u64().unwrap() < 2 << 20, "{one}");
+    }
+    assert!(expect(0, &["compact", db, "--keyspace", "one"], b"").contains("gone through"));
+    let stats: serde_json::Value =
+        serde_json::from_str(&expect(0, &["stats", db, "--json"], b"")).unwrap();
+    for keyspace in stats["keyspaces"].as_array().unwrap() {
+        assert_eq!(keyspace["tombstones"], 0);
+        assert!(keyspace["live_bytes"].as_u64().unwrap() < 200_000, "{keyspace}");
+    }
+    // What is left is there, and whoever names what is not is told so.
+    let left = expect(0, &["scan", db, "--keyspace", "other", "--limit", "1000"], b"");
+    assert_eq!(left.lines().count(), 200);
+    fails(2, &["compact", db, "--from", "k"], b"");
+    fails(2, &["compact", db, "--keyspace", "one", "--from", "xyz", "--hex"], b"");
+}

@@ -1,13 +1,14 @@
 //! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
 //!
 //! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `open` (recovery), `maintain` (background work), `reading` and `room` (full and read-only disks), `backup`
+//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (space, when asked for), `open` (recovery), `maintain` (background work), `reading` and `room` (full and read-only disks), `backup`
 //! and `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 
 mod backup;
 mod batch;
+mod compact;
 mod cursor;
 mod database;
 mod keyspace;
@@ -31,6 +32,7 @@ mod write;
 
 pub use backup::{BackupOptions, BackupProgress, BackupReport};
 pub use batch::Batch;
+pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
 pub use keyspace::{CompareAndSwapError, Keyspace};

@@ -98,6 +98,19 @@ impl Old {
         }
     }
 
+    /// Fills some pages beyond their ends with short new records, so that overflow pages take them.
+    fn overflow(&mut self) {
+        for (place, more) in
+            (0..2_900).step_by(290).flat_map(|place| (0..60).map(move |n| (place, n)))
+        {
+            let key = format!("key {place:06}+{more}").into_bytes();
+            let value = Some(vec![more; 60]);
+            self.main.insert_with(&key, &[more; 60], Durability::Buffered).unwrap();
+            self.model.insert(key.clone(), vec![more; 60]);
+            self.ever.entry(key).or_default().push(value);
+        }
+    }
+
     /// All that a salvage may find.
     fn close(self) -> (SimDisk, Model) {
         self.db.close().unwrap();
@@ -307,10 +320,11 @@ fn within(ranges: &[LostRange], key: &[u8]) -> bool {
 /// Pages are damaged: their records are lost or older ones, and told so; all others are as they were.
 #[test]
 fn p22_damaged_pages_are_told() {
-    let mut told = 0;
+    let (mut told, mut overflowed) = (0, 0);
     for seed in 0..12 {
         let mut old = Old::new(seed, true);
         old.write(6_000);
+        old.overflow();
         let ever = old.ever.clone();
         let (disk, model) = old.close();
         let db = Db::open(Path::new("/db"), options(&disk, &Runtime::stepped(9))).unwrap();
@@ -323,6 +337,7 @@ fn p22_damaged_pages_are_told() {
         let is_overflow = |page: &&usize| !is_of_extent(&sound[**page * 4096..][..4096]);
         let overflows = data.iter().filter(is_overflow).take(3).copied();
         // Each once: a bit that is flipped twice is as it was.
+        overflowed += overflows.clone().count();
         let pages: BTreeSet<usize> = nth.into_iter().chain(overflows).collect();
         for page in pages {
             disk.flip_bit(Path::new(FILE), page as u64 * 4096 + 1000 + seed, 2).unwrap();
@@ -350,6 +365,7 @@ fn p22_damaged_pages_are_told() {
         assert!(found.keys().all(|key| ever.contains_key(key)));
     }
     assert!(told > 0, "no damage has hurt");
+    assert!(overflowed >= 12, "{overflowed} overflow pages damaged");
 }
 
 /// A crash in the middle of reorganizations: with the log everything that was promised is saved; without it each key has

@@ -22,6 +22,7 @@
 //! [`Engine::end_structure_replay`]; [`Engine::checkpoint`] by one thread at a time.
 
 mod backup;
+mod compact;
 mod context;
 pub mod covered;
 mod salvage;
@@ -31,6 +32,7 @@ mod snapshot;
 mod stats;
 
 pub use backup::KeyspaceBackup;
+pub use compact::Compacted;
 pub use context::EngineContext;
 pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show};
 pub use scan::{Chunk, Direction, ScanRequest};
@@ -43,6 +45,7 @@ pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store};
 pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport, Watch};
 
 use std::fmt::Debug;
+use std::ops::Bound;
 
 use spinney_base::{Error, ErrorKind, Lsn, Next, Result, ValueRef};
 use spinney_io::Directory;
@@ -382,6 +385,18 @@ pub trait Engine: Send + Sync + Debug {
     /// Reads a bounded piece of what the keyspace owns from a place on and checks it; an empty place
     /// is the start, others are what a piece before answered.
     fn scrub(&self, from: &[u8]) -> Scrubbed;
+
+    /// Compacts a bounded piece of the records from key `from` up to the bound `upper`: what is pending
+    /// for their pages is merged with them, removed records go, and pages are filled. It follows
+    /// a checkpoint; what came since may stay as it is. The records and what others see of them stay the same,
+    /// and what the piece frees is reused and given back as after any other change (rules P14 and P16).
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Io` or `Corruption`; the records are as they were.
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted>;
+
+    /// About how many bytes of pages [`Engine::compact`] goes through for a range.
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64;
 
     /// Begins to copy the keyspace into a new file `name` of a directory. The copy holds everything up to the
     /// redo LSN of now. Until the result is dropped nothing that is freed is reused (rule P26).

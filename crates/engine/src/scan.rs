@@ -1,5 +1,6 @@
 //! Range requests and their answers.
 
+use std::borrow::Cow;
 use std::ops::Bound;
 
 use spinney_base::ValueRef;
@@ -123,6 +124,19 @@ impl Chunk {
 }
 
 impl ScanRequest<'_> {
+    /// The least key that may be the answer, if the first record of a range is asked for and no other.
+    #[must_use]
+    pub fn first_key_from(&self) -> Option<Cow<'_, [u8]>> {
+        if self.direction != Direction::Forward || self.records_max != 1 {
+            return None;
+        }
+        Some(match self.lower {
+            Bound::Included(key) => Cow::Borrowed(key),
+            Bound::Excluded(key) => Cow::Owned([key, &[0]].concat()),
+            Bound::Unbounded => Cow::Borrowed(&[]),
+        })
+    }
+
     /// What is delivered of a value.
     #[inline]
     #[must_use]

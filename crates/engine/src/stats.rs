@@ -46,6 +46,24 @@ pub struct EngineStats {
     pub file_bytes: u64,
     /// Bytes of free pages that are known to take no room.
     pub hole_bytes: u64,
+    /// About how many bytes of keys and values the records take, large values included. On `treeline` as full as pages were
+    /// that were read and written last; on `turtle` what memtables hold is not among them, and what is pending counts in
+    /// full, though some of it overwrites what lies below.
+    pub live_bytes: u64,
+    /// About how many bytes in use hold nothing that is needed: a compaction gives back most of them. On
+    /// `treeline` room in pages, which new records may fill; on `turtle` removed records, their tombstones and flushed
+    /// parts of segments. On both large values that a checkpoint will free.
+    pub dead_bytes: u64,
+    /// Tombstones: removals that wait to be merged with the records that they remove. `turtle` only: `treeline` removes
+    /// records from their pages ([`EngineStats::records_dirty`] counts removals that are not written back yet).
+    pub tombstones: u64,
+    /// Pages that ranges looked into, cached or not.
+    pub scan_pages: u64,
+    /// Records that ranges looked at: those that they delivered and those that they passed over, removed and overwritten ones
+    /// included.
+    pub scan_records: u64,
+    /// Removed records that ranges passed over: on `treeline` those not written back yet, on `turtle` tombstones.
+    pub scan_tombstones: u64,
     /// Pages read to answer lookups; on `turtle` lookups and scans.
     pub pages_read: u64,
     /// Pages rewritten to bring dirty records home. `treeline` only: no page of `turtle` is written twice; see

@@ -240,8 +240,9 @@ impl Run<'_> {
             let op = generator.next(ledger.now());
             let effect = effect(&op, ledger.now());
             ledger.begin(&effect);
-            // A backup takes as many steps as all else together.
-            let rate = if matches!(op, Op::Backup) { one_in * 6 } else { one_in };
+            // Backups take as many steps as all else together, and compactions may.
+            let is_long = matches!(op, Op::Backup | Op::Compact { .. });
+            let rate = if is_long { one_in * 6 } else { one_in };
             self.capture(disk, rate, op_state(&op));
             trace(|| format!("{number} at step {}: {op:?}", disk.steps()));
             let before = database.states();
@@ -418,6 +419,7 @@ fn op_state(op: &Op) -> &'static str {
         Op::DropKeyspace { .. } => "keyspace drop",
         Op::Checkpoint => "explicit checkpoint",
         Op::Backup => "backup",
+        Op::Compact { .. } => "compact",
         Op::BulkLoad { .. } => "bulk load",
         // "chi change" is what the engine does about it.
         Op::SetDistance { .. } => "set distance",
@@ -437,7 +439,7 @@ fn acknowledge(op: &Op, effect: &play::Effect, ledger: &mut Ledger) {
     ledger.acknowledge(effect, promise);
     match op {
         Op::Flush => ledger.flushed(),
-        Op::Checkpoint | Op::Backup => ledger.checkpointed(),
+        Op::Checkpoint | Op::Backup | Op::Compact { .. } => ledger.checkpointed(),
         _ => {}
     }
 }

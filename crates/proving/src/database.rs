@@ -101,6 +101,13 @@ pub trait Database: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// Everything is in the keyspaces' own files afterwards.
     fn checkpoint(&self) -> Result<()>;
+    /// Compacts a range of a keyspace. Everything is in the keyspaces' own files afterwards.
+    ///
+    /// # Errors
+    /// The product's own.
+    fn compact(&self, _keyspace: &str, _from: &KeyBound, _to: &KeyBound) -> Result<()> {
+        self.checkpoint()
+    }
     /// Looks for damage.
     fn verify(&self) -> Result<()>;
     /// Copies everything into a directory, in place of what is there.

@@ -239,6 +239,7 @@ fn carry_out(
         }
         Op::Flush => database.flush()?,
         Op::Checkpoint => database.checkpoint()?,
+        Op::Compact { keyspace, from, to } => database.compact(keyspace, from, to)?,
         Op::Verify => database.verify()?,
         Op::SetMemory { bytes } => database.set_memory(*bytes)?,
         Op::BulkLoad { keyspace, records } => database.bulk_load(keyspace, records)?,

@@ -155,6 +155,10 @@ impl Database for Mirrored {
         same("a checkpoint", self.0.checkpoint(), self.1.checkpoint())
     }
 
+    fn compact(&self, keyspace: &str, from: &KeyBound, to: &KeyBound) -> Result<()> {
+        same("a compaction", self.0.compact(keyspace, from, to), self.1.compact(keyspace, from, to))
+    }
+
     fn verify(&self) -> Result<()> {
         same("a verification", self.0.verify(), self.1.verify())
     }

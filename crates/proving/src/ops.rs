@@ -38,6 +38,8 @@ pub enum Op {
     Flush,
     /// Bring everything home.
     Checkpoint,
+    /// Compact a range of a keyspace.
+    Compact { keyspace: String, from: KeyBound, to: KeyBound },
     /// Look for damage.
     Verify,
     /// Copy the database beside itself.
@@ -103,6 +105,9 @@ impl std::fmt::Debug for Op {
             Op::Ends { keyspace } => write!(f, "ends of {keyspace}"),
             Op::Flush => f.write_str("flush"),
             Op::Checkpoint => f.write_str("checkpoint"),
+            Op::Compact { keyspace, from, to } => {
+                write!(f, "compact {keyspace} {} to {}", bound(from), bound(to))
+            }
             Op::Verify => f.write_str("verify"),
             Op::Backup => f.write_str("backup"),
             Op::Salvage => f.write_str("salvage"),
@@ -462,6 +467,10 @@ impl Generator {
             }
             46..48 if self.mix.backup => Op::Backup,
             48 if self.mix.backup => Op::Salvage,
+            49 => {
+                let (keyspace, from, to) = (self.any_keyspace(model), self.bound(), self.bound());
+                Op::Compact { keyspace, from, to }
+            }
             _ => self.step(),
         }
     }

@@ -196,6 +196,7 @@ pub fn play(database: &dyn Database, runtime: &Runtime, op: &Op, model: &Model) 
         }
         Op::Flush => database.flush()?,
         Op::Checkpoint => database.checkpoint()?,
+        Op::Compact { keyspace, from, to } => database.compact(keyspace, from, to)?,
         Op::Verify => database.verify()?,
         Op::SetMemory { bytes } => database.set_memory(*bytes)?,
         Op::BulkLoad { keyspace, records } => database.bulk_load(keyspace, records)?,

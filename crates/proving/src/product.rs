@@ -282,6 +282,10 @@ impl Database for SpinneyDatabase {
         self.db.checkpoint()
     }
 
+    fn compact(&self, keyspace: &str, from: &KeyBound, to: &KeyBound) -> Result<()> {
+        self.keyspace(keyspace)?.compact_range((from.clone(), to.clone())).map(|_| ())
+    }
+
     fn verify(&self) -> Result<()> {
         self.db.verify().map(|_| ())
     }

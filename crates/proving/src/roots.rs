@@ -298,11 +298,13 @@ fn parse_node(payload: &[u8]) -> Option<Node<'_>> {
     let mut left = Fields(payload);
     let (version, height) = (left.number::<1>()?, left.number::<1>()?);
     let (pivots, levels) = (left.number::<1>()?, left.number::<1>()?);
-    (version == 1 && height > 0).then_some(())?;
+    (matches!(version, 1 | 2) && height > 0).then_some(())?;
+    // Bytes pending, and since version 2 how many tombstones are among them.
+    let pending = if version == 1 { 8 } else { 12 };
     let (mut children, mut segments) = (Vec::new(), Vec::new());
     for _ in 0..pivots {
         let bound = left.number::<2>()? as usize;
-        left.bytes(bound + 8)?;
+        left.bytes(bound + pending)?;
         let length = left.number::<1>()? as usize;
         children.push(left.bytes(length)?);
     }

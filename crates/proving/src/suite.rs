@@ -181,7 +181,7 @@ fn model(
             assert!(used <= budget, "{used} bytes of a budget of {budget} are in use after {op:?}");
         }
         match op {
-            Op::Checkpoint => ledger.checkpointed(),
+            Op::Checkpoint | Op::Compact { .. } => ledger.checkpointed(),
             Op::Backup => {
                 database.backup(&config.backup_path()).expect("nothing is wrong with the disk");
                 ledger.checkpointed();

@@ -1,10 +1,11 @@
 //! Synchronization that storage engines need and the standard library lacks: [`VersionLatch`] for
 //! optimistic reads, the [`LockTable`] that orders writers of a key, [`racy`], the only way to
-//! copy memory while it changes, and [`Stripes`], counters that threads do not share.
+//! copy memory while it changes, [`Stripes`], counters that threads do not share, and [`Gap`], which remembers where nothing is.
 //!
 //! It does no I/O. Read [`latch`] first; [`racy`] says why racing copies are sound here; [`table`]
 //! builds on the latch.
 
+pub mod gap;
 pub mod latch;
 mod prefetch;
 pub mod racy;
@@ -12,6 +13,7 @@ mod stripes;
 pub mod table;
 mod zeroed;
 
+pub use gap::{Gap, Look};
 pub use latch::{LatchGuard, Version, VersionLatch};
 pub use prefetch::prefetch;
 pub use racy::RacyWords;

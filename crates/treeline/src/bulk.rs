@@ -176,7 +176,7 @@ impl<'a> BulkLoad<'a> {
         let published = tree.publish_index(redo, tree.large.mark());
         // What the cache knows to be absent may be there now.
         tree.cache.forget_clean();
-        tree.first.forget();
+        tree.gap.forget();
         if published.is_err() {
             self.segments = tree.index.replace_all(before);
             return published;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_sync::Stripes;
 
 /// Records that a page is taken to hold before any was scanned.
@@ -16,15 +17,28 @@ const PAGES_READ: usize = 2;
 const PAGES_SCANNED: usize = 3;
 const PUTS: usize = 4;
 const PUTS_NEW: usize = 5;
+const RECORDS_SCANNED: usize = 6;
+const REMOVED_SCANNED: usize = 7;
 
 /// Counters of lookups, scans and puts.
 #[derive(Debug, Default)]
 pub(crate) struct AccessCounters {
     /// [`HITS`] and the others.
-    counts: Stripes<6>,
+    counts: Stripes<8>,
     /// Pages in the high half, records in the low one: of scans, not long ago.
     scanned: AtomicU64,
+    /// Pages in the high half, their used bytes in units of [`USED_UNIT`] in the low one: of pages read by scans
+    /// or made by reorganizations, not long ago.
+    filled: AtomicU64,
+    /// Pages of the keyspace, not long ago.
+    pages: AtomicU64,
 }
+
+/// Fewest pages by which it is known how full pages are.
+const FILLED_PAGES_MIN: u64 = 64;
+
+/// Bytes in which it is counted how full pages are.
+const USED_UNIT: u64 = 64;
 
 impl AccessCounters {
     pub(crate) fn hit(&self) {
@@ -45,6 +59,7 @@ impl AccessCounters {
     /// A scan found so many records in so many pages.
     pub(crate) fn scanned(&self, pages: u64, records: u64) {
         self.counts.add(PAGES_SCANNED, pages);
+        self.counts.add(RECORDS_SCANNED, records);
         let before = self.scanned.load(Relaxed);
         let (mut all_pages, mut all_records) = (before >> 32, before & u64::from(u32::MAX));
         if all_pages > SCANNED_PAGES_MAX {
@@ -61,6 +76,60 @@ impl AccessCounters {
         let (pages, records) = (scanned >> 32, scanned & u64::from(u32::MAX));
         let average = if pages == 0 { RECORDS_PER_PAGE_EXPECTED } else { records.div_ceil(pages) };
         usize::try_from(average.max(1)).unwrap_or(usize::MAX)
+    }
+
+    /// A scan passed over so many removals that were not in their pages yet.
+    pub(crate) fn passed_removed(&self, removed: u64) {
+        if removed > 0 {
+            self.counts.add(RECORDS_SCANNED, removed);
+            self.counts.add(REMOVED_SCANNED, removed);
+        }
+    }
+
+    /// Records that scans looked at, and removals among them.
+    pub(crate) fn looked_at(&self) -> (u64, u64) {
+        (self.counts.sum(RECORDS_SCANNED), self.counts.sum(REMOVED_SCANNED))
+    }
+
+    /// The keyspace has so many pages: as many observations of how full they are count.
+    pub(crate) fn follow_pages(&self, pages: u64) {
+        self.pages.store(pages, Relaxed);
+    }
+
+    /// So many pages hold so many bytes.
+    pub(crate) fn filled(&self, pages: u64, bytes: u64) {
+        let before = self.filled.load(Relaxed);
+        let (mut all_pages, mut all_used) = (before >> 32, before & u64::from(u32::MAX));
+        let most = self.pages.load(Relaxed).clamp(FILLED_PAGES_MIN, SCANNED_PAGES_MAX);
+        while all_pages > most {
+            (all_pages, all_used) = (all_pages / 2, all_used / 2);
+        }
+        let used = (all_used + bytes / USED_UNIT).min(u64::from(u32::MAX));
+        // A lost update is a lost observation.
+        self.filled.store((all_pages + pages) << 32 | used, Relaxed);
+    }
+
+    /// Others took the place of some pages of the keyspace, which has so many now. Both are pages and the bytes
+    /// that they hold.
+    pub(crate) fn remade(&self, pages: u64, old: (u64, u64), new: (u64, u64)) {
+        self.follow_pages(pages);
+        let before = (pages + old.0).saturating_sub(new.0);
+        let used = self.filled_part(before * PAGE_BYTES as u64).saturating_sub(old.1) + new.1;
+        let shown = pages.clamp(1, SCANNED_PAGES_MAX);
+        let used = u128::from(used) * u128::from(shown) / u128::from(pages.max(1));
+        let used = u64::try_from(used).unwrap_or(u64::MAX) / USED_UNIT;
+        self.filled.store(shown << 32 | used.min(u64::from(u32::MAX)), Relaxed);
+    }
+
+    /// How many of so many bytes of pages are used, as far as is known.
+    pub(crate) fn filled_part(&self, bytes: u64) -> u64 {
+        let filled = self.filled.load(Relaxed);
+        let (pages, used) = (filled >> 32, (filled & u64::from(u32::MAX)) * USED_UNIT);
+        if pages == 0 {
+            return bytes;
+        }
+        let part = u128::from(bytes) * u128::from(used) / u128::from(pages * PAGE_BYTES as u64);
+        u64::try_from(part).unwrap_or(bytes).min(bytes)
     }
 
     /// Pages of all scans.

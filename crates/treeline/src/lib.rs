@@ -31,7 +31,6 @@ mod build;
 mod bulk;
 mod codec;
 mod counters;
-mod first;
 mod fit;
 mod forecast;
 mod index;

@@ -83,6 +83,15 @@ pub(crate) enum Why {
     Tidy,
     /// Its pages and those behind it may have more room than is of use.
     Pack,
+    /// The same, whatever it costs: a caller asked for it.
+    Compact,
+}
+
+impl Why {
+    /// Whether pages are to have as little room as may be.
+    fn packs(self) -> bool {
+        matches!(self, Why::Pack | Why::Compact)
+    }
 }
 
 /// Neighbouring segments, read and merged with their dirty records.
@@ -167,7 +176,7 @@ impl TreeLine {
             neighbour.into_iter().for_each(|neighbour| region.push_front(neighbour));
             return region.into();
         }
-        if why == Why::Pack {
+        if why.packs() {
             while let Some(neighbour) = region.back().and_then(right).filter(&mut fits) {
                 region.push_back(neighbour);
             }
@@ -234,6 +243,8 @@ impl TreeLine {
         }
         let (pages, staged) = pages_of(region, &buf);
         let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
+        let used = |index| PageView::trusted(buf.page(index)).used_bytes() as u64;
+        let old_bytes: u64 = (0..refs.len()).map(used).sum();
         let records = Records::merge_staged(&pages, &staged, &dirty);
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
@@ -244,8 +255,9 @@ impl TreeLine {
             upper: last.upper.as_ref().map(|upper| upper.bytes()),
             records: &records,
         };
+        let new_bytes = whole.bytes() as u64;
         let appends = whole.upper.is_none() && staged.is_empty() && appends(&pages, &dirty);
-        let fill = if why == Why::Pack { Fill::Packed } else { Fill::Room };
+        let fill = if why.packs() { Fill::Packed } else { Fill::Room };
         let fit = self.fit(&whole, fill, appends);
         let forecast = self.tuning.forecast() && why == Why::Full && !appends;
         let new_share = if forecast {
@@ -284,10 +296,12 @@ impl TreeLine {
         superseded.iter().for_each(|pointer| self.supersede_large(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
         let full = matches!(why, Why::Full | Why::Merge);
+        let old = (refs.len() as u64, old_bytes);
+        self.accesses.remade(self.index.counts().base_pages(), old, (pages_out as u64, new_bytes));
         add(&self.writes.reorganizations, usize::from(full));
         add(&self.writes.reorganized_pages_in, refs.len());
         add(&self.writes.reorganized_pages_out, pages_out);
-        add(&self.writes.packed_pages_out, if why == Why::Pack { pages_out } else { 0 });
+        add(&self.writes.packed_pages_out, if why.packs() { pages_out } else { 0 });
         add(&self.writes.pages_written_back, pages_out);
         add(&self.writes.records_written_back, dirty.len());
         Ok(true)
@@ -346,7 +360,7 @@ impl TreeLine {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft if now > FEW_PAGES => {
                     then * 4 <= now * 3
                 }
-                Why::Shrink | Why::JoinRight | Why::JoinLeft => then < now,
+                Why::Shrink | Why::JoinRight | Why::JoinLeft | Why::Compact => then < now,
                 Why::Full | Why::Merge | Why::Tidy => true,
             };
             if !saves {

@@ -40,17 +40,14 @@ pub(crate) struct Run {
 
 impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        let first = request.direction == Direction::Forward
-            && request.lower == Bound::Unbounded
-            && request.records_max == 1;
-        if !first {
+        let look = request.first_key_from().and_then(|from| self.gap.look(&from));
+        let Some(look) = look else {
             return self.scan_from(Position::start(request), request, chunk);
-        }
-        let hint = self.first.look();
-        let start = Position::At(hint.unwrap_or_default());
+        };
+        let start = Position::At(look.from().to_vec());
         let result = self.scan_from(start, request, chunk);
         let found = (!chunk.is_empty()).then(|| chunk.get(0).0);
-        self.first.found(found.filter(|_| result.is_ok()));
+        self.gap.found(look, found.filter(|_| result.is_ok()));
         result
     }
 
@@ -94,7 +91,7 @@ impl TreeLine {
     ) -> Result<Step> {
         let before = chunk.len();
         let version = self.index.version();
-        let wanted = self.pages_wanted(request, chunk).max((*pages_min).min(BATCH_PAGES_MAX));
+        let wanted = self.pages_wanted(request, chunk).max(*pages_min);
         let (runs, next) = self.choose_runs(position, request, wanted);
         let bases = runs.iter().map(|run| run.located.segment.base.page);
         let _segments = self.segment_locks.read_many(bases);
@@ -114,7 +111,9 @@ impl TreeLine {
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
             at = here.end;
+            self.accesses.passed_removed(copies.removed as u64);
             if copies.removed >= REMOVED_MAX {
+                self.gap.passed_much();
                 self.note_removed(run.located.lower.bytes());
             }
             if !self.deliver(run, copies, (&buf, here), position, request, chunk) {
@@ -123,7 +122,10 @@ impl TreeLine {
         }
         // Where pages hold nothing any more, more of them are read each time.
         let in_vain = read && chunk.len() == before;
-        *pages_min = if in_vain { 2 * *pages_min } else { 1 };
+        if in_vain {
+            self.gap.passed_much();
+        }
+        *pages_min = if in_vain { (2 * *pages_min).min(BATCH_PAGES_MAX) } else { 1 };
         Ok(Step::Done(next))
     }
 
@@ -176,6 +178,7 @@ impl TreeLine {
         chunk: &mut Chunk,
     ) -> bool {
         self.accesses.scanned(1, view.len() as u64);
+        self.accesses.filled(1, view.used_bytes() as u64);
         let in_range = view.range(request.lower, request.upper);
         let ahead = position.ahead(&view, request.direction);
         let (start, end) = (in_range.start.max(ahead.start), in_range.end.min(ahead.end));

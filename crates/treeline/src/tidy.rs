@@ -32,13 +32,16 @@
 //!    pages, and packing after each pass until other pages were made.
 
 use std::cell::Cell;
+use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{ErrorKind, Result};
+use spinney_engine::Compacted;
 
 use crate::reorganize::{REGION_PAGES_MAX, Why};
-use crate::segment::Segment;
+use crate::segment::{Located, Segment};
 use crate::tree::TreeLine;
 use crate::write_back::Missed;
 
@@ -74,6 +77,9 @@ const MANY_SECONDS: u128 = 16;
 /// Scans are many if they read so many pages for each insert: one costs as much as a page read and
 /// a segment made anew, and packing saves a scan a fourth of its pages.
 const SCANNED_PER_INSERT: u64 = 16;
+
+/// How often a region is compacted that writers change meanwhile.
+const TRIES_MAX: usize = 3;
 
 /// Where tidying is.
 #[derive(Debug, Default)]
@@ -226,6 +232,7 @@ impl TreeLine {
         }
         let counts = self.index.counts();
         let pages = counts.base_pages();
+        self.accesses.follow_pages(pages);
         let beside = |staged| counts.overflow_pages + if staged { counts.staged_pages } else { 0 };
         let made = (self.writes.reorganized_pages_out.load(Ordering::Relaxed))
             .saturating_sub(self.writes.packed_pages_out.load(Ordering::Relaxed));
@@ -284,9 +291,10 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Packs the next region, if that is worth it.
-    fn pack_next(&self, from: &[u8]) -> Result<()> {
-        let (found, mut next) = self.index.segments_where(from, REGION_PAGES_MAX, |_| true);
+    /// The segments that are packed together, from the one that a key belongs to on, at least one; and where
+    /// the next ones begin.
+    fn region_from(&self, from: &[u8]) -> (Vec<Located>, Option<Vec<u8>>) {
+        let (mut found, mut next) = self.index.segments_where(from, REGION_PAGES_MAX, |_| true);
         let mut pages = 0;
         let end = found.iter().position(|located| {
             pages += located.segment.pages();
@@ -296,6 +304,62 @@ impl TreeLine {
         if let Some(behind) = found.get(segments) {
             next = Some(behind.lower.bytes().to_vec());
         }
+        found.truncate(segments);
+        (found, next)
+    }
+
+    /// Makes the segments of a region anew, from the one that a key belongs to on, if they take fewer pages
+    /// then: overflow pages and staged ones are merged and pages filled.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned`, `Io`, `Corruption`; the records are as they were.
+    pub(crate) fn compact_region(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        let (mut found, mut next) = self.region_from(from);
+        let pages: usize = found.iter().map(|located| located.segment.pages()).sum();
+        let bytes = (pages * PAGE_BYTES) as u64;
+        for _ in 0..TRIES_MAX {
+            let seed = found.first().filter(|located| !located.segment.is_virtual());
+            let Some(seed) = seed else { break };
+            let mut missed = Missed::default();
+            {
+                let _gate = self.gate.read();
+                self.reorganize(seed, Why::Compact, &mut missed)?;
+            }
+            if missed.changed.is_none() {
+                break;
+            }
+            // A writer was there first.
+            (found, next) = self.region_from(from);
+        }
+        let is_within = |next: &Vec<u8>| match upper {
+            Bound::Included(upper) => &next[..] <= upper,
+            Bound::Excluded(upper) => &next[..] < upper,
+            Bound::Unbounded => true,
+        };
+        Ok(Compacted { bytes, next: next.filter(is_within) })
+    }
+
+    /// Bytes of the pages of the segments from the one that a key belongs to up to a bound.
+    pub(crate) fn bytes_of_range(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        let mut from = Some(from.to_vec());
+        let mut pages = 0;
+        while let Some(key) = from {
+            let (found, next) = self.index.segments_where(&key, REGION_PAGES_MAX, |_| true);
+            let is_within = |lower: &[u8]| match upper {
+                Bound::Included(upper) | Bound::Excluded(upper) => lower <= upper,
+                Bound::Unbounded => true,
+            };
+            let within = found.iter().take_while(|located| is_within(located.lower.bytes()));
+            pages += within.map(|located| located.segment.pages()).sum::<usize>();
+            from = next.filter(|next| is_within(next));
+        }
+        (pages * PAGE_BYTES) as u64
+    }
+
+    /// Packs the next region, if that is worth it.
+    fn pack_next(&self, from: &[u8]) -> Result<()> {
+        let (found, mut next) = self.region_from(from);
+        let segments = found.len();
         let seed = found.first().filter(|located| !located.segment.is_virtual());
         let mut done = Ok(false);
         if let Some(located) = seed {

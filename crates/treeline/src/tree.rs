@@ -1,6 +1,7 @@
 //! The engine itself: opening, lookups, puts, and what the other modules share.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Engine, EngineContext, EngineStats, Found, KeyspaceBackup, LargePin,
-    OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch, Write,
+    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found,
+    KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch,
+    Write,
 };
 use spinney_extent::{LargePointer, SharedSync, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose};
@@ -17,7 +19,6 @@ use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{AccessCounters, WriteCounters, add};
-use crate::first::FirstKey;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::{LargeList, LargeTable};
@@ -33,6 +34,7 @@ use spinney_records::{
     Became, CACHE_BYTES_MIN, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side,
     Usage,
 };
+use spinney_sync::Gap;
 
 /// Pages that one batch of background write-back brings up to date: what one half of a double-write
 /// area protects.
@@ -129,7 +131,7 @@ pub struct TreeLine {
     pub(crate) tidying: Mutex<Tidying>,
     pub(crate) pages: PageCache,
     share: Mutex<Share>,
-    pub(crate) first: FirstKey,
+    pub(crate) gap: Gap,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
     long_lists_count: AtomicUsize,
@@ -219,7 +221,7 @@ impl TreeLine {
             tidying: Mutex::new(Tidying::default()),
             pages: PageCache::new(memory),
             share: Mutex::new(Share::new(SHARES)),
-            first: FirstKey::default(),
+            gap: Gap::default(),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
         }
@@ -533,7 +535,7 @@ impl Engine for TreeLine {
         }
         // When scans find it.
         if write.value.is_some() {
-            self.first.inserted(write.key);
+            self.gap.inserted(write.key);
         }
     }
 
@@ -695,6 +697,14 @@ impl Engine for TreeLine {
         self.scrub_piece(from)
     }
 
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        self.compact_region(from, upper)
+    }
+
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        self.bytes_of_range(from, upper)
+    }
+
     fn begin_backup(
         &self,
         directory: &dyn Directory,
@@ -711,6 +721,11 @@ impl Engine for TreeLine {
         let (cache_hits, cache_misses, pages_read) = self.accesses.sum();
         let large = self.large.counts();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let in_pages = |pages: u64| pages * PAGE_BYTES as u64;
+        let bytes = in_pages(counts.base_pages() + counts.overflow_pages + counts.staged_pages);
+        let live = self.accesses.filled_part(bytes);
+        let large_freed = in_pages(large.freed_pages + large.ready_pages);
+        let (scan_records, scan_tombstones) = self.accesses.looked_at();
         EngineStats {
             cache_hits,
             cache_misses,
@@ -725,11 +740,17 @@ impl Engine for TreeLine {
             staged_pages: counts.staged_pages,
             segments: counts.segments,
             large_values: large.values,
-            large_bytes: large.live_pages * PAGE_BYTES as u64,
-            large_freed_bytes: (large.freed_pages + large.ready_pages) * PAGE_BYTES as u64,
+            large_bytes: in_pages(large.live_pages),
+            large_freed_bytes: large_freed,
+            live_bytes: live + in_pages(large.live_pages),
+            dead_bytes: bytes - live + large_freed,
+            tombstones: 0,
+            scan_pages: self.accesses.pages_scanned(),
+            scan_records,
+            scan_tombstones,
             free_pages: space.free_pages,
-            file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
-            hole_bytes: space.hole_pages * PAGE_BYTES as u64,
+            file_bytes: in_pages(space.end_page.into()),
+            hole_bytes: in_pages(space.hole_pages),
             pages_read,
             pages_written_back: load(&self.writes.pages_written_back),
             records_written_back: load(&self.writes.records_written_back),

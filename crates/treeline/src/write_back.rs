@@ -29,6 +29,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Lsn, PageNumber, Result, ValueRef, probe};
 use spinney_extent::{BlockHeader, BlockKind, Extent};
 use spinney_io::{AlignedBuf, Lent, Purpose};
+use spinney_page::PageView;
 use spinney_sync::hash_key;
 
 use crate::counters::add;
@@ -157,7 +158,7 @@ impl TreeLine {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft => {
                     self.note_sparse(located.lower.bytes())
                 }
-                Why::Full | Why::Merge | Why::Tidy | Why::Pack => {
+                Why::Full | Why::Merge | Why::Tidy | Why::Pack | Why::Compact => {
                     self.reorganize(&located, why, &mut missed)?;
                 }
             }
@@ -584,6 +585,10 @@ impl TreeLine {
             let index = u8::try_from(index).expect("a segment has at most 16 pages");
             output.fresh.push((at, page));
             output.overflows.push((located.clone(), Overflow { index, at }));
+        }
+        if let Some(page) = &edit.base {
+            let used = PageView::trusted(page.page(0)).used_bytes();
+            self.accesses.filled(1, used as u64);
         }
         output.in_place.extend(edit.base.map(|page| (segment.base_page(index), page)));
         output.in_place.extend(segment.overflow(index).zip(edit.overflow));

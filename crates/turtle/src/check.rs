@@ -100,9 +100,11 @@ impl<F: Files> Check<'_, F> {
     fn node(&mut self, node: &Node<F>, lower: &[u8], upper: Option<&[u8]>) -> Result<()> {
         self.checked.nodes += 1;
         let count = node.keys.len();
-        ensure(count >= 1 && count == node.children.len() && count == node.pending.len(), || {
-            "a node's lists differ in length".into()
-        })?;
+        let lists = count >= 1
+            && count == node.children.len()
+            && count == node.pending.len()
+            && count == node.tombstones.len();
+        ensure(lists, || "a node's lists differ in length".into())?;
         let most = if self.sizes { self.limits.pivots_max } else { PIVOTS_MAX };
         ensure(count <= most, || format!("{count} pivots"))?;
         let fits = node.packed_bytes() <= self.limits.node_bytes || count < 4;
@@ -133,15 +135,23 @@ impl<F: Files> Check<'_, F> {
         let levels = Limits { pending_percent: Some(u64::MAX), ..self.limits }.levels(PIVOTS_MAX);
         ensure(node.levels.len() <= levels, || format!("{} levels", node.levels.len()))?;
         let mut pending = vec![0; node.keys.len()];
+        let mut tombstones = vec![0; node.keys.len()];
         for level in &node.levels {
             let live = self.level(node, level)?;
             self.runs(&live, lower, upper)?;
             for run in live.as_slice() {
-                by_pivot(run, &node.keys, |pivot, bytes| pending[pivot] += bytes);
+                by_pivot(run, &node.keys, |pivot, size| {
+                    pending[pivot] += size.bytes;
+                    tombstones[pivot] += size.tombstones;
+                });
             }
         }
         ensure(pending == node.pending, || {
             format!("pending {:?}, in truth {pending:?}", node.pending)
+        })?;
+        let most = |(told, there): (&u64, &u64)| told == there || told > there && !self.sizes;
+        ensure(node.tombstones.iter().zip(&tombstones).all(most), || {
+            format!("tombstones {:?}, in truth {tombstones:?}", node.tombstones)
         })?;
         let full = node.full(self.files, &self.limits).next().is_some();
         ensure(!full || !self.sizes, || format!("a leaf's worth is pending: {pending:?}"))

@@ -24,6 +24,7 @@ use crate::records::Records;
 use crate::residents::Residents;
 use crate::run::Run;
 use crate::snapshot::Pinned;
+use crate::tidy::LastWrite;
 use crate::version::Files;
 use crate::version::{MergedAway, Tree};
 use crate::view::View;
@@ -73,6 +74,13 @@ pub(crate) struct Core {
     pub(crate) kept_pages: AtomicU64,
     /// What ranges had looked into when all was tidy.
     pub(crate) tidied: AtomicU64,
+    /// Tombstones that ranges had passed when there were none to flush for them.
+    pub(crate) passed: AtomicU64,
+    /// How many they will have passed when it is looked again what flushing costs.
+    pub(crate) passed_next: AtomicU64,
+    /// How many batches had been applied when tombstones removed little enough.
+    pub(crate) drained: AtomicU64,
+    pub(crate) last_write: Mutex<LastWrite>,
     /// Batches applied since the last checkpoint.
     pub(crate) batches: AtomicU64,
     pub(crate) counters: Counters,
@@ -237,6 +245,10 @@ impl Core {
             lowered: AtomicBool::new(false),
             kept_pages: AtomicU64::new(0),
             tidied: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            passed_next: AtomicU64::new(0),
+            drained: AtomicU64::new(u64::MAX),
+            last_write: Mutex::default(),
             batches: AtomicU64::new(0),
             counters: Counters::default(),
             root: Mutex::new(Some(root)),

@@ -26,7 +26,7 @@ use std::ops::Bound;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::{Chunk, Direction, ScanRequest};
 
-use crate::files::Files;
+use crate::files::{Files, Passed};
 use crate::levels::{Key, pivot_of};
 use crate::node::{Child, Node};
 use crate::range::KeyRange;
@@ -50,6 +50,13 @@ pub(crate) struct Cursor<'a, F: Files> {
     order: Vec<usize>,
     /// How many more records will be asked for, about; zero if nobody knows.
     expected: usize,
+    passed: Passed,
+}
+
+impl<F: Files> Drop for Cursor<'_, F> {
+    fn drop(&mut self) {
+        self.files.passed(self.passed);
+    }
 }
 
 impl<F: Files> Tree<F> {
@@ -78,7 +85,9 @@ impl<F: Files> Tree<F> {
     ) -> Result<Cursor<'a, F>> {
         let rest = Some(KeyRange { lower, upper }).filter(|range| !range.is_empty());
         let (streams, order) = (Vec::new(), Vec::new());
-        let mut cursor = Cursor { tree: self, files, direction, rest, streams, order, expected };
+        let passed = Passed::default();
+        let mut cursor =
+            Cursor { tree: self, files, direction, rest, streams, order, expected, passed };
         cursor.settle()?;
         Ok(cursor)
     }
@@ -154,6 +163,7 @@ impl<'a, F: Files> Cursor<'a, F> {
         let first = &self.streams[*first];
         let same = |stream: &&usize| self.streams[**stream].compare(first) == Ordering::Equal;
         let equals = others.iter().take_while(same).count();
+        self.passed.edits += 1 + equals as u64;
         for _ in 0..=equals {
             let stream = self.order.remove(0);
             self.streams[stream].advance(self.files, self.direction)?;
@@ -181,7 +191,10 @@ impl<'a, F: Files> Cursor<'a, F> {
     fn settle(&mut self) -> Result<()> {
         loop {
             match self.order.first() {
-                Some(first) if self.streams[*first].is_tombstone() => self.pass()?,
+                Some(first) if self.streams[*first].is_tombstone() => {
+                    self.passed.tombstones += 1;
+                    self.pass()?;
+                }
                 Some(_) => return Ok(()),
                 None => match self.rest.take() {
                     Some(rest) => self.open_window(rest)?,

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::Direction;
 use spinney_io::Purpose;
+use spinney_sync::{Gap, Stripes};
 
 use crate::edit::Hit;
-use crate::files::{Files, LeafCursor, Limits, Load, Lookup};
+use crate::files::{Files, LeafCursor, Limits, Load, Lookup, Passed};
 use crate::leaf::blob::NodePages;
 use crate::leaf::cursor::LeafCursor as PageCursor;
 use crate::leaf::{Leaf, LeafStore, load, warm};
@@ -42,7 +43,17 @@ pub(crate) struct DiskFiles {
     beside: AtomicU64,
     /// Lookups that were answered by what waits in memory.
     in_memory: AtomicU64,
+    /// What ranges looked at: [`EDITS`] and [`TOMBSTONES`].
+    passed: Stripes<2>,
+    /// Where nothing is, among what was removed.
+    pub(crate) gap: Gap,
 }
+
+/// Ranges that pass over so many tombstones are worth remembering where nothing is.
+const TOMBSTONES_MANY: u64 = 16;
+
+const EDITS: usize = 0;
+const TOMBSTONES: usize = 1;
 
 impl DiskFiles {
     /// `filter_bits` are bits for each key, 0 for no filters; `threads_max` see [`DiskFiles::set_threads`].
@@ -68,6 +79,8 @@ impl DiskFiles {
             ahead_pages: AtomicU64::new(ahead_pages(u64::MAX)),
             beside: AtomicU64::new(0),
             in_memory: AtomicU64::new(0),
+            passed: Stripes::default(),
+            gap: Gap::default(),
         }
     }
 
@@ -101,6 +114,11 @@ impl DiskFiles {
     /// How many segments ranges have looked into beside leaves; a page that they read for it counts as several.
     pub(crate) fn beside(&self) -> u64 {
         self.beside.load(Relaxed)
+    }
+
+    /// What ranges have looked at, those of memtables included.
+    pub(crate) fn all_passed(&self) -> Passed {
+        Passed { edits: self.passed.sum(EDITS), tombstones: self.passed.sum(TOMBSTONES) }
     }
 
     fn lsn(&self) -> Lsn {
@@ -149,6 +167,10 @@ impl Files for DiskFiles {
         leaf.run().pages.into()
     }
 
+    fn leaf_edits(&self, leaf: &Leaf) -> u64 {
+        leaf.description().items.into()
+    }
+
     fn load(&self, leaf: &Leaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
         leaf.load(lower, upper)
     }
@@ -176,6 +198,14 @@ impl Files for DiskFiles {
 
     fn looks_beside(&self, more: usize) {
         self.beside.fetch_add(more as u64, Relaxed);
+    }
+
+    fn passed(&self, passed: Passed) {
+        self.passed.add(EDITS, passed.edits);
+        self.passed.add(TOMBSTONES, passed.tombstones);
+        if passed.tombstones >= TOMBSTONES_MANY {
+            self.gap.passed_much();
+        }
     }
 
     fn cursor<'a>(

@@ -210,6 +210,10 @@ impl Files for Double {
         leaf.bytes.div_ceil(PAGE_BYTES as u64)
     }
 
+    fn leaf_edits(&self, leaf: &DoubleLeaf) -> u64 {
+        self.disk.lock().leaves[&leaf.number].len() as u64
+    }
+
     fn load(&self, leaf: &DoubleLeaf, lower: &[u8], upper: Option<&[u8]>) -> Result<Run> {
         self.step()?;
         let run = self.run(leaf).between(lower, upper);

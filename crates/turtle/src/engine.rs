@@ -1,5 +1,6 @@
 //! TurtleKV behind the contract of engines.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Engine, EngineContext, EngineSnapshot, EngineStats, Found,
-    KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
+    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
+    Found, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
     TurtleStats, VerifyReport, Watch, Write,
 };
 use spinney_io::{Directory, Purpose};
@@ -16,8 +17,10 @@ use spinney_io::{Directory, Purpose};
 use crate::backup::Copying;
 use crate::bulk::Loading;
 use crate::core::{Core, MEMTABLE_HITS, MISSES, RECORD_HITS};
+use crate::files::Passed;
 use crate::memtable::EDIT_BYTES;
 use crate::options;
+use crate::range::KeyRange;
 use crate::snapshot::TurtleSnapshot;
 use crate::version::RECORD_BYTES_MAX;
 
@@ -56,6 +59,11 @@ impl Turtle {
     /// Keeps records from here on.
     pub(crate) fn begin_records(&self) {
         self.core.begin_records(1 << 20);
+    }
+
+    /// As after a range that met many tombstones.
+    pub(crate) fn passed_much(&self) {
+        self.core.files.disk.gap.passed_much();
     }
 }
 
@@ -194,6 +202,9 @@ impl Engine for Turtle {
             core.large.merged_away(&replaced);
         }
         core.residents.written(write.key);
+        if write.value.is_some() {
+            core.files.disk.gap.inserted(write.key);
+        }
         core.records.changed(write);
         core.reserved.fetch_sub(cost(write), Relaxed);
     }
@@ -204,7 +215,15 @@ impl Engine for Turtle {
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        self.core.view.load().scan(request, chunk)
+        let gap = &self.core.files.disk.gap;
+        let look = request.first_key_from().and_then(|from| gap.look(&from));
+        let Some(look) = look else { return self.core.view.load().scan(request, chunk) };
+        let request = ScanRequest { lower: Bound::Included(look.from()), ..*request };
+        // The view is of a later moment than the look.
+        let result = self.core.view.load().scan(&request, chunk);
+        let found = (!chunk.is_empty()).then(|| chunk.get(0).0);
+        gap.found(look, found.filter(|_| result.is_ok()));
+        result
     }
 
     /// The redo LSN may come out above `redo`: nothing of this keyspace lies between.
@@ -293,7 +312,7 @@ impl Engine for Turtle {
             return Ok(Next::Wait(IDLE));
         }
         core.reuse_large();
-        if core.step()? || (core.wants_tidying() && core.tidy()?) {
+        if core.step()? || core.tidy_in_background()? {
             return Ok(Next::Again);
         }
         let gave = core.files.store.give_back(false)? > 0;
@@ -336,6 +355,15 @@ impl Engine for Turtle {
         self.core.scrub_piece(from)
     }
 
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        self.core.compact(from, upper)
+    }
+
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        let range = KeyRange { lower: Bound::Included(from), upper };
+        self.core.view.load().tree.pages_in(&range) * PAGE_BYTES as u64
+    }
+
     fn begin_backup(
         &self,
         directory: &dyn Directory,
@@ -351,7 +379,11 @@ impl Engine for Turtle {
             (core.files.store.space(), core.large.counts(), view.tree.pending());
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = &core.counters;
-        let in_tables: u64 = view.tables.iter().map(|table| table.len()).sum();
+        let mut in_tables = Passed::default();
+        for table in &view.tables {
+            in_tables.edits += table.len();
+            in_tables.tombstones += table.tombstones().min(table.len());
+        }
         let limits = core.limits();
         let mut turtle = TurtleStats {
             checkpoint_distance: core.chi(),
@@ -372,20 +404,28 @@ impl Engine for Turtle {
             ..TurtleStats::default()
         };
         core.files.count_into(&mut turtle);
+        let (totals, passed) = (view.tree.totals(), core.files.disk.all_passed());
+        let in_values = |pages: u64| pages * PAGE_BYTES as u64;
         EngineStats {
             cache_hits: counters.reads.sum(MEMTABLE_HITS) + counters.reads.sum(RECORD_HITS),
             cache_misses: counters.reads.sum(MISSES),
             records_cached: core.records.usage().records,
             cache_bytes: core.records.bytes(),
-            records_dirty: in_tables + pending.items,
+            records_dirty: in_tables.edits + pending.items,
             page_cache_bytes: core.files.cache.used(),
             page_cache_hits: turtle.pages_cached.leaf(),
             pages: core.files.pages(),
             pages_read: turtle.pages_read.leaf(),
+            live_bytes: totals.live() + in_values(large.live_pages),
+            dead_bytes: totals.dead() + in_values(large.freed_pages),
+            tombstones: totals.tombstones + in_tables.tombstones,
+            scan_pages: core.files.scan_pages(),
+            scan_records: passed.edits,
+            scan_tombstones: passed.tombstones,
             index_bytes: view.tree.node_bytes(),
             large_values: large.values,
-            large_bytes: large.live_pages * PAGE_BYTES as u64,
-            large_freed_bytes: large.freed_pages * PAGE_BYTES as u64,
+            large_bytes: in_values(large.live_pages),
+            large_freed_bytes: in_values(large.freed_pages),
             free_pages: space.free_pages,
             file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
             hole_bytes: space.hole_pages * PAGE_BYTES as u64,

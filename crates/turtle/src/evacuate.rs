@@ -111,7 +111,7 @@ impl Census {
         if moved > 0 {
             sources[0] = Arc::new(copy.into());
         }
-        Run::new(Items { items, sources }, run.bytes())
+        Run::new(Items { items, sources }, run.size())
     }
 
     fn evacuate_all(&self, runs: &Runs) -> Runs {

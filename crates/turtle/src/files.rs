@@ -121,6 +121,15 @@ impl Limits {
     }
 }
 
+/// What a range looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// Edits of any kind: those that it delivered, tombstones, and what is older than either.
+    pub(crate) edits: u64,
+    /// Tombstones that were the newest edits of their keys.
+    pub(crate) tombstones: u64,
+}
+
 /// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
 #[derive(Debug)]
 pub(crate) struct Load<'a, F: Files> {
@@ -169,6 +178,9 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
     /// How many pages a leaf owns.
     fn leaf_pages(&self, leaf: &Self::Leaf) -> u64;
 
+    /// How many edits a leaf has, without I/O.
+    fn leaf_edits(&self, leaf: &Self::Leaf) -> u64;
+
     /// Reads the edits from key `lower` on up to, not including, key `upper`: all of the leaf in one
     /// transfer if they bound nothing.
     ///
@@ -199,6 +211,9 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
 
     /// A range of a tree looks into so many leaves and segments, where one would do.
     fn looks_beside(&self, _more: usize) {}
+
+    /// A range of a tree came to an end, or to its next leaf.
+    fn passed(&self, _passed: Passed) {}
 
     /// A cursor at the first edit at or behind `from`, in the direction.
     ///

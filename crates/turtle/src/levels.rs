@@ -40,7 +40,7 @@ use crate::edit::separator;
 use crate::files::{Files, Limits, Load};
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::range::KeyRange;
-use crate::run::Run;
+use crate::run::{Run, Size};
 use crate::runs::Runs;
 use crate::write::write_parts;
 
@@ -401,13 +401,13 @@ fn fence<F: Files>(keys: &[Key], before: Option<&Part<F>>, first: &[u8]) -> Key 
     }
 }
 
-/// Bytes of a run that belong to each pivot.
-pub(crate) fn by_pivot(run: &Run, keys: &[Key], mut each: impl FnMut(usize, u64)) {
+/// What of a run belongs to each pivot.
+pub(crate) fn by_pivot(run: &Run, keys: &[Key], mut each: impl FnMut(usize, Size)) {
     let mut from = 0;
     while from < run.len() {
         let pivot = pivot_of(keys, run.key(from));
         let to = keys.get(pivot + 1).map_or(run.len(), |upper| run.lower_bound(upper));
-        each(pivot, run.slice(from, to).bytes());
+        each(pivot, run.slice(from, to).size());
         from = to;
     }
 }
@@ -453,6 +453,7 @@ pub(crate) struct Merging<'a, F: Files> {
     pub(crate) keys: &'a [Key],
     /// Of each pivot, corrected by what older edits of merged keys took.
     pub(crate) pending: &'a mut [u64],
+    pub(crate) tombstones: &'a mut [u64],
     pub(crate) run_bytes: u64,
     /// Segments of more packed bytes than these are merged in slices, and what is made of them is written at once: they
     /// were on pages before, and the memory for all of them nobody has.
@@ -563,9 +564,11 @@ impl<F: Files> Merging<'_, F> {
         }
         for run in lines.iter().flat_map(Runs::as_slice) {
             let mut known = true;
-            by_pivot(run, self.keys, |pivot, bytes| {
-                known &= self.pending[pivot] >= bytes;
-                self.pending[pivot] = self.pending[pivot].saturating_sub(bytes);
+            by_pivot(run, self.keys, |pivot, size| {
+                known &= self.pending[pivot] >= size.bytes;
+                self.pending[pivot] = self.pending[pivot].saturating_sub(size.bytes);
+                let tombstones = &mut self.tombstones[pivot];
+                *tombstones = tombstones.saturating_sub(size.tombstones);
             });
             if !known {
                 let message = "a node of the tree says that less is pending than its segments hold";
@@ -574,7 +577,10 @@ impl<F: Files> Merging<'_, F> {
         }
         let made = merge(lines, Tombstones::Keep, self.run_bytes, self.superseded);
         for run in made.as_slice() {
-            by_pivot(run, self.keys, |pivot, bytes| self.pending[pivot] += bytes);
+            by_pivot(run, self.keys, |pivot, size| {
+                self.pending[pivot] += size.bytes;
+                self.tombstones[pivot] += size.tombstones;
+            });
         }
         Ok(made)
     }

@@ -51,6 +51,8 @@ pub(crate) struct Memtable {
     hints: Hints,
     map: AppendedMap,
     number: u64,
+    /// Removals that were put, those of one key each time.
+    tombstones: AtomicU64,
 }
 
 /// Which keys there may be. Keys are told by their hashes.
@@ -122,7 +124,7 @@ impl Memtable {
     /// One that is sealed when it has so many bytes, about.
     pub(crate) fn new(number: u64, bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Memtable { hints: Hints::new(bytes), map: AppendedMap::with_room(bytes), number }
+        Memtable::of(AppendedMap::with_room(bytes), bytes, number)
     }
 
     /// The one after this one, which is about to be sealed: of as many bytes, of which edits are likely to take as
@@ -133,7 +135,16 @@ impl Memtable {
         let is_whole = appended >= bytes / 2;
         let room = if is_whole { (appended + appended / 32).min(bytes) } else { bytes };
         let map = AppendedMap::with_room(room);
-        Memtable { hints: Hints::new(bytes), map, number: self.number + 1 }
+        Memtable::of(map, bytes, self.number + 1)
+    }
+
+    fn of(map: AppendedMap, bytes: usize, number: u64) -> Self {
+        Memtable { hints: Hints::new(bytes), map, number, tombstones: AtomicU64::new(0) }
+    }
+
+    /// How many removals were put, those of one key each time.
+    pub(crate) fn tombstones(&self) -> u64 {
+        self.tombstones.load(Relaxed)
     }
 
     /// Its place in the order of memtables.
@@ -168,6 +179,9 @@ impl Memtable {
         value: Option<ValueRef<'_>>,
     ) -> Option<Vec<u8>> {
         self.hints.add(hash);
+        if value.is_none() {
+            self.tombstones.fetch_add(1, Relaxed);
+        }
         let bytes = value.unwrap_or(ValueRef::EMPTY).bytes;
         let pinned = Pinned::new();
         let old = self.map.put(key, tag(value), bytes, &pinned);

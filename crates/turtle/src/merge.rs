@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use spinney_base::mapped_vec::MappedVec;
 
-use crate::run::{Item, Items, Run, SOURCES_MAX, compare};
+use crate::run::{Item, Items, Run, SOURCES_MAX, Size, compare};
 use crate::runs::Runs;
 use crate::source::Source;
 
@@ -173,7 +173,7 @@ struct Output {
     begun: usize,
     items: MappedVec<Item>,
     sources: Vec<Source>,
-    bytes: u64,
+    size: Size,
     /// How many more items may come, and how many a run will have.
     expected: usize,
     each: usize,
@@ -192,7 +192,7 @@ impl Output {
             begun: 0,
             items: MappedVec::with_capacity(expected.min(each)),
             sources: Vec::new(),
-            bytes: 0,
+            size: Size::default(),
             expected,
             each,
         }
@@ -203,8 +203,7 @@ impl Output {
         if item.is_tombstone() && self.tombstones == Tombstones::Drop {
             return;
         }
-        let bytes = item.packed_bytes();
-        if self.bytes >= self.run_bytes || self.sources.len() >= SOURCES_MAX {
+        if self.size.bytes >= self.run_bytes || self.sources.len() >= SOURCES_MAX {
             self.end_run();
         }
         if from.numbered != self.begun {
@@ -218,7 +217,7 @@ impl Output {
             *number = number_of(&mut self.sources, source);
         }
         self.items.push(item.of_source(*number));
-        self.bytes += bytes;
+        self.size.add(item);
     }
 
     #[cold]
@@ -229,7 +228,7 @@ impl Output {
         let mut items = std::mem::replace(&mut self.items, next);
         items.shrink_to_fit();
         let items = Items { items, sources: std::mem::take(&mut self.sources) };
-        self.runs.push(Run::new(items, std::mem::take(&mut self.bytes)));
+        self.runs.push(Run::new(items, std::mem::take(&mut self.size)));
         self.begun += 1;
     }
 

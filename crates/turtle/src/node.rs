@@ -13,7 +13,9 @@
 //! **Invariants** (the numbers of the house's notes on the paper)
 //! 1. I1: pivot keys ascend strictly; a child's range is half-open.
 //! 2. I3: what is in the buffer is newer than the same key below.
-//! 3. I5: `pending` is exactly the packed bytes of the live edits of a pivot, over all levels.
+//! 3. I5: `pending` is exactly the packed bytes of the live edits of a pivot, over all levels;
+//!    `tombstones` is the number of tombstones among them, or more where the page of a node did not
+//!    say it ([`crate::packed`]).
 //! 4. I9: all leaves are at the same depth; `height` is 1 above leaves.
 //! 5. `pages` is set only while nothing in the node or below it is in memory alone.
 //! 6. `totals` is asked for only of nodes that will not change any more.
@@ -23,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 use spinney_base::Result;
 
+use crate::edit::packed_bytes;
 use crate::files::{Files, Limits, Load};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::merge::Superseded;
@@ -79,11 +82,11 @@ impl<F: Files> Leaf<F> {
 
     /// What it comes to; it is no node.
     pub(crate) fn totals(&self, files: &F) -> Totals {
-        let pages = match self {
-            Leaf::Memory(_) => 0,
-            Leaf::Written(leaf) => files.leaf_pages(leaf),
+        let (pages, edits) = match self {
+            Leaf::Memory(runs) => (0, runs.len() as u64),
+            Leaf::Written(leaf) => (files.leaf_pages(leaf), files.leaf_edits(leaf)),
         };
-        Totals { resident_bytes: 0, pages }
+        Totals { pages, edits, bytes: self.bytes(files), ..Totals::default() }
     }
 
     /// What has to be read to have it in memory.
@@ -103,6 +106,14 @@ impl<F: Files> Leaf<F> {
 }
 
 impl<F: Files> Child<F> {
+    /// What it and all below it come to.
+    pub(crate) fn totals(&self, files: &F) -> Totals {
+        match self {
+            Child::Node(node) => node.totals(files),
+            Child::Leaf(leaf) => leaf.totals(files),
+        }
+    }
+
     /// Packed bytes of a leaf; none for a node.
     pub(crate) fn leaf_bytes(&self, files: &F) -> Option<u64> {
         match self {
@@ -140,6 +151,41 @@ pub(crate) struct Totals {
     pub(crate) resident_bytes: u64,
     /// Pages of written leaves and segments. A segment of two nodes counts twice.
     pub(crate) pages: u64,
+    /// Edits of leaves, all of which put something.
+    pub(crate) edits: u64,
+    /// Their packed bytes.
+    pub(crate) bytes: u64,
+    /// About how many of these bytes are of records that tombstones above them remove.
+    pub(crate) removed: u64,
+    /// Packed bytes that are pending in buffers.
+    pub(crate) pending: u64,
+    /// Packed bytes of segments, flushed parts included. A segment of two nodes counts twice.
+    pub(crate) segments: u64,
+    /// How many tombstones are pending.
+    pub(crate) tombstones: u64,
+}
+
+/// What a tombstone takes itself, in packed bytes: one with a key of 16 bytes.
+pub(crate) const TOMBSTONE_BYTES: u64 = packed_bytes(16, 0);
+
+impl Totals {
+    /// About how many packed bytes hold nothing that is needed.
+    pub(crate) fn dead(&self) -> u64 {
+        let flushed = self.segments.saturating_sub(self.pending);
+        self.removed + (self.tombstones * TOMBSTONE_BYTES).min(self.pending) + flushed
+    }
+
+    /// About how many packed bytes the records take.
+    pub(crate) fn live(&self) -> u64 {
+        let of_tombstones = self.tombstones * TOMBSTONE_BYTES;
+        self.bytes - self.removed + self.pending.saturating_sub(of_tombstones)
+    }
+
+    /// About how many bytes more are removed by so many tombstones above: each removes a record of average size.
+    pub(crate) fn removed_by(&self, tombstones: u64) -> u64 {
+        let average = self.bytes / self.edits.max(1);
+        (tombstones * average).min(self.bytes.saturating_sub(self.removed))
+    }
 }
 
 /// See the module.
@@ -151,6 +197,8 @@ pub(crate) struct Node<F: Files> {
     pub(crate) children: Vec<Child<F>>,
     /// Of each child, in packed bytes.
     pub(crate) pending: Vec<u64>,
+    /// How many tombstones of that are for each child.
+    pub(crate) tombstones: Vec<u64>,
     /// Newest first.
     pub(crate) levels: Vec<Level<F>>,
     /// Where it is written.
@@ -164,9 +212,10 @@ impl<F: Files> Node<F> {
     pub(crate) fn new(height: u8, mut children: Vec<(Key, Child<F>)>) -> Node<F> {
         children[0].0 = Key::from(&b""[..]);
         let pending = vec![0; children.len()];
+        let tombstones = pending.clone();
         let (keys, children) = children.into_iter().unzip();
-        let totals = OnceLock::new();
-        Node { height, keys, children, pending, levels: Vec::new(), pages: None, totals }
+        let (levels, pages, totals) = (Vec::new(), None, OnceLock::new());
+        Node { height, keys, children, pending, tombstones, levels, pages, totals }
     }
 
     /// The same, to be changed.
@@ -176,6 +225,7 @@ impl<F: Files> Node<F> {
             keys: self.keys.clone(),
             children: self.children.clone(),
             pending: self.pending.clone(),
+            tombstones: self.tombstones.clone(),
             levels: self.levels.clone(),
             pages: None,
             totals: OnceLock::new(),
@@ -212,18 +262,24 @@ impl<F: Files> Node<F> {
     /// What it and all below it come to. Only what is new is looked at.
     pub(crate) fn totals(&self, files: &F) -> Totals {
         *self.totals.get_or_init(|| {
-            let mut totals = Totals { resident_bytes: self.resident_bytes(), pages: 0 };
-            for child in &self.children {
-                let below = match child {
-                    Child::Node(node) => node.totals(files),
-                    Child::Leaf(leaf) => leaf.totals(files),
-                };
+            let resident_bytes = self.resident_bytes();
+            let mut totals = Totals { resident_bytes, ..Totals::default() };
+            for (pivot, child) in self.children.iter().enumerate() {
+                let below = child.totals(files);
+                let tombstones = self.tombstones[pivot];
                 totals.resident_bytes += below.resident_bytes;
                 totals.pages += below.pages;
+                totals.edits += below.edits;
+                totals.bytes += below.bytes;
+                totals.removed += below.removed + below.removed_by(tombstones);
+                totals.pending += below.pending + self.pending[pivot];
+                totals.segments += below.segments;
+                totals.tombstones += below.tombstones + tombstones;
             }
             for part in self.levels.iter().flat_map(|level| &level.parts) {
                 if let Part::Segment(segment) = part {
                     totals.pages += files.leaf_pages(&segment.leaf);
+                    totals.segments += files.leaf_bytes(&segment.leaf);
                 }
             }
             totals
@@ -234,7 +290,7 @@ impl<F: Files> Node<F> {
     fn resident_bytes(&self) -> u64 {
         let key = |key: &Key| key.len() + 16;
         let keys: usize = self.keys.iter().map(key).sum();
-        let pivot = size_of::<Key>() + size_of::<Child<F>>() + size_of::<u64>();
+        let pivot = size_of::<Key>() + size_of::<Child<F>>() + 2 * size_of::<u64>();
         let parts = self.levels.iter().flat_map(|level| &level.parts);
         let parts: usize = parts
             .map(|part| match part {
@@ -259,7 +315,10 @@ impl<F: Files> Node<F> {
         superseded: &mut Superseded,
     ) -> Result<()> {
         for run in batch.as_slice() {
-            by_pivot(run, &self.keys, |pivot, bytes| self.pending[pivot] += bytes);
+            by_pivot(run, &self.keys, |pivot, size| {
+                self.pending[pivot] += size.bytes;
+                self.tombstones[pivot] += size.tombstones;
+            });
         }
         let vacant = self.levels.iter().position(Level::is_vacant).unwrap_or(self.levels.len());
         let last = limits.levels(self.keys.len()).max(self.levels.len()) - 1;
@@ -323,9 +382,11 @@ impl<F: Files> Node<F> {
         if levels == 0 {
             return Ok(lines.swap_remove(0));
         }
-        let (keys, pending) = (&self.keys[..], &mut self.pending[..]);
+        let (pending, tombstones) = (&mut self.pending[..], &mut self.tombstones[..]);
         let Limits { leaf_bytes: run_bytes, merge_bytes, .. } = *limits;
-        Merging { files, keys, pending, run_bytes, merge_bytes, superseded }.merge(lines, whole)
+        let keys = &self.keys[..];
+        Merging { files, keys, pending, tombstones, run_bytes, merge_bytes, superseded }
+            .merge(lines, whole)
     }
 
     fn put(&mut self, at: usize, level: Level<F>) {
@@ -377,7 +438,8 @@ impl<F: Files> Node<F> {
         let keys = &self.keys[..];
         let levels = self.levels.iter_mut();
         let lines = levels.map(|level| level.take(keys, pivots.clone(), loaded)).collect();
-        self.pending[pivots].fill(0);
+        self.pending[pivots.clone()].fill(0);
+        self.tombstones[pivots].fill(0);
         self.forget_vacant();
         lines
     }
@@ -397,7 +459,9 @@ impl<F: Files> Node<F> {
         for level in &mut self.levels {
             level.replace_pivots(old.clone(), new.len());
         }
-        self.pending.splice(old.clone(), std::iter::repeat_n(0, new.len()));
+        for counts in [&mut self.pending, &mut self.tombstones] {
+            counts.splice(old.clone(), std::iter::repeat_n(0, new.len()));
+        }
         let (keys, children): (Vec<Key>, Vec<Child<F>>) = new.into_iter().unzip();
         self.keys.splice(old.clone(), keys);
         self.children.splice(old, children);
@@ -410,6 +474,7 @@ impl<F: Files> Node<F> {
             height: self.height,
             children: self.children.split_off(middle),
             pending: self.pending.split_off(middle),
+            tombstones: self.tombstones.split_off(middle),
             keys: self.keys[middle..].to_vec(),
             levels: Vec::new(),
             pages: None,
@@ -456,6 +521,7 @@ impl<F: Files> Node<F> {
         self.keys.extend_from_slice(&right.keys[1..]);
         self.children.extend_from_slice(&right.children);
         self.pending.extend_from_slice(&right.pending);
+        self.tombstones.extend_from_slice(&right.tombstones);
         self.pages = None;
     }
 }

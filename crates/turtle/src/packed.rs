@@ -1,8 +1,8 @@
 //! The bytes of a node, and what a checkpoint remembers of a tree. All integers are little-endian.
 //!
-//! A **node**: version `u8` (1), height `u8` (1 above leaves), number of pivots `u8` (1 to 64),
+//! A **node**: version `u8` (2), height `u8` (1 above leaves), number of pivots `u8` (1 to 64),
 //! number of levels `u8`; then for each pivot, ascending: lower bound (length `u16`, bytes; the first
-//! is empty), bytes pending `u64`, child (length `u8`, what [`Files`] says of it: a leaf at height 1,
+//! is empty), bytes pending `u64`, tombstones among what is pending `u32`, child (length `u8`, what [`Files`] says of it: a leaf at height 1,
 //! else a node); then for each level, newest first: number of segments `u8`, then for each, ascending:
 //! active pivots `u64` (pivot 0 is the lowest bit), lower fence (length `u16`, bytes), whether there is
 //! an upper fence `u8`, that fence, leaf (length `u8`, bytes).
@@ -13,9 +13,11 @@
 //!
 //! A **tree**: 0 (nothing), or 1 and a leaf, or 2 and a node, as [`Files`] describes them.
 //!
+//! Nodes of version 1 lack the tombstones; as many are taken to be there as the bytes may be.
+//!
 //! Example: a node with the leaves `A` and `B`, the second from key `m` on, and one segment `S` in its
-//! only level, with 300 bytes for the second:
-//! `01 01 02 01  00 00 00*8 01 41  01 00 6d 2c 01 00*6 01 42  01 02 00*7 01 00 6d 00 01 53`.
+//! only level, with 300 bytes for the second, 3 tombstones among them:
+//! `02 01 02 01  00 00 00*12 01 41  01 00 6d 2c 01 00*6 03 00*3 01 42  01 02 00*7 01 00 6d 00 01 53`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -23,13 +25,16 @@ use std::sync::{Arc, OnceLock};
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Result};
 
+use crate::edit::packed_bytes;
 use crate::files::{Files, PIVOTS_MAX};
 use crate::levels::{Key, Level, Part, Segment};
 use crate::node::{Child, Leaf, Node};
 use crate::tree::Tree;
 use crate::update::Activity;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Of nodes that do not say how many tombstones are pending.
+const VERSION_UNCOUNTED: u8 = 1;
 const LEVELS_MAX: usize = 16;
 
 const TREE_EMPTY: u8 = 0;
@@ -76,7 +81,16 @@ pub(crate) struct PackedNode {
 pub(crate) struct PackedPivot {
     pub(crate) lower: Vec<u8>,
     pub(crate) pending: u64,
+    /// Of version 1 none is known.
+    pub(crate) tombstones: Option<u32>,
     pub(crate) child: Vec<u8>,
+}
+
+impl PackedPivot {
+    /// How many tombstones are pending for it, at most.
+    pub(crate) fn tombstones_max(&self) -> u64 {
+        self.tombstones.map_or(self.pending / packed_bytes(0, 0), u64::from)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,10 +103,14 @@ pub(crate) struct PackedSegment {
 
 impl PackedNode {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![VERSION, self.height, self.pivots.len() as u8, self.levels.len() as u8];
+        let is_counted = self.pivots.iter().all(|pivot| pivot.tombstones.is_some());
+        let version = if is_counted { VERSION } else { VERSION_UNCOUNTED };
+        let mut out = vec![version, self.height, self.pivots.len() as u8, self.levels.len() as u8];
         for pivot in &self.pivots {
             put_key(&mut out, &pivot.lower);
             out.extend_from_slice(&pivot.pending.to_le_bytes());
+            let tombstones = pivot.tombstones.filter(|_| is_counted);
+            out.extend(tombstones.iter().flat_map(|count| count.to_le_bytes()));
             put_description(&mut out, &pivot.child);
         }
         for level in &self.levels {
@@ -123,12 +141,13 @@ impl PackedNode {
     pub(crate) fn decode_first(payload: &[u8]) -> Result<(PackedNode, &[u8])> {
         let mut reader = Reader { rest: payload };
         let [version, height, pivots, levels] = *reader.array::<4>()?;
-        ensure(version == VERSION, "version 1")?;
+        ensure([VERSION_UNCOUNTED, VERSION].contains(&version), "version 1 or 2")?;
         ensure(height > 0, "a height above leaves")?;
         ensure((1..=PIVOTS_MAX).contains(&(pivots as usize)), "1 to 64 pivots")?;
         ensure(levels as usize <= LEVELS_MAX, "at most 16 levels")?;
         let known = u64::MAX >> (PIVOTS_MAX - pivots as usize);
-        let pivots = (0..pivots).map(|_| reader.pivot()).collect::<Result<Vec<_>>>()?;
+        let pivot = |_| reader.pivot(version == VERSION);
+        let pivots = (0..pivots).map(pivot).collect::<Result<Vec<_>>>()?;
         ensure(pivots[0].lower.is_empty(), "an empty first bound")?;
         ensure(pivots.is_sorted_by(|a, b| a.lower < b.lower), "ascending pivots")?;
         let levels = (0..levels).map(|_| reader.level(known)).collect::<Result<_>>()?;
@@ -187,8 +206,14 @@ impl<'a> Reader<'a> {
         self.bytes(length as usize)
     }
 
-    fn pivot(&mut self) -> Result<PackedPivot> {
-        Ok(PackedPivot { lower: self.key()?, pending: self.u64()?, child: self.description()? })
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(*self.array()?))
+    }
+
+    fn pivot(&mut self, is_counted: bool) -> Result<PackedPivot> {
+        let (lower, pending) = (self.key()?, self.u64()?);
+        let tombstones = if is_counted { Some(self.u32()?) } else { None };
+        Ok(PackedPivot { lower, pending, tombstones, child: self.description()? })
     }
 
     fn level(&mut self, known: u64) -> Result<Vec<PackedSegment>> {
@@ -218,9 +243,11 @@ impl<'a> Reader<'a> {
 /// # Errors
 /// `InvalidArgument` when something is in memory alone.
 pub(crate) fn pack<F: Files>(node: &Node<F>, files: &F) -> Result<PackedNode> {
-    let pivot = |(lower, (pending, child)): (&Key, (&u64, &Child<F>))| {
-        let child = describe_child(child, files)?;
-        Ok(PackedPivot { lower: lower.to_vec(), pending: *pending, child })
+    let pivot = |(pivot, lower): (usize, &Key)| {
+        let child = describe_child(&node.children[pivot], files)?;
+        let tombstones = Some(u32::try_from(node.tombstones[pivot]).unwrap_or(u32::MAX));
+        let pending = node.pending[pivot];
+        Ok(PackedPivot { lower: lower.to_vec(), pending, tombstones, child })
     };
     let segment = |part: &Part<F>| {
         let Part::Segment(segment) = part else { return Err(in_memory()) };
@@ -236,9 +263,7 @@ pub(crate) fn pack<F: Files>(node: &Node<F>, files: &F) -> Result<PackedNode> {
     let level = |level: &Level<F>| level.parts.iter().map(segment).collect::<Result<_>>();
     Ok(PackedNode {
         height: node.height,
-        pivots: (node.keys.iter().zip(node.pending.iter().zip(&node.children)))
-            .map(pivot)
-            .collect::<Result<_>>()?,
+        pivots: node.keys.iter().enumerate().map(pivot).collect::<Result<_>>()?,
         levels: node.levels.iter().map(level).collect::<Result<_>>()?,
     })
 }
@@ -369,6 +394,7 @@ impl<F: Files> Opening<'_, F> {
             totals: OnceLock::new(),
             height: packed.height,
             pending: packed.pivots.iter().map(|pivot| pivot.pending).collect(),
+            tombstones: packed.pivots.iter().map(PackedPivot::tombstones_max).collect(),
             keys: packed.pivots.into_iter().map(|pivot| pivot.lower.into()).collect(),
             children,
             levels,

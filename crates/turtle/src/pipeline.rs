@@ -95,6 +95,9 @@ const KEPT_LEAVES_MIN: u64 = 16;
 /// more room in a log than in memtables where they overwrite each other, and about as much otherwise.
 const LOG_SHARE: f64 = 0.875;
 
+/// A memtable of fewer tombstones is not sealed for ranges.
+const TOMBSTONES_MIN: u64 = 64;
+
 /// Smallest memtable, whatever the memory.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
 
@@ -291,6 +294,11 @@ impl Core {
     fn seal_if(&self, wanted: impl Fn(&Memtable) -> bool) -> bool {
         let seal = || wanted(&self.view.load().tables[0]) && self.seal_alone().1;
         self.between(seal).unwrap_or(false)
+    }
+
+    /// Seals the active memtable because ranges passed what it removes; says whether it did.
+    pub(crate) fn seal_for_reads(&self) -> bool {
+        self.seal_if(|active| active.tombstones() >= TOMBSTONES_MIN)
     }
 
     /// Seals the active memtable, for who is [`Core::between`] batches. Answers the number of the
@@ -505,6 +513,7 @@ impl Core {
         self.replace(|view| View::new(view.tables.clone(), tree));
         // What was on disk for them is not any more, and no edit of a memtable says so.
         self.residents.forget();
+        self.files.disk.gap.forget();
         self.batches.store(0, Relaxed);
         self.free(&work);
         Ok(())

@@ -17,7 +17,7 @@
 //! **Invariants**
 //! 1. Keys ascend strictly, in a [`Run`].
 //! 2. An item names bytes that exist: checked when it is made, so that no accessor can fail.
-//! 3. `bytes` is the sum of [`packed_bytes`] over the range.
+//! 3. `size` is the sum of [`packed_bytes`], and the number of tombstones, over the range.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -212,7 +212,24 @@ pub(crate) struct Run {
     of: Arc<Items>,
     start: u32,
     end: u32,
-    bytes: u64,
+    size: Size,
+}
+
+/// What some edits come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Size {
+    /// What they take of a leaf's capacity, in packed bytes.
+    pub(crate) bytes: u64,
+    /// How many of them are tombstones.
+    pub(crate) tombstones: u64,
+}
+
+impl Size {
+    #[inline]
+    pub(crate) fn add(&mut self, item: &Item) {
+        self.bytes += item.packed_bytes();
+        self.tombstones += u64::from(item.is_tombstone());
+    }
 }
 
 /// Where an edit lies in a source, as who read it says.
@@ -235,10 +252,10 @@ pub(crate) enum Op {
 }
 
 impl Run {
-    /// All of these items, whose packed bytes are `bytes`.
-    pub(crate) fn new(items: Items, bytes: u64) -> Run {
+    /// All of these items, which come to `size`.
+    pub(crate) fn new(items: Items, size: Size) -> Run {
         let end = u32::try_from(items.items.len()).expect("items are cut into runs long before");
-        Run { of: Arc::new(items), start: 0, end, bytes }
+        Run { of: Arc::new(items), start: 0, end, size }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -251,7 +268,11 @@ impl Run {
 
     /// What its edits take of a leaf's capacity.
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.size.bytes
+    }
+
+    pub(crate) fn size(&self) -> Size {
+        self.size
     }
 
     pub(crate) fn items(&self) -> &[Item] {
@@ -329,13 +350,14 @@ impl Run {
     /// The edits from index `from` up to `to`.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Run {
         let part = &self.items()[from..to];
-        let bytes = if part.len() == self.len() {
-            self.bytes
+        let mut size = Size::default();
+        if part.len() == self.len() {
+            size = self.size;
         } else {
-            part.iter().map(Item::packed_bytes).sum()
-        };
+            part.iter().for_each(|item| size.add(item));
+        }
         let start = self.start + from as u32;
-        Run { of: Arc::clone(&self.of), start, end: self.start + to as u32, bytes }
+        Run { of: Arc::clone(&self.of), start, end: self.start + to as u32, size }
     }
 
     /// The edits from key `lower` on up to, not including, key `upper`.
@@ -390,13 +412,13 @@ impl From<Broken> for Error {
 pub(crate) struct RunOver {
     sources: Vec<Source>,
     items: MappedVec<Item>,
-    bytes: u64,
+    size: Size,
 }
 
 impl RunOver {
     /// Of about so many edits.
     pub(crate) fn new(sources: Vec<Source>, edits: usize) -> RunOver {
-        RunOver { sources, items: MappedVec::with_capacity(edits), bytes: 0 }
+        RunOver { sources, items: MappedVec::with_capacity(edits), size: Size::default() }
     }
 
     /// Appends the edit at a position of a source.
@@ -417,14 +439,14 @@ impl RunOver {
         {
             return Err(Broken("keys in ascending order"));
         }
-        self.bytes += item.packed_bytes();
+        self.size.add(&item);
         self.items.push(item);
         Ok(())
     }
 
     pub(crate) fn finish(mut self) -> Run {
         self.items.shrink_to_fit();
-        Run::new(Items { items: self.items, sources: self.sources }, self.bytes)
+        Run::new(Items { items: self.items, sources: self.sources }, self.size)
     }
 }
 

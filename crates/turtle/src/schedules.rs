@@ -1,6 +1,7 @@
 //! What writers, readers and the pipeline owe each other, under schedules that may stop a thread at
 //! any lock or atomic: `cargo test -p spinney-turtle --features shuttle --lib schedules`.
 
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +9,9 @@ use shuttle::thread::spawn;
 use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
-use spinney_engine::{Engine, EngineContext, Found, Resident, Write};
+use spinney_engine::{
+    Chunk, Direction, Engine, EngineContext, Found, Resident, ScanRequest, Write,
+};
 use spinney_io::Disk;
 use spinney_io::sim::SimDisk;
 use spinney_wal::{Log, LogOptions};
@@ -199,6 +202,23 @@ fn p04_residents_are_never_old() {
     });
 }
 
+/// P4: a write ends what is kept of its key, even when the write itself has left memory again.
+#[test]
+fn p04_a_write_ends_what_is_kept() {
+    check(1, || {
+        let turtle = turtle();
+        put(&turtle, &[b"a"], 0);
+        turtle.checkpoint(Lsn::ZERO).unwrap();
+        let kept = || turtle.get_resident(b"a", hash(b"a"), &mut Vec::new());
+        assert_eq!(kept(), Resident::Unknown, "only a page has it");
+        turtle.make_resident(b"a", hash(b"a")).unwrap();
+        assert_eq!(kept(), Resident::Present);
+        put(&turtle, &[b"a"], 1);
+        turtle.checkpoint(Lsn::ZERO).unwrap();
+        assert_eq!(kept(), Resident::Unknown, "the value of before");
+    });
+}
+
 /// P3: a record that is kept is the newest, whatever is written and brought to disk while lookups read it.
 #[test]
 fn p03_records_are_never_old() {
@@ -258,4 +278,38 @@ fn p03_a_put_overtakes_a_lookup() {
             assert_eq!(get(&turtle, b"a"), 1);
         });
     }
+}
+
+/// Who has inserted a record finds it or one before it, whatever others who look at the same time find.
+#[test]
+fn d1_first_reads_miss_no_insert() {
+    check(1500, || {
+        let turtle = turtle();
+        put(&turtle, &[b"z"], 0);
+        turtle.passed_much();
+        let reader = turtle.clone();
+        let reader = spawn(move || (0..3).for_each(|_| _ = first(&reader, b"a")));
+        for key in [b"p", b"k", b"g"] {
+            put(&turtle, &[key], 0);
+            assert_eq!(first(&turtle, b"b"), key);
+        }
+        reader.join().unwrap();
+        assert_eq!(first(&turtle, b"a"), b"g");
+    });
+}
+
+/// The first key from one on.
+fn first(turtle: &Turtle, from: &[u8]) -> Vec<u8> {
+    let request = ScanRequest {
+        lower: Bound::Included(from),
+        upper: Bound::Unbounded,
+        direction: Direction::Forward,
+        records_wanted: 1,
+        records_max: 1,
+        bytes_max: usize::MAX,
+        keys_only: true,
+    };
+    let mut chunk = Chunk::default();
+    turtle.scan(&request, &mut chunk).unwrap();
+    chunk.get(0).0.to_vec()
 }

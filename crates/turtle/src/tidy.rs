@@ -1,33 +1,55 @@
-//! Bringing down what waits, when ranges pay for it.
+//! Flushing what is pending, when ranges pay for it, when removed records take room, or when a caller
+//! asks for it.
 //!
 //! A buffer saves writes and costs reads: a range looks into each of its levels beside the leaf, and the
 //! pages of segments take memory from those of leaves. While writes are many that is the bargain of
-//! the tree (section 3.2). When they are few, it is paid for again and again by who only reads.
+//! the tree (section 3.2). When they are few, every range pays for it again. And a removal is a tombstone
+//! of some twenty bytes that keeps a record of any size in its leaf.
 //!
-//! So the background *tidies*, a bounded step at a time: pivots for which an eighth of a leaf is pending
-//! ([`Limits::tidy_bytes`], in the place of a half or more) are flushed, from the root down, and what is left in a
-//! node's buffer is made one level if it has more than two. It begins when ranges since the last time have looked into so many
-//! segments beside leaves as it will cost pages to make the leaves anew, so that never more is spent
-//! than was paid ([`Core::wants_tidying`]); and it goes on only while no batch waits. Each step is written, with what
-//! was pending: the checkpoint distance is for writes, of which there are few then.
+//! So the background *tidies*, one bounded step at a time, from the root down, for one [`Goal`]:
+//!
+//! ```text
+//!   goal     begins when                                        flushes pivots
+//!   Reads    ranges looked into as many segments beside leaves  for which an eighth of a leaf is pending
+//!            as making the leaves anew costs pages
+//!   Room     no write came for [`QUIET`], or ranges passed as   whose tombstones remove an eighth (a 64th)
+//!            many tombstones as flushing these costs            of what lies below them
+//!   Range    a caller compacts a range                          for which anything is pending in it
+//! ```
+//!
+//! `Reads` and `Room` also merge the levels of a buffer, the first where ranges look into more than two, the
+//! second where most of what its segments hold was flushed. A step of the background begins only while no batch
+//! waits. Each step is written with what was pending: the checkpoint distance is for writes, of which
+//! there are few then.
+//!
+//! **Dead space** is bounded: in a quiet keyspace less than an eighth of the bytes below a pivot is removed by
+//! tombstones that are pending for it, in each level of nodes. Tombstones are counted ([`Node::tombstones`]);
+//! how much each removes is taken to be the average record below.
 //!
 //! The paper leaves the buffers as the last batch left them.
 //!
-//! **Invariant**: a tidied tree has the same records; only where they lie changes.
+//! **Invariants**
+//! 1. A tidied tree has the same records; only where they lie changes. Who has another version of the tree
+//!    (a snapshot, a reader) keeps its pages.
+//! 2. A step lessens what its goal asks for, so steps come to an end while no batch comes.
 
-use std::ops::ControlFlow;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, probe};
+use spinney_engine::Compacted;
 use spinney_io::Purpose;
 
 use crate::core::Core;
 use crate::crew::CREW_MAX;
 use crate::files::{Files, Limits};
+use crate::levels::{Key, Part, pivot_of};
 use crate::merge::Superseded;
-use crate::node::{Child, Node, Replacement};
+use crate::node::{Child, Node, Replacement, TOMBSTONE_BYTES};
+use crate::range::KeyRange;
 use crate::tree::Tree;
 use crate::update::{Siblings, Update, as_children};
 
@@ -48,44 +70,120 @@ const LEVELS_MAX: usize = 2;
 /// it, and making a page of a leaf anew (it is read and written, with others) as much as half of one.
 const LOOKS_A_PAGE: u64 = 2;
 
-impl<F: Files> Node<F> {
-    /// Whether so much is pending for one of its pivots.
-    fn is_full_of(&self, bytes: u64) -> bool {
-        self.pending.iter().any(|pending| *pending >= bytes)
-    }
+/// A keyspace is quiet when nothing was written to it for this long. Shorter, and a pause of a writer costs
+/// flushes that the next batches would have shared.
+const QUIET: Duration = Duration::from_secs(1);
 
-    fn has_many_levels(&self) -> bool {
-        self.levels.iter().filter(|level| !level.is_vacant()).count() > LEVELS_MAX
-    }
+/// The share of what lies below a pivot, as one in this many bytes, that tombstones for it may remove in a
+/// quiet keyspace. Fewer flushes of larger shares write less and keep more room taken.
+const QUIET_PART: u64 = 8;
+
+/// The same where ranges passed many tombstones: they do so again each time.
+const PASSED_PART: u64 = 64;
+
+/// Making a page of a leaf anew costs about as much as passing this many tombstones, of some 50 ns each.
+const TOMBSTONES_A_PAGE: u64 = 128;
+
+/// What a tree is tidied for; see the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal<'a> {
+    Reads,
+    /// Tombstones remove one byte of what lies below in this many, at most.
+    Room(u64),
+    Range(KeyRange<'a>),
 }
 
-impl<F: Files> Child<F> {
-    fn is_untidy(&self, limits: &Limits) -> bool {
-        let Child::Node(node) = self else { return false };
-        node.is_full_of(limits.tidy_bytes())
-            || node.has_many_levels()
-            || node.children.iter().any(|child| child.is_untidy(limits))
+impl Goal<'_> {
+    /// Whether a pivot of a node is to be flushed.
+    fn flushes<F: Files>(&self, node: &Node<F>, pivot: usize, files: &F, limits: &Limits) -> bool {
+        let pending = node.pending[pivot];
+        match self {
+            Goal::Reads => pending >= limits.tidy_bytes(),
+            Goal::Room(part) => {
+                let tombstones = node.tombstones[pivot];
+                if tombstones == 0 || pending == 0 {
+                    return false;
+                }
+                let below = node.children[pivot].totals(files);
+                let dead = below.removed_by(tombstones) + tombstones * TOMBSTONE_BYTES;
+                dead >= (below.bytes / part).max(PAGE_BYTES as u64)
+            }
+            Goal::Range(range) => pending > 0 && Goal::meets(range, node, pivot),
+        }
+    }
+
+    /// Whether the levels of a node are to be made one.
+    fn merges<F: Files>(&self, node: &Node<F>, files: &F, limits: &Limits) -> bool {
+        match self {
+            Goal::Reads => {
+                node.levels.iter().filter(|level| !level.is_vacant()).count() > LEVELS_MAX
+            }
+            Goal::Room(_) => {
+                let parts = node.levels.iter().flat_map(|level| &level.parts);
+                let held: u64 = parts
+                    .map(|part| match part {
+                        Part::Run(_) => 0,
+                        Part::Segment(segment) => files.leaf_bytes(&segment.leaf),
+                    })
+                    .sum();
+                held > 2 * node.pending.iter().sum::<u64>() + limits.leaf_bytes
+            }
+            Goal::Range(_) => false,
+        }
+    }
+
+    /// Whether it asks for anything below a pivot of a node.
+    fn reaches<F: Files>(&self, node: &Node<F>, pivot: usize) -> bool {
+        match self {
+            Goal::Range(range) => Goal::meets(range, node, pivot),
+            Goal::Reads | Goal::Room(_) => true,
+        }
+    }
+
+    /// Whether a range has keys in common with a pivot's, as far as the node knows that.
+    fn meets<F: Files>(range: &KeyRange<'_>, node: &Node<F>, pivot: usize) -> bool {
+        let (lower, upper) = node.range(pivot);
+        !range.within(lower, upper).is_empty()
+    }
+
+    fn is_untidy<F: Files>(&self, child: &Child<F>, files: &F, limits: &Limits) -> bool {
+        let Child::Node(node) = child else { return false };
+        (0..node.keys.len()).any(|pivot| self.flushes(node, pivot, files, limits))
+            || self.merges(node, files, limits)
+            || node.children.iter().enumerate().any(|(pivot, child)| {
+                self.reaches(node, pivot) && self.is_untidy(child, files, limits)
+            })
     }
 }
 
 impl<F: Files> Update<'_, F> {
-    /// A step towards less that reads have to look into; `None` if there is nothing that is worth it.
-    pub(crate) fn tidy(&mut self, node: &Node<F>) -> Result<Option<Siblings<F>>> {
+    /// A step towards a goal; `None` if it is reached.
+    pub(crate) fn tidy(&mut self, node: &Node<F>, goal: Goal<'_>) -> Result<Option<Siblings<F>>> {
         let mut node = node.to_change();
-        if node.is_full_of(self.limits.tidy_bytes()) {
-            return self.flush_some(node).map(Some);
+        let at_once = if node.height > 1 { NODES_AT_ONCE } else { LEAVES_AT_ONCE };
+        let wanted = |pivot: &usize| goal.flushes(&node, *pivot, self.files, &self.limits);
+        let pivots: Vec<usize> = (0..node.keys.len()).filter(wanted).take(at_once).collect();
+        if !pivots.is_empty() {
+            return match self.flush_many(node, &pivots)? {
+                ControlFlow::Continue(node) => self.settle(node),
+                ControlFlow::Break(siblings) => Ok(siblings),
+            }
+            .map(Some);
         }
-        if node.has_many_levels() {
+        if goal.merges(&node, self.files, &self.limits) {
             node.merge_all(self.files, &self.limits, self.superseded)?;
             self.activity.merges += 1;
             return self.settle(node).map(Some);
         }
-        let untidy = node.children.iter().position(|child| child.is_untidy(&self.limits));
-        let Some(pivot) = untidy else { return Ok(None) };
+        let untidy = |pivot: &usize| {
+            let child = &node.children[*pivot];
+            goal.reaches(&node, *pivot) && goal.is_untidy(child, self.files, &self.limits)
+        };
+        let Some(pivot) = (0..node.keys.len()).find(untidy) else { return Ok(None) };
         let replacement = match &node.children[pivot] {
             Child::Node(child) if node.pending[pivot] == 0 => {
                 let child = Arc::clone(child);
-                let siblings = self.tidy(&child)?;
+                let siblings = self.tidy(&child, goal)?;
                 let siblings = siblings.map_or_else(
                     || vec![(node.keys[pivot].clone(), Child::Node(child))],
                     as_children,
@@ -101,48 +199,173 @@ impl<F: Files> Update<'_, F> {
         node.replace(replacement);
         self.settle(node).map(Some)
     }
-
-    /// Flushes pivots for which so much is pending that it is worth it.
-    fn flush_some(&mut self, node: Node<F>) -> Result<Siblings<F>> {
-        let most = self.limits.tidy_bytes();
-        let full = |pivot: &usize| node.pending[*pivot] >= most;
-        let at_once = if node.height > 1 { NODES_AT_ONCE } else { LEAVES_AT_ONCE };
-        let pivots: Vec<usize> = (0..node.keys.len()).filter(full).take(at_once).collect();
-        match self.flush_many(node, &pivots)? {
-            ControlFlow::Continue(node) => self.settle(node),
-            ControlFlow::Break(siblings) => Ok(siblings),
-        }
-    }
 }
 
 impl<F: Files> Tree<F> {
-    /// The tree after a step towards less that reads have to look into; `None` if nothing is worth
-    /// it. Pointers to large values that it does not hold any more are appended to `superseded`.
+    /// The tree after a step towards a goal; `None` if it is reached. Pointers to large values that
+    /// it does not hold any more are appended to `superseded`.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
-    pub(crate) fn tidy(&self, files: &F, superseded: &mut Superseded) -> Result<Option<Tree<F>>> {
+    pub(crate) fn tidy(
+        &self,
+        files: &F,
+        goal: Goal<'_>,
+        superseded: &mut Superseded,
+    ) -> Result<Option<Tree<F>>> {
         let Some(Child::Node(node)) = &self.root else { return Ok(None) };
         // What it makes is written at once: no batch comes before.
         let mut update = Update::new(files, self.activity, superseded, Some(0));
         update.threads = update.threads.min(THREADS_MAX);
         update.purpose = Purpose::Tidy;
-        let Some(siblings) = update.tidy(node)? else { return Ok(None) };
+        let Some(siblings) = update.tidy(node, goal)? else { return Ok(None) };
         self.of_children(update, as_children(siblings)).map(Some)
     }
+
+    /// Pages of the leaves that steps towards a goal make anew, about.
+    pub(crate) fn pages_to_tidy(&self, files: &F, goal: Goal<'_>) -> u64 {
+        fn of<F: Files>(child: &Child<F>, files: &F, goal: Goal<'_>, limits: &Limits) -> u64 {
+            let Child::Node(node) = child else { return 0 };
+            let of_pivot = |pivot: usize| match &node.children[pivot] {
+                child @ Child::Leaf(_) if goal.flushes(node, pivot, files, limits) => {
+                    child.totals(files).pages.max(1)
+                }
+                child => of(child, files, goal, limits),
+            };
+            (0..node.keys.len()).map(of_pivot).sum()
+        }
+        self.root.as_ref().map_or(0, |root| of(root, files, goal, &files.limits()))
+    }
+
+    /// Pages of the leaves that have keys in a range.
+    pub(crate) fn pages_in(&self, files: &F, range: &KeyRange<'_>) -> u64 {
+        fn of<F: Files>(child: &Child<F>, files: &F, range: &KeyRange<'_>) -> u64 {
+            let Child::Node(node) = child else { return child.totals(files).pages };
+            let meets = |pivot: &usize| Goal::meets(range, node, *pivot);
+            let pivots = (0..node.keys.len()).filter(meets);
+            pivots.map(|pivot| of(&node.children[pivot], files, range)).sum()
+        }
+        self.root.as_ref().map_or(0, |root| of(root, files, range))
+    }
+
+    /// Where `count` leaves from the one that has a key end, if not at the end of the tree.
+    pub(crate) fn end_of_leaves(&self, from: &[u8], mut count: usize) -> Option<Key> {
+        end_of_leaves(self.root.as_ref()?, from, &mut count)
+    }
+}
+
+/// See [`Tree::end_of_leaves`]; `left` is how many are left of them.
+fn end_of_leaves<F: Files>(child: &Child<F>, from: &[u8], left: &mut usize) -> Option<Key> {
+    let Child::Node(node) = child else {
+        *left -= 1;
+        return None;
+    };
+    for pivot in pivot_of(&node.keys, from)..node.keys.len() {
+        if *left == 0 {
+            // Some leaf came before it.
+            return Some(Arc::clone(&node.keys[pivot]));
+        }
+        let end = end_of_leaves(&node.children[pivot], from, left);
+        if end.is_some() {
+            return end;
+        }
+    }
+    None
+}
+
+/// Since when nothing came.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LastWrite {
+    /// The active memtable and its bytes, as they were when that was last looked at.
+    seen: (u64, u64),
+    since: Duration,
 }
 
 impl Core {
     /// Whether ranges have paid for it by now, and for writing what is pending before the checkpoint distance
     /// says so.
-    pub(crate) fn wants_tidying(&self) -> bool {
+    fn wants_tidying(&self) -> bool {
         let looks = self.files.disk.beside() - self.tidied.load(Relaxed);
         let pending = self.view.load().tree.pending().bytes / PAGE_BYTES as u64;
         looks > (self.files.pages() + pending).saturating_mul(LOOKS_A_PAGE)
     }
 
-    /// Makes a step, and writes it; says whether there was one to be made.
-    pub(crate) fn tidy(&self) -> Result<bool> {
+    /// Whether nothing was written for [`QUIET`].
+    fn is_quiet(&self) -> bool {
+        let (view, now) = (self.view.load(), self.context.runtime.now());
+        let seen = (view.tables[0].number(), view.tables[0].bytes());
+        let mut last = self.last_write.lock();
+        if last.seen != seen {
+            *last = LastWrite { seen, since: now };
+        }
+        now.saturating_sub(last.since) >= QUIET
+    }
+
+    /// Whether ranges have passed as many tombstones as it costs to flush them.
+    fn wants_fewer_tombstones(&self) -> bool {
+        let all = self.files.disk.all_passed().tombstones;
+        if all < self.passed_next.load(Relaxed) {
+            return false;
+        }
+        let passed = all - self.passed.load(Relaxed);
+        let view = self.view.load();
+        let pages = view.tree.pages_to_tidy(Goal::Room(PASSED_PART));
+        let pages = pages.max(view.tables[0].bytes() / PAGE_BYTES as u64).max(1);
+        let price = pages.saturating_mul(TOMBSTONES_A_PAGE);
+        let next = price.saturating_sub(passed) / 8 + TOMBSTONES_A_PAGE;
+        self.passed_next.store(all + next, Relaxed);
+        passed > price
+    }
+
+    /// Makes a step, if there is time for one and something to gain; says whether it did. For the background.
+    ///
+    /// # Errors
+    /// `Corruption`, `Poisoned` or `Io`.
+    pub(crate) fn tidy_in_background(&self) -> Result<bool> {
+        // A backup would have to follow, and nothing that is freed is reused meanwhile.
+        if self.files.store.is_held() {
+            return Ok(false);
+        }
+        let applied = self.counters.applied.load(Relaxed);
+        if self.drained.load(Relaxed) != applied && self.is_quiet() {
+            if self.tidy_if_room(Goal::Room(QUIET_PART))? {
+                return Ok(true);
+            }
+            self.drained.store(applied, Relaxed);
+        }
+        if self.wants_fewer_tombstones() {
+            if self.tidy_if_room(Goal::Room(PASSED_PART))? {
+                // Until there are none: what was passed has paid for all of them.
+                self.passed_next.store(0, Relaxed);
+                return Ok(true);
+            }
+            self.passed.store(self.files.disk.all_passed().tombstones, Relaxed);
+            // Those of the memtable come next.
+            return Ok(self.seal_for_reads());
+        }
+        if !self.wants_tidying() {
+            return Ok(false);
+        }
+        let tidied = self.tidy_if_room(Goal::Reads)?;
+        if !tidied {
+            self.tidied.store(self.files.disk.beside(), Relaxed);
+        }
+        Ok(tidied)
+    }
+
+    /// A step that nobody needs so badly that he should hear of a full disk.
+    fn tidy_if_room(&self, goal: Goal<'_>) -> Result<bool> {
+        match self.tidy(goal) {
+            Err(error) if error.is_full() => Ok(false),
+            tidied => tidied,
+        }
+    }
+
+    /// Makes a step towards a goal, and writes it; says whether there was one to be made.
+    ///
+    /// # Errors
+    /// `Corruption`, `Full`, `Poisoned` or `Io`; all is as it was.
+    pub(crate) fn tidy(&self, goal: Goal<'_>) -> Result<bool> {
         let mut work = self.work.lock();
         let _inside = probe::enter("tidying");
         // For the memory: what nodes merge is in it until the step is written.
@@ -152,20 +375,30 @@ impl Core {
         let end = log.last_lsn();
         log.ensure_durable(end)?;
         let mut merged_away = Vec::new();
-        let tidied = match view.tree.tidy(end, &mut merged_away) {
-            // Nobody needs it so much that he should hear of it.
-            Err(error) if error.is_full() => None,
-            tidied => tidied?,
-        };
-        let Some(tree) = tidied else {
-            self.tidied.store(self.files.disk.beside(), Relaxed);
-            return Ok(false);
-        };
+        let Some(tree) = view.tree.tidy(end, goal, &mut merged_away)? else { return Ok(false) };
         // Else what the step took the place of would outlive the checkpoint.
         drop(view);
         self.put_tree(&work, tree, merged_away);
         self.write(&mut work)?;
         Ok(true)
+    }
+
+    /// Flushes all that is pending for some leaves of a range, from the one with `from` on.
+    ///
+    /// # Errors
+    /// `Corruption`, `Full`, `Poisoned` or `Io`; the records are as they were.
+    pub(crate) fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        let tree = self.view.load().tree.clone();
+        let end = tree.end_of_leaves(from, LEAVES_AT_ONCE);
+        let beyond = KeyRange { lower: Bound::Included(from), upper };
+        let beyond = end.filter(|end| !beyond.within(end, None).is_empty());
+        let upper = beyond.as_deref().map_or(upper, Bound::Excluded);
+        let range = KeyRange { lower: Bound::Included(from), upper };
+        let bytes = tree.pages_in(&range) * PAGE_BYTES as u64;
+        // Else what a step takes the place of would outlive its checkpoint.
+        drop(tree);
+        while self.tidy(Goal::Range(range))? {}
+        Ok(Compacted { bytes, next: beyond.map(|key| key.to_vec()) })
     }
 }
 
@@ -223,7 +456,7 @@ mod tests {
         let before = beside(&tree);
         let written = files.counts.bytes_written.load(Relaxed);
         let mut steps = 0;
-        while let Some(tidied) = tree.tidy(&files, &mut Vec::new()).unwrap() {
+        while let Some(tidied) = tree.tidy(&files, Goal::Reads, &mut Vec::new()).unwrap() {
             // What is made is on pages, but for nodes and what a merge of levels left.
             tree = tidied.write(&files, &mut Vec::new()).unwrap();
             steps += 1;

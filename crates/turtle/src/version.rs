@@ -20,14 +20,17 @@ use crate::check::check;
 use crate::crew::CREW_MAX;
 use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
-use crate::files::{Files as _, Limits, PIVOTS_MAX};
+use crate::files::{Files as _, Limits, PIVOTS_MAX, Passed};
 use crate::growth::{Growth, remembered_bytes};
 use crate::leaf::LeafStore;
+use crate::levels::Key;
 use crate::node::Totals;
 use crate::options::Tuning;
 use crate::packed::Owned;
+use crate::range::KeyRange;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
+use crate::tidy::Goal;
 use crate::tree;
 use crate::update::Activity;
 
@@ -104,6 +107,11 @@ impl Files {
     /// Pages that leaves and nodes own.
     pub(crate) fn pages(&self) -> u64 {
         self.disk.files.counters.pages_owned.load(Relaxed)
+    }
+
+    /// Pages that ranges looked into, cached or not.
+    pub(crate) fn scan_pages(&self) -> u64 {
+        self.disk.files.counters.scan_pages.load(Relaxed)
     }
 
     /// Says what reading, writing and updating has come to since the keyspace was opened.
@@ -256,19 +264,44 @@ impl Tree {
         Ok(Tree::over(files, applied.0.tree.evacuate(most)))
     }
 
-    /// The tree after a step of tidying, which reads leaves and segments and writes others; `None` if
-    /// there is nothing to be tidied. The log is durable up to `lsn`, and it holds nothing above.
+    /// The tree after a step towards a goal, which reads leaves and segments and writes others; `None` if
+    /// it is reached. The log is durable up to `lsn`, and it holds nothing above.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
-    pub(crate) fn tidy(&self, lsn: Lsn, merged_away: &mut MergedAway) -> Result<Option<Tree>> {
+    pub(crate) fn tidy(
+        &self,
+        lsn: Lsn,
+        goal: Goal<'_>,
+        merged_away: &mut MergedAway,
+    ) -> Result<Option<Tree>> {
         let files = &self.0.files;
         files.disk.set_lsn(lsn);
-        let tidied = self.0.tree.tidy(&files.disk, merged_away)?;
+        let tidied = self.0.tree.tidy(&files.disk, goal, merged_away)?;
         Ok(tidied.map(|tree| {
             files.note(self.0.tree.activity, tree.activity);
             Tree::over(files, tree)
         }))
+    }
+
+    /// See [`tree::Tree::pages_to_tidy`].
+    pub(crate) fn pages_to_tidy(&self, goal: Goal<'_>) -> u64 {
+        self.0.tree.pages_to_tidy(&self.0.files.disk, goal)
+    }
+
+    /// See [`tree::Tree::pages_in`].
+    pub(crate) fn pages_in(&self, range: &KeyRange<'_>) -> u64 {
+        self.0.tree.pages_in(&self.0.files.disk, range)
+    }
+
+    /// See [`tree::Tree::end_of_leaves`].
+    pub(crate) fn end_of_leaves(&self, from: &[u8], count: usize) -> Option<Key> {
+        self.0.tree.end_of_leaves(from, count)
+    }
+
+    /// What it comes to.
+    pub(crate) fn totals(&self) -> Totals {
+        self.0.totals
     }
 
     /// The same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.
@@ -337,6 +370,13 @@ impl Tree {
     /// `Corruption` or `Io`.
     pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         self.0.tree.scan(&self.0.files.disk, request, chunk)
+    }
+
+    /// Counts what a range over memtables and this tree looked at in memtables.
+    pub(crate) fn passed(&self, passed: Passed) {
+        if passed.edits > 0 {
+            self.0.files.disk.passed(passed);
+        }
     }
 
     /// The pages that this version owns on disk, and of what kind they are.

@@ -24,6 +24,7 @@ use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest, VerifyRep
 use spinney_extent::LargePointer;
 
 use crate::edit::Edit;
+use crate::files::Passed;
 use crate::memtable::{Memtable, Range};
 use crate::version::Tree;
 
@@ -136,14 +137,24 @@ impl View {
         let mut near = near.map(<[u8]>::to_vec);
         let mut part = Chunk::default();
         let pinned = Pinned::new();
+        let mut in_vain = 0;
         loop {
             let from = near.as_ref().map(Vec::as_slice);
             let (lower, upper) = if forward { (from, far) } else { (far, from) };
             // The first piece needs no copy where memtables have nothing to say.
-            let is_first = chunk.is_empty();
+            let is_first = chunk.is_empty() && in_vain == 0;
             let piece = if is_first { &mut *chunk } else { &mut part };
             piece.clear();
-            let scanned = self.tree.scan(&ScanRequest { lower, upper, ..*request }, piece);
+            // Where memtables remove all that the tree delivers, it is asked for more each time.
+            let least = 1 << in_vain.min(IN_VAIN_MAX);
+            let request_of_tree = ScanRequest {
+                lower,
+                upper,
+                records_wanted: request.records_wanted.max(least),
+                records_max: request.records_max.max(least),
+                ..*request
+            };
+            let scanned = self.tree.scan(&request_of_tree, piece);
             if let Err(error) = scanned {
                 piece.clear();
                 return Err(error);
@@ -162,8 +173,10 @@ impl View {
                 chunk.clear();
             }
             if !is_done && !merge(&mut over, &part, request, chunk) {
+                self.tree.passed(over.passed);
                 return Ok(());
             }
+            self.tree.passed(over.passed);
             match beyond {
                 None => {
                     chunk.finished = true;
@@ -175,9 +188,13 @@ impl View {
                 chunk.resume = Some(near);
                 return Ok(());
             }
+            in_vain = if chunk.is_empty() { in_vain + 1 } else { 0 };
         }
     }
 }
+
+/// Records that the tree is asked for at once while memtables remove them all: two to this power.
+const IN_VAIN_MAX: u32 = 8;
 
 /// The end of what lies before a bound from which a range goes on.
 fn before(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
@@ -223,6 +240,7 @@ fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &
         }
         at += usize::from(order != Ordering::Less);
         if order != Ordering::Greater {
+            over.passed.tombstones += u64::from(value.is_none());
             over.pass(key);
         }
     }
@@ -232,6 +250,7 @@ fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &
 struct Over<'a> {
     ranges: Vec<Peekable<Range<'a>>>,
     forward: bool,
+    passed: Passed,
 }
 
 impl<'a> Over<'a> {
@@ -244,7 +263,7 @@ impl<'a> Over<'a> {
         let direction = if forward { ArtDirection::Forward } else { ArtDirection::Backward };
         let ranges = tables.iter().filter(|table| !table.is_empty());
         let ranges = ranges.map(|table| table.range(from, to, direction, pinned).peekable());
-        Over { ranges: ranges.collect(), forward }
+        Over { ranges: ranges.collect(), forward, passed: Passed::default() }
     }
 
     /// How two keys follow each other in the direction of the range.
@@ -265,7 +284,9 @@ impl<'a> Over<'a> {
     /// Passes over all edits of a key.
     fn pass(&mut self, key: &[u8]) {
         for range in &mut self.ranges {
-            while range.next_if(|edit| edit.key == key).is_some() {}
+            while range.next_if(|edit| edit.key == key).is_some() {
+                self.passed.edits += 1;
+            }
         }
     }
 }

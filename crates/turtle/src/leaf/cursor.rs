@@ -10,6 +10,7 @@
 
 use std::ops::{Bound, Range};
 
+use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Result, ValueRef};
 use spinney_cache::PageRef;
 use spinney_engine::Direction;
@@ -70,6 +71,13 @@ pub(crate) struct LeafCursor<'a> {
     is_beyond: bool,
     /// So many records will be asked for, this one among them.
     expected: usize,
+}
+
+impl Drop for LeafCursor<'_> {
+    fn drop(&mut self) {
+        let pages = self.keys.used + self.values.used;
+        self.leaf.files.counters.scan_pages.fetch_add(pages.into(), Relaxed);
+    }
 }
 
 impl<'a> LeafCursor<'a> {

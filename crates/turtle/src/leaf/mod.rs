@@ -107,6 +107,8 @@ pub(crate) struct LeafCounters {
     pub(crate) filter_damaged: AtomicU64,
     /// Pages that lookups and scans read from the file, by [`Kind`]; those of nodes when a tree is opened.
     pub(crate) pages_read: [AtomicU64; 5],
+    /// Pages that ranges looked into, cached or not.
+    pub(crate) scan_pages: AtomicU64,
     /// Pages that loads read from the file.
     pub(crate) pages_loaded: AtomicU64,
     pub(crate) leaves_written: AtomicU64,

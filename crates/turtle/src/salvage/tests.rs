@@ -10,7 +10,7 @@ use spinney_base::{KeyspaceId, Lsn, PageNumber, Poison};
 use spinney_cache::Cache;
 use spinney_engine::{KeyspaceSalvage, LostRange};
 use spinney_extent::store::DATA_PAGE_FIRST;
-use spinney_extent::{BlockHeader, Checkpoint, Store, StoreOptions};
+use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
 use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
@@ -303,6 +303,37 @@ fn p22_damage_of_a_tree_is_told() {
     }
     assert!(hurt > 60 && nodes > 30, "{hurt} pages hurt, {nodes} of them nodes");
     assert!(wrong_by_nodes < nodes * 5, "{wrong_by_nodes} records by {nodes} nodes");
+}
+
+/// Of the newest checkpoint nothing is left that leads to its tree: the one before is found whole, and
+/// it is told that its records may be older.
+#[test]
+fn p22_an_older_checkpoint_is_told() {
+    let mut wrong = 0;
+    for seed in 0..20 {
+        let world = World::new(300 + seed);
+        let bytes = world.disk.contents(Path::new(PATH)).unwrap();
+        let header = |page: u32| {
+            let mut block = AlignedBuf::new(1);
+            block.bytes_mut().copy_from_slice(&bytes[page as usize * 4096..][..4096]);
+            BlockHeader::decode(block.page(0)).ok()
+        };
+        let newest = |kind: BlockKind| {
+            let of_kind = move |page: &u32| header(*page).is_some_and(|header| header.kind == kind);
+            let pages = (DATA_PAGE_FIRST..world.pages()).filter(of_kind);
+            let newest = pages.clone().map(|page| header(page).unwrap().generation).max();
+            pages.filter(move |page| Some(header(*page).unwrap().generation) == newest)
+        };
+        for slot in 0..2 {
+            let disk = world.disk.kill();
+            let lost = newest(BlockKind::Checkpoint).chain(newest(BlockKind::Node)).chain([slot]);
+            lost.for_each(|page| zero(&disk, PageNumber(page)));
+            let (older, salvage) = world.salvage(&disk, &format!("seed {seed}, slot {slot}"));
+            assert!(older == 0 || salvage.findings().checkpoint.is_some());
+            wrong += older;
+        }
+    }
+    assert!(wrong > 0, "no checkpoint before had other records");
 }
 
 /// Pages whose checksums hold and whose bytes are nonsense: nothing panics, nothing goes on for ever.

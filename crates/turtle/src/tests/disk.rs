@@ -213,7 +213,12 @@ fn pages_of_two_leaves_are_damage() {
         [(vec![alike.clone()], true), (vec![beside], true), (vec![alike, b"?".to_vec()], false)]
     {
         let children = std::iter::once(leaf.describe().to_vec()).chain(others);
-        let pivot = |(number, child)| PackedPivot { lower: vec![b'k'; number], pending: 0, child };
+        let pivot = |(number, child)| PackedPivot {
+            lower: vec![b'k'; number],
+            pending: 0,
+            tombstones: Some(0),
+            child,
+        };
         let pivots = children.enumerate().map(pivot).collect();
         let payload = PackedNode { height: 1, pivots, levels: Vec::new() }.encode();
         let node = files.write_node(&payload).unwrap();

@@ -15,9 +15,15 @@ use crate::double::Double;
 use crate::edit::Edit;
 use crate::files::Limits;
 use crate::packed::Owned;
+use crate::range::KeyRange;
 use crate::run::{Item, RunBuilder};
 use crate::runs::Runs;
+use crate::tidy::Goal;
 use crate::tree::{Pending, Tree};
+
+/// All that is pending is flushed.
+const EVERYTHING: Goal<'static> =
+    Goal::Range(KeyRange { lower: Bound::Unbounded, upper: Bound::Unbounded });
 
 type Model = BTreeMap<Vec<u8>, Value>;
 type Batch = BTreeMap<Vec<u8>, Option<Value>>;
@@ -331,7 +337,9 @@ impl World {
     fn tidy(&mut self, steps: usize) {
         for _ in 0..steps {
             let mut superseded = Vec::new();
-            let Some(tree) = self.tree.tidy(&self.files, &mut superseded).unwrap() else { return };
+            let goal = [Goal::Reads, Goal::Room(8), EVERYTHING][self.rng.random_range(0..3)];
+            let tidied = self.tree.tidy(&self.files, goal, &mut superseded).unwrap();
+            let Some(tree) = tidied else { return };
             self.tree = tree;
             self.supersede(&superseded);
         }
@@ -491,7 +499,7 @@ fn a_failed_step_leaves_the_tree_whole() {
                 }
                 2 => {
                     (world.model, world.pointers) = (before.1.clone(), pointers.clone());
-                    let tidied = world.tree.tidy(&world.files, &mut superseded);
+                    let tidied = world.tree.tidy(&world.files, EVERYTHING, &mut superseded);
                     tidied.map(|tidied| tidied.unwrap_or_else(|| world.tree.clone()))
                 }
                 _ => {

@@ -16,6 +16,7 @@ fn example() -> PackedNode {
     let pivot = |lower: &[u8], pending, child: &[u8]| PackedPivot {
         lower: lower.to_vec(),
         pending,
+        tombstones: Some(pending as u32 / 100),
         child: child.to_vec(),
     };
     let segment =
@@ -30,9 +31,9 @@ fn example() -> PackedNode {
 #[test]
 fn the_example_is_these_bytes() {
     let bytes = [
-        &[1, 1, 2, 1][..],
-        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'A'],
-        &[1, 0, b'm', 0x2c, 1, 0, 0, 0, 0, 0, 0, 1, b'B'],
+        &[2, 1, 2, 1][..],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'A'],
+        &[1, 0, b'm', 0x2c, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, b'B'],
         &[1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, b'm', 0, 1, b'S'],
     ]
     .concat();
@@ -44,15 +45,38 @@ fn the_example_is_these_bytes() {
     assert!(PackedNode::decode(&[&bytes[..], &[0]].concat()).unwrap_err().is_corruption());
 }
 
+/// Nodes that earlier versions wrote do not count tombstones: as many are taken to be there as there may be.
+#[test]
+fn nodes_of_version_1_are_read() {
+    let bytes = [
+        &[1, 1, 2, 1][..],
+        &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, b'A'],
+        &[1, 0, b'm', 0x2c, 1, 0, 0, 0, 0, 0, 0, 1, b'B'],
+        &[1, 2, 0, 0, 0, 0, 0, 0, 0, 1, 0, b'm', 0, 1, b'S'],
+    ]
+    .concat();
+    let node = PackedNode::decode(&bytes).unwrap();
+    assert!(node.pivots.iter().all(|pivot| pivot.tombstones.is_none()));
+    assert_eq!(node.pivots[1].tombstones_max(), 37, "of 8 bytes each at least");
+    assert_eq!(node.encode(), bytes);
+    let counted = |pivot: &mut PackedPivot| pivot.tombstones = Some(pivot.pending as u32 / 100);
+    let mut node = node;
+    node.pivots.iter_mut().for_each(counted);
+    assert_eq!(node, example());
+}
+
 fn node() -> impl Strategy<Value = PackedNode> {
     let key = || vec(any::<u8>(), 0..20);
     let lowers = prop::collection::btree_set(vec(any::<u8>(), 1..20), 0..64);
     let segment = (any::<u64>(), key(), prop::option::of(key()), vec(any::<u8>(), 0..40));
     let levels = vec(vec(segment, 0..10), 0..7);
-    (1..=255u8, lowers, any::<u64>(), levels).prop_map(|(height, lowers, pending, levels)| {
+    let pending = (any::<u64>(), prop::option::of(any::<u32>()));
+    (1..=255u8, lowers, pending, levels).prop_map(|(height, lowers, pending, levels)| {
         let lowers = std::iter::once(Vec::new()).chain(lowers);
-        let pivots: Vec<_> =
-            lowers.map(|lower| PackedPivot { child: lower.clone(), lower, pending }).collect();
+        let (pending, tombstones) = pending;
+        let pivot =
+            |lower: Vec<u8>| PackedPivot { child: lower.clone(), lower, pending, tombstones };
+        let pivots: Vec<_> = lowers.map(pivot).collect();
         let known = u64::MAX >> (64 - pivots.len());
         let levels = levels
             .into_iter()
@@ -93,8 +117,8 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_node_or_an_error(bytes in vec(any::<u8>(), 0..300)) {
-        let bytes = [&[1, 1, 2, 1][..], &bytes].concat();
+    fn any_bytes_are_a_node_or_an_error(version in 1u8..3, bytes in vec(any::<u8>(), 0..300)) {
+        let bytes = [&[version, 1, 2, 1][..], &bytes].concat();
         if let Ok(node) = PackedNode::decode(&bytes) {
             prop_assert_eq!(node.encode(), bytes);
         }
@@ -106,6 +130,7 @@ fn write(files: &Double, height: u8, children: &[Vec<u8>]) -> Vec<u8> {
     let pivot = |(number, child): (usize, &Vec<u8>)| PackedPivot {
         lower: vec![b'k'; number],
         pending: 0,
+        tombstones: Some(0),
         child: child.clone(),
     };
     let pivots = children.iter().enumerate().map(pivot).collect();

@@ -1,0 +1,286 @@
+//! Space and time that removed records took come back: by themselves when a keyspace is quiet or is read, and at
+//! once by `compact`. With either engine, and counted, never timed.
+#![cfg(not(feature = "shuttle"))]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use spinney_base::Runtime;
+use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_io::sim::SimDisk;
+
+const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn key(number: u64) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+fn pass_time(runtime: &Runtime, time: Duration) {
+    let end = runtime.now() + time;
+    while runtime.now() < end {
+        runtime.step();
+    }
+}
+
+struct World {
+    disk: SimDisk,
+    memory: u64,
+    runtime: Runtime,
+    db: Db,
+    main: Keyspace,
+}
+
+impl World {
+    fn new(engine: EngineKind, memory: u64) -> World {
+        World::open(engine, memory, SimDisk::new(1))
+    }
+
+    fn open(engine: EngineKind, memory: u64, disk: SimDisk) -> World {
+        let runtime = Runtime::stepped(1);
+        let options = Options::default()
+            .memory(memory)
+            .scrub_bytes_per_second(0)
+            .disk(Arc::new(disk.clone()))
+            .runtime(runtime.clone());
+        let db = Db::open(Path::new("/db"), options).unwrap();
+        let main = db.keyspace("main", KeyspaceOptions::default().engine(engine)).unwrap();
+        World { disk, memory, runtime, db, main }
+    }
+
+    /// As another process finds it after this one was killed.
+    fn killed(self, engine: EngineKind) -> World {
+        World::open(engine, self.memory, self.disk.kill())
+    }
+
+    fn fill(&self, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            self.main.insert_with(&key(number), &[7; 300], Durability::Buffered).unwrap();
+        }
+    }
+
+    fn remove(&self, numbers: impl IntoIterator<Item = u64>) {
+        for number in numbers {
+            self.main.remove_with(&key(number), Durability::Buffered).unwrap();
+        }
+    }
+
+    /// Bytes of the keyspace's file that take room.
+    fn bytes(&self) -> u64 {
+        let stats = self.main.stats();
+        stats.file_bytes - stats.hole_bytes
+    }
+}
+
+/// 200,000 records of 300 bytes, all of them removed: after a quiet minute the file takes next to nothing.
+#[test]
+fn d1_what_was_removed_takes_no_room_after_a_quiet_minute() {
+    for engine in ENGINES {
+        let world = World::new(engine, 64 << 20);
+        world.fill(0..200_000);
+        world.db.checkpoint().unwrap();
+        let full = world.bytes();
+        world.remove(0..200_000);
+        pass_time(&world.runtime, MINUTE);
+        let left = world.bytes();
+        assert!(full > 60 << 20 && left <= 2 << 20, "{engine:?}: {left} of {full} bytes");
+        assert_eq!(world.main.iter().count(), 0);
+        world.db.verify().unwrap();
+    }
+}
+
+/// The same where the process that removed them was killed, before it was quiet.
+#[test]
+fn d1_what_was_removed_before_a_crash_takes_no_room_either() {
+    for engine in ENGINES {
+        let world = World::new(engine, 16 << 20);
+        world.fill(0..50_000);
+        world.db.checkpoint().unwrap();
+        let full = world.bytes();
+        world.remove(0..50_000);
+        world.db.checkpoint().unwrap();
+        let world = world.killed(engine);
+        assert_eq!(world.main.iter().count(), 0);
+        pass_time(&world.runtime, MINUTE);
+        let left = world.bytes();
+        assert!(full > 15 << 20 && left <= 2 << 20, "{engine:?}: {left} of {full} bytes");
+        world.db.verify().unwrap();
+    }
+}
+
+/// What a read of the first record looks at: pages, cached or not, records, and removed records.
+fn first_read(main: &Keyspace) -> (Option<Vec<u8>>, [u64; 3]) {
+    let counts = |main: &Keyspace| {
+        let stats = main.stats();
+        [stats.scan_pages, stats.scan_records, stats.scan_tombstones]
+    };
+    let before = counts(main);
+    // As of a queue among others, not of all there is.
+    let first = main.range(key(0)..).limit(1).next().map(|record| record.unwrap().0);
+    let after = counts(main);
+    (first, std::array::from_fn(|index| after[index] - before[index]))
+}
+
+/// Insert at the tail, remove at the head, read the first: a read costs no more after many removals than
+/// after few.
+#[test]
+fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
+    for engine in ENGINES {
+        let world = World::new(engine, 16 << 20);
+        world.fill(0..2_000);
+        let mut windows = Vec::new();
+        for window in 0..36u64 {
+            let mut sums = [0; 3];
+            for number in window * 2_000..(window + 1) * 2_000 {
+                world.fill(number + 2_000..number + 2_001);
+                world.remove([number]);
+                if number % 10 == 0 {
+                    let (first, counts) = first_read(&world.main);
+                    assert_eq!(first.as_deref(), Some(&key(number + 1)[..]));
+                    (0..3).for_each(|index| sums[index] += counts[index]);
+                }
+                if number % 64 == 0 {
+                    world.runtime.step();
+                }
+            }
+            windows.push(sums);
+        }
+        let sum = |windows: &[[u64; 3]], index| windows.iter().map(|sums| sums[index]).sum::<u64>();
+        for index in 0..3 {
+            let (second, last) = (sum(&windows[6..18], index), sum(&windows[24..], index));
+            assert!(last * 5 <= second * 6, "{engine:?}: {last} after {second}");
+        }
+        let pages = sum(&windows[24..], 0) / (12 * 200);
+        assert!(pages <= 4, "{engine:?}: {pages} pages for the first record");
+    }
+}
+
+/// A hundred thousand records below a live one are removed: after a quiet minute the first record costs no
+/// more than twice what it costs where it was always alone.
+#[test]
+fn d1_the_first_record_above_many_removed_costs_as_much_as_one_alone() {
+    for engine in ENGINES {
+        let alone = World::new(engine, 64 << 20);
+        alone.fill(100_000..100_001);
+        alone.db.checkpoint().unwrap();
+        pass_time(&alone.runtime, MINUTE);
+        let world = World::new(engine, 64 << 20);
+        world.fill(0..100_001);
+        world.remove(0..100_000);
+        pass_time(&world.runtime, MINUTE);
+        let expected = first_read(&alone.main);
+        let found = first_read(&world.main);
+        assert_eq!(found.0.as_deref(), Some(&key(100_000)[..]));
+        for (found, expected) in found.1.into_iter().zip(expected.1) {
+            assert!(found <= 2 * expected, "{engine:?}: {found} where {expected} would do");
+        }
+    }
+}
+
+/// Ranges that pass over what was removed again and again have it tidied, though the keyspace is never quiet.
+#[test]
+fn d1_ranges_that_find_nothing_are_tidied_for() {
+    for engine in ENGINES {
+        let world = World::new(engine, 16 << 20);
+        world.fill(0..20_000);
+        world.db.checkpoint().unwrap();
+        world.remove(5_000..15_000);
+        let range = || {
+            let before = world.main.stats().scan_tombstones;
+            assert_eq!(world.main.range(key(5_000)..key(15_000)).count(), 0);
+            world.main.stats().scan_tombstones - before
+        };
+        let first = range();
+        for number in 0..400 {
+            world.fill(30_000 + number..30_001 + number);
+            range();
+            world.runtime.step();
+        }
+        let last = range();
+        assert!(last <= 100, "{engine:?}: {last} tombstones passed, {first} at first");
+        assert_eq!(world.main.iter().count(), 10_400);
+        world.db.verify().unwrap();
+    }
+}
+
+/// Most records are removed here and there. A compaction brings what is left together at once, and says how far it
+/// is; its records are the same.
+#[test]
+fn d1_compact_gives_back_the_room_of_removed_records() {
+    for engine in ENGINES {
+        let world = World::new(engine, 16 << 20);
+        world.fill(0..50_000);
+        world.db.checkpoint().unwrap();
+        let stays = |number: &u64| number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60 == 0;
+        world.remove((0..50_000).filter(|number| !stays(number)));
+        let mut seen = Vec::new();
+        let report = world
+            .main
+            .compact_with::<&[u8]>(.., |progress| {
+                seen.push(progress);
+                std::ops::ControlFlow::Continue(())
+            })
+            .unwrap();
+        let left: Vec<u64> = (0..50_000).filter(stays).collect();
+        let live = left.len() as u64 * 308;
+        assert!(report.bytes_before > 10 << 20);
+        assert!(report.bytes_after <= 2 * live + (1 << 20), "{engine:?}: {report:?} for {live}");
+        assert!(seen.is_sorted_by_key(|progress| progress.bytes) && !seen.is_empty());
+        assert_eq!(seen.last().unwrap().bytes, report.bytes);
+        let stats = world.main.stats();
+        assert_eq!(stats.tombstones, 0);
+        assert!(stats.live_bytes.abs_diff(live) < live / 3, "{} {live}", stats.live_bytes);
+        assert!(stats.dead_bytes < live / 2, "{} {live}", stats.dead_bytes);
+        let keys = world.main.keys::<&[u8]>(..).map(Result::unwrap);
+        assert!(keys.eq(left.iter().map(|number| key(*number).to_vec())));
+        world.db.verify().unwrap();
+    }
+}
+
+/// Of two ranges that are removed one is compacted, and the other waits.
+#[test]
+fn d1_compact_range_leaves_other_ranges_alone() {
+    for engine in ENGINES {
+        let world = World::new(engine, 16 << 20);
+        world.fill(0..50_000);
+        world.db.checkpoint().unwrap();
+        world.remove((0..50_000).filter(|number| number % 4 > 0));
+        let whole = world.bytes();
+        let report = world.main.compact_range(key(10_000)..key(20_000)).unwrap();
+        assert!(report.bytes < report.bytes_before / 2, "{engine:?}: {report:?}");
+        assert!(report.bytes > 2 << 20, "{engine:?}: {report:?}");
+        let empty = world.main.compact_range(key(60_000)..).unwrap();
+        assert!(empty.bytes <= 1 << 20, "{engine:?}: {empty:?}");
+        let none = world.main.compact_range(key(3)..key(2)).unwrap();
+        assert!(none.bytes <= 1 << 20, "{engine:?}: {none:?}");
+        assert_eq!(world.main.iter().count(), 12_500);
+        world.db.verify().unwrap();
+    }
+}
+
+/// What a snapshot sees outlives what drains and compacts it away.
+#[test]
+fn d1_a_snapshot_keeps_what_is_drained() {
+    let world = World::new(EngineKind::Turtle, 16 << 20);
+    world.fill(0..30_000);
+    world.db.checkpoint().unwrap();
+    let snapshot = world.main.snapshot().unwrap();
+    world.remove(0..30_000);
+    pass_time(&world.runtime, MINUTE);
+    world.fill(0..10);
+    world.main.compact().unwrap();
+    world.fill(40_000..60_000);
+    world.db.checkpoint().unwrap();
+    assert_eq!(world.main.iter().count(), 20_010);
+    assert_eq!(
+        snapshot.iter().map(Result::unwrap).filter(|(_, v)| **v == [7; 300]).count(),
+        30_000
+    );
+    drop(snapshot);
+    world.db.checkpoint().unwrap();
+    world.db.verify().unwrap();
+    let stats = world.main.stats();
+    let used = stats.file_bytes - stats.free_pages * 4096;
+    assert!(used < 9 << 20, "{used} bytes for 20,010 records");
+}
