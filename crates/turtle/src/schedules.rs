@@ -9,7 +9,6 @@ use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{Engine, EngineContext, Found, Resident, Write};
-use spinney_io::Disk;
 use spinney_io::sim::SimDisk;
 use spinney_wal::{Log, LogOptions};
 
