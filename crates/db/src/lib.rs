@@ -33,7 +33,9 @@ pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
-pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Options, TornWrites};
+pub use options::{
+    Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites,
+};
 pub use restore::RestoreReport;
 pub use salvage::{SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;

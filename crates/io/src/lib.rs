@@ -18,4 +18,4 @@ pub use disk::{
     TransferBuf,
 };
 pub use pool::{BufferPool, Lent};
-pub use real::RealDisk;
+pub use real::{RealDisk, machine_memory_bytes};

@@ -22,9 +22,9 @@ pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompareAndSwapError, Cursor, DamagedPage, Db, Durability, EngineKind, EngineStats, Error,
     ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats,
-    LOG_BYTES_MIN, LogStats, LostRange, Options, PagesByKind, Readers, RestoreReport, Result,
-    SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats, TornWrites,
-    TurtleStats, Value, ValueReader, VerifyReport,
+    LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats, LostRange, Options, PagesByKind, Readers,
+    RestoreReport, Result, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats,
+    Stats, TornWrites, TurtleStats, Value, ValueReader, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.
