@@ -122,7 +122,9 @@ fn set_own(keyspace: &KeyspaceState, options: &KeyspaceOptions) -> Result<()> {
 }
 
 impl Db {
-    /// Opens the database in a directory, or makes one there.
+    /// Opens the database in a directory, or makes one there. The path is resolved once: whatever
+    /// becomes of it or of the working directory later, the database stays in the directory that was
+    /// found.
     ///
     /// # Errors
     /// `Locked` when another process or handle has it; `NotFound` when there is none and none is to
@@ -141,8 +143,9 @@ impl Db {
     ///
     /// # Errors
     /// `InvalidArgument` when the name is unusable, an option is not one of the engine's, the keyspace
-    /// exists with another engine or durability, or the budget is too small for one more; `Full`, `Io`,
-    /// `Poisoned` or `Closed`.
+    /// exists with another engine or durability, or the budget is too small for one more; `Corruption`
+    /// when the manifest in the directory is not this database's any more; `Io`, also when the process
+    /// has no descriptor left; `Full`, `Poisoned` or `Closed`.
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         check_name(name)?;
         options.check()?;
@@ -266,8 +269,9 @@ impl Db {
     /// answer `Closed`.
     ///
     /// # Errors
-    /// `NotFound`, `Full`, `Io`, `Poisoned` or `Closed`; after `Io` the keyspace may be gone when
-    /// the database is next opened.
+    /// `NotFound`, `Corruption` when the manifest in the directory is not this database's any more,
+    /// `Full`, `Io`, `Poisoned` or `Closed`; after `Io` the keyspace may be gone when the database is
+    /// next opened.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let state = &self.handle.state;
         let _no_checkpoint = state.hold_checkpoints();

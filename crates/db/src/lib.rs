@@ -37,7 +37,9 @@ pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
-pub use options::{Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MIN, Options, TornWrites};
+pub use options::{
+    Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites,
+};
 pub use restore::{RestoreProgress, RestoreReport};
 pub use salvage::{SalvageProgress, SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;

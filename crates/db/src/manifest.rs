@@ -78,13 +78,21 @@ impl Manifest {
     /// Writes the manifest of a directory that has none and that nobody has open, durably.
     ///
     /// # Errors
-    /// `Corruption` when there is one; `Full` or `Io`.
+    /// `Full` or `Io`.
     pub(crate) fn write_new(&self, directory: &dyn Directory) -> Result<()> {
-        if Manifest::exists(directory)? {
-            return Err(misplaced(directory, "no manifest", "one"));
-        }
         let file = self.write_beside(directory)?;
         put_in_place(&*file, directory)
+    }
+
+    /// Passes when there is no manifest in a directory.
+    ///
+    /// # Errors
+    /// `Corruption` when there is one; `Io`.
+    pub(crate) fn check_none(directory: &dyn Directory) -> Result<()> {
+        if Manifest::exists(directory)? {
+            return Err(misplaced(directory, "no manifest", "another database's"));
+        }
+        Ok(())
     }
 
     /// Passes when the manifest in a directory is this database's: nobody has put another database's

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::{Error, Result, Runtime};
-use spinney_io::{Disk, RealDisk};
+use spinney_io::{Disk, RealDisk, machine_memory_bytes};
 pub use spinney_wal::Durability;
 
 /// How pages that are rewritten in place are protected from tearing when the power fails.
@@ -116,6 +116,9 @@ pub struct Options {
 /// Smallest log, in bytes.
 pub const LOG_BYTES_MIN: u64 = 1 << 20;
 
+/// Largest log, in bytes: 16 TiB, the longest file of the file systems that are common.
+pub const LOG_BYTES_MAX: u64 = 1 << 44;
+
 impl Default for Options {
     fn default() -> Self {
         Options {
@@ -136,8 +139,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The memory budget in bytes, at least [`MEMORY_BYTES_MIN`]; default 64 MiB. Caches, indexes
-    /// and buffers together stay under it.
+    /// The memory budget in bytes, at least [`MEMORY_BYTES_MIN`] and at most what the machine has with its swap;
+    /// default 64 MiB. Caches, indexes and buffers together stay under it, and take what the data needs of it.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
@@ -159,7 +162,7 @@ impl Options {
         self
     }
 
-    /// Most bytes that the log takes on disk, at least [`LOG_BYTES_MIN`]; default 256 MiB. It
+    /// Most bytes that the log takes on disk, from [`LOG_BYTES_MIN`] to [`LOG_BYTES_MAX`]; default 256 MiB. It
     /// bounds how much a recovery has to replay.
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
@@ -257,9 +260,22 @@ impl Options {
                 self.memory
             )));
         }
+        let most = machine_memory_bytes();
+        if self.memory > most {
+            return Err(Error::invalid(format!(
+                "a memory budget of {} bytes is more than this machine has, {most} bytes with its swap",
+                self.memory
+            )));
+        }
         if self.log_bytes_max < LOG_BYTES_MIN {
             return Err(Error::invalid(format!(
                 "a log of {} bytes is below the smallest (LOG_BYTES_MIN, {LOG_BYTES_MIN})",
+                self.log_bytes_max
+            )));
+        }
+        if self.log_bytes_max > LOG_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "a log of {} bytes is above the largest (LOG_BYTES_MAX, {LOG_BYTES_MAX})",
                 self.log_bytes_max
             )));
         }

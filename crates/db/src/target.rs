@@ -29,6 +29,8 @@ pub(crate) struct Target {
     directory: Arc<dyn Directory>,
     /// Until it is complete.
     lock: Option<Box<dyn DirectoryLock>>,
+    /// Whether a manifest that is there is this database's.
+    named: bool,
 }
 
 /// Says that a salvage has not yet saved all that it can.
@@ -55,7 +57,7 @@ impl Target {
     /// `Full` or `Io`.
     pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Target> {
         let (directory, lock) = take(disk, path, MARK)?;
-        Ok(Target { directory, lock: Some(lock) })
+        Ok(Target { directory, lock: Some(lock), named: false })
     }
 
     pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
@@ -66,12 +68,15 @@ impl Target {
     /// lock, so that nobody else opens it before the caller lets it go.
     ///
     /// # Errors
-    /// `Full` or `Io`; everything that was made is removed.
+    /// `Corruption` when somebody has put a manifest there, and then nothing is removed; `Full` or
+    /// `Io`, and everything that was made is removed.
     pub(crate) fn complete(
         mut self,
         manifest: &Manifest,
     ) -> Result<Option<Box<dyn DirectoryLock>>> {
         self.directory.sync()?;
+        Manifest::check_none(&*self.directory)?;
+        self.named = true;
         manifest.write_new(&*self.directory)?;
         self.directory.remove(MARK)?;
         self.directory.sync()?;
@@ -81,7 +86,9 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if self.lock.is_some() {
+        // Where somebody has put another database meanwhile, nothing is removed.
+        let is_ours = self.named || Manifest::check_none(&*self.directory).is_ok();
+        if self.lock.is_some() && is_ours {
             // Whatever cannot be removed, the mark goes last.
             remove_all(&*self.directory);
         }

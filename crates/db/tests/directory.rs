@@ -230,6 +230,36 @@ fn a2_a_log_of_a_lost_database_is_not_replaced() {
     assert!(disk.contents(Path::new("/db/wal")).unwrap() == before);
 }
 
+/// Another database comes into the directory of a backup that runs: the backup fails and removes
+/// nothing.
+#[test]
+fn a2_a_database_that_comes_into_a_copy_stays() {
+    for at_end in [false, true] {
+        let disk = SimDisk::new(1);
+        let other = Db::open("/other", options(&disk)).unwrap();
+        other.keyspace("one", kind(EngineKind::Turtle)).unwrap().insert(b"k", b"0").unwrap();
+        other.close().unwrap();
+        let db = Db::open("/db", options(&disk)).unwrap();
+        let one = db.keyspace("one", kind(EngineKind::Turtle)).unwrap();
+        (0..200u32).for_each(|key| one.insert(&key.to_be_bytes(), &[7; 900]).unwrap());
+        let mut moved = false;
+        let manifest = Path::new("/other/MANIFEST");
+        let result = db.backup_with("/copy", &BackupOptions::default(), |_| {
+            if !moved {
+                disk.rename(manifest, Path::new("/copy/MANIFEST")).unwrap();
+                moved = true;
+                if !at_end {
+                    disk.inject(Fault::WriteError { at: disk.writes() + 1 });
+                }
+            }
+        });
+        let kind = if at_end { ErrorKind::Corruption } else { ErrorKind::Io };
+        assert_eq!(result.unwrap_err().kind(), kind);
+        disk.rename(Path::new("/copy/MANIFEST"), manifest).unwrap();
+        holds(&Db::open("/other", options(&disk)).unwrap(), "one", b"k", b"0");
+    }
+}
+
 /// Files that somebody unlinks stay until they are closed, and what is dropped then is gone.
 #[test]
 fn a2_files_unlinked_behind_a_database() {

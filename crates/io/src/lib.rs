@@ -21,5 +21,5 @@ pub use disk::{
 };
 pub use overlay::Overlay;
 pub use pool::{BufferPool, Lent};
-pub use real::RealDisk;
+pub use real::{RealDisk, machine_memory_bytes};
 pub use reserve::{RESERVE_NAME, Reserve, Reserved, with_last_room, without_reserve};

@@ -58,6 +58,9 @@ const WORDS_MAX: usize = (1 << 24) - 2;
 /// together.
 pub(super) const SHARD_BYTES_MIN: usize = 128 << 10;
 
+/// Most memory of a shard: a bucket cannot name words behind that.
+pub(super) const SHARD_BYTES_MAX: usize = (WORDS_MAX - 1) * 8;
+
 /// Words of an average record, at most, that the table is sized for.
 pub(super) const RECORD_WORDS_MAX: usize = 64;
 
@@ -132,6 +135,31 @@ pub(super) struct Place {
     pub(super) header: Header,
 }
 
+/// How long ring and table are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    words: usize,
+    buckets: usize,
+    notes: usize,
+}
+
+impl Shape {
+    /// Of about `bytes` bytes for records of about `record` words.
+    pub(super) fn new(bytes: u64, record: usize) -> Self {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(SHARD_BYTES_MIN);
+        let bytes = bytes.min(SHARD_BYTES_MAX);
+        let record = record.clamp(2, RECORD_WORDS_MAX);
+        let buckets = bytes / (record * 8 * LOAD_PERCENT / 100 + BUCKET_BYTES) + 16;
+        let notes = buckets + buckets / BUCKETS_PER_MISSED;
+        let words = bytes.saturating_sub(buckets * size_of::<AtomicU32>() + notes) / 8;
+        Shape { words, buckets, notes }
+    }
+
+    pub(super) fn bytes(self) -> u64 {
+        (self.words * 8 + self.buckets * size_of::<AtomicU32>() + self.notes) as u64
+    }
+}
+
 /// Ring and table of one shard.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -146,16 +174,11 @@ pub(super) struct Memory {
 impl Memory {
     /// Memory of about `bytes` bytes for records of about `record` words.
     pub(super) fn new(bytes: u64, record: usize) -> Self {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(SHARD_BYTES_MIN);
-        let bytes = bytes.min((WORDS_MAX - 1) * 8);
-        let record = record.clamp(2, RECORD_WORDS_MAX);
-        let buckets = bytes / (record * 8 * LOAD_PERCENT / 100 + BUCKET_BYTES) + 16;
-        let missed = buckets / BUCKETS_PER_MISSED;
-        let words = bytes.saturating_sub(buckets * size_of::<AtomicU32>() + buckets + missed) / 8;
+        let Shape { words, buckets, notes } = Shape::new(bytes, record);
         Memory {
             words: RacyWords::new(words),
             buckets: ZeroedAtomics::new(buckets),
-            notes: ZeroedAtomics::new(buckets + missed),
+            notes: ZeroedAtomics::new(notes),
             hand: AtomicUsize::new(0),
         }
     }

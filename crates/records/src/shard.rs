@@ -43,8 +43,8 @@ use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
 use super::memory::{
-    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX, SHARD_BYTES_MIN,
-    SOON, TOMBSTONE, WRITING, record_words,
+    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX, SHARD_BYTES_MAX,
+    SHARD_BYTES_MIN, SOON, Shape, TOMBSTONE, WRITING, record_words,
 };
 use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
@@ -83,6 +83,10 @@ const CHANGES: usize = 16;
 
 /// Words of an average record that a new shard expects.
 const RECORD_WORDS_EXPECTED: usize = 9;
+
+/// What a shard takes before it has records: it doubles until it has what it may take. So tables follow the data, and
+/// a budget far above that costs nothing.
+const FIRST_BYTES: u64 = SHARD_BYTES_MIN as u64;
 
 /// How [`RecordCache::prepare`](crate::RecordCache::prepare) ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -136,8 +140,10 @@ struct State {
     reserved_records: usize,
     /// Words of an average record, for which the table is sized.
     record_words: usize,
-    /// The size asked for.
+    /// What the memory was made for, in bytes.
     bytes: u64,
+    /// What it may grow to.
+    limit: u64,
     /// How many of the records that the hand met of late had been asked for, or written, since, in parts of [`ALL_MET`].
     asked_for: u32,
     /// Records that were not kept since one was that had not been missed before either.
@@ -157,7 +163,9 @@ enum Step {
 }
 
 impl Shard {
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(super) fn new(limit: u64) -> Self {
+        let limit = limit.clamp(SHARD_BYTES_MIN as u64, SHARD_BYTES_MAX as u64);
+        let bytes = limit.min(FIRST_BYTES);
         Shard {
             latch: VersionLatch::new(),
             worth: AtomicU64::new(0),
@@ -172,6 +180,7 @@ impl Shard {
                 reserved_records: 0,
                 record_words: RECORD_WORDS_EXPECTED,
                 bytes,
+                limit,
                 asked_for: 0,
                 refused: 0,
                 gaps: 0,
@@ -416,10 +425,10 @@ impl Shard {
         let memory = self.memory.load();
         let capacity = memory.capacity() as u64;
         let used = state.head - state.tail;
-        if state.dirty * 100 < state.records * DIRTY_PERCENT {
+        // While ring and table have free room, or may grow, the hand will not come by.
+        if state.next_bytes().is_some() || state.dirty * 100 < state.records * DIRTY_PERCENT {
             return;
         }
-        // While ring and table have free room the hand will not come by.
         let average = used / state.records.max(1) as u64;
         let places = memory.records_max().saturating_sub(state.records) as u64;
         let free = (capacity - used).min(places * average);
@@ -460,26 +469,33 @@ impl Shard {
         Usage {
             records: state.records as u64,
             dirty: state.dirty as u64,
-            bytes: self.memory.load().bytes(),
+            bytes: Shape::new(state.limit, state.record_words).bytes(),
             filled: (state.head - state.tail) * 8,
             passed: state.tail * 8,
             worth: self.worth.load(Relaxed),
         }
     }
 
-    /// Follows a new size, unless the dirty records would not fit.
+    /// Follows a new size, unless the dirty records would not fit. What it may take is taken when records come.
     pub(super) fn resize(&self, bytes: u64) {
-        let bytes = bytes.max(SHARD_BYTES_MIN as u64);
+        let bytes = bytes.clamp(SHARD_BYTES_MIN as u64, SHARD_BYTES_MAX as u64);
         let mut state = self.state.lock();
         let current = self.memory.load().bytes();
-        // Rebuilding costs a copy of everything: growth is followed when it is worth it, and what
-        // must be given up is given up together with what will be soon.
-        let follow =
-            if current > bytes { (bytes - bytes / 64).max(SHARD_BYTES_MIN as u64) } else { bytes };
-        if current > bytes || bytes - current > bytes / 32 {
+        state.limit = bytes;
+        if current > bytes {
+            // Rebuilding costs a copy of everything: what must be given up is given up together with what will be soon.
+            let follow = (bytes - bytes / 64).max(SHARD_BYTES_MIN as u64);
             let record_words = state.record_words;
-            self.rebuild(&mut state, follow, record_words);
+            if !self.rebuild(&mut state, follow, record_words) {
+                state.limit = state.bytes;
+            }
         }
+    }
+
+    /// When ring or table is full, makes both larger, as far as they may be.
+    fn grow(&self, state: &mut State) -> bool {
+        let record_words = state.record_words;
+        state.next_bytes().is_some_and(|bytes| self.rebuild(state, bytes, record_words))
     }
 
     /// Moves the hand until `words` are free, looking at no more than `steps` records. An error is that they are
@@ -493,6 +509,12 @@ impl Shard {
         let mut memory = self.memory.load_full();
         if state.has_room(&memory, words) {
             return Ok(());
+        }
+        while self.grow(state) {
+            memory = self.memory.load_full();
+            if state.has_room(&memory, words) {
+                return Ok(());
+            }
         }
         let table_full = state.records + state.reserved_records >= memory.records_max();
         if if table_full { self.enlarge_table(state) } else { self.reduce_table(state) } {
@@ -592,6 +614,13 @@ impl Shard {
 }
 
 impl State {
+    /// For how many bytes the memory is made next, if it may grow: twice as many. The last step is worth its copy if
+    /// it adds a part of 32.
+    fn next_bytes(&self) -> Option<u64> {
+        let bytes = (2 * self.bytes).min(self.limit);
+        (bytes > self.bytes + self.bytes / 32).then_some(bytes)
+    }
+
     fn word(&self, memory: &Memory, position: u64) -> usize {
         let _ = self;
         #[expect(clippy::cast_possible_truncation, reason = "below the capacity")]

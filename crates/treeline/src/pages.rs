@@ -72,7 +72,8 @@ struct Shard {
     mappings: Vec<Mapping>,
     hand: usize,
     frames_max: usize,
-    /// Pages that came lately and were turned away, each at a place that follows from its number.
+    /// Pages that came lately and were turned away, each at a place that follows from its number. As long as
+    /// [`SEEN_FOR_FRAME`] says once all frames are there: what there may be alone takes no memory.
     seen: Vec<PageNumber>,
 }
 
@@ -193,8 +194,9 @@ impl Shard {
         Some(frame)
     }
 
-    /// Whether a page came lately; it will be known when it comes again.
+    /// Whether a page came lately; it will be known when it comes again. All frames are there.
     fn came_before(&mut self, page: PageNumber) -> bool {
+        self.seen.resize(SEEN_FOR_FRAME * self.frames.len(), PageNumber::NONE);
         if self.seen.is_empty() {
             return false;
         }
@@ -225,7 +227,7 @@ impl Shard {
 
     fn resize(&mut self, frames_max: usize) {
         self.frames_max = frames_max;
-        self.seen.resize(SEEN_FOR_FRAME * frames_max, PageNumber::NONE);
+        self.seen.truncate(SEEN_FOR_FRAME.saturating_mul(frames_max));
         self.seen.shrink_to_fit();
         if self.frames.len() <= frames_max {
             return;

@@ -10,7 +10,6 @@ use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicBool, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{Chunk, Direction, Engine, EngineContext, Found, ScanRequest, Write};
-use spinney_io::Disk;
 use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions};

@@ -12,7 +12,6 @@ use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{
     Chunk, Direction, Engine, EngineContext, Found, Resident, ScanRequest, Write,
 };
-use spinney_io::Disk;
 use spinney_io::sim::SimDisk;
 use spinney_wal::{Log, LogOptions};
 

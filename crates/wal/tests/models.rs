@@ -7,15 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::Lsn;
-use spinney_io::Disk;
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_wal::{Durability, Log, LogOptions, RecordKind, ReserveFor};
 
 const ITERATIONS: usize = 1000;
-
-fn path() -> &'static Path {
-    Path::new("/db/wal")
-}
 
 fn options() -> LogOptions {
     LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 }

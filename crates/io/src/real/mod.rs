@@ -77,6 +77,17 @@ fn named(context: String, error: impl Into<std::io::Error>) -> Error {
     Error::io(context, error)
 }
 
+/// Bytes of memory that the machine has, with its swap; `u64::MAX` when it does not say.
+#[must_use]
+pub fn machine_memory_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    let units = system.totalram.saturating_add(system.totalswap);
+    match units.saturating_mul(u64::from(system.mem_unit)) {
+        0 => u64::MAX,
+        bytes => bytes,
+    }
+}
+
 impl Disk for RealDisk {
     fn directory(&self, path: &Path, if_missing: IfMissing) -> Result<Arc<dyn Directory>> {
         Ok(Arc::new(RealDirectory::open(self, path, if_missing)?))
