@@ -252,6 +252,7 @@ fn a2_a_database_that_comes_into_a_copy_stays() {
                     disk.inject(Fault::WriteError { at: disk.writes() + 1 });
                 }
             }
+            std::ops::ControlFlow::Continue(())
         });
         let kind = if at_end { ErrorKind::Corruption } else { ErrorKind::Io };
         assert_eq!(result.unwrap_err().kind(), kind);
