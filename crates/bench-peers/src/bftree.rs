@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -41,8 +41,11 @@ impl Driver for BfTreeDriver {
         true
     }
 
+    fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
+        refuse_knobs("bf-tree", knobs, &[MEMORY_LIMIT])
+    }
+
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
-        refuse_knobs("bf-tree", &config.knobs, &[MEMORY_LIMIT])?;
         if config.durability != Durability::None {
             let text =
                 "bf-tree cannot recover what it wrote, so it is measured with --durability none";

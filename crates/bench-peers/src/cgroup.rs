@@ -22,7 +22,7 @@ impl Limited {
     /// Limits this process as an engine's options say.
     ///
     /// # Errors
-    /// `InvalidArgument` for an option that is neither on nor off.
+    /// `InvalidArgument` for an option that is neither on nor off, which was checked before.
     pub(crate) fn enter(engine: &str, config: &OpenConfig) -> Result<Self> {
         match config.knobs.get(MEMORY_LIMIT).map(String::as_str) {
             None | Some("on") => Ok(Limited(MemoryLimit::enter(config.memory))),

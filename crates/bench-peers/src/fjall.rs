@@ -9,7 +9,7 @@ use fjall::config::{BlockSizePolicy, CompressionPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -47,8 +47,11 @@ impl Driver for Fjall {
         true
     }
 
+    fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
+        refuse_knobs("fjall", knobs, &[MEMORY_LIMIT])
+    }
+
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
-        refuse_knobs("fjall", &config.knobs, &[MEMORY_LIMIT])?;
         let limit = Limited::enter("fjall", config)?;
         let by_hand = config.durability != Durability::Buffered;
         let db = Database::builder(&config.directory)

@@ -27,10 +27,9 @@ pub use redb::Redb;
 #[cfg(feature = "rocksdb")]
 pub use rocks::Rocks;
 
-use std::collections::BTreeMap;
-
 use spinney_base::{Error, Result};
 use spinney_bench::Driver;
+use spinney_bench::driver::Knobs;
 
 /// All peers, in the order in which they are measured by default.
 #[must_use]
@@ -50,7 +49,13 @@ pub fn drivers() -> Vec<Box<dyn Driver>> {
 }
 
 /// Peers have no options but those named: their settings are what the comparison is about.
-fn refuse_knobs(engine: &str, knobs: &BTreeMap<String, String>, known: &[&str]) -> Result<()> {
+/// Each is on or off.
+fn refuse_knobs(engine: &str, knobs: &Knobs, known: &[&str]) -> Result<()> {
+    if let Some((knob, value)) = knobs.iter().find(|(_, value)| *value != "on" && *value != "off")
+        && known.contains(&knob.as_str())
+    {
+        return Err(Error::invalid(format!("{engine}.{knob} is on or off, not {value:?}")));
+    }
     match knobs.keys().find(|knob| !known.contains(&knob.as_str())) {
         Some(knob) if known.is_empty() => {
             Err(Error::invalid(format!("{engine} has no options, so none named {knob:?}")))

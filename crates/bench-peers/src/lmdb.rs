@@ -10,7 +10,7 @@
 use heed::types::Bytes;
 use heed::{CommitOrAbort, Database, Env, EnvFlags, EnvOpenOptions};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -57,8 +57,11 @@ impl Driver for Lmdb {
         true
     }
 
+    fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
+        refuse_knobs("lmdb", knobs, &[MEMORY_LIMIT])
+    }
+
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
-        refuse_knobs("lmdb", &config.knobs, &[MEMORY_LIMIT])?;
         let limit = Limited::enter("lmdb", config)?;
         let mut options = EnvOpenOptions::new();
         let readers = u32::try_from(config.threads).unwrap_or(u32::MAX).saturating_add(8);

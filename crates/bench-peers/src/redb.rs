@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use redb::{Builder, Database, ReadableDatabase, TableDefinition};
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Driver, Knobs, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::cgroup::{Limited, MEMORY_LIMIT};
@@ -69,8 +69,11 @@ impl Driver for Redb {
         true
     }
 
+    fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
+        refuse_knobs("redb", knobs, &[MEMORY_LIMIT])
+    }
+
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
-        refuse_knobs("redb", &config.knobs, &[MEMORY_LIMIT])?;
         let limit = Limited::enter("redb", config)?;
         // The rest is for the page cache and what it allocates beside its own.
         let cache = usize::try_from(config.memory / 4 * 3).unwrap_or(usize::MAX);

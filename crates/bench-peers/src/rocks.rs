@@ -10,7 +10,7 @@ use rocksdb::{
 };
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_bench::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Counters, Driver, Knobs, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::Durability;
 
 use crate::refuse_knobs;
@@ -96,8 +96,11 @@ impl Driver for Rocks {
         true
     }
 
+    fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
+        refuse_knobs("rocksdb", knobs, &[])
+    }
+
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
-        refuse_knobs("rocksdb", &config.knobs, &[])?;
         let options = options(config);
         let db = DB::open(&options, &config.directory).map_err(|error| failed(&error))?;
         Ok(Box::new(RocksStore { db: Arc::new(db), options, durability: config.durability }))

@@ -8,7 +8,7 @@ use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 use spinney_bench::runner::{self, Event};
 
 /// A test leaves the control groups of the machine alone.
-fn knobs(engine: &str) -> BTreeMap<String, String> {
+fn knobs_of(engine: &str) -> BTreeMap<String, String> {
     let off = ("memory-limit".to_owned(), "off".to_owned());
     (engine != "rocksdb").then_some(off).into_iter().collect()
 }
@@ -37,7 +37,7 @@ fn every_peer_runs_every_workload() {
                 multi_get: 7,
                 directory: directory.path().to_owned(),
                 seed: 1,
-                knobs: knobs(driver.name()),
+                knobs: knobs_of(driver.name()),
             };
             let mut rows = Vec::new();
             let mut ratios = Vec::new();
@@ -62,16 +62,9 @@ fn every_peer_runs_every_workload() {
 #[test]
 fn an_unknown_option_is_refused() {
     for driver in spinney_bench_peers::drivers() {
-        let directory = tempfile::tempdir().unwrap();
-        let config = spinney_bench::OpenConfig {
-            directory: directory.path().to_owned(),
-            memory: 16 << 20,
-            durability: Durability::None,
-            torn_writes: TornWrites::Auto,
-            threads: 1,
-            knobs: BTreeMap::from([("colour".to_owned(), "green".to_owned())]),
-        };
-        let error = driver.open(&config).err().expect("the option does not exist").to_string();
+        let knobs = BTreeMap::from([("colour".to_owned(), "green".to_owned())]);
+        let error = driver.check_knobs(&knobs).expect_err("there is no such option").to_string();
         assert!(error.contains("colour") && error.contains(driver.name()), "{error}");
+        driver.check_knobs(&knobs_of(driver.name())).expect("these are its own");
     }
 }

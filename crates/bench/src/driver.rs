@@ -9,6 +9,9 @@ use spinney_io::IoSnapshot;
 use crate::plan::{Durability, TornWrites};
 use crate::shape::Shape;
 
+/// Engine options by name, as `--<engine>.<option>` gives them.
+pub type Knobs = BTreeMap<String, String>;
+
 /// How to open an engine.
 #[derive(Clone, Debug)]
 pub struct OpenConfig {
@@ -22,8 +25,8 @@ pub struct OpenConfig {
     pub torn_writes: TornWrites,
     /// Client threads that will hold a session at the same time.
     pub threads: usize,
-    /// Engine options by name; an unknown one is an error that says so.
-    pub knobs: BTreeMap<String, String>,
+    /// Engine options, which [`Driver::check_knobs`] has passed.
+    pub knobs: Knobs,
 }
 
 /// A kind of engine.
@@ -34,10 +37,16 @@ pub trait Driver: Send + Sync {
     /// Whether it is somebody else's engine, which ours are compared with.
     fn is_peer(&self) -> bool;
 
+    /// Checks engine options before anything runs.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an option that the engine does not have or a value out of range.
+    fn check_knobs(&self, knobs: &Knobs) -> Result<()>;
+
     /// Opens it on an empty directory.
     ///
     /// # Errors
-    /// Whatever the engine says; `InvalidArgument` for an unknown knob.
+    /// Whatever the engine says.
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>>;
 }
 

@@ -3,7 +3,7 @@
 use spinney::{Db, EngineKind, Keyspace, KeyspaceOptions, Options};
 use spinney_base::{Error, Result};
 
-use crate::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
+use crate::driver::{Counters, Driver, Knobs, OpenConfig, Session, Store, Terms};
 use crate::plan::{Durability, TornWrites};
 use crate::shape::Shape;
 
@@ -25,6 +25,25 @@ pub fn drivers() -> Vec<Box<dyn Driver>> {
     EngineKind::ALL.into_iter().map(|kind| Box::new(Own { kind }) as Box<dyn Driver>).collect()
 }
 
+impl Own {
+    /// Whether reads poll, and the options of the keyspace.
+    fn options(&self, knobs: &Knobs) -> Result<(bool, KeyspaceOptions)> {
+        let (mut poll_reads, mut options) = (true, KeyspaceOptions::default().engine(self.kind));
+        for (name, value) in knobs {
+            match (name.as_str(), value.as_str()) {
+                (POLL_READS, "on") => poll_reads = true,
+                (POLL_READS, "off") => poll_reads = false,
+                (POLL_READS, other) => {
+                    let message = format!("{POLL_READS} is on or off, not {other:?}");
+                    return Err(Error::invalid(message));
+                }
+                (name, value) => options = options.set(name, value)?,
+            }
+        }
+        Ok((poll_reads, options))
+    }
+}
+
 struct OwnStore {
     db: Db,
     keyspace: Keyspace,
@@ -44,6 +63,10 @@ impl Driver for Own {
         false
     }
 
+    fn check_knobs(&self, knobs: &Knobs) -> Result<()> {
+        self.options(knobs).map(|_| ())
+    }
+
     fn open(&self, config: &OpenConfig) -> Result<Box<dyn Store>> {
         let durability = match config.durability {
             Durability::Sync => spinney::Durability::Sync,
@@ -54,25 +77,13 @@ impl Driver for Own {
             TornWrites::DoubleWrite => spinney::TornWrites::DoubleWrite,
             TornWrites::Assume4k => spinney::TornWrites::Assume4k,
         };
-        let mut knobs = config.knobs.clone();
-        let poll_reads = match knobs.remove(POLL_READS).as_deref() {
-            None | Some("on") => true,
-            Some("off") => false,
-            Some(other) => {
-                return Err(Error::invalid(format!("{POLL_READS} is on or off, not {other:?}")));
-            }
-        };
+        let (poll_reads, keyspace_options) = self.options(&config.knobs)?;
         let options = Options::default()
             .memory(config.memory)
             .poll_reads(poll_reads)
             .durability(durability)
             .torn_writes(torn_writes);
-        let mut keyspace_options = KeyspaceOptions::default()
-            .engine(self.kind)
-            .logged(config.durability != Durability::None);
-        for (name, value) in &knobs {
-            keyspace_options = keyspace_options.set(name, value)?;
-        }
+        let keyspace_options = keyspace_options.logged(config.durability != Durability::None);
         let db = Db::open(&config.directory, options)?;
         let keyspace = db.keyspace(KEYSPACE, keyspace_options)?;
         Ok(Box::new(OwnStore { db, keyspace, durability: config.durability }))

@@ -2,13 +2,20 @@
 //!
 //! The child is this program again with a hidden subcommand. It reads its [`Plan`] as one line of JSON from standard input
 //! and writes [`Event`]s as lines of JSON to standard output; standard error is shared.
+//!
+//! Nothing is left behind, however a run ends: a child is killed when its parent gives up, and the directory of the run is removed. An
+//! interrupted run prints what it has measured.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use spinney_base::shim::thread;
 use spinney_base::size::display_bytes;
 use spinney_base::{Error, ErrorKind, Result};
 
@@ -30,6 +37,25 @@ const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
 /// How a child exits that has told of its failure. Every other way that is no success is an end it did not see coming.
 const CHILD_FAILED: i32 = 1;
 
+/// The signal of Ctrl-C, which a terminal sends to the children, too.
+const SIGINT: i32 = 2;
+
+/// How often the parent looks whether it is interrupted, while its child says nothing.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Says whether a run is to end early; asked often.
+pub type Interrupted = fn() -> bool;
+
+/// The error of a run that was interrupted.
+pub(crate) fn interrupted(how_far: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Cancelled, how_far.to_string())
+}
+
+/// A failure of the talk between parent and child.
+fn misunderstood(message: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Io, message.to_string())
+}
+
 /// What to run and where to put the results.
 #[derive(Debug)]
 pub struct Run {
@@ -37,7 +63,7 @@ pub struct Run {
     pub plans: Vec<Plan>,
     /// Which of the engines are peers.
     pub peers: Vec<String>,
-    /// Where the engines' files go: a directory of this run's own is made inside and removed at the end.
+    /// Where the engines' files go, which is there: a directory of this run's own is made inside and removed at the end.
     pub directory: PathBuf,
     /// Leave the engines' files.
     pub keep: bool,
@@ -47,15 +73,19 @@ pub struct Run {
     pub series: Option<PathBuf>,
     /// Arguments that make this program the child of a run.
     pub child_arguments: Vec<String>,
+    /// Whether it is to end early.
+    pub interrupted: Interrupted,
 }
 
 /// Runs everything and prints the table to `out`; whether all went well.
 ///
 /// # Errors
-/// `Io` when a child cannot be started or a file not be written. An engine that fails is told in the table's notes and by `false`.
+/// `InvalidArgument` when the directory is not there; `Io` when a child cannot be started or a file not be written;
+/// `Cancelled` when it was interrupted, after the table of what was measured. An engine that fails is told in the
+/// table's notes and by `false`.
 pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
-    let mut results = Results::create(run)?;
     let directory = OwnDirectory::create(&run.directory, run.keep)?;
+    let mut results = Results::create(run)?;
     if let Some(plan) = run.plans.first() {
         say(out, &headline(plan))?;
     }
@@ -64,46 +94,46 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
         std::fs::create_dir(&own)
             .map_err(|error| Error::io(format!("create {}", own.display()), error))?;
         let plan = Plan { directory: own.clone(), ..plan.clone() };
-        results.run_child(&plan, &run.child_arguments)?;
+        results.run_child(&plan, &run.child_arguments, run.interrupted)?;
         if !run.keep {
             // The next engine should find the disk as this one did. What is left is removed with the whole directory.
             let _ = std::fs::remove_dir_all(&own);
         }
-    }
-    let peer = run.plans.iter().map(|plan| &plan.engine).find(|engine| run.peers.contains(engine));
-    let peer = peer.filter(|peer| results.lines.iter().any(|line| line.row.engine == **peer));
-    say(out, &table::draw(&results.lines, peer.map(String::as_str)))?;
-    if let Some(peer) = peer {
-        for sentence in table::means(&results.lines, peer) {
-            say(out, &sentence)?;
+        if results.interrupted {
+            break;
         }
     }
-    for sentence in table::written(&results.lines) {
-        say(out, &sentence)?;
-    }
-    for note in &results.notes {
-        say(out, note)?;
+    results.tell(run, out)?;
+    if results.interrupted {
+        let all: usize = run.plans.iter().map(|plan| plan.workloads.len()).sum();
+        return Err(interrupted(format!(
+            "{} of {all} workloads were measured",
+            results.lines.len()
+        )));
     }
     Ok(!results.failed)
 }
-
 /// The result of one workload.
 pub(crate) type Measured = (Row, Option<Shape>);
 
 /// Runs one plan in a child process, in a new directory that is removed afterwards: the row and the shape of each workload, or
-/// why there are none.
+/// why there are none. `Cancelled` when it was interrupted.
 pub(crate) fn measure(
     plan: &Plan,
     arguments: &[String],
+    is_interrupted: Interrupted,
 ) -> Result<std::result::Result<Vec<Measured>, String>> {
     let own = &plan.directory;
     std::fs::create_dir(own)
         .map_err(|error| Error::io(format!("create {}", own.display()), error))?;
     let mut results = Results::default();
-    let ran = results.run_child(plan, arguments);
+    let ran = results.run_child(plan, arguments, is_interrupted);
     std::fs::remove_dir_all(own)
         .map_err(|error| Error::io(format!("remove {}", own.display()), error))?;
     ran?;
+    if results.interrupted {
+        return Err(interrupted("the run was interrupted"));
+    }
     Ok(if results.failed {
         Err(results.notes.join("; "))
     } else {
@@ -144,9 +174,14 @@ pub(crate) struct OwnDirectory {
 
 impl OwnDirectory {
     pub(crate) fn create(parent: &Path, keep: bool) -> Result<Self> {
+        if !parent.is_dir() {
+            return Err(Error::invalid(format!(
+                "--dir {}: there is no such directory",
+                parent.display()
+            )));
+        }
         let path = parent.join(format!("spinney-bench-{}", std::process::id()));
-        std::fs::create_dir_all(parent)
-            .and_then(|()| std::fs::create_dir(&path))
+        std::fs::create_dir(&path)
             .map_err(|error| Error::io(format!("create {}", path.display()), error))?;
         Ok(OwnDirectory { path, keep })
     }
@@ -167,8 +202,53 @@ struct Results {
     lines: Vec<Line>,
     notes: Vec<String>,
     failed: bool,
+    interrupted: bool,
     json: Option<(PathBuf, BufWriter<File>)>,
     series: Option<(PathBuf, BufWriter<File>)>,
+}
+
+/// A child process that does not outlive its parent's interest.
+struct OwnChild(Child);
+
+impl OwnChild {
+    fn start(arguments: &[String]) -> Result<OwnChild> {
+        let program =
+            std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
+        let arenas = std::env::var_os(ARENAS.0).unwrap_or_else(|| ARENAS.1.into());
+        let child = Command::new(program)
+            .args(arguments)
+            .env(ARENAS.0, arenas)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| Error::io("start a child process", error))?;
+        Ok(OwnChild(child))
+    }
+
+    /// The lines that it says, as they come.
+    fn lines(&mut self) -> Result<Receiver<std::io::Result<String>>> {
+        let (send, lines) = channel();
+        if let Some(stdout) = self.0.stdout.take() {
+            // It ends with the child, or when nobody listens any more.
+            thread::spawn("child-output", move || {
+                let _ = BufReader::new(stdout).lines().try_for_each(|line| send.send(line));
+            })
+            .map_err(|error| Error::io("start a thread", error))?;
+        }
+        Ok(lines)
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus> {
+        self.0.wait().map_err(|error| Error::io("wait for a child process", error))
+    }
+}
+
+impl Drop for OwnChild {
+    fn drop(&mut self) {
+        // One that has ended and was waited for is not touched.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Results {
@@ -183,6 +263,7 @@ impl Results {
             lines: Vec::new(),
             notes: Vec::new(),
             failed: false,
+            interrupted: false,
             json: create(&run.json)?,
             series: create(&run.series)?,
         };
@@ -190,37 +271,65 @@ impl Results {
         Ok(results)
     }
 
-    fn run_child(&mut self, plan: &Plan, arguments: &[String]) -> Result<()> {
-        let program =
-            std::env::current_exe().map_err(|error| Error::io("find this program", error))?;
-        let arenas = std::env::var_os(ARENAS.0).unwrap_or_else(|| ARENAS.1.into());
-        let mut child = Command::new(program)
-            .args(arguments)
-            .env(ARENAS.0, arenas)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| Error::io("start a child process", error))?;
-        let line =
-            serde_json::to_string(plan).map_err(|error| Error::invalid(error.to_string()))?;
-        if let Some(mut stdin) = child.stdin.take() {
+    /// Prints the table and what belongs to it.
+    fn tell(&self, run: &Run, out: &mut dyn Write) -> Result<()> {
+        let engines = run.plans.iter().map(|plan| &plan.engine);
+        let peer = engines.into_iter().find(|engine| run.peers.contains(engine));
+        let peer = peer.filter(|peer| self.lines.iter().any(|line| line.row.engine == **peer));
+        if !self.lines.is_empty() {
+            say(out, &table::draw(&self.lines, peer.map(String::as_str)))?;
+        }
+        if let Some(peer) = peer {
+            for sentence in table::means(&self.lines, peer) {
+                say(out, &sentence)?;
+            }
+        }
+        for sentence in table::written(&self.lines) {
+            say(out, &sentence)?;
+        }
+        for note in &self.notes {
+            say(out, note)?;
+        }
+        Ok(())
+    }
+
+    fn run_child(
+        &mut self,
+        plan: &Plan,
+        arguments: &[String],
+        is_interrupted: Interrupted,
+    ) -> Result<()> {
+        let mut child = OwnChild::start(arguments)?;
+        let line = serde_json::to_string(plan).map_err(misunderstood)?;
+        if let Some(mut stdin) = child.0.stdin.take() {
             writeln!(stdin, "{line}")
                 .map_err(|error| Error::io("write to the child process", error))?;
         }
         let bar = bar(&plan.engine);
-        if let Some(stdout) = child.stdout.take() {
-            for line in BufReader::new(stdout).lines() {
-                let line = line.map_err(|error| Error::io("read from the child process", error))?;
-                let event = serde_json::from_str(&line).map_err(|error| {
-                    Error::invalid(format!("the child process said {line:?}: {error}"))
-                })?;
-                self.event(plan, &bar, event)?;
+        let lines = child.lines()?;
+        loop {
+            if is_interrupted() {
+                self.interrupted = true;
+                bar.finish_and_clear();
+                return Ok(());
             }
+            let line = match lines.recv_timeout(LOOK) {
+                Ok(line) => {
+                    line.map_err(|error| Error::io("read from the child process", error))?
+                }
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let event = serde_json::from_str(&line).map_err(|error| {
+                misunderstood(format!("the child process said {line:?}: {error}"))
+            })?;
+            self.event(plan, &bar, event)?;
         }
         bar.finish_and_clear();
-        let status = child.wait().map_err(|error| Error::io("wait for a child process", error))?;
+        let status = child.wait()?;
+        self.interrupted = is_interrupted() || status.signal() == Some(SIGINT);
         // A child that failed in order has said why; one that was killed could not.
-        if !status.success() && status.code() != Some(CHILD_FAILED) {
+        if !self.interrupted && !status.success() && status.code() != Some(CHILD_FAILED) {
             self.failed = true;
             self.notes.push(format!("{}: died ({status})", plan.engine));
         }
@@ -247,8 +356,7 @@ impl Results {
             }
             Event::Done { row, commits_per_flush, shape } => {
                 self.failed |= row.errors > 0;
-                let line = serde_json::to_string(&row)
-                    .map_err(|error| Error::invalid(error.to_string()))?;
+                let line = serde_json::to_string(&row).map_err(misunderstood)?;
                 append(&mut self.json, &line)?;
                 if bar.is_hidden() {
                     eprintln!(
@@ -303,7 +411,7 @@ pub fn child(
     let mut line = String::new();
     input.read_line(&mut line).map_err(|error| Error::io("read the plan", error))?;
     let plan: Plan = serde_json::from_str(&line)
-        .map_err(|error| Error::invalid(format!("the plan is not understood: {error}")))?;
+        .map_err(|error| misunderstood(format!("the plan is not understood: {error}")))?;
     let mut lost = false;
     // When the parent is gone, the run ends with it.
     let mut tell = |event: Event| {
@@ -328,7 +436,7 @@ pub fn child(
 }
 
 fn tell_parent(output: &mut dyn Write, event: &Event) -> Result<()> {
-    let line = serde_json::to_string(event).map_err(|error| Error::invalid(error.to_string()))?;
+    let line = serde_json::to_string(event).map_err(misunderstood)?;
     writeln!(output, "{line}")
         .and_then(|()| output.flush())
         .map_err(|error| Error::io("tell the parent process", error))

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::{Error, Result};
 
 use crate::dataset::DatasetName;
@@ -71,6 +72,7 @@ impl Plan {
             (self.scan_length != Some(0), "--scan-length must be at least 1"),
             ((1..=1 << 16).contains(&self.multi_get), "--multi-get must be 1 to 65536"),
             (self.operations != Some(0), "--operations must be at least 1"),
+            (self.memory >= MEMORY_BYTES_MIN, "--memory must be at least 1MiB"),
             (!self.workloads.is_empty(), "--workloads names no workload"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {

@@ -7,7 +7,7 @@ use spinney_base::Result;
 use spinney_base::shim::RwLock;
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::distribution::Distribution;
-use spinney_bench::driver::{Counters, Driver, OpenConfig, Session, Store, Terms};
+use spinney_bench::driver::{Counters, Driver, Knobs, OpenConfig, Session, Store, Terms};
 use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 use spinney_bench::runner::{self, Event};
 use spinney_bench::{Row, parent};
@@ -39,6 +39,9 @@ impl Driver for MapDriver {
     }
     fn is_peer(&self) -> bool {
         false
+    }
+    fn check_knobs(&self, _: &Knobs) -> Result<()> {
+        Ok(())
     }
     fn open(&self, _: &OpenConfig) -> Result<Box<dyn Store>> {
         Ok(Box::new(MapStore { map: Map::default(), character: *self }))

@@ -24,19 +24,24 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Writes a record; makes the database and the keyspace when they are missing
+    /// Writes a record; makes the keyspace when it is missing, and the database in a directory that is missing or empty
     Put(PutArguments),
-    /// Prints the value of a key; exits with 3 when there is none
+    /// Prints the value of a key; exits with 3 when it has none
     Get(GetArguments),
     /// Removes a record; a key that is not there is no error
     Delete(KeyArguments),
     /// Prints the records of a range in key order: key, tab, value
     Scan(ScanArguments),
-    /// Reads records from a file or a pipe; refused ones are named, the others are in
+    /// Reads records from a file or a pipe; the first refused ones are named, the others are in
     ///
-    /// Without --key the file is an export: JSON lines with "key" and "value" (or "key_base64" and "value_base64" for bytes that are not
-    /// UTF-8), or CSV or TSV with a header of key and value. With --key FIELD the key is that field of each record, and the value is the field of --value or,
-    /// without it, the whole record: the line for JSON lines, a JSON object of the fields for CSV and TSV.
+    /// Without --key the file is an export: JSON lines with "key" and "value" ("key_hex" or "key_base64" for bytes, and so on),
+    /// or CSV or TSV with a header of the same names. With --key FIELD the key is that field of each record, and the value is the field of
+    /// --value or, without it, the whole record: the line for JSON lines, a JSON object of the fields for CSV and TSV.
+    ///
+    /// Nothing is changed on the way: a JSON string is what it stands for, every other JSON value is its text in the file, byte by byte. null,
+    /// objects and arrays can be values, not keys. With --hex or --base64 the fields are decoded (a whole record is not).
+    ///
+    /// A database or keyspace that is made for an import of which no record is accepted is removed again.
     Import(ImportArguments),
     /// Writes all records, so that importing them gives the same bytes
     Export(ExportArguments),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use spinney::ErrorKind;
 use spinney_bench::dataset::DatasetName;
 use spinney_bench::distribution::Distribution;
 use spinney_bench::driver::Driver;
@@ -11,7 +12,9 @@ use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 
 use crate::args::{self, CHILD_COMMAND};
 use crate::exit::{Failure, Outcome};
+use crate::interrupt;
 use crate::knobs::Knobs;
+use crate::output::stdout;
 use crate::paper::{self, PaperCommand};
 
 /// What can be measured.
@@ -76,7 +79,7 @@ pub(crate) struct YcsbArguments {
     /// Exponent of the Zipf law
     #[arg(long, default_value_t = 0.99)]
     theta: f64,
-    /// Memory budget of each engine (85MiB)
+    /// Memory budget of each engine, at least 1MiB (85MiB)
     #[arg(long, default_value = "32MiB", value_parser = args::size)]
     memory: u64,
     /// What a write survives: sync (power loss), buffered (the death of the process) or none
@@ -88,7 +91,7 @@ pub(crate) struct YcsbArguments {
     /// Keys: uniform, osm-like, amazon-like, words or file:PATH
     #[arg(long, default_value = "uniform")]
     dataset: DatasetName,
-    /// Where to put the engines' files; they are removed at the end
+    /// Where to put the engines' files, a directory that is there; they are removed at the end, also when it is interrupted
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Leave the engines' files
@@ -121,13 +124,26 @@ fn drivers() -> Vec<Box<dyn Driver>> {
 }
 
 pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Failure> {
+    interrupt::watch()?;
     let arguments = match arguments.command {
         BenchCommand::Ycsb(arguments) => arguments,
         BenchCommand::Paper(command) => return paper::run(command, &knobs),
     };
     let run = plan(arguments, knobs, &drivers())?;
-    let well = parent::run(&run, &mut std::io::stdout().lock())?;
-    Ok(if well { Outcome::Done } else { Outcome::Failed })
+    outcome(parent::run(&run, &mut stdout()))
+}
+
+/// How a benchmark ended that says whether all went well.
+pub(crate) fn outcome(ran: spinney::Result<bool>) -> Result<Outcome, Failure> {
+    match ran {
+        Ok(true) => Ok(Outcome::Done),
+        Ok(false) => Ok(Outcome::Failed),
+        Err(error) if error.kind() == ErrorKind::Cancelled => {
+            interrupt::say(error);
+            Ok(Outcome::Interrupted)
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn plan(
@@ -145,9 +161,9 @@ fn plan(
         if engines[..place].contains(engine) {
             return Err(Failure::usage(format!("engine {engine:?} is named twice")));
         }
-        if !drivers.iter().any(|driver| driver.name() == engine) {
+        let Some(driver) = drivers.iter().find(|driver| driver.name() == engine) else {
             return Err(Failure::usage(unknown_engine(engine, drivers)));
-        }
+        };
         let plan = Plan {
             engine: engine.clone(),
             workloads: arguments.workloads.clone(),
@@ -169,7 +185,8 @@ fn plan(
             seed: arguments.seed,
             knobs: knobs.remove(engine).unwrap_or_default(),
         };
-        plan.check().map_err(|error| Failure::usage(error.to_string()))?;
+        plan.check()?;
+        driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
         plans.push(plan);
     }
     if let Some(engine) = knobs.keys().next() {
@@ -187,6 +204,7 @@ fn plan(
         json: arguments.json,
         series: arguments.series,
         child_arguments: vec![CHILD_COMMAND.to_owned()],
+        interrupted: interrupt::is_set,
     })
 }
 
@@ -203,7 +221,7 @@ fn unknown_engine(engine: &str, drivers: &[Box<dyn Driver>]) -> String {
 /// The child process of one engine.
 pub(crate) fn child() -> Result<Outcome, Failure> {
     let mut input = std::io::stdin().lock();
-    let mut output = std::io::stdout().lock();
+    let mut output = stdout();
     let well = parent::child(&drivers(), &mut input, &mut output)?;
     Ok(if well { Outcome::Done } else { Outcome::Failed })
 }

@@ -1,23 +1,25 @@
 //! Commands that make a database out of another: backup, restore and salvage.
 
-use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use spinney::{BackupOptions, Db, LostRange, Options, SalvageReport};
+use spinney::{BackupOptions, Db, ErrorKind, LostRange, Options, SalvageReport};
 use spinney_base::size::display_bytes;
 
-use crate::args;
 use crate::database::DatabaseArguments;
 use crate::exit::{Failure, Outcome};
+use crate::output::stdout;
+use crate::progress::Progress;
 use crate::text::Encoding;
+use crate::{args, directory, interrupt};
 
 #[derive(Debug, Args)]
 pub(crate) struct BackupArguments {
     #[command(flatten)]
     database: DatabaseArguments,
-    /// Directory of the backup: empty or not there
+    /// Directory of the backup: empty, not there, or of a backup that was interrupted
     #[arg(value_name = "TARGET")]
     target: PathBuf,
     /// At most so many bytes of pages per second; 0 is no limit
@@ -28,25 +30,41 @@ pub(crate) struct BackupArguments {
     json: bool,
 }
 
-pub(crate) fn backup(arguments: &BackupArguments) -> Result<Outcome, Failure> {
-    let db = arguments.database.open()?;
-    let options = BackupOptions::default().bytes_per_second(arguments.bytes_per_second);
-    let mut shown = std::io::stderr().is_terminal().then(std::io::stderr);
-    let mut percent_shown = None;
-    let report = db.backup_with(&arguments.target, &options, |progress| {
-        let percent = progress.bytes * 100 / progress.bytes_expected.max(1);
-        if let Some(out) = shown.as_mut().filter(|_| percent_shown != Some(percent)) {
-            percent_shown = Some(percent);
-            // Who cannot be told how far it is can still be told how it ended.
-            let _ =
-                write!(out, "\r{} copied, {}% ", display_bytes(progress.bytes), percent.min(100));
+/// The report of a copy, or `None` when a signal ended it: how far it came is said then.
+fn unless_interrupted<T>(
+    made: spinney::Result<T>,
+    how_far: &str,
+    target: &Path,
+) -> Result<Option<T>, Failure> {
+    match made {
+        Ok(report) => Ok(Some(report)),
+        Err(error) if error.kind() == ErrorKind::Cancelled => {
+            interrupt::say(format!("{how_far}; nothing of it is left in {}", target.display()));
+            Ok(None)
         }
-    })?;
-    db.close()?;
-    if let Some(out) = &mut shown {
-        let _ = writeln!(out);
+        Err(error) => Err(error.into()),
     }
-    let mut out = std::io::stdout().lock();
+}
+
+pub(crate) fn backup(arguments: &BackupArguments) -> Result<Outcome, Failure> {
+    interrupt::watch()?;
+    directory::check_copy(&arguments.target)?;
+    let db = arguments.database.open_for_reading()?;
+    let options = BackupOptions::default().bytes_per_second(arguments.bytes_per_second);
+    let bar = Progress::of_bytes("backup", Some(0));
+    let mut copied = 0;
+    let made = db.backup_with(&arguments.target, &options, |progress| {
+        copied = progress.bytes;
+        bar.set_of(progress.bytes, progress.bytes_expected);
+        interrupt::go_on()
+    });
+    drop(bar);
+    db.close()?;
+    let how_far = format!("{} were copied", display_bytes(copied));
+    let Some(report) = unless_interrupted(made, &how_far, &arguments.target)? else {
+        return Ok(Outcome::Interrupted);
+    };
+    let mut out = stdout();
     if arguments.json {
         let report = json!({ "keyspaces": report.keyspaces, "bytes": report.bytes, "log_bytes": report.log_bytes,
             "last_lsn": report.last_lsn });
@@ -68,7 +86,7 @@ pub(crate) struct RestoreArguments {
     /// Directory of the backup, or of any database that nobody has open
     #[arg(value_name = "BACKUP")]
     backup: PathBuf,
-    /// Directory of the database to make: empty or not there
+    /// Directory of the database to make: empty, not there, or of a restore that was interrupted
     #[arg(value_name = "TARGET")]
     target: PathBuf,
     /// Memory budget while the command runs (64MiB)
@@ -80,9 +98,23 @@ pub(crate) struct RestoreArguments {
 }
 
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Outcome, Failure> {
+    interrupt::watch()?;
+    directory::check_source(&arguments.backup)?;
+    directory::check_copy(&arguments.target)?;
     let options = Options::default().memory(arguments.memory);
-    let report = Db::restore(&arguments.backup, &arguments.target, options)?;
-    let mut out = std::io::stdout().lock();
+    let bar = Progress::of_bytes("restoring", Some(0));
+    let mut done = 0;
+    let made = Db::restore_with(&arguments.backup, &arguments.target, options, |progress| {
+        done = progress.bytes;
+        bar.set_of(progress.bytes, progress.bytes_expected);
+        interrupt::go_on()
+    });
+    drop(bar);
+    let how_far = format!("{} were copied or verified", display_bytes(done));
+    let Some(report) = unless_interrupted(made, &how_far, &arguments.target)? else {
+        return Ok(Outcome::Interrupted);
+    };
+    let mut out = stdout();
     if arguments.json {
         let report = json!({ "keyspaces": report.keyspaces, "bytes": report.bytes,
             "pages": report.verified.pages, "records": report.verified.records });
@@ -105,7 +137,7 @@ pub(crate) struct SalvageArguments {
     /// Directory of the damaged database, which is not changed
     #[arg(value_name = "OLD")]
     old: PathBuf,
-    /// Directory of the database to make: empty or not there
+    /// Directory of the database to make: empty, not there, or of a salvage that was interrupted
     #[arg(value_name = "NEW")]
     new: PathBuf,
     /// Memory budget while the command runs (64MiB)
@@ -117,9 +149,23 @@ pub(crate) struct SalvageArguments {
 }
 
 pub(crate) fn salvage(arguments: &SalvageArguments) -> Result<Outcome, Failure> {
+    interrupt::watch()?;
+    directory::check_source(&arguments.old)?;
+    directory::check_copy(&arguments.new)?;
     let options = Options::default().memory(arguments.memory);
-    let report = Db::salvage(&arguments.old, &arguments.new, options)?;
-    let mut out = std::io::stdout().lock();
+    let bar = Progress::of_things("salvaging records", None);
+    let mut done = 0;
+    let made = Db::salvage_with(&arguments.old, &arguments.new, options, |progress| {
+        done = progress.records;
+        bar.set(progress.records);
+        interrupt::go_on()
+    });
+    drop(bar);
+    let how_far = format!("{done} records and operations of the log were saved");
+    let Some(report) = unless_interrupted(made, &how_far, &arguments.new)? else {
+        return Ok(Outcome::Interrupted);
+    };
+    let mut out = stdout();
     if arguments.json {
         writeln!(out, "{}", to_json(&report))?;
     } else {

@@ -1,16 +1,25 @@
 //! Commands on one database: records, keyspaces, and what keeps it healthy.
+//!
+//! A database is opened in two places only: [`DatabaseArguments::open_for_reading`] for commands that
+//! read, [`DatabaseArguments::open_for_writing`] for all others.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
-use spinney::{Cursor, Db, EngineKind, Error, Keyspace, KeyspaceOptions, Options, ValueReader};
+use spinney::{
+    Cursor, Db, EngineKind, Error, ErrorKind, Keyspace, KeyspaceOptions, Options, ValueReader,
+    VerifyProgress,
+};
 
 use crate::args;
+use crate::directory::{self, Room};
 use crate::exit::{Failure, Outcome};
-use crate::json;
+use crate::output::stdout;
+use crate::progress::Progress;
 use crate::text::Encoding;
+use crate::{interrupt, json};
 
 /// Which database, and how to open it.
 #[derive(Debug, Args)]
@@ -23,15 +32,83 @@ pub(crate) struct DatabaseArguments {
     memory: u64,
 }
 
+/// What a command that writes does where there is no database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    Fail,
+    Make,
+}
+
+/// A database that is open for writing, and what this command has made of it.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(crate) db: Db,
+    /// Where the database was made, if it was.
+    room: Option<Room>,
+    /// The keyspace that was made, if one was.
+    keyspace: Option<String>,
+}
+
+impl Writing {
+    /// Ends a command: what it did stays if that went well; otherwise what it made is removed again.
+    pub(crate) fn end<T>(self, result: Result<T, Failure>) -> Result<T, Failure> {
+        match result {
+            Ok(done) => {
+                self.db.close()?;
+                Ok(done)
+            }
+            Err(failure) => {
+                self.undo();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Removes the database or the keyspace that was made, and closes what stays. An error here comes after
+    /// one that says more, and is not told.
+    pub(crate) fn undo(self) {
+        if self.room.is_none()
+            && let Some(name) = &self.keyspace
+        {
+            let _ = self.db.drop_keyspace(name);
+        }
+        let _ = self.db.close();
+        if let Some(room) = self.room {
+            room.clear();
+        }
+    }
+}
+
 impl DatabaseArguments {
-    /// Opens a database that is there.
-    pub(crate) fn open(&self) -> Result<Db, Failure> {
+    /// Opens a database that is there, for a command that reads it.
+    pub(crate) fn open_for_reading(&self) -> Result<Db, Failure> {
+        directory::check_source(&self.path)?;
         Ok(Db::open(&self.path, self.options().create_if_missing(false))?)
     }
 
-    /// Opens a database, and makes it when it is missing.
-    pub(crate) fn open_or_create(&self) -> Result<Db, Failure> {
-        Ok(Db::open(&self.path, self.options().create_if_missing(true))?)
+    /// Opens a database for a command that changes it.
+    pub(crate) fn open_for_writing(&self, missing: Missing) -> Result<Writing, Failure> {
+        let room = match missing {
+            Missing::Make => directory::room(&self.path)?,
+            Missing::Fail => {
+                directory::check_source(&self.path)?;
+                None
+            }
+        };
+        match Db::open(&self.path, self.options().create_if_missing(room.is_some())) {
+            Ok(db) => Ok(Writing { db, room, keyspace: None }),
+            Err(error) => {
+                // Damage that was there before, and what another process makes, are left alone.
+                let ours = !matches!(
+                    error.kind(),
+                    ErrorKind::Locked | ErrorKind::Corruption | ErrorKind::Unsupported
+                );
+                if let Some(room) = room.filter(|_| ours) {
+                    room.clear();
+                }
+                Err(error.into())
+            }
+        }
     }
 
     fn options(&self) -> Options {
@@ -54,20 +131,30 @@ pub(crate) struct KeyspaceArguments {
 }
 
 impl KeyspaceArguments {
-    pub(crate) fn open(&self) -> Result<(Db, Keyspace), Failure> {
-        let db = self.database.open()?;
+    pub(crate) fn open_for_reading(&self) -> Result<(Db, Keyspace), Failure> {
+        let db = self.database.open_for_reading()?;
         let keyspace = db.existing_keyspace(&self.keyspace)?;
         Ok((db, keyspace))
     }
 
     /// Opens the keyspace whatever its engine, or makes one with the default engine.
-    pub(crate) fn open_or_create(&self) -> Result<(Db, Keyspace), Failure> {
-        let db = self.database.open_or_create()?;
-        let keyspace = match db.keyspaces().iter().any(|one| one.name == self.keyspace) {
-            true => db.existing_keyspace(&self.keyspace)?,
-            false => db.keyspace(&self.keyspace, KeyspaceOptions::default())?,
+    pub(crate) fn open_for_writing(&self) -> Result<(Writing, Keyspace), Failure> {
+        let mut writing = self.database.open_for_writing(Missing::Make)?;
+        let made = !writing.db.keyspaces().iter().any(|one| one.name == self.keyspace);
+        let keyspace = match made {
+            true => writing.db.keyspace(&self.keyspace, KeyspaceOptions::default()),
+            false => writing.db.existing_keyspace(&self.keyspace),
         };
-        Ok((db, keyspace))
+        match keyspace {
+            Ok(keyspace) => {
+                writing.keyspace = made.then(|| self.keyspace.clone());
+                Ok((writing, keyspace))
+            }
+            Err(error) => {
+                writing.undo();
+                Err(error.into())
+            }
+        }
     }
 }
 
@@ -83,7 +170,7 @@ pub(crate) struct EncodingArguments {
 }
 
 impl EncodingArguments {
-    fn encoding(self) -> Encoding {
+    pub(crate) fn encoding(self) -> Encoding {
         match (self.hex, self.base64) {
             (true, _) => Encoding::Hex,
             (_, true) => Encoding::Base64,
@@ -156,16 +243,14 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<Outcome, Failure> {
         });
         let (file, length) =
             opened.map_err(|error| Error::io(format!("open {}", path.display()), error))?;
-        let (db, keyspace) = arguments.keyspace.open_or_create()?;
-        keyspace.insert_from_with(&key, length, file, durability)?;
-        db.close()?;
-        return Ok(Outcome::Done);
+        let (writing, keyspace) = arguments.keyspace.open_for_writing()?;
+        let put = keyspace.insert_from_with(&key, length, file, durability);
+        return writing.end(put.map(|()| Outcome::Done).map_err(Failure::from));
     }
     let value = arguments.encoding.bytes(arguments.value.as_deref().unwrap_or_default())?;
-    let (db, keyspace) = arguments.keyspace.open_or_create()?;
-    keyspace.insert_with(&key, &value, durability)?;
-    db.close()?;
-    Ok(Outcome::Done)
+    let (writing, keyspace) = arguments.keyspace.open_for_writing()?;
+    let put = keyspace.insert_with(&key, &value, durability);
+    writing.end(put.map(|()| Outcome::Done).map_err(Failure::from))
 }
 
 #[derive(Debug, Args)]
@@ -196,10 +281,10 @@ pub(crate) struct GetArguments {
 pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
     let KeyArguments { keyspace, key, encoding } = &arguments.record;
     let key = encoding.bytes(key)?;
-    let (db, keyspace) = keyspace.open()?;
+    let (db, keyspace) = keyspace.open_for_reading()?;
     let Some(mut reader) = keyspace.get_reader(&key)? else {
         db.close()?;
-        return Ok(Outcome::NotFound);
+        return Ok(Outcome::NoKey);
     };
     if let Some(path) = &arguments.file {
         let failed = |error| Error::io(format!("write {}", path.display()), error);
@@ -207,7 +292,7 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
         copy(&mut reader, &mut file, |error| failed(error).into())?;
         file.sync_all().map_err(failed)?;
     } else {
-        let mut out = std::io::stdout().lock();
+        let mut out = stdout();
         match encoding.encoding() {
             _ if arguments.raw => copy(&mut reader, &mut out, Failure::Stream)?,
             Encoding::Text if !arguments.json => {
@@ -218,7 +303,7 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
                 let mut value = Vec::new();
                 copy(&mut reader, &mut value, Failure::Stream)?;
                 if arguments.json {
-                    writeln!(out, "{}", json::to_json(&key, Some(&value)))?;
+                    writeln!(out, "{}", json::to_json(&key, Some(&value), encoding))?;
                 } else {
                     writeln!(out, "{}", encoding.show(&value))?;
                 }
@@ -251,10 +336,10 @@ fn copy(
 
 pub(crate) fn delete(arguments: &KeyArguments) -> Result<Outcome, Failure> {
     let key = arguments.encoding.bytes(&arguments.key)?;
-    let (db, keyspace) = arguments.keyspace.open()?;
-    keyspace.remove(&key)?;
-    db.close()?;
-    Ok(Outcome::Done)
+    let KeyspaceArguments { database, keyspace } = &arguments.keyspace;
+    let writing = database.open_for_writing(Missing::Fail)?;
+    let removed = writing.db.existing_keyspace(keyspace).and_then(|found| found.remove(&key));
+    writing.end(removed.map(|()| Outcome::Done).map_err(Failure::from))
 }
 
 #[derive(Debug, Args)]
@@ -292,7 +377,7 @@ pub(crate) fn scan(arguments: &ScanArguments) -> Result<Outcome, Failure> {
         |word: &Option<String>| word.as_deref().map(|word| encoding.word(word)).transpose();
     let (prefix, from, to) =
         (decode(&arguments.prefix)?, decode(&arguments.from)?, decode(&arguments.to)?);
-    let (db, keyspace) = arguments.keyspace.open()?;
+    let (db, keyspace) = arguments.keyspace.open_for_reading()?;
     let cursor = match &prefix {
         Some(prefix) => keyspace.prefix(prefix),
         None => range(&keyspace, from, to),
@@ -323,13 +408,13 @@ fn print(
     found: impl Iterator<Item = spinney::Result<(Vec<u8>, spinney::Value)>>,
     arguments: &ScanArguments,
 ) -> Result<(), Failure> {
-    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let mut out = std::io::BufWriter::new(stdout());
     let encoding = arguments.encoding.encoding();
     for record in found {
         let (key, value) = record?;
         let value: Option<&[u8]> = (!arguments.keys_only).then_some(&value);
         match value {
-            _ if arguments.json => writeln!(out, "{}", json::to_json(&key, value))?,
+            _ if arguments.json => writeln!(out, "{}", json::to_json(&key, value, encoding))?,
             Some(value) => writeln!(out, "{}\t{}", encoding.show(&key), encoding.show(value))?,
             None => writeln!(out, "{}", encoding.show(&key))?,
         }
@@ -347,10 +432,29 @@ pub(crate) struct ReportArguments {
 }
 
 pub(crate) fn verify(arguments: &ReportArguments) -> Result<Outcome, Failure> {
-    let db = arguments.database.open()?;
-    let report = db.verify()?;
+    interrupt::watch()?;
+    let db = arguments.database.open_for_reading()?;
+    let bar = Progress::of_things("verifying pages", Some(0));
+    let mut so_far = VerifyProgress::default();
+    let verified = db.verify_with(|progress| {
+        so_far = progress;
+        bar.set_of(progress.pages, progress.pages_expected);
+        interrupt::go_on()
+    });
+    drop(bar);
+    let report = match verified {
+        Err(error) if error.kind() == ErrorKind::Cancelled => {
+            db.close()?;
+            let VerifyProgress { pages, pages_expected } = so_far;
+            interrupt::say(format!(
+                "{pages} of about {pages_expected} pages were read, and they are sound"
+            ));
+            return Ok(Outcome::Interrupted);
+        }
+        verified => verified?,
+    };
     db.close()?;
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if arguments.json {
         let report = json!({
             "pages": report.pages,
@@ -372,10 +476,9 @@ pub(crate) fn verify(arguments: &ReportArguments) -> Result<Outcome, Failure> {
 }
 
 pub(crate) fn checkpoint(arguments: &DatabaseArguments) -> Result<Outcome, Failure> {
-    let db = arguments.open()?;
-    db.checkpoint()?;
-    db.close()?;
-    Ok(Outcome::Done)
+    let writing = arguments.open_for_writing(Missing::Fail)?;
+    let taken = writing.db.checkpoint();
+    writing.end(taken.map(|()| Outcome::Done).map_err(Failure::from))
 }
 
 #[derive(Debug, Subcommand)]
@@ -417,34 +520,30 @@ pub(crate) fn keyspaces(command: &KeyspacesCommand) -> Result<Outcome, Failure> 
     match command {
         KeyspacesCommand::List(arguments) => list(arguments),
         KeyspacesCommand::Create(arguments) => {
-            let db = arguments.database.open_or_create()?;
-            if db.keyspaces().iter().any(|one| one.name == arguments.name) {
-                db.close()?;
-                return Err(Failure::usage(format!(
-                    "keyspace {:?} is already there",
-                    arguments.name
-                )));
-            }
-            let options =
-                KeyspaceOptions::default().engine(arguments.engine).logged(!arguments.unlogged);
-            db.keyspace(&arguments.name, options)?;
-            db.close()?;
-            Ok(Outcome::Done)
+            let writing = arguments.database.open_for_writing(Missing::Make)?;
+            let name = &arguments.name;
+            let made = if writing.db.keyspaces().iter().any(|one| one.name == *name) {
+                Err(Failure::usage(format!("keyspace {name:?} is already there")))
+            } else {
+                let options = KeyspaceOptions::default();
+                let options = options.engine(arguments.engine).logged(!arguments.unlogged);
+                writing.db.keyspace(name, options).map_err(Failure::from)
+            };
+            writing.end(made.map(|_| Outcome::Done))
         }
         KeyspacesCommand::Drop(arguments) => {
-            let db = arguments.database.open()?;
-            db.drop_keyspace(&arguments.name)?;
-            db.close()?;
-            Ok(Outcome::Done)
+            let writing = arguments.database.open_for_writing(Missing::Fail)?;
+            let dropped = writing.db.drop_keyspace(&arguments.name);
+            writing.end(dropped.map(|()| Outcome::Done).map_err(Failure::from))
         }
     }
 }
 
 fn list(arguments: &ReportArguments) -> Result<Outcome, Failure> {
-    let db = arguments.database.open()?;
+    let db = arguments.database.open_for_reading()?;
     let keyspaces = db.keyspaces();
     db.close()?;
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     for one in keyspaces {
         if arguments.json {
             let (id, engine) = (one.id.0, one.engine.to_string());
@@ -462,10 +561,10 @@ fn list(arguments: &ReportArguments) -> Result<Outcome, Failure> {
 }
 
 pub(crate) fn stats(arguments: &ReportArguments) -> Result<Outcome, Failure> {
-    let db = arguments.database.open()?;
+    let db = arguments.database.open_for_reading()?;
     let stats = db.stats();
     db.close()?;
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     if arguments.json {
         writeln!(out, "{}", crate::stats::to_json(&stats))?;
     } else {

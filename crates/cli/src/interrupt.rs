@@ -3,9 +3,11 @@
 //!
 //! Commands that do not ask [`watch`] for it end at the first signal, as any program does.
 
-use std::io::{BufRead, Read};
+use std::cell::Cell;
+use std::io::{BufRead, Read, Write};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
@@ -51,6 +53,12 @@ pub(crate) fn is_set() -> bool {
     came().load(SeqCst) != 0
 }
 
+/// Says on standard error how far a command came that a signal has ended.
+pub(crate) fn say(how_far: impl std::fmt::Display) {
+    // When standard error is gone, the exit code still tells.
+    let _ = writeln!(std::io::stderr(), "interrupted: {how_far}");
+}
+
 /// The exit code that tells of it.
 pub(crate) fn code() -> u8 {
     u8::try_from(came().load(SeqCst)).ok().filter(|code| *code != 0).unwrap_or(SIGINT_CODE)
@@ -61,9 +69,23 @@ pub(crate) fn go_on() -> ControlFlow<()> {
     if is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// A reader that a signal ends, also while it waits for input.
+/// A reader that a signal ends, also while it waits for input, and that counts what it reads.
 #[derive(Debug)]
-pub(crate) struct Interruptible<R>(pub(crate) R);
+pub(crate) struct Interruptible<R> {
+    inner: R,
+    read: Rc<Cell<u64>>,
+}
+
+impl<R> Interruptible<R> {
+    pub(crate) fn new(inner: R) -> Self {
+        Interruptible { inner, read: Rc::default() }
+    }
+
+    /// How many bytes were read, now and later.
+    pub(crate) fn count(&self) -> Rc<Cell<u64>> {
+        self.read.clone()
+    }
+}
 
 impl<R: Read + AsFd> Read for Interruptible<R> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
@@ -72,11 +94,15 @@ impl<R: Read + AsFd> Read for Interruptible<R> {
                 // Not `Interrupted`: readers above would try again.
                 return Err(std::io::Error::other("interrupted"));
             }
-            let mut polled = [PollFd::new(&self.0, PollFlags::IN)];
+            let mut polled = [PollFd::new(&self.inner, PollFlags::IN)];
             match poll(&mut polled, Some(&LOOK)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 // What cannot be polled is ready.
-                Ok(_) | Err(_) => return self.0.read(buf),
+                Ok(_) | Err(_) => {
+                    let read = self.inner.read(buf)?;
+                    self.read.set(self.read.get() + read as u64);
+                    return Ok(read);
+                }
             }
         }
     }

@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
-use crate::text::encode_base64;
+use crate::text::Encoding;
 
 /// A line so long grows by an eighth and is not kept for the next.
 const LONG_LINE_BYTES: usize = 1 << 20;
 
-/// Values are written in pieces of so many bytes: whole groups of base64.
+/// Values are written in pieces of this many bytes: whole groups of base64.
 const PIECE_BYTES: usize = 48 << 10;
 
 /// Reads a line, with its end; says whether there was one.
@@ -43,24 +43,39 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What the field has, as a copy. Other values than text are written as short as they can be.
-    pub(crate) fn copied(&self, line: &[u8]) -> Result<Vec<u8>, String> {
-        let raw = &line[self.range.clone()];
-        if !self.is_text {
-            let value: Value = serde_json::from_slice(raw).map_err(not_an_object)?;
-            return Ok(value.to_string().into_bytes());
-        }
-        let mut text = raw.to_vec();
-        let length = unescape_in_place(&mut text)?;
+    /// What the field has, as a copy; see [`Place::bytes`].
+    pub(crate) fn copied(&self, line: &[u8], encoding: Encoding) -> Result<Vec<u8>, String> {
+        let mut text = line[self.range.clone()].to_vec();
+        let whole = Place { range: 0..text.len(), is_text: self.is_text };
+        let length = whole.bytes(&mut text, encoding)?.len();
         text.truncate(length);
         Ok(text)
     }
 
-    /// The same for text, in its place.
-    pub(crate) fn unescaped<'a>(&self, line: &'a mut [u8]) -> Result<&'a mut [u8], String> {
+    /// What the field has, in its place: what a string stands for, and the text of everything else as it is in
+    /// the line, so that no digit of a number is changed; decoded.
+    pub(crate) fn bytes<'a>(
+        &self,
+        line: &'a mut [u8],
+        encoding: Encoding,
+    ) -> Result<&'a mut [u8], String> {
         let text = &mut line[self.range.clone()];
-        let length = unescape_in_place(text)?;
+        let length = if self.is_text { unescape_in_place(text)? } else { text.len() };
+        let length = encoding.decode_in_place(&mut text[..length])?;
         Ok(&mut text[..length])
+    }
+
+    /// Refuses what cannot be a key: two texts of one object or array mean the same and would be two keys,
+    /// and null means that there is none.
+    pub(crate) fn check_key(&self, line: &[u8]) -> Result<(), String> {
+        let kind = match line.get(self.range.start) {
+            _ if self.is_text => return Ok(()),
+            Some(b'n') => "null",
+            Some(b'{') => "an object",
+            Some(b'[') => "an array",
+            _ => return Ok(()),
+        };
+        Err(format!("the key is {kind}; a key is a string, a number, true or false"))
     }
 }
 
@@ -152,12 +167,17 @@ fn unicode(text: &[u8]) -> Result<(char, usize), String> {
     }
 }
 
-/// A record, or only its key, as a JSON object on one line.
-pub(crate) fn to_json(key: &[u8], value: Option<&[u8]>) -> Value {
+/// A record, or only its key, as a JSON object on one line. What is no text is base64 if it is to be text.
+pub(crate) fn to_json(key: &[u8], value: Option<&[u8]>, encoding: Encoding) -> Value {
     let mut object = Map::new();
-    let mut put = |name: &str, bytes: &[u8]| match std::str::from_utf8(bytes) {
-        Ok(text) => object.insert(name.to_owned(), Value::String(text.to_owned())),
-        Err(_) => object.insert(format!("{name}_base64"), Value::String(encode_base64(bytes))),
+    let mut put = |name: &str, bytes: &[u8]| {
+        let text = std::str::from_utf8(bytes).ok().filter(|_| encoding == Encoding::Text);
+        let (encoding, text) = match (text, encoding) {
+            (Some(text), _) => (encoding, text.to_owned()),
+            (None, Encoding::Text) => (Encoding::Base64, Encoding::Base64.show(bytes)),
+            (None, _) => (encoding, encoding.show(bytes)),
+        };
+        object.insert(format!("{name}{}", encoding.suffix()), Value::String(text));
     };
     put("key", key);
     if let Some(value) = value {
@@ -173,13 +193,19 @@ pub(crate) fn write_long<R: Read>(
     key: &[u8],
     value: &mut R,
     rewind: impl Fn(&mut R),
+    encoding: Encoding,
 ) -> Result<(), Failure> {
-    let is_text = in_pieces(value, |piece| Ok(valid(piece).len()))?.is_empty();
-    rewind(value);
-    let key = to_json(key, None).to_string();
-    let name = if is_text { "value" } else { "value_base64" };
-    write!(out, "{},\"{name}\":\"", key.strip_suffix('}').unwrap_or(&key))?;
-    if is_text {
+    let key = to_json(key, None, encoding).to_string();
+    let mut encoding = encoding;
+    if encoding == Encoding::Text {
+        if !in_pieces(value, |piece| Ok(valid(piece).len()))?.is_empty() {
+            encoding = Encoding::Base64;
+        }
+        rewind(value);
+    }
+    let suffix = encoding.suffix();
+    write!(out, "{},\"value{suffix}\":\"", key.strip_suffix('}').unwrap_or(&key))?;
+    if encoding == Encoding::Text {
         in_pieces(value, |piece| {
             let text = serde_json::to_string(valid(piece))?;
             out.write_all(&text.as_bytes()[1..text.len() - 1])?;
@@ -188,10 +214,10 @@ pub(crate) fn write_long<R: Read>(
     } else {
         let last = in_pieces(value, |piece| {
             let whole = piece.len() / 3 * 3;
-            out.write_all(encode_base64(&piece[..whole]).as_bytes())?;
+            out.write_all(encoding.show(&piece[..whole]).as_bytes())?;
             Ok(whole)
         })?;
-        out.write_all(encode_base64(&last).as_bytes())?;
+        out.write_all(encoding.show(&last).as_bytes())?;
     }
     Ok(writeln!(out, "\"}}")?)
 }
@@ -229,11 +255,9 @@ mod tests {
     fn field(line: &str) -> Result<Vec<u8>, String> {
         let [place] = find_fields(line.as_bytes(), ["a"])?;
         let place = place.ok_or("missing")?;
-        let copied = place.copied(line.as_bytes());
-        if place.is_text {
-            let mut line = line.as_bytes().to_vec();
-            assert_eq!(place.unescaped(&mut line).map(|text| text.to_vec()), copied);
-        }
+        let copied = place.copied(line.as_bytes(), Encoding::Text);
+        let mut line = line.as_bytes().to_vec();
+        assert_eq!(place.bytes(&mut line, Encoding::Text).map(|text| text.to_vec()), copied);
         copied
     }
 
@@ -247,7 +271,11 @@ mod tests {
             ),
             (r#"{"a":"1","a":"2"}"#, "2"),
             (r#"{"\u0061":"\u00e9\u20AC\ud83d\ude00!"}"#, "\u{e9}\u{20ac}\u{1f600}!"),
-            (r#"{"a": [1,  2.50, {"x" : null}]}"#, r#"[1,2.5,{"x":null}]"#),
+            (r#"{"a": [1,  2.50, {"x" : null}]}"#, r#"[1,  2.50, {"x" : null}]"#),
+            (r#"{"a": 1.50 }"#, "1.50"),
+            (r#"{"a":18446744073709551617}"#, "18446744073709551617"),
+            (r#"{"a":1E400}"#, "1E400"),
+            (r#"{"a": null}"#, "null"),
             (r#"{"a":""}"#, ""),
             (r#"{"a":-0.0}"#, "-0.0"),
         ] {
@@ -287,10 +315,12 @@ mod tests {
         assert!(!read_line(&mut input, &mut line).unwrap());
     }
 
-    fn long(key: &[u8], value: &[u8]) -> Vec<u8> {
+    const ENCODINGS: [Encoding; 3] = [Encoding::Text, Encoding::Hex, Encoding::Base64];
+
+    fn long(key: &[u8], value: &[u8], encoding: Encoding) -> Vec<u8> {
         let mut out = Vec::new();
         let mut reader = std::io::Cursor::new(value);
-        write_long(&mut out, key, &mut reader, |reader| reader.set_position(0)).unwrap();
+        write_long(&mut out, key, &mut reader, |reader| reader.set_position(0), encoding).unwrap();
         out
     }
 
@@ -302,8 +332,11 @@ mod tests {
         for skip in 0..5 {
             for value in [letters.as_bytes(), &halved, &broken, &[0xff; 100_000]] {
                 let value = &value[skip..];
-                let expected = format!("{}\n", to_json(b"k}", Some(value))).into_bytes();
-                assert!(long(b"k}", value) == expected);
+                for encoding in ENCODINGS {
+                    let expected = to_json(b"k}", Some(value), encoding);
+                    let expected = format!("{expected}\n").into_bytes();
+                    assert!(long(b"k}", value, encoding) == expected);
+                }
             }
         }
     }
@@ -313,8 +346,10 @@ mod tests {
         fn strings_are_read_back(text: String, key: Vec<u8>, value: Vec<u8>) {
             let line = serde_json::json!({ "a": text, "b": 1 }).to_string();
             prop_assert_eq!(field(&line).unwrap(), text.into_bytes());
-            let expected = format!("{}\n", to_json(&key, Some(&value))).into_bytes();
-            prop_assert_eq!(long(&key, &value), expected);
+            for encoding in ENCODINGS {
+                let expected = format!("{}\n", to_json(&key, Some(&value), encoding)).into_bytes();
+                prop_assert_eq!(long(&key, &value, encoding), expected);
+            }
         }
 
         #[test]

@@ -1,16 +1,22 @@
 //! The `spinney` program: the door for people and scripts.
 //!
-//! Reading order: `args` (what can be asked), `exit` (how it ends), then a file per group of commands. `text` and `records` turn
-//! bytes into what people and other programs read, and back.
+//! Reading order: `args` (what can be asked), `exit` (how it ends), `directory` and `database` (how a database is opened), then a
+//! file per group of commands. `text`, `json` and `records` turn bytes into what people and other programs read, and back;
+//! `output`, `progress` and `interrupt` are the terminal's side.
 
 mod args;
 mod bench;
 mod copies;
 mod database;
+mod directory;
 mod exit;
+mod interrupt;
 mod json;
 mod knobs;
+mod output;
 mod paper;
+mod progress;
+mod quotes;
 mod records;
 mod stats;
 mod text;
@@ -30,9 +36,19 @@ fn main() -> ExitCode {
         Ok(split) => split,
         Err(failure) => return finish(Err(failure)),
     };
-    // Clap prints its own help and errors and exits with 0 or 2.
-    let arguments = Arguments::parse_from(arguments);
-    finish(run(arguments.command, knobs))
+    match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => finish(run(arguments.command, knobs)),
+        Err(error) if error.use_stderr() => {
+            // When standard error is gone too there is nobody left to tell.
+            let _ = error.print();
+            ExitCode::from(2)
+        }
+        // What was asked for is help, or the version.
+        Err(help) => {
+            let printed = write!(output::stdout(), "{}", help.render());
+            finish(printed.map(|()| Outcome::Done).map_err(Failure::from))
+        }
+    }
 }
 
 fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
@@ -56,6 +72,11 @@ fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
 }
 
 fn finish(result: Result<Outcome, Failure>) -> ExitCode {
+    // What is left in the buffer of standard output could fail only after everything was said.
+    let result = result.and_then(|outcome| {
+        output::stdout().flush()?;
+        Ok(outcome)
+    });
     match result {
         Ok(outcome) => outcome.code(),
         // Whoever read our output has had enough; that is no failure.

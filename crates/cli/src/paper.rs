@@ -12,6 +12,8 @@ use spinney_bench::plan::{Durability, TornWrites};
 use crate::args::{self, CHILD_COMMAND};
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
+use crate::output::stdout;
+use crate::{bench, interrupt};
 
 /// Which figure.
 #[derive(Debug, Subcommand)]
@@ -71,7 +73,7 @@ pub(crate) struct FactorArguments {
     /// Protection of pages written in place: auto, double-write or assume-4k, as in the paper
     #[arg(long, default_value = "assume-4k")]
     torn_writes: TornWrites,
-    /// Where to put databases; they are removed at the end
+    /// Where to put databases, a directory that is there; they are removed at the end, also when it is interrupted
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Seed of keys and choices
@@ -94,6 +96,7 @@ impl From<FactorArguments> for Factors {
             seed: arguments.seed,
             directory: arguments.dir,
             child_arguments: vec![CHILD_COMMAND.to_owned()],
+            interrupted: interrupt::is_set,
         }
     }
 }
@@ -106,7 +109,7 @@ pub(crate) struct SegmentsArguments {
     /// Keys: uniform, osm-like, amazon-like, words or file:PATH
     #[arg(long, value_delimiter = ',', default_value = "amazon-like,osm-like,uniform,words")]
     dataset: Vec<DatasetName>,
-    /// Where to put databases; they are removed at the end
+    /// Where to put databases, a directory that is there; they are removed at the end, also when it is interrupted
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Seed of the keys
@@ -120,21 +123,22 @@ pub(crate) fn run(command: PaperCommand, knobs: &Knobs) -> Result<Outcome, Failu
             "an option --{engine}.… is given, but a figure sets the engine's options itself"
         )));
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = stdout();
     let well = match command {
         PaperCommand::Techniques(TechniqueArguments { technique, common }) => {
-            factors::run_techniques(&common.into(), &technique, &mut out)?
+            factors::run_techniques(&common.into(), &technique, &mut out)
         }
-        PaperCommand::Forecast(arguments) => factors::run_forecast(&arguments.into(), &mut out)?,
+        PaperCommand::Forecast(arguments) => factors::run_forecast(&arguments.into(), &mut out),
         PaperCommand::Segments(arguments) => segments::run(
             &Segments {
                 records: arguments.records,
                 datasets: arguments.dataset,
                 seed: arguments.seed,
                 directory: arguments.dir,
+                interrupted: interrupt::is_set,
             },
             &mut out,
-        )?,
+        ),
     };
-    Ok(if well { Outcome::Done } else { Outcome::Failed })
+    bench::outcome(well)
 }

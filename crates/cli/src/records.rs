@@ -1,21 +1,25 @@
 //! Records as CSV, TSV and JSON lines, read and written so that what is exported imports as the same bytes.
 //!
-//! * **JSON lines**, as exported: `{"key": .., "value": ..}`; bytes that are not UTF-8 are in `key_base64` or `value_base64` instead.
-//! * **CSV, TSV**, as exported: a header `key,value`, then the raw bytes, quoted where needed.
+//! * **JSON lines**, as exported: `{"key": .., "value": ..}`; bytes that are not UTF-8 are in `key_base64` or `value_base64` instead, or all
+//!   of them in `key_hex` and so on if that was asked for.
+//! * **CSV, TSV**, as exported: a header `key,value`, then the raw bytes, quoted where needed; or a header `key_hex,value_hex` and so on.
 //!
 //! Other people's files are read by naming the field of the key, and of the value; without the latter the value is the whole record:
-//! the line itself for JSON lines, a JSON object of the fields (an array when there is no header) for CSV and TSV.
+//! the line itself for JSON lines, a JSON object of the fields (an array when there is no header) for CSV and TSV. What is read is not
+//! changed: a number is the bytes that it has in the file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read, Write};
+use std::path::Path;
 
 use clap::ValueEnum;
 use spinney::ValueReader;
 
 use crate::exit::Failure;
 use crate::json::{Place, find_fields, read_line, to_json, write_long};
-use crate::text::decode_base64_in_place;
+use crate::quotes::{Quotes, Unclosed};
+use crate::text::{Encoding, abridged};
 
 /// Longer values are written piece by piece.
 const LONG_VALUE_BYTES: u64 = 64 << 10;
@@ -35,10 +39,21 @@ pub(crate) enum Format {
     /// The same with tabs.
     Tsv,
     /// One JSON object a line.
+    #[value(alias = "json", alias = "ndjson")]
     Jsonl,
 }
 
 impl Format {
+    /// What the name of a file says, which is JSON lines where it says nothing.
+    pub(crate) fn of_file(path: Option<&Path>) -> Self {
+        let extension = path.and_then(Path::extension).unwrap_or_default();
+        match extension.to_string_lossy().to_ascii_lowercase().as_str() {
+            "csv" => Format::Csv,
+            "tsv" => Format::Tsv,
+            _ => Format::Jsonl,
+        }
+    }
+
     /// What the numbers of [`read`] count.
     pub(crate) fn unit(self) -> &'static str {
         match self {
@@ -57,6 +72,8 @@ pub(crate) struct Fields {
     pub(crate) value: Option<String>,
     /// Whether the first line of CSV or TSV names the fields.
     pub(crate) header: bool,
+    /// How keys and values are written, where the name of a field does not say it.
+    pub(crate) encoding: Encoding,
 }
 
 /// Reads every record of `input` and hands it to `sink` with its number (of the line for JSON lines, of the record
@@ -90,59 +107,50 @@ fn read_lines(fields: &Fields, input: &mut dyn BufRead, sink: Sink<'_>) -> Resul
 }
 
 fn parse_line<'a>(line: &'a mut [u8], fields: &Fields) -> Result<Record<'a>, String> {
-    let Some(key_name) = &fields.key else { return exported_record(line) };
+    let Some(key_name) = &fields.key else { return exported_record(line, fields.encoding) };
     let missing = |name: &str| format!("there is no field {name:?}");
     let value_name = fields.value.as_deref().unwrap_or(key_name);
     let [key, value] = find_fields(line, [key_name, value_name])?;
     let key = key.ok_or_else(|| missing(key_name))?;
+    key.check_key(line)?;
     // Before anything is changed in its place.
-    let key_bytes = key.copied(line)?;
+    let key_bytes = key.copied(line, fields.encoding)?;
     let value = match value {
         _ if fields.value.is_none() => Cow::Borrowed(&*line),
         // Both are of one field, which is found once.
         None if value_name == key_name => Cow::Owned(key_bytes.clone()),
         None => return Err(missing(value_name)),
-        Some(place) if place.is_text => Cow::Borrowed(&*place.unescaped(line)?),
-        Some(place) => Cow::Owned(place.copied(line)?),
+        Some(place) => Cow::Borrowed(&*place.bytes(line, fields.encoding)?),
     };
     Ok((Cow::Owned(key_bytes), value))
 }
 
-/// A record as an export writes it: text under the name of a field, or anything under its name and
-/// `_base64`.
-fn exported_record(line: &mut [u8]) -> Result<Record<'_>, String> {
-    let names = ["key", "key_base64", "value", "value_base64"];
-    let [key, key_base64, value, value_base64] = find_fields(line, names)?;
-    let (key, is_base64) = exported_field("key", key, key_base64)?;
-    let mut key = key.copied(line)?;
-    if is_base64 {
-        let length = decode_base64_in_place(&mut key)?;
-        key.truncate(length);
-    }
-    let (value, is_base64) = exported_field("value", value, value_base64)?;
-    let mut value = value.unescaped(line)?;
-    if is_base64 {
-        let length = decode_base64_in_place(value)?;
-        value = &mut value[..length];
-    }
-    Ok((Cow::Owned(key), Cow::Borrowed(value)))
+/// A record as an export writes it: a string under the name of a field, or encoded under its name and the
+/// encoding's.
+fn exported_record(line: &mut [u8], encoding: Encoding) -> Result<Record<'_>, String> {
+    let names = ["key", "key_hex", "key_base64", "value", "value_hex", "value_base64"];
+    let [key, key_hex, key_base64, value, value_hex, value_base64] = find_fields(line, names)?;
+    let (key, of_key) = exported_field("key", encoding, [key, key_hex, key_base64])?;
+    let (value, of_value) = exported_field("value", encoding, [value, value_hex, value_base64])?;
+    let key = key.copied(line, of_key)?;
+    Ok((Cow::Owned(key), Cow::Borrowed(&*value.bytes(line, of_value)?)))
 }
 
-/// The one place that a field has, and whether it is base64.
+/// The one place that a field has, under one of its three names, and how it is encoded there.
 fn exported_field(
     name: &str,
-    plain: Option<Place>,
-    base64: Option<Place>,
-) -> Result<(Place, bool), String> {
-    let encoded = format!("{name}_base64");
-    match (plain, base64) {
-        (Some(place), None) if place.is_text => Ok((place, false)),
-        (None, Some(place)) if place.is_text => Ok((place, true)),
-        (None, None) => Err(format!(
-            "there is no field {name:?}, nor {encoded:?} (name the fields with --key and --value)"
+    encoding: Encoding,
+    places: [Option<Place>; 3],
+) -> Result<(Place, Encoding), String> {
+    let encodings = [encoding, Encoding::Hex, Encoding::Base64];
+    let mut found = places.into_iter().zip(encodings).filter_map(|(place, of)| Some((place?, of)));
+    match (found.next(), found.next()) {
+        (Some(one), None) if one.0.is_text => Ok(one),
+        (Some(_), None) => Err(format!("{name:?} is not a string")),
+        (Some(_), Some(_)) => Err(format!("there is more than one field for {name:?}")),
+        (None, _) => Err(format!(
+            "there is no field {name:?}, {name}_hex or {name}_base64 (name the fields with --key and --value)"
         )),
-        (Some(_), Some(_)) => Err(format!("there are both {name:?} and {encoded:?}")),
-        _ => Err(format!("{name:?} is not a string")),
     }
 }
 
@@ -157,28 +165,36 @@ fn read_separated(
         .has_headers(fields.header)
         // A record that lacks a field is refused by itself and does not end the import.
         .flexible(true)
-        .from_reader(input);
+        .from_reader(Quotes::new(input, delimiter));
     let names: Option<Vec<Vec<u8>>> = match fields.header {
         true => {
             Some(reader.byte_headers().map_err(csv_failure)?.iter().map(<[u8]>::to_vec).collect())
         }
         false => None,
     };
-    let key = column(fields.key.as_deref(), names.as_deref(), "key", 0)?;
+    let column =
+        |wanted, name, place| column(wanted, names.as_deref(), fields.encoding, name, place);
+    let key = column(fields.key.as_deref(), "key", 0)?;
     let value = match (&fields.value, &fields.key) {
         (None, Some(_)) => None,
-        (value, _) => Some(column(value.as_deref(), names.as_deref(), "value", 1)?),
+        (value, _) => Some(column(value.as_deref(), "value", 1)?),
     };
     let mut record = csv::ByteRecord::new();
     let mut number = 0;
     while reader.read_byte_record(&mut record).map_err(csv_failure)? {
         // Not the line: a quoted field may hold line ends, so lines tell less than records.
         number += 1;
-        let field = |index: usize| {
-            let found = record.get(index).map(Cow::Borrowed);
-            found.ok_or_else(|| {
+        let field = |(index, encoding): (usize, Encoding)| {
+            let found = record.get(index).ok_or_else(|| {
                 format!("there are {} fields, none is number {}", record.len(), index + 1)
-            })
+            })?;
+            if encoding == Encoding::Text {
+                return Ok(Cow::Borrowed(found));
+            }
+            let mut bytes = found.to_vec();
+            let length = encoding.decode_in_place(&mut bytes)?;
+            bytes.truncate(length);
+            Ok(Cow::Owned(bytes))
         };
         let parsed = field(key).and_then(|key| {
             let value = match value {
@@ -192,25 +208,38 @@ fn read_separated(
     Ok(())
 }
 
-/// The place of a field that was named on the command line, or of `default` in an export.
+/// The place of a field that was named on the command line, or of `default` in an export, and how it is
+/// encoded: an export's header says that itself.
 fn column(
     wanted: Option<&str>,
     names: Option<&[Vec<u8>]>,
+    encoding: Encoding,
     default: &str,
     place: usize,
-) -> Result<usize, Failure> {
+) -> Result<(usize, Encoding), Failure> {
+    const NAMED: usize = 20;
     let Some(names) = names else {
-        let Some(wanted) = wanted else { return Ok(place) };
+        let Some(wanted) = wanted else { return Ok((place, encoding)) };
         let number = wanted.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
-        return number.ok_or_else(|| {
+        return number.map(|number| (number, encoding)).ok_or_else(|| {
             Failure::usage(format!("without a header, a field is a number from 1, not {wanted:?}"))
         });
     };
-    let wanted = wanted.unwrap_or(default);
-    names.iter().position(|name| name == wanted.as_bytes()).ok_or_else(|| {
-        let names: Vec<String> =
-            names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-        Failure::usage(format!("the header has no field {wanted:?}, only {}", names.join(", ")))
+    let find = |wanted: &str| names.iter().position(|name| name == wanted.as_bytes());
+    let found = match wanted {
+        Some(wanted) => find(wanted).map(|place| (place, encoding)),
+        None => [Encoding::Text, Encoding::Hex, Encoding::Base64].into_iter().find_map(|own| {
+            let encoding = if own == Encoding::Text { encoding } else { own };
+            Some((find(&format!("{default}{}", own.suffix()))?, encoding))
+        }),
+    };
+    found.ok_or_else(|| {
+        let wanted = wanted.unwrap_or(default);
+        let mut known: Vec<String> = names.iter().take(NAMED).map(|name| abridged(name)).collect();
+        if names.len() > NAMED {
+            known.push(format!("and {} more", names.len() - NAMED));
+        }
+        Failure::usage(format!("the header has no field {wanted:?}, only {}", known.join(", ")))
     })
 }
 
@@ -243,33 +272,49 @@ fn whole(record: &csv::ByteRecord, names: Option<&[Vec<u8>]>) -> Result<Vec<u8>,
 
 fn csv_failure(error: csv::Error) -> Failure {
     match error.into_kind() {
-        csv::ErrorKind::Io(error) => Failure::Stream(error),
+        csv::ErrorKind::Io(error) => match error.downcast::<Unclosed>() {
+            Ok(unclosed) => Failure::usage(unclosed.to_string()),
+            Err(error) => Failure::Stream(error),
+        },
         other => Failure::usage(format!("the file is not understood: {other:?}")),
     }
 }
 
 /// Writes records in the form that [`read`] takes for an export.
-pub(crate) enum Writer<W: Write> {
+pub(crate) struct Writer<W: Write> {
+    encoding: Encoding,
+    form: Form<W>,
+}
+
+enum Form<W: Write> {
     Separated(Box<csv::Writer<W>>),
     Lines(W),
 }
 
 impl<W: Write> Writer<W> {
-    pub(crate) fn new(format: Format, output: W) -> Result<Self, Failure> {
+    pub(crate) fn new(format: Format, encoding: Encoding, output: W) -> Result<Self, Failure> {
         let delimiter = match format {
-            Format::Jsonl => return Ok(Writer::Lines(output)),
+            Format::Jsonl => return Ok(Writer { encoding, form: Form::Lines(output) }),
             Format::Csv => b',',
             Format::Tsv => b'\t',
         };
         let mut writer = csv::WriterBuilder::new().delimiter(delimiter).from_writer(output);
-        writer.write_record(["key", "value"]).map_err(csv_failure)?;
-        Ok(Writer::Separated(Box::new(writer)))
+        let names = ["key", "value"].map(|name| format!("{name}{}", encoding.suffix()));
+        writer.write_record(names).map_err(csv_failure)?;
+        Ok(Writer { encoding, form: Form::Separated(Box::new(writer)) })
     }
 
     pub(crate) fn write(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-        match self {
-            Writer::Separated(writer) => writer.write_record([key, value]).map_err(csv_failure),
-            Writer::Lines(output) => Ok(writeln!(output, "{}", to_json(key, Some(value)))?),
+        let encoding = self.encoding;
+        match &mut self.form {
+            Form::Separated(writer) if encoding == Encoding::Text => {
+                writer.write_record([key, value]).map_err(csv_failure)
+            }
+            Form::Separated(writer) => {
+                let fields = [key, value].map(|field| encoding.show(field));
+                writer.write_record(fields).map_err(csv_failure)
+            }
+            Form::Lines(output) => Ok(writeln!(output, "{}", to_json(key, Some(value), encoding))?),
         }
     }
 
@@ -279,10 +324,10 @@ impl<W: Write> Writer<W> {
         key: &[u8],
         value: &mut ValueReader,
     ) -> Result<(), Failure> {
-        if let Writer::Lines(output) = self
+        if let Form::Lines(output) = &mut self.form
             && value.len() > LONG_VALUE_BYTES
         {
-            return write_long(output, key, value, ValueReader::rewind);
+            return write_long(output, key, value, ValueReader::rewind, self.encoding);
         }
         let mut bytes = Vec::with_capacity(usize::try_from(value.len()).unwrap_or(0));
         value.read_to_end(&mut bytes).map_err(Failure::of_reader)?;
@@ -290,9 +335,9 @@ impl<W: Write> Writer<W> {
     }
 
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        match self {
-            Writer::Separated(mut writer) => Ok(writer.flush()?),
-            Writer::Lines(mut output) => Ok(output.flush()?),
+        match self.form {
+            Form::Separated(mut writer) => Ok(writer.flush()?),
+            Form::Lines(mut output) => Ok(output.flush()?),
         }
     }
 }
@@ -303,8 +348,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn fields(key: Option<&str>, value: Option<&str>, header: bool) -> Fields {
-        Fields { key: key.map(str::to_owned), value: value.map(str::to_owned), header }
+        let encoding = Encoding::Text;
+        Fields { key: key.map(str::to_owned), value: value.map(str::to_owned), header, encoding }
     }
+
+    const FORMATS: [Format; 3] = [Format::Csv, Format::Tsv, Format::Jsonl];
+    const ENCODINGS: [Encoding; 3] = [Encoding::Text, Encoding::Hex, Encoding::Base64];
 
     type Owned = (Vec<u8>, Vec<u8>);
     type Found = Vec<(u64, Result<Owned, String>)>;
@@ -386,16 +435,40 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_exported_imports_as_the_same_bytes(records in prop::collection::vec((any_bytes(), any_bytes()), 0..8)) {
-            for format in [Format::Csv, Format::Tsv, Format::Jsonl] {
+            for (format, encoding) in FORMATS.into_iter().flat_map(|format| ENCODINGS.map(|encoding| (format, encoding))) {
                 let mut text = Vec::new();
-                let mut writer = Writer::new(format, &mut text).unwrap();
+                let mut writer = Writer::new(format, encoding, &mut text).unwrap();
                 for (key, value) in &records {
                     writer.write(key, value).unwrap();
                 }
                 writer.finish().unwrap();
-                let found = read_all(format, &fields(None, None, true), &text).unwrap();
-                let found: Vec<Owned> = found.into_iter().map(|(_, record)| record.unwrap()).collect();
-                prop_assert_eq!(&found, &records, "{:?}", format);
+                // What is exported says itself how it is encoded; JSON without an encoding has no
+                // other name for text.
+                let said = if encoding == Encoding::Text { vec![encoding] } else { ENCODINGS.to_vec() };
+                for said in said {
+                    let fields = Fields { encoding: said, ..fields(None, None, true) };
+                    let found = read_all(format, &fields, &text).unwrap();
+                    let found: Vec<Owned> = found.into_iter().map(|(_, record)| record.unwrap()).collect();
+                    prop_assert_eq!(&found, &records, "{:?} {:?} {:?}", format, encoding, said);
+                }
+            }
+        }
+
+        /// Fields that are named are decoded as the command line says, in every format.
+        #[test]
+        fn named_fields_are_decoded(key: Vec<u8>, value: Vec<u8>) {
+            for encoding in [Encoding::Hex, Encoding::Base64] {
+                let [k, v] = [&key, &value].map(|bytes| encoding.show(bytes));
+                let texts = [
+                    (Format::Csv, format!("other,k,v\n1,{k},{v}\n")),
+                    (Format::Tsv, format!("v\tk\n\"{v}\"\t{k}\n")),
+                    (Format::Jsonl, serde_json::json!({ "v": v, "x": [1], "k": k }).to_string()),
+                ];
+                for (format, text) in texts {
+                    let fields = Fields { encoding, ..fields(Some("k"), Some("v"), true) };
+                    let found = read_all(format, &fields, text.as_bytes()).unwrap();
+                    prop_assert_eq!(&found[0].1, &Ok((key.clone(), value.clone())));
+                }
             }
         }
 

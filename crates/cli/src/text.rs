@@ -24,6 +24,25 @@ impl Encoding {
         }
     }
 
+    /// Puts the bytes that a field of a file stands for in its place, where they take no more room; returns
+    /// how many there are.
+    pub(crate) fn decode_in_place(self, text: &mut [u8]) -> Result<usize, String> {
+        match self {
+            Encoding::Text => Ok(text.len()),
+            Encoding::Hex => decode_hex_in_place(text),
+            Encoding::Base64 => decode_base64_in_place(text),
+        }
+    }
+
+    /// What the name of a field ends in whose bytes are encoded so.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Encoding::Text => "",
+            Encoding::Hex => "_hex",
+            Encoding::Base64 => "_base64",
+        }
+    }
+
     /// How bytes are shown within a line.
     pub(crate) fn show(self, bytes: &[u8]) -> String {
         match self {
@@ -63,7 +82,7 @@ fn push_hex_escapes(text: &mut String, bytes: &[u8]) {
     }
 }
 
-fn encode_hex(bytes: &[u8]) -> String {
+pub(crate) fn encode_hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);
     for byte in bytes {
         // Writing to a string cannot fail.
@@ -73,24 +92,46 @@ fn encode_hex(bytes: &[u8]) -> String {
 }
 
 fn decode_hex(text: &str) -> Result<Vec<u8>, String> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) {
-        let text = abridged(text);
-        return Err(format!("{text} is not hexadecimal: its number of digits is odd"));
+    let mut bytes = text.as_bytes().to_vec();
+    let length = decode_hex_in_place(&mut bytes)?;
+    bytes.truncate(length);
+    Ok(bytes)
+}
+
+fn decode_hex_in_place(text: &mut [u8]) -> Result<usize, String> {
+    let wrong = |text: &[u8], why| format!("{} is not hexadecimal{why}", abridged(text));
+    if !text.len().is_multiple_of(2) {
+        return Err(wrong(text, ": its number of digits is odd"));
     }
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let bytes =
-        digits.chunks(2).map(|pair| u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok());
-    let bytes = bytes.collect::<Option<Vec<u8>>>();
-    bytes.ok_or_else(|| format!("{} is not hexadecimal", abridged(text)))
+    // Said of the text as it was: looked at before anything is written over it.
+    if !text.iter().all(u8::is_ascii_hexdigit) {
+        return Err(wrong(text, ""));
+    }
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let half = text.len() / 2;
+    for at in 0..half {
+        let (high, low) = (digit(text[2 * at]), digit(text[2 * at + 1]));
+        text[at] = high.unwrap_or(0) << 4 | low.unwrap_or(0);
+    }
+    Ok(half)
 }
 
 /// The beginning of a text that may be megabytes long, for a message.
-fn abridged(text: &str) -> String {
+pub(crate) fn abridged(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
     const SHOWN: usize = 40;
     match text.char_indices().nth(SHOWN) {
         Some((end, _)) => format!("{:?}... ({} bytes)", &text[..end], text.len()),
         None => format!("{text:?}"),
+    }
+}
+
+/// A message that may quote megabytes of its input.
+pub(crate) fn shortened(message: &str) -> String {
+    const SHOWN: usize = 200;
+    match message.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &message[..end]),
+        None => message.to_owned(),
     }
 }
 
@@ -116,7 +157,7 @@ pub(crate) fn encode_base64(bytes: &[u8]) -> String {
 }
 
 /// The bytes that `text` encodes; padding may be left out.
-pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
+fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = text.as_bytes().to_vec();
     let length = decode_base64_in_place(&mut bytes)?;
     bytes.truncate(length);
@@ -125,7 +166,7 @@ pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
 
 /// Puts the bytes that `text` encodes in its place, where they take less room; returns how many
 /// there are.
-pub(crate) fn decode_base64_in_place(text: &mut [u8]) -> Result<usize, String> {
+fn decode_base64_in_place(text: &mut [u8]) -> Result<usize, String> {
     const DIGITS: [u8; 256] = {
         let mut digits = [u8::MAX; 256];
         let mut index = 0;
@@ -137,7 +178,7 @@ pub(crate) fn decode_base64_in_place(text: &mut [u8]) -> Result<usize, String> {
     };
     let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
     let length = text.len() - padding;
-    let wrong = |text: &[u8]| format!("{} is not base64", abridged(&String::from_utf8_lossy(text)));
+    let wrong = |text: &[u8]| format!("{} is not base64", abridged(text));
     // Said of the text as it was: looked at before anything is written over it.
     let digits = &text[..length];
     if padding > 2

@@ -1,16 +1,28 @@
 //! `import` and `export`.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use clap::Args;
 use serde_json::json;
-use spinney::{Error, ErrorKind, Keyspace};
+use spinney::{Cursor, Error, ErrorKind, Keyspace};
 
 use crate::database::{EncodingArguments, KeyspaceArguments};
 use crate::exit::{Failure, Outcome};
+use crate::interrupt::{self, Interruptible};
+use crate::output::stdout;
+use crate::progress::Progress;
 use crate::records::{self, Fields, Format, Record, Writer};
+use crate::text::{abridged, shortened};
+
+/// How many refused records are named; the others are only counted.
+const REFUSALS_SHOWN: u64 = 10;
+
+/// After how many records the bar moves.
+const RECORDS_A_STEP: u64 = 256;
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArguments {
@@ -18,9 +30,9 @@ pub(crate) struct ImportArguments {
     keyspace: KeyspaceArguments,
     /// File to read; - or nothing reads standard input
     file: Option<PathBuf>,
-    /// Format of the file
-    #[arg(long, value_enum, default_value = "jsonl")]
-    format: Format,
+    /// Format of the file [default: by its name, which ends in .csv, .tsv, .jsonl, .ndjson or .json; else jsonl]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
     /// Field of the key; without it, the file is an export of this program
     #[arg(long)]
     key: Option<String>,
@@ -33,6 +45,8 @@ pub(crate) struct ImportArguments {
     /// Print the counts as a JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    encoding: EncodingArguments,
 }
 
 /// How an import went.
@@ -43,49 +57,113 @@ struct Counts {
     bytes: u64,
 }
 
-pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
-    let mut input: Box<dyn BufRead> = match &arguments.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file = File::open(path)
-                .map_err(|error| Error::io(format!("open {}", path.display()), error))?;
-            Box::new(BufReader::with_capacity(1 << 16, file))
-        }
-        _ => Box::new(std::io::stdin().lock()),
+/// The path of a file that is not a standard stream.
+fn named(file: Option<&PathBuf>) -> Option<&Path> {
+    file.map(PathBuf::as_path).filter(|path| path.as_os_str() != "-")
+}
+
+/// Input that a signal ends; how many bytes of it were read, and how many there are if that is known.
+type Input = (Box<dyn BufRead>, Rc<Cell<u64>>, Option<u64>);
+
+fn open_input(path: Option<&Path>) -> Result<Input, Failure> {
+    fn buffered(
+        input: impl std::io::Read + std::os::fd::AsFd + 'static,
+    ) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
+        let input = Interruptible::new(input);
+        let read = input.count();
+        (Box::new(BufReader::with_capacity(1 << 16, input)), read)
+    }
+    let Some(path) = path else {
+        let (input, read) = buffered(std::io::stdin());
+        return Ok((input, read, None));
     };
+    let opened = File::open(path).and_then(|file| {
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            return Err(std::io::ErrorKind::IsADirectory.into());
+        }
+        Ok((file, metadata))
+    });
+    let (file, metadata) =
+        opened.map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+    let (input, read) = buffered(file);
+    Ok((input, read, metadata.is_file().then_some(metadata.len())))
+}
+
+pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
+    interrupt::watch()?;
+    let path = named(arguments.file.as_ref());
+    let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
+    let (input, read, total) = open_input(path)?;
     let fields = Fields {
         key: arguments.key.clone(),
         value: arguments.value.clone(),
         header: !arguments.no_header,
+        encoding: arguments.encoding.encoding(),
     };
-    let (db, keyspace) = arguments.keyspace.open_or_create()?;
+    let (writing, keyspace) = arguments.keyspace.open_for_writing()?;
+    let bar = Progress::of_bytes("importing", total);
     let mut counts = Counts::default();
-    let unit = arguments.format.unit();
-    let read = records::read(arguments.format, &fields, input.as_mut(), &mut |number, parsed| {
-        match parsed.map_err(Rejection::Record).and_then(|record| insert(&keyspace, &record)) {
-            Ok(bytes) => {
-                counts.imported += 1;
-                counts.bytes += bytes;
-                Ok(())
+    let ended = interrupt::without_mark(input).and_then(|mut input| {
+        records::read(format, &fields, input.as_mut(), &mut |number, parsed| {
+            if interrupt::is_set() {
+                return Err(Error::new(ErrorKind::Cancelled, "the import was interrupted").into());
             }
-            Err(Rejection::Record(message)) => {
-                counts.rejected += 1;
-                // When standard error is gone, the count and the exit code still tell.
-                let _ = writeln!(std::io::stderr(), "{unit} {number} is refused: {message}");
-                Ok(())
+            if number.is_multiple_of(RECORDS_A_STEP) {
+                bar.set(read.get());
             }
-            Err(Rejection::All(failure)) => Err(failure),
-        }
+            let stored = parsed.map_err(Rejection::Record);
+            match stored.and_then(|record| insert(&keyspace, &record)) {
+                Ok(bytes) => {
+                    counts.imported += 1;
+                    counts.bytes += bytes;
+                }
+                Err(Rejection::Record(message)) => {
+                    refuse(&mut counts, &bar, &format!("{} {number}", format.unit()), &message);
+                }
+                Err(Rejection::All(failure)) => return Err(failure),
+            }
+            Ok(())
+        })
     });
-    if let Err(failure) = read {
-        // What was imported before stays; how much that was is what a script needs to go on.
-        report(&counts, arguments.json)?;
-        return Err(failure);
-    }
+    drop(bar);
+    // A reader that a signal ends has an error of its own.
+    let interrupted = ended.is_err() && interrupt::is_set();
     // Single writes were only buffered: one flush makes all of them durable.
-    db.flush()?;
-    db.close()?;
+    let flushed = writing.db.flush().map_err(Failure::from);
+    let ended = if interrupted { flushed } else { ended.and(flushed) };
+    let made_nothing =
+        counts.imported == 0 && (ended.is_err() || interrupted || counts.rejected > 0);
+    let ended = match (ended, made_nothing) {
+        (ended, true) => {
+            writing.undo();
+            ended
+        }
+        (Ok(()), false) => writing.end(Ok(())),
+        // What was imported before stays, in what was made for it.
+        (Err(failure), false) => {
+            let _ = writing.db.close();
+            Err(failure)
+        }
+    };
+    // How much that was is what a script needs to go on.
     report(&counts, arguments.json)?;
+    ended?;
+    if interrupted {
+        interrupt::say("the records above are in and durable");
+        return Ok(Outcome::Interrupted);
+    }
     Ok(if counts.rejected > 0 { Outcome::Rejected } else { Outcome::Done })
+}
+
+/// Counts a refused record, and names it if it is among the first.
+fn refuse(counts: &mut Counts, bar: &Progress, which: &str, why: &str) {
+    counts.rejected += 1;
+    if counts.rejected <= REFUSALS_SHOWN {
+        bar.say(format_args!("{which} is refused: {}", shortened(why)));
+    } else if counts.rejected == REFUSALS_SHOWN + 1 {
+        bar.say("more records are refused; from here on they are only counted");
+    }
 }
 
 /// Why a record was not written.
@@ -103,7 +181,7 @@ fn insert(keyspace: &Keyspace, (key, value): &Record<'_>) -> Result<u64, Rejecti
         Err(error)
             if matches!(error.kind(), ErrorKind::InvalidArgument | ErrorKind::Unsupported) =>
         {
-            Err(Rejection::Record(format!("key {:?}: {error}", String::from_utf8_lossy(key))))
+            Err(Rejection::Record(format!("key {}: {error}", abridged(key))))
         }
         Err(error) => Err(Rejection::All(error.into())),
     }
@@ -113,7 +191,7 @@ fn report(counts: &Counts, as_json: bool) -> Result<(), Failure> {
     let Counts { imported, rejected, bytes } = counts;
     if as_json {
         let line = json!({ "imported": imported, "rejected": rejected, "bytes": bytes });
-        writeln!(std::io::stdout(), "{line}")?;
+        writeln!(stdout(), "{line}")?;
     } else {
         writeln!(
             std::io::stderr(),
@@ -129,9 +207,9 @@ pub(crate) struct ExportArguments {
     keyspace: KeyspaceArguments,
     /// File to write; - or nothing writes standard output
     file: Option<PathBuf>,
-    /// Format of the file
-    #[arg(long, value_enum, default_value = "jsonl")]
-    format: Format,
+    /// Format of the file [default: by its name, which ends in .csv, .tsv, .jsonl, .ndjson or .json; else jsonl]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
     /// Only keys that begin with this
     #[arg(long)]
     prefix: Option<String>,
@@ -140,26 +218,51 @@ pub(crate) struct ExportArguments {
 }
 
 pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
+    interrupt::watch()?;
     let prefix =
         arguments.prefix.as_deref().map(|prefix| arguments.encoding.word(prefix)).transpose()?;
-    let (db, keyspace) = arguments.keyspace.open()?;
-    let output: Box<dyn Write> = match &arguments.file {
-        Some(path) if path.as_os_str() != "-" => Box::new(
+    let path = named(arguments.file.as_ref());
+    let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
+    let (db, keyspace) = arguments.keyspace.open_for_reading()?;
+    let output: Box<dyn Write> = match path {
+        Some(path) => Box::new(
             File::create(path)
                 .map_err(|error| Error::io(format!("create {}", path.display()), error))?,
         ),
-        _ => Box::new(std::io::stdout().lock()),
+        None => Box::new(stdout()),
     };
-    let mut writer = Writer::new(arguments.format, BufWriter::with_capacity(1 << 16, output))?;
+    let output = BufWriter::with_capacity(1 << 16, output);
+    let mut writer = Writer::new(format, arguments.encoding.encoding(), output)?;
     let cursor = match &prefix {
         Some(prefix) => keyspace.prefix(prefix),
         None => keyspace.iter(),
     };
-    for record in cursor.readers() {
-        let (key, mut value) = record?;
-        writer.write_from(&key, &mut value)?;
-    }
+    let (exported, interrupted) = write_all(cursor, &mut writer)?;
     writer.finish()?;
     db.close()?;
+    if interrupted {
+        let to =
+            path.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
+        interrupt::say(format!("{exported} records are in {to}, which is not a whole export"));
+        return Ok(Outcome::Interrupted);
+    }
     Ok(Outcome::Done)
+}
+
+/// Writes records until there are no more or a signal comes; how many, and whether one came.
+fn write_all(cursor: Cursor, writer: &mut Writer<impl Write>) -> Result<(u64, bool), Failure> {
+    let bar = Progress::of_things("exporting records", None);
+    let mut exported = 0u64;
+    for record in cursor.readers() {
+        if interrupt::is_set() {
+            return Ok((exported, true));
+        }
+        let (key, mut value) = record?;
+        writer.write_from(&key, &mut value)?;
+        exported += 1;
+        if exported.is_multiple_of(RECORDS_A_STEP) {
+            bar.set(exported);
+        }
+    }
+    Ok((exported, false))
 }

@@ -58,7 +58,8 @@ fn p17_a_value_is_never_whole_in_memory() {
     const PIECES: isize = 3 << 20;
     const MEMORY: isize = 4 << 20;
     let directory = tempfile::tempdir().unwrap();
-    let db = Db::open(directory.path(), Options::default().memory(MEMORY as u64)).unwrap();
+    let db =
+        Db::open(directory.path().join("db"), Options::default().memory(MEMORY as u64)).unwrap();
     let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
     main.insert(b"warm", &[1; 100_000]).unwrap();
     let length = VALUE_BYTES_MAX as u64;

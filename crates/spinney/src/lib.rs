@@ -23,8 +23,9 @@ pub use spinney_db::{
     CompareAndSwapError, Cursor, DamagedPage, Db, Durability, EngineKind, EngineStats, Error,
     ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo, KeyspaceOptions, KeyspaceStats,
     LOG_BYTES_MIN, LogStats, LostRange, Options, PagesByKind, Readers, RestoreProgress,
-    RestoreReport, Result, SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats, TornWrites,
-    TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
+    RestoreReport, Result, SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot,
+    SnapshotStats, Stats, TornWrites, TurtleStats, Value, ValueReader, VerifyProgress,
+    VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.

@@ -12,7 +12,7 @@ use spinney_base::Result;
 use crate::dataset::DatasetName;
 use crate::distribution::Distribution;
 use crate::paper::{draw, say};
-use crate::parent::{self, Measured, OwnDirectory};
+use crate::parent::{self, Interrupted, Measured, OwnDirectory};
 use crate::plan::{Durability, Plan, TornWrites, Workload};
 use crate::row::Row;
 use crate::table::grouped;
@@ -44,6 +44,8 @@ pub struct Factors {
     pub directory: PathBuf,
     /// Arguments that make this program the child of a run.
     pub child_arguments: Vec<String>,
+    /// Whether it is to end early.
+    pub interrupted: Interrupted,
 }
 
 /// A technique and where it should matter.
@@ -100,7 +102,8 @@ pub fn techniques() -> [&'static str; TECHNIQUES.len()] {
 /// Figure 8: the techniques with these names, or all when none is named.
 ///
 /// # Errors
-/// `Io` when a child cannot be started. A run that fails is told and answers false.
+/// `Io` when a child cannot be started; `Cancelled` when it was interrupted, after the table of the techniques that were
+/// measured. A run that fails is told and answers false.
 pub fn run_techniques(how: &Factors, names: &[String], out: &mut dyn Write) -> Result<bool> {
     let is_wanted =
         |one: &Technique| names.is_empty() || names.iter().any(|name| name == one.option);
@@ -175,19 +178,23 @@ fn run(
 ) -> Result<(bool, Vec<[Median; 2]>)> {
     let directory = OwnDirectory::create(&how.directory, false)?;
     let (mut rows, mut medians, mut well) = (Vec::new(), Vec::new(), true);
+    let mut ended = Ok(());
     for technique in techniques {
         let mut measured: [Vec<Vec<Measured>>; 2] = [Vec::new(), Vec::new()];
-        for _ in 0..how.runs {
-            for (of, switch) in measured.iter_mut().zip(["on", "off"]) {
-                let plan = plan(how, technique, switch, directory.path.join("run"));
-                match parent::measure(&plan, &how.child_arguments)? {
-                    Ok(lines) => of.push(lines),
-                    Err(why) => {
-                        well = false;
-                        say(out, &format!("{} {switch}: {why}", technique.option))?;
-                    }
+        let runs = (0..how.runs).flat_map(|_| [(0, "on"), (1, "off")]);
+        ended = runs.into_iter().try_for_each(|(of, switch)| {
+            let plan = plan(how, technique, switch, directory.path.join("run"));
+            match parent::measure(&plan, &how.child_arguments, how.interrupted)? {
+                Ok(lines) => measured[of].push(lines),
+                Err(why) => {
+                    well = false;
+                    say(out, &format!("{} {switch}: {why}", technique.option))?;
                 }
             }
+            Ok(())
+        });
+        if ended.is_err() {
+            break;
         }
         for (workload, paper) in technique.shown {
             let [on, off] = measured.each_ref().map(|runs| {
@@ -213,8 +220,10 @@ fn run(
             how.runs
         ),
     )?;
-    say(out, &draw(&HEADER, 2, rows))?;
-    Ok((well, medians))
+    if !rows.is_empty() {
+        say(out, &draw(&HEADER, 2, rows))?;
+    }
+    ended.map(|()| (well, medians))
 }
 
 const HEADER: [&str; 14] = [

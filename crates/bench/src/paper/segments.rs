@@ -9,6 +9,7 @@
 //! gaps that are as good as exponential (fit's own test uses the authors' range and finds the same 1.76 pages a segment).
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use spinney::{Db, Durability, KeyspaceOptions, Options, TornWrites};
@@ -17,7 +18,7 @@ use spinney_base::{Error, Result};
 
 use crate::dataset::{Dataset, DatasetName, SortedKeys};
 use crate::paper::{draw, say};
-use crate::parent::OwnDirectory;
+use crate::parent::{Interrupted, OwnDirectory, interrupted};
 use crate::shape::Shape;
 
 /// What the engine needs besides its index.
@@ -36,6 +37,8 @@ pub struct Segments {
     pub seed: u64,
     /// Where to put databases: a directory of this run's own is made inside and removed at the end.
     pub directory: PathBuf,
+    /// Whether it is to end early.
+    pub interrupted: Interrupted,
 }
 
 /// A size of records with the paper's parameters for it.
@@ -85,7 +88,7 @@ struct Made {
 /// Loads everything and prints a table for each size; false when some page holds more records than `goal + 2 * epsilon`.
 ///
 /// # Errors
-/// Whatever the engine says, and `Io` for a data set that cannot be read.
+/// Whatever the engine says, and `Io` for a data set that cannot be read; `Cancelled` when it was interrupted.
 pub fn run(what: &Segments, out: &mut dyn Write) -> Result<bool> {
     let directory = OwnDirectory::create(&what.directory, false)?;
     let mut well = true;
@@ -96,7 +99,7 @@ pub fn run(what: &Segments, out: &mut dyn Write) -> Result<bool> {
             let keys = Dataset::open(name, records, what.seed)?.sorted_keys(records);
             let mut single: Option<Made> = None;
             for (grouping, options) in GROUPINGS {
-                let made = load(&directory.path, size, &keys, &options)?;
+                let made = load(&directory.path, size, &keys, &options, what.interrupted)?;
                 let paper = size.paper.iter().find(|(paper, _)| *paper == name.to_string());
                 well &= made.page_records_max <= size.page_records_max;
                 let base = single.get_or_insert_with(|| made.clone());
@@ -171,6 +174,7 @@ fn load(
     size: &Size,
     keys: &SortedKeys,
     options: &[(&str, &str)],
+    is_interrupted: Interrupted,
 ) -> Result<Made> {
     let path = directory.join("segments");
     let memory = MEMORY_BYTES + keys.len() as u64 * MEMORY_BYTES_PER_RECORD;
@@ -189,13 +193,19 @@ fn load(
     let keyspace = db.keyspace("keys", keyspace_options)?;
     let value = vec![0; size.bytes];
     let mut bytes = 0;
-    keyspace.bulk_load(keys.iter().map(|key| {
+    keyspace.bulk_load(keys.iter().take_while(|_| !is_interrupted()).map(|key| {
         let value = &value[..size.bytes.saturating_sub(key.len())];
         bytes += (key.len() + value.len()) as u64;
         (key, value)
     }))?;
     let shape = Shape::from(&keyspace.stats());
-    let page_records_max = db.verify()?.page_records_max;
+    let go_on = || {
+        if is_interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    if go_on().is_break() {
+        return Err(interrupted("the load was interrupted"));
+    }
+    let page_records_max = db.verify_with(|_| go_on())?.page_records_max;
     drop(keyspace);
     db.close()?;
     std::fs::remove_dir_all(&path)
@@ -215,6 +225,7 @@ mod tests {
             datasets: vec![DatasetName::Uniform, DatasetName::Words],
             seed: 1,
             directory: directory.path().into(),
+            interrupted: || false,
         };
         let mut out = Vec::new();
         assert!(run(&what, &mut out).unwrap());

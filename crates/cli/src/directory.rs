@@ -1,0 +1,111 @@
+//! The directory of a database as a command finds it, before anything is opened or made there.
+//!
+//! A database is made only where nothing is, or nothing but `lost+found` (the root of a file system has
+//! one): a typing error must not litter a directory of other things.
+
+use std::path::{Path, PathBuf};
+
+use spinney::{Error, ErrorKind};
+
+use crate::exit::Failure;
+
+/// Names of files that are a database's, or of a making of one that was killed.
+fn is_of_database(name: &str) -> bool {
+    let begins = |with: &str| name.starts_with(with);
+    let is_file = begins("keyspace-") && name.ends_with(".spn");
+    is_file
+        || begins("MANIFEST")
+        || begins("wal")
+        || ["lock", "UNFINISHED", "SALVAGING"].contains(&name)
+}
+
+/// What is wrong with a link that leads nowhere.
+fn dangling(path: &Path) -> Option<String> {
+    if !path.is_symlink() || path.exists() {
+        return None;
+    }
+    let to = std::fs::read_link(path).unwrap_or_default();
+    Some(format!("{} is a link to {}, which is not there", path.display(), to.display()))
+}
+
+/// Refuses a place to read from that is a link to nothing.
+pub(crate) fn check_source(path: &Path) -> Result<(), Failure> {
+    match dangling(path) {
+        Some(message) => Err(Error::new(ErrorKind::NotFound, message).into()),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a place to put a database that is a link to nothing, or no directory.
+pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
+    match dangling(path) {
+        Some(message) => Err(Failure::usage(message)),
+        None if path.exists() && !path.is_dir() => {
+            Err(Failure::usage(format!("{} is not a directory", path.display())))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A place where a database may be made, and what will have to be made for it.
+#[derive(Debug)]
+pub(crate) struct Room {
+    path: PathBuf,
+    /// Directories that are missing, the deepest first.
+    missing: Vec<PathBuf>,
+}
+
+/// Room for a new database; `None` where one is.
+pub(crate) fn room(path: &Path) -> Result<Option<Room>, Failure> {
+    check_target(path)?;
+    if path.join("MANIFEST").exists() {
+        return Ok(None);
+    }
+    let missing = path
+        .ancestors()
+        .filter(|above| !above.as_os_str().is_empty())
+        .take_while(|above| !above.exists());
+    let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+    check_strangers(path, "a new database")?;
+    Ok(Some(Room { path: path.to_owned(), missing }))
+}
+
+/// Refuses a place for a copy where other things are; what is a database's there is for the copy to judge.
+pub(crate) fn check_copy(path: &Path) -> Result<(), Failure> {
+    check_target(path)?;
+    check_strangers(path, "a copy")
+}
+
+/// Refuses a directory, if it is there, with files or directories that are not a database's.
+fn check_strangers(path: &Path, what: &str) -> Result<(), Failure> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let listed = |error| Error::io(format!("list {}", path.display()), error);
+    for entry in std::fs::read_dir(path).map_err(listed)? {
+        let name = entry.map_err(listed)?.file_name();
+        let name = name.to_string_lossy();
+        if name != "lost+found" && !is_of_database(&name) {
+            let path = path.display();
+            return Err(Failure::usage(format!(
+                "{path} holds {name:?}; {what} is made in an empty directory only"
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Room {
+    /// Removes a database that was made here and is closed, and the directories that were made for it, as
+    /// far as nothing else is in them. An error here comes after one that says more, and is not told.
+    pub(crate) fn clear(self) {
+        for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
+            if is_of_database(&entry.file_name().to_string_lossy()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        for directory in self.missing {
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
+}

@@ -1,0 +1,730 @@
+//! Faults that people from outside found in the program, each by its letter and number with the smallest input
+//! that showed it, and its siblings. What only a library can show is in `crates/db/tests/told.rs`.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{database, expect, fails, spinney};
+use proptest::prelude::*;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// What stdout says, with the exit code that must come.
+fn scan(db: &str) -> String {
+    expect(0, &["scan", db], b"")
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Names of what is in a directory.
+fn names(directory: impl AsRef<Path>) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Starts the program in a process group of its own.
+fn start(arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_spinney"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap()
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+}
+
+fn nap(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if is() {
+            return;
+        }
+        nap(20);
+    }
+    panic!("{what} did not come");
+}
+
+fn ended(code: i32, child: Child) -> Output {
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{error}");
+    output
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Records as lines of JSON, from one number on.
+fn lines(from: usize, count: usize, value_bytes: usize) -> Vec<u8> {
+    let value = "v".repeat(value_bytes);
+    let line = |number| format!("{{\"key\":\"k{number:07}\",\"value\":\"{value}\"}}\n");
+    (from..from + count).map(line).collect::<String>().into_bytes()
+}
+
+#[test]
+fn a4_an_import_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let keys = [
+        "18446744073709551616",
+        "18446744073709551617",
+        "12345678901234567890123",
+        "12345678901234567890124",
+        "1.50",
+        "1.5",
+        "-0.0",
+        "1E400",
+        "true",
+    ];
+    let input: String = keys.iter().map(|key| format!("{{ \"id\" : {key} }}\n")).collect();
+    expect(0, &["import", db, "--key", "id", "--value", "id"], input.as_bytes());
+    for key in keys {
+        assert_eq!(expect(0, &["get", db, "--", key], b""), format!("{key}\n"));
+    }
+    assert_eq!(scan(db).lines().count(), keys.len());
+
+    // What is no key is refused; as values all of them are their text in the file.
+    let db = &format!("{db}2");
+    for no_key in ["null", "{\"a\": 1}", "[1]", "{}", "[]"] {
+        let line = format!("{{\"id\": {no_key}}}\n{{\"id\":\"ok\"}}\n");
+        let told = fails(7, &["import", db, "--key", "id"], line.as_bytes());
+        assert!(told.contains("line 1 is refused: the key is "), "{told}");
+    }
+    assert_eq!(expect(0, &["scan", db, "--keys-only"], b""), "ok\n");
+    for value in ["null", "{ \"a\" : 1.0 }", "[1,  2.50]", "false", "0.10"] {
+        let line = format!("{{\"id\": \"k\", \"v\": {value} }}\n");
+        expect(0, &["import", db, "--key", "id", "--value", "v"], line.as_bytes());
+        assert_eq!(expect(0, &["get", db, "k"], b""), format!("{value}\n"));
+    }
+    // A string is what it stands for.
+    let line = br#"{"id": "a\u00e9\n\"", "v": "\ud83d\ude00\/"}"#;
+    expect(0, &["import", db, "--key", "id", "--value", "v"], line);
+    assert_eq!(expect(0, &["get", db, "a\u{e9}\n\""], b""), "\u{1f600}/\n");
+}
+
+/// After a kill records are in the log only, and are counted.
+#[test]
+fn e1_a_verification_counts_what_a_scan_finds_after_a_kill() {
+    for engine in ["treeline", "turtle"] {
+        let directory = tempfile::tempdir().unwrap();
+        let db = &database(directory.path());
+        expect(0, &["keyspaces", "create", db, "default", "--engine", engine], b"");
+        expect(0, &["import", db], &lines(0, 5000, 100));
+        let mut import = start(&["import", db]);
+        let mut input = import.stdin.take().unwrap();
+        // Half of them overwrite.
+        input.write_all(&lines(2500, 6000, 101)).unwrap();
+        nap(300);
+        import.kill().unwrap();
+        import.wait().unwrap();
+        for _ in 0..2 {
+            let report = json(&expect(0, &["verify", db, "--json"], b""));
+            let found = expect(0, &["scan", db, "--keys-only"], b"").lines().count();
+            assert!(found > 5000, "{found}");
+            assert_eq!(report["records"], found, "{engine}");
+            expect(0, &["delete", db, "k0000001"], b"");
+        }
+    }
+}
+
+#[test]
+fn e2_exit_codes_say_what_a_script_can_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    expect(0, &["put", db, "oak", "tall"], b"");
+    // No key, no keyspace, no database.
+    expect(3, &["get", db, "ash"], b"");
+    for arguments in [
+        &["get", db, "oak", "--keyspace", "nobody"][..],
+        &["scan", db, "--keyspace", "nobody"],
+        &["export", db, "--keyspace", "nobody"],
+        &["delete", db, "oak", "--keyspace", "nobody"],
+        &["keyspaces", "drop", db, "nobody"],
+        &["get", &place("none"), "oak"],
+        &["backup", &place("none"), &place("copy")],
+        &["restore", &place("none"), &place("copy")],
+        &["salvage", &place("none"), &place("copy")],
+    ] {
+        fails(9, arguments, b"");
+    }
+    // Limits.
+    let long = "k".repeat(1025);
+    fails(2, &["get", db, "oak", "--memory", "1K"], b"");
+    fails(2, &["put", db, &long, "v"], b"");
+    fails(2, &["get", db, &long], b"");
+    fails(2, &["put", db, "long", "-"], &vec![1; (64 << 20) + 1]);
+    fails(2, &["put", db, "k", "v", "--keyspace", &long], b"");
+    fails(2, &["backup", db, &place("")], b"");
+    assert_eq!(scan(db), "oak\ttall\n");
+    // Files that the manifest promises.
+    expect(0, &["backup", db, &place("copy")], b"");
+    for lost in ["wal", "keyspace-00000001.spn"] {
+        let broken = &place(&format!("without-{lost}"));
+        expect(0, &["restore", &place("copy"), broken], b"");
+        std::fs::remove_file(format!("{broken}/{lost}")).unwrap();
+        for arguments in [
+            &["get", broken, "oak"][..],
+            &["scan", broken],
+            &["export", broken],
+            &["stats", broken],
+            &["verify", broken],
+            &["put", broken, "oak", "v"],
+            &["delete", broken, "oak"],
+            &["import", broken],
+            &["keyspaces", "list", broken],
+            &["backup", broken, &place("other")],
+            &["restore", broken, &place("other")],
+        ] {
+            let told = fails(4, arguments, b"");
+            assert!(told.contains("was lost") && told.contains(lost), "{told}");
+        }
+        assert!(!Path::new(&place("other")).join("MANIFEST").exists());
+    }
+    let help = expect(0, &["--help"], b"");
+    for code in ["2 usage", "3 no such key", "4 damage", "9 no such database or keyspace", "130"] {
+        assert!(help.contains(code), "{code} is not in: {help}");
+    }
+}
+
+/// Runs the program under a shell that does something to its standard output.
+fn redirected(redirection: &str, arguments: &[&str]) -> Option<i32> {
+    let script = format!("exec \"$0\" \"$@\" {redirection}");
+    let status = Command::new("sh")
+        .args(["-c", &script, env!("CARGO_BIN_EXE_spinney")])
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.unwrap().code()
+}
+
+#[test]
+fn e2_output_that_is_lost_is_no_success() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    expect(0, &["put", db, "oak", "tall"], b"");
+    let copy = directory.path().join("copy").to_str().unwrap().to_owned();
+    for arguments in [
+        &["scan", db][..],
+        &["scan", db, "--json"],
+        &["get", db, "oak"],
+        &["get", db, "oak", "--raw"],
+        &["export", db],
+        &["export", db, "--format", "csv"],
+        &["stats", db],
+        &["verify", db, "--json"],
+        &["keyspaces", "list", db],
+        &["import", db, "--json"],
+        &["backup", db, &copy],
+        &["--help"],
+        &["scan", "--help"],
+        &["--version"],
+    ] {
+        for redirection in [">&-", ">/dev/full"] {
+            assert_eq!(redirected(redirection, arguments), Some(1), "{arguments:?} {redirection}");
+            let _ = std::fs::remove_dir_all(&copy);
+        }
+    }
+    // What prints nothing loses nothing, and a null device is a place to write to.
+    assert_eq!(redirected(">&-", &["put", db, "elm", "small"]), Some(0));
+    for redirection in [">/dev/null", "1<>/dev/null"] {
+        assert_eq!(redirected(redirection, &["scan", db]), Some(0));
+    }
+    // A reader that has had enough is no failure of ours.
+    let script = "exec \"$0\" scan \"$1\" | :";
+    let program = env!("CARGO_BIN_EXE_spinney");
+    assert!(Command::new("sh").args(["-c", script, program, db]).status().unwrap().success());
+}
+
+#[test]
+fn e3_bytes_go_both_ways_in_every_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let db = &database(directory.path());
+    expect(0, &["put", db, "--hex", "00ff", "0a0d22"], b"");
+    expect(0, &["put", db, "plain", "text"], b"");
+    let whole = expect(0, &["scan", db, "--hex"], b"");
+    for (name, flag, header) in [
+        ("a.csv", "--hex", "key_hex,value_hex\n00ff,0a0d22\n"),
+        ("a.tsv", "--base64", "key_base64\tvalue_base64\nAP8=\tCg0i\n"),
+        ("a.jsonl", "--hex", "{\"key_hex\":\"00ff\",\"value_hex\":\"0a0d22\"}\n"),
+        ("a.ndjson", "--base64", "{\"key_base64\":\"AP8=\",\"value_base64\":\"Cg0i\"}\n"),
+    ] {
+        let file = &place(name);
+        expect(0, &["export", db, file, flag], b"");
+        let text = std::fs::read_to_string(file).unwrap();
+        assert!(text.starts_with(header), "{name}: {text}");
+        // The file says itself what it is, and the flag may be given, too.
+        for (copy, flags) in [("1", &[][..]), ("2", &[flag])] {
+            let copy = &place(&format!("{name}{copy}.db"));
+            expect(0, &[&["import", copy, file][..], flags].concat(), b"");
+            assert_eq!(expect(0, &["scan", copy, "--hex"], b""), whole, "{name}");
+        }
+    }
+    // Fields of other programs' files.
+    let db = &place("named");
+    expect(0, &["import", db, "--key", "k", "--value", "v", "--hex"], br#"{"k":"00FF","v":"61"}"#);
+    let csv = b"v,k\nYg==,AQ==\n";
+    let named = ["import", db, "--key", "k", "--value", "v", "--base64", "--format", "csv"];
+    expect(0, &named, csv);
+    assert_eq!(expect(0, &["scan", db, "--hex"], b""), "00ff\t61\n01\t62\n");
+    let told = fails(7, &["import", db, "--key", "k", "--hex"], br#"{"k":"0g"}"#);
+    assert!(told.contains("\"0g\" is not hexadecimal"), "{told}");
+    // One record as JSON, too.
+    let json = expect(0, &["get", db, "--json", "--hex", "00ff"], b"");
+    assert_eq!(json, "{\"key_hex\":\"00ff\",\"value_hex\":\"61\"}\n");
+}
+
+#[test]
+fn e3_the_name_of_a_file_says_its_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (csv, tsv) = ("name,height\noak,30\n", "name\theight\noak\t30\n");
+    let lines = "{\"name\":\"oak\",\"height\":\"30\"}\n";
+    for (name, text) in [
+        ("x.csv", csv),
+        ("x.CSV", csv),
+        ("x.tsv", tsv),
+        ("x.jsonl", lines),
+        ("x.json", lines),
+        ("x.ndjson", lines),
+        ("x.txt", lines),
+        ("x", lines),
+    ] {
+        for (mark, with) in [("", "plain"), ("\u{feff}", "marked")] {
+            let (file, db) = (place(name), place(&format!("{name}.{with}.db")));
+            std::fs::write(&file, format!("{mark}{text}")).unwrap();
+            expect(0, &["import", &db, &file, "--key", "name", "--value", "height"], b"");
+            assert_eq!(scan(&db), "oak\t30\n", "{name} {with}");
+        }
+    }
+    // What is said counts for more.
+    std::fs::write(place("y.csv"), lines).unwrap();
+    let db = &place("y.db");
+    expect(0, &["import", db, &place("y.csv"), "--key", "name", "--format", "jsonl"], b"");
+    let utf16: Vec<u8> = "\u{feff}{}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let told = fails(2, &["import", db, "--key", "name"], &utf16);
+    assert!(told.contains("UTF-16"), "{told}");
+}
+
+#[test]
+fn e3_an_open_quote_is_told_with_its_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let text = b"id,note\n1,\"a\nb\"\n2,\"never closed\n3,c\n4,d\n";
+    let told = fails(2, &["import", db, "--key", "id", "--format", "csv"], text);
+    assert!(told.contains("the quote that opens in line 4 is never closed"), "{told}");
+    assert!(told.contains("1 records imported"), "{told}");
+    assert_eq!(scan(db), "1\t{\"id\":\"1\",\"note\":\"a\\\\nb\"}\n");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4))]
+
+    /// Through files and the whole program: the same bytes.
+    #[test]
+    fn e3_arbitrary_bytes_are_the_same_again(
+        records in prop::collection::btree_map(any::<Vec<u8>>(), any::<Vec<u8>>(), 1..20)
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let lines: String =
+            records.iter().map(|(key, value)| format!("{}\t{}\n", hex(key), hex(value))).collect();
+        let db = &place("db");
+        expect(0, &["import", db, "--format", "tsv", "--hex", "--no-header"], lines.as_bytes());
+        prop_assert_eq!(&expect(0, &["scan", db, "--hex"], b""), &lines);
+        for name in ["x.csv", "x.tsv", "x.jsonl"] {
+            for flags in [&[][..], &["--hex"], &["--base64"]] {
+                let (file, copy) = (place(name), place(&format!("{name}{}.db", flags.concat())));
+                expect(0, &[&["export", db, &file][..], flags].concat(), b"");
+                expect(0, &[&["import", &copy, &file][..], flags].concat(), b"");
+                prop_assert_eq!(&expect(0, &["scan", &copy, "--hex"], b""), &lines);
+            }
+        }
+    }
+}
+
+#[test]
+fn e4_refusals_are_few_and_short() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let told = fails(7, &["import", db, "--key", "wrong"], &lines(0, 5000, 3));
+    assert_eq!(told.matches("is refused").count(), 10, "{told}");
+    assert!(told.contains("more records are refused"), "{told}");
+    assert!(told.contains("0 records imported (0 bytes), 5000 refused"), "{told}");
+    // A key of megabytes, and a record that is only text.
+    let long = "x".repeat(3 << 20);
+    let input = format!("{{\"id\":\"{long}\"}}\n\"{long}\"\n{{\"id\":{{\"a\":\"{long}\"}}}}\n");
+    let told = fails(7, &["import", db, "--key", "id"], input.as_bytes());
+    assert!(told.contains("(3145728 bytes)") && told.len() < 1000, "{} bytes", told.len());
+    let header = format!("{long}\n");
+    let told = fails(2, &["import", db, "--format", "csv"], header.as_bytes());
+    assert!(told.len() < 400, "{} bytes", told.len());
+}
+
+/// What an import makes of which no record is accepted goes away again; what was there stays.
+#[test]
+fn e4_a_failed_import_leaves_nothing_new() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(place("empty")).unwrap();
+    let wrong: [(i32, &[&str], &[u8]); 4] = [
+        (7, &["--key", "nobody"], b"{\"id\":1}\n"),
+        (2, &["--key", "nobody", "--format", "csv"], b"id\n1\n"),
+        (2, &["--format", "csv"], b"key,value\n\"a,b\n"),
+        (2, &["--memory", "900K"], b""),
+    ];
+    for (code, arguments, input) in wrong {
+        for to in ["db", "a/b/c", "empty"] {
+            fails(code, &[&["import", &place(to)][..], arguments].concat(), input);
+            assert_eq!(names(directory.path()), ["empty"], "{arguments:?}");
+            assert_eq!(names(place("empty")), [] as [&str; 0], "{arguments:?}");
+        }
+    }
+    let db = &place("db");
+    fails(1, &["import", db, &place("no-file")], b"");
+    assert!(!Path::new(db).exists());
+    expect(0, &["put", db, "oak", "tall"], b"");
+    fails(7, &["import", db, "--keyspace", "new", "--key", "nobody"], b"{\"id\":1}\n");
+    assert_eq!(expect(0, &["keyspaces", "list", db], b""), "default\ttreeline\tlogged\n");
+    fails(7, &["import", db, "--key", "nobody"], b"{\"id\":1}\n");
+    assert_eq!(scan(db), "oak\ttall\n");
+    // So does a record that is refused, and a keyspace that cannot be.
+    let long = &"k".repeat(2000);
+    fails(2, &["put", &place("other"), long, "v"], b"");
+    fails(2, &["put", db, long, "v", "--keyspace", "new"], b"");
+    fails(2, &["keyspaces", "create", &place("other"), long], b"");
+    assert!(!Path::new(&place("other")).exists());
+    assert_eq!(expect(0, &["keyspaces", "list", db], b"").lines().count(), 1);
+    // Records that are in are not taken back with those that are not.
+    let some = b"{\"id\":\"a\"}\nnonsense\n";
+    fails(7, &["import", &place("some"), "--key", "id"], some);
+    assert_eq!(expect(0, &["scan", &place("some"), "--keys-only"], b""), "a\n");
+}
+
+#[test]
+fn e4_an_interrupted_import_says_how_far_it_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut import = start(&["import", db, "--json"]);
+        let mut input = import.stdin.take().unwrap();
+        input.write_all(&lines(0, 3000, 10)).unwrap();
+        // It waits for the rest of this line.
+        input.write_all(b"{\"key\":\"half").unwrap();
+        nap(1000);
+        kill_process(pid(&import), signal).unwrap();
+        let output = ended(code, import);
+        let counts = json(std::str::from_utf8(&output.stdout).unwrap());
+        assert_eq!((&counts["imported"], &counts["rejected"]), (&3000.into(), &0.into()));
+        assert!(errors(&output).contains("interrupted: "), "{}", errors(&output));
+        assert_eq!(expect(0, &["scan", db, "--keys-only"], b"").lines().count(), 3000);
+        drop(input);
+    }
+    // Before the first record nothing is made.
+    let other = &format!("{db}2");
+    let import = start(&["import", other]);
+    wait_for("the database", || Path::new(other).join("MANIFEST").exists());
+    nap(300);
+    kill_process(pid(&import), Signal::INT).unwrap();
+    ended(130, import);
+    assert!(!Path::new(other).exists());
+}
+
+#[test]
+fn e4_an_interrupted_export_says_how_far_it_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    expect(0, &["import", db], &lines(0, 20_000, 100));
+    let mut export = start(&["export", db]);
+    let mut output = export.stdout.take().unwrap();
+    let mut first = [0; 1000];
+    output.read_exact(&mut first).unwrap();
+    kill_process(pid(&export), Signal::INT).unwrap();
+    nap(100);
+    let mut rest = Vec::new();
+    output.read_to_end(&mut rest).unwrap();
+    let told = errors(&ended(130, export));
+    let whole = [&first[..], &rest].concat();
+    let count = whole.iter().filter(|byte| **byte == b'\n').count();
+    assert!(count < 20_000 && whole.ends_with(b"\"}\n"), "{count}");
+    assert!(
+        told.contains(&format!("interrupted: {count} records are in standard output")),
+        "{told}"
+    );
+}
+
+/// What a signal meets somewhere in these commands: they say how far they came, and leave nothing.
+#[test]
+fn e4_reading_commands_and_copies_are_interrupted() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let db = &database(directory.path());
+    expect(0, &["import", db], &lines(0, 60_000, 300));
+    let backup = start(&["backup", db, &place("copy"), "--bytes-per-second", "100K"]);
+    wait_for("the copy", || Path::new(&place("copy")).join("keyspace-00000001.spn").exists());
+    nap(200);
+    kill_process(pid(&backup), Signal::INT).unwrap();
+    let told = errors(&ended(130, backup));
+    assert!(told.contains("were copied; nothing of it is left in"), "{told}");
+    assert_eq!(names(place("copy")), ["lock"]);
+    expect(0, &["backup", db, &place("copy")], b"");
+
+    for (arguments, words) in [
+        (&["verify", &place("copy")][..], "pages were read, and they are sound"),
+        (&["restore", &place("copy"), &place("back")], "copied or verified; nothing of it is left"),
+        (&["salvage", &place("copy"), &place("saved")], "were saved; nothing of it is left"),
+    ] {
+        let mut met = 0;
+        for delay in 1..40 {
+            let child = start(arguments);
+            nap(delay * 10);
+            let _ = kill_process(pid(&child), Signal::INT);
+            let output = child.wait_with_output().unwrap();
+            match output.status.code() {
+                // Before it was asked to watch.
+                None => assert_eq!(output.status.signal(), Some(2)),
+                Some(130) => {
+                    met += 1;
+                    assert!(errors(&output).contains(words), "{}", errors(&output));
+                }
+                code => {
+                    assert_eq!(code, Some(0), "{arguments:?}: {}", errors(&output));
+                    let made = arguments.get(2).copied().unwrap_or_default();
+                    let _ = std::fs::remove_dir_all(made);
+                }
+            }
+            if met > 2 {
+                break;
+            }
+        }
+        assert!(met > 0, "{arguments:?} was never interrupted");
+    }
+    expect(0, &["verify", &place("copy")], b"");
+}
+
+#[test]
+fn e5_a_benchmark_checks_everything_first() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path().to_str().unwrap();
+    let no_such = &format!("{there}/no/such");
+    for (arguments, words) in [
+        (&["ycsb", "--dir", no_such][..], "there is no such directory"),
+        (&["paper", "8", "--dir", no_such], "there is no such directory"),
+        (&["paper", "9", "--dir", no_such], "there is no such directory"),
+        (&["ycsb", "--dir", there, "--treeline.colour", "green"], "colour"),
+        (&["ycsb", "--dir", there, "--turtle.chi", "many"], "chi"),
+        (&["ycsb", "--dir", there, "--treeline.poll-reads", "perhaps"], "poll-reads"),
+        (&["ycsb", "--dir", there, "--memory", "100"], "--memory must be at least 1MiB"),
+    ] {
+        let told = fails(2, &[&["bench"], arguments].concat(), b"");
+        assert!(told.contains(words), "{arguments:?}: {told}");
+    }
+    assert_eq!(names(there), [] as [&str; 0]);
+}
+
+/// A signal to the parent alone or to the whole group, as a terminal sends it: what was measured is printed,
+/// and neither files nor processes are left.
+#[test]
+fn e5_an_interrupted_benchmark_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path().to_str().unwrap();
+    let children = |parent: Pid| -> Vec<String> {
+        let parent = parent.as_raw_nonzero();
+        let path = format!("/proc/{parent}/task/{parent}/children");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split_whitespace().map(str::to_owned).collect()
+    };
+    let common = ["bench", "ycsb", "--dir", there, "--engines", "treeline", "--records", "2K"];
+    let ycsb =
+        [&common[..], &["--workloads", "load,c", "--warmup", "0", "--seconds", "300"]].concat();
+    let figure = ["bench", "paper", "8", "--dir", there, "--records", "2K", "--seconds", "300"];
+    let loads = ["bench", "paper", "9", "--dir", there, "--records", "3M", "--dataset", "uniform"];
+    for (arguments, of_group) in
+        [(&ycsb[..], false), (&ycsb[..], true), (&figure[..], false), (&loads[..], false)]
+    {
+        let bench = start(arguments);
+        let parent = pid(&bench);
+        wait_for("a file", || !names(there).is_empty());
+        if arguments.len() == loads.len() && arguments[2] == "9" {
+            nap(500);
+        } else {
+            wait_for("a child", || !children(parent).is_empty());
+            nap(2500);
+        }
+        let children = children(parent);
+        match of_group {
+            true => kill_process_group(parent, Signal::INT).unwrap(),
+            false => kill_process(parent, Signal::INT).unwrap(),
+        }
+        let output = ended(130, bench);
+        assert!(errors(&output).contains("interrupted: "), "{}", errors(&output));
+        assert_eq!(names(there), [] as [&str; 0], "{arguments:?}");
+        for child in children {
+            assert!(!Path::new(&format!("/proc/{child}")).exists(), "{child} runs");
+        }
+        if arguments == ycsb {
+            let table = String::from_utf8_lossy(&output.stdout);
+            assert!(table.contains("| load "), "{table}");
+            assert!(
+                errors(&output).contains("1 of 2 workloads were measured"),
+                "{}",
+                errors(&output)
+            );
+        }
+    }
+}
+
+#[test]
+fn e6_an_interrupted_backup_can_be_run_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let db = &database(directory.path());
+    expect(0, &["import", db], &lines(0, 20_000, 300));
+    let whole = scan(db);
+    expect(0, &["backup", db, &place("good")], b"");
+    for again in ["backup", "restore", "salvage"] {
+        let to = &place(again);
+        let mut backup = start(&["backup", db, to, "--bytes-per-second", "100K"]);
+        wait_for("the copy", || Path::new(to).join("keyspace-00000001.spn").exists());
+        backup.kill().unwrap();
+        backup.wait().unwrap();
+        assert!(names(to).contains(&"UNFINISHED".to_owned()));
+        fails(4, &["get", to, "k0000001"], b"");
+        fails(4, &["put", to, "k", "v"], b"");
+        // Something of the user's own is in the way, and stays.
+        std::fs::write(format!("{to}/notes.txt"), "mine").unwrap();
+        let from = if again == "backup" { db.clone() } else { place("good") };
+        let told = fails(2, &[again, &from, to], b"");
+        assert!(told.contains("notes.txt"), "{told}");
+        std::fs::remove_file(format!("{to}/notes.txt")).unwrap();
+        expect(0, &[again, &from, to], b"");
+        assert_eq!(scan(to), whole);
+    }
+    for inside in [&format!("{db}/bk"), &format!("{db}/a/b"), db] {
+        let told = fails(2, &["backup", db, inside], b"");
+        assert!(!told.is_empty() && !Path::new(&format!("{inside}/UNFINISHED")).exists());
+        fails(2, &["restore", &place("good"), inside], b"");
+        fails(2, &["salvage", &place("good"), inside], b"");
+    }
+    assert!(!Path::new(&format!("{db}/bk")).exists());
+    assert_eq!(scan(db), whole);
+}
+
+#[test]
+fn e7_places_are_told_for_what_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (db, link) = (&place("db"), &place("link"));
+    expect(0, &["put", db, "oak", "tall"], b"");
+    std::os::unix::fs::symlink(place("nowhere"), link).unwrap();
+    let words = format!("link is a link to {}, which is not there", place("nowhere"));
+    for (code, arguments) in [
+        (9, &["get", link, "oak"][..]),
+        (9, &["stats", link]),
+        (9, &["delete", link, "oak"]),
+        (9, &["restore", link, &place("x")]),
+        (9, &["salvage", link, &place("x")]),
+        (2, &["put", link, "oak", "tall"]),
+        (2, &["import", link]),
+        (2, &["keyspaces", "create", link, "k"]),
+        (2, &["backup", db, link]),
+        (2, &["restore", db, link]),
+        (2, &["salvage", db, link]),
+    ] {
+        let told = fails(code, arguments, b"");
+        assert!(told.contains(&words), "{arguments:?}: {told}");
+    }
+    // A link that leads to a database is as good as the database.
+    std::os::unix::fs::symlink(db, place("good")).unwrap();
+    assert_eq!(expect(0, &["get", &place("good"), "oak"], b""), "tall\n");
+    // A file is no directory.
+    std::fs::write(place("file"), "text").unwrap();
+    assert!(fails(2, &["put", &place("file"), "k", "v"], b"").contains("is not a directory"));
+    let told = fails(9, &["scan", db, "--keyspace", "trees"], b"");
+    assert!(told.contains("there is no keyspace \"trees\"; there is only \"default\""), "{told}");
+}
+
+#[test]
+fn e7_a_database_is_made_in_an_empty_place_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    std::fs::create_dir(place("home")).unwrap();
+    std::fs::write(place("home/letter.txt"), "dear").unwrap();
+    for arguments in [
+        &["put", &place("home"), "k", "v"][..],
+        &["import", &place("home")],
+        &["keyspaces", "create", &place("home"), "k"],
+    ] {
+        let told = fails(2, arguments, b"");
+        assert!(told.contains("letter.txt"), "{told}");
+    }
+    assert_eq!(names(place("home")), ["letter.txt"]);
+    // The root of a file system has this, and a making that was killed those.
+    std::fs::create_dir_all(place("root/lost+found")).unwrap();
+    expect(0, &["put", &place("root"), "k", "v"], b"");
+    std::fs::create_dir(place("killed")).unwrap();
+    for name in ["lock", "wal", "MANIFEST.new"] {
+        std::fs::write(format!("{}/{name}", place("killed")), []).unwrap();
+    }
+    expect(0, &["put", &place("killed"), "k", "v"], b"");
+    expect(0, &["put", &place("a/b/c"), "k", "v"], b"");
+    for made in ["root", "killed", "a/b/c"] {
+        assert_eq!(scan(&place(made)), "k\tv\n");
+    }
+}
+
+/// Whoever looks for a database that is not there leaves nothing behind.
+#[test]
+fn e7_looking_leaves_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let there = directory.path().join("there").to_str().unwrap().to_owned();
+    let other = directory.path().join("other").to_str().unwrap().to_owned();
+    let missing = &format!("{there}/missing");
+    std::fs::create_dir(&there).unwrap();
+    for place in [&there, missing] {
+        for arguments in [
+            &["get", place, "k"][..],
+            &["scan", place],
+            &["export", place],
+            &["stats", place],
+            &["verify", place],
+            &["delete", place, "k"],
+            &["checkpoint", place],
+            &["keyspaces", "list", place],
+            &["keyspaces", "drop", place, "k"],
+            &["backup", place, &other],
+            &["restore", place, &other],
+            &["salvage", place, &other],
+        ] {
+            fails(9, arguments, b"");
+            assert_eq!(names(&there), [] as [&str; 0], "{arguments:?}");
+            assert!(!Path::new(&other).exists(), "{arguments:?}");
+        }
+    }
+    let report = directory.path().join("report").to_str().unwrap().to_owned();
+    fails(9, &["export", &there, &report], b"");
+    fails(9, &["get", &there, "k", "--file", &report], b"");
+    assert!(!Path::new(&report).exists());
+    assert_eq!(spinney(&["get", &there, "k"], b"").stdout, b"");
+}
