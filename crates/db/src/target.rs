@@ -109,7 +109,7 @@ fn check_room(disk: &dyn Disk, directory: &Path) -> Result<bool> {
     let unfinished = is_unfinished(disk, directory)? && !Manifest::exists(disk, directory)?
         || is_being_salvaged(disk, directory)?;
     let files = disk.list(directory)?;
-    let in_the_way = |file: &&PathBuf| !is_lock(file) && !(unfinished && is_of_database(file));
+    let in_the_way = |file: &&PathBuf| !(is_lock(file) || unfinished && is_of_database(file));
     match files.iter().find(in_the_way) {
         Some(file) => {
             let (directory, file) = (directory.display(), file.display());
