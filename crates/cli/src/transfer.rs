@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -66,15 +67,15 @@ fn named(file: Option<&PathBuf>) -> Option<&Path> {
 type Input = (Box<dyn BufRead>, Rc<Cell<u64>>, Option<u64>);
 
 fn open_input(path: Option<&Path>) -> Result<Input, Failure> {
-    fn buffered(
-        input: impl std::io::Read + std::os::fd::AsFd + 'static,
-    ) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
+    fn buffered(input: File) -> (Box<dyn BufRead>, Rc<Cell<u64>>) {
         let input = Interruptible::new(input);
         let read = input.count();
         (Box::new(BufReader::with_capacity(1 << 16, input)), read)
     }
     let Some(path) = path else {
-        let (input, read) = buffered(std::io::stdin());
+        // Past the buffer of the standard library: what that holds no poll would see.
+        let input = std::io::stdin().as_fd().try_clone_to_owned()?;
+        let (input, read) = buffered(File::from(input));
         return Ok((input, read, None));
     };
     let opened = File::open(path).and_then(|file| {
