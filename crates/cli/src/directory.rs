@@ -11,12 +11,11 @@ use crate::exit::Failure;
 
 /// Names of files that are a database's, or of a making of one that was killed.
 fn is_of_database(name: &str) -> bool {
-    let begins = |with: &str| name.starts_with(with);
-    let is_file = begins("keyspace-") && name.ends_with(".spn");
-    is_file
-        || begins("MANIFEST")
-        || begins("wal")
-        || ["lock", "UNFINISHED", "SALVAGING"].contains(&name)
+    const NAMES: [&str; 7] =
+        ["MANIFEST", "MANIFEST.new", "wal", "wal-tail", "lock", "UNFINISHED", "SALVAGING"];
+    let number = name.strip_prefix("keyspace-").and_then(|rest| rest.strip_suffix(".spn"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    NAMES.contains(&name) || number.is_some_and(is_number)
 }
 
 /// What is wrong with a link that leads nowhere.

@@ -680,6 +680,15 @@ fn e7_a_database_is_made_in_an_empty_place_only() {
         assert!(told.contains("letter.txt"), "{told}");
     }
     assert_eq!(names(place("home")), ["letter.txt"]);
+    // Names that only begin like those of a database are others'.
+    for name in ["wallpaper.png", "MANIFESTO.txt", "keyspace-notes.spn", "lock.txt"] {
+        let other = &place(&format!("{name}.d"));
+        std::fs::create_dir(other).unwrap();
+        std::fs::write(format!("{other}/{name}"), "mine").unwrap();
+        fails(2, &["put", other, "k", "v"], b"");
+        fails(2, &["backup", &place("other"), other], b"");
+        assert_eq!(names(other), [name]);
+    }
     // The root of a file system has this, and a making that was killed those.
     std::fs::create_dir_all(place("root/lost+found")).unwrap();
     expect(0, &["put", &place("root"), "k", "v"], b"");

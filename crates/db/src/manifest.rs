@@ -33,7 +33,7 @@ const HEAD_BYTES: usize = 24;
 const PAYLOAD_BYTES_MAX: usize = 8 << 20;
 
 pub(crate) const NAME: &str = "MANIFEST";
-const NEW_NAME: &str = "MANIFEST.new";
+pub(crate) const NEW_NAME: &str = "MANIFEST.new";
 
 /// What the manifest says.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -39,7 +39,7 @@ use crate::state::{file_name, is_keyspace_file};
 use crate::target::Salvaging;
 
 /// Where the copy of the log lies meanwhile.
-const LOG_COPY: &str = "wal.salvaged";
+pub(crate) const LOG_COPY: &str = "wal.salvaged";
 
 /// How far a salvage has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,9 +10,11 @@ use std::sync::Arc;
 
 use spinney_base::{Error, Result};
 use spinney_io::{AlignedBuf, DirectoryLock, Disk, LOCK_NAME, OpenMode, Purpose};
+use spinney_wal::tail_path;
 
 use crate::manifest::{self, Manifest};
 use crate::open::LOG_NAME;
+use crate::salvage::LOG_COPY;
 use crate::state::is_keyspace_file;
 
 /// Says that what is beside it is not a whole database, unless there is a manifest.
@@ -146,8 +148,11 @@ fn check_apart(disk: &dyn Disk, directory: &Path) -> Result<()> {
 /// Whether a name is one that files of a database have, finished or not.
 fn is_of_database(file: &Path) -> bool {
     let Some(name) = file.file_name().and_then(|name| name.to_str()) else { return false };
-    let begins = |with: &str| name.starts_with(with);
-    begins(manifest::NAME) || begins(LOG_NAME) || is_keyspace_file(name) || is_mark(file)
+    let is_log = |log: &str| name == log || tail_path(Path::new(log)) == Path::new(name);
+    [manifest::NAME, manifest::NEW_NAME].contains(&name)
+        || [LOG_NAME, LOG_COPY].into_iter().any(is_log)
+        || is_keyspace_file(name)
+        || is_mark(file)
 }
 
 fn is_mark(file: &Path) -> bool {
@@ -228,7 +233,7 @@ fn remove_files(disk: &dyn Disk, directory: &Path) {
     let _ = disk.remove(&directory.join(manifest::NAME));
     let _ = disk.sync_dir(directory);
     for file in disk.list(directory).unwrap_or_default() {
-        if !is_lock(&file) && !is_mark(&file) {
+        if is_of_database(&file) && !is_mark(&file) {
             let _ = disk.remove(&file);
         }
     }
