@@ -81,8 +81,8 @@ pub struct Run {
 ///
 /// # Errors
 /// `InvalidArgument` when the directory is not there; `Io` when a child cannot be started or a file not be written;
-/// `Cancelled` when it was interrupted, after the table of what was measured. An engine that fails is told in the
-/// table's notes and by `false`.
+/// `Cancelled` when it was interrupted, after the table of what was measured. The table's notes name an engine
+/// that fails, and the answer is `false` then.
 pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
     let directory = OwnDirectory::create(&run.directory, run.keep)?;
     let mut results = Results::create(run)?;

@@ -1,9 +1,9 @@
 //! Standard output that fails when it is closed.
 //!
-//! The runtime of Rust opens `/dev/null` in the place of a standard stream that the parent has closed, so
-//! that no other file gets its number; what is written there is lost in silence. So it is looked at
-//! before that, by a function that the loader calls before the runtime begins.
-#![expect(unsafe_code, reason = "the loader is told of a function to call before `main`")]
+//! Where the parent has closed a standard stream, the runtime of Rust opens `/dev/null` under its number, so
+//! that no other file gets it; what is written there is lost without an error. So a function that the
+//! loader calls before the runtime begins checks standard output first.
+#![expect(unsafe_code, reason = "the loader calls a function before `main`")]
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

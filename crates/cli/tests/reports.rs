@@ -703,7 +703,7 @@ fn e7_a_database_is_made_in_an_empty_place_only() {
     }
 }
 
-/// Whoever looks for a database that is not there leaves nothing behind.
+/// Commands that find no database leave no file behind.
 #[test]
 fn e7_looking_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -2,8 +2,8 @@
 //!
 //! A file beside the others says that it is not finished; the manifest is written last, after
 //! everything else is on stable storage, and only then the mark goes away. So whatever a crash
-//! leaves is either no database, and says so when it is opened, or a whole one. Whoever puts a database
-//! together there again removes what was left; only what is no file of a database is in the way.
+//! leaves is either no database, and says so when it is opened, or a whole one. The next backup,
+//! restore or salvage into the directory removes what is left; only files that are no database's are in its way.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn take(disk: &dyn Disk, directory: &Path, name: &str) -> Result<Box<dyn Directo
     if !disk.exists(directory)? {
         disk.create_dir(directory)?;
     }
-    // Also before the lock: whoever names a database that is open hears what is wrong with that.
+    // Also before the lock, so that a database that is open is refused for its files, not as locked.
     check_room(disk, directory)?;
     let lock = disk.lock(directory)?;
     if check_room(disk, directory)? {

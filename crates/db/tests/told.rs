@@ -1,5 +1,5 @@
-//! What is told of a database is right, in the words of users' reports: how many records a verification
-//! counts (e1), files that are missing (e2), copies that are taken again (e6), and handles in a child that
+//! What the library answers about a database, by the numbers of users' reports: how many records a
+//! verification counts (e1), files that are missing (e2), copies that are taken again (e6), and handles in a child that
 //! was forked (e8).
 #![cfg(not(feature = "shuttle"))]
 #![expect(unsafe_code, reason = "a process is forked")]
@@ -90,7 +90,7 @@ fn e1_a_verification_counts_what_a_scan_finds() {
     }
 }
 
-/// Whoever asks for progress hears of every page and may end it.
+/// A progress function hears of every page and may end the verification.
 #[test]
 fn e1_a_verification_tells_how_far_it_is() {
     for engine in EngineKind::ALL {
@@ -121,8 +121,8 @@ fn e1_a_verification_tells_how_far_it_is() {
     }
 }
 
-/// A database whose log or file is missing is damaged; only where nothing is there is none. And whoever
-/// looks for one leaves nothing behind.
+/// A database whose log or file is missing is damaged, not missing. Looking for a database
+/// leaves no file behind.
 #[test]
 fn e2_missing_files_are_damage() {
     for (lost, kind) in [

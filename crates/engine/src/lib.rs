@@ -341,8 +341,8 @@ pub trait Engine: Send + Sync + Debug {
     fn wants_background(&self) -> bool;
 
     /// Reads everything and proves that it is consistent: every block, every order, and that every
-    /// page is owned once or free. Counts what a scan would find. `watch` is told after each piece,
-    /// while nothing is locked, how many pages it had.
+    /// page is owned once or free. Counts what a scan would find. Calls `watch` after each piece, while
+    /// no page is locked, with the number of its pages.
     ///
     /// # Errors
     /// `Corruption` naming the first damage; `Io`; what `watch` answers, which ends it.

@@ -181,7 +181,7 @@ impl PagesByKind {
     }
 }
 
-/// Is told how many pages an operation has read since it was last told; an error ends the operation.
+/// Called with the number of pages that an operation has read since the last call; an error ends the operation.
 pub type Watch<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// What a verification saw.

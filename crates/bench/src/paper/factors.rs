@@ -103,7 +103,7 @@ pub fn techniques() -> [&'static str; TECHNIQUES.len()] {
 ///
 /// # Errors
 /// `Io` when a child cannot be started; `Cancelled` when it was interrupted, after the table of the techniques that were
-/// measured. A run that fails is told and answers false.
+/// measured. A run that fails is named in the output and answers false.
 pub fn run_techniques(how: &Factors, names: &[String], out: &mut dyn Write) -> Result<bool> {
     let is_wanted =
         |one: &Technique| names.is_empty() || names.iter().any(|name| name == one.option);
