@@ -55,6 +55,12 @@ fn e1_a_verification_counts_what_a_scan_finds() {
             let keyspaces = ["a", "b"].map(|name| db.keyspace(name, made.clone()).unwrap());
             let mut random = SplitMix(seed);
             assert_eq!(counts(&db, &keyspaces), 0);
+            if seed % 2 == 1 {
+                let mut keys: Vec<_> = (0..900).map(key).collect();
+                keys.sort();
+                keyspaces[1].bulk_load(keys.iter().map(|key| (key, b"loaded"))).unwrap();
+                assert_eq!(counts(&db, &keyspaces), 900);
+            }
             for round in 0..6 {
                 for _ in 0..700 {
                     let number = random.next_u64();
