@@ -26,14 +26,30 @@ pub struct Snapshot {
 #[derive(Debug)]
 struct Inner {
     keyspace: Keyspace,
-    engine: Box<dyn EngineSnapshot>,
+    /// There until it is dropped.
+    engine: Option<Box<dyn EngineSnapshot>>,
+}
+
+impl Inner {
+    fn engine(&self) -> &dyn EngineSnapshot {
+        self.engine.as_deref().expect("a snapshot in use was not dropped")
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.keyspace.handle.state.process.is_current() {
+            // Letting go of it takes locks that a thread of the parent may have held at the fork.
+            std::mem::forget(self.engine.take());
+        }
+    }
 }
 
 impl Snapshot {
     pub(crate) fn take(keyspace: &Keyspace) -> Result<Snapshot> {
         keyspace.check_readable()?;
         let engine = keyspace.state.engine.snapshot()?;
-        Ok(Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), engine }) })
+        Ok(Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), engine: Some(engine) }) })
     }
 
     /// The keyspace that it is of.
@@ -45,7 +61,7 @@ impl Snapshot {
     fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Found> {
         self.inner.keyspace.check_readable()?;
         check_key(key)?;
-        self.inner.engine.get(key, hash_key(self.inner.keyspace.state.id, key), out)
+        self.inner.engine().get(key, hash_key(self.inner.keyspace.state.id, key), out)
     }
 
     /// The value that a key had.
@@ -102,7 +118,7 @@ impl Snapshot {
             self.read_large(&value.bytes, &mut whole)?;
             Ok(Value::from(whole))
         };
-        let values = self.inner.engine.get_many(&hashed)?;
+        let values = self.inner.engine().get_many(&hashed)?;
         values.into_iter().map(|value| value.map(whole).transpose()).collect()
     }
 
@@ -160,7 +176,7 @@ impl Snapshot {
     /// What it keeps now.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
-        self.inner.engine.stats()
+        self.inner.engine().stats()
     }
 }
 
@@ -188,7 +204,7 @@ impl Source {
     pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         match self {
             Source::Now(keyspace) => keyspace.state.engine.scan(request, chunk),
-            Source::Then(snapshot) => snapshot.inner.engine.scan(request, chunk),
+            Source::Then(snapshot) => snapshot.inner.engine().scan(request, chunk),
         }
     }
 

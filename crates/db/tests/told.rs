@@ -327,6 +327,7 @@ fn e8_a_child_cannot_use_its_parents_handles() {
         let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
         keyspace.insert(b"key", b"value").unwrap();
         let mut cursor = keyspace.iter();
+        let snapshot = keyspace.snapshot().ok();
         // SAFETY: the child calls functions of the C library that work after a fork of a process with
         // threads (it allocates), and ends without running anything of its parent's.
         let child = unsafe { libc::fork() };
@@ -345,6 +346,7 @@ fn e8_a_child_cannot_use_its_parents_handles() {
                     keyspace.first_key_value().map(|_| ()),
                     cursor.next().unwrap().map(|_| ()),
                     keyspace.bulk_load([(b"a", b"b")]).map(|_| ()),
+                    snapshot.as_ref().map_or_else(|| db.flush(), |it| it.get(b"key").map(|_| ())),
                     db.write(batch),
                     db.flush(),
                     db.checkpoint(),
@@ -362,7 +364,7 @@ fn e8_a_child_cannot_use_its_parents_handles() {
                     })
                 };
                 let first_wrong = errors.iter().position(|result| !told(result));
-                drop((cursor, keyspace, db));
+                drop((cursor, snapshot, keyspace, db));
                 first_wrong.map_or(0, |place| 10 + i32::try_from(place).unwrap())
             }));
             // SAFETY: this ends the child at once.
@@ -378,7 +380,7 @@ fn e8_a_child_cannot_use_its_parents_handles() {
         assert_eq!(cursor.next().unwrap().unwrap().0, b"key");
         keyspace.insert(b"key", b"newer").unwrap();
         assert_eq!(Db::open(&place, Options::default()).unwrap_err().kind(), ErrorKind::Locked);
-        drop((cursor, keyspace));
+        drop((cursor, snapshot, keyspace));
         db.close().unwrap();
         let db = Db::open(&place, Options::default()).unwrap();
         assert_eq!(
