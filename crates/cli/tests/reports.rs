@@ -427,18 +427,21 @@ fn e4_an_interrupted_import_says_how_far_it_came() {
     let directory = tempfile::tempdir().unwrap();
     let db = &database(directory.path());
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let db = &format!("{db}{code}");
         let mut import = start(&["import", db, "--json"]);
         let mut input = import.stdin.take().unwrap();
         input.write_all(&lines(0, 3000, 10)).unwrap();
         // It waits for the rest of this line.
         input.write_all(b"{\"key\":\"half").unwrap();
-        nap(1000);
+        nap(1500);
         kill_process(pid(&import), signal).unwrap();
         let output = ended(code, import);
         let counts = json(std::str::from_utf8(&output.stdout).unwrap());
-        assert_eq!((&counts["imported"], &counts["rejected"]), (&3000.into(), &0.into()));
         assert!(errors(&output).contains("interrupted: "), "{}", errors(&output));
-        assert_eq!(expect(0, &["scan", db, "--keys-only"], b"").lines().count(), 3000);
+        // What a slow machine left in the pipe is not in; what was counted is.
+        let found = expect(0, &["scan", db, "--keys-only"], b"").lines().count();
+        assert!(found > 0 && found <= 3000, "{found}");
+        assert_eq!((&counts["imported"], &counts["rejected"]), (&found.into(), &0.into()));
         drop(input);
     }
     // Before the first record nothing is made.
@@ -556,22 +559,24 @@ fn e5_an_interrupted_benchmark_leaves_nothing() {
         text.split_whitespace().map(str::to_owned).collect()
     };
     let common = ["bench", "ycsb", "--dir", there, "--engines", "treeline", "--records", "2K"];
-    let ycsb =
-        [&common[..], &["--workloads", "load,c", "--warmup", "0", "--seconds", "300"]].concat();
+    let rows = tempfile::NamedTempFile::new().unwrap();
+    let ycsb = ["--workloads", "load,c", "--warmup", "0", "--seconds", "300", "--json"];
+    let ycsb = [&common[..], &ycsb, &[rows.path().to_str().unwrap()]].concat();
     let figure = ["bench", "paper", "8", "--dir", there, "--records", "2K", "--seconds", "300"];
     let loads = ["bench", "paper", "9", "--dir", there, "--records", "3M", "--dataset", "uniform"];
     for (arguments, of_group) in
         [(&ycsb[..], false), (&ycsb[..], true), (&figure[..], false), (&loads[..], false)]
     {
+        rows.as_file().set_len(0).unwrap();
         let bench = start(arguments);
         let parent = pid(&bench);
         wait_for("a file", || !names(there).is_empty());
-        if arguments.len() == loads.len() && arguments[2] == "9" {
-            nap(500);
-        } else {
+        if arguments == ycsb {
+            wait_for("a row", || rows.as_file().metadata().unwrap().len() > 0);
+        } else if arguments == figure {
             wait_for("a child", || !children(parent).is_empty());
-            nap(2500);
         }
+        nap(500);
         let children = children(parent);
         match of_group {
             true => kill_process_group(parent, Signal::INT).unwrap(),
