@@ -2,6 +2,7 @@
 //! once by `compact`. With either engine, and counted, never timed.
 #![cfg(not(feature = "shuttle"))]
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +110,83 @@ fn d1_what_was_removed_before_a_crash_takes_no_room_either() {
     }
 }
 
+/// On a full disk, too: what is made in the place of what was removed takes less room than that, a piece at a time.
+#[test]
+fn d1_what_was_removed_gives_room_back_on_a_full_disk() {
+    for engine in ENGINES {
+        let world = World::new(engine, 16 << 20);
+        world.fill(0..50_000);
+        world.db.checkpoint().unwrap();
+        world.remove((0..50_000).filter(|number| number % 16 > 0));
+        world.db.checkpoint().unwrap();
+        let taken = |disk: &SimDisk| -> u64 {
+            disk.files().iter().map(|file| disk.room(file).unwrap()).sum()
+        };
+        world.disk.set_capacity(Some(taken(&world.disk) + (300 << 10)));
+        let before = world.bytes();
+        pass_time(&world.runtime, MINUTE);
+        let after = world.bytes();
+        assert!(after < before / 2, "{engine:?}: {before} bytes before, {after} after");
+        world.fill(60_000..62_000);
+        assert_eq!(world.main.iter().count(), 5_125);
+        world.disk.set_capacity(None);
+        world.db.verify().unwrap();
+    }
+}
+
+/// Records that are written over again and again: after a quiet minute the file takes no more than twice what
+/// the records take, and 8 MiB.
+#[test]
+fn d1_what_was_overwritten_takes_little_room_after_a_quiet_minute() {
+    for engine in ENGINES {
+        let world = World::new(engine, 8 << 20);
+        for round in 0..4 {
+            // In another order each time, and each time something else.
+            for number in 0..60_000_u64 {
+                let number = (number.wrapping_mul(7_919) + round) % 60_000;
+                let value = [round as u8; 300];
+                world.main.insert_with(&key(number), &value, Durability::Buffered).unwrap();
+            }
+        }
+        pass_time(&world.runtime, MINUTE);
+        let (live, taken) = (60_000 * 308, world.bytes());
+        assert!(taken <= 2 * live + (8 << 20), "{engine:?}: {taken} bytes for {live}");
+        world.db.verify().unwrap();
+    }
+}
+
+/// On a real disk: blocks of the keyspace's file after all of it was removed, while it is open and closed.
+#[test]
+fn d1_what_was_removed_takes_no_room_on_a_real_disk() {
+    for engine in ENGINES {
+        let directory = tempfile::tempdir().unwrap();
+        let db = Db::open(directory.path(), Options::default().memory(64 << 20)).unwrap();
+        let main = db.keyspace("main", KeyspaceOptions::default().engine(engine)).unwrap();
+        for number in 0..200_000 {
+            main.insert_with(&key(number), &[7; 300], Durability::Buffered).unwrap();
+        }
+        db.checkpoint().unwrap();
+        for number in 0..200_000 {
+            main.remove_with(&key(number), Durability::Buffered).unwrap();
+        }
+        let blocks = || -> u64 {
+            let files = std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap);
+            let ours = files.filter(|file| file.path().extension().is_some_and(|end| end == "spn"));
+            ours.map(|file| file.metadata().unwrap().blocks() * 512).sum()
+        };
+        let clock = Runtime::threads();
+        let end = clock.now() + MINUTE;
+        while blocks() > 2 << 20 && clock.now() < end {
+            clock.sleep(Duration::from_millis(100));
+        }
+        assert!(blocks() <= 2 << 20, "{engine:?}: {} bytes while it is open", blocks());
+        assert_eq!(main.iter().count(), 0);
+        drop(main);
+        db.close().unwrap();
+        assert!(blocks() <= 2 << 20, "{engine:?}: {} bytes after it was closed", blocks());
+    }
+}
+
 /// What a read of the first record looks at: pages, cached or not, records, and removed records.
 fn first_read(main: &Keyspace) -> (Option<Vec<u8>>, [u64; 3]) {
     let counts = |main: &Keyspace| {
@@ -149,7 +227,8 @@ fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
         let sum = |windows: &[[u64; 3]], index| windows.iter().map(|sums| sums[index]).sum::<u64>();
         for index in 0..3 {
             let (second, last) = (sum(&windows[6..18], index), sum(&windows[24..], index));
-            assert!(last * 5 <= second * 6, "{engine:?}: {last} after {second}");
+            // Of 2,400 reads; buffers are merged now and then, which is half a page of some reads.
+            assert!(last * 5 <= second * 6 + 5 * 1_200, "{engine:?}: {last} after {second}");
         }
         let pages = sum(&windows[24..], 0) / (12 * 200);
         assert!(pages <= 4, "{engine:?}: {pages} pages for the first record");
