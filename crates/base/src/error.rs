@@ -150,6 +150,19 @@ impl Error {
         self.kind() == ErrorKind::Full
     }
 
+    /// Whether the process, or the whole system, had no descriptor left.
+    #[must_use]
+    pub fn is_out_of_descriptors(&self) -> bool {
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            if let Some(system) = error.downcast_ref::<std::io::Error>() {
+                return matches!(system.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+            }
+            cause = error.source();
+        }
+        false
+    }
+
     /// Whether an earlier failure stopped all writing.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {

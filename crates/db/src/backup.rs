@@ -5,6 +5,8 @@
 //! 2. Copy every keyspace in passes, each over what has moved since the one before. After every
 //!    piece copy the log's newest records; a checkpoint that is about to trim the log does the same,
 //!    so that no writer waits for the backup (P12).
+//!    Then copy those that are parked, each opened in turn: they hardly ever change meanwhile, and one that is used before
+//!    step 3 is copied once more there.
 //! 3. While no keyspace comes or goes: end every keyspace's copy, then take the cut, the log's last
 //!    record of that moment.
 //! 4. Copy the log up to the cut; sync; write the manifest.
@@ -20,6 +22,7 @@
 //! **Crash.** The manifest is last; before that the directory is marked unfinished (see `target`).
 //! The database itself changes only by the checkpoint.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -33,6 +36,7 @@ use spinney_wal::{Follower, LogCopy, RecordKind};
 use crate::database::{Db, go_on};
 use crate::manifest::Manifest;
 use crate::open::LOG_NAME;
+use crate::place::Place;
 use crate::record;
 use crate::state::{State, file_name};
 use crate::target::Target;
@@ -194,7 +198,8 @@ impl Backup<'_> {
                 .push((keyspace.id, keyspace.engine.begin_backup(place, &file_name(keyspace.id))?));
         }
         drop(no_change);
-        let file_bytes = keyspaces.iter().map(|keyspace| keyspace.engine.stats().file_bytes);
+        let places = state.places();
+        let file_bytes = places.iter().map(|place| state.stats_of(place).0.file_bytes);
         let mut so_far = BackupProgress { bytes: 0, bytes_expected: file_bytes.sum() };
         // In rounds over all of them: what moved in one while others were copied is left to the next
         // round, not to the end.
@@ -210,27 +215,40 @@ impl Backup<'_> {
             }
             before = bytes;
         }
+        let mut parked: BTreeMap<KeyspaceId, Option<u64>> = BTreeMap::new();
+        for place in places.iter().filter(|place| !copies.iter().any(|(id, _)| *id == place.id)) {
+            self.copy_parked(place, target, &mut so_far, &mut parked)?;
+        }
         // From here to the cut no keyspace comes or goes, and no record points to a large value that
         // the copies do not have.
         let no_change = state.hold_checkpoints();
         let no_large = state.large_logging.write();
         state.check_sound()?;
-        let now = state.keyspaces();
-        for keyspace in &now {
-            let found = copies.iter_mut().find(|(id, _)| *id == keyspace.id);
-            so_far.bytes += match found {
-                Some((_, copy)) => copy.finish()?,
-                None => keyspace.engine.begin_backup(place, &file_name(keyspace.id))?.finish()?,
-            };
+        let now = state.places();
+        for one in &now {
+            let name = file_name(one.id);
+            let copied = parked.get(&one.id);
+            if let Some((_, copy)) = copies.iter_mut().find(|(id, _)| *id == one.id) {
+                so_far.bytes += copy.finish()?;
+            } else if copied.is_none_or(|entries| *entries != Some(one.open.entries())) {
+                // Made meanwhile, or used since it was copied.
+                if copied.is_some() {
+                    place.remove(&name)?;
+                }
+                let keyspace = state.enter_held(one, &no_change)?;
+                so_far.bytes += keyspace.engine.begin_backup(place, &name)?.finish()?;
+            }
         }
         let cut = state.log.last_lsn();
         drop(no_large);
         let mut manifest = state.manifest.lock().clone();
         drop(no_change);
         manifest.tag = tag;
-        for (id, copy) in copies {
-            drop(copy);
-            if !now.iter().any(|keyspace| keyspace.id == id) {
+        let of_open = copies.iter().map(|(id, _)| *id);
+        let copied: Vec<KeyspaceId> = of_open.chain(parked.into_keys()).collect();
+        drop(copies);
+        for id in copied {
+            if !now.iter().any(|place| place.id == id) {
                 place.remove(&file_name(id))?;
             }
         }
@@ -264,8 +282,39 @@ impl Backup<'_> {
                 if error.is_full() && keyspaces.iter().all(|keyspace| keyspace.options.logged) => {}
             result => result?,
         }
-        let redo = keyspaces.iter().map(|keyspace| keyspace.engine.redo()).min();
-        Ok(redo.unwrap_or_else(|| state.log.last_lsn()))
+        // What is opened after this look at the log's end has its records behind it.
+        let end = state.log.applied_watermark();
+        let redo = state.keyspaces().iter().map(|keyspace| keyspace.redo()).min();
+        Ok(redo.unwrap_or(end).min(end))
+    }
+
+    /// Copies a keyspace that is parked, and notes how often it had been entered when the copy began, or none when
+    /// somebody was inside, who may write what the copy does not have.
+    fn copy_parked(
+        &mut self,
+        place: &Place,
+        target: &Target,
+        so_far: &mut BackupProgress,
+        parked: &mut BTreeMap<KeyspaceId, Option<u64>>,
+    ) -> Result<()> {
+        let state = self.state;
+        let keyspace = match state.enter(place) {
+            // It is not in the backup.
+            Err(error) if place.check_alive().is_err() && error.kind() == ErrorKind::Closed => {
+                return Ok(());
+            }
+            entered => entered?.pin(),
+        };
+        let entries = place.open.entries();
+        parked.insert(place.id, place.open.is_idle().then_some(entries));
+        let mut copy =
+            keyspace.engine.begin_backup(&**target.directory(), &file_name(place.id))?;
+        self.pass(&mut *copy, so_far)?;
+        so_far.bytes += copy.finish()?;
+        drop(copy);
+        drop(keyspace);
+        let _no_change = state.hold_checkpoints();
+        state.park(place).map(|_| ())
     }
 
     /// One pass over one keyspace; answers how many bytes it copied.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::keyspace::Keyspace;
-use crate::state::KeyspaceState;
+use crate::place::Place;
 
 /// Writes that happen together or not at all, and are seen together by readers of single keys. The
 /// last operation on a key wins.
@@ -19,7 +19,7 @@ pub struct Batch {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
-    pub(crate) keyspace: Arc<KeyspaceState>,
+    pub(crate) place: Arc<Place>,
     pub(crate) key: Vec<u8>,
     pub(crate) value: Option<Vec<u8>>,
 }
@@ -38,14 +38,14 @@ impl Batch {
         key: impl Into<Vec<u8>>,
         value: impl Into<Vec<u8>>,
     ) {
-        let keyspace = keyspace.state.clone();
-        self.operations.push(Operation { keyspace, key: key.into(), value: Some(value.into()) });
+        let place = keyspace.place.clone();
+        self.operations.push(Operation { place, key: key.into(), value: Some(value.into()) });
     }
 
     /// Removes a key, if it is there.
     pub fn remove(&mut self, keyspace: &Keyspace, key: impl Into<Vec<u8>>) {
-        let keyspace = keyspace.state.clone();
-        self.operations.push(Operation { keyspace, key: key.into(), value: None });
+        let place = keyspace.place.clone();
+        self.operations.push(Operation { place, key: key.into(), value: None });
     }
 
     /// How many operations it holds.

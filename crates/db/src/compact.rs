@@ -91,7 +91,8 @@ impl Keyspace {
         mut progress: impl FnMut(CompactProgress) -> ControlFlow<()>,
     ) -> Result<CompactReport> {
         let state = &self.handle.state;
-        self.check_writable()?;
+        state.check_writable()?;
+        let keyspace = self.enter()?.pin();
         let from = match range.start_bound() {
             Bound::Included(key) | Bound::Excluded(key) => key.as_ref().to_vec(),
             Bound::Unbounded => Vec::new(),
@@ -100,7 +101,7 @@ impl Keyspace {
         let bytes_before = self.bytes_in_use();
         // What was written before is in pages then, where the engine finds it.
         state.checkpoint()?;
-        let engine = &self.state.engine;
+        let engine = &keyspace.engine;
         let bytes_expected = engine.compact_bytes(&from, upper);
         let mut bytes = 0;
         let mut next = Some(from);
@@ -108,7 +109,8 @@ impl Keyspace {
             let piece = {
                 // A drop or a close waits for the piece, which then finds the keyspace gone.
                 let _no_change = state.hold_checkpoints();
-                self.check_writable()?;
+                state.check_writable()?;
+                keyspace.check_alive()?;
                 engine.compact(&from, upper).inspect_err(|error| state.note(error))?
             };
             bytes += piece.bytes;
@@ -119,11 +121,6 @@ impl Keyspace {
         // What the pieces freed may be reused behind it.
         state.checkpoint()?;
         Ok(CompactReport { bytes, bytes_before, bytes_after: self.bytes_in_use() })
-    }
-
-    fn check_writable(&self) -> Result<()> {
-        self.handle.state.check_writable()?;
-        self.state.check_alive()
     }
 
     /// Bytes of its file that are not free.

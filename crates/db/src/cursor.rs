@@ -210,7 +210,6 @@ impl Cursor {
     }
 
     fn fetch(&mut self, direction: Direction) -> Result<()> {
-        self.source.check_readable()?;
         let (wanted, max) = match self.left {
             Some(left) => (left.clamp(1, CHUNK_RECORDS_MAX), left),
             None if self.chunk_records == 1 => (1, 1),

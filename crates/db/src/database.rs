@@ -16,7 +16,8 @@ use crate::keyspace::Keyspace;
 use crate::manifest::{ManifestKeyspace, check_name};
 use crate::open;
 use crate::options::{Durability, EngineKind, KeptOptions, KeyspaceOptions, Options};
-use crate::state::{KeyspaceState, State, file_name};
+use crate::place::Place;
+use crate::state::{State, file_name};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
 /// Such a part of the most that the log may take stays its own at a checkpoint that was asked for.
@@ -116,11 +117,6 @@ pub(crate) fn go_on(answer: ControlFlow<()>, what: &str) -> Result<()> {
     }
 }
 
-/// Sets the engine's own options.
-fn set_own(keyspace: &KeyspaceState, options: &KeyspaceOptions) -> Result<()> {
-    options.own.iter().try_for_each(|(name, value)| keyspace.engine.set_option(name, value))
-}
-
 impl Db {
     /// Opens the database in a directory, or makes one there. The path is resolved once: whatever
     /// becomes of it or of the working directory later, the database stays in the directory that was
@@ -154,7 +150,7 @@ impl Db {
         // Taken before the manifest, so that no two make the same one and no checkpoint runs
         // half-way.
         let _no_checkpoint = state.hold_checkpoints();
-        if let Some(found) = state.keyspace_by_name(name) {
+        if let Some(found) = state.place_by_name(name) {
             let KeptOptions { engine, logged } = options.kept;
             if found.options != options.kept {
                 return Err(Error::invalid(format!(
@@ -162,25 +158,31 @@ impl Db {
                     found.options.engine, found.options.logged
                 )));
             }
-            set_own(&found, &options)?;
+            state.set_own(&found, &options.own)?;
             return Ok(self.handle_of(found));
         }
         state.check_writable()?;
-        let made = self.make_keyspace(name, options.kept)?;
-        set_own(&made, &options)?;
+        let made = match self.make_keyspace(name, options.kept) {
+            Err(error) if error.is_out_of_descriptors() && state.make_way_held(true) => {
+                self.make_keyspace(name, options.kept)?
+            }
+            made => made?,
+        };
+        state.set_own(&made, &options.own)?;
         Ok(self.handle_of(made))
     }
 
-    fn make_keyspace(&self, name: &str, options: KeptOptions) -> Result<Arc<KeyspaceState>> {
+    fn make_keyspace(&self, name: &str, options: KeptOptions) -> Result<Arc<Place>> {
         let state = &self.handle.state;
         let _inside = probe::enter("keyspace create");
+        state.make_way_held(false);
         let mut manifest = state.manifest.lock();
         if manifest.keyspaces.len() == KEYSPACES_MAX {
             return Err(Error::invalid(format!(
                 "a database has at most {KEYSPACES_MAX} keyspaces (KEYSPACES_MAX)"
             )));
         }
-        let share = State::share(state.budget.total(), manifest.keyspaces.len() + 1)?;
+        let share = state.share_of(state.keyspaces.read().len() + 1);
         let entry = ManifestKeyspace { id: manifest.next_id, name: name.to_owned(), options };
         let mut next = manifest.clone();
         next.next_id = KeyspaceId(entry.id.0 + 1);
@@ -198,7 +200,8 @@ impl Db {
         // keyspace's redo LSN, where replay passes over them.
         let redo = state.log.last_lsn();
         state.log.ensure_durable(redo)?;
-        let made = state.assemble(&entry, Some(redo), share)?;
+        let place = Place::new(&entry, state.owner);
+        let made = state.assemble(&place, Some(redo), redo, share)?;
         let durable =
             state.directory.sync().and_then(|()| next.write(&*state.directory, &state.poison));
         if durable.is_err() && state.poison.check().is_ok() {
@@ -215,10 +218,9 @@ impl Db {
         }
         *manifest = next;
         drop(manifest);
-        state.keyspaces.write().push(made.clone());
-        state.share_out(state.budget.total())?;
-        state.start_keyspace_job(&made)?;
-        Ok(made)
+        state.places.write().push(place.clone());
+        state.add_recovered(&place, made)?;
+        Ok(place)
     }
 
     /// Opens a keyspace that exists.
@@ -228,7 +230,7 @@ impl Db {
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         let state = &self.handle.state;
         state.check_open()?;
-        match state.keyspace_by_name(name) {
+        match state.place_by_name(name) {
             Some(found) => Ok(self.handle_of(found)),
             None => Err(self.no_keyspace(name)),
         }
@@ -237,7 +239,7 @@ impl Db {
     /// Says that there is no such keyspace, and which there are.
     fn no_keyspace(&self, name: &str) -> Error {
         const NAMED: usize = 8;
-        let keyspaces = self.handle.state.keyspaces();
+        let keyspaces = self.handle.state.places();
         let names: Vec<String> =
             keyspaces.iter().take(NAMED).map(|one| format!("{:?}", one.name)).collect();
         let there_are = match keyspaces.len() {
@@ -249,20 +251,20 @@ impl Db {
         Error::new(ErrorKind::NotFound, format!("there is no keyspace {name:?}; {there_are}"))
     }
 
-    fn handle_of(&self, keyspace: Arc<KeyspaceState>) -> Keyspace {
-        Keyspace { handle: self.handle.clone(), state: keyspace }
+    fn handle_of(&self, place: Arc<Place>) -> Keyspace {
+        Keyspace { handle: self.handle.clone(), place }
     }
 
     /// All keyspaces, in the order they were made.
     #[must_use]
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
-        let describe = |keyspace: &Arc<KeyspaceState>| KeyspaceInfo {
+        let describe = |keyspace: &Arc<Place>| KeyspaceInfo {
             id: keyspace.id,
             name: keyspace.name.clone(),
             engine: keyspace.options.engine,
             logged: keyspace.options.logged,
         };
-        self.handle.state.keyspaces().iter().map(describe).collect()
+        self.handle.state.places().iter().map(describe).collect()
     }
 
     /// Drops a keyspace and everything in it. Writes under way end first; handles that are left
@@ -276,33 +278,41 @@ impl Db {
         let state = &self.handle.state;
         let _no_checkpoint = state.hold_checkpoints();
         state.check_writable()?;
-        let Some(found) = state.keyspace_by_name(name) else {
+        let Some(place) = state.place_by_name(name) else {
             return Err(self.no_keyspace(name));
         };
         let _inside = probe::enter("keyspace drop");
-        let task = found.task.lock().take();
-        if let Some(task) = task {
-            task.stop();
-        }
+        // Nobody opens it meanwhile.
+        let _kept = place.kept.lock();
+        let open = state.open_one(place.id);
+        let task = open.as_ref().and_then(|open| open.task.lock().take());
+        task.inspect(|task| task.stop());
         {
             // No write is between its check and its apply (P20).
             let _drained = state.door.write();
             let mut manifest = state.manifest.lock();
             let mut next = manifest.clone();
-            next.keyspaces.retain(|entry| entry.id != found.id);
+            next.keyspaces.retain(|entry| entry.id != place.id);
             // It gives the room of a keyspace back, so it may take the last there is.
             let written = with_last_room(|| next.write(&*state.directory, &state.poison));
             if let Err(error) = written {
-                state.start_keyspace_job(&found)?;
+                open.map_or(Ok(()), |open| state.start_keyspace_job(&open))?;
                 return Err(error);
             }
             *manifest = next;
-            found.dropped.store(true, Ordering::Release);
-            state.keyspaces.write().retain(|keyspace| keyspace.id != found.id);
+            place.set_dropped();
+            state.places.write().retain(|other| other.id != place.id);
+            if let Some(open) = &open {
+                open.dropped.store(true, Ordering::Release);
+                state.keyspaces.write().retain(|keyspace| keyspace.id != place.id);
+                state.budget.close(&open.memory);
+            }
         }
-        state.budget.close(&found.memory);
-        state.share_out(state.budget.total())?;
-        match state.directory.remove(&file_name(found.id)) {
+        state.share_out();
+        // The engine goes now or, when somebody is inside, with the last handle.
+        drop(open);
+        drop(place.open.take_idle(|_| false));
+        match state.directory.remove(&file_name(place.id)) {
             // Somebody else has removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             removed => removed?,
@@ -374,21 +384,27 @@ impl Db {
     ) -> Result<VerifyReport> {
         let state = &self.handle.state;
         state.check_open()?;
-        let _no_checkpoint = state.hold_checkpoints();
-        let keyspaces = state.keyspaces();
-        let pages_of = |keyspace: &Arc<KeyspaceState>| {
-            let stats = keyspace.engine.stats();
+        let held = state.hold_checkpoints();
+        let places = state.places();
+        let pages_of = |place: &Arc<Place>| {
+            let stats = state.stats_of(place).0;
             let large = stats.large_bytes / PAGE_BYTES as u64;
             stats.pages + stats.overflow_pages + stats.staged_pages + large
         };
-        let pages_expected = keyspaces.iter().map(pages_of).sum();
+        let pages_expected = places.iter().map(pages_of).sum();
         let mut so_far = VerifyProgress { pages: 0, pages_expected };
         let mut report = VerifyReport::default();
-        for keyspace in keyspaces {
+        for place in places {
+            let was_open = state.open_one(place.id).is_some();
+            let keyspace = state.enter_held(&place, &held)?;
             report += keyspace.engine.verify(&mut |pages| {
                 so_far.pages += pages;
                 go_on(progress(so_far), "the verification")
             })?;
+            drop(keyspace);
+            if !was_open {
+                state.park(&place)?;
+            }
         }
         Ok(report)
     }
@@ -400,8 +416,13 @@ impl Db {
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.handle.state.check_open()?;
         let _no_checkpoint = self.handle.state.hold_checkpoints();
-        self.handle.state.options.clone().memory(bytes).check()?;
-        self.handle.state.share_out(bytes)
+        let state = &self.handle.state;
+        state.options.clone().memory(bytes).check()?;
+        state.budget.set_total(bytes);
+        state.limit_log(bytes);
+        state.make_way_held(false);
+        state.share_out();
+        Ok(())
     }
 
     /// Whether the database is open for reading only: because that was asked for
@@ -417,12 +438,12 @@ impl Db {
     pub fn stats(&self) -> Stats {
         let state = &self.handle.state;
         let keyspaces: Vec<KeyspaceStats> = state
-            .keyspaces()
+            .places()
             .iter()
-            .map(|keyspace| KeyspaceStats {
-                name: keyspace.name.clone(),
-                engine: keyspace.options.engine.name(),
-                numbers: keyspace.engine.stats(),
+            .map(|place| {
+                let (numbers, is_parked) = state.stats_of(place);
+                let engine = place.options.engine.name();
+                KeyspaceStats { name: place.name.clone(), engine, is_parked, numbers }
             })
             .collect();
         let account = |account: Arc<spinney_base::MemoryAccount>| AccountStats {

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use spinney_base::{Error, KeyspaceId, Lsn, Result, ValueRef};
+use spinney_base::{KeyspaceId, Lsn, Result, ValueRef};
 use spinney_engine::{Capabilities, Direction, EngineStats, Found};
 use spinney_sync::hash_key;
 
@@ -13,7 +13,7 @@ use crate::database::Handle;
 use crate::large::ValueReader;
 use crate::options::Durability;
 use crate::snapshot::{Snapshot, Source};
-use crate::state::KeyspaceState;
+use crate::place::{Open, Place, capabilities};
 use crate::value::Value;
 use crate::write::{KeyspaceWrite, check_key, check_value};
 
@@ -23,7 +23,7 @@ use crate::write::{KeyspaceWrite, check_key, check_value};
 #[derive(Clone, Debug)]
 pub struct Keyspace {
     pub(crate) handle: Arc<Handle>,
-    pub(crate) state: Arc<KeyspaceState>,
+    pub(crate) place: Arc<Place>,
 }
 
 /// Why [`Keyspace::compare_and_swap`] left a key as it was.
@@ -45,19 +45,19 @@ impl Keyspace {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.state.name
+        &self.place.name
     }
 
     /// Its id.
     #[must_use]
     pub fn id(&self) -> KeyspaceId {
-        self.state.id
+        self.place.id
     }
 
     /// What it can do.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        self.state.engine.capabilities()
+        capabilities(self.place.options.engine)
     }
 
     /// The value of a key.
@@ -77,14 +77,15 @@ impl Keyspace {
     /// As [`Keyspace::get`].
     pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
-        let hash = hash_key(self.state.id, key);
+        let hash = hash_key(self.place.id, key);
         let state = &self.handle.state;
-        match state.read(&self.state, key, hash, out)?.0 {
+        let keyspace = state.enter(&self.place)?;
+        match state.read(&keyspace, key, hash, out)?.0 {
             Found::Absent => Ok(false),
             Found::Inline => Ok(true),
             Found::Large => {
                 out.clear();
-                state.read_large(&self.state, key, hash, out)
+                state.read_large(&keyspace, key, hash, out)
             }
         }
     }
@@ -94,8 +95,9 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
-        let hash = hash_key(self.state.id, key);
-        let (found, _) = self.handle.state.read(&self.state, key, hash, &mut Vec::new())?;
+        let hash = hash_key(self.place.id, key);
+        let keyspace = self.enter()?;
+        let (found, _) = self.handle.state.read(&keyspace, key, hash, &mut Vec::new())?;
         Ok(found != Found::Absent)
     }
 
@@ -133,14 +135,13 @@ impl Keyspace {
     /// As [`Keyspace::get`].
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         let state = &self.handle.state;
-        state.check_open()?;
-        self.state.check_alive()?;
+        let keyspace = self.enter()?;
         keys.iter().try_for_each(|key| check_key(key))?;
         let hashed: Vec<(&[u8], u64)> =
-            keys.iter().map(|key| (*key, hash_key(self.state.id, key))).collect();
+            keys.iter().map(|key| (*key, hash_key(self.place.id, key))).collect();
         let versions: Vec<_> =
             hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).version()).collect();
-        let values = self.state.engine.get_many(&hashed)?;
+        let values = keyspace.engine.get_many(&hashed)?;
         let mut answers = Vec::with_capacity(keys.len());
         for ((value, (key, hash)), version) in values.into_iter().zip(hashed).zip(versions) {
             let large = value.as_ref().is_some_and(|value| value.large);
@@ -169,7 +170,8 @@ impl Keyspace {
     /// As [`Keyspace::insert`].
     pub fn insert_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
         let value = ValueRef::inline(value);
-        self.handle.state.write(&[KeyspaceWrite::new(&self.state, key, Some(value))], durability)
+        let keyspace = self.enter()?;
+        self.handle.state.write(&[KeyspaceWrite::new(&keyspace, key, Some(value))], durability)
     }
 
     /// Puts a value of `length` bytes, read from `reader`, at a key, with the database's durability.
@@ -209,7 +211,8 @@ impl Keyspace {
         mut reader: impl Read,
         durability: Durability,
     ) -> Result<()> {
-        self.handle.state.insert_from(&self.state, key, length, &mut reader, durability)
+        let keyspace = self.enter()?;
+        self.handle.state.insert_from(&keyspace, key, length, &mut reader, durability)
     }
 
     /// Removes a key, if it is there, with the database's durability.
@@ -225,7 +228,8 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::insert`].
     pub fn remove_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        self.handle.state.write(&[KeyspaceWrite::new(&self.state, key, None)], durability)
+        let keyspace = self.enter()?;
+        self.handle.state.write(&[KeyspaceWrite::new(&keyspace, key, None)], durability)
     }
 
     /// Sets a key to `new` (or removes it) if its value is `expected` (or it has none).
@@ -240,7 +244,8 @@ impl Keyspace {
         new: Option<&[u8]>,
     ) -> Result<Result<(), CompareAndSwapError>> {
         let mut other = None;
-        let lsn = self.handle.state.change(&self.state, key, |current| {
+        let keyspace = self.enter()?;
+        let lsn = self.handle.state.change(&keyspace, key, |current| {
             if current == expected {
                 return Some(new.map(<[u8]>::to_vec));
             }
@@ -267,7 +272,8 @@ impl Keyspace {
         mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Value>> {
         let mut made = None;
-        let lsn = self.handle.state.change(&self.state, key, |current| {
+        let keyspace = self.enter()?;
+        let lsn = self.handle.state.change(&keyspace, key, |current| {
             made = f(current);
             Some(made.clone())
         })?;
@@ -306,16 +312,17 @@ impl Keyspace {
     ) -> Result<u64> {
         let state = &self.handle.state;
         state.check_writable()?;
-        self.state.check_alive()?;
+        let keyspace = self.enter()?.pin();
+        keyspace.check_alive()?;
         let mut count = 0;
-        let mut bulk = self.state.engine.bulk()?;
+        let mut bulk = keyspace.engine.bulk()?;
         for (key, value) in records {
             let (key, value) = (key.as_ref(), value.as_ref());
             check_key(key)?;
             check_value(value.len() as u64)?;
             let push = |value: ValueRef<'_>| bulk.push(key, value);
             state
-                .push_to_bulk(&self.state, key, value, push)
+                .push_to_bulk(&keyspace, key, value, push)
                 .inspect_err(|error| state.note(error))?;
             count += 1;
         }
@@ -325,7 +332,7 @@ impl Keyspace {
         let _no_checkpoint = state.hold_checkpoints();
         let _no_writes = state.door.write();
         state.check_writable()?;
-        self.state.check_alive()?;
+        keyspace.check_alive()?;
         let installed = bulk.install();
         // A conditional write may have read before and wait at the door: no stripe was locked for what is there
         // now, so it would not look again (P4).
@@ -448,23 +455,30 @@ impl Keyspace {
     }
 
     fn change_checkpoint_distance(&self, batches: Option<u64>) -> Result<u64> {
-        self.check_readable()?;
-        let distance = self.state.engine.set_checkpoint_distance(batches)?;
-        if let Some(task) = &*self.state.task.lock() {
+        let keyspace = self.enter()?;
+        let mut kept = self.place.kept.lock();
+        let distance = keyspace.engine.set_checkpoint_distance(batches)?;
+        kept.distance = batches;
+        drop(kept);
+        if let Some(task) = &*keyspace.task.lock() {
             task.wake();
         }
         Ok(distance)
     }
 
-    /// Numbers about the keyspace now.
+    /// Numbers about the keyspace now. Those of a keyspace that is parked are what they were when it was
+    /// parked, or what its file tells; counters begin at 0 when it is next opened.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
-        self.state.engine.stats()
+        self.handle.state.stats_of(&self.place).0
     }
 
-    /// Checks that the keyspace may be read.
-    pub(crate) fn check_readable(&self) -> Result<(), Error> {
+    /// Enters the keyspace for one operation, and opens it if it is parked.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Open<'_>> {
         self.handle.state.check_open()?;
-        self.state.check_alive()
+        let keyspace = self.handle.state.enter(&self.place)?;
+        keyspace.check_alive()?;
+        Ok(keyspace)
     }
 }

@@ -291,8 +291,17 @@ impl State {
 
 /// What keeps the bytes of a value that is read piece by piece.
 enum Held {
-    Pin(#[expect(dead_code, reason = "it is held")] Pin<Arc<KeyspaceState>>),
-    Snapshot(#[expect(dead_code, reason = "it is held")] Snapshot),
+    Pin(Pin<Arc<KeyspaceState>>),
+    Snapshot(Snapshot),
+}
+
+impl Held {
+    fn keyspace(&self) -> &KeyspaceState {
+        match self {
+            Held::Pin(pin) => &pin.keyspace,
+            Held::Snapshot(snapshot) => snapshot.open(),
+        }
+    }
 }
 
 /// Keeps the bytes of what is looked up while it lasts.
@@ -375,17 +384,18 @@ pub struct ValueReader {
 
 impl ValueReader {
     pub(crate) fn open(keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        let hash = hash_key(keyspace.state.id, key);
+        let hash = hash_key(keyspace.place.id, key);
         let state = &keyspace.handle.state;
+        let open = keyspace.enter()?;
         let mut piece = Vec::new();
-        let mut found = state.read(&keyspace.state, key, hash, &mut piece)?.0;
+        let mut found = state.read(&open, key, hash, &mut piece)?.0;
         let mut large = None;
         if found == Found::Large {
-            let pin = Pin::new(keyspace.state.clone());
+            let pin = Pin::new(open.pin());
             piece.clear();
-            found = state.read(&keyspace.state, key, hash, &mut piece)?.0;
+            found = state.read(&open, key, hash, &mut piece)?.0;
             if found == Found::Large {
-                let pieces = Pieces::new(state, &keyspace.state, &piece)?;
+                let pieces = Pieces::new(state, &open, &piece)?;
                 piece.clear();
                 large = Some((pieces, Held::Pin(pin)));
             }
@@ -405,7 +415,7 @@ impl ValueReader {
     /// A reader of a large value that a snapshot keeps.
     pub(crate) fn kept(snapshot: &Snapshot, pointer: &[u8]) -> Result<ValueReader> {
         let keyspace = snapshot.keyspace().clone();
-        let pieces = Pieces::new(&keyspace.handle.state, &keyspace.state, pointer)?;
+        let pieces = Pieces::new(&keyspace.handle.state, snapshot.open(), pointer)?;
         let length = pieces.left();
         let large = Some((pieces, Held::Snapshot(snapshot.clone())));
         Ok(ValueReader { keyspace, length, piece: Vec::new(), at: 0, large })
@@ -434,15 +444,16 @@ impl ValueReader {
     }
 
     fn fill(&mut self) -> Result<()> {
-        if let Some((pieces, _)) = &mut self.large
+        if let Some((pieces, held)) = &mut self.large
             && self.at == self.piece.len()
             && pieces.left() > 0
         {
-            self.keyspace.check_readable()?;
+            let state = &self.keyspace.handle.state;
+            state.check_open()?;
+            held.keyspace().check_alive()?;
             self.piece.clear();
             self.at = 0;
-            let state = &self.keyspace.handle.state;
-            pieces.next(state, &self.keyspace.state, &mut self.piece)?;
+            pieces.next(state, held.keyspace(), &mut self.piece)?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
 //!
 //! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (space, when asked for), `open` (recovery), `maintain` (background work), `reading` and `room` (full and read-only disks), `backup`
+//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (space, when asked for), `open` (recovery), `place` (keyspaces that are parked and opened), `maintain` (background work), `reading` and `room` (full and read-only disks), `backup`
 //! and `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ mod maintain;
 mod manifest;
 mod open;
 mod options;
+mod place;
 mod reading;
 mod record;
 mod restore;
@@ -58,5 +59,11 @@ pub mod fuzzing {
     //! Decoders of bytes from disk, for fuzzing.
     pub use crate::manifest::manifest_round_trips;
     pub use crate::record::decode_anything;
+    /// The generation that the next page of a keyspace gets, for tests.
+    #[must_use]
+    pub fn next_generation(db: &crate::Db, keyspace: &str) -> u32 {
+        let keyspace = db.existing_keyspace(keyspace).and_then(|it| it.enter().map(|it| it.engine.next_generation().0));
+        keyspace.unwrap_or(u32::MAX)
+    }
     pub use spinney_turtle::fuzzing::decode_payload as decode_turtle_payload;
 }

@@ -8,6 +8,9 @@ use std::time::Duration;
 use spinney_base::shim::MutexGuard;
 use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, probe};
 
+use spinney_engine::IDLE;
+
+use crate::place::NOTHING_OPEN;
 use crate::state::{KeyspaceState, State};
 
 /// How often the log's timer looks.
@@ -120,16 +123,19 @@ impl State {
             let result = keyspace.engine.checkpoint_slowly(bound, rest);
             result.inspect_err(|error| self.note(error))?;
         }
-        self.trim(&keyspaces, bound)
+        self.trim()
     }
 
-    /// Trims the log up to where all of these keyspaces are; `bound` is for a database that has none.
-    fn trim(&self, keyspaces: &[Arc<KeyspaceState>], bound: Lsn) -> Result<()> {
+    /// Trims the log up to where all open keyspaces are, for who holds `checkpointing`.
+    pub(crate) fn trim(&self) -> Result<()> {
         self.copy_log();
         let _inside = probe::enter("trim");
-        // A keyspace made meanwhile has nothing below its own redo LSN, which lies above the bound.
-        let redo = keyspaces.iter().map(|keyspace| keyspace.engine.redo()).min().unwrap_or(bound);
-        self.log.trim(redo).inspect_err(|error| self.note(error))
+        // A keyspace that is opened after this look at the log's end has all its records behind it,
+        // though the others are further on when they are asked.
+        let end = self.log.applied_watermark();
+        let keyspaces = self.keyspaces();
+        let redo = keyspaces.iter().map(|keyspace| keyspace.redo()).min();
+        self.log.trim(redo.unwrap_or(end).min(end)).inspect_err(|error| self.note(error))
     }
 
     /// Whether a checkpoint that was asked for is needed still. Engines that publish on their own account may
@@ -142,7 +148,7 @@ impl State {
             return Ok(true);
         }
         let before = self.log.stats().bytes_used;
-        self.trim(&keyspaces, self.log.applied_watermark())?;
+        self.trim()?;
         let trimmed = self.log.stats().bytes_used < before;
         Ok(!trimmed || self.is_log_full(keyspaces.iter().map(|keyspace| &**keyspace)))
     }
@@ -158,7 +164,7 @@ impl State {
                 state.log.give_back(0)?;
                 state.keep_room_in_quiet()?;
             }
-            Ok(Next::Wait(LOG_TICK))
+            Ok(Next::Wait(state.until_needed(LOG_TICK)))
         })?);
         let state = self.clone();
         let mut quiet = Quiet::default();
@@ -172,7 +178,7 @@ impl State {
                 || quiet && state.log.stats().bytes_used > QUIET_LOG_BYTES;
             if !(wanted || waited && state.has_news()) {
                 state.checkpoint_wanted.store(false, Ordering::Release);
-                return Ok(Next::Wait(CHECKPOINT_LOOK));
+                return Ok(Next::Wait(state.until_needed(CHECKPOINT_LOOK)));
             }
             let result = match wanted {
                 true => state.checkpoint(),
@@ -187,31 +193,59 @@ impl State {
             let state = self.clone();
             *self.scrub_task.lock() = Some(self.spawn(move || state.scrub_piece(rate))?);
         }
+        let state = self.clone();
+        *self.park_task.lock() = Some(self.spawn(move || state.park_unused())?);
         self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
+    }
+
+    /// Makes jobs look that wait for a keyspace to be opened.
+    pub(crate) fn wake_jobs(&self) {
+        for task in [&self.park_task, &self.checkpoint_task, &self.log_task] {
+            if let Some(task) = &*task.lock() {
+                task.wake();
+            }
+        }
+    }
+
+    /// How long a job waits that looks every `look` while anything is open: who opens a keyspace wakes it.
+    fn until_needed(&self, look: Duration) -> Duration {
+        let is_open = !self.keyspaces.read().is_empty();
+        let is_durable = self.log.durable_lsn() >= self.log.last_lsn();
+        if is_open || !is_durable { look } else { NOTHING_OPEN }
     }
 
     /// Whether a checkpoint would bring anything home.
     fn has_news(&self) -> bool {
         let last = self.log.last_lsn();
         self.keyspaces().iter().any(|keyspace| {
-            keyspace.engine.redo() < last || keyspace.engine.stats().records_dirty > 0
+            keyspace.redo() < last || keyspace.engine.stats().records_dirty > 0
         })
     }
 
-    /// Starts a keyspace's job.
-    pub(crate) fn start_keyspace_job(
-        self: &Arc<Self>,
-        keyspace: &Arc<KeyspaceState>,
-    ) -> Result<()> {
-        let engine = keyspace.engine.clone();
-        let task = self.spawn(move || engine.background())?;
+    /// Starts a keyspace's job, in a database that has jobs by now.
+    pub(crate) fn start_keyspace_job(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
+        if self.reading.is_some() {
+            return Ok(());
+        }
+        let Some(me) = self.me.lock().upgrade() else { return Ok(()) };
+        // Weakly: what is parked is let go of by its job, too, and told from what is in use.
+        let (state, engine, weak) = (me.clone(), keyspace.engine.clone(), Arc::downgrade(keyspace));
+        let task = me.spawn(move || {
+            let next = engine.background()?;
+            if next != Next::Wait(IDLE)
+                && let Some(keyspace) = weak.upgrade()
+            {
+                keyspace.set_busy(state.runtime.now());
+            }
+            Ok(next)
+        })?;
         *keyspace.task.lock() = Some(task);
         Ok(())
     }
 
     /// Stops all jobs and waits for them to end.
     pub(crate) fn stop_jobs(&self) {
-        let own = [&self.log_task, &self.checkpoint_task, &self.scrub_task];
+        let own = [&self.log_task, &self.checkpoint_task, &self.scrub_task, &self.park_task];
         let own = own.map(|task| task.lock().take());
         own.into_iter().flatten().for_each(|task| task.stop());
         for keyspace in self.keyspaces() {

@@ -3,7 +3,8 @@
 //! 1. Take the directory.
 //! 2. Read the manifest, or make a database.
 //! 3. Open the log, which decides what of it counts and makes that durable (P8, P9).
-//! 4. Open every keyspace at its checkpoint.
+//! 4. Find which keyspaces the log names. Open every keyspace at its checkpoint, one after the other, and let go of
+//!    those that are not named: they are opened when they are used (see `place`).
 //! 5. Replay structure records, and what user records say of the extents of large values, so that
 //!    every engine stands on a consistent shape and knows every page that is owned.
 //! 6. Replay what users said above each keyspace's redo LSN, through the ordinary apply path
@@ -15,14 +16,14 @@
 //! A crash in recovery, and another in the next, find the same log and what replay brought home,
 //! which replaying again does not change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
-    Error, ErrorKind, KeyspaceId, MemoryBudget, Poison, Process, Result, Runtime, probe,
+    Error, ErrorKind, KeyspaceId, Lsn, MemoryBudget, Poison, Process, Result, Runtime, probe,
 };
 use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Reserve, Reserved};
 use spinney_sync::LockTable;
@@ -30,6 +31,7 @@ use spinney_wal::{Log, LogOptions, RecordKind, Recovered, tail_name};
 
 use crate::manifest::Manifest;
 use crate::options::{Options, TornWrites};
+use crate::place::{Place, check_end};
 use crate::reading::{self, Reading};
 use crate::record;
 use crate::state::{KeyspaceState, State, file_name, is_keyspace_file, next_owner};
@@ -141,7 +143,12 @@ pub(crate) fn assemble(
         door: RwLock::new(()),
         closed: AtomicBool::new(false),
         manifest: Mutex::new(manifest),
+        places: RwLock::new(Vec::new()),
         keyspaces: RwLock::new(Vec::new()),
+        sharing: Mutex::new(()),
+        me: Mutex::new(Weak::new()),
+        recovered_to: recovered.last_lsn(),
+        park_task: Mutex::new(None),
         checkpointing: Mutex::new(()),
         hurried: AtomicUsize::new(0),
         last_checkpoint: Mutex::new(opened_at),
@@ -166,6 +173,7 @@ pub(crate) fn assemble(
     state.limit_log(state.options.memory);
     state.recover(recovered)?;
     let state = Arc::new(state);
+    *state.me.lock() = Arc::downgrade(&state);
     if state.reading.is_none() {
         state.start_jobs()?;
     }
@@ -232,8 +240,7 @@ impl State {
     fn recover(&self, recovered: Recovered) -> Result<()> {
         match self.replay(&recovered) {
             Err(error) if error.is_full() && self.reading.is_some() => {
-                let keyspaces = self.manifest.lock().keyspaces.len();
-                let bytes = reading::budget_for(&recovered, keyspaces)?;
+                let bytes = reading::budget_for(&recovered)?;
                 Err(reading::too_small(error, bytes))
             }
             replayed => replayed,
@@ -242,84 +249,138 @@ impl State {
 
     fn replay(&self, recovered: &Recovered) -> Result<()> {
         let manifest = self.manifest.lock().clone();
-        let share = Self::share(self.options.memory, manifest.keyspaces.len())?;
-        // In the order of ids, so that a simulated recovery does the same every time.
-        let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
-        for entry in &manifest.keyspaces {
-            let keyspace = self.assemble(entry, None, share).map_err(lost)?;
-            if keyspace.engine.redo().next() < recovered.first_lsn() {
-                return Err(Error::new(
-                    ErrorKind::Corruption,
-                    format!(
-                        "the log begins at record {}, but keyspace {:?} needs those after {}",
-                        recovered.first_lsn(),
-                        entry.name,
-                        keyspace.engine.redo()
-                    ),
-                ));
+        let places: Vec<_> =
+            manifest.keyspaces.iter().map(|entry| Place::new(entry, self.owner)).collect();
+        places.clone_into(&mut self.places.write());
+        let mut named = self.named(recovered, manifest.next_id)?;
+        // One after the other, so that few descriptors do for many keyspaces.
+        for place in &places {
+            if named.contains(&place.id) {
+                continue;
             }
-            if keyspace.engine.redo() > recovered.last_lsn() {
-                return Err(Error::new(
-                    ErrorKind::Corruption,
-                    format!(
-                        "the log ends at record {}, but keyspace {:?} already holds those up to {}",
-                        recovered.last_lsn(),
-                        entry.name,
-                        keyspace.engine.redo()
-                    ),
-                ));
+            let opened = self.open_recovered(place, recovered, 1)?;
+            if opened.engine.is_unproven() {
+                // Its next checkpoint adds the proof, and it must have one before the log is trimmed.
+                named.insert(place.id);
+            } else {
+                self.leave_unopened(place, opened.engine.stats());
             }
-            by_id.insert(entry.id, keyspace.clone());
-            self.keyspaces.write().push(keyspace);
+            self.budget.close(&opened.memory);
         }
-        let find = |id: KeyspaceId| -> Result<Option<&Arc<KeyspaceState>>> {
-            match by_id.get(&id) {
-                // An id below the next one that nobody has was dropped (P20).
-                None if id >= manifest.next_id || id == KeyspaceId(0) => Err(Error::new(
+        let named: Vec<&Arc<Place>> =
+            places.iter().filter(|place| named.contains(&place.id)).collect();
+        let most = if self.reading.is_some() { usize::MAX } else { self.open_max() };
+        let mut groups = named.chunks(most).peekable();
+        while let Some(group) = groups.next() {
+            self.replay_group(group, recovered)?;
+            if groups.peek().is_some() {
+                // More than may be open at once: these are brought home and let go of.
+                group.iter().try_for_each(|place| self.park(place).map(|_| ()))?;
+            }
+        }
+        self.remove_orphans(&manifest)
+    }
+
+    /// The keyspaces that the log names.
+    fn named(&self, recovered: &Recovered, next_id: KeyspaceId) -> Result<BTreeSet<KeyspaceId>> {
+        let mut named = BTreeSet::new();
+        let mut name = |id: KeyspaceId| {
+            // An id below the next one that nobody has was dropped (P20).
+            if id >= next_id || id == KeyspaceId(0) {
+                return Err(Error::new(
                     ErrorKind::Corruption,
                     format!("the log names keyspace {id}, which the manifest does not know"),
-                )),
-                found => Ok(found),
+                ));
             }
+            named.insert(id);
+            Ok(())
         };
         recovered.replay(recovered.first_lsn(), |entry| match entry.kind {
-            RecordKind::Structure(id) => match find(id)? {
+            RecordKind::Structure(id) => name(id),
+            RecordKind::User => record::decode(entry.payload, entry.lsn, |id, _, _| name(id)),
+        })?;
+        Ok(named)
+    }
+
+    /// Opens a keyspace at its checkpoint as one of `count`, and checks that it fits the log.
+    fn open_recovered(
+        &self,
+        place: &Place,
+        recovered: &Recovered,
+        count: usize,
+    ) -> Result<Arc<KeyspaceState>> {
+        // What the log has of it is replayed.
+        let keyspace = self.assemble(place, None, Lsn::ZERO, self.share_of(count)).map_err(lost)?;
+        let redo = keyspace.engine.redo();
+        // A keyspace that was parked does not hold the log. Where slots have copies its own is known to be
+        // the newest (P28), and whatever the log was trimmed of is in its file.
+        if redo.next() < recovered.first_lsn() && keyspace.engine.is_unproven() {
+            return Err(Error::new(
+                ErrorKind::Corruption,
+                format!(
+                    "the log begins at record {}, but keyspace {:?} needs those after {redo}",
+                    recovered.first_lsn(),
+                    place.name,
+                ),
+            ));
+        }
+        check_end(place, &keyspace, recovered.last_lsn())?;
+        Ok(keyspace)
+    }
+
+    /// Opens these keyspaces and replays what the log has of them.
+    fn replay_group(&self, group: &[&Arc<Place>], recovered: &Recovered) -> Result<()> {
+        // In the order of ids, so that a simulated recovery does the same every time.
+        let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
+        for place in group {
+            let keyspace = self.open_recovered(place, recovered, group.len())?;
+            keyspace.set_changed();
+            by_id.insert(place.id, keyspace);
+        }
+        recovered.replay(recovered.first_lsn(), |entry| match entry.kind {
+            RecordKind::Structure(id) => match by_id.get(&id) {
                 Some(keyspace) => keyspace.engine.replay_structure(entry.lsn, entry.payload),
                 None => Ok(()),
             },
             // Extents of large values that the checkpoints do not know (P17).
             RecordKind::User => {
-                record::decode(entry.payload, entry.lsn, |id, _, value| match (find(id)?, value) {
-                    (Some(keyspace), Some(pointer))
-                        if pointer.large && entry.lsn > keyspace.engine.redo() =>
-                    {
-                        keyspace.engine.replay_large(pointer.bytes)
+                record::decode(entry.payload, entry.lsn, |id, _, value| {
+                    match (by_id.get(&id), value) {
+                        (Some(keyspace), Some(pointer))
+                            if pointer.large && entry.lsn > keyspace.engine.redo() =>
+                        {
+                            keyspace.engine.replay_large(pointer.bytes)
+                        }
+                        _ => Ok(()),
                     }
-                    _ => Ok(()),
                 })
             }
         })?;
         by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
         let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();
         if let Some(first) = first {
+            let find = |id| by_id.get(&id);
             self.replay_users(recovered, first.max(recovered.first_lsn()), find)?;
         }
-        by_id.values().try_for_each(|keyspace| keyspace.engine.end_replay())?;
-        self.remove_orphans(&manifest)
+        for (place, keyspace) in group.iter().zip(by_id.into_values()) {
+            keyspace.engine.end_replay()?;
+            self.add_recovered(place, keyspace)?;
+        }
+        Ok(())
     }
 
     fn replay_users<'a>(
         &self,
         recovered: &Recovered,
         first: spinney_base::Lsn,
-        find: impl Fn(KeyspaceId) -> Result<Option<&'a Arc<KeyspaceState>>>,
+        find: impl Fn(KeyspaceId) -> Option<&'a Arc<KeyspaceState>>,
     ) -> Result<()> {
         recovered.replay(first, |entry| {
             if entry.kind != RecordKind::User {
                 return Ok(());
             }
             record::decode(entry.payload, entry.lsn, |id, key, value| {
-                let Some(keyspace) = find(id)? else { return Ok(()) };
+                let Some(keyspace) = find(id) else { return Ok(()) };
                 if entry.lsn <= keyspace.engine.redo() {
                     return Ok(());
                 }

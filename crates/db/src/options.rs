@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::{Error, Result, Runtime};
@@ -107,6 +108,8 @@ pub struct Options {
     pub(crate) read_only: bool,
     /// Most bytes of pages that an opening for reading may write to memory, if not a part of the budget.
     pub(crate) replay_bytes_max: Option<u64>,
+    /// A keyspace that nobody has used for so long is parked.
+    pub(crate) park_after: Duration,
     /// Whether this is a salvage's own new database.
     pub(crate) salvaging: bool,
     pub(crate) disk: Option<Arc<dyn Disk>>,
@@ -118,6 +121,10 @@ pub const LOG_BYTES_MIN: u64 = 1 << 20;
 
 /// Largest log, in bytes: 16 TiB, the longest file of the file systems that are common.
 pub const LOG_BYTES_MAX: u64 = 1 << 44;
+
+/// A keyspace that nobody has used for so long is parked: long enough for the background to have tidied up, as it
+/// begins to do after a second, and short enough that many keyspaces used in turn are not all open.
+const PARK_AFTER: Duration = Duration::from_secs(5);
 
 impl Default for Options {
     fn default() -> Self {
@@ -131,6 +138,7 @@ impl Default for Options {
             poll_reads: true,
             read_only: false,
             replay_bytes_max: None,
+            park_after: PARK_AFTER,
             salvaging: false,
             disk: None,
             runtime: None,
@@ -230,6 +238,14 @@ impl Options {
     #[must_use]
     pub fn poll_reads(mut self, yes: bool) -> Self {
         self.poll_reads = yes;
+        self
+    }
+
+    /// After how long without use a keyspace is parked; 5 s if nothing is said. For tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn park_after(mut self, time: Duration) -> Self {
+        self.park_after = time;
         self
     }
 

@@ -110,7 +110,7 @@ pub(crate) fn budget_for_file(bytes: u64) -> u64 {
 }
 
 /// Which budget replays what a log holds without writing more pages than it may.
-pub(crate) fn budget_for(recovered: &Recovered, keyspaces: usize) -> Result<u64> {
+pub(crate) fn budget_for(recovered: &Recovered) -> Result<u64> {
     let mut bytes: BTreeMap<KeyspaceId, u64> = BTreeMap::new();
     let mut all = 0;
     recovered.replay(recovered.first_lsn(), |entry| {
@@ -125,7 +125,7 @@ pub(crate) fn budget_for(recovered: &Recovered, keyspaces: usize) -> Result<u64>
         })
     })?;
     let share = bytes.values().max().copied().unwrap_or(0).saturating_mul(SHARE_PER_LOG_BYTE);
-    let rest = share.saturating_mul(keyspaces.max(1) as u64);
+    let rest = share.saturating_mul(bytes.len().max(1) as u64);
     let most = rest.saturating_mul(PAGES_PART).div_ceil(PAGES_PART - 1);
     Ok(most.saturating_add(SMALL_BUDGET_BYTES).max(budget_for_file(all)))
 }

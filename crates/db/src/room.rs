@@ -15,12 +15,14 @@
 //! the log; a writer for whom there is no room takes a checkpoint first, which empties the log, and so
 //! the reserve may be smaller.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{ErrorKind, Result};
 
-use crate::state::{KeyspaceState, State};
+use crate::place::Place;
+use crate::state::State;
 
 /// What a recovery may need for each byte of the log: pages are written beside those they replace. With two
 /// recoveries on a full disk found no room (test `c1_a_restart_on_a_full_disk`), and then the database
@@ -57,11 +59,11 @@ impl State {
             return 0;
         }
         let needed = self.room_for_log(self.log.stats().bytes_used);
-        let live = |keyspace: &KeyspaceState| {
-            let stats = keyspace.engine.stats();
+        let live = |place: &Arc<Place>| {
+            let stats = self.stats_of(place).0;
             stats.file_bytes.saturating_sub(stats.free_pages * PAGE_BYTES as u64)
         };
-        let live: u64 = self.keyspaces().iter().map(|keyspace| live(keyspace)).sum();
+        let live: u64 = self.places().iter().map(live).sum();
         needed.min(QUIET_BYTES + live / QUIET_PART)
     }
 

@@ -5,18 +5,32 @@
 //! rate asks; while lookups and scans read much, ten times as long. What it finds is told in the
 //! statistics and stops nothing: reads of a damaged page answer `Corruption` whether it is known or
 //! not.
+//!
+//! A keyspace that is parked is opened for its piece and parked again. One that nobody has written to since it was last
+//! read whole waits a day ([`SOUND_FOR`]); a pass over nothing is none.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{KeyspaceId, Next, Result};
-use spinney_engine::DamagedPage;
+use spinney_base::{Error, ErrorKind, KeyspaceId, Next, Result};
+use spinney_engine::{DamagedPage, Scrubbed};
 use spinney_io::Purpose;
 
+use crate::place::Place;
 use crate::state::State;
 
 /// How long a pass waits after the database was opened or the pass before ended.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// A keyspace that was read whole is read again after so long, or once it was written to.
+pub(crate) const SOUND_FOR: Duration = Duration::from_secs(24 * 3600);
+
+/// How long the scrub waits before it looks again when there is nothing to read.
+const NOTHING_DUE: Duration = Duration::from_secs(10);
+
+/// The shortest rest after a keyspace that was opened for it: opening costs more than reading a page.
+const REST_PARKED: Duration = Duration::from_millis(250);
 
 /// So many reads of lookups and scans since the last piece mean that the disk is busy.
 const BUSY: u64 = 64;
@@ -55,6 +69,8 @@ pub(crate) struct Scrub {
     before: Found,
     /// The keyspace that is read, and where in it.
     at: Option<(KeyspaceId, Vec<u8>)>,
+    /// Whether anything was read in this pass.
+    has_read: bool,
     /// Reads of lookups and scans when it was last looked.
     reads: u64,
     yields: u32,
@@ -91,6 +107,16 @@ impl Scrub {
 }
 
 impl State {
+    /// What is seen of a keyspace that cannot be opened.
+    fn cannot_be_opened(&self, id: KeyspaceId, error: &Error) -> Scrubbed {
+        let mut seen = Scrubbed { pages: 1, ..Scrubbed::default() };
+        if error.kind() == ErrorKind::Corruption {
+            let file = self.file_of(id);
+            seen.damaged.push(DamagedPage { file, offset: 0, what: error.to_string() });
+        }
+        seen
+    }
+
     /// Reads one piece, and says when to read the next at this many bytes per second.
     pub(crate) fn scrub_piece(&self, rate: u64) -> Result<Next> {
         let rest = |pages: u64| {
@@ -114,24 +140,50 @@ impl State {
             scrub.at.take().unwrap_or((KeyspaceId(0), Vec::new()))
         };
         // One that was dropped meanwhile is followed by the next.
-        let later = self.keyspaces().into_iter().filter(|one| one.id >= id);
-        let Some(keyspace) = later.min_by_key(|one| one.id) else {
+        let is_next = |one: &Arc<Place>| {
+            one.id == id && !from.is_empty() || one.id >= id && self.is_scrub_due(one)
+        };
+        let later = self.places().into_iter().find(is_next);
+        let Some(place) = later else {
             let mut scrub = self.scrub.lock();
+            if !std::mem::take(&mut scrub.has_read) {
+                return Ok(Next::Wait(NOTHING_DUE));
+            }
             scrub.passes += 1;
             scrub.last_pass = Some(self.runtime.now());
             scrub.before = std::mem::take(&mut scrub.found);
             return Ok(Next::Wait(PAUSE));
         };
-        let from = if keyspace.id == id { from } else { Vec::new() };
+        let from = if place.id == id { from } else { Vec::new() };
+        if from.is_empty() {
+            self.scrub_begins(&place);
+        }
+        let was_open = self.open_one(place.id).is_some();
         // Nobody who asks for the numbers waits for the disk.
-        let seen = keyspace.engine.scrub(&from);
+        let seen = match self.enter(&place) {
+            Ok(keyspace) => keyspace.engine.scrub(&from),
+            Err(error) => self.cannot_be_opened(place.id, &error),
+        };
+        if seen.next.is_none() && !was_open {
+            // Who holds it parks it later.
+            if let Some(_no_checkpoint) = self.checkpointing.try_lock() {
+                self.park(&place)?;
+            }
+        }
         let mut scrub = self.scrub.lock();
+        scrub.has_read = true;
         scrub.pages += seen.pages;
+        if !seen.damaged.is_empty() {
+            self.scrub_again(&place);
+        }
         scrub.note(seen.damaged);
         scrub.at = Some(match seen.next {
-            Some(next) => (keyspace.id, next),
-            None => (KeyspaceId(keyspace.id.0.saturating_add(1)), Vec::new()),
+            Some(next) => (place.id, next),
+            None => (KeyspaceId(place.id.0.saturating_add(1)), Vec::new()),
         });
-        Ok(rest(seen.pages))
+        Ok(match rest(seen.pages) {
+            Next::Wait(time) if !was_open => Next::Wait(time.max(REST_PARKED)),
+            next => next,
+        })
     }
 }

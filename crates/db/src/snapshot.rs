@@ -10,6 +10,7 @@ use spinney_sync::hash_key;
 use crate::cursor::{Cursor, Keys};
 use crate::keyspace::Keyspace;
 use crate::large::ValueReader;
+use crate::state::KeyspaceState;
 use crate::value::Value;
 use crate::write::check_key;
 
@@ -26,6 +27,8 @@ pub struct Snapshot {
 #[derive(Debug)]
 struct Inner {
     keyspace: Keyspace,
+    /// Pinned: it is not parked while the snapshot lasts.
+    open: Arc<KeyspaceState>,
     /// There until it is dropped.
     engine: Option<Box<dyn EngineSnapshot>>,
 }
@@ -47,9 +50,9 @@ impl Drop for Inner {
 
 impl Snapshot {
     pub(crate) fn take(keyspace: &Keyspace) -> Result<Snapshot> {
-        keyspace.check_readable()?;
-        let engine = keyspace.state.engine.snapshot()?;
-        Ok(Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), engine: Some(engine) }) })
+        let open = keyspace.enter()?.pin();
+        let engine = Some(open.engine.snapshot()?);
+        Ok(Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), open, engine }) })
     }
 
     /// The keyspace that it is of.
@@ -57,11 +60,21 @@ impl Snapshot {
         &self.inner.keyspace
     }
 
+    /// The keyspace, which stays open.
+    pub(crate) fn open(&self) -> &KeyspaceState {
+        &self.inner.open
+    }
+
+    fn check_readable(&self) -> Result<()> {
+        self.inner.keyspace.handle.state.check_open()?;
+        self.inner.open.check_alive()
+    }
+
     /// Appends what the keyspace had for a key to `out`.
     fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Found> {
-        self.inner.keyspace.check_readable()?;
+        self.check_readable()?;
         check_key(key)?;
-        self.inner.engine().get(key, hash_key(self.inner.keyspace.state.id, key), out)
+        self.inner.engine().get(key, hash_key(self.inner.open.id, key), out)
     }
 
     /// The value that a key had.
@@ -89,7 +102,7 @@ impl Snapshot {
 
     fn read_large(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let keyspace = &self.inner.keyspace;
-        keyspace.handle.state.read_whole(&keyspace.state, pointer, out)
+        keyspace.handle.state.read_whole(&self.inner.open, pointer, out)
     }
 
     /// Whether a key had a value.
@@ -105,11 +118,10 @@ impl Snapshot {
     /// # Errors
     /// As [`Snapshot::get`].
     pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
-        let keyspace = &self.inner.keyspace;
-        keyspace.check_readable()?;
+        self.check_readable()?;
         keys.iter().try_for_each(|key| check_key(key))?;
         let hashed: Vec<(&[u8], u64)> =
-            keys.iter().map(|key| (*key, hash_key(keyspace.state.id, key))).collect();
+            keys.iter().map(|key| (*key, hash_key(self.inner.open.id, key))).collect();
         let whole = |value: spinney_engine::OwnedValue| {
             if !value.large {
                 return Ok(Value::from(value.bytes));
@@ -197,14 +209,13 @@ impl Source {
         }
     }
 
-    pub(crate) fn check_readable(&self) -> Result<()> {
-        self.keyspace().check_readable()
-    }
-
     pub(crate) fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         match self {
-            Source::Now(keyspace) => keyspace.state.engine.scan(request, chunk),
-            Source::Then(snapshot) => snapshot.inner.engine().scan(request, chunk),
+            Source::Now(keyspace) => keyspace.enter()?.engine.scan(request, chunk),
+            Source::Then(snapshot) => {
+                snapshot.check_readable()?;
+                snapshot.inner.engine().scan(request, chunk)
+            }
         }
     }
 

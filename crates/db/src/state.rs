@@ -1,12 +1,15 @@
 //! What all handles of one open database share.
 //!
-//! **Lock order**, first to last: `checkpointing`, `log_part`, `door`, `manifest`, `keyspaces`, `large_batch`;
-//! then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
+//! A keyspace is a [`Place`], which its handles hold for as long as they like, and while it is open a
+//! [`KeyspaceState`]; see `place`.
+//!
+//! **Lock order**, first to last: `checkpointing`, [`Place::kept`], `log_part`, `door`, `manifest`, `places`,
+//! `keyspaces`, `large_batch`; then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
 //! are held for memory work only.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use spinney_base::shim::{Mutex, RwLock};
@@ -22,8 +25,9 @@ use spinney_turtle::Turtle;
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
-use crate::manifest::{Manifest, ManifestKeyspace};
+use crate::manifest::Manifest;
 use crate::options::{EngineKind, KeptOptions, Options};
+use crate::place::{Place, dropped};
 use crate::reading::Reading;
 use crate::scrub::Scrub;
 
@@ -42,7 +46,14 @@ const LOG_SPARE_BYTES_MIN: u64 = 16 << 10;
 /// Least memory of one keyspace.
 const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
 
-/// One keyspace, shared by its handles.
+/// Descriptors that a database needs beside those of keyspaces: of the directory, its locks and the log, and one
+/// for what a backup copies.
+const OTHER_DESCRIPTORS: u64 = 16;
+
+/// So many keyspaces may be open though descriptors are fewer: where one cannot be opened, another is parked.
+const OPEN_MIN: u64 = 8;
+
+/// One keyspace while it is open.
 #[derive(Debug)]
 pub(crate) struct KeyspaceState {
     pub(crate) id: KeyspaceId,
@@ -50,20 +61,74 @@ pub(crate) struct KeyspaceState {
     pub(crate) options: KeptOptions,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) memory: Arc<MemoryAccount>,
-    /// Which open database it belongs to.
-    pub(crate) owner: u64,
+    /// The log's end when it was opened: the log has nothing of it between its checkpoint and here.
+    opened_at: Lsn,
     /// Set under the exclusive door when it is dropped.
     pub(crate) dropped: AtomicBool,
     pub(crate) task: Mutex<Option<Task>>,
+    /// [`CHANGED`] and [`UNSCRUBBED`], set when something is written or moved.
+    changes: AtomicU8,
+    /// How often it had been entered when that was last looked at, and since when it was so.
+    seen: Mutex<(u64, Duration)>,
+    /// When its job last had something to do, in nanoseconds of the runtime.
+    busy_at: AtomicU64,
 }
 
+/// What happened to an open keyspace: its file may lack something; its last scrub is of before.
+const CHANGED: u8 = 1;
+const UNSCRUBBED: u8 = 2;
+
 impl KeyspaceState {
+    /// Notes that something was written.
+    #[inline]
+    pub(crate) fn set_changed(&self) {
+        // Mostly it is set, and then it stays every processor's own.
+        if self.changes.load(Ordering::Relaxed) != CHANGED | UNSCRUBBED {
+            self.changes.store(CHANGED | UNSCRUBBED, Ordering::Release);
+        }
+    }
+
+    /// Whether anything was written or moved since it was opened.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.changes.load(Ordering::Acquire) & CHANGED != 0
+    }
+
+    /// A scrub of it begins.
+    pub(crate) fn begin_scrub(&self) {
+        self.changes.fetch_and(!UNSCRUBBED, Ordering::AcqRel);
+    }
+
+    /// Whether anything was written or moved since the last scrub of it began.
+    pub(crate) fn is_unscrubbed(&self) -> bool {
+        self.changes.load(Ordering::Acquire) & UNSCRUBBED != 0
+    }
+
+    /// Notes that its job had something to do.
+    pub(crate) fn set_busy(&self, now: Duration) {
+        self.set_changed();
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        self.busy_at.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Since when nobody used it and its job had nothing to do, as far as was looked.
+    pub(crate) fn unused_since(&self, place: &Place, now: Duration) -> Duration {
+        let entries = place.open.entries();
+        let is_idle = place.open.is_idle();
+        let mut seen = self.seen.lock();
+        if seen.0 != entries || !is_idle {
+            *seen = (entries, now);
+        }
+        seen.1.max(Duration::from_nanos(self.busy_at.load(Ordering::Relaxed)))
+    }
+
+    /// Up to which LSN nothing of it is in the log but not in its own files.
+    pub(crate) fn redo(&self) -> Lsn {
+        self.engine.redo().max(self.opened_at)
+    }
+
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.dropped.load(Ordering::Acquire) {
-            return Err(Error::new(
-                ErrorKind::Closed,
-                format!("keyspace {:?} was dropped", self.name),
-            ));
+            return Err(dropped(&self.name));
         }
         Ok(())
     }
@@ -83,6 +148,8 @@ pub(crate) struct State {
     pub(crate) poison: Arc<Poison>,
     pub(crate) log: Arc<Log>,
     pub(crate) stripes: LockTable,
+    /// Held while the budget is shared out.
+    pub(crate) sharing: Mutex<()>,
     pub(crate) budget: MemoryBudget,
     pub(crate) double_write: bool,
     /// Held shared by every write from its check to its apply; exclusively to close or to drop a
@@ -90,6 +157,9 @@ pub(crate) struct State {
     pub(crate) door: RwLock<()>,
     pub(crate) closed: AtomicBool,
     pub(crate) manifest: Mutex<Manifest>,
+    /// All keyspaces, in the order they were made.
+    pub(crate) places: RwLock<Vec<Arc<Place>>>,
+    /// Those that are open, in that order.
     pub(crate) keyspaces: RwLock<Vec<Arc<KeyspaceState>>>,
     /// One checkpoint, drop or verification at a time.
     pub(crate) checkpointing: Mutex<()>,
@@ -102,6 +172,11 @@ pub(crate) struct State {
     /// Held shared while the pointer to a large value is logged and applied; exclusively by a backup
     /// from the end of its copies to the log's cut.
     pub(crate) large_logging: RwLock<()>,
+    /// This itself, for jobs of keyspaces that are opened later.
+    pub(crate) me: Mutex<Weak<State>>,
+    /// The log's end when the database was opened.
+    pub(crate) recovered_to: Lsn,
+    pub(crate) park_task: Mutex<Option<Task>>,
     pub(crate) checkpoint_task: Mutex<Option<Task>>,
     pub(crate) log_task: Mutex<Option<Task>>,
     /// Why the last background checkpoint failed, until one succeeds.
@@ -165,13 +240,9 @@ impl State {
         }
     }
 
-    /// All keyspaces now.
+    /// The keyspaces that are open now.
     pub(crate) fn keyspaces(&self) -> Vec<Arc<KeyspaceState>> {
         self.keyspaces.read().clone()
-    }
-
-    pub(crate) fn keyspace_by_name(&self, name: &str) -> Option<Arc<KeyspaceState>> {
-        self.keyspaces.read().iter().find(|keyspace| keyspace.name == name).cloned()
     }
 
     /// The path of a keyspace's file, for messages.
@@ -179,12 +250,13 @@ impl State {
         self.directory.path().join(file_name(id))
     }
 
-    /// Opens the files of a keyspace of the manifest, or makes them when `created_at` says from
-    /// which LSN on it exists.
+    /// Opens the files of a keyspace, or makes them when `created_at` says from which LSN on it exists.
+    /// The log has nothing of it up to `opened_at` that its files do not have.
     pub(crate) fn assemble(
         &self,
-        entry: &ManifestKeyspace,
+        entry: &Place,
         created_at: Option<Lsn>,
+        opened_at: Lsn,
         share: u64,
     ) -> Result<Arc<KeyspaceState>> {
         let memory = self.budget.open(format!("{}/{}", entry.options.engine, entry.name), share);
@@ -207,9 +279,12 @@ impl State {
             options: entry.options,
             engine,
             memory,
-            owner: self.owner,
+            opened_at,
             dropped: AtomicBool::new(false),
             task: Mutex::new(None),
+            changes: AtomicU8::new(0),
+            seen: Mutex::new((entry.open.entries(), self.runtime.now())),
+            busy_at: AtomicU64::new(0),
         }))
     }
 
@@ -250,19 +325,39 @@ impl State {
         self.budget.used() + self.stripes.bytes() as u64 + self.log.memory_bytes()
     }
 
-    /// Shares the budget out among all keyspaces.
-    pub(crate) fn share_out(&self, total: u64) -> Result<()> {
-        let keyspaces = self.keyspaces();
-        let share = Self::share(total, keyspaces.len())?;
-        self.budget.set_total(total);
-        self.limit_log(total);
-        for keyspace in keyspaces {
+    /// What each of `count` open keyspaces gets of the budget. One too many gets what it needs.
+    pub(crate) fn share_of(&self, count: usize) -> u64 {
+        Self::share(self.budget.total(), count).unwrap_or(KEYSPACE_BYTES_MIN)
+    }
+
+    /// How many keyspaces may be open at once: as many as the budget and the descriptors are enough for.
+    pub(crate) fn open_max(&self) -> usize {
+        let total = self.budget.total();
+        let overhead = OVERHEAD_BYTES + Self::log_bytes(total) + Self::tail_bytes(total);
+        let by_memory = total.saturating_sub(overhead) / KEYSPACE_BYTES_MIN;
+        let by_memory = usize::try_from(by_memory).unwrap_or(usize::MAX);
+        let by_descriptors = match self.disk.descriptors_max() {
+            Some(all) => (all / 2).saturating_sub(OTHER_DESCRIPTORS).max(OPEN_MIN),
+            None => u64::MAX,
+        };
+        let by_descriptors = usize::try_from(by_descriptors).unwrap_or(usize::MAX);
+        by_memory.min(by_descriptors).max(1)
+    }
+
+    /// Shares the budget out among the keyspaces that are open.
+    pub(crate) fn share_out(&self) {
+        let _one_at_a_time = self.sharing.lock();
+        let keyspaces = self.keyspaces.read();
+        let share = self.share_of(keyspaces.len());
+        for keyspace in &*keyspaces {
             keyspace.memory.set_target(share);
-            if let Some(task) = &*keyspace.task.lock() {
+            // With more it grows by itself.
+            if keyspace.memory.used() > share
+                && let Some(task) = &*keyspace.task.lock()
+            {
                 task.wake();
             }
         }
-        Ok(())
     }
 }
 

@@ -61,7 +61,11 @@ pub struct KeyspaceStats {
     pub name: String,
     /// Its engine.
     pub engine: &'static str,
-    /// What the engine counts.
+    /// Whether it is parked: nobody has used it for a while, and the next use opens it. The numbers are what
+    /// they were when it was parked; of one that was not used since the database was opened they are what
+    /// its file tells without being read.
+    pub is_parked: bool,
+    /// What the engine counts, since the keyspace was last opened.
     pub numbers: EngineStats,
 }
 

@@ -105,20 +105,21 @@ impl State {
             )));
         }
         if let Some(foreign) =
-            batch.operations.iter().find(|operation| operation.keyspace.owner != self.owner)
+            batch.operations.iter().find(|operation| operation.place.owner != self.owner)
         {
             return Err(Error::invalid(format!(
                 "keyspace {:?} of the batch belongs to another database",
-                foreign.keyspace.name
+                foreign.place.name
             )));
         }
         keep_last(&mut batch.operations);
+        let entered = self.enter_all(batch.operations.iter().map(|operation| &*operation.place))?;
         let writes: Vec<KeyspaceWrite<'_>> = batch
             .operations
             .iter()
             .map(|operation| {
                 let value = operation.value.as_deref().map(ValueRef::inline);
-                KeyspaceWrite::new(&operation.keyspace, &operation.key, value)
+                KeyspaceWrite::new(entered.of(operation.place.id), &operation.key, value)
             })
             .collect();
         self.check_batch(&writes)?;
@@ -202,6 +203,7 @@ impl State {
         let points = writes.iter().any(|one| one.write.value.is_some_and(|value| value.large));
         let _logging = points.then(|| self.large_logging.read());
         let mut on_panic = PoisonOnPanic { state: self, armed: true };
+        writes.iter().for_each(|write| write.keyspace.set_changed());
         let guards = match writes {
             [one] => self.stripes.lock(one.write.hash),
             _ => self.stripes.lock_all(writes.iter().map(|write| write.write.hash)),
@@ -458,7 +460,7 @@ fn keep_last(operations: &mut Vec<Operation>) {
     let mut kept: Vec<bool> = operations
         .iter()
         .rev()
-        .map(|operation| seen.insert((operation.keyspace.id, operation.key.clone())))
+        .map(|operation| seen.insert((operation.place.id, operation.key.clone())))
         .collect();
     kept.reverse();
     let mut kept = kept.into_iter();

@@ -278,6 +278,7 @@ fn a2_files_unlinked_behind_a_database() {
         holds(&Db::open("/db", options(&disk)).unwrap(), "one", b"k", b"2");
         // The whole directory: nothing new can be made, and what is open goes on.
         let db = Db::open("/db", options(&disk)).unwrap();
+        holds(&db, "one", b"k", b"2");
         disk.remove_directory(Path::new("/db")).unwrap();
         assert!(db.keyspace("two", kind(engine)).is_err());
         db.existing_keyspace("one").unwrap().insert(b"k", b"3").unwrap();
@@ -353,8 +354,8 @@ fn a3_earlier_versions_are_kept_out() {
     rustix::fs::flock(&file, exclusive).unwrap();
 }
 
-/// With few descriptors `keyspace` answers an error, whatever it lacked one for; nothing else is
-/// stopped, and it works when some are free again.
+/// With few descriptors `keyspace` parks others or answers an error, whatever it lacked one for; nothing else
+/// is stopped, and it works when some are free again.
 #[test]
 fn b2_out_of_descriptors() {
     in_a_process("b2_out_of_descriptors", |place| {
@@ -388,7 +389,8 @@ fn b2_out_of_descriptors() {
                 holds(&db, "one", b"k", b"3");
             }
             setrlimit(Resource::Nofile, limit).unwrap();
-            assert!(made.len() > 1 && made.len() < 13, "{made:?}");
+            // Keyspaces that are not used give up theirs.
+            assert!(made.len() > 1, "{made:?}");
             db.keyspace("last", kind(engine)).unwrap();
             made.push("last".to_owned());
             let files = std::fs::read_dir(&path).unwrap();

@@ -295,3 +295,36 @@ fn p17_shared_syncs_cover_everybody() {
         }
     });
 }
+
+/// D4: whoever reads, writes or scans a keyspace while it is parked, again and again, finds what was
+/// acknowledged, and so does the next life.
+#[test]
+fn d4_operations_beside_parking() {
+    check(300, || {
+        let disk = SimDisk::new(1);
+        let runtime = Runtime::stepped(1);
+        let options = Options::default()
+            .memory(MEMORY)
+            .log_bytes_max(1 << 20)
+            .torn_writes(TornWrites::Assume4k)
+            .park_after(std::time::Duration::ZERO)
+            .disk(Arc::new(disk.clone()))
+            .runtime(runtime.clone());
+        let db = Db::open(Path::new("/db"), options).unwrap();
+        let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
+        let thread = shuttle::thread::spawn(move || {
+            for _ in 0..12 {
+                runtime.step();
+            }
+        });
+        for number in 0..4u8 {
+            keyspace.insert(&[number], &[number]).unwrap();
+            assert_eq!(keyspace.get(&[number / 2]).unwrap().unwrap(), &[number / 2]);
+            assert_eq!(keyspace.iter().count(), usize::from(number) + 1);
+        }
+        thread.join().unwrap();
+        drop(db);
+        let (_db, keyspace) = open(&disk.crash(CrashMode::LoseAll));
+        assert_eq!(keyspace.iter().count(), 4);
+    });
+}

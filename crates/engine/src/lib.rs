@@ -46,8 +46,9 @@ pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport, Watch};
 
 use std::fmt::Debug;
 use std::ops::Bound;
+use std::time::Duration;
 
-use spinney_base::{Error, ErrorKind, Lsn, Next, Result, ValueRef};
+use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, Result, ValueRef};
 use spinney_io::Directory;
 
 /// What a keyspace can do beyond points and batches.
@@ -157,6 +158,9 @@ pub trait Bulk: Debug {
     fn install(self: Box<Self>) -> Result<()>;
 }
 
+/// How long [`Engine::background`] asks to wait when it found nothing to do, and only then.
+pub const IDLE: Duration = Duration::from_millis(20);
+
 /// One keyspace's engine.
 pub trait Engine: Send + Sync + Debug {
     /// What it can do.
@@ -256,6 +260,17 @@ pub trait Engine: Send + Sync + Debug {
 
     /// Up to which LSN the keyspace's own files hold everything.
     fn redo(&self) -> Lsn;
+
+    /// The generation that its next page gets, for [`Engine::resume_generations`].
+    fn next_generation(&self) -> Generation;
+
+    /// Goes on with the generations of an earlier opening in this process, before the replay of structure
+    /// ends. What was allocated then has generations below `next`.
+    fn resume_generations(&self, next: Generation);
+
+    /// Whether nothing beside its newest slot tells that it is the newest: in a file of a released format,
+    /// until its first checkpoint (rule P28).
+    fn is_unproven(&self) -> bool;
 
     /// Whether a value of `value` bytes at a key of `key` bytes is kept outside of pages: it is to be
     /// written by [`Engine::allocate_large`], [`Engine::write_large`] and [`Engine::seal_large`], and

@@ -268,6 +268,21 @@ impl Store {
         })
     }
 
+    /// Goes on with the generations of an earlier opening of the file in this process, which
+    /// [`Store::next_generation`] told at its end: else each opening would use up all that are reserved ahead.
+    /// For who has not allocated anything yet.
+    pub fn resume_generations(&self, next: Generation) {
+        let mut space = self.space.lock();
+        space.next_generation = space.next_generation.min(next.0);
+    }
+
+    /// Whether nothing beside the newest slot tells that it is the newest (rule P28): the file is of a
+    /// released format, and no checkpoint was taken since.
+    #[must_use]
+    pub fn is_unproven(&self) -> bool {
+        self.slots.lock().is_released()
+    }
+
     /// Whose file this is.
     #[must_use]
     pub fn keyspace(&self) -> KeyspaceId {

@@ -72,6 +72,11 @@ pub trait Disk: Send + Sync + Debug {
     /// Calls and bytes of all files of this disk.
     fn counters(&self) -> &IoCounters;
 
+    /// How many descriptors the process may have, if that is limited.
+    fn descriptors_max(&self) -> Option<u64> {
+        None
+    }
+
     /// How batches are carried out, for `stats`: `io_uring`, `pread` or `simulated`.
     fn backend(&self) -> &'static str;
 }

@@ -105,6 +105,7 @@ fn eagerness(state: &str) -> usize {
         "file growth" | "publish structure" => 60,
         "trim" | "log growth" | "chi change" => 20,
         "keyspace create" | "keyspace drop" | "bulk load" => 10,
+        "park" | "keyspace open" => 4,
         "stage merge" => 6,
         "reorganize" => 2,
         "checkpoint" | "checkpoint build" | "root publish" | "page free" => 2,

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spinney::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options, TornWrites, Value};
 use spinney_base::shim::RwLock;
@@ -118,7 +119,15 @@ impl Product for Spinney {
 
 fn options(disk: Arc<dyn Disk>, runtime: Runtime, config: &Config) -> Options {
     let torn = if config.assume_4k { TornWrites::Assume4k } else { TornWrites::Auto };
+    // Some park all the time, some now and then, some hardly ever.
+    let park_after = match runtime.random() % 4 {
+        0 => Duration::from_millis(20),
+        1 => Duration::from_millis(200),
+        2 => Duration::from_secs(1),
+        _ => Duration::from_secs(5),
+    };
     Options::default()
+        .park_after(park_after)
         .memory(config.memory_bytes)
         .log_bytes_max(config.log_bytes_max)
         .torn_writes(torn)

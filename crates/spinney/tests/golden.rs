@@ -400,3 +400,28 @@ fn a_lost_manifest_is_noticed() {
         assert_eq!(error.kind(), ErrorKind::Corruption, "byte {at}: {error}");
     }
 }
+
+/// D4: the slots of a released format have no copies, so nothing but the log tells that they are current. A
+/// keyspace gets its proof before the log is trimmed of what it needs, also one that the log does not name.
+#[test]
+fn d4_released_formats_are_proven_before_they_are_parked() {
+    for version in ["v1", "v2", "v2-log", "turtle"] {
+        let place = tempfile::tempdir().unwrap();
+        copy(&golden(version), place.path());
+        for _ in 0..2 {
+            let runtime = Runtime::stepped(1);
+            let db = Db::open(place.path(), options().runtime(runtime.clone())).unwrap();
+            let new = db.keyspace("one more", KeyspaceOptions::default()).unwrap();
+            for number in 0..300u32 {
+                new.insert(&key(number), &[1; 2000]).unwrap();
+            }
+            db.checkpoint().unwrap();
+            while runtime.now() < std::time::Duration::from_secs(30) {
+                runtime.step();
+            }
+            db.checkpoint().unwrap();
+            drop(db);
+        }
+        Db::open(place.path(), options()).unwrap().verify().unwrap();
+    }
+}

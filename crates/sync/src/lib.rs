@@ -1,12 +1,14 @@
 //! Synchronization that storage engines need and the standard library lacks: [`VersionLatch`] for
 //! optimistic reads, the [`LockTable`] that orders writers of a key, [`racy`], the only way to
-//! copy memory while it changes, [`Stripes`], counters that threads do not share, and [`Gap`], which remembers where nothing is.
+//! copy memory while it changes, [`Stripes`], counters that threads do not share,
+//! [`Parkable`], a value that is taken away while nobody uses it, and [`Gap`], which remembers where nothing is.
 //!
 //! It does no I/O. Read [`latch`] first; [`racy`] says why racing copies are sound here; [`table`]
 //! builds on the latch.
 
 pub mod gap;
 pub mod latch;
+mod parkable;
 mod prefetch;
 pub mod racy;
 mod stripes;
@@ -15,6 +17,7 @@ mod zeroed;
 
 pub use gap::{Gap, Look};
 pub use latch::{LatchGuard, Version, VersionLatch};
+pub use parkable::{Entry, Parkable};
 pub use prefetch::prefetch;
 pub use racy::RacyWords;
 pub use stripes::Stripes;

@@ -31,7 +31,9 @@ thread_local! {
     static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-fn mine() -> usize {
+/// This thread's number, below [`STRIPES`].
+#[inline]
+pub(crate) fn mine() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let mine = MINE.get();
     if mine < STRIPES {

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use spinney_base::KeyspaceId;
-use spinney_sync::{LockTable, RacyWords, VersionLatch, hash_key};
+use spinney_sync::{LockTable, Parkable, RacyWords, VersionLatch, hash_key};
 
 /// P27: a reader never accepts a mixture of two writes.
 #[test]
@@ -91,5 +91,37 @@ fn writers_of_overlapping_stripes_exclude_each_other() {
             assert_eq!(shared.1.load(0), 3);
         },
         2000,
+    );
+}
+
+/// Who enters finds a value that nobody has taken away, however the two meet.
+#[test]
+fn a_parkable_is_not_taken_beside_an_entry() {
+    use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    shuttle::check_random(
+        || {
+            let shared = Arc::new(Parkable::default());
+            shared.put(Arc::new(AtomicBool::new(true)));
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let shared = shared.clone();
+                    shuttle::thread::spawn(move || {
+                        for _ in 0..2 {
+                            if let Some(is_there) = shared.enter() {
+                                assert!(is_there.load(SeqCst), "it was taken beside an entry");
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for _ in 0..2 {
+                if let Some(taken) = shared.take_idle(|_| false) {
+                    taken.store(false, SeqCst);
+                    shared.put(Arc::new(AtomicBool::new(true)));
+                }
+            }
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        },
+        5000,
     );
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
-use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
+use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found,
+    IDLE,
     KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch,
     Write,
 };
@@ -71,9 +72,6 @@ const LONG_LIST: usize = 1024;
 
 /// Long lists that the background may be behind with before writers help.
 const LONG_LISTS_MAX: usize = 2;
-
-/// How long the background waits when it finds nothing to do.
-const IDLE: Duration = Duration::from_millis(20);
 
 /// A keyspace kept by TreeLine.
 #[derive(Debug)]
@@ -138,6 +136,14 @@ pub struct TreeLine {
 }
 
 impl TreeLine {
+    /// What the engine can do.
+    pub const CAPABILITIES: Capabilities = Capabilities {
+        ordered: true,
+        snapshots: false,
+        transactions: false,
+        larger_than_memory: true,
+    };
+
     /// Makes a new keyspace, empty, whose log records all come after `redo`.
     ///
     /// # Errors
@@ -434,12 +440,7 @@ impl TreeLine {
 
 impl Engine for TreeLine {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            ordered: true,
-            snapshots: false,
-            transactions: false,
-            larger_than_memory: true,
-        }
+        Self::CAPABILITIES
     }
 
     fn check(&self, write: &Write<'_>) -> Result<()> {
@@ -634,6 +635,18 @@ impl Engine for TreeLine {
         }
         let wrote = wrote || self.give_back_space()?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn next_generation(&self) -> Generation {
+        self.store.next_generation()
+    }
+
+    fn resume_generations(&self, next: Generation) {
+        self.store.resume_generations(next);
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.store.is_unproven()
     }
 
     fn is_large(&self, key: usize, value: u64) -> bool {

@@ -2,14 +2,13 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
-use spinney_base::{Error, Lsn, Next, Result};
+use spinney_base::{Error, Generation, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
-    Found, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
+    Found, IDLE, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
     TurtleStats, VerifyReport, Watch, Write,
 };
 use spinney_io::{Directory, Purpose};
@@ -27,9 +26,6 @@ use crate::version::RECORD_BYTES_MAX;
 /// Freed pages of large values at which a checkpoint is worth taking for their sake: 32 MiB.
 const CHECKPOINT_FREED_PAGES: u64 = 8192;
 
-/// How long the background waits when it finds nothing to do.
-const IDLE: Duration = Duration::from_millis(20);
-
 /// A keyspace kept by TurtleKV.
 #[derive(Debug)]
 pub struct Turtle {
@@ -37,6 +33,14 @@ pub struct Turtle {
 }
 
 impl Turtle {
+    /// What the engine can do.
+    pub const CAPABILITIES: Capabilities = Capabilities {
+        ordered: true,
+        snapshots: true,
+        transactions: false,
+        larger_than_memory: true,
+    };
+
     /// Makes a new keyspace, empty, whose log records all come after `redo`.
     ///
     /// # Errors
@@ -75,12 +79,7 @@ fn cost(write: &Write<'_>) -> u64 {
 
 impl Engine for Turtle {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            ordered: true,
-            snapshots: true,
-            transactions: false,
-            larger_than_memory: true,
-        }
+        Self::CAPABILITIES
     }
 
     fn replays_in_bulk(&self) -> bool {
@@ -233,6 +232,18 @@ impl Engine for Turtle {
 
     fn redo(&self) -> Lsn {
         self.core.redo()
+    }
+
+    fn next_generation(&self) -> Generation {
+        self.core.files.store.next_generation()
+    }
+
+    fn resume_generations(&self, next: Generation) {
+        self.core.files.store.resume_generations(next);
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.core.files.store.is_unproven()
     }
 
     fn is_large(&self, key: usize, value: u64) -> bool {

@@ -97,6 +97,10 @@ impl Disk for RealDisk {
         &self.counters
     }
 
+    fn descriptors_max(&self) -> Option<u64> {
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+    }
+
     fn backend(&self) -> &'static str {
         if self.uring { "io_uring" } else { "pread" }
     }

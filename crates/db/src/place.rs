@@ -1,0 +1,520 @@
+//! Keyspaces that cost nothing while nobody uses them: parking, and opening on demand.
+//!
+//! ```text
+//!   Place (id, name, what was chosen)          what handles and batches hold, for as long as they like
+//!     `- KeyspaceState (engine, memory, job)   there only while the keyspace is open
+//!
+//!   unopened --- first use ---> open --- nobody used it for a while, or others need ---> parked
+//!                                ^         its descriptor: checkpoint, let go              |
+//!                                `------------------------ next use -----------------------'
+//! ```
+//!
+//! An operation enters its keyspaces once, at its start and before it takes any lock ([`State::enter`]).
+//! What lasts longer (snapshots, readers of large values, backups, bulk loads, compactions) pins them.
+//!
+//! **Parking** never waits for anybody: it gives up when somebody is inside, has pinned the keyspace or came while
+//! its checkpoint was taken. In this order: a checkpoint, while others go on; the job is stopped; nobody can come in
+//! any more; a last checkpoint of what the job did meanwhile; the engine is dropped.
+//!
+//! **The log.** A parked keyspace has nothing in the log that its file does not have, so it does not hold the log:
+//! the log is trimmed up to the least redo LSN of those that are open. The redo LSN in its file may lie far below the
+//! log's first record. When it is opened, its redo LSN counts as the log's end of that moment
+//! ([`KeyspaceState::redo`]): whatever is written to it comes later.
+//!
+//! **Invariants**
+//! 1. A keyspace that is not open has no record in the log, or in memory, that its file does not hold.
+//! 2. One engine at a time has the file of a keyspace.
+//! 3. A keyspace is among the open ones before its first record gets its LSN, and until its last one is in its file.
+//!    So a trim that reads the log's end first and the open keyspaces then trims nothing that is needed.
+//!
+//! **Crash.** Recovery opens the keyspaces that the log names, and replays above the redo LSN in their files. All else
+//! stays as it is. A crash right after parking finds records that the file has already: replaying them changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use spinney_base::shim::{Mutex, MutexGuard};
+use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, Next, Result, probe};
+use spinney_engine::{Capabilities, EngineStats};
+use spinney_sync::{Entry, Parkable};
+use spinney_treeline::TreeLine;
+use spinney_turtle::Turtle;
+
+use crate::manifest::ManifestKeyspace;
+use crate::options::{EngineKind, KeptOptions};
+use crate::scrub::SOUND_FOR;
+use crate::state::{KeyspaceState, State};
+
+/// A keyspace is looked at so often while it is not used before it is parked.
+const LOOKS: u32 = 4;
+
+/// How long the job waits when nothing is open; who opens a keyspace wakes it.
+pub(crate) const NOTHING_OPEN: Duration = Duration::from_secs(10);
+
+/// How long an operation waits for a checkpoint under way before it opens one keyspace too many.
+const PATIENCE: Duration = Duration::from_secs(1);
+const NAP: Duration = Duration::from_millis(1);
+
+/// How many hold a keyspace that is not pinned and no more among the open ones: its place, and who parks it.
+const HOLDERS: usize = 2;
+
+/// A keyspace, entered for one operation.
+pub(crate) type Open<'a> = Entry<'a, KeyspaceState>;
+
+/// One keyspace, open or not; shared by its handles.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) id: KeyspaceId,
+    pub(crate) name: String,
+    pub(crate) options: KeptOptions,
+    /// Which open database it belongs to.
+    pub(crate) owner: u64,
+    pub(crate) open: Parkable<KeyspaceState>,
+    dropped: AtomicBool,
+    /// Held while it is opened, parked or dropped.
+    pub(crate) kept: Mutex<Kept>,
+}
+
+/// What is kept of a keyspace while it is not open.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Options of the engine's own that were chosen since the database was opened.
+    own: Vec<(String, String)>,
+    /// The checkpoint distance that was chosen, if one was.
+    pub(crate) distance: Option<u64>,
+    /// The numbers when it was parked, or what its file tells.
+    stats: EngineStats,
+    /// Whether it was open in this life of the log.
+    was_open: bool,
+    /// The generation that its next page gets, if it was parked in this process.
+    next_generation: Option<Generation>,
+    /// When a scrub of what it is now began.
+    scrubbed: Option<Duration>,
+}
+
+/// What an engine of a kind can do.
+pub(crate) fn capabilities(kind: EngineKind) -> Capabilities {
+    match kind {
+        EngineKind::TreeLine => TreeLine::CAPABILITIES,
+        EngineKind::Turtle => Turtle::CAPABILITIES,
+    }
+}
+
+impl Place {
+    pub(crate) fn new(entry: &ManifestKeyspace, owner: u64) -> Arc<Place> {
+        Arc::new(Place {
+            id: entry.id,
+            name: entry.name.clone(),
+            options: entry.options,
+            owner,
+            open: Parkable::default(),
+            dropped: AtomicBool::new(false),
+            kept: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(dropped(&self.name));
+        }
+        Ok(())
+    }
+
+    /// From now on it has gone; its handles answer `Closed`.
+    pub(crate) fn set_dropped(&self) {
+        self.dropped.store(true, Ordering::Release);
+    }
+}
+
+pub(crate) fn dropped(name: &str) -> Error {
+    Error::new(ErrorKind::Closed, format!("keyspace {name:?} was dropped"))
+}
+
+/// The keyspaces of a batch, entered.
+pub(crate) struct OpenAll<'a>(Vec<(KeyspaceId, Open<'a>)>);
+
+impl OpenAll<'_> {
+    /// One of them.
+    pub(crate) fn of(&self, id: KeyspaceId) -> &KeyspaceState {
+        let found = self.0.binary_search_by_key(&id, |(id, _)| *id);
+        &self.0[found.expect("every keyspace of the batch was entered")].1
+    }
+}
+
+impl State {
+    pub(crate) fn places(&self) -> Vec<Arc<Place>> {
+        self.places.read().clone()
+    }
+
+    pub(crate) fn place_by_name(&self, name: &str) -> Option<Arc<Place>> {
+        self.places.read().iter().find(|place| place.name == name).cloned()
+    }
+
+    fn place(&self, id: KeyspaceId) -> Option<Arc<Place>> {
+        let places = self.places.read();
+        let found = places.binary_search_by_key(&id, |place| place.id).ok()?;
+        Some(places[found].clone())
+    }
+
+    /// The open keyspace of an id.
+    pub(crate) fn open_one(&self, id: KeyspaceId) -> Option<Arc<KeyspaceState>> {
+        let open = self.keyspaces.read();
+        let found = open.binary_search_by_key(&id, |keyspace| keyspace.id).ok()?;
+        Some(open[found].clone())
+    }
+
+    /// Enters a keyspace for one operation, and opens it if it is parked. No lock is held.
+    ///
+    /// # Errors
+    /// What opening it meets: `Corruption`, `Full`, `Io`; `Closed`.
+    #[inline]
+    pub(crate) fn enter<'a>(&self, place: &'a Place) -> Result<Open<'a>> {
+        match place.open.enter() {
+            Some(open) => Ok(open),
+            None => self.open_parked(place, None),
+        }
+    }
+
+    /// The same for who holds `checkpointing`.
+    pub(crate) fn enter_held<'a>(
+        &self,
+        place: &'a Place,
+        held: &MutexGuard<'_, ()>,
+    ) -> Result<Open<'a>> {
+        match place.open.enter() {
+            Some(open) => Ok(open),
+            None => self.open_parked(place, Some(held)),
+        }
+    }
+
+    /// Enters each of these once.
+    pub(crate) fn enter_all<'a>(
+        &self,
+        places: impl Iterator<Item = &'a Place>,
+    ) -> Result<OpenAll<'a>> {
+        let mut all: Vec<(KeyspaceId, Open<'a>)> = Vec::new();
+        for place in places {
+            if let Err(at) = all.binary_search_by_key(&place.id, |(id, _)| *id) {
+                all.insert(at, (place.id, self.enter(place)?));
+            }
+        }
+        Ok(OpenAll(all))
+    }
+
+    #[cold]
+    fn open_parked<'a>(
+        &self,
+        place: &'a Place,
+        held: Option<&MutexGuard<'_, ()>>,
+    ) -> Result<Open<'a>> {
+        self.check_open()?;
+        let mut tried = false;
+        loop {
+            self.make_way(held.is_some(), tried);
+            let mut kept = place.kept.lock();
+            if let Some(open) = place.open.enter() {
+                return Ok(open);
+            }
+            place.check_alive()?;
+            match self.open_place(place, &mut kept) {
+                Ok(open) => return Ok(open),
+                Err(error) if error.is_out_of_descriptors() && !tried => tried = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Opens a keyspace that is parked and enters it.
+    fn open_place<'a>(&self, place: &'a Place, kept: &mut Kept) -> Result<Open<'a>> {
+        let _inside = probe::enter("keyspace open");
+        // Nobody has put another database's files there meanwhile.
+        self.manifest.lock().check_there(&*self.directory)?;
+        // All that was written to it before lies at or below this, and is in its file.
+        let opened_at = self.log.last_lsn();
+        let open = self.keyspaces.read().len();
+        let share = self.share_of(open + 1);
+        let keyspace = self.assemble(place, None, opened_at, share).map_err(crate::open::lost)?;
+        let ready = || {
+            let end = if kept.was_open { opened_at } else { self.recovered_to };
+            check_end(place, &keyspace, end)?;
+            if let Some(next) = kept.next_generation {
+                keyspace.engine.resume_generations(next);
+            }
+            keyspace.engine.end_structure_replay()?;
+            keyspace.engine.end_replay()?;
+            self.set_kept(&keyspace, kept)
+        };
+        ready().inspect_err(|_| self.budget.close(&keyspace.memory))?;
+        kept.was_open = true;
+        self.add_open(place, keyspace)?;
+        // Nobody parks it meanwhile, as that takes `kept`.
+        place.open.enter().ok_or_else(|| dropped(&place.name))
+    }
+
+    /// Gives an engine the options that were chosen for its keyspace.
+    fn set_kept(&self, keyspace: &KeyspaceState, kept: &Kept) -> Result<()> {
+        let engine = &keyspace.engine;
+        kept.own.iter().try_for_each(|(name, value)| engine.set_option(name, value))?;
+        match kept.distance {
+            Some(batches) => engine.set_checkpoint_distance(Some(batches)).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Sets options of the engine's own, which hold until the database is closed.
+    pub(crate) fn set_own(&self, place: &Place, own: &[(String, String)]) -> Result<()> {
+        if own.is_empty() {
+            return Ok(());
+        }
+        let mut kept = place.kept.lock();
+        if let Some(keyspace) = self.open_one(place.id) {
+            own.iter().try_for_each(|(name, value)| keyspace.engine.set_option(name, value))?;
+        }
+        for (name, value) in own {
+            kept.own.retain(|(other, _)| other != name);
+            kept.own.push((name.clone(), value.clone()));
+        }
+        Ok(())
+    }
+
+    /// Makes a keyspace one of those that are open. For who holds its [`Place::kept`], or while nobody else knows it.
+    pub(crate) fn add_open(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
+        let is_first = {
+            let mut open = self.keyspaces.write();
+            let at = open.partition_point(|other| other.id < keyspace.id);
+            open.insert(at, keyspace.clone());
+            open.len() == 1
+        };
+        self.share_out();
+        if let Err(error) = self.start_keyspace_job(&keyspace) {
+            self.remove_open(&keyspace);
+            return Err(error);
+        }
+        if self.closed.load(Ordering::Acquire) {
+            // The jobs that there were are being stopped, or were.
+            let task = keyspace.task.lock().take();
+            task.inspect(|task| task.stop());
+        }
+        place.open.put(keyspace);
+        if is_first {
+            self.wake_jobs();
+        }
+        Ok(())
+    }
+
+    /// The same for one that recovery has opened: there are no jobs yet.
+    pub(crate) fn add_recovered(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
+        place.kept.lock().was_open = true;
+        self.add_open(place, keyspace)
+    }
+
+    fn remove_open(&self, keyspace: &KeyspaceState) {
+        self.keyspaces.write().retain(|other| other.id != keyspace.id);
+        self.budget.close(&keyspace.memory);
+        self.share_out();
+    }
+
+    /// Notes what is known of a keyspace that recovery does not open.
+    pub(crate) fn leave_unopened(&self, place: &Place, stats: EngineStats) {
+        place.kept.lock().stats = stats;
+    }
+
+    /// The numbers of a keyspace, and whether it is parked.
+    pub(crate) fn stats_of(&self, place: &Place) -> (EngineStats, bool) {
+        match self.open_one(place.id) {
+            Some(keyspace) => (keyspace.engine.stats(), false),
+            None => (place.kept.lock().stats.clone(), true),
+        }
+    }
+
+    /// Whether a keyspace was written to since its last scrub began, or that is long ago.
+    pub(crate) fn is_scrub_due(&self, place: &Place) -> bool {
+        let now = self.runtime.now();
+        let is_old = match place.kept.lock().scrubbed {
+            Some(then) => now.saturating_sub(then) >= SOUND_FOR,
+            None => true,
+        };
+        is_old || self.open_one(place.id).is_some_and(|open| open.is_unscrubbed())
+    }
+
+    /// Notes that a scrub of a keyspace begins.
+    pub(crate) fn scrub_begins(&self, place: &Place) {
+        let now = self.runtime.now();
+        let mut kept = place.kept.lock();
+        kept.scrubbed = Some(now);
+        if let Some(open) = self.open_one(place.id) {
+            open.begin_scrub();
+        }
+    }
+
+    /// Notes that a keyspace is damaged: each pass tells of that.
+    pub(crate) fn scrub_again(&self, place: &Place) {
+        place.kept.lock().scrubbed = None;
+    }
+
+    /// Parks keyspaces until one more may be open, as far as that goes, `one` at least if so wanted. While all are in
+    /// use there may be too many.
+    fn make_way(&self, is_held: bool, one: bool) {
+        if !one && self.keyspaces.read().len() < self.open_max() {
+            return;
+        }
+        if is_held {
+            self.make_way_held(one);
+            return;
+        }
+        let until = self.runtime.now() + PATIENCE;
+        self.hurried.fetch_add(1, Ordering::SeqCst);
+        let held = loop {
+            match self.checkpointing.try_lock() {
+                // Where background work is stepped, who holds it may be this thread.
+                None if !self.runtime.is_stepped() && self.runtime.now() < until => {
+                    self.runtime.sleep(NAP);
+                }
+                held => break held,
+            }
+        };
+        self.hurried.fetch_sub(1, Ordering::SeqCst);
+        if held.is_some() {
+            self.make_way_held(one);
+        }
+    }
+
+    /// The same for who holds `checkpointing`; says whether it parked any.
+    pub(crate) fn make_way_held(&self, one: bool) -> bool {
+        let mut has_parked = false;
+        while (one && !has_parked) || self.keyspaces.read().len() >= self.open_max() {
+            let now = self.runtime.now();
+            let mut open: Vec<_> = self.keyspaces();
+            let since = |keyspace: &Arc<KeyspaceState>| {
+                let place = self.place(keyspace.id);
+                place.map_or(now, |place| keyspace.unused_since(&place, now))
+            };
+            open.sort_by_cached_key(since);
+            let ids: Vec<KeyspaceId> = open.drain(..).map(|keyspace| keyspace.id).collect();
+            let parked = |id: &KeyspaceId| {
+                self.place(*id).is_some_and(|place| self.park(&place).unwrap_or(false))
+            };
+            if !ids.iter().any(parked) {
+                break;
+            }
+            has_parked = true;
+        }
+        has_parked
+    }
+
+    /// What the job does: parks what nobody has used for a while.
+    pub(crate) fn park_unused(&self) -> Result<Next> {
+        let after = self.options.park_after;
+        let now = self.runtime.now();
+        let is_unused = |place: &Arc<Place>| {
+            let keyspace = self.open_one(place.id);
+            keyspace.is_some_and(|one| now.saturating_sub(one.unused_since(place, now)) >= after)
+        };
+        let open = self.keyspaces();
+        let ids: Vec<KeyspaceId> = open.iter().map(|keyspace| keyspace.id).collect();
+        drop(open);
+        let unused: Vec<_> = ids.iter().filter_map(|id| self.place(*id)).collect();
+        let mut parked = false;
+        // Somebody who holds it may take a while; the next look is soon.
+        if let Some(_one_at_a_time) = self.checkpointing.try_lock() {
+            for place in unused.iter().filter(|place| is_unused(place)) {
+                parked |= self.park(place)?;
+            }
+            if parked {
+                self.trim()?;
+            }
+        }
+        if !self.keyspaces.read().is_empty() {
+            return Ok(Next::Wait(after / LOOKS));
+        }
+        if parked {
+            self.log.give_back(0)?;
+            self.keep_room_in_quiet()?;
+        }
+        Ok(Next::Wait(NOTHING_OPEN))
+    }
+
+    /// Parks a keyspace, for who holds `checkpointing`; says whether it did.
+    ///
+    /// # Errors
+    /// What its checkpoint meets, and it stays open; `Full` is none.
+    pub(crate) fn park(&self, place: &Place) -> Result<bool> {
+        let Some(mut kept) = place.kept.try_lock() else { return Ok(false) };
+        let Some(keyspace) = self.open_one(place.id) else { return Ok(false) };
+        // Whoever comes from here on is counted; those before have left, so what they wrote was applied.
+        let entries = place.open.entries();
+        // What was replayed in memory is nowhere else.
+        let must_stay = self.reading.is_some() && keyspace.has_changed();
+        if must_stay || !place.open.is_idle() || Arc::strong_count(&keyspace) > HOLDERS + 1 {
+            return Ok(false);
+        }
+        let _inside = probe::enter("park");
+        let bound = self.log.applied_watermark();
+        if keyspace.has_changed() {
+            match keyspace.engine.checkpoint(bound) {
+                Err(error) if error.is_full() => return Ok(false),
+                done => done.inspect_err(|error| self.note(error))?,
+            }
+        }
+        let task = keyspace.task.lock().take();
+        task.inspect(|task| task.stop());
+        // Nothing is trimmed meanwhile, as that takes `checkpointing`.
+        self.keyspaces.write().retain(|other| other.id != keyspace.id);
+        let taken = place.open.take_idle(|taken| {
+            place.open.entries() != entries
+                || Arc::strong_count(taken) > HOLDERS
+                // In the stepped runtime its job may be what waits here.
+                || Arc::strong_count(&taken.engine) > 1
+        });
+        // What the job did since, if it did anything.
+        let home = match &taken {
+            Some(taken) if taken.has_changed() => taken.engine.checkpoint(bound),
+            _ => Ok(()),
+        };
+        let Some(taken) = taken.filter(|_| home.is_ok()) else {
+            return self.unpark(place, keyspace, home);
+        };
+        kept.stats = taken.engine.stats();
+        kept.next_generation = Some(taken.engine.next_generation());
+        if taken.is_unscrubbed() {
+            kept.scrubbed = None;
+        }
+        self.budget.close(&taken.memory);
+        drop((taken, keyspace));
+        self.share_out();
+        Ok(true)
+    }
+
+    /// Goes back on parking a keyspace.
+    fn unpark(&self, place: &Place, keyspace: Arc<KeyspaceState>, home: Result<()>) -> Result<bool> {
+        {
+            let mut open = self.keyspaces.write();
+            let at = open.partition_point(|other| other.id < keyspace.id);
+            open.insert(at, keyspace.clone());
+        }
+        self.start_keyspace_job(&keyspace)?;
+        if home.is_err() {
+            place.open.put(keyspace);
+        }
+        match home {
+            Err(error) if error.is_full() => Ok(false),
+            home => home.inspect_err(|error| self.note(error)).map(|()| false),
+        }
+    }
+}
+
+/// Checks that the log goes as far as a keyspace's file says.
+pub(crate) fn check_end(place: &Place, keyspace: &KeyspaceState, end: Lsn) -> Result<()> {
+    let redo = keyspace.engine.redo();
+    if redo > end {
+        let name = &place.name;
+        return Err(Error::new(
+            ErrorKind::Corruption,
+            format!(
+                "the log ends at record {end}, but keyspace {name:?} already holds those up to {redo}"
+            ),
+        ));
+    }
+    Ok(())
+}

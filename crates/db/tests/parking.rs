@@ -1,0 +1,356 @@
+//! Idle costs nothing (D4): keyspaces that nobody uses are parked, and opened by the next use.
+
+#![cfg(not(feature = "shuttle"))]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use spinney_base::Runtime;
+use spinney_db::{BackupOptions, Batch, Db, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options};
+use spinney_io::sim::SimDisk;
+
+const ENGINES: [EngineKind; 2] = EngineKind::ALL;
+
+fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
+    let options = Options::default().memory(8 << 20).log_bytes_max(4 << 20);
+    options.disk(Arc::new(disk.clone())).runtime(runtime.clone())
+}
+
+fn open(disk: &SimDisk) -> (Db, Runtime) {
+    let runtime = Runtime::stepped(1);
+    (Db::open(Path::new("/db"), options(disk, &runtime)).unwrap(), runtime)
+}
+
+fn kind(engine: EngineKind) -> KeyspaceOptions {
+    KeyspaceOptions::default().engine(engine)
+}
+
+/// Lets background work run for so long.
+fn pass(runtime: &Runtime, time: Duration) {
+    let end = runtime.now() + time;
+    while runtime.now() < end {
+        assert!(runtime.step());
+    }
+}
+
+const IDLE: Duration = Duration::from_secs(20);
+
+fn parked(db: &Db) -> Vec<bool> {
+    db.stats().keyspaces.iter().map(|keyspace| keyspace.is_parked).collect()
+}
+
+fn records(keyspace: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    keyspace.iter().map(|record| record.map(|(key, value)| (key, value.to_vec())).unwrap()).collect()
+}
+
+/// A keyspace that nobody uses gives back its descriptor and its memory; the next use of a handle that was
+/// there before finds everything, through parkings, crashes and closings.
+#[test]
+fn d4_an_unused_keyspace_is_parked_and_opened_again() {
+    for engine in ENGINES {
+        for logged in [true, false] {
+            let mut disk = SimDisk::new(1);
+            let mut expected = BTreeMap::new();
+            for life in 0..4u8 {
+                let (db, runtime) = open(&disk);
+                let keyspace = db.keyspace("k", kind(engine).logged(logged)).unwrap();
+                for round in 0..3u8 {
+                    let key = [life, round];
+                    keyspace.insert(&key, &[round; 500]).unwrap();
+                    expected.insert(key.to_vec(), vec![round; 500]);
+                    let open = disk.descriptors();
+                    assert_eq!(parked(&db), [false]);
+                    pass(&runtime, IDLE);
+                    assert_eq!((parked(&db), disk.descriptors()), (vec![true], open - 1));
+                    assert!(!db.stats().accounts.iter().any(|one| one.name.ends_with("/k")));
+                    assert!(keyspace.stats().file_bytes > 0);
+                    assert_eq!(db.stats().log.bytes_used, 0);
+                    if round == 1 {
+                        assert_eq!(records(&keyspace), expected);
+                    }
+                }
+                assert_eq!(records(&keyspace), expected);
+                match life {
+                    0 => db.close().unwrap(),
+                    _ => disk = disk.kill(),
+                }
+            }
+            let (db, _) = open(&disk);
+            let keyspace = db.existing_keyspace("k").unwrap();
+            assert_eq!(records(&keyspace), expected);
+            db.verify().unwrap();
+        }
+    }
+}
+
+/// Opening a database opens the keyspaces that its log names, and no other; a missing file is damage all
+/// the same.
+#[test]
+fn d4_an_opening_parks_what_the_log_does_not_name() {
+    let disk = SimDisk::new(1);
+    let (db, _) = open(&disk);
+    for number in 0..10u8 {
+        let keyspace = db.keyspace(&format!("k{number}"), kind(ENGINES[usize::from(number) % 2]));
+        keyspace.unwrap().insert(b"k", &[number]).unwrap();
+    }
+    db.close().unwrap();
+    let (db, _) = open(&disk);
+    assert_eq!(parked(&db), [true; 10]);
+    let three = db.existing_keyspace("k3").unwrap();
+    three.insert(b"k", b"new").unwrap();
+    assert_eq!(parked(&db).iter().filter(|parked| !**parked).count(), 1);
+    let image = disk.kill();
+    let (db, _) = open(&image);
+    let mut expected = vec![true; 10];
+    expected[3] = false;
+    assert_eq!(parked(&db), expected);
+    for number in 0..10u8 {
+        let keyspace = db.existing_keyspace(&format!("k{number}")).unwrap();
+        let value = if number == 3 { b"new".to_vec() } else { vec![number] };
+        assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&*value));
+    }
+    db.close().unwrap();
+    image.remove(Path::new("/db/keyspace-00000005.spn")).unwrap();
+    let error = Db::open(Path::new("/db"), options(&image, &Runtime::stepped(1))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+}
+
+/// Parked keyspaces do not hold the log, others trim it far beyond their redo LSNs, and crashes strike right
+/// after a parking, right after an opening, and twice: nothing that was acknowledged is lost.
+#[test]
+fn d4_crashes_amid_parking() {
+    for seed in 0..30 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut disk = SimDisk::new(seed);
+        let mut model: BTreeMap<(u8, Vec<u8>), Vec<u8>> = BTreeMap::new();
+        for _ in 0..6 {
+            let runtime = Runtime::stepped(random.random());
+            let options = options(&disk, &runtime).park_after(Duration::from_millis(200));
+            let db = Db::open(Path::new("/db"), options).unwrap();
+            let keyspaces: Vec<Keyspace> = (0..4u8)
+                .map(|number| {
+                    let engine = ENGINES[usize::from(number) % 2];
+                    db.keyspace(&number.to_string(), kind(engine)).unwrap()
+                })
+                .collect();
+            for (number, keyspace) in (0..).zip(&keyspaces) {
+                if random.random_bool(0.5) {
+                    let own = |(of, _): &(&(u8, Vec<u8>), _)| of.0 == number;
+                    let own = model.iter().filter(own);
+                    let own = own.map(|((_, key), value)| (key.clone(), value.clone()));
+                    assert_eq!(records(keyspace), own.collect(), "seed {seed}");
+                }
+            }
+            for _ in 0..random.random_range(1..40) {
+                let number: u8 = random.random_range(0..4);
+                let keyspace = &keyspaces[usize::from(number)];
+                let key = vec![random.random_range(0..30u8)];
+                match random.random_range(0..10) {
+                    0 => db.checkpoint().unwrap(),
+                    1..4 => pass(&runtime, Duration::from_millis(random.random_range(1..2000))),
+                    4 => {
+                        keyspace.remove(&key).unwrap();
+                        model.remove(&(number, key));
+                    }
+                    5 => {
+                        let mut batch = Batch::new();
+                        for (number, keyspace) in (0..).zip(&keyspaces) {
+                            batch.insert(keyspace, key.clone(), [number; 700]);
+                            model.insert((number, key.clone()), vec![number; 700]);
+                        }
+                        db.write(batch).unwrap();
+                    }
+                    6 => {
+                        let found = keyspace.get(&key).unwrap().map(|value| value.to_vec());
+                        assert_eq!(found.as_ref(), model.get(&(number, key)), "seed {seed}");
+                    }
+                    _ => {
+                        let length = if random.random_bool(0.2) { 20_000 } else { 300 };
+                        let value = vec![random.random(); length];
+                        keyspace.insert(&key, &value).unwrap();
+                        model.insert((number, key), value);
+                    }
+                }
+            }
+            if random.random_bool(0.3) {
+                db.verify().unwrap();
+            }
+            disk = disk.kill();
+        }
+    }
+}
+
+/// Memory for a few keyspaces is enough for many, made, written, read, verified, copied and recovered, also when
+/// the log names more than may be open.
+#[test]
+fn d4_more_keyspaces_than_may_be_open() {
+    const ALL: u8 = 60;
+    for engine in ENGINES {
+        let disk = SimDisk::new(1);
+        let few = |disk: &SimDisk, path: &str| {
+            let options = Options::default().memory(2 << 20).log_bytes_max(16 << 20);
+            let options = options.disk(Arc::new(disk.clone())).runtime(Runtime::stepped(1));
+            Db::open(Path::new(path), options)
+        };
+        let db = few(&disk, "/db").unwrap();
+        let most = |db: &Db| parked(db).iter().filter(|parked| !**parked).count();
+        for number in 0..ALL {
+            let keyspace = db.keyspace(&number.to_string(), kind(engine)).unwrap();
+            keyspace.insert(b"k", &[number]).unwrap();
+            assert!(most(&db) <= 10, "{}", most(&db));
+        }
+        db.verify().unwrap();
+        db.backup("/copy").unwrap();
+        // A batch is inside of all of its keyspaces at once, and the log names them all then.
+        let mut batch = Batch::new();
+        for number in 0..ALL {
+            let keyspace = db.existing_keyspace(&number.to_string()).unwrap();
+            batch.insert(&keyspace, *b"batch", [number]);
+        }
+        db.write(batch).unwrap();
+        let image = disk.kill();
+        drop(db);
+        let check = |db: &Db, batch: bool| {
+            for number in 0..ALL {
+                let keyspace = db.existing_keyspace(&number.to_string()).unwrap();
+                assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&[number][..]));
+                let found = keyspace.get(b"batch").unwrap();
+                assert_eq!(found.as_deref(), batch.then_some(&[number][..]));
+            }
+            db.verify().unwrap();
+        };
+        let db = few(&image, "/db").unwrap();
+        assert!(most(&db) <= 10, "{}", most(&db));
+        check(&db, true);
+        db.close().unwrap();
+        check(&few(&image, "/db").unwrap(), true);
+        check(&few(&image, "/copy").unwrap(), false);
+    }
+}
+
+/// Snapshots, readers of large values and what a closure of a conditional write holds keep a keyspace open; what
+/// was chosen for an engine is chosen when it is opened again.
+#[test]
+fn d4_what_is_in_use_is_not_parked() {
+    let disk = SimDisk::new(1);
+    let (db, runtime) = open(&disk);
+    let turtle = db.keyspace("turtle", kind(EngineKind::Turtle)).unwrap();
+    let tree = db.keyspace("tree", kind(EngineKind::TreeLine)).unwrap();
+    turtle.set_checkpoint_distance(2).unwrap();
+    turtle.insert(b"k", b"1").unwrap();
+    tree.insert(b"large", &[5; 100_000]).unwrap();
+    let snapshot = turtle.snapshot().unwrap();
+    let mut reader = tree.get_reader(b"large").unwrap().unwrap();
+    pass(&runtime, IDLE);
+    assert_eq!(parked(&db), [false, false]);
+    turtle.insert(b"k", b"2").unwrap();
+    tree.remove(b"large").unwrap();
+    pass(&runtime, IDLE);
+    let mut read = Vec::new();
+    std::io::Read::read_to_end(&mut reader, &mut read).unwrap();
+    assert_eq!(read, [5; 100_000]);
+    assert_eq!(snapshot.get(b"k").unwrap().as_deref(), Some(&b"1"[..]));
+    drop((reader, snapshot));
+    let changed = tree.update(b"k", |_| {
+        pass(&runtime, IDLE);
+        Some(b"new".to_vec())
+    });
+    assert_eq!(changed.unwrap().as_deref(), Some(&b"new"[..]));
+    assert_eq!(parked(&db), [true, false]);
+    pass(&runtime, IDLE);
+    assert_eq!(parked(&db), [true, true]);
+    assert_eq!(turtle.get(b"k").unwrap().as_deref(), Some(&b"2"[..]));
+    assert_eq!(turtle.stats().turtle.unwrap().checkpoint_distance, 2);
+    db.drop_keyspace("tree").unwrap();
+    assert_eq!(tree.get(b"k").unwrap_err().kind(), ErrorKind::Closed);
+    db.drop_keyspace("turtle").unwrap();
+    assert_eq!(turtle.get(b"k").unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// A database that is open for reading opens what its log does not name when it is asked for, and writes nothing.
+#[test]
+fn d4_parked_keyspaces_are_read() {
+    let disk = SimDisk::new(1);
+    let (db, runtime) = open(&disk);
+    for (number, engine) in (0..6u8).zip(ENGINES.into_iter().cycle()) {
+        db.keyspace(&number.to_string(), kind(engine)).unwrap().insert(b"k", &[number]).unwrap();
+    }
+    pass(&runtime, IDLE);
+    db.existing_keyspace("1").unwrap().insert(b"k", b"new").unwrap();
+    let image = disk.kill();
+    let before = image.files();
+    let options = options(&image, &Runtime::stepped(1)).read_only(true);
+    let db = Db::open(Path::new("/db"), options).unwrap();
+    for number in 0..6u8 {
+        let keyspace = db.existing_keyspace(&number.to_string()).unwrap();
+        let value = if number == 1 { b"new".to_vec() } else { vec![number] };
+        assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&*value));
+    }
+    db.verify().unwrap();
+    db.backup("/copy").unwrap();
+    drop(db);
+    assert!(before.iter().all(|file| image.files().contains(file)));
+}
+
+/// A keyspace that was copied while it was parked, and is written to before the backup ends, is copied once more:
+/// its log records may point to large values that the first copy lacks.
+#[test]
+fn d4_a_backup_copies_what_was_parked() {
+    for engine in ENGINES {
+        let disk = SimDisk::new(1);
+        let (db, runtime) = open(&disk);
+        let names = ["a", "b", "c"];
+        for name in names {
+            db.keyspace(name, kind(engine)).unwrap().insert(b"old", name.as_bytes()).unwrap();
+        }
+        let dropped = db.keyspace("dropped", kind(engine)).unwrap();
+        dropped.insert(b"k", b"v").unwrap();
+        pass(&runtime, IDLE);
+        assert_eq!(parked(&db), [true; 4]);
+        let mut pieces = 0;
+        let report = db.backup_with("/copy", &BackupOptions::default(), |_| {
+            pieces += 1;
+            if pieces == 3 {
+                let mut batch = Batch::new();
+                for name in names {
+                    batch.insert(&db.existing_keyspace(name).unwrap(), *b"new", vec![7; 50_000]);
+                }
+                db.write(batch).unwrap();
+                db.drop_keyspace("dropped").unwrap();
+            }
+            ControlFlow::Continue(())
+        });
+        assert_eq!(report.unwrap().keyspaces, 3);
+        assert!(pieces >= 3);
+        let options = options(&disk, &Runtime::stepped(1));
+        let copy = Db::open(Path::new("/copy"), options).unwrap();
+        for name in names {
+            let keyspace = copy.existing_keyspace(name).unwrap();
+            assert_eq!(keyspace.get(b"old").unwrap().as_deref(), Some(name.as_bytes()));
+            assert_eq!(keyspace.get(b"new").unwrap().as_deref(), Some(&[7; 50_000][..]));
+        }
+        copy.verify().unwrap();
+    }
+}
+
+/// Opening a keyspace again and again uses up no generations that it does not need: there are 2^32.
+#[test]
+fn d4_generations_last() {
+    for engine in ENGINES {
+        let disk = SimDisk::new(1);
+        let (db, runtime) = open(&disk);
+        let keyspace = db.keyspace("k", kind(engine)).unwrap();
+        for round in 0..40u8 {
+            keyspace.insert(b"k", &[round; 100]).unwrap();
+            pass(&runtime, IDLE);
+            assert_eq!(parked(&db), [true]);
+        }
+        let next = spinney_db::fuzzing::next_generation(&db, "k");
+        assert!(next < 5_000, "{next}");
+    }
+}
