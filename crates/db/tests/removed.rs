@@ -319,7 +319,6 @@ fn d1_compact_range_leaves_other_ranges_alone() {
         world.fill(0..50_000);
         world.db.checkpoint().unwrap();
         world.remove((0..50_000).filter(|number| number % 4 > 0));
-        let whole = world.bytes();
         let report = world.main.compact_range(key(10_000)..key(20_000)).unwrap();
         assert!(report.bytes < report.bytes_before / 2, "{engine:?}: {report:?}");
         assert!(report.bytes > 2 << 20, "{engine:?}: {report:?}");
