@@ -225,6 +225,11 @@ impl<F: Files> Tree<F> {
         self.of_children(update, as_children(siblings)).map(Some)
     }
 
+    /// Whether a step towards a goal is left.
+    pub(crate) fn is_untidy(&self, files: &F, goal: Goal<'_>) -> bool {
+        self.root.as_ref().is_some_and(|root| goal.is_untidy(root, files, &files.limits()))
+    }
+
     /// Pages of the leaves that steps towards a goal make anew, about.
     pub(crate) fn pages_to_tidy(&self, files: &F, goal: Goal<'_>) -> u64 {
         fn of<F: Files>(child: &Child<F>, files: &F, goal: Goal<'_>, limits: &Limits) -> u64 {
@@ -373,9 +378,13 @@ impl Core {
     fn tidy(&self, goal: Goal<'_>) -> Result<bool> {
         let mut work = self.work.lock();
         let _inside = probe::enter("tidying");
-        // For the memory: what nodes merge is in it until the step is written.
-        self.call_crew(CREW_MAX);
         let view = self.view.load_full();
+        if !view.tree.is_untidy(goal) {
+            return Ok(false);
+        }
+        // For the memory: what nodes merge is in it until the step is written. Caches give it up, so not before it
+        // is needed.
+        self.call_crew(CREW_MAX);
         let log = &self.context.log;
         let end = log.last_lsn();
         log.ensure_durable(end)?;

@@ -284,6 +284,11 @@ impl Tree {
         }))
     }
 
+    /// See [`tree::Tree::is_untidy`].
+    pub(crate) fn is_untidy(&self, goal: Goal<'_>) -> bool {
+        self.0.tree.is_untidy(&self.0.files.disk, goal)
+    }
+
     /// See [`tree::Tree::pages_to_tidy`].
     pub(crate) fn pages_to_tidy(&self, goal: Goal<'_>) -> u64 {
         self.0.tree.pages_to_tidy(&self.0.files.disk, goal)
