@@ -511,7 +511,7 @@ fn d1_compact_gives_room_back() {
     assert_eq!(all().len(), 2);
     // What the first one freed nobody holds any more.
     for one in &all() {
-        assert!(one["bytes_before"].as_u64().unwrap() < 2 << 20, "{one}");
+        assert!(one["bytes_after"].as_u64().unwrap() < 2 << 20, "{one}");
     }
     assert!(expect(0, &["compact", db, "--keyspace", "one"], b"").contains("gone through"));
     let stats: serde_json::Value =
