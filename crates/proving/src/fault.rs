@@ -320,6 +320,8 @@ fn check_error(op: &Op, error: &Error, fault: &Fault, struck: bool) {
             let told = matches!(fault, Fault::WriteError { .. } | Fault::SyncError { .. });
             (media || told) && !is_read(op)
         }
+        // A write that was refused may be there, and what it was written to is not empty.
+        ErrorKind::InvalidArgument => in_place && matches!(op, Op::BulkLoad { .. }),
         // A keyspace that a failed creation left in doubt.
         ErrorKind::NotFound => matches!(op, Op::DropKeyspace { .. }),
         // Its memory was needed, and it could not be written out.
