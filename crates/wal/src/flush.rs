@@ -201,13 +201,14 @@ impl Log {
         if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
     }
 
-    /// Takes note that what was stolen could not be written. For want of room it is kept: it is tried again as a run of its own,
-    /// because the block that was open may be synced by then. Anything else ends writing.
+    /// Takes note that what was stolen could not be written. For want of room it is kept and tried again: in the open block, which
+    /// takes the same bytes once more, or as a run of its own, if a sync has closed that block meanwhile. Anything else ends
+    /// writing.
     fn not_written(&self, writer: &mut Writer, error: Error) -> Error {
         if !error.is_full() {
             return self.fail(error);
         }
-        (writer.refused, writer.open) = (true, None);
+        writer.refused = true;
         self.refused.store(true, SeqCst);
         error.context("what was written last is kept in memory until the log has room for it")
     }
