@@ -21,7 +21,6 @@
 //!
 //! **Crash.** New extents that no durable record names are nobody's and free at the next open.
 
-
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
 use spinney_extent::Extent;
