@@ -475,11 +475,13 @@ fn d1_compact_gives_room_back() {
     );
     let part: serde_json::Value = serde_json::from_str(&part).unwrap();
     assert!(part["bytes"].as_u64() < part["bytes_before"].as_u64(), "{part}");
-    let all = expect(0, &["compact", db, "--json"], b"");
-    let all: Vec<serde_json::Value> =
-        all.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(all.len(), 2);
-    for one in &all {
+    let all = || -> Vec<serde_json::Value> {
+        let all = expect(0, &["compact", db, "--json"], b"");
+        all.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    assert_eq!(all().len(), 2);
+    // What the first one freed nobody holds any more.
+    for one in &all() {
         assert!(one["bytes_after"].as_u64().unwrap() < 2 << 20, "{one}");
     }
     assert!(expect(0, &["compact", db, "--keyspace", "one"], b"").contains("gone through"));

@@ -35,7 +35,8 @@ pub struct CompactReport {
     pub bytes: u64,
     /// Bytes of the keyspace's file that were in use before, of all its keys.
     pub bytes_before: u64,
-    /// Bytes that are in use now. What is free goes back to the file system soon, if that knows holes.
+    /// Bytes that are in use now, those among them that a reader or snapshot still holds. What is free goes back
+    /// to the file system soon, if that knows holes.
     pub bytes_after: u64,
 }
 

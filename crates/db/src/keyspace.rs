@@ -158,7 +158,9 @@ impl Keyspace {
     ///
     /// # Errors
     /// `InvalidArgument` for a key or value past its limit, `Full` when disk or log have no room:
-    /// nothing has changed. `Poisoned` or `Io`: whether the write happened is unknown until the
+    /// nothing has changed, unless the message says that the write is kept in memory. That happens on
+    /// file systems that copy on write, which may refuse a block of the log that was there: the write is
+    /// seen, and becomes as safe as any other with the next that succeeds. `Poisoned` or `Io`: whether the write happened is unknown until the
     /// database is reopened. `Closed`.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.insert_with(key, value, self.handle.state.options.durability)

@@ -110,7 +110,7 @@ fn d1_what_was_removed_before_a_crash_takes_no_room_either() {
     }
 }
 
-/// On a full disk, too: what is made in the place of what was removed takes less room than that, a piece at a time.
+/// On a full disk, too: what is made of what is left takes less room than what is freed.
 #[test]
 fn d1_what_was_removed_gives_room_back_on_a_full_disk() {
     for engine in ENGINES {
@@ -122,7 +122,7 @@ fn d1_what_was_removed_gives_room_back_on_a_full_disk() {
         let taken = |disk: &SimDisk| -> u64 {
             disk.files().iter().map(|file| disk.room(file).unwrap()).sum()
         };
-        world.disk.set_capacity(Some(taken(&world.disk) + (300 << 10)));
+        world.disk.set_capacity(Some(taken(&world.disk) + (64 << 10)));
         let before = world.bytes();
         pass_time(&world.runtime, MINUTE);
         let after = world.bytes();

@@ -94,6 +94,10 @@ impl File for ToldFile {
         self.file.punch_hole(offset, bytes)
     }
 
+    fn write_bytes(&self, bytes: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
+        self.file.write_bytes(bytes, offset, purpose)
+    }
+
     fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>> {
         self.file.map(bytes)
     }

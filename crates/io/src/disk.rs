@@ -220,9 +220,20 @@ pub trait File: Send + Sync + Debug {
     /// `Io` from the system.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool>;
 
+    /// Writes bytes of any number anywhere below the end of a file that goes through the page cache. Durable after
+    /// [`File::sync`].
+    ///
+    /// # Errors
+    /// `Full` or `Io`; any part of the bytes may have been written.
+    ///
+    /// # Panics
+    /// When the file bypasses the page cache.
+    fn write_bytes(&self, bytes: &[u8], offset: u64, purpose: Purpose) -> Result<()>;
+
     /// Maps the first `bytes` bytes of the file, whole pages that it has room for ([`File::allocate`]): what is stored
     /// there the kernel has, as if it was written, and reads through the page cache find it. `None` where the file
-    /// system or the machine cannot do that, and for files past the page cache.
+    /// system or the machine cannot do that, for files past the page cache, and wherever a store could need room, now or
+    /// after files were cloned: a store has no answer, so without room the process would be killed (SIGBUS).
     fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>>;
 
     /// Whether transfers bypass the page cache.

@@ -24,6 +24,7 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, ErrorKind, Result};
 
+use crate::buffer::AlignedBuf;
 use crate::counters::Purpose;
 use crate::disk::{
     Directory, DirectoryLock, File, Mapping, OpenMode, Steps, Transfer, TransferBuf,
@@ -342,6 +343,16 @@ impl File for OverlayFile {
 
     fn punch_hole(&self, _: u64, _: u64) -> Result<bool> {
         Ok(false)
+    }
+
+    fn write_bytes(&self, bytes: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
+        let first = offset / PAGE;
+        let end = (offset + bytes.len() as u64).div_ceil(PAGE);
+        let at = usize::try_from(offset % PAGE).expect("inside a page");
+        let mut buf = AlignedBuf::new(usize::try_from(end - first).unwrap_or(0));
+        self.read_at(buf.bytes_mut(), first * PAGE, purpose)?;
+        buf.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        self.write_at(buf.bytes(), first * PAGE, purpose)
     }
 
     fn map(&self, _: usize) -> Option<Box<dyn Mapping>> {

@@ -333,6 +333,10 @@ impl File for ReservedFile {
         self.below.punch_hole(offset, bytes)
     }
 
+    fn write_bytes(&self, bytes: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
+        self.reserve.with(|| self.below.write_bytes(bytes, offset, purpose))
+    }
+
     fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>> {
         self.below.map(bytes)
     }

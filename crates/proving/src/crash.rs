@@ -26,7 +26,7 @@ use crate::ledger::Ledger;
 use crate::model::Model;
 use crate::ops::{Generator, Mix, Op};
 use crate::play::{self, Snapshots, effect, play};
-use crate::tier::{Random, trace};
+use crate::tier::{self, Random, trace};
 use crate::watch::Watch;
 
 /// What a crash test runs.
@@ -138,6 +138,7 @@ pub fn run(product: &dyn Product, plan: &Plan, tally: &Arc<Tally>, seed: u64) {
         Some((disk, model)) => (disk.kill(), model.clone()),
         None => prepare(product, &plan.config, seed, None),
     };
+    tier::choose_medium(&disk, seed);
     let mut run = Run { product, plan: &plan, tally, random, mode, watches: Vec::new() };
     let mut ledger = Ledger::new(model);
     let mut generator = Generator::new(seed, plan.mix.clone());

@@ -59,6 +59,9 @@ pub(crate) struct Books {
     start: Model,
     /// Keyspaces whose creation or drop failed.
     doubtful: Vec<String>,
+    /// Whether a write may be kept, in memory and later in the log, that was answered with `Full`: the log was refused
+    /// room that it had before.
+    keeps_refused: bool,
 }
 
 impl Books {
@@ -69,6 +72,7 @@ impl Books {
             believed: model.clone(),
             start: model.clone(),
             doubtful: Vec::new(),
+            keeps_refused: false,
         }
     }
 
@@ -77,7 +81,7 @@ impl Books {
     }
 
     fn ended(&mut self, effect: &Effect, result: &Result<()>) {
-        let unchanged = matches!(result, Err(error) if error.is_full());
+        let unchanged = matches!(result, Err(error) if error.is_full() && !self.keeps_refused);
         match effect {
             Effect::None => {}
             // One that a failed drop left in doubt may still be there with all it held.
@@ -314,10 +318,11 @@ fn check_error(op: &Op, error: &Error, fault: &Fault, struck: bool) {
         ErrorKind::Io => !full && !in_place,
         ErrorKind::Corruption => media || matches!(fault, Fault::ShortRead { .. }),
         ErrorKind::Poisoned => {
-            // Room in place was taken before; who loses it after all may stop.
             let told = matches!(fault, Fault::WriteError { .. } | Fault::SyncError { .. });
-            (media || told || in_place) && !is_read(op)
+            (media || told) && !is_read(op)
         }
+        // A write that was refused may be there, and what it was written to is not empty.
+        ErrorKind::InvalidArgument => in_place && matches!(op, Op::BulkLoad { .. }),
         // A keyspace that a failed creation left in doubt.
         ErrorKind::NotFound => matches!(op, Op::DropKeyspace { .. }),
         // Its memory was needed, and it could not be written out.
@@ -353,6 +358,7 @@ fn fixed_op(number: usize, has_snapshots: bool) -> Option<Op> {
 /// Runs a seed with one fault; `None` is a run without, to count its calls.
 fn run(product: &dyn Product, start: &Start, seed: u64, fault: Option<&Fault>) -> SimDisk {
     let disk = start.disk.kill();
+    tier::choose_medium(&disk, seed);
     if let Some(fault) = fault {
         disk.inject(fault.clone());
     }
@@ -363,6 +369,7 @@ fn run(product: &dyn Product, start: &Start, seed: u64, fault: Option<&Fault>) -
         _ => Damage::Told,
     };
     let mut books = Books::new(&start.model);
+    books.keeps_refused = matches!(told, Fault::NoSpaceInPlace { .. });
     let (opened, runtime) = open(product, &disk, &start.config, seed);
     match opened {
         Ok(database) => {

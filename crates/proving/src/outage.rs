@@ -13,7 +13,7 @@ use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
 use crate::database::{Config, Database, Product, Promise, Write};
 use crate::kill::{KEYSPACES, key, value};
-use crate::tier::Random;
+use crate::tier::{self, Random};
 
 const THREADS: usize = 4;
 
@@ -65,6 +65,7 @@ fn start(product: &dyn Product, disk: &SimDisk, config: &Config) -> Box<dyn Data
 /// When an image lacks what was acknowledged, or holds half a batch.
 pub fn run(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
     let disk = SimDisk::new(seed);
+    tier::choose_medium(&disk, seed);
     let watch = product.watch();
     if let Some(watch) = &watch {
         disk.observe(watch.clone());
@@ -120,6 +121,7 @@ pub fn run(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
 /// When it is.
 pub fn run_with_fault(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
     let disk = SimDisk::new(seed);
+    tier::choose_medium(&disk, seed);
     let database = start(product, &disk, config);
     let counters = Counters::new(60);
     let mut random = Random::new(seed, 42);

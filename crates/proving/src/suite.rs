@@ -63,7 +63,9 @@ pub fn model_on_simulated_disk(product: &dyn Product) {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
     tier::for_each_seed(tier::count(24, 1000), |seed| {
         let mix = Mix::small(&mut Random::new(seed, 5));
-        model(product, Place::Simulated(SimDisk::new(seed)), &config, (seed, mix), 1500);
+        let disk = SimDisk::new(seed);
+        tier::choose_medium(&disk, seed);
+        model(product, Place::Simulated(disk), &config, (seed, mix), 1500);
     });
 }
 
@@ -76,7 +78,9 @@ pub fn model_of_logged_keyspaces(product: &dyn Product) {
     let config = crash::config(MEMORY_BYTES, LOG_BYTES);
     tier::for_each_seed(tier::count(12, 500), |seed| {
         let mix = Mix { unlogged: false, ..Mix::small(&mut Random::new(seed, 5)) };
-        model(product, Place::Simulated(SimDisk::new(seed)), &config, (seed, mix), 1500);
+        let disk = SimDisk::new(seed);
+        tier::choose_medium(&disk, seed);
+        model(product, Place::Simulated(disk), &config, (seed, mix), 1500);
     });
 }
 

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use spinney_base::runtime::SplitMix;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
+use spinney_io::sim::SimDisk;
 
 /// Whether the full tier was asked for.
 #[must_use]
@@ -26,6 +27,13 @@ pub fn seeds(count: u64) -> Range<u64> {
     match std::env::var("SPINNEY_SEED").ok().and_then(|seed| seed.parse().ok()) {
         Some(seed) => seed..seed + 1,
         None => 0..count,
+    }
+}
+
+/// Chooses by the seed with which of its two media the tail of a log is kept: mapped, or written.
+pub fn choose_medium(disk: &SimDisk, seed: u64) {
+    if seed % 2 == 1 {
+        disk.refuse_mappings();
     }
 }
 

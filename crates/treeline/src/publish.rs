@@ -34,6 +34,9 @@ use crate::write_back::TARGET_RECORDS_MIN;
 /// So many pending changes are published even while there is other work.
 const PENDING_MAX: usize = 256;
 
+/// A checkpoint beside which other write-backs find no room begins again this often. Then the disk is full.
+const WRITE_BACK_TRIES: u32 = 3;
+
 /// Pending changes are published after this time if there is nothing else to do.
 const PENDING_TIME: Duration = Duration::from_millis(200);
 
@@ -117,6 +120,12 @@ impl TreeLine {
         }
     }
 
+    /// Notes that a write-back failed: what it took is dirty again.
+    pub(crate) fn note_failure(&self, error: &Error) {
+        *self.last_failure.lock() = Some(error.clone());
+        self.failures.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// Brings everything applied up to `redo` home and publishes it (P14). Rests in between as
     /// [`Engine::checkpoint_slowly`] says.
     pub(crate) fn publish_checkpoint(
@@ -126,15 +135,22 @@ impl TreeLine {
     ) -> Result<()> {
         let _inside = probe::enter("checkpoint");
         let mark = self.large.mark();
-        let failures = self.failures.load(Ordering::SeqCst);
-        self.write_back_everything(rest)?;
-        // Batches that others began before may hold records up to `redo`.
-        drop(self.gate.write());
-        if self.failures.load(Ordering::SeqCst) != failures {
-            return Err(Error::new(
-                ErrorKind::Io,
-                "a write-back failed while a checkpoint waited for it",
-            ));
+        for tries_left in (0..WRITE_BACK_TRIES).rev() {
+            let failures = self.failures.load(Ordering::SeqCst);
+            self.write_back_everything(rest)?;
+            // Batches that others began before may hold records up to `redo`.
+            drop(self.gate.write());
+            if self.failures.load(Ordering::SeqCst) == failures {
+                break;
+            }
+            // What another's batch did not write is dirty again. Room may have come since.
+            let failure = self.last_failure.lock().clone();
+            if let Some(failure) = failure
+                && (tries_left == 0 || !failure.is_full())
+            {
+                let text = "a write-back failed while a checkpoint waited for it";
+                return Err(failure.context(text));
+            }
         }
         if self.redo.load(Ordering::Acquire) == redo.0
             && self.published.load(Ordering::Acquire) == self.index.sequence()

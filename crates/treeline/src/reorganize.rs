@@ -21,8 +21,6 @@
 //!
 //! **Crash.** New extents that no durable record names are nobody's and free at the next open.
 
-use std::sync::atomic::Ordering;
-
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
 use spinney_extent::Extent;
@@ -143,10 +141,7 @@ impl TreeLine {
         if !matches!(result, Ok(true)) {
             taken.iter().for_each(|taken| self.end_write(&bytes, taken, false));
         }
-        if result.is_err() {
-            self.failures.fetch_add(1, Ordering::SeqCst);
-        }
-        result
+        result.inspect_err(|error| self.note_failure(error))
     }
 
     /// The segments that take part, in order; none if the seed is not what it was.

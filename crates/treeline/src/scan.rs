@@ -111,8 +111,9 @@ impl TreeLine {
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
             at = here.end;
-            self.accesses.passed_removed(copies.removed as u64);
-            if copies.removed >= REMOVED_MAX {
+            let removed = copies.removed_ahead(position, request.direction);
+            self.accesses.passed_removed(removed as u64);
+            if removed >= REMOVED_MAX {
                 self.gap.passed_much();
                 self.note_removed(run.located.lower.bytes());
             }
@@ -357,8 +358,6 @@ type ValuePlace = (Range<usize>, bool);
 /// Copies of dirty records, in one piece of memory.
 #[derive(Default)]
 pub(crate) struct DirtyCopies {
-    /// How many of them are removals.
-    removed: usize,
     bytes: Vec<u8>,
     places: Vec<(Range<usize>, Option<ValuePlace>)>,
 }
@@ -369,9 +368,15 @@ impl DirtyCopies {
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
-        self.removed += usize::from(value.is_none());
         let value = value.map(|value| (middle..self.bytes.len(), value.large));
         self.places.push((start..middle, value));
+    }
+
+    /// How many of them are removals that a scan at this position meets.
+    fn removed_ahead(&self, position: &Position, direction: Direction) -> usize {
+        let removed = self.places.iter().filter(|(_, value)| value.is_none());
+        let key = |range: &Range<usize>| &self.bytes[range.clone()];
+        removed.filter(|(range, _)| position.is_ahead(key(range), direction)).count()
     }
 
     pub(crate) fn records(&self) -> Vec<Dirty<'_>> {

@@ -90,8 +90,9 @@ pub struct TreeLine {
     pub(crate) taking: Mutex<()>,
     /// Held shared by every write-back, exclusively by who must know that none is under way.
     pub(crate) gate: RwLock<()>,
-    /// Write-backs that failed.
+    /// Write-backs that failed, and why the last one did.
     pub(crate) failures: AtomicU64,
+    pub(crate) last_failure: Mutex<Option<Error>>,
     pub(crate) pending: Mutex<Pending>,
     /// Held while structure records are appended, so that they are in order.
     pub(crate) publishing: Mutex<()>,
@@ -204,6 +205,7 @@ impl TreeLine {
             taking: Mutex::new(()),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
+            last_failure: Mutex::new(None),
             pending: Mutex::new(Pending::default()),
             publishing: Mutex::new(()),
             slots: Mutex::new(()),

@@ -23,7 +23,6 @@
 //! finds the old pages untouched.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Lsn, PageNumber, Result, ValueRef, probe};
@@ -207,7 +206,7 @@ impl TreeLine {
                 continue;
             }
             if let Err(error) = self.carry_out(&bytes, &mut targets, wanted) {
-                self.failures.fetch_add(1, Ordering::SeqCst);
+                self.note_failure(&error);
                 for Target { located, dirty, .. } in &targets {
                     self.give_back(&bytes, located.lower.bytes(), dirty);
                 }

@@ -201,11 +201,11 @@ impl Engine for Turtle {
             core.large.merged_away(&replaced);
         }
         core.residents.written(write.key);
+        core.records.changed(write);
+        core.reserved.fetch_sub(cost(write), Relaxed);
         if write.value.is_some() {
             core.files.disk.gap.inserted(write.key);
         }
-        core.records.changed(write);
-        core.reserved.fetch_sub(cost(write), Relaxed);
     }
 
     fn make_resident(&self, key: &[u8], hash: u64) -> Result<()> {

@@ -511,9 +511,9 @@ impl Core {
         self.large.all_merged_away();
         large.iter().for_each(|pointer| self.large.applied(pointer, sealed));
         self.replace(|view| View::new(view.tables.clone(), tree));
+        self.files.disk.gap.forget();
         // What was on disk for them is not any more, and no edit of a memtable says so.
         self.residents.forget();
-        self.files.disk.gap.forget();
         self.batches.store(0, Relaxed);
         self.free(&work);
         Ok(())

@@ -87,14 +87,6 @@ const TOMBSTONES_A_PAGE: u64 = 128;
 /// Steps of one piece of a compaction: more than the leaves of a piece need in a tree of any height.
 const COMPACT_STEPS_MAX: usize = 64;
 
-/// How much a step does at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pace {
-    Normal,
-    /// One pivot, whose leaf is written once: what a full disk may have room for.
-    Careful,
-}
-
 /// What a tree is tidied for; see the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal<'a> {
@@ -169,13 +161,9 @@ impl Goal<'_> {
 
 impl<F: Files> Update<'_, F> {
     /// A step towards a goal; `None` if it is reached.
-    fn tidy(&mut self, node: &Node<F>, goal: Goal<'_>, pace: Pace) -> Result<Option<Siblings<F>>> {
+    fn tidy(&mut self, node: &Node<F>, goal: Goal<'_>) -> Result<Option<Siblings<F>>> {
         let mut node = node.to_change();
-        let at_once = match pace {
-            Pace::Careful => 1,
-            Pace::Normal if node.height > 1 => NODES_AT_ONCE,
-            Pace::Normal => LEAVES_AT_ONCE,
-        };
+        let at_once = if node.height > 1 { NODES_AT_ONCE } else { LEAVES_AT_ONCE };
         let wanted = |pivot: &usize| goal.flushes(&node, *pivot, self.files, &self.limits);
         let pivots: Vec<usize> = (0..node.keys.len()).filter(wanted).take(at_once).collect();
         if !pivots.is_empty() {
@@ -198,7 +186,7 @@ impl<F: Files> Update<'_, F> {
         let replacement = match &node.children[pivot] {
             Child::Node(child) if node.pending[pivot] == 0 => {
                 let child = Arc::clone(child);
-                let siblings = self.tidy(&child, goal, pace)?;
+                let siblings = self.tidy(&child, goal)?;
                 let siblings = siblings.map_or_else(
                     || vec![(node.keys[pivot].clone(), Child::Node(child))],
                     as_children,
@@ -226,18 +214,20 @@ impl<F: Files> Tree<F> {
         &self,
         files: &F,
         goal: Goal<'_>,
-        pace: Pace,
         superseded: &mut Superseded,
     ) -> Result<Option<Tree<F>>> {
         let Some(Child::Node(node)) = &self.root else { return Ok(None) };
-        // What it makes is written at once: no batch comes before. But a leaf that is joined with the next
-        // ones takes room each time, which a full disk does not have.
-        let left = (pace == Pace::Normal).then_some(0);
-        let mut update = Update::new(files, self.activity, superseded, left);
+        // What it makes is written at once: no batch comes before.
+        let mut update = Update::new(files, self.activity, superseded, Some(0));
         update.threads = update.threads.min(THREADS_MAX);
         update.purpose = Purpose::Tidy;
-        let Some(siblings) = update.tidy(node, goal, pace)? else { return Ok(None) };
+        let Some(siblings) = update.tidy(node, goal)? else { return Ok(None) };
         self.of_children(update, as_children(siblings)).map(Some)
+    }
+
+    /// Whether a step towards a goal is left.
+    pub(crate) fn is_untidy(&self, files: &F, goal: Goal<'_>) -> bool {
+        self.root.as_ref().is_some_and(|root| goal.is_untidy(root, files, &files.limits()))
     }
 
     /// Pages of the leaves that steps towards a goal make anew, about.
@@ -373,33 +363,33 @@ impl Core {
         Ok(tidied)
     }
 
-    /// A step that nobody needs so badly that he should hear of a full disk. Where that has no room for a
-    /// step it may have room for a part of it, which then gives some back. Nothing if it has not.
+    /// A step that nobody needs so badly that he should hear of a full disk; nothing if that had no room for it.
     fn tidy_if_room(&self, goal: Goal<'_>) -> Result<Option<bool>> {
-        for pace in [Pace::Normal, Pace::Careful] {
-            match self.tidy(goal, pace) {
-                Err(error) if error.is_full() => {}
-                tidied => return tidied.map(Some),
-            }
+        match self.tidy(goal) {
+            Err(error) if error.is_full() => Ok(None),
+            tidied => tidied.map(Some),
         }
-        Ok(None)
     }
 
     /// Makes a step towards a goal, and writes it; says whether there was one to be made.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; all is as it was.
-    fn tidy(&self, goal: Goal<'_>, pace: Pace) -> Result<bool> {
+    fn tidy(&self, goal: Goal<'_>) -> Result<bool> {
         let mut work = self.work.lock();
         let _inside = probe::enter("tidying");
-        // For the memory: what nodes merge is in it until the step is written.
-        self.call_crew(CREW_MAX);
         let view = self.view.load_full();
+        if !view.tree.is_untidy(goal) {
+            return Ok(false);
+        }
+        // For the memory: what nodes merge is in it until the step is written. Caches give it up, so not before it
+        // is needed.
+        self.call_crew(CREW_MAX);
         let log = &self.context.log;
         let end = log.last_lsn();
         log.ensure_durable(end)?;
         let mut merged_away = Vec::new();
-        let tidied = view.tree.tidy(end, goal, pace, &mut merged_away)?;
+        let tidied = view.tree.tidy(end, goal, &mut merged_away)?;
         let Some(tree) = tidied else { return Ok(false) };
         // Else what the step took the place of would outlive the checkpoint.
         drop(view);
@@ -424,7 +414,7 @@ impl Core {
         drop(tree);
         // A writer who is faster than this is not followed for ever.
         for _ in 0..COMPACT_STEPS_MAX {
-            if !self.tidy(Goal::Range(range), Pace::Normal)? {
+            if !self.tidy(Goal::Range(range))? {
                 break;
             }
         }
@@ -486,9 +476,7 @@ mod tests {
         let before = beside(&tree);
         let written = files.counts.bytes_written.load(Relaxed);
         let mut steps = 0;
-        while let Some(tidied) =
-            tree.tidy(&files, Goal::Reads, Pace::Normal, &mut Vec::new()).unwrap()
-        {
+        while let Some(tidied) = tree.tidy(&files, Goal::Reads, &mut Vec::new()).unwrap() {
             // What is made is on pages, but for nodes and what a merge of levels left.
             tree = tidied.write(&files, &mut Vec::new()).unwrap();
             steps += 1;

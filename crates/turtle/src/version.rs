@@ -30,7 +30,7 @@ use crate::packed::Owned;
 use crate::range::KeyRange;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
-use crate::tidy::{Goal, Pace};
+use crate::tidy::Goal;
 use crate::tree;
 use crate::update::Activity;
 
@@ -273,16 +273,20 @@ impl Tree {
         &self,
         lsn: Lsn,
         goal: Goal<'_>,
-        pace: Pace,
         merged_away: &mut MergedAway,
     ) -> Result<Option<Tree>> {
         let files = &self.0.files;
         files.disk.set_lsn(lsn);
-        let tidied = self.0.tree.tidy(&files.disk, goal, pace, merged_away)?;
+        let tidied = self.0.tree.tidy(&files.disk, goal, merged_away)?;
         Ok(tidied.map(|tree| {
             files.note(self.0.tree.activity, tree.activity);
             Tree::over(files, tree)
         }))
+    }
+
+    /// See [`tree::Tree::is_untidy`].
+    pub(crate) fn is_untidy(&self, goal: Goal<'_>) -> bool {
+        self.0.tree.is_untidy(&self.0.files.disk, goal)
     }
 
     /// See [`tree::Tree::pages_to_tidy`].

@@ -148,6 +148,12 @@ impl Buffers {
         Shape { areas: AREAS, pages: options.tail_pages(AREAS) }
     }
 
+    /// Whether records are kept in the tail.
+    #[cfg(test)]
+    pub(crate) fn has_tail(&self) -> bool {
+        self.tail.get().is_some()
+    }
+
     /// From now on records are kept in the tail as well.
     pub(crate) fn keep_in(&self, tail: Tail) {
         let _guards = self.lock_all();

@@ -27,7 +27,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::shim::{MutexGuard, spin_hint, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Purpose, without_reserve};
 
 use crate::block::PAYLOAD_BYTES;
 use crate::buffers::Stolen;
@@ -56,6 +56,8 @@ pub(crate) struct Writer {
     watermark: Lsn,
     /// The last run, as long as records may go behind those in it; it is the first of `blocks`.
     open: Option<Open>,
+    /// Whether what was stolen could not be written for want of room. It goes before all that gathers behind it.
+    refused: bool,
 }
 
 /// A run of one block that no sync covers.
@@ -71,7 +73,13 @@ impl Writer {
     pub(crate) fn new(next: Lsn) -> Self {
         // The superblock promises everything before.
         let watermark = Lsn(next.0 - 1);
-        Writer { stolen: Stolen::none(next), blocks: AlignedBuf::new(1), watermark, open: None }
+        Writer {
+            stolen: Stolen::none(next),
+            blocks: AlignedBuf::new(1),
+            watermark,
+            open: None,
+            refused: false,
+        }
     }
 
     /// A superblock that promises everything up to `lsn` is durable.
@@ -94,7 +102,9 @@ impl Log {
     /// Waits until `lsn`, and with it every record before, is as safe as asked.
     ///
     /// # Errors
-    /// `Poisoned`: whether the record survives is known only to the next recovery.
+    /// `Full` when the disk has no room to write a record that was appended. The log keeps it and writes it, before any
+    /// other, when room returns; until then nothing more is appended. `Poisoned`: whether the record survives is known only
+    /// to the next recovery.
     pub fn commit(&self, lsn: Lsn, durability: Durability) -> Result<()> {
         self.counters.commits.fetch_add(1, SeqCst);
         match durability {
@@ -118,9 +128,12 @@ impl Log {
         self.write_out(lsn)
     }
 
-    /// Begins to keep records in the tail, if there is room and the system maps files; runs do, too.
+    /// Begins to keep records in the tail, if there is room; runs do, too.
     fn make_tail(&self) {
-        if let Ok(Some(tail)) = Tail::make(&*self.tail, self.tag, self.epoch, self.tail_shape) {
+        // What is kept for removals and recoveries is not for a tail, which can be done without.
+        let made =
+            without_reserve(|| Tail::make(&self.tail, self.tag, self.epoch, self.tail_shape));
+        if let Ok(tail) = made {
             self.buffers.keep_in(tail);
         }
     }
@@ -180,9 +193,27 @@ impl Log {
         };
         self.check()?;
         let _guard = PoisonOnPanic { log: self };
+        if writer.refused {
+            self.write_run(&mut writer)?;
+            if self.written_lsn() >= lsn {
+                return Ok(());
+            }
+        }
         let Writer { stolen, .. } = &mut *writer;
         self.buffers.steal(stolen);
         if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
+    }
+
+    /// Takes note that what was stolen could not be written. For want of room it is kept and tried again: in the open block, which
+    /// takes the same bytes once more, or as a run of its own, if a sync has closed that block meanwhile. Anything else ends
+    /// writing.
+    fn not_written(&self, writer: &mut Writer, error: Error) -> Error {
+        if !error.is_full() {
+            return self.fail(error);
+        }
+        writer.refused = true;
+        self.refused.store(true, SeqCst);
+        error.context("what was written last is kept in memory until the log has room for it")
     }
 
     /// The writer lock, or nothing once every record up to `lsn` is written. A holder keeps it for about as long as it takes to give the processor
@@ -207,13 +238,15 @@ impl Log {
 
     /// Writes what the writer stole: into the open block if it fits, else as one run at the head.
     fn write_run(&self, writer: &mut Writer) -> Result<()> {
-        let Writer { stolen, blocks: out, watermark, open } = writer;
+        let Writer { stolen, blocks: out, watermark, open, .. } = writer;
         let fits = |open: &Open| open.length + stolen.bytes <= PAYLOAD_BYTES as u64;
         if let Some(open) = open.as_mut().filter(|open| fits(open)) {
             open.run.last = stolen.last;
             run::extend(open.run, open.length, stolen.records(), out);
             open.length += stolen.bytes;
-            self.write_blocks(open.run.position, 1, out).map_err(|error| self.fail(error))?;
+            if let Err(error) = self.write_blocks(open.run.position, 1, out) {
+                return Err(self.not_written(writer, error));
+            }
             self.segments.lock().extend(stolen.last);
             self.room.give_back(blocks_for(stolen.bytes));
         } else {
@@ -229,7 +262,9 @@ impl Log {
                 durable,
             };
             let count = u64::from(run::encode(run, stolen.bytes, stolen.records(), out));
-            self.write_blocks(head.position, count, out).map_err(|error| self.fail(error))?;
+            if let Err(error) = self.write_blocks(head.position, count, out) {
+                return Err(self.not_written(writer, error));
+            }
             self.segments.lock().advance(count, stolen.last);
             *watermark = durable.max(*watermark);
             *open = (count == 1).then_some(Open { run, length: stolen.bytes });
@@ -246,6 +281,9 @@ impl Log {
         }
         let held = stolen.memory_bytes() + out.pages() * PAGE_BYTES;
         self.writer_bytes.store(held, Relaxed);
+        if std::mem::take(&mut writer.refused) {
+            self.refused.store(false, SeqCst);
+        }
         Ok(())
     }
 
@@ -310,7 +348,11 @@ impl Log {
         {
             let mut writer = self.writer.lock();
             self.check()?;
-            self.write_watermark_run(&mut writer, blocks)?;
+            match self.write_watermark_run(&mut writer, blocks) {
+                // No more than where the log has no room.
+                Err(error) if error.is_full() => return Ok(()),
+                written => written?,
+            }
         }
         self.sync_file()
     }
@@ -337,7 +379,7 @@ impl Log {
             durable,
         };
         run::encode(run, 0, std::iter::empty(), out);
-        self.write_blocks(head.position, 1, out).map_err(|error| self.fail(error))?;
+        self.write_blocks(head.position, 1, out).map_err(|error| self.fail_unless_full(error))?;
         self.segments.lock().advance(1, last);
         room.consume(1);
         *watermark = durable;

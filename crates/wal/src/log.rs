@@ -53,6 +53,8 @@ pub struct Log {
     /// The file of the tail, through the page cache; whether somebody made the tail or tried to, and how large.
     pub(crate) tail: Arc<dyn File>,
     pub(crate) tail_is_made: AtomicBool,
+    /// Whether the writer holds records that found no room.
+    pub(crate) refused: AtomicBool,
     pub(crate) tail_shape: Shape,
     pub(crate) tag: u64,
     pub(crate) epoch: Epoch,
@@ -203,6 +205,7 @@ impl Log {
             reader,
             tail,
             tail_is_made: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             tail_shape: Buffers::shape(options),
             tag: superblock.tag,
             epoch: superblock.epoch,
@@ -267,7 +270,7 @@ impl Log {
                 self.bytes_max()
             )));
         }
-        if self.buffers.pending() > PENDING_BYTES_MAX {
+        if self.refused.load(Relaxed) || self.buffers.pending() > PENDING_BYTES_MAX {
             self.write_out(self.last_lsn())?;
         }
         loop {
@@ -399,7 +402,7 @@ impl Log {
     /// ([`Recovered`](crate::Recovered)) or by a [`Follower`](crate::Follower) stays all the same. Frees whole segments, for which the superblock is written and synced first.
     ///
     /// # Errors
-    /// `Poisoned`; nothing was freed.
+    /// `Full` when the disk has no room to write the superblock in place, or `Poisoned`; nothing was freed.
     pub fn trim(&self, lsn: Lsn) -> Result<()> {
         self.check()?;
         let _inside = probe::enter("trim");
@@ -421,7 +424,8 @@ impl Log {
         next.generation += 1;
         next.start = start.position;
         next.start_lsn = start.first;
-        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail(error))?;
+        // Without room the slot is as it was.
+        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail_unless_full(error))?;
         self.sync_file()?;
         *superblock = next;
         self.writer.lock().promise(Lsn(start.first.0 - 1));
@@ -584,6 +588,11 @@ impl Log {
         }
         let _ = self.tail.truncate(0);
         Ok(())
+    }
+
+    /// Stops the writing side, unless the disk only lacks room.
+    pub(crate) fn fail_unless_full(&self, cause: Error) -> Error {
+        if cause.is_full() { cause } else { self.fail(cause) }
     }
 
     /// Stops the writing side for good, because something that the log depends on failed (rule P21).

@@ -1,7 +1,10 @@
 //! The tail: records that the kernel has before any run holds them, so that a commit that waits for the kernel
-//! only ([`Durability::Buffered`](crate::Durability::Buffered)) need not write a block, nor call the kernel at all.
+//! only ([`Durability::Buffered`](crate::Durability::Buffered)) need not write a block, nor, where the file can be mapped, call
+//! the kernel at all.
 //!
-//! A file beside the log, mapped into memory. Each buffer of the log has two areas of it, one for what gathers and one for what is
+//! A file beside the log, with one of two media. It is mapped into memory where a store never needs room of the file
+//! system; elsewhere, and where that is unknown, each frame is written to the page cache, by one call. Frames and recovery are
+//! the same with both. Each buffer of the log has two areas of it, one for what gathers and one for what is
 //! being written, and each record that comes into the buffer is stored in the area as well, in a frame:
 //!
 //! ```text
@@ -31,7 +34,7 @@
 //! power, ends what is taken: nobody was told that it is safe, or only that it is safe from the end of the process.
 //!
 //! Invariants: (1) frames of a life that ended never count again: their checksums are of another epoch than the header's. (2) In an
-//! area LSNs grow; where they do not, older frames begin. (3) A record that no area had room for is written before any
+//! area LSNs grow; where they do not, older frames begin. (3) A record that no area had room for, or that could not be written to one, is written in a run before any
 //! commit at or behind it answers ([`Buffers::holds`](crate::buffers::Buffers::holds)).
 //!
 //! The file is never synced but for the header, and a disk without it has lost nothing that was promised to be on
@@ -39,6 +42,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, Error, Lsn, Result};
@@ -91,33 +95,38 @@ impl Shape {
     }
 }
 
-/// A mapped tail of the current life.
+/// How frames get into the file.
+#[derive(Debug)]
+enum Medium {
+    Mapped(Box<dyn Mapping>),
+    Written(Arc<dyn File>),
+}
+
+/// The tail of the current life.
 #[derive(Debug)]
 pub(crate) struct Tail {
-    memory: Box<dyn Mapping>,
+    medium: Medium,
     shape: Shape,
     tag: u64,
     epoch: Epoch,
 }
 
 impl Tail {
-    /// Makes room in the file, says there whose frames will count, and maps it. `None` where files are not mapped.
+    /// Makes room in the file, maps it where it can be, and says there whose frames will count.
     ///
     /// # Errors
     /// `Full` or `Io`; frames of this life do not count then.
-    pub(crate) fn make(
-        file: &dyn File,
-        tag: u64,
-        epoch: Epoch,
-        shape: Shape,
-    ) -> Result<Option<Tail>> {
+    pub(crate) fn make(file: &Arc<dyn File>, tag: u64, epoch: Epoch, shape: Shape) -> Result<Tail> {
         file.allocate(shape.bytes() as u64)?;
-        let Some(memory) = file.map(shape.bytes()) else { return Ok(None) };
-        write_header(file, tag, epoch, shape)?;
-        Ok(Some(Tail { memory, shape, tag, epoch }))
+        let medium = match file.map(shape.bytes()) {
+            Some(memory) => Medium::Mapped(memory),
+            None => Medium::Written(file.clone()),
+        };
+        write_header(&**file, tag, epoch, shape)?;
+        Ok(Tail { medium, shape, tag, epoch })
     }
 
-    /// Stores a record behind the `used` bytes of an area, if there is room.
+    /// Stores a record behind the `used` bytes of an area, if there is room in it and, where it is written, on the disk.
     pub(crate) fn keep(&self, area: usize, used: &mut usize, lsn: Lsn, record: &[u8]) -> bool {
         let bytes = FRAME_HEADER_BYTES + record.len().next_multiple_of(ALIGN);
         if *used + bytes > self.shape.area_bytes() {
@@ -128,15 +137,32 @@ impl Tail {
         put_u64(&mut header, LSN_AT, lsn.0);
         put_u64(&mut header, LENGTH_AT, record.len() as u64);
         let at = self.shape.begin(area) + *used;
-        self.memory.store(at, &header);
-        self.memory.store(at + FRAME_HEADER_BYTES, record);
+        match &self.medium {
+            Medium::Mapped(memory) => {
+                memory.store(at, &header);
+                memory.store(at + FRAME_HEADER_BYTES, record);
+            }
+            Medium::Written(file) => {
+                let mut frame = Vec::with_capacity(bytes);
+                frame.extend_from_slice(&header);
+                frame.extend_from_slice(record);
+                frame.resize(bytes, 0);
+                // Half a frame is none; the next one takes its place.
+                if file.write_bytes(&frame, at as u64, Purpose::Log).is_err() {
+                    return false;
+                }
+            }
+        }
         *used += bytes;
         true
     }
 
     /// Bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.shape.bytes()
+        match self.medium {
+            Medium::Mapped(_) => self.shape.bytes(),
+            Medium::Written(_) => 0,
+        }
     }
 }
 

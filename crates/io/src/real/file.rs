@@ -17,7 +17,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, Result};
 
-use super::{RealDisk, mapping, named, ring};
+use super::{RealDisk, filesystem, mapping, named, ring};
 use crate::counters::{IoCounters, Purpose};
 use crate::disk::{File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
 use crate::{AlignedBuf, Purpose::Tool};
@@ -345,10 +345,20 @@ impl File for RealFile {
         }
     }
 
+    fn write_bytes(&self, bytes: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
+        assert!(!self.direct, "single bytes go through the page cache");
+        self.counters.write(purpose, bytes.len());
+        self.write_rest(bytes, offset, 0)
+    }
+
     fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>> {
-        if self.direct {
+        if self.direct || !filesystem::stores_in_place(&self.descriptor) {
             return None;
         }
+        // A file that somebody copied may be as long as it was and have holes.
+        let all = FallocateFlags::empty();
+        let allocate = || rustix::fs::fallocate(&self.descriptor, all, 0, bytes as u64);
+        rustix::io::retry_on_intr(allocate).ok()?;
         mapping::RealMapping::new(self.raw_descriptor(), bytes)
             .map(|mapping| Box::new(mapping) as Box<dyn Mapping>)
     }

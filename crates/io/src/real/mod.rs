@@ -2,8 +2,9 @@
 //! through io_uring.
 //!
 //! * `file.rs`: one open file, its loops over short and interrupted transfers, allocation, sync.
-//! * `ring.rs`: batches through one io_uring per thread (the only unsafe code of the four).
+//! * `ring.rs`: batches through one io_uring per thread (unsafe code, as in `mapping.rs` and `filesystem.rs`).
 //! * `poll.rs`: waiting for reads without sleeping, where that is free and pays.
+//! * `filesystem.rs`: where a store into a mapped file never needs room.
 //! * `directory.rs`: one open directory, its names, the lock; `holder.rs`: who holds that.
 //! * this file: what the platform can do.
 //!
@@ -15,6 +16,7 @@
 
 mod directory;
 mod file;
+mod filesystem;
 mod holder;
 mod mapping;
 mod poll;

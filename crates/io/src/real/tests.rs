@@ -123,6 +123,38 @@ fn allocation_grows_and_never_shrinks() {
     });
 }
 
+/// Single bytes, written or stored, are what reads find.
+#[test]
+fn bytes_at_any_place() {
+    both(|disk, place| {
+        let file = at(&disk, place).open("bytes", OpenMode::CREATE.cached()).unwrap();
+        file.allocate(4 * PAGE).unwrap();
+        file.write_bytes(&[7; 5000], 4001, Purpose::Log).unwrap();
+        let mut buf = AlignedBuf::new(4);
+        file.read_at(buf.bytes_mut(), 0, Purpose::Lookup).unwrap();
+        assert!(
+            buf.bytes().iter().enumerate().all(|(index, byte)| {
+                *byte == if (4001..9001).contains(&index) { 7 } else { 0 }
+            })
+        );
+        assert_eq!(file.len().unwrap(), 4 * PAGE);
+        // What is mapped has its blocks, also where the file had holes.
+        rustix::fs::ftruncate(std::fs::File::create(place.join("holes")).unwrap(), 64 * PAGE)
+            .unwrap();
+        let holes = at(&disk, place).open("holes", OpenMode::EXISTING.cached()).unwrap();
+        if let Some(mapping) = holes.map(64 * PAGE_BYTES) {
+            use std::os::unix::fs::MetadataExt;
+            assert!(std::fs::metadata(place.join("holes")).unwrap().blocks() * 512 >= 64 * PAGE);
+            mapping.store(63 * PAGE_BYTES + 8, &[3; 9]);
+            holes.read_at(buf.bytes_mut(), 60 * PAGE, Purpose::Lookup).unwrap();
+            assert_eq!(buf.page(3)[7..18], [0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 0]);
+        }
+        assert!(
+            at(&disk, place).open("holes", OpenMode::EXISTING).unwrap().map(PAGE_BYTES).is_none()
+        );
+    });
+}
+
 #[test]
 fn names_are_made_listed_renamed_and_removed() {
     both(|disk, place| {

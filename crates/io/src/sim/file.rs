@@ -146,6 +146,13 @@ impl File for SimFile {
         self.disk.shared.state.lock().punch_hole(self.inode, offset, bytes)
     }
 
+    fn write_bytes(&self, bytes: &[u8], offset: u64, purpose: Purpose) -> Result<()> {
+        assert!(!self.mode.direct, "single bytes go through the page cache");
+        self.check_writable()?;
+        self.disk.shared.counters.write(purpose, bytes.len());
+        self.disk.shared.state.lock().write_bytes((&self.path, self.inode), bytes, offset)
+    }
+
     fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>> {
         let is_there = self.len().is_ok_and(|len| len >= bytes as u64);
         assert!(is_there || self.disk.shared.state.lock().check_power().is_err(), "it has room");

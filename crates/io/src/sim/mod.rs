@@ -258,6 +258,14 @@ impl SimDisk {
         self.shared.state.lock().no_mappings = true;
     }
 
+    /// From now on nothing is written in place, as on file systems that copy on write: every write needs room
+    /// ([`SimDisk::set_capacity`]), and files are not mapped.
+    pub fn copy_on_write(&self) {
+        let mut state = self.shared.state.lock();
+        state.copy_on_write = true;
+        state.no_mappings = true;
+    }
+
     /// From now on files have no holes: [`File::punch_hole`] answers `false`.
     pub fn refuse_holes(&self) {
         self.shared.state.lock().no_holes = true;

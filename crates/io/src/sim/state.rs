@@ -125,6 +125,7 @@ pub(super) struct State {
     pub(super) atomic_pages: bool,
     pub(super) no_holes: bool,
     pub(super) no_mappings: bool,
+    pub(super) copy_on_write: bool,
     pub(super) observer: Option<Arc<dyn WriteObserver>>,
     pub(super) capture_policy: Option<Arc<CapturePolicy>>,
     pub(super) captures: Vec<Capture>,
@@ -161,6 +162,7 @@ impl State {
             atomic_pages: false,
             no_holes: false,
             no_mappings: false,
+            copy_on_write: false,
             observer: None,
             capture_policy: None,
             captures: Vec::new(),
@@ -190,6 +192,7 @@ impl State {
             atomic_pages: self.atomic_pages,
             no_holes: self.no_holes,
             no_mappings: self.no_mappings,
+            copy_on_write: self.copy_on_write,
             ..State::new(random)
         }
     }
@@ -203,6 +206,7 @@ impl State {
             atomic_pages: self.atomic_pages,
             no_holes: self.no_holes,
             no_mappings: self.no_mappings,
+            copy_on_write: self.copy_on_write,
             ..State::new(SplitMix(self.random.next_u64()))
         }
     }
@@ -270,9 +274,11 @@ impl State {
     /// Whether bytes of a file may get room that they lack: those past its end, and holes.
     fn ask_room_at(&mut self, path: &Path, number: InodeNumber, at: Range<u64>) -> Result<()> {
         let page = PAGE_BYTES as u64;
+        let pages = at.start / page..at.end.div_ceil(page);
+        let whole = self.copy_on_write.then_some((pages.end - pages.start) * page);
         let inode = self.inode(number);
-        let more = at.end.saturating_sub(inode.len())
-            + inode.holes_in(at.start / page..at.end.div_ceil(page)) * page;
+        let lacks = at.end.saturating_sub(inode.len()) + inode.holes_in(pages) * page;
+        let more = whole.unwrap_or(lacks).max(lacks);
         if more == 0 {
             return Ok(());
         }
@@ -351,6 +357,47 @@ impl State {
         let inode = self.inode(target);
         for (index, part) in buf.chunks_exact(PAGE_BYTES).take(count).enumerate() {
             inode.write_page(at / PAGE_BYTES as u64 + index as u64, part, direct);
+        }
+        result
+    }
+
+    /// Writes single bytes through the page cache; a lost or misdirected one is lost.
+    pub(super) fn write_bytes(
+        &mut self,
+        (path, number): (&Path, InodeNumber),
+        bytes: &[u8],
+        offset: u64,
+    ) -> Result<()> {
+        self.check_power()?;
+        let step = self.step();
+        self.ask_room_at(path, number, offset..offset + bytes.len() as u64)?;
+        let mut result = step.result();
+        let mut count = match self.faults.write() {
+            None => bytes.len(),
+            Some(WriteFault::Error) => {
+                result = Err(input_output("write", path));
+                self.random.below(bytes.len() + 1)
+            }
+            Some(WriteFault::NoSpace) => {
+                result = Err(no_space(path));
+                0
+            }
+            Some(WriteFault::Lost | WriteFault::Misdirected(..)) => 0,
+        };
+        match step {
+            Step::Done => {}
+            Step::CutBefore => count = 0,
+            Step::CutAfter => count = count.min(self.random.below(bytes.len() + 1)),
+        }
+        let inode = self.inode(number);
+        let mut at = offset;
+        let mut rest = &bytes[..count];
+        while !rest.is_empty() {
+            let within = usize::try_from(at % PAGE_BYTES as u64).expect("below a page");
+            let (part, behind) = rest.split_at(rest.len().min(PAGE_BYTES - within));
+            inode.store(at / PAGE_BYTES as u64, within, part);
+            at += part.len() as u64;
+            rest = behind;
         }
         result
     }

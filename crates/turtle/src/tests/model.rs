@@ -18,7 +18,7 @@ use crate::packed::Owned;
 use crate::range::KeyRange;
 use crate::run::{Item, RunBuilder};
 use crate::runs::Runs;
-use crate::tidy::{Goal, Pace};
+use crate::tidy::Goal;
 use crate::tree::{Pending, Tree};
 
 /// All that is pending is flushed.
@@ -338,8 +338,7 @@ impl World {
         for _ in 0..steps {
             let mut superseded = Vec::new();
             let goal = [Goal::Reads, Goal::Room(8), EVERYTHING][self.rng.random_range(0..3)];
-            let pace = [Pace::Normal, Pace::Careful][self.rng.random_range(0..2)];
-            let tidied = self.tree.tidy(&self.files, goal, pace, &mut superseded).unwrap();
+            let tidied = self.tree.tidy(&self.files, goal, &mut superseded).unwrap();
             let Some(tree) = tidied else { return };
             self.tree = tree;
             self.supersede(&superseded);
@@ -500,8 +499,7 @@ fn a_failed_step_leaves_the_tree_whole() {
                 }
                 2 => {
                     (world.model, world.pointers) = (before.1.clone(), pointers.clone());
-                    let tidied =
-                        world.tree.tidy(&world.files, EVERYTHING, Pace::Normal, &mut superseded);
+                    let tidied = world.tree.tidy(&world.files, EVERYTHING, &mut superseded);
                     tidied.map(|tidied| tidied.unwrap_or_else(|| world.tree.clone()))
                 }
                 _ => {

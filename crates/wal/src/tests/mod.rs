@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spinney_base::{KeyspaceId, Lsn, Result};
 use spinney_io::Disk;
-use spinney_io::sim::SimDisk;
+use spinney_io::sim::{Fault, SimDisk};
 
 use crate::{Durability, Log, LogOptions, RecordKind, Recovered, ReserveFor};
 
@@ -39,6 +39,15 @@ fn create(disk: &SimDisk) -> Arc<Log> {
 
 fn open(disk: &SimDisk) -> (Arc<Log>, Recovered) {
     Log::open(&*disk.at("/db"), "wal", &tiny()).unwrap()
+}
+
+/// From now on commits that wait for the kernel only write runs: there is no room for a tail.
+fn refuse_tail(disk: &SimDisk, log: &Log) {
+    drop(log.reserve(1, ReserveFor::User).unwrap());
+    disk.inject(Fault::NoSpace { at: disk.room_requests() + 1 });
+    let lsn = put(log, &payload(0, 8), Durability::Buffered).unwrap();
+    assert!(!log.buffers.has_tail());
+    log.ensure_durable(lsn).unwrap();
 }
 
 /// Appends one record without committing it.

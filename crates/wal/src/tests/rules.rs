@@ -126,11 +126,11 @@ fn p06_a_block_is_written_once() {
 #[test]
 fn p06_what_was_synced_is_not_written_again() {
     let disk = disk(1);
-    disk.refuse_mappings();
     let log = create(&disk);
+    refuse_tail(&disk, &log);
     let observer = Arc::new(WrittenOnce::default());
     disk.observe(observer.clone());
-    for number in 1..400 {
+    for number in 2..400 {
         let lsn = put(&log, &payload(number, 300), Durability::Buffered).unwrap();
         assert_eq!(open(&disk.kill()).1.last_lsn(), lsn);
         if number % 7 == 0 {
@@ -300,14 +300,80 @@ fn p09_after_a_failed_sync_recovery_reads_the_media() {
     assert_eq!(kept, [Lsn(1), Lsn(2)].into(), "both happened");
 }
 
+/// Where nothing is written in place a full disk refuses the log's blocks: that is `Full`, for the write that met it and
+/// for all behind it, which change nothing. With room the log goes on where it was, and has lost nothing.
+#[test]
+fn b1_no_room_for_a_run_is_full_and_goes_away() {
+    for durability in [Durability::Sync, Durability::Buffered] {
+        for bytes in [100, 9000] {
+            let disk = disk(1);
+            disk.copy_on_write();
+            let log = create(&disk);
+            let first = put(&log, &payload(1, bytes), durability).unwrap();
+            for round in 0..3 {
+                // Segments are ready: what lacks room is what is written in them.
+                drop(log.reserve(40_000, ReserveFor::User).unwrap());
+                disk.set_capacity(Some(0));
+                let last = log.last_lsn();
+                let next = last.0 + 1;
+                let error = put(&log, &payload(next, bytes), durability).unwrap_err();
+                assert!(error.is_full(), "{error:?}");
+                assert_eq!(log.last_lsn(), Lsn(next));
+                for _ in 0..3 {
+                    let refused = log.reserve(100, ReserveFor::User).unwrap_err();
+                    assert!(refused.is_full(), "{refused:?}");
+                    assert!(log.tick().is_ok() || log.tick().unwrap_err().is_full());
+                    assert!(log.ensure_durable(Lsn(next)).unwrap_err().is_full());
+                }
+                assert_eq!(log.last_lsn(), Lsn(next));
+                if durability == Durability::Sync {
+                    let image = disk.crash(CrashMode::LoseAll);
+                    image.set_capacity(None);
+                    assert!(open(&image).1.last_lsn() >= last);
+                }
+                disk.set_capacity(None);
+                if round == 1 {
+                    log.ensure_durable(Lsn(next)).unwrap();
+                }
+                put(&log, &payload(next + 1, bytes), durability).unwrap();
+                assert_eq!(open(&disk.kill()).1.last_lsn(), Lsn(next + 1));
+            }
+            log.ensure_durable(log.last_lsn()).unwrap();
+            let (_, recovered) = open(&disk.crash(CrashMode::LoseAll));
+            let all = records(&recovered);
+            assert_eq!((first, all.len()), (Lsn(1), 7));
+            assert!(all.iter().all(|(lsn, _, found)| *found == payload(lsn.0, bytes)));
+        }
+    }
+}
+
+/// The block that was open when a record found no room for it may be synced before there is some: it is not written again.
+#[test]
+fn b1_a_block_that_is_synced_meanwhile_is_not_written_again() {
+    let disk = disk(1);
+    let log = create(&disk);
+    refuse_tail(&disk, &log);
+    disk.observe(Arc::new(WrittenOnce::default()));
+    for number in 2..=20 {
+        put(&log, &payload(number, 300), Durability::Buffered).unwrap();
+        disk.inject(Fault::NoSpaceInPlace { at: disk.writes() + 1 });
+        let lsn = append(&log, RecordKind::User, &payload(number, 300)).unwrap();
+        assert!(log.commit(lsn, Durability::Buffered).unwrap_err().is_full());
+        // As when a segment is made.
+        log.sync_file().unwrap();
+        log.commit(lsn, Durability::Buffered).unwrap();
+        assert_eq!(open(&disk.kill()).1.last_lsn(), lsn);
+    }
+}
+
 #[test]
 fn p09_an_intact_segment_behind_a_gap_is_not_replayed() {
     let disk = disk(1);
-    disk.refuse_mappings();
     let log = create(&disk);
     // Three segments are made ahead, because making one syncs what was written before.
     drop(log.reserve(40_000, ReserveFor::User).unwrap());
-    for number in 1..=10 {
+    refuse_tail(&disk, &log);
+    for number in 2..=10 {
         put(&log, &payload(number, 3000), Durability::Buffered).unwrap();
     }
     drop(log);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use spinney_io::sim::CrashMode;
+use spinney_io::sim::{CrashMode, Fault};
 
 use super::*;
 
@@ -25,7 +25,16 @@ fn check(recovered: &Recovered, last: u64, bytes: usize) {
 
 #[test]
 fn commits_write_no_run_and_survive_the_process() {
+    for is_mapped in [true, false] {
+        commits_write_no_run(is_mapped);
+    }
+}
+
+fn commits_write_no_run(is_mapped: bool) {
     let disk = disk(1);
+    if !is_mapped {
+        disk.refuse_mappings();
+    }
     let log = create(&disk);
     puts(&log, 1..=1, 100);
     let flushes = log.stats().flushes;
@@ -139,24 +148,37 @@ fn p08_a_tail_of_a_later_life_than_the_logs_is_refused() {
     assert!(error.to_string().contains("no tail after life 1"), "{error}");
 }
 
-/// Without room for a tail, or mapped files, commits write runs.
+/// Without room for a tail commits write runs.
 #[test]
 fn without_a_tail_commits_write() {
-    for full in [false, true] {
-        let disk = disk(1);
+    let disk = disk(1);
+    let log = create(&disk);
+    // A segment is there already.
+    put(&log, b"first", Durability::Sync).unwrap();
+    disk.set_capacity(Some(0));
+    for number in 1..=20 {
+        let lsn = put(&log, &payload(number, 100), Durability::Buffered).unwrap();
+        assert_eq!(log.written_lsn(), lsn);
+        assert_eq!(open(&disk.kill()).1.last_lsn(), lsn);
+    }
+}
+
+/// A frame that finds no room, or is written in part, is none: its record goes to a run, and the log goes on.
+#[test]
+fn b1_a_frame_that_is_not_written() {
+    for (fault, seed) in (0..40).flat_map(|seed| [(true, seed), (false, seed)]) {
+        let disk = disk(seed);
+        disk.refuse_mappings();
         let log = create(&disk);
-        if full {
-            // A segment is there already.
-            put(&log, b"first", Durability::Sync).unwrap();
-            disk.set_capacity(Some(0));
-        } else {
-            disk.refuse_mappings();
-        }
-        for number in 1..=20 {
-            let lsn = put(&log, &payload(number, 100), Durability::Buffered).unwrap();
-            assert_eq!(log.written_lsn(), lsn);
-            assert_eq!(open(&disk.kill()).1.last_lsn(), lsn);
-        }
+        puts(&log, 1..=5, 100);
+        let at = disk.writes() + 1;
+        disk.inject(if fault { Fault::WriteError { at } } else { Fault::NoSpaceInPlace { at } });
+        puts(&log, 6..=6, 100);
+        assert_eq!(disk.faults_struck(), 1);
+        assert_eq!(log.written_lsn(), Lsn(6));
+        puts(&log, 7..=20, 100);
+        assert_eq!(log.written_lsn(), Lsn(6));
+        check(&open(&disk.kill()).1, 20, 100);
     }
 }
 
@@ -164,8 +186,11 @@ fn without_a_tail_commits_write() {
 #[test]
 fn the_power_leaves_a_prefix() {
     let mut lengths = BTreeSet::new();
-    for seed in 0..200 {
+    for seed in 0..400 {
         let disk = disk(seed);
+        if seed >= 200 {
+            disk.refuse_mappings();
+        }
         let log = create(&disk);
         puts(&log, 1..=3, 100);
         log.ensure_durable(Lsn(3)).unwrap();

@@ -1,0 +1,115 @@
+//! A disk without room for what is written in place, as file systems that copy on write have it: an
+//! error and no end of writing, which room lifts (fault B1).
+#![cfg(not(feature = "shuttle"))]
+
+use std::sync::Arc;
+
+use spinney_base::{ErrorKind, Runtime};
+use spinney_db::{Db, Durability, EngineKind, KeyspaceOptions, Options};
+use spinney_io::sim::{CrashMode, Fault, SimDisk};
+
+const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
+const DURABILITIES: [Durability; 2] = [Durability::Sync, Durability::Buffered];
+
+fn open(disk: &SimDisk, runtime: &Runtime, durability: Durability) -> Db {
+    let options = Options::default().memory(4 << 20).log_bytes_max(2 << 20);
+    let options = options.disk(Arc::new(disk.clone())).runtime(runtime.clone());
+    Db::open("/db", options.durability(durability)).unwrap()
+}
+
+/// The log is refused its room: each write then is `Full`, reads go on, and with room writes do.
+#[test]
+fn b1_a_log_without_room_is_full() {
+    for (engine, durability) in ENGINES.iter().flat_map(|e| DURABILITIES.map(|d| (*e, d))) {
+        let disk = SimDisk::new(1);
+        disk.copy_on_write();
+        let runtime = Runtime::stepped(1);
+        let db = open(&disk, &runtime, durability);
+        let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        let key = |number: u32| number.to_be_bytes();
+        (0..300).for_each(|number| keyspace.insert(&key(number), &[1; 300]).unwrap());
+        for round in 0..4 {
+            disk.set_capacity(Some(0));
+            let first = key(1000 + round);
+            let error = keyspace.insert(&first, &[2; 300]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+            for _ in 0..5 {
+                runtime.sleep(std::time::Duration::from_millis(300));
+                runtime.step();
+                let error = keyspace.insert(b"refused", &[3; 300]).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+                assert_eq!(keyspace.get(b"refused").unwrap(), None);
+                assert!(keyspace.get(&key(7)).unwrap().is_some());
+                let checkpoint = db.checkpoint();
+                let is_full = |error: &spinney_base::Error| error.kind() == ErrorKind::Full;
+                assert!(checkpoint.as_ref().err().is_none_or(is_full), "{checkpoint:?}");
+            }
+            disk.set_capacity(None);
+            keyspace.insert(&key(2000 + round), &[4; 300]).unwrap();
+            // What met the full disk first was said to be kept until there is room.
+            for image in [disk.kill(), disk.crash(CrashMode::LoseAll)] {
+                if durability == Durability::Sync || image.writes() == 0 {
+                    let db = open(&image, &Runtime::stepped(2), durability);
+                    let keyspace = db.existing_keyspace("k").unwrap();
+                    let found = keyspace.get(&key(2000 + round)).unwrap();
+                    if found.is_some() {
+                        assert!(keyspace.get(&first).unwrap().is_some());
+                    }
+                    assert!(found.is_some() || durability == Durability::Buffered);
+                    db.verify().unwrap();
+                }
+            }
+        }
+        db.checkpoint().unwrap();
+        db.verify().unwrap();
+        assert_eq!(keyspace.iter().count(), 300 + 8);
+        db.close().unwrap();
+    }
+}
+
+/// Each write of a run is refused once, in place or not: what meets it is `Full` or does not notice,
+/// and all behind it goes on.
+#[test]
+fn b1_every_write_is_refused_once() {
+    for (engine, durability) in ENGINES.iter().flat_map(|e| DURABILITIES.map(|d| (*e, d))) {
+        for is_mapped in [true, false] {
+            for at in 1.. {
+                let disk = SimDisk::new(1);
+                if !is_mapped {
+                    disk.refuse_mappings();
+                }
+                let runtime = Runtime::stepped(1);
+                let db = open(&disk, &runtime, durability);
+                let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+                disk.inject(Fault::NoSpaceInPlace { at: disk.writes() + at });
+                let mut kept = 0;
+                for number in 0..60u32 {
+                    match keyspace.insert(&number.to_be_bytes(), &[1; 2000]) {
+                        Ok(()) => kept += 1,
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Full, "{at}: {error}"),
+                    }
+                    if number % 25 == 24 {
+                        let checkpoint = db.checkpoint();
+                        let is_full = |error: &spinney_base::Error| error.kind() == ErrorKind::Full;
+                        assert!(checkpoint.as_ref().err().is_none_or(is_full), "{checkpoint:?}");
+                    }
+                    runtime.step();
+                }
+                assert!(kept >= 59, "{at}: {kept}");
+                if let Err(error) = db.checkpoint() {
+                    assert_eq!(error.kind(), ErrorKind::Full, "{at}: {error}");
+                    db.checkpoint().unwrap();
+                }
+                db.verify().unwrap();
+                if let Err(error) = db.close() {
+                    assert_eq!(error.kind(), ErrorKind::Full, "{at}: {error}");
+                }
+                if disk.faults_struck() == 0 {
+                    break;
+                }
+                let db = open(&disk, &Runtime::stepped(2), durability);
+                assert!(db.existing_keyspace("k").unwrap().iter().count() >= kept);
+            }
+        }
+    }
+}
