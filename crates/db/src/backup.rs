@@ -307,8 +307,7 @@ impl Backup<'_> {
         };
         let entries = place.open.entries();
         parked.insert(place.id, place.open.is_idle().then_some(entries));
-        let mut copy =
-            keyspace.engine.begin_backup(&**target.directory(), &file_name(place.id))?;
+        let mut copy = keyspace.engine.begin_backup(&**target.directory(), &file_name(place.id))?;
         self.pass(&mut *copy, so_far)?;
         so_far.bytes += copy.finish()?;
         drop(copy);

@@ -12,8 +12,8 @@ use crate::cursor::{Cursor, Keys};
 use crate::database::Handle;
 use crate::large::ValueReader;
 use crate::options::Durability;
-use crate::snapshot::{Snapshot, Source};
 use crate::place::{Open, Place, capabilities};
+use crate::snapshot::{Snapshot, Source};
 use crate::value::Value;
 use crate::write::{KeyspaceWrite, check_key, check_value};
 

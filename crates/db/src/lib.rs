@@ -62,7 +62,9 @@ pub mod fuzzing {
     /// The generation that the next page of a keyspace gets, for tests.
     #[must_use]
     pub fn next_generation(db: &crate::Db, keyspace: &str) -> u32 {
-        let keyspace = db.existing_keyspace(keyspace).and_then(|it| it.enter().map(|it| it.engine.next_generation().0));
+        let keyspace = db
+            .existing_keyspace(keyspace)
+            .and_then(|it| it.enter().map(|it| it.engine.next_generation().0));
         keyspace.unwrap_or(u32::MAX)
     }
     pub use spinney_turtle::fuzzing::decode_payload as decode_turtle_payload;

@@ -18,8 +18,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Weak};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
@@ -343,18 +343,16 @@ impl State {
                 None => Ok(()),
             },
             // Extents of large values that the checkpoints do not know (P17).
-            RecordKind::User => {
-                record::decode(entry.payload, entry.lsn, |id, _, value| {
-                    match (by_id.get(&id), value) {
-                        (Some(keyspace), Some(pointer))
-                            if pointer.large && entry.lsn > keyspace.engine.redo() =>
-                        {
-                            keyspace.engine.replay_large(pointer.bytes)
-                        }
-                        _ => Ok(()),
+            RecordKind::User => record::decode(entry.payload, entry.lsn, |id, _, value| {
+                match (by_id.get(&id), value) {
+                    (Some(keyspace), Some(pointer))
+                        if pointer.large && entry.lsn > keyspace.engine.redo() =>
+                    {
+                        keyspace.engine.replay_large(pointer.bytes)
                     }
-                })
-            }
+                    _ => Ok(()),
+                }
+            }),
         })?;
         by_id.values().try_for_each(|keyspace| keyspace.engine.end_structure_replay())?;
         let first = by_id.values().map(|keyspace| keyspace.engine.redo().next()).min();

@@ -487,7 +487,12 @@ impl State {
     }
 
     /// Goes back on parking a keyspace.
-    fn unpark(&self, place: &Place, keyspace: Arc<KeyspaceState>, home: Result<()>) -> Result<bool> {
+    fn unpark(
+        &self,
+        place: &Place,
+        keyspace: Arc<KeyspaceState>,
+        home: Result<()>,
+    ) -> Result<bool> {
         {
             let mut open = self.keyspaces.write();
             let at = open.partition_point(|other| other.id < keyspace.id);

@@ -11,7 +11,9 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use spinney_base::Runtime;
-use spinney_db::{BackupOptions, Batch, Db, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{
+    BackupOptions, Batch, Db, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options,
+};
 use spinney_io::sim::SimDisk;
 
 const ENGINES: [EngineKind; 2] = EngineKind::ALL;
@@ -45,7 +47,10 @@ fn parked(db: &Db) -> Vec<bool> {
 }
 
 fn records(keyspace: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    keyspace.iter().map(|record| record.map(|(key, value)| (key, value.to_vec())).unwrap()).collect()
+    keyspace
+        .iter()
+        .map(|record| record.map(|(key, value)| (key, value.to_vec())).unwrap())
+        .collect()
 }
 
 /// A keyspace that nobody uses gives back its descriptor and its memory; the next use of a handle that was

@@ -106,7 +106,7 @@ fn p12_the_log_is_no_longer_than_memory_replays() {
             longest = longest.max(db.stats().log.bytes_used);
         }
     }
-    assert!((2 << 20..5 << 20).contains(&longest), "{longest} bytes");
+    assert!((1 << 20..5 << 20).contains(&longest), "{longest} bytes");
 }
 
 /// The power fails between a checkpoint and the trimming of the log, which still has the records of
@@ -116,6 +116,8 @@ fn p15_changes_that_a_checkpoint_holds_are_not_replayed() {
     let disk = SimDisk::new(2);
     let runtime = Runtime::stepped(1);
     let large = options(&disk, &runtime).memory(1 << 20).log_bytes_max(64 << 20);
+    // Parking would take a checkpoint before the changes are logged.
+    let large = large.park_after(Duration::from_secs(3600));
     let db = Db::open(Path::new("/db"), large).unwrap();
     let a = keyspace(&db, "a");
     let mut count = 0;

@@ -9,8 +9,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found,
-    IDLE,
+    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE,
     KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch,
     Write,
 };

@@ -8,8 +8,8 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, Generation, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
-    Found, IDLE, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest, Scrubbed,
-    TurtleStats, VerifyReport, Watch, Write,
+    Found, IDLE, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest,
+    Scrubbed, TurtleStats, VerifyReport, Watch, Write,
 };
 use spinney_io::{Directory, Purpose};
 
