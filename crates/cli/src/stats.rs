@@ -26,6 +26,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         json!({
             "name": one.name,
             "engine": one.engine,
+            "is_parked": one.is_parked,
             "cache_hits": one.cache_hits,
             "cache_misses": one.cache_misses,
             "records_cached": one.records_cached,

@@ -317,10 +317,17 @@ fn d4_a_backup_copies_what_was_parked() {
         dropped.insert(b"k", b"v").unwrap();
         pass(&runtime, IDLE);
         assert_eq!(parked(&db), [true; 4]);
-        let mut pieces = 0;
+        // The log goes on without those that are parked, and one of them is opened behind it.
+        let b = db.existing_keyspace("b").unwrap();
+        (0..300u32).for_each(|number| b.insert(&number.to_be_bytes(), &[1; 900]).unwrap());
+        db.checkpoint().unwrap();
+        assert!(db.existing_keyspace("a").unwrap().get(b"old").unwrap().is_some());
+        assert_eq!(parked(&db), [false, false, true, true]);
+        let last = Path::new("/copy/keyspace-00000004.spn");
+        let mut is_written = false;
         let report = db.backup_with("/copy", &BackupOptions::default(), |_| {
-            pieces += 1;
-            if pieces == 3 {
+            if disk.files().iter().any(|file| file == last) && !is_written {
+                is_written = true;
                 let mut batch = Batch::new();
                 for name in names {
                     batch.insert(&db.existing_keyspace(name).unwrap(), *b"new", vec![7; 50_000]);
@@ -331,7 +338,7 @@ fn d4_a_backup_copies_what_was_parked() {
             ControlFlow::Continue(())
         });
         assert_eq!(report.unwrap().keyspaces, 3);
-        assert!(pieces >= 3);
+        assert!(is_written);
         let options = options(&disk, &Runtime::stepped(1));
         let copy = Db::open(Path::new("/copy"), options).unwrap();
         for name in names {
@@ -358,4 +365,62 @@ fn d4_generations_last() {
         let next = spinney_db::fuzzing::next_generation(&db, "k");
         assert!(next < 5_000, "{next}");
     }
+}
+
+/// Names the test that a process was started for, and where.
+const CHILD: &str = "SPINNEY_TEST_CHILD";
+
+/// Descriptors, and threads, of this process.
+fn open_now() -> (usize, usize) {
+    let count = |path| std::fs::read_dir(path).unwrap().count();
+    (count("/proc/self/fd"), count("/proc/self/task"))
+}
+
+/// Many more keyspaces than the process may have descriptors are made, used and left alone: then hardly a
+/// descriptor or thread is taken for them, and an opening takes none for them either. In a process of its own,
+/// because it lowers a limit of the process.
+#[test]
+fn d4_many_keyspaces_with_few_descriptors() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    use std::process::Command;
+    const ALL: u32 = 150;
+    let test = "d4_many_keyspaces_with_few_descriptors";
+    let Some(place) = std::env::var_os(CHILD) else {
+        let place = tempfile::tempdir().unwrap();
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .env(CHILD, place.path())
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    };
+    let limit = rustix::process::Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let options = || Options::default().memory(64 << 20).park_after(Duration::from_millis(200));
+    let path = Path::new(&place).join("db");
+    let (before, threads) = open_now();
+    let db = Db::open(&path, options()).unwrap();
+    let name = |number: u32| format!("k{number}");
+    for number in 0..ALL {
+        let keyspace = db.keyspace(&name(number), kind(ENGINES[number as usize % 2])).unwrap();
+        keyspace.insert_with(b"k", &number.to_le_bytes(), Durability::Buffered).unwrap();
+        assert!(open_now().0 <= 64);
+    }
+    let is_idle = |db: &Db| parked(db).iter().all(|parked| *parked);
+    while !is_idle(&db) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let few = |now: (usize, usize)| now.0 <= before + 12 && now.1 <= threads + 6;
+    while !few(open_now()) {
+        // Threads that have nothing to do end after a while.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    db.close().unwrap();
+    let db = Db::open(&path, options()).unwrap();
+    assert!(is_idle(&db) && few(open_now()), "{:?}", open_now());
+    for number in 0..ALL {
+        let keyspace = db.existing_keyspace(&name(number)).unwrap();
+        assert_eq!(keyspace.get(b"k").unwrap().as_deref(), Some(&number.to_le_bytes()[..]));
+    }
+    db.verify().unwrap();
 }
