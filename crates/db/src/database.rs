@@ -182,7 +182,7 @@ impl Db {
                 "a database has at most {KEYSPACES_MAX} keyspaces (KEYSPACES_MAX)"
             )));
         }
-        let share = state.share_of(state.keyspaces.read().len() + 1);
+        let share = state.first_share();
         let entry = ManifestKeyspace { id: manifest.next_id, name: name.to_owned(), options };
         let mut next = manifest.clone();
         next.next_id = KeyspaceId(entry.id.0 + 1);

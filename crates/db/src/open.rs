@@ -258,7 +258,7 @@ impl State {
             if named.contains(&place.id) {
                 continue;
             }
-            let opened = self.open_recovered(place, recovered, 1)?;
+            let opened = self.open_recovered(place, recovered)?;
             if opened.engine.is_unproven() {
                 // Its next checkpoint adds the proof, and it must have one before the log is trimmed.
                 named.insert(place.id);
@@ -302,15 +302,10 @@ impl State {
         Ok(named)
     }
 
-    /// Opens a keyspace at its checkpoint as one of `count`, and checks that it fits the log.
-    fn open_recovered(
-        &self,
-        place: &Place,
-        recovered: &Recovered,
-        count: usize,
-    ) -> Result<Arc<KeyspaceState>> {
+    /// Opens a keyspace at its checkpoint, and checks that it fits the log.
+    fn open_recovered(&self, place: &Place, recovered: &Recovered) -> Result<Arc<KeyspaceState>> {
         // What the log has of it is replayed.
-        let keyspace = self.assemble(place, None, Lsn::ZERO, self.share_of(count)).map_err(lost)?;
+        let keyspace = self.assemble(place, None, Lsn::ZERO, self.first_share()).map_err(lost)?;
         let redo = keyspace.engine.redo();
         // A keyspace that was parked does not hold the log. Where slots have copies its own is known to be
         // the newest (P28), and whatever the log was trimmed of is in its file.
@@ -333,7 +328,7 @@ impl State {
         // In the order of ids, so that a simulated recovery does the same every time.
         let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
         for place in group {
-            let keyspace = self.open_recovered(place, recovered, group.len())?;
+            let keyspace = self.open_recovered(place, recovered)?;
             keyspace.set_changed();
             by_id.insert(place.id, keyspace);
         }

@@ -232,8 +232,7 @@ impl State {
         self.manifest.lock().check_there(&*self.directory)?;
         // All that was written to it before lies at or below this, and is in its file.
         let opened_at = self.log.last_lsn();
-        let open = self.keyspaces.read().len();
-        let share = self.share_of(open + 1);
+        let share = self.first_share();
         let keyspace = self.assemble(place, None, opened_at, share).map_err(crate::open::lost)?;
         let ready = || {
             let end = if kept.was_open { opened_at } else { self.recovered_to };

@@ -330,6 +330,13 @@ impl State {
         Self::share(self.budget.total(), count).unwrap_or(KEYSPACE_BYTES_MIN)
     }
 
+    /// What a keyspace is opened with: as much as it would have with as many open as there may be. What is
+    /// made for good by that, such as tables of locks, then fits whatever is opened later.
+    pub(crate) fn first_share(&self) -> u64 {
+        let all = (self.places.read().len() + 1).min(self.open_max());
+        self.share_of(all.max(self.keyspaces.read().len() + 1))
+    }
+
     /// How many keyspaces may be open at once: as many as the budget and the descriptors are enough for.
     pub(crate) fn open_max(&self) -> usize {
         let total = self.budget.total();
@@ -351,8 +358,8 @@ impl State {
         let share = self.share_of(keyspaces.len());
         for keyspace in &*keyspaces {
             keyspace.memory.set_target(share);
-            // With more it grows by itself.
-            if keyspace.memory.used() > share
+            // One that is far from its share follows when it next looks.
+            if keyspace.memory.used() > share / 4 * 3
                 && let Some(task) = &*keyspace.task.lock()
             {
                 task.wake();

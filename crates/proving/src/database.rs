@@ -148,6 +148,10 @@ pub trait Database: Send + Sync {
     fn memory(&self) -> Option<(u64, u64)> {
         None
     }
+    /// How many keyspaces share the memory budget now, where the product tells.
+    fn open_keyspaces(&self) -> usize {
+        0
+    }
     /// Ends cleanly.
     fn close(self: Box<Self>) -> Result<()>;
 }

@@ -351,6 +351,10 @@ impl Database for SpinneyDatabase {
         Some((stats.memory_used, stats.memory_bytes))
     }
 
+    fn open_keyspaces(&self) -> usize {
+        self.db.stats().keyspaces.iter().filter(|keyspace| !keyspace.is_parked).count()
+    }
+
     fn close(self: Box<Self>) -> Result<()> {
         self.db.close()
     }
