@@ -420,7 +420,14 @@ impl State {
             for place in unused.iter().filter(|place| is_unused(place)) {
                 parked |= self.park(place)?;
             }
-            if parked {
+            // Others may have parked the last one: the scrub, a verification, who needed its place.
+            let is_left = || self.keyspaces.read().is_empty() && self.has_records();
+            if parked || is_left() {
+                parked = true;
+                if self.keyspaces.read().is_empty() {
+                    // Nothing else makes it so now, and what is not durable is not trimmed.
+                    self.log.ensure_durable(self.log.last_lsn())?;
+                }
                 self.trim()?;
             }
         }

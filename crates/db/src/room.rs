@@ -42,7 +42,7 @@ const QUIET_PART: u64 = 8;
 
 impl State {
     /// Whether a recovery would find records.
-    fn has_records(&self) -> bool {
+    pub(crate) fn has_records(&self) -> bool {
         let log = self.log.stats();
         log.first_lsn <= log.last_lsn
     }

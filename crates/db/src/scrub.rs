@@ -30,7 +30,7 @@ pub(crate) const SOUND_FOR: Duration = Duration::from_secs(24 * 3600);
 const NOTHING_DUE: Duration = Duration::from_secs(10);
 
 /// The shortest rest after a keyspace that was opened for it: opening costs more than reading a page.
-const REST_PARKED: Duration = Duration::from_millis(250);
+const REST_PARKED: Duration = Duration::from_secs(1);
 
 /// So many reads of lookups and scans since the last piece mean that the disk is busy.
 const BUSY: u64 = 64;
@@ -69,6 +69,8 @@ pub(crate) struct Scrub {
     before: Found,
     /// The keyspace that is read, and where in it.
     at: Option<(KeyspaceId, Vec<u8>)>,
+    /// Whether the keyspace that is read was opened for it.
+    opened: bool,
     /// Whether anything was read in this pass.
     has_read: bool,
     /// Reads of lookups and scans when it was last looked.
@@ -157,14 +159,16 @@ impl State {
         let from = if place.id == id { from } else { Vec::new() };
         if from.is_empty() {
             self.scrub_begins(&place);
+            self.scrub.lock().opened = self.open_one(place.id).is_none();
         }
-        let was_open = self.open_one(place.id).is_some();
+        let opened = self.scrub.lock().opened;
         // Nobody who asks for the numbers waits for the disk.
         let seen = match self.enter(&place) {
             Ok(keyspace) => keyspace.engine.scrub(&from),
             Err(error) => self.cannot_be_opened(place.id, &error),
         };
-        if seen.next.is_none() && !was_open {
+        let is_over = seen.next.is_none();
+        if is_over && opened {
             // Who holds it parks it later.
             if let Some(_no_checkpoint) = self.checkpointing.try_lock() {
                 self.park(&place)?;
@@ -182,7 +186,7 @@ impl State {
             None => (KeyspaceId(place.id.0.saturating_add(1)), Vec::new()),
         });
         Ok(match rest(seen.pages) {
-            Next::Wait(time) if !was_open => Next::Wait(time.max(REST_PARKED)),
+            Next::Wait(time) if opened && is_over => Next::Wait(time.max(REST_PARKED)),
             next => next,
         })
     }
