@@ -76,7 +76,7 @@ fn d4_an_unused_keyspace_is_parked_and_opened_again() {
                     assert!(disk.descriptors() < open);
                     assert!(!db.stats().accounts.iter().any(|one| one.name.ends_with("/k")));
                     assert!(keyspace.stats().file_bytes > 0);
-                    assert_eq!(db.stats().log.bytes_used, 0);
+                    assert!(db.stats().log.bytes_used < 64 << 10);
                     if round == 1 {
                         assert_eq!(records(&keyspace), expected);
                     }
