@@ -273,6 +273,7 @@ fn d4_what_is_in_use_is_not_parked() {
     assert_eq!(parked(&db), [true, true]);
     assert_eq!(turtle.get(b"k").unwrap().as_deref(), Some(&b"2"[..]));
     assert_eq!(turtle.stats().turtle.unwrap().checkpoint_distance, 2);
+    assert!(!turtle.stats().turtle.unwrap().is_distance_automatic);
     db.drop_keyspace("tree").unwrap();
     assert_eq!(tree.get(b"k").unwrap_err().kind(), ErrorKind::Closed);
     db.drop_keyspace("turtle").unwrap();
