@@ -139,7 +139,7 @@ impl Db {
     ///
     /// # Errors
     /// `InvalidArgument` when the name is unusable, an option is not one of the engine's, the keyspace
-    /// exists with another engine or durability, or the budget is too small for one more; `Corruption`
+    /// exists with another engine or durability, or there are as many as there may be; `Corruption`
     /// when the manifest in the directory is not this database's any more; `Io`, also when the process
     /// has no descriptor left; `Full`, `Poisoned` or `Closed`.
     pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
@@ -409,10 +409,11 @@ impl Db {
         Ok(report)
     }
 
-    /// Changes the memory budget; caches follow in the background.
+    /// Changes the memory budget; caches follow in the background. Where it is too small for all keyspaces that are
+    /// open, those that are not used are parked.
     ///
     /// # Errors
-    /// `InvalidArgument` when it is too small for the keyspaces there are.
+    /// `InvalidArgument` when it is out of range; `Closed`.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.handle.state.check_open()?;
         let _no_checkpoint = self.handle.state.hold_checkpoints();
