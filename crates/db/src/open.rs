@@ -164,7 +164,7 @@ pub(crate) fn assemble(
         reserve,
     };
     state.limit_log(state.options.memory);
-    state.recover(recovered)?;
+    state.with_last_room(|| state.recover(recovered))?;
     let state = Arc::new(state);
     if state.reading.is_none() {
         state.start_jobs()?;

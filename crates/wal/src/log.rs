@@ -35,8 +35,9 @@ const PENDING_BYTES_MAX: u64 = 1 << 20;
 /// What buffers keep from one flush to the next unless somebody says otherwise.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// A log that is trimmed when it has so many segments frees at least one: it begins and ends in the midst of others.
-const SEGMENTS_FREED: u64 = 3;
+/// A checkpoint for fewer bytes of the log than this, or than so many sixteenths of it, costs more than it spares a recovery.
+const CHECKPOINT_BYTES_MIN: u64 = 12 << 20;
+const CHECKPOINT_SIXTEENTHS_MIN: u64 = 3;
 
 /// Blocks of zeros written at once when segments are made.
 const ZERO_BLOCKS: usize = 64;
@@ -348,10 +349,11 @@ impl Log {
         blocks * PAGE_BYTES as u64
     }
 
-    /// How full `bytes` of records would make it, or the few segments without which a trim frees nothing.
+    /// How full `bytes` of records would make it, or the fewest for which a checkpoint is worth while.
     #[must_use]
     pub fn fullness_of(&self, bytes: u64) -> f64 {
-        let blocks = (bytes / PAGE_BYTES as u64).max(SEGMENTS_FREED * self.segment_blocks);
+        let least = self.bytes_max() / 16 * CHECKPOINT_SIXTEENTHS_MIN;
+        let blocks = bytes.max(least.min(CHECKPOINT_BYTES_MIN)) / PAGE_BYTES as u64;
         #[expect(clippy::cast_precision_loss, reason = "a hint")]
         let fullness = blocks as f64 / self.room.span(ReserveFor::User) as f64;
         fullness
@@ -587,6 +589,7 @@ impl Log {
             let _ = self.give_back(0);
         }
         let _ = self.tail.truncate(0);
+        let _ = self.file.sync(Purpose::Log);
         Ok(())
     }
 
