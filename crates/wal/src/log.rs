@@ -42,8 +42,10 @@ const CHECKPOINT_SIXTEENTHS_MIN: u64 = 3;
 /// Blocks of zeros written at once when segments are made.
 const ZERO_BLOCKS: usize = 64;
 
-/// Segments are made ahead for a quarter of those that are there, and for no more than this many.
+/// Segments are made ahead for a quarter of those that are there: no more than this many, and two at least, so that one is
+/// ready when the disk is full.
 const SEGMENTS_AHEAD_MAX: u32 = 32;
+const SEGMENTS_AHEAD_MIN: u32 = 2;
 
 /// The one log of a database. Shared behind an `Arc`.
 pub struct Log {
@@ -471,7 +473,7 @@ impl Log {
     fn ahead(&self, table: &SegmentTable) -> u32 {
         let most = self.room.span(ReserveFor::Recovery) / self.segment_blocks;
         let left = u32::try_from(most).unwrap_or(u32::MAX).saturating_sub(table.solid());
-        (table.solid() / 4).clamp(1, SEGMENTS_AHEAD_MAX).min(left)
+        (table.solid() / 4).clamp(SEGMENTS_AHEAD_MIN, SEGMENTS_AHEAD_MAX).min(left)
     }
 
     /// Makes the superblock of this life durable, if it is not: the life begins with the first record. `Full` if the file
@@ -517,7 +519,7 @@ impl Log {
     pub(crate) fn grow_ahead(&self) -> Result<()> {
         let ready = self.room.ready();
         let ahead = u64::from(self.ahead(&self.segments.lock())) * self.segment_blocks;
-        let short = self.room.claimed() + ahead / 2 > ready;
+        let short = self.room.claimed() + ahead / 4 > ready;
         let end = ready + ahead;
         let used = self.counters.flushes.load(SeqCst) > 0;
         if used && short && end <= self.room.limit(ReserveFor::Internal) {
