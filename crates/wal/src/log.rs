@@ -466,6 +466,16 @@ impl Log {
             };
             self.segments.lock().made(made?);
         }
+        // One stays ready for when the disk is full. If it is full already, who needs it will hear of it.
+        let next = {
+            let table = self.segments.lock();
+            if table.has_free() { Vec::new() } else { table.next_to_make(self.ahead(&table)) }
+        };
+        match self.make_segments(&next) {
+            Ok(()) => self.segments.lock().made(&next),
+            Err(error) if error.is_full() => {}
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -494,6 +504,9 @@ impl Log {
 
     /// Writes segments of zeros, in ascending order, so that later flushes change no metadata and never lack room.
     fn make_segments(&self, segments: &[u32]) -> Result<()> {
+        if segments.is_empty() {
+            return Ok(());
+        }
         let _inside = probe::enter("log growth");
         let zeros = AlignedBuf::new(ZERO_BLOCKS);
         for adjacent in segments.chunk_by(|one, next| one + 1 == *next) {
