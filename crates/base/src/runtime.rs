@@ -1,7 +1,7 @@
 //! The runtime seam: background tasks and time, real or stepped.
 //!
 //! Background work is written as *jobs*: closures that do one bounded piece of work and say what
-//! comes [`Next`]. The real runtime runs them on a [pool](crate::pool) of threads, and a job that must
+//! comes [`Next`]. The real runtime runs them on a pool of threads (`pool`), and a job that must
 //! never be late on a thread of its own. The stepped runtime runs jobs on the
 //! caller's thread, one piece at a time, in an order drawn from a seed, with virtual time: the same
 //! seed and the same calls replay exactly.

@@ -394,7 +394,7 @@ fn what_a_turtle_has_is_saved() {
     let files = std::fs::read_dir(db).unwrap().map(|entry| entry.unwrap().path());
     let file = files.filter(|path| path.extension().is_some_and(|it| it == "spn")).max().unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(file);
-    file.unwrap().write_all(&[0; 8192]).unwrap();
+    file.unwrap().write_all(&[0; 4 * 4096]).unwrap();
     let told = expect(8, &["salvage", db, &place("rest"), "--json"], b"");
     let report: serde_json::Value = serde_json::from_str(&told).unwrap();
     let one = report["keyspaces"].as_array().unwrap().last().unwrap();

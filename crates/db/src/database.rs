@@ -9,7 +9,6 @@ use spinney_base::limits::{KEYSPACES_MAX, PAGE_BYTES};
 use spinney_base::mapping::ReleaseIdle;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
-use spinney_io::with_last_room;
 
 use crate::batch::Batch;
 use crate::keyspace::Keyspace;
@@ -294,7 +293,7 @@ impl Db {
             let mut next = manifest.clone();
             next.keyspaces.retain(|entry| entry.id != place.id);
             // It gives the room of a keyspace back, so it may take the last there is.
-            let written = with_last_room(|| next.write(&*state.directory, &state.poison));
+            let written = state.with_last_room(|| next.write(&*state.directory, &state.poison));
             if let Err(error) = written {
                 open.map_or(Ok(()), |open| state.start_keyspace_job(&open))?;
                 return Err(error);
@@ -356,7 +355,7 @@ impl Db {
     pub fn checkpoint(&self) -> Result<()> {
         let state = &self.handle.state;
         state.check_writable()?;
-        state.checkpoint()?;
+        state.with_last_room(|| state.checkpoint())?;
         if state.backup_running.load(Ordering::Acquire) {
             // The log is held and will need it.
             return Ok(());
@@ -504,9 +503,11 @@ impl Db {
         let result = state
             .poison
             .check()
-            .and_then(|()| checkpoints())
+            .and_then(|()| state.with_last_room(checkpoints))
             .and_then(|()| state.log.close())
             .and_then(|()| state.keep_room_in_quiet());
+        // Whether the reserve comes back after a power loss changes nothing.
+        let _ = state.directory.sync();
         state.directory_lock.lock().take();
         result
     }

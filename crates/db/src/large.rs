@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef, probe};
 use spinney_engine::{Damage, Found, LARGE_CALL_BYTES, LargePin, LargePointer};
+use spinney_io::without_reserve;
 use spinney_sync::{Version, hash_key};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -96,7 +97,8 @@ impl<'a> Staged<'a> {
         let pointer = state.with_room(|| {
             let _door = state.door.read();
             state.check_writable()?;
-            keyspace.engine.allocate_large(length)
+            // It takes nothing of what is kept for removals and recoveries.
+            without_reserve(|| keyspace.engine.allocate_large(length))
         })?;
         // From here on it is given back if anything fails.
         let at = self.values.len();

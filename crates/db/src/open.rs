@@ -171,7 +171,7 @@ pub(crate) fn assemble(
         reserve,
     };
     state.limit_log(state.options.memory);
-    state.recover(recovered)?;
+    state.with_last_room(|| state.recover(recovered))?;
     let state = Arc::new(state);
     *state.me.lock() = Arc::downgrade(&state);
     if state.reading.is_none() {

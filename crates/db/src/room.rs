@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   log used     0 --------------> much
-//!   reserve      0   4 x log + 1 MiB       while something is written; for logs much larger than
+//!   reserve      0   6 x log + 1 MiB       while something is written; for logs much larger than
 //!                    1.5 x log + 3 x memory + 1 MiB      the memory, which replay in parts
 //!                0   at most 64 KiB + an eighth of the data, after a quiet while
 //! ```
@@ -21,13 +21,15 @@ use std::sync::atomic::Ordering;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{ErrorKind, Result};
 
+use spinney_wal::ReserveFor;
+
 use crate::place::Place;
 use crate::state::State;
 
 /// What a recovery may need for each byte of the log: pages are written beside those they replace. With two
 /// recoveries on a full disk found no room (test `c1_a_restart_on_a_full_disk`), and then the database
 /// opens for reading only.
-const PER_LOG_BYTE: u64 = 4;
+const PER_LOG_BYTE: u64 = 6;
 
 /// What replays in parts, because it is more than memory, needs for each byte of memory: after each part
 /// the pages that were replaced are free.
@@ -35,6 +37,10 @@ const PER_MEMORY_BYTE: u64 = 3;
 
 /// Beside that, for double-write areas and the log itself.
 const BASE_BYTES: u64 = 1 << 20;
+
+/// What the log keeps when room is made, and what it has ready at least: what follows is written there.
+const LOG_KEPT_BYTES: u64 = 256 << 10;
+const LOG_READY_BYTES: usize = 16 << 10;
 
 /// What is kept at most after a quiet while: this much, and this part of the data.
 const QUIET_BYTES: u64 = 64 << 10;
@@ -67,6 +73,14 @@ impl State {
         needed.min(QUIET_BYTES + live / QUIET_PART)
     }
 
+    /// Runs what must succeed on a full disk if anything can: a recovery, a checkpoint that was asked for, a drop.
+    pub(crate) fn with_last_room<R>(&self, request: impl FnOnce() -> R) -> R {
+        match &self.reserve {
+            Some(reserve) => reserve.with_last_room(request),
+            None => request(),
+        }
+    }
+
     /// Makes the reserve what a recovery would need after a quiet while. A disk without room for it is the next
     /// writer's to hear of.
     ///
@@ -74,6 +88,7 @@ impl State {
     /// `Io`.
     pub(crate) fn keep_room_in_quiet(&self) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
+        reserve.try_again();
         match reserve.keep(self.room_in_quiet()) {
             Err(error) if error.is_full() => Ok(()),
             kept => kept,
@@ -113,15 +128,25 @@ impl State {
         if for_values && keep().is_ok() {
             return Ok(());
         }
+        // What files grew by on a full disk may be free by now.
+        let give_back =
+            || self.keyspaces().iter().try_for_each(|keyspace| keyspace.engine.give_back_room());
+        give_back()?;
         if self.has_records() {
-            self.checkpoint_held()?;
+            match for_values {
+                true => self.checkpoint_held()?,
+                false => reserve.with_last_room(|| self.checkpoint_held())?,
+            }
         }
         if !self.backup_running.load(Ordering::Acquire) {
-            self.log.give_back(0)?;
+            self.log.give_back(LOG_KEPT_BYTES)?;
         }
         if !for_values {
             return Ok(());
         }
+        give_back()?;
+        // The log first: without a segment that is ready what is kept would serve nobody.
+        drop(self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
         keep().map_err(|error| {
             error.wrap(
                 ErrorKind::Full,

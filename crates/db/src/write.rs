@@ -192,7 +192,12 @@ impl State {
             spinney_sync::prefetch(self.stripes.stripe(one.write.hash));
         }
         let logged = encode(writes, record);
-        let mut room = if logged { Some(self.log_room(record.len(), writes)?) } else { None };
+        let mut room = if logged {
+            Some(self.log_room(record.len(), writes)?)
+        } else {
+            self.room_without_log(writes)?;
+            None
+        };
         let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
         let _one_at_a_time = large.then(|| self.large_batch.lock());
         let _door = self.door.read();
@@ -248,6 +253,16 @@ impl State {
             {
                 task.wake();
             }
+        }
+        Ok(())
+    }
+
+    /// Refuses values that are not logged once the disk is full: their pages would take what is kept for
+    /// removals.
+    fn room_without_log(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
+        let is_short = self.reserve.as_ref().is_some_and(|reserve| reserve.is_short());
+        if is_short && writes.iter().any(|one| one.write.value.is_some()) {
+            return self.make_room(true);
         }
         Ok(())
     }

@@ -194,7 +194,7 @@ fn p22_pages_alone_have_everything() {
         remove(&disk, "/db/MANIFEST");
         remove(&disk, "/db/wal");
         if seed % 3 != 0 {
-            zero(&disk, FILE, 0..2);
+            zero(&disk, FILE, 0..4);
         }
         let report = salvage(&disk);
         assert!(report.manifest.is_some() && report.log.is_some(), "{report:#?}");
@@ -219,7 +219,7 @@ fn p22_pages_alone_have_everything_whatever_the_keys() {
         remove(&disk, "/db/MANIFEST");
         remove(&disk, "/db/wal");
         if seed % 3 != 0 {
-            zero(&disk, FILE, 0..2);
+            zero(&disk, FILE, 0..4);
         }
         let report = salvage(&disk);
         let one = &report.keyspaces[0];
@@ -302,7 +302,7 @@ fn p22_pages_without_origins() {
         forget_origins(&disk, |page, of_extent| seed % 3 == 0 || of_extent && page % 3 == 0);
         remove(&disk, "/db/MANIFEST");
         remove(&disk, "/db/wal");
-        zero(&disk, FILE, 0..2);
+        zero(&disk, FILE, 0..4);
         salvage(&disk);
         let found = contents(&disk, "keyspace-00000001");
         for (key, value) in &model {
@@ -343,7 +343,7 @@ fn p22_damaged_pages_are_told() {
             disk.flip_bit(Path::new(FILE), page as u64 * 4096 + 1000 + seed, 2).unwrap();
         }
         if seed % 2 == 1 {
-            zero(&disk, FILE, 0..2);
+            zero(&disk, FILE, 0..4);
         }
         let report = salvage(&disk);
         let one = &report.keyspaces[0];
@@ -435,7 +435,7 @@ fn p22_the_log_has_what_pages_lack() {
             remove(&disk, "/db/MANIFEST");
         }
         if seed % 3 == 0 {
-            zero(&disk, FILE, 0..2);
+            zero(&disk, FILE, 0..4);
         }
         let report = salvage(&disk);
         assert!(report.log.is_none() && report.log_operations > 0, "{report:#?}");
@@ -494,7 +494,7 @@ fn p22_a_crash_inside_a_salvage() {
         // What the log's tail has is worth nothing after a clean close, and was never synced.
         let old_files = |disk: &SimDisk| {
             let mut files = files(disk);
-            files.retain(|(path, _)| !path.ends_with("wal-tail"));
+            files.retain(|(path, _)| !path.ends_with("wal-tail") && !path.ends_with("reserve"));
             files
         };
         let before = old_files(&disk);
@@ -553,7 +553,7 @@ fn p22_what_crashes_left_behind_does_not_win() {
     after_crashes(true, |disk| {
         remove(disk, "/db/MANIFEST");
         remove(disk, "/db/wal");
-        zero(disk, FILE, 0..2);
+        zero(disk, FILE, 0..4);
     });
 }
 

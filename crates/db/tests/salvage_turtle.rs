@@ -339,7 +339,7 @@ fn p22_slots_are_not_needed() {
     for seed in 0..8 {
         let old = an_old_one(seed, 1 + seed % 4, seed % 2 == 1);
         for (what, pages) in
-            [("slot 0", 0..1), ("slot 1", 1..2), ("slots", 0..2), ("the head of the file", 0..128)]
+            [("slot 0", 0..1), ("slot 1", 1..2), ("slots", 0..4), ("the head of the file", 0..128)]
         {
             let when = format!("seed {seed}, {what}");
             let (wrong, report) = damaged(&old, &when, |disk| zero(disk, pages.clone()));
@@ -360,7 +360,7 @@ fn p22_turtle_pages_alone_have_everything() {
         remove(&disk, "/db/MANIFEST");
         remove(&disk, "/db/wal");
         if seed % 2 == 0 {
-            zero(&disk, 0..2);
+            zero(&disk, 0..4);
         }
         let report = salvage(&disk);
         assert!(report.manifest.is_some() && report.log.is_some(), "{report:#?}");
@@ -388,7 +388,7 @@ fn p22_leaves_alone_have_nearly_everything() {
             .collect();
         let when = format!("seed {seed}");
         let (wrong, report) = damaged(&old, &when, |disk| {
-            zero(disk, 0..2);
+            zero(disk, 0..4);
             nodes.iter().chain(&payloads).for_each(|page| flip(disk, *page));
         });
         let one = &report.keyspaces[0];

@@ -410,6 +410,12 @@ pub trait Engine: Send + Sync + Debug {
     /// `Full`, `Poisoned`, `Io` or `Corruption`; the records are as they were.
     fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted>;
 
+    /// Gives the room of free pages back to the file system, where it knows holes.
+    ///
+    /// # Errors
+    /// `Io` or `Poisoned`; the pages are free as before.
+    fn give_back_room(&self) -> Result<()>;
+
     /// About how many bytes of pages [`Engine::compact`] goes through for a range.
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64;
 

@@ -4,7 +4,7 @@
 //! checkpoint. So a directory holds a file of room, [`RESERVE_NAME`], without content. A request of
 //! any file of the directory that meets a full disk shortens that file to its last bytes and is tried
 //! again. From then on the reserve is *short*: its owner accepts only what makes room, until the file
-//! is there again. The last bytes are for requests inside [`with_last_room`]: they must succeed if
+//! is there again. The last bytes are for requests inside [`Reserve::with_last_room`]: they must succeed if
 //! anything can, because they give much room back.
 //!
 //! ```text
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use spinney_base::Result;
 use spinney_base::shim::Mutex;
-use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use crate::counters::Purpose;
 use crate::disk::{
@@ -39,36 +39,21 @@ pub const RESERVE_NAME: &str = "reserve";
 /// Room is taken and given in multiples of this.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// What is left for requests inside [`with_last_room`]: room for a few small files.
-const LAST_BYTES: u64 = STEP_BYTES;
-
-/// What a thread may take.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum May {
-    TakeNothing,
-    LeaveTheLast,
-    TakeAll,
-}
+/// What is left for requests inside [`Reserve::with_last_room`]: room for a manifest, and for the log and the
+/// checkpoint of some removals.
+const LAST_BYTES: u64 = 4 * STEP_BYTES;
 
 thread_local! {
-    static MAY: Cell<May> = const { Cell::new(May::LeaveTheLast) };
-}
-
-fn with<R>(may: May, request: impl FnOnce() -> R) -> R {
-    let before = MAY.replace(may);
-    let result = request();
-    MAY.set(before);
-    result
+    /// Whether this thread takes nothing.
+    static REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `request`, which may not take from a reserve: on a full disk it is `Full`.
 pub fn without_reserve<R>(request: impl FnOnce() -> R) -> R {
-    with(May::TakeNothing, request)
-}
-
-/// Runs `request`, which may take all that a reserve has.
-pub fn with_last_room<R>(request: impl FnOnce() -> R) -> R {
-    with(May::TakeAll, request)
+    let before = REFUSED.replace(true);
+    let result = request();
+    REFUSED.set(before);
+    result
 }
 
 /// The reserve of one directory.
@@ -81,6 +66,10 @@ pub struct Reserve {
     /// How often it was given up.
     given_up: AtomicU64,
     is_short: AtomicBool,
+    /// How many requests may take the last bytes.
+    takers: AtomicUsize,
+    /// Whether it cannot be made, for another reason than a full disk: no descriptor, or the directory is gone.
+    is_impossible: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +97,8 @@ impl Reserve {
             bytes: AtomicU64::new(bytes),
             given_up: AtomicU64::new(0),
             is_short: AtomicBool::new(false),
+            takers: AtomicUsize::new(0),
+            is_impossible: AtomicBool::new(false),
         })
     }
 
@@ -124,12 +115,15 @@ impl Reserve {
     }
 
     /// Keeps about `bytes` bytes of room from now on; less than a step more or less than is kept already
-    /// changes nothing.
+    /// changes nothing. Where no such file can be made for another reason than a full disk, there is no
+    /// reserve, until [`Reserve::try_again`].
     ///
     /// # Errors
     /// `Full` when the disk has no such room: then what there was is kept, and the reserve is short.
-    /// `Io`.
     pub fn keep(&self, bytes: u64) -> Result<()> {
+        if self.is_impossible.load(SeqCst) {
+            return Ok(());
+        }
         let wanted = bytes.next_multiple_of(STEP_BYTES) * u64::from(bytes > 0);
         let mut held = self.held.lock();
         let kept = self.bytes();
@@ -137,14 +131,29 @@ impl Reserve {
             self.is_short.store(false, SeqCst);
             return Ok(());
         }
-        if wanted == 0 {
-            self.remove(&mut held)?;
+        let result = if wanted == 0 {
+            self.remove(&mut held).map(drop)
         } else if wanted < kept {
-            self.shorten(&mut held, wanted)?;
+            self.shorten(&mut held, wanted)
+        } else {
+            self.grow(&mut held, wanted)
+        };
+        match result {
+            Err(error) if error.is_full() => {
+                self.is_short.store(true, SeqCst);
+                Err(error)
+            }
+            result => {
+                self.is_short.store(false, SeqCst);
+                self.is_impossible.store(result.is_err(), SeqCst);
+                Ok(())
+            }
         }
-        let result = self.grow(&mut held, wanted);
-        self.is_short.store(result.is_err(), SeqCst);
-        result
+    }
+
+    /// Lets the reserve be made again that could not be made.
+    pub fn try_again(&self) {
+        self.is_impossible.store(false, SeqCst);
     }
 
     fn grow(&self, held: &mut Held, bytes: u64) -> Result<()> {
@@ -178,11 +187,17 @@ impl Reserve {
         Ok(true)
     }
 
+    /// Runs `request`, which may take the last bytes as well, with whatever threads work for it.
+    pub fn with_last_room<R>(&self, request: impl FnOnce() -> R) -> R {
+        self.takers.fetch_add(1, SeqCst);
+        let _taker = Taker(self);
+        request()
+    }
+
     /// Gives room up for a request that met a full disk, if nobody has since the request began.
     /// Answers whether it is worth another try.
     fn give_up(&self, began: u64) -> bool {
-        let may = MAY.get();
-        if may == May::TakeNothing {
+        if REFUSED.get() {
             return false;
         }
         let mut held = self.held.lock();
@@ -191,7 +206,7 @@ impl Reserve {
         }
         self.is_short.store(true, SeqCst);
         let before = self.bytes();
-        let given = if may == May::TakeAll {
+        let given = if self.takers.load(SeqCst) > 0 {
             self.remove(&mut held).is_ok()
         } else if before > LAST_BYTES {
             self.shorten(&mut held, LAST_BYTES).is_ok()
@@ -210,6 +225,15 @@ impl Reserve {
             Err(error) if error.is_full() && self.give_up(began) => request(),
             result => result,
         }
+    }
+}
+
+/// One request that may take the last bytes, until it is dropped.
+struct Taker<'a>(&'a Reserve);
+
+impl Drop for Taker<'_> {
+    fn drop(&mut self) {
+        self.0.takers.fetch_sub(1, SeqCst);
     }
 }
 

@@ -715,6 +715,11 @@ impl Engine for TreeLine {
         self.compact_region(from, upper)
     }
 
+    fn give_back_room(&self) -> Result<()> {
+        while self.store.give_back(true)? > 0 {}
+        Ok(())
+    }
+
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
         self.bytes_of_range(from, upper)
     }

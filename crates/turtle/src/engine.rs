@@ -370,6 +370,11 @@ impl Engine for Turtle {
         self.core.compact(from, upper)
     }
 
+    fn give_back_room(&self) -> Result<()> {
+        while self.core.files.store.give_back(true)? > 0 {}
+        Ok(())
+    }
+
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
         let range = KeyRange { lower: Bound::Included(from), upper };
         self.core.view.load().tree.pages_in(&range) * PAGE_BYTES as u64

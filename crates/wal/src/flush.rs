@@ -241,12 +241,13 @@ impl Log {
         let Writer { stolen, blocks: out, watermark, open, .. } = writer;
         let fits = |open: &Open| open.length + stolen.bytes <= PAYLOAD_BYTES as u64;
         if let Some(open) = open.as_mut().filter(|open| fits(open)) {
-            open.run.last = stolen.last;
-            run::extend(open.run, open.length, stolen.records(), out);
-            open.length += stolen.bytes;
-            if let Err(error) = self.write_blocks(open.run.position, 1, out) {
+            let extended = RunHead { last: stolen.last, ..open.run };
+            run::extend(extended, open.length, stolen.records(), out);
+            if let Err(error) = self.write_blocks(extended.position, 1, out) {
                 return Err(self.not_written(writer, error));
             }
+            // Only now, so that what found no room goes to the same place when it is tried again.
+            *open = Open { run: extended, length: open.length + stolen.bytes };
             self.segments.lock().extend(stolen.last);
             self.room.give_back(blocks_for(stolen.bytes));
         } else {

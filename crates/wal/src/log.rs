@@ -35,14 +35,17 @@ const PENDING_BYTES_MAX: u64 = 1 << 20;
 /// What buffers keep from one flush to the next unless somebody says otherwise.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// A log that is trimmed when it has so many segments frees at least one: it begins and ends in the midst of others.
-const SEGMENTS_FREED: u64 = 3;
+/// A checkpoint for fewer bytes of the log than this, or than so many sixteenths of it, costs more than it spares a recovery.
+const CHECKPOINT_BYTES_MIN: u64 = 12 << 20;
+const CHECKPOINT_SIXTEENTHS_MIN: u64 = 3;
 
 /// Blocks of zeros written at once when segments are made.
 const ZERO_BLOCKS: usize = 64;
 
-/// Segments are made ahead for a quarter of those that are there, and for no more than this many.
+/// Segments are made ahead for a quarter of those that are there: no more than this many, and two at least, so that one is
+/// ready when the disk is full.
 const SEGMENTS_AHEAD_MAX: u32 = 32;
+const SEGMENTS_AHEAD_MIN: u32 = 2;
 
 /// The one log of a database. Shared behind an `Arc`.
 pub struct Log {
@@ -348,10 +351,11 @@ impl Log {
         blocks * PAGE_BYTES as u64
     }
 
-    /// How full `bytes` of records would make it, or the few segments without which a trim frees nothing.
+    /// How full `bytes` of records would make it, or the fewest for which a checkpoint is worth while.
     #[must_use]
     pub fn fullness_of(&self, bytes: u64) -> f64 {
-        let blocks = (bytes / PAGE_BYTES as u64).max(SEGMENTS_FREED * self.segment_blocks);
+        let least = self.bytes_max() / 16 * CHECKPOINT_SIXTEENTHS_MIN;
+        let blocks = bytes.max(least.min(CHECKPOINT_BYTES_MIN)) / PAGE_BYTES as u64;
         #[expect(clippy::cast_precision_loss, reason = "a hint")]
         let fullness = blocks as f64 / self.room.span(ReserveFor::User) as f64;
         fullness
@@ -462,6 +466,16 @@ impl Log {
             };
             self.segments.lock().made(made?);
         }
+        // One stays ready for when the disk is full. If it is full already, who needs it will hear of it.
+        let next = {
+            let table = self.segments.lock();
+            if table.has_free() { Vec::new() } else { table.next_to_make(self.ahead(&table)) }
+        };
+        match self.make_segments(&next) {
+            Ok(()) => self.segments.lock().made(&next),
+            Err(error) if error.is_full() => {}
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
@@ -469,7 +483,7 @@ impl Log {
     fn ahead(&self, table: &SegmentTable) -> u32 {
         let most = self.room.span(ReserveFor::Recovery) / self.segment_blocks;
         let left = u32::try_from(most).unwrap_or(u32::MAX).saturating_sub(table.solid());
-        (table.solid() / 4).clamp(1, SEGMENTS_AHEAD_MAX).min(left)
+        (table.solid() / 4).clamp(SEGMENTS_AHEAD_MIN, SEGMENTS_AHEAD_MAX).min(left)
     }
 
     /// Makes the superblock of this life durable, if it is not: the life begins with the first record. `Full` if the file
@@ -490,6 +504,9 @@ impl Log {
 
     /// Writes segments of zeros, in ascending order, so that later flushes change no metadata and never lack room.
     fn make_segments(&self, segments: &[u32]) -> Result<()> {
+        if segments.is_empty() {
+            return Ok(());
+        }
         let _inside = probe::enter("log growth");
         let zeros = AlignedBuf::new(ZERO_BLOCKS);
         for adjacent in segments.chunk_by(|one, next| one + 1 == *next) {
@@ -515,7 +532,7 @@ impl Log {
     pub(crate) fn grow_ahead(&self) -> Result<()> {
         let ready = self.room.ready();
         let ahead = u64::from(self.ahead(&self.segments.lock())) * self.segment_blocks;
-        let short = self.room.claimed() + ahead / 2 > ready;
+        let short = self.room.claimed() + ahead / 4 > ready;
         let end = ready + ahead;
         let used = self.counters.flushes.load(SeqCst) > 0;
         if used && short && end <= self.room.limit(ReserveFor::Internal) {
@@ -587,6 +604,7 @@ impl Log {
             let _ = self.give_back(0);
         }
         let _ = self.tail.truncate(0);
+        let _ = self.file.sync(Purpose::Log);
         Ok(())
     }
 

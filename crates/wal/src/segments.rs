@@ -125,6 +125,11 @@ impl SegmentTable {
         true
     }
 
+    /// Whether a segment is ready that is not mapped.
+    pub(crate) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Which segments to make next, `count` of them: those that have no room, then new ones.
     pub(crate) fn next_to_make(&self, count: u32) -> Vec<u32> {
         let hollow = self.hollow.iter().copied();

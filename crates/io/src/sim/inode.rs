@@ -129,6 +129,7 @@ impl Inode {
         content.copy_from_slice(bytes);
         let content = Arc::new(content);
         self.unsynced.entry(page).or_default().push(content.clone());
+        self.holes.extend(self.len.div_ceil(PAGE_BYTES as u64)..page);
         self.holes.remove(&page);
         self.current.insert(page, content);
         self.dropped.remove(&page);

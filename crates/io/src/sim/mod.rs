@@ -26,7 +26,7 @@
 //!   with the state of the media, and may say what state it takes the disk to be in.
 //!
 //! **Invariants.** (1) Same seed, same calls in the same order: same answers and same images. (2)
-//! Nothing is durable before the sync that the [`File`] and [`Disk`] contracts name: a file's sync
+//! Nothing is durable before the sync that the [`File`](crate::File) and [`Disk`] contracts name: a file's sync
 //! does not make its name durable. (3) A request that breaks the contract (not whole pages, a
 //! direct buffer that is not aligned) panics: it would fail on some real disk.
 //!
@@ -253,7 +253,7 @@ impl SimDisk {
         self.shared.state.lock().atomic_pages = yes;
     }
 
-    /// From now on files are not mapped ([`File::map`]), as some file systems have it.
+    /// From now on files are not mapped ([`File::map`](crate::File::map)), as some file systems have it.
     pub fn refuse_mappings(&self) {
         self.shared.state.lock().no_mappings = true;
     }
@@ -266,7 +266,7 @@ impl SimDisk {
         state.no_mappings = true;
     }
 
-    /// From now on files have no holes: [`File::punch_hole`] answers `false`.
+    /// From now on files have no holes: [`File::punch_hole`](crate::File::punch_hole) answers `false`.
     pub fn refuse_holes(&self) {
         self.shared.state.lock().no_holes = true;
     }

@@ -268,7 +268,8 @@ impl State {
 
     /// Whether a file may grow to `bytes`, by the armed faults and the capacity.
     fn ask_room(&mut self, path: &Path, number: InodeNumber, bytes: u64) -> Result<()> {
-        self.ask_room_at(path, number, bytes..bytes)
+        let begin = self.inode(number).len().min(bytes);
+        self.ask_room_at(path, number, begin..bytes)
     }
 
     /// Whether bytes of a file may get room that they lack: those past its end, and holes.
@@ -277,7 +278,8 @@ impl State {
         let pages = at.start / page..at.end.div_ceil(page);
         let whole = self.copy_on_write.then_some((pages.end - pages.start) * page);
         let inode = self.inode(number);
-        let lacks = at.end.saturating_sub(inode.len()) + inode.holes_in(pages) * page;
+        // What is skipped between the end and a write behind it becomes a hole.
+        let lacks = at.end.saturating_sub(at.start.max(inode.len())) + inode.holes_in(pages) * page;
         let more = whole.unwrap_or(lacks).max(lacks);
         if more == 0 {
             return Ok(());

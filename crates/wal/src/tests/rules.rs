@@ -494,18 +494,19 @@ fn p12_a_full_disk_is_an_error_that_goes_away() {
             Err(error) => break error,
         }
     };
-    assert_eq!((error.kind(), count), (ErrorKind::Full, 3), "{error}");
+    // Two segments of four blocks.
+    assert_eq!((error.kind(), count), (ErrorKind::Full, 7), "{error}");
     assert!(log.poisoned().is_none());
-    assert_eq!(log.last_lsn(), Lsn(4), "nothing changed");
+    assert_eq!(log.last_lsn(), Lsn(8), "nothing changed");
     log.tick().unwrap();
     // A checkpoint frees a segment, with no room on the disk needed.
-    log.trim(Lsn(4)).unwrap();
+    log.trim(Lsn(8)).unwrap();
     put(&log, &[8; 3000], Durability::Sync).unwrap();
     disk.set_capacity(None);
     for _ in 0..10 {
         put(&log, &[9; 3000], Durability::Sync).unwrap();
     }
-    assert_eq!(open(&disk.crash(CrashMode::LoseAll)).1.last_lsn(), Lsn(15));
+    assert_eq!(open(&disk.crash(CrashMode::LoseAll)).1.last_lsn(), Lsn(19));
 }
 
 #[test]
@@ -651,10 +652,10 @@ fn p12_room_that_was_given_back() {
     (1..=40).for_each(|number| _ = write(&log, number).unwrap());
     let room = || disk.room(path()).unwrap();
     let before = (room(), log.stats().segments);
-    log.give_back(0).unwrap();
-    assert_eq!(room(), before.0, "nothing is free");
-    log.trim(Lsn(40)).unwrap();
     let segment = log.stats().segment_bytes;
+    log.give_back(0).unwrap();
+    assert!(room() + 2 * segment >= before.0, "nothing but what is ready is free");
+    log.trim(Lsn(40)).unwrap();
     log.give_back(3 * segment - 1).unwrap();
     let kept = log.stats().segments;
     log.give_back(3 * segment).unwrap();
