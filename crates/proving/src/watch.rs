@@ -140,7 +140,7 @@ impl State {
         let blocks =
             (2..count).filter_map(|number| LogHeader::decode(self.tag, page(number)?).ok());
         let highest = blocks.map(|header| header.last).max().unwrap_or(Lsn::ZERO);
-        self.durable = highest.max(newest.cut_lsn);
+        self.durable = highest.max(newest.promised());
         self.written = self.durable;
     }
 
