@@ -58,7 +58,9 @@ fn a_quiet_keyspace_loses_its_overflow_pages() {
 }
 
 fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
-    Options::default().memory(1 << 20).disk(Arc::new(disk.clone())).runtime(runtime.clone())
+    // What a keyspace does in its quiet is looked at while it is open.
+    let options = Options::default().memory(1 << 20).park_after(Duration::from_secs(3600));
+    options.disk(Arc::new(disk.clone())).runtime(runtime.clone())
 }
 
 /// Records of 1 KiB, of which three fit a page, loaded in random order.
