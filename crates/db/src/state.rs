@@ -66,7 +66,7 @@ pub(crate) struct KeyspaceState {
     /// Set under the exclusive door when it is dropped.
     pub(crate) dropped: AtomicBool,
     pub(crate) task: Mutex<Option<Task>>,
-    /// [`CHANGED`] and [`UNSCRUBBED`], set when something is written or moved.
+    /// [`CHANGED`], [`UNSCRUBBED`] and [`WRITTEN`].
     changes: AtomicU8,
     /// How often it had been entered when that was last looked at, and since when it was so.
     seen: Mutex<(u64, Duration)>,
@@ -74,17 +74,20 @@ pub(crate) struct KeyspaceState {
     busy_at: AtomicU64,
 }
 
-/// What happened to an open keyspace: its file may lack something; its last scrub is of before.
+/// What happened to an open keyspace: its file may lack something; its last scrub is of before; users wrote to it since
+/// it was opened.
 const CHANGED: u8 = 1;
 const UNSCRUBBED: u8 = 2;
+const WRITTEN: u8 = 4;
+const ALL_CHANGES: u8 = CHANGED | UNSCRUBBED | WRITTEN;
 
 impl KeyspaceState {
     /// Notes that something was written.
     #[inline]
     pub(crate) fn set_changed(&self) {
         // Mostly it is set, and then it stays every processor's own.
-        if self.changes.load(Ordering::Relaxed) != CHANGED | UNSCRUBBED {
-            self.changes.store(CHANGED | UNSCRUBBED, Ordering::Release);
+        if self.changes.load(Ordering::Relaxed) != ALL_CHANGES {
+            self.changes.store(ALL_CHANGES, Ordering::Release);
         }
     }
 
@@ -103,9 +106,13 @@ impl KeyspaceState {
         self.changes.load(Ordering::Acquire) & UNSCRUBBED != 0
     }
 
-    /// Notes that its job had something to do.
+    /// Notes that its job had something to do. What a job does after an opening, without writes of users, makes no
+    /// scrub due: that would open the keyspace again, and so on for ever.
     pub(crate) fn set_busy(&self, now: Duration) {
-        self.set_changed();
+        let is_written = self.changes.fetch_or(CHANGED, Ordering::AcqRel) & WRITTEN != 0;
+        if is_written {
+            self.changes.fetch_or(UNSCRUBBED, Ordering::AcqRel);
+        }
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.busy_at.fetch_max(now, Ordering::Relaxed);
     }
