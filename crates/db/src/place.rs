@@ -448,7 +448,7 @@ impl State {
     pub(crate) fn park(&self, place: &Place) -> Result<bool> {
         let Some(mut kept) = place.kept.try_lock() else { return Ok(false) };
         let Some(keyspace) = self.open_one(place.id) else { return Ok(false) };
-        // Whoever comes from here on is counted; those before have left, so what they wrote was applied.
+        // Entries after this are counted; those before have left, so the engine has their writes.
         let entries = place.open.entries();
         // What was replayed in memory is nowhere else.
         let must_stay = self.reading.is_some() && keyspace.has_changed();

@@ -296,8 +296,8 @@ fn p17_shared_syncs_cover_everybody() {
     });
 }
 
-/// D4: whoever reads, writes or scans a keyspace while it is parked, again and again, finds what was
-/// acknowledged, and so does the next life.
+/// D4: reads, writes and scans beside repeated parking find what was acknowledged, and so does the next
+/// life.
 #[test]
 fn d4_operations_beside_parking() {
     check(300, || {

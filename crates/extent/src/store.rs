@@ -270,7 +270,7 @@ impl Store {
 
     /// Goes on with the generations of an earlier opening of the file in this process, which
     /// [`Store::next_generation`] told at its end: else each opening would use up all that are reserved ahead.
-    /// For who has not allocated anything yet.
+    /// Called before the first allocation.
     pub fn resume_generations(&self, next: Generation) {
         let mut space = self.space.lock();
         space.next_generation = space.next_generation.min(next.0);

@@ -173,7 +173,9 @@ pub trait File: Send + Sync + Debug {
 
     /// Carries out many transfers, as deep in parallel as the backend can, in any order; each gets
     /// its own result. Returns when all have ended.
-    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose);
+    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
+        self.transfer_in_steps(batch, purpose, &mut ());
+    }
 
     /// As [`File::transfer`], and takes the steps with each transfer while others are under way: where one
     /// belongs need not be known before those ahead of it have begun, and what is done with what was read

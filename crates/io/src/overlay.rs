@@ -267,10 +267,6 @@ impl File for OverlayFile {
         self.content.write(buf, offset)
     }
 
-    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        self.transfer_in_steps(batch, purpose, &mut ());
-    }
-
     fn transfer_in_steps(
         &self,
         batch: &mut [Transfer<'_>],

@@ -314,10 +314,6 @@ impl File for ReservedFile {
         self.reserve.with(|| self.below.write_at(buf, offset, purpose))
     }
 
-    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        self.transfer_in_steps(batch, purpose, &mut ());
-    }
-
     fn transfer_in_steps(
         &self,
         batch: &mut [Transfer<'_>],

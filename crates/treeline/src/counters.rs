@@ -91,12 +91,12 @@ impl AccessCounters {
         (self.counts.sum(RECORDS_SCANNED), self.counts.sum(REMOVED_SCANNED))
     }
 
-    /// The keyspace has so many pages: as many observations of how full they are count.
+    /// Sets how many pages the keyspace has, which is how many observations of their fill count.
     pub(crate) fn follow_pages(&self, pages: u64) {
         self.pages.store(pages, Relaxed);
     }
 
-    /// So many pages hold so many bytes.
+    /// Notes how many bytes these pages hold.
     pub(crate) fn filled(&self, pages: u64, bytes: u64) {
         let before = self.filled.load(Relaxed);
         let (mut all_pages, mut all_used) = (before >> 32, before & u64::from(u32::MAX));

@@ -218,7 +218,7 @@ impl TreeLine {
         self.mark_dirty(located, most, bytes, |_, _| Some(0))
     }
 
-    /// Makes the segments of a region anew; says whether it was worth it.
+    /// Rebuilds the segments of a region; says whether it was worth it.
     fn make_anew(
         &self,
         region: &[Located],

@@ -308,8 +308,8 @@ impl TreeLine {
         (found, next)
     }
 
-    /// Makes the segments of a region anew, from the one that a key belongs to on, if they take fewer pages
-    /// then: overflow pages and staged ones are merged and pages filled.
+    /// Rebuilds the segments of a region, from the one that holds a key on, if they take fewer pages then: merges
+    /// overflow pages and staged ones, and fills pages.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io`, `Corruption`; the records are as they were.

@@ -279,7 +279,7 @@ fn p03_a_put_overtakes_a_lookup() {
     }
 }
 
-/// Who has inserted a record finds it or one before it, whatever others who look at the same time find.
+/// A thread that inserted a record finds it or one before it, whatever other readers find meanwhile.
 #[test]
 fn d1_first_reads_miss_no_insert() {
     check(1500, || {

@@ -11,7 +11,7 @@
 //! ```text
 //!   goal     begins when                                        flushes pivots
 //!   Reads    ranges looked into as many segments beside leaves  for which an eighth of a leaf is pending
-//!            as making the leaves anew costs pages
+//!            as rebuilding the leaves costs pages
 //!   Room     no write came for [`QUIET`], or ranges passed as   whose tombstones remove an eighth (a 64th)
 //!            many tombstones as flushing these costs            of what lies below them
 //!   Range    a caller compacts a range                          for which anything is pending in it
@@ -29,8 +29,8 @@
 //! The paper leaves the buffers as the last batch left them.
 //!
 //! **Invariants**
-//! 1. A tidied tree has the same records; only where they lie changes. Who has another version of the tree
-//!    (a snapshot, a reader) keeps its pages.
+//! 1. A tidied tree has the same records; only where they lie changes. A holder of another version of
+//!    the tree (a snapshot, a reader) keeps its pages.
 //! 2. A step lessens what its goal asks for, so steps come to an end while no batch comes.
 
 use std::ops::{Bound, ControlFlow};
@@ -81,7 +81,7 @@ const QUIET_PART: u64 = 8;
 /// The same where ranges passed many tombstones: they do so again each time.
 const PASSED_PART: u64 = 64;
 
-/// Making a page of a leaf anew costs about as much as passing this many tombstones, of some 50 ns each.
+/// Rebuilding a page of a leaf costs about as much as passing this many tombstones, of some 50 ns each.
 const TOMBSTONES_A_PAGE: u64 = 128;
 
 /// Steps of one piece of a compaction: more than the leaves of a piece need in a tree of any height.
@@ -230,7 +230,7 @@ impl<F: Files> Tree<F> {
         self.root.as_ref().is_some_and(|root| goal.is_untidy(root, files, &files.limits()))
     }
 
-    /// Pages of the leaves that steps towards a goal make anew, about.
+    /// About how many pages of leaves the steps towards a goal rebuild.
     pub(crate) fn pages_to_tidy(&self, files: &F, goal: Goal<'_>) -> u64 {
         fn of<F: Files>(child: &Child<F>, files: &F, goal: Goal<'_>, limits: &Limits) -> u64 {
             let Child::Node(node) = child else { return 0 };
@@ -412,7 +412,7 @@ impl Core {
         let bytes = tree.pages_in(&range) * PAGE_BYTES as u64;
         // Else what a step takes the place of would outlive its checkpoint.
         drop(tree);
-        // A writer who is faster than this is not followed for ever.
+        // Bounded: a fast writer could keep this busy for ever.
         for _ in 0..COMPACT_STEPS_MAX {
             if !self.tidy(Goal::Range(range))? {
                 break;

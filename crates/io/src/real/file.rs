@@ -263,10 +263,6 @@ impl File for RealFile {
         self.write_rest(buf, offset, 0)
     }
 
-    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        self.transfer_in_steps(batch, purpose, &mut ());
-    }
-
     fn transfer_in_steps(
         &self,
         batch: &mut [Transfer<'_>],

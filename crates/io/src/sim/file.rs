@@ -84,10 +84,6 @@ impl File for SimFile {
         self.disk.shared.state.lock().write(self.target(), buf, offset)
     }
 
-    fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
-        self.transfer_in_steps(batch, purpose, &mut ());
-    }
-
     fn transfer_in_steps(
         &self,
         batch: &mut [Transfer<'_>],
