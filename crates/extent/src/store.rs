@@ -622,12 +622,15 @@ impl Store {
         Ok(())
     }
 
+    /// Takes extents for a payload, as large as possible. A full disk may lack a large one that the free pages of the
+    /// file make up in smaller ones.
     fn allocate_payload(&self, length: usize) -> Result<Vec<(Extent, Generation)>> {
         let mut extents = Vec::new();
         let mut pages = length.div_ceil(PIECE_BYTES);
+        let mut order_max = PAYLOAD_ORDER_MAX;
         while pages > 0 {
             #[expect(clippy::cast_possible_truncation, reason = "an order is below 64")]
-            let order = (pages.ilog2() as u8).min(PAYLOAD_ORDER_MAX);
+            let order = (pages.ilog2() as u8).min(order_max);
             let allocated = if extents.len() == EXTENTS_MAX {
                 Err(Error::new(
                     ErrorKind::Full,
@@ -638,6 +641,10 @@ impl Store {
             };
             match allocated {
                 Ok(extent) => extents.push(extent),
+                Err(error) if error.is_full() && order > 0 && extents.len() < EXTENTS_MAX => {
+                    order_max = order - 1;
+                    continue;
+                }
                 Err(error) => {
                     extents.iter().for_each(|(extent, _)| self.release(*extent));
                     return Err(error);

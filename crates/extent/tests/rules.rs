@@ -570,3 +570,22 @@ fn p21_a_failed_sync_stops_the_store() {
     assert_eq!(disk.writes(), writes, "nothing was written any more");
     assert_eq!(version(&store, pages[0]).unwrap(), 1, "reads go on");
 }
+
+/// A full disk may have no large extent for a payload: then smaller ones hold it.
+#[test]
+fn p29_a_payload_takes_what_a_full_disk_has() {
+    let (disk, store) = create(1);
+    publish(&store, 1).unwrap();
+    let mut pages: Vec<_> = (0..16).map(|_| store.allocate(0).unwrap().0).collect();
+    disk.set_capacity(Some(0));
+    while let Ok((extent, _)) = store.allocate(0) {
+        pages.push(extent);
+    }
+    pages.into_iter().filter(|extent| extent.page.0 % 2 == 0).for_each(|it| store.release(it));
+    assert!(store.allocate(1).unwrap_err().is_full(), "no two free pages lie side by side");
+    let long = vec![7; 5 * PAGE_BYTES];
+    store.publish(Checkpoint { redo: Lsn(2), structure: 2 }, &long, || Ok(())).unwrap();
+    drop(store);
+    let (_, checkpoint, found) = open(&disk.crash(CrashMode::LoseAll)).unwrap();
+    assert_eq!((checkpoint.redo, found), (Lsn(2), long));
+}
