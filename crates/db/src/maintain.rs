@@ -123,6 +123,7 @@ impl State {
             let result = keyspace.engine.checkpoint_slowly(bound, rest);
             result.inspect_err(|error| self.note(error))?;
         }
+        self.follow_engines();
         self.trim()
     }
 
@@ -232,6 +233,8 @@ impl State {
         let (state, engine, weak) = (me.clone(), keyspace.engine.clone(), Arc::downgrade(keyspace));
         let task = me.spawn(move || {
             let next = engine.background()?;
+            let room = engine.unwritten_bytes() + engine.step_bytes();
+            state.engine_room.fetch_max(room, Ordering::Relaxed);
             if next != Next::Wait(IDLE)
                 && let Some(keyspace) = weak.upgrade()
             {

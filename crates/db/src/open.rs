@@ -169,6 +169,8 @@ pub(crate) fn assemble(
         directory_lock: Mutex::new(Some(directory_lock)),
         reading,
         reserve,
+        log_without_room: AtomicU64::new(0),
+        engine_room: AtomicU64::new(0),
     };
     state.limit_log(state.options.memory);
     state.with_last_room(|| state.recover(recovered))?;

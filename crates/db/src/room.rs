@@ -16,11 +16,11 @@
 //! the reserve may be smaller.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{ErrorKind, Result};
-
+use spinney_base::{Error, ErrorKind, Result};
+use spinney_io::{Reserve, without_reserve};
 use spinney_wal::ReserveFor;
 
 use crate::place::Place;
@@ -56,7 +56,7 @@ impl State {
     /// How much room the recovery of a log of so many bytes may need.
     fn room_for_log(&self, bytes: u64) -> u64 {
         let in_parts = bytes + bytes / 2 + PER_MEMORY_BYTE * self.budget.total();
-        BASE_BYTES + (PER_LOG_BYTE * bytes).min(in_parts)
+        BASE_BYTES + self.engine_room.load(Relaxed) + (PER_LOG_BYTE * bytes).min(in_parts)
     }
 
     /// How much room is kept after a quiet while.
@@ -71,6 +71,16 @@ impl State {
         };
         let live: u64 = self.places().iter().map(live).sum();
         needed.min(QUIET_BYTES + live / QUIET_PART)
+    }
+
+    /// Looks how much room the engines need: for all that they have in memory as pages, and for the largest of their
+    /// smallest steps that make room.
+    pub(crate) fn follow_engines(&self) {
+        let keyspaces = self.keyspaces();
+        let engines = || keyspaces.iter().map(|keyspace| &keyspace.engine);
+        let unwritten: u64 = engines().map(|engine| engine.unwritten_bytes()).sum();
+        let step = engines().map(|engine| engine.step_bytes()).max().unwrap_or(0);
+        self.engine_room.store(unwritten + step, Relaxed);
     }
 
     /// Runs what must succeed on a full disk if anything can: a recovery, a checkpoint that was asked for, a drop.
@@ -101,15 +111,42 @@ impl State {
     /// As [`State::make_room`].
     pub(crate) fn keep_room_for_values(&self, fullness: f64) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
-        let needed = self.room_for_log(self.log.bytes_at(fullness));
-        if needed <= reserve.bytes() && !reserve.is_short() {
+        let needed = || self.room_for_log(self.log.bytes_at(fullness));
+        if needed() <= reserve.bytes() && !reserve.is_short() {
             return Ok(());
         }
+        self.follow_engines();
+        let needed = needed();
         // More than is needed now, so that it does not grow with every write.
         match reserve.keep(needed + needed / 4) {
             Err(error) if error.is_full() => self.make_room(true),
             kept => kept,
         }
+    }
+
+    /// Keeps the log short while the disk is full: what removals append would else take the room of the checkpoint
+    /// that they need. One that finds no room is tried again once the log is longer by as much.
+    ///
+    /// # Errors
+    /// What the checkpoint met, but for `Full`.
+    pub(crate) fn keep_log_short(&self) -> Result<()> {
+        let Some(reserve) = self.reserve.as_ref().filter(|reserve| reserve.is_short()) else {
+            return Ok(());
+        };
+        let used = || self.log.bytes_at(self.log.fullness());
+        let is_long = || used() >= self.log_without_room.load(Relaxed) + LOG_KEPT_BYTES;
+        if !is_long() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.hold_checkpoints();
+        // Somebody else may have shortened it meanwhile.
+        if !is_long() {
+            return Ok(());
+        }
+        let made = self.make_room_held(reserve, false);
+        let is_full = made.as_ref().is_err_and(Error::is_full);
+        self.log_without_room.store(if is_full { used() } else { 0 }, Relaxed);
+        if is_full { Ok(()) } else { made }
     }
 
     /// Makes room for who met a full disk, by a checkpoint, after which the log takes less and a recovery needs
@@ -119,13 +156,21 @@ impl State {
     /// `Full` when there is none; what the checkpoint met.
     pub(crate) fn make_room(&self, for_values: bool) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
+        let _one_at_a_time = self.hold_checkpoints();
+        self.make_room_held(reserve, for_values)
+    }
+
+    /// The same for who holds the checkpoints.
+    fn make_room_held(&self, reserve: &Reserve, for_values: bool) -> Result<()> {
         let keep = || {
+            self.follow_engines();
             let log = self.log.bytes_at(self.log.fullness());
             reserve.keep(self.room_for_log(log))
         };
-        let _one_at_a_time = self.hold_checkpoints();
+        // Who writes values needs room in the log as well, which is not to be the reserve's.
+        let log_ready = || without_reserve(|| self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
         // Somebody else may have made it meanwhile.
-        if for_values && keep().is_ok() {
+        if for_values && keep().is_ok() && log_ready().is_ok() {
             return Ok(());
         }
         // What files grew by on a full disk may be free by now.
@@ -138,15 +183,20 @@ impl State {
                 false => reserve.with_last_room(|| self.checkpoint_held())?,
             }
         }
-        if !self.backup_running.load(Ordering::Acquire) {
+        if !self.backup_running.load(Acquire) {
             self.log.give_back(LOG_KEPT_BYTES)?;
         }
         if !for_values {
             return Ok(());
         }
+        if reserve.is_short() {
+            self.keyspaces().iter().try_for_each(|keyspace| keyspace.engine.make_room())?;
+            // What the steps made free is durable with what they wrote.
+            self.trim()?;
+        }
         give_back()?;
         // The log first: without a segment that is ready what is kept would serve nobody.
-        drop(self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
+        drop(log_ready());
         keep().map_err(|error| {
             error.wrap(
                 ErrorKind::Full,

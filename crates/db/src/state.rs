@@ -206,6 +206,10 @@ pub(crate) struct State {
     /// The room that recovery, removals and a checkpoint may take on a full disk; `directory` takes
     /// from it. None when the database is open for reading.
     pub(crate) reserve: Option<Arc<Reserve>>,
+    /// How much room engines need beside the log's, when that was looked at last.
+    pub(crate) engine_room: AtomicU64,
+    /// Bytes of the log when a checkpoint that was to shorten it found no room; 0 since one did.
+    pub(crate) log_without_room: AtomicU64,
 }
 
 static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);

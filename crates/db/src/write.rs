@@ -285,6 +285,8 @@ impl State {
         let has_values = writes.iter().any(|one| one.write.value.is_some());
         if has_values {
             self.keep_room_for_values(fullness)?;
+        } else {
+            self.keep_log_short()?;
         }
         let mut may_make_room = true;
         loop {

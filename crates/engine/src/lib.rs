@@ -410,6 +410,19 @@ pub trait Engine: Send + Sync + Debug {
     /// `Full`, `Poisoned`, `Io` or `Corruption`; the records are as they were.
     fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted>;
 
+    /// About how much room a checkpoint takes for what is in memory already in the form of pages, in bytes.
+    fn unwritten_bytes(&self) -> u64;
+
+    /// About how much room the smallest step takes that makes room, in bytes.
+    fn step_bytes(&self) -> u64;
+
+    /// Makes pages free on a full disk by bounded steps, each with less room than [`Engine::step_bytes`], where removed
+    /// records take room that nothing else gives back.
+    ///
+    /// # Errors
+    /// `Io`, `Corruption` or `Poisoned`. A full disk is none: what it has no room for is not done.
+    fn make_room(&self) -> Result<()>;
+
     /// Gives the room of free pages back to the file system, where it knows holes.
     ///
     /// # Errors

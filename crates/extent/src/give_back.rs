@@ -1,7 +1,8 @@
 //! Giving the room of free pages back to the file system.
 //!
 //! When much of a file is free, free extents become holes, the largest first and of equals the highest, for the
-//! lowest are reused first. Some are left solid, so that a little work needs no new room. Only what is in
+//! lowest are reused first. Some are left solid, so that a little work needs no new room, unless the disk is full:
+//! then all room is the disk's, for whichever page is written next. Only what is in
 //! the free map is touched: its freeing is durable, and nobody may read it (P16, P26).
 //!
 //! A page that was given back is reused like any other, but the write to it may meet a full disk, as a
@@ -28,22 +29,40 @@ const SOLID_PAGES_MIN: u64 = 64;
 const EXTENTS_MAX: usize = 64;
 const PAGES_MAX: u64 = 4096;
 
+/// Which room is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveBack {
+    /// A large part of the file, for who has nothing else to do.
+    Much,
+    /// What is more than stays solid, for who looks at the file next.
+    Most,
+    /// All, because the disk is full.
+    All,
+}
+
 impl Store {
-    /// Gives some room back if much of the file is free, or if more is than stays solid and it was `asked` for;
-    /// answers how many pages it looked after, 0 when there is nothing to do.
+    /// Gives some room back, if so much of the file is free; answers
+    /// how many pages it looked after, 0 when there is nothing to do.
     ///
     /// # Errors
     /// `Io` or `Poisoned`; the pages are free as before.
-    pub fn give_back(&self, asked: bool) -> Result<u64> {
+    pub fn give_back(&self, what: GiveBack) -> Result<u64> {
         self.options.poison.check()?;
         let taken = {
             let mut space = self.space.lock();
             let solid = space.free.free_pages().saturating_sub(space.holes.pages());
             let takes = u64::from(space.end).saturating_sub(space.holes.pages());
-            let begins = solid > FREE_PAGES_MIN && (asked || solid > takes / BEGIN_PART);
-            let keep = (takes / END_PART).max(SOLID_PAGES_MIN);
+            let begin = match what {
+                GiveBack::Much => FREE_PAGES_MIN.max(takes / BEGIN_PART),
+                GiveBack::Most => FREE_PAGES_MIN,
+                GiveBack::All => 0,
+            };
+            let keep = match what {
+                GiveBack::Much | GiveBack::Most => SOLID_PAGES_MIN.max(takes / END_PART),
+                GiveBack::All => 0,
+            };
             space.giving_back =
-                space.can_have_holes && solid > keep && (begins || space.giving_back);
+                space.can_have_holes && solid > keep && (solid > begin || space.giving_back);
             if !space.giving_back {
                 return Ok(0);
             }
@@ -87,6 +106,8 @@ impl Store {
                 }
                 Ok(false) if result.is_ok() => space.can_have_holes = false,
                 Ok(false) => {}
+                // Even that may need room.
+                Err(error) if error.is_full() => result = Ok(()),
                 Err(error) => result = Err(error),
             }
         }

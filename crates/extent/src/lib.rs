@@ -29,6 +29,7 @@ mod slots;
 pub mod store;
 
 pub use free::{Extent, FreeMap};
+pub use give_back::GiveBack;
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
 pub use large::LargePointer;
 pub use read::Wanted;

@@ -60,12 +60,8 @@ impl Store {
         self.options.poison.check()?;
         let mut space = self.space.lock();
         let generation = self.take_generation(&mut space)?;
-        let first = loop {
-            if let Some(first) = space.free.allocate_run(pages) {
-                break first;
-            }
-            self.grow(&mut space, pages.next_power_of_two())?;
-        };
+        let left = space.left();
+        let first = self.take(&mut space, pages, left, |free| free.allocate_run(pages))?;
         let run = PageRun { first, pages, generation };
         run.extents().for_each(|(extent, _)| space.holes.remove(extent));
         Ok(run)

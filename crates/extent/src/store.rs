@@ -24,7 +24,9 @@ use spinney_base::shim::Mutex;
 use spinney_base::{
     Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
 };
-use spinney_io::{AlignedBuf, Directory, File, OpenMode, Purpose, Transfer};
+use spinney_io::{
+    AlignedBuf, Directory, File, OpenMode, Purpose, Transfer, takes_no_reserve, without_reserve,
+};
 
 use crate::double_write::{self, DoubleWrite, HALF_PAGES};
 use crate::free::{Extent, FreeMap};
@@ -99,6 +101,8 @@ pub(crate) struct Space {
     /// Pages of the payload of a checkpoint whose slot may or may not be on disk: owned until the
     /// database is opened again.
     doubtful_pages: u64,
+    /// Pages of the payload of the newest checkpoint: the next one needs about as many.
+    payload_pages: u64,
     /// How many hold freed extents back, and which are held.
     holds: u32,
     held: Vec<Extent>,
@@ -113,6 +117,12 @@ impl Space {
     /// Frees an extent, unless somebody may still read it.
     pub(crate) fn free(&mut self, extent: Extent) {
         if self.holds == 0 { self.free.release(extent) } else { self.held.push(extent) }
+    }
+
+    /// Free pages that the calling thread must leave: who takes nothing from the reserve takes nothing from the
+    /// next checkpoint, either (rule P29).
+    pub(crate) fn left(&self) -> u64 {
+        if takes_no_reserve() { self.payload_pages } else { 0 }
     }
 }
 
@@ -214,6 +224,7 @@ impl Store {
             reserved: slot.next_generation.0,
             retired: VecDeque::new(),
             doubtful_pages: 0,
+            payload_pages: slot.pages(),
             holds: 0,
             held: Vec::new(),
             holes: Holes::default(),
@@ -300,17 +311,50 @@ impl Store {
     /// # Errors
     /// `Full` when the disk has no room (nothing changed), `Poisoned`, or `Io`.
     pub fn allocate(&self, order: u8) -> Result<(Extent, Generation)> {
-        self.options.poison.check()?;
         let mut space = self.space.lock();
-        let generation = self.take_generation(&mut space)?;
-        let extent = loop {
-            if let Some(extent) = space.free.allocate(order) {
-                space.holes.remove(extent);
-                break extent;
-            }
-            self.grow(&mut space, 1 << order)?;
-        };
+        let left = space.left();
+        self.allocate_from(&mut space, order, left)
+    }
+
+    fn allocate_from(
+        &self,
+        space: &mut Space,
+        order: u8,
+        left: u64,
+    ) -> Result<(Extent, Generation)> {
+        self.options.poison.check()?;
+        let generation = self.take_generation(space)?;
+        let extent = self.take(space, 1 << order, left, |free| free.allocate(order))?;
+        space.holes.remove(extent);
         Ok((extent, generation))
+    }
+
+    /// Takes `pages` free pages as `allocate` does, and leaves `left` free ones; the file grows when it has
+    /// too few.
+    pub(crate) fn take<T>(
+        &self,
+        space: &mut Space,
+        pages: u32,
+        left: u64,
+        allocate: impl Fn(&mut FreeMap) -> Option<T>,
+    ) -> Result<T> {
+        let has_enough = |space: &Space| space.free.free_pages() >= u64::from(pages) + left;
+        if left > 0 && !has_enough(space) {
+            self.grow(space, pages.next_power_of_two())?;
+            if !has_enough(space) {
+                let name = self.file.path().display();
+                return Err(Error::new(
+                    ErrorKind::Full,
+                    format!("{name} has no pages beside those of the next checkpoint"),
+                ));
+            }
+        }
+        loop {
+            if let Some(taken) = allocate(&mut space.free) {
+                return Ok(taken);
+            }
+            self.grow(space, pages.next_power_of_two())?;
+        }
     }
 
     /// A generation that no page of the file has or will have, whatever crashes.
@@ -387,27 +431,25 @@ impl Store {
         }
         let wanted = (space.end - DATA_PAGE_FIRST) / 8;
         let wanted = wanted.clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
-        let mut last = None;
         // An extent begins at a multiple of its size. When the disk is nearly full the smallest step
-        // may still fit.
+        // may still fit, and only for that the reserve is given up.
         let needed = (space.end.wrapping_neg() & (pages_min - 1)) + pages_min;
-        for pages in [wanted.max(needed), needed] {
+        let mut grow_by = |pages: u32| -> Result<()> {
             let end = space.end.checked_add(pages).ok_or_else(|| {
                 Error::new(
                     ErrorKind::Full,
                     format!("{} holds 2^32 pages", self.file.path().display()),
                 )
             })?;
-            match self.file.allocate(u64::from(end) * PAGE_BYTES as u64) {
-                Ok(()) => {
-                    space.free.add_range(space.end, end);
-                    space.end = end;
-                    return Ok(());
-                }
-                Err(error) => last = Some(error),
-            }
+            self.file.allocate(u64::from(end) * PAGE_BYTES as u64)?;
+            space.free.add_range(space.end, end);
+            space.end = end;
+            Ok(())
+        };
+        match without_reserve(|| grow_by(wanted.max(needed))) {
+            Err(error) if error.is_full() => grow_by(needed),
+            grown => grown,
         }
-        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Full, "the store file cannot grow")))
     }
 
     /// Gives back an extent that was allocated and that no record and no checkpoint names.
@@ -617,14 +659,22 @@ impl Store {
         {
             let mut space = self.space.lock();
             space.reserved = space.reserved.max(reserved);
+            space.payload_pages = pages;
         }
         before.extents.iter().for_each(|(extent, _)| self.release(*extent));
         Ok(())
     }
 
     /// Takes extents for a payload, as large as possible. A full disk may lack a large one that the free pages of the
-    /// file make up in smaller ones.
+    /// file make up in smaller ones; where they do not, the reserve is given up.
     fn allocate_payload(&self, length: usize) -> Result<Vec<(Extent, Generation)>> {
+        match without_reserve(|| self.take_payload(length)) {
+            Err(error) if error.is_full() => self.take_payload(length),
+            taken => taken,
+        }
+    }
+
+    fn take_payload(&self, length: usize) -> Result<Vec<(Extent, Generation)>> {
         let mut extents = Vec::new();
         let mut pages = length.div_ceil(PIECE_BYTES);
         let mut order_max = PAYLOAD_ORDER_MAX;
@@ -637,7 +687,7 @@ impl Store {
                     "a checkpoint needs more extents than a slot names",
                 ))
             } else {
-                self.allocate(order)
+                self.allocate_from(&mut self.space.lock(), order, 0)
             };
             match allocated {
                 Ok(extent) => extents.push(extent),

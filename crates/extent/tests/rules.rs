@@ -7,9 +7,9 @@ use std::sync::Arc;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
 use spinney_extent::slot::SLOT_PAGES;
-use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Extent, Store, StoreOptions};
+use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Extent, GiveBack, Store, StoreOptions};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Directory, Purpose, Reserve, Reserved, without_reserve};
 
 const KEYSPACE: KeyspaceId = KeyspaceId(3);
 
@@ -26,10 +26,15 @@ fn options() -> StoreOptions {
 fn create(seed: u64) -> (SimDisk, Store) {
     let disk = SimDisk::new(seed);
     disk.create_dir(Path::new("/db")).unwrap();
-    let store = Store::create(&*disk.at("/db"), "store", options(), Lsn(0)).unwrap();
+    let store = create_in(&*disk.at("/db"));
     disk.sync_dir(Path::new("/db")).unwrap();
-    store.adopt(&[]).unwrap();
     (disk, store)
+}
+
+fn create_in(directory: &dyn Directory) -> Store {
+    let store = Store::create(directory, "store", options(), Lsn(0)).unwrap();
+    store.adopt(&[]).unwrap();
+    store
 }
 
 fn open(disk: &SimDisk) -> Result<(Store, Checkpoint, Vec<u8>)> {
@@ -173,7 +178,7 @@ fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_room_is_given_
     };
     let mut gave = 0;
     let give_back = |store: &Store, redo| {
-        while store.give_back(false).unwrap() > 0 {
+        while store.give_back(GiveBack::Much).unwrap() > 0 {
             gave += u64::from(redo == 2);
         }
     };
@@ -191,7 +196,7 @@ fn p09_a_slot_that_a_killed_process_left_is_durable_before_others_room_is_given_
 fn room_that_is_asked_for_is_given_back_to_a_32nd() {
     let (_, store) = create(1);
     let extents: Vec<_> = (0..100).map(|_| store.allocate(5).unwrap().0).collect();
-    while store.give_back(true).unwrap() > 0 {}
+    while store.give_back(GiveBack::Most).unwrap() > 0 {}
     let solid = || {
         let space = store.space();
         (space.free_pages - space.hole_pages, u64::from(space.end_page) - space.hole_pages)
@@ -200,10 +205,12 @@ fn room_that_is_asked_for_is_given_back_to_a_32nd() {
     extents.iter().step_by(12).for_each(|extent| store.release(*extent));
     let (before, takes) = solid();
     assert!(before > 256 && before < takes / 8, "{before} of {takes}");
-    assert_eq!(store.give_back(false).unwrap(), 0);
-    while store.give_back(true).unwrap() > 0 {}
+    assert_eq!(store.give_back(GiveBack::Much).unwrap(), 0);
+    while store.give_back(GiveBack::Most).unwrap() > 0 {}
     let (after, takes) = solid();
     assert!(after <= takes / 32 + 1, "{after} of {takes}");
+    while store.give_back(GiveBack::All).unwrap() > 0 {}
+    assert_eq!(solid().0, 0, "on a full disk none is kept");
 }
 
 #[test]
@@ -588,4 +595,47 @@ fn p29_a_payload_takes_what_a_full_disk_has() {
     drop(store);
     let (_, checkpoint, found) = open(&disk.crash(CrashMode::LoseAll)).unwrap();
     assert_eq!((checkpoint.redo, found), (Lsn(2), long));
+}
+
+/// What may wait leaves the free pages that the next checkpoint needs, and what may not takes them.
+#[test]
+fn p29_what_may_wait_leaves_the_pages_of_the_next_checkpoint() {
+    let (disk, store) = create(1);
+    let long = vec![7; 20 * PAGE_BYTES];
+    for redo in 1..3 {
+        store.publish(Checkpoint { redo: Lsn(redo), structure: 1 }, &long, || Ok(())).unwrap();
+    }
+    disk.set_capacity(Some(0));
+    let mut pages = 0;
+    while without_reserve(|| store.allocate(0)).is_ok() {
+        pages += 1;
+    }
+    assert!(pages > 0, "a file has more free pages than a checkpoint needs");
+    assert!(without_reserve(|| store.allocate_run(1)).unwrap_err().is_full());
+    assert!(store.space().free_pages > 20, "{:?}", store.space());
+    store.publish(Checkpoint { redo: Lsn(3), structure: 2 }, &long, || Ok(())).unwrap();
+    let left = store.space().free_pages;
+    (0..left).for_each(|_| _ = store.allocate(0).unwrap());
+    assert!(store.allocate(0).unwrap_err().is_full());
+}
+
+/// A file that grows on a full disk asks for less before it gives the reserve up.
+#[test]
+fn p29_the_smallest_growth_is_tried_before_the_reserve_goes() {
+    let disk = SimDisk::new(1);
+    disk.create_dir(Path::new("/db")).unwrap();
+    let reserve = Arc::new(Reserve::open(disk.at("/db")).unwrap());
+    let store = create_in(&Reserved::new(reserve.clone()));
+    reserve.keep(1 << 20).unwrap();
+    (0..100).for_each(|_| _ = store.allocate(0).unwrap());
+    let before = store.space();
+    (0..before.free_pages).for_each(|_| _ = store.allocate(0).unwrap());
+    disk.set_capacity(Some(disk.used() + 2 * PAGE_BYTES as u64));
+    for pages in 1..3 {
+        store.allocate(0).unwrap();
+        assert_eq!(store.space().end_page, before.end_page + pages, "the smallest step");
+        assert_eq!(reserve.bytes(), 1 << 20, "which fits without the reserve");
+    }
+    store.allocate(0).unwrap();
+    assert!(reserve.bytes() < 1 << 20, "which the third one takes");
 }

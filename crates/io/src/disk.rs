@@ -145,6 +145,12 @@ pub trait Directory: Send + Sync + Debug {
     /// # Errors
     /// `Io` from the system.
     fn writes_pages_atomically(&self) -> Result<bool>;
+
+    /// How much room its file system says that it has, in bytes; `u64::MAX` where it does not say. A hint: others take
+    /// of it too, and what is written may need less or more.
+    fn free_bytes(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// A held directory; dropping it lets go.

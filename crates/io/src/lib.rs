@@ -22,4 +22,4 @@ pub use disk::{
 pub use overlay::Overlay;
 pub use pool::{BufferPool, Lent};
 pub use real::{RealDisk, machine_memory_bytes};
-pub use reserve::{RESERVE_NAME, Reserve, Reserved, without_reserve};
+pub use reserve::{RESERVE_NAME, Reserve, Reserved, takes_no_reserve, without_reserve};

@@ -14,8 +14,8 @@
 //!
 //! **Invariants**
 //! 1. A request is tried again only after a reserve went, so it ends.
-//! 2. What a user adds never takes from the reserve: a thread inside [`without_reserve`] is told
-//!    `Full`.
+//! 2. What a user adds never takes from the reserve, nor does what may wait, such as tidying: a thread inside
+//!    [`without_reserve`] is told `Full`.
 //!
 //! Another program may take the room between the removal and the second try. Then the request is
 //! `Full`, as it would be without a reserve.
@@ -54,6 +54,12 @@ pub fn without_reserve<R>(request: impl FnOnce() -> R) -> R {
     let result = request();
     REFUSED.set(before);
     result
+}
+
+/// Whether the calling thread is inside [`without_reserve`].
+#[must_use]
+pub fn takes_no_reserve() -> bool {
+    REFUSED.get()
 }
 
 /// The reserve of one directory.
@@ -292,6 +298,10 @@ impl Directory for Reserved {
 
     fn writes_pages_atomically(&self) -> Result<bool> {
         self.below.writes_pages_atomically()
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.below.free_bytes()
     }
 }
 

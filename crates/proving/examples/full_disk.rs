@@ -75,7 +75,8 @@ impl Run {
         let (db, keyspace) = self.open()?;
         let mut random = SplitMix(self.seed);
         let mut promises = Promises::new();
-        let (mut write, mut refused_removals) = (0, 0u64);
+        let mut write = 0;
+        let mut refused_removals = Vec::new();
         for _ in 0..self.fills {
             let mut refusals = 0;
             while refusals < REFUSALS {
@@ -98,10 +99,10 @@ impl Run {
             for keys in keys.chunks(self.batch()) {
                 let mut batch = Batch::new();
                 keys.iter().for_each(|key| batch.remove(&keyspace, key.to_be_bytes()));
-                if is_full(db.write_with(batch, self.durability), "remove")? {
-                    refused_removals += keys.len() as u64;
-                } else {
-                    keys.iter().for_each(|key| _ = promises.remove(key));
+                match db.write_with(batch, self.durability) {
+                    Ok(()) => keys.iter().for_each(|key| _ = promises.remove(key)),
+                    Err(error) if error.kind() == ErrorKind::Full => refused_removals.push(error),
+                    Err(error) => return Err(format!("remove: {error} ({})", error.kind().name())),
                 }
             }
             is_full(db.checkpoint(), "checkpoint")?;
@@ -111,12 +112,10 @@ impl Run {
             let _ = writeln!(text, "{key} {write}");
         }
         std::fs::write(&self.promises, text).map_err(|error| error.to_string())?;
-        println!(
-            "{write} writes, {} records left, {refused_removals} removals refused",
-            promises.len()
-        );
-        if refused_removals > 0 {
-            return Err("a full disk refused removals".into());
+        println!("{write} writes, {} records left", promises.len());
+        if let Some(first) = refused_removals.first() {
+            let times = refused_removals.len();
+            return Err(format!("removals were refused {times} times, first: {first}"));
         }
         // Killed: nothing is closed.
         kill_myself()

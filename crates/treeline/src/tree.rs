@@ -13,8 +13,8 @@ use spinney_engine::{
     KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch,
     Write,
 };
-use spinney_extent::{LargePointer, SharedSync, Store, StoreOptions};
-use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose};
+use spinney_extent::{GiveBack, LargePointer, SharedSync, Store, StoreOptions};
+use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose, without_reserve};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::codec::{decode_change, decode_large, decode_segments};
@@ -26,6 +26,7 @@ use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
 use crate::pages::PageCache;
 use crate::publish::Pending;
+use crate::reorganize::REGION_PAGES_MAX;
 use crate::segment::{Located, PageRef};
 use crate::stage::Novelty;
 use crate::tidy::Tidying;
@@ -71,6 +72,9 @@ const LONG_LIST: usize = 1024;
 
 /// Long lists that the background may be behind with before writers help.
 const LONG_LISTS_MAX: usize = 2;
+
+/// Segments that one writer may join for room whom a full disk refused.
+const ROOM_STEPS_MAX: usize = 64;
 
 /// A keyspace kept by TreeLine.
 #[derive(Debug)]
@@ -238,7 +242,7 @@ impl TreeLine {
     fn give_back_space(&self) -> Result<bool> {
         // So that who accounts for all pages finds them.
         let _gate = self.gate.read();
-        Ok(self.store.give_back(false)? > 0)
+        Ok(self.store.give_back(GiveBack::Much)? > 0)
     }
 
     /// Reads and checks a page, its slotted layout included.
@@ -621,17 +625,17 @@ impl Engine for TreeLine {
         let wrote = self.shorten_lists()?
             | self.bring_removals_home()?
             | self.write_back_soon()?
-            | (!loading && self.shrink_sparse()?);
+            | (!loading && if_room(|| self.shrink_sparse())?);
         // Who asked for bursts to be staged wants them merged as soon as they end.
         let merges = !wrote && !loading && self.tuning.staging() == Staging::On;
-        let wrote = wrote || (merges && self.merge_staged()?);
+        let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
         self.publish_structure_if_due(!wrote)?;
         if !wrote {
             self.buffers.trim(self.buffer_pages_max);
         }
         if wrote || loading {
             self.disturb_tidying();
-        } else if let Some(rest) = self.tidy()? {
+        } else if let Some(rest) = without_reserve(|| self.tidy())? {
             return Ok(Next::Wait(rest));
         }
         let wrote = wrote || self.give_back_space()?;
@@ -715,8 +719,27 @@ impl Engine for TreeLine {
         self.compact_region(from, upper)
     }
 
+    fn unwritten_bytes(&self) -> u64 {
+        0
+    }
+
+    fn step_bytes(&self) -> u64 {
+        (REGION_PAGES_MAX * PAGE_BYTES) as u64
+    }
+
+    fn make_room(&self) -> Result<()> {
+        for _ in 0..ROOM_STEPS_MAX {
+            match self.shrink_sparse() {
+                Ok(true) => {}
+                Err(error) if !error.is_full() => return Err(error),
+                Ok(false) | Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
     fn give_back_room(&self) -> Result<()> {
-        while self.store.give_back(true)? > 0 {}
+        while self.store.give_back(GiveBack::All)? > 0 {}
         Ok(())
     }
 
@@ -832,3 +855,11 @@ impl Busy {
 }
 
 const _: () = assert!(PageNumber::NONE.0 < spinney_extent::store::DATA_PAGE_FIRST);
+
+/// Runs what may wait: it takes nothing from the reserve, and a full disk makes it wait.
+fn if_room(work: impl FnOnce() -> Result<bool>) -> Result<bool> {
+    match without_reserve(work) {
+        Err(error) if error.is_full() => Ok(false),
+        done => done,
+    }
+}

@@ -81,6 +81,8 @@ pub(crate) struct Core {
     /// How many batches had been applied when tombstones removed little enough.
     pub(crate) drained: AtomicU64,
     pub(crate) last_write: Mutex<LastWrite>,
+    /// Whether more waits in buffers than should, because a full disk had no room for what takes it down.
+    pub(crate) is_crowded: AtomicBool,
     /// Batches applied since the last checkpoint.
     pub(crate) batches: AtomicU64,
     pub(crate) counters: Counters,
@@ -249,6 +251,7 @@ impl Core {
             passed_next: AtomicU64::new(0),
             drained: AtomicU64::new(u64::MAX),
             last_write: Mutex::default(),
+            is_crowded: AtomicBool::new(false),
             batches: AtomicU64::new(0),
             counters: Counters::default(),
             root: Mutex::new(Some(root)),

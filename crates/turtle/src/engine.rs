@@ -11,7 +11,8 @@ use spinney_engine::{
     Found, IDLE, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest,
     Scrubbed, TurtleStats, VerifyReport, Watch, Write,
 };
-use spinney_io::{Directory, Purpose};
+use spinney_extent::GiveBack;
+use spinney_io::{Directory, Purpose, without_reserve};
 
 use crate::backup::Copying;
 use crate::bulk::Loading;
@@ -323,10 +324,10 @@ impl Engine for Turtle {
             return Ok(Next::Wait(IDLE));
         }
         core.reuse_large();
-        if core.step()? || core.tidy_in_background()? {
+        if core.step()? || without_reserve(|| core.tidy_in_background())? {
             return Ok(Next::Again);
         }
-        let gave = core.files.store.give_back(false)? > 0;
+        let gave = core.files.store.give_back(GiveBack::Much)? > 0;
         Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
     }
 
@@ -370,9 +371,20 @@ impl Engine for Turtle {
         self.core.compact(from, upper)
     }
 
+    fn unwritten_bytes(&self) -> u64 {
+        self.core.view.load().tree.pending().bytes
+    }
+
+    fn step_bytes(&self) -> u64 {
+        2 * self.core.limits().leaf().min(self.core.files.pages() * PAGE_BYTES as u64)
+    }
+
+    fn make_room(&self) -> Result<()> {
+        self.core.make_room_on_disk()
+    }
+
     fn give_back_room(&self) -> Result<()> {
-        while self.core.files.store.give_back(true)? > 0 {}
-        Ok(())
+        self.core.give_all_room_back()
     }
 
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {

@@ -194,6 +194,15 @@ impl<F: Files> From<Runs> for Level<F> {
 }
 
 impl<F: Files> Level<F> {
+    /// Packed bytes of its parts, flushed edits included.
+    pub(crate) fn bytes(&self, files: &F) -> u64 {
+        let bytes = |part: &Part<F>| match part {
+            Part::Run(run) => run.bytes(),
+            Part::Segment(segment) => files.leaf_bytes(&segment.leaf),
+        };
+        self.parts.iter().map(bytes).sum()
+    }
+
     pub(crate) fn is_vacant(&self) -> bool {
         self.parts.is_empty()
     }

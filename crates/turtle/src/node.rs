@@ -122,6 +122,14 @@ impl<F: Files> Child<F> {
         }
     }
 
+    /// Whether no leaf of it holds a record.
+    pub(crate) fn is_empty(&self, files: &F) -> bool {
+        match self {
+            Child::Leaf(leaf) => leaf.bytes(files) == 0,
+            Child::Node(node) => node.children.len() == 1 && node.children[0].is_empty(files),
+        }
+    }
+
     /// Whether it is so small that it should be joined with a neighbour.
     pub(crate) fn is_underfull(&self, files: &F, limits: &Limits) -> bool {
         match self {
@@ -164,6 +172,9 @@ pub(crate) struct Totals {
     /// How many tombstones are pending.
     pub(crate) tombstones: u64,
 }
+
+/// Leaves' worth of levels that become one when a full disk has no room to flush them.
+const MERGED_ON_TOP: u64 = 2;
 
 /// What a tombstone takes itself, in packed bytes: one with a key of 16 bytes.
 pub(crate) const TOMBSTONE_BYTES: u64 = packed_bytes(16, 0);
@@ -314,17 +325,57 @@ impl<F: Files> Node<F> {
         batch: Runs,
         superseded: &mut Superseded,
     ) -> Result<()> {
+        self.count_pending(&batch);
+        let vacant = self.levels.iter().position(Level::is_vacant).unwrap_or(self.levels.len());
+        let last = limits.levels(self.keys.len()).max(self.levels.len()) - 1;
+        let level = self.merge(files, limits, vacant, Some(batch), superseded)?;
+        self.put(vacant.min(last), level);
+        Ok(())
+    }
+
+    /// Whether the next batch finds every level occupied, or there are more segments than there should be.
+    pub(crate) fn is_crowded(&self, limits: &Limits) -> bool {
+        let pivots = self.keys.len();
+        let is_vacant =
+            self.levels.len() < limits.levels(pivots) || self.levels.iter().any(Level::is_vacant);
+        !is_vacant || self.segments(limits) > limits.segments(pivots)
+    }
+
+    /// Puts a batch above all levels: the others move down where one is vacant, and where none is as many of the
+    /// topmost become one as come to little.
+    pub(crate) fn insert_on_top(
+        &mut self,
+        files: &F,
+        limits: &Limits,
+        batch: Runs,
+        superseded: &mut Superseded,
+    ) -> Result<()> {
+        self.count_pending(&batch);
+        let most = limits.levels(self.keys.len());
+        let vacant = self.levels.iter().position(Level::is_vacant);
+        if vacant.is_some() || self.levels.len() < most {
+            vacant.map(|vacant| self.levels.remove(vacant));
+            self.levels.insert(0, Level::from(batch));
+            return Ok(());
+        }
+        let mut bytes = batch.bytes();
+        let is_little = |level: &&Level<F>| {
+            bytes += level.bytes(files);
+            bytes <= MERGED_ON_TOP * limits.leaf_bytes
+        };
+        let merged = self.levels.iter().take_while(is_little).count().max(1);
+        let level = self.merge(files, limits, merged, Some(batch), superseded)?;
+        self.put(merged - 1, level);
+        Ok(())
+    }
+
+    fn count_pending(&mut self, batch: &Runs) {
         for run in batch.as_slice() {
             by_pivot(run, &self.keys, |pivot, size| {
                 self.pending[pivot] += size.bytes;
                 self.tombstones[pivot] += size.tombstones;
             });
         }
-        let vacant = self.levels.iter().position(Level::is_vacant).unwrap_or(self.levels.len());
-        let last = limits.levels(self.keys.len()).max(self.levels.len()) - 1;
-        let level = self.merge(files, limits, vacant, Some(batch), superseded)?;
-        self.put(vacant.min(last), level);
-        Ok(())
     }
 
     /// Makes all levels one, and as few segments of it as it takes.

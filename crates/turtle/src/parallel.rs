@@ -3,8 +3,10 @@
 use spinney_base::shim::atomic::{AtomicUsize, Ordering::Relaxed};
 use spinney_base::shim::{Mutex, thread};
 use spinney_base::{Error, Result};
+use spinney_io::{takes_no_reserve, without_reserve};
 
 /// What `job` makes of each number below `count`, in their order; by up to `threads` threads, the caller's among them.
+/// Where the caller takes nothing from the reserve, none does.
 ///
 /// # Errors
 /// One of those that jobs had; others are not begun then.
@@ -19,6 +21,7 @@ pub(crate) fn each<T: Send>(
     let next = AtomicUsize::new(0);
     let failed: Mutex<Option<Error>> = Mutex::new(None);
     let made: Mutex<Vec<Option<T>>> = Mutex::new((0..count).map(|_| None).collect());
+    let takes_none = takes_no_reserve();
     let work = || {
         while failed.lock().is_none() {
             let index = next.fetch_add(1, Relaxed);
@@ -33,7 +36,7 @@ pub(crate) fn each<T: Send>(
     };
     thread::scope(|scope| {
         for _ in 1..threads.min(count) {
-            scope.spawn(work);
+            scope.spawn(|| if takes_none { without_reserve(work) } else { work() });
         }
         work();
     });

@@ -31,7 +31,8 @@ use std::time::Duration;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::{Lsn, Result, probe};
-use spinney_extent::{Checkpoint, LargePointer};
+use spinney_extent::{Checkpoint, GiveBack, LargePointer};
+use spinney_io::without_reserve;
 use spinney_wal::CHECKPOINT_FULLNESS;
 
 use crate::core::{Core, Mark, Work, count};
@@ -41,6 +42,7 @@ use crate::memtable::Memtable;
 use crate::options::Choice;
 use crate::parallel;
 use crate::payload;
+use crate::run::Run;
 use crate::version::{LEAF_BYTES_MIN, MergedAway, Outlook, Tree};
 use crate::view::View;
 
@@ -383,7 +385,7 @@ impl Core {
         // To gather a batch takes one thread, and a good part of what it takes to apply it.
         let (tree, next) = parallel::both(
             newer.len() + 1,
-            || view.tree.apply(batch, Some(outlook), &mut merged_away),
+            || self.apply_with_room(&view.tree, batch, outlook, &mut merged_away),
             || newer.last().map(|next| (next.number(), next.batch())),
         );
         // If it failed, that is tried again, and said, when it is needed.
@@ -401,6 +403,40 @@ impl Core {
         count(&self.counters.applied);
         self.follow_memory();
         Ok(true)
+    }
+
+    /// The tree with a batch on top that the disk has room for: on a full disk it waits where that takes the least.
+    fn apply_with_room(
+        &self,
+        tree: &Tree,
+        batch: Run,
+        outlook: Outlook,
+        merged_away: &mut MergedAway,
+    ) -> Result<Tree> {
+        let applied = without_reserve(|| tree.apply(batch.clone(), Some(outlook), merged_away));
+        match applied {
+            Ok(applied) if self.has_room_for(&applied)? => Ok(applied),
+            Err(error) if !error.is_full() => Err(error),
+            refused => {
+                // Its pages are free again.
+                drop(refused);
+                merged_away.clear();
+                self.give_all_room_back()?;
+                self.is_crowded.store(true, SeqCst);
+                tree.apply_sparingly(batch, merged_away)
+            }
+        }
+    }
+
+    /// Whether what a tree has in memory can be written, as far as the disk says.
+    fn has_room_for(&self, tree: &Tree) -> Result<bool> {
+        let has_room = || tree.pending().bytes <= self.context.directory.free_bytes();
+        if has_room() {
+            return Ok(true);
+        }
+        // Free pages are room as well.
+        self.give_all_room_back()?;
+        Ok(has_room())
     }
 
     /// What the next batch may write before the checkpoint.
@@ -519,6 +555,12 @@ impl Core {
         Ok(())
     }
 
+    /// Gives the room of all free pages back to a full disk: what had no room may have left much of it solid.
+    pub(crate) fn give_all_room_back(&self) -> Result<()> {
+        while self.files.store.give_back(GiveBack::All)? > 0 {}
+        Ok(())
+    }
+
     /// Brings everything that was applied up to now into a checkpoint.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _inside = probe::enter("checkpoint");
@@ -530,8 +572,9 @@ impl Core {
         while work.applied < sealed && self.apply_oldest(&mut work)? {}
         self.write(&mut work)?;
         drop(work);
+        self.settle_in_steps()?;
         // Who asks for a checkpoint looks at the file afterwards, or closes it.
-        while self.files.store.give_back(true)? > 0 {}
+        while self.files.store.give_back(GiveBack::Most)? > 0 {}
         Ok(())
     }
 

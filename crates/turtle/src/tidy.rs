@@ -15,6 +15,7 @@
 //!   Room     no write came for [`QUIET`], or ranges passed as   whose tombstones remove an eighth (a 64th)
 //!            many tombstones as flushing these costs            of what lies below them
 //!   Range    a caller compacts a range                          for which anything is pending in it
+//!   Settled  a full disk kept batches in the topmost levels     for which much is pending, one by one
 //! ```
 //!
 //! `Reads` and `Room` also merge the levels of a buffer, the first where ranges look into more than two, the
@@ -38,10 +39,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::shim::atomic::Ordering::Relaxed;
+use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::{Result, probe};
 use spinney_engine::Compacted;
-use spinney_io::Purpose;
+use spinney_io::{Purpose, without_reserve};
 
 use crate::core::Core;
 use crate::crew::CREW_MAX;
@@ -84,6 +85,9 @@ const PASSED_PART: u64 = 64;
 /// Rebuilding a page of a leaf costs about as much as passing this many tombstones, of some 50 ns each.
 const TOMBSTONES_A_PAGE: u64 = 128;
 
+/// Small steps that one writer waits for whom a full disk refused: each flushes to one leaf.
+const ROOM_STEPS_MAX: usize = 64;
+
 /// Steps of one piece of a compaction: more than the leaves of a piece need in a tree of any height.
 const COMPACT_STEPS_MAX: usize = 64;
 
@@ -94,6 +98,26 @@ pub(crate) enum Goal<'a> {
     /// Tombstones remove one byte of what lies below in this many, at most.
     Room(u64),
     Range(KeyRange<'a>),
+    /// What a full disk kept from being flushed and merged is flushed.
+    Settled,
+}
+
+/// A step towards a goal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step<'a> {
+    pub(crate) goal: Goal<'a>,
+    /// Whether it flushes one pivot and merges nothing, because the disk is full.
+    pub(crate) is_sparing: bool,
+}
+
+impl<'a> Step<'a> {
+    fn with_room(goal: Goal<'a>) -> Step<'a> {
+        Step { goal, is_sparing: false }
+    }
+
+    fn sparing(goal: Goal<'a>) -> Step<'a> {
+        Step { goal, is_sparing: true }
+    }
 }
 
 impl Goal<'_> {
@@ -112,6 +136,12 @@ impl Goal<'_> {
                 dead >= (below.bytes / part).max(PAGE_BYTES as u64)
             }
             Goal::Range(range) => pending > 0 && Goal::meets(range, node, pivot),
+            Goal::Settled => {
+                // Neighbours in turn, so that the segments that they share are gone soon.
+                let most = || node.pending.iter().max().copied().unwrap_or(0);
+                pending >= node.pending_max(pivot, files, limits)
+                    || (pending > 0 && node.is_crowded(limits) && 2 * pending >= most())
+            }
         }
     }
 
@@ -131,7 +161,7 @@ impl Goal<'_> {
                     .sum();
                 held > 2 * node.pending.iter().sum::<u64>() + limits.leaf_bytes
             }
-            Goal::Range(_) => false,
+            Goal::Range(_) | Goal::Settled => false,
         }
     }
 
@@ -139,7 +169,7 @@ impl Goal<'_> {
     fn reaches<F: Files>(&self, node: &Node<F>, pivot: usize) -> bool {
         match self {
             Goal::Range(range) => Goal::meets(range, node, pivot),
-            Goal::Reads | Goal::Room(_) => true,
+            Goal::Reads | Goal::Room(_) | Goal::Settled => true,
         }
     }
 
@@ -163,7 +193,11 @@ impl<F: Files> Update<'_, F> {
     /// A step towards a goal; `None` if it is reached.
     fn tidy(&mut self, node: &Node<F>, goal: Goal<'_>) -> Result<Option<Siblings<F>>> {
         let mut node = node.to_change();
-        let at_once = if node.height > 1 { NODES_AT_ONCE } else { LEAVES_AT_ONCE };
+        let at_once = match (self.is_sparing, node.height) {
+            (true, _) => 1,
+            (false, 1) => LEAVES_AT_ONCE,
+            (false, _) => NODES_AT_ONCE,
+        };
         let wanted = |pivot: &usize| goal.flushes(&node, *pivot, self.files, &self.limits);
         let pivots: Vec<usize> = (0..node.keys.len()).filter(wanted).take(at_once).collect();
         if !pivots.is_empty() {
@@ -173,7 +207,7 @@ impl<F: Files> Update<'_, F> {
             }
             .map(Some);
         }
-        if goal.merges(&node, self.files, &self.limits) {
+        if !self.is_sparing && goal.merges(&node, self.files, &self.limits) {
             node.merge_all(self.files, &self.limits, self.superseded)?;
             self.activity.merges += 1;
             return self.settle(node).map(Some);
@@ -213,15 +247,16 @@ impl<F: Files> Tree<F> {
     pub(crate) fn tidy(
         &self,
         files: &F,
-        goal: Goal<'_>,
+        step: Step<'_>,
         superseded: &mut Superseded,
     ) -> Result<Option<Tree<F>>> {
         let Some(Child::Node(node)) = &self.root else { return Ok(None) };
         // What it makes is written at once: no batch comes before.
         let mut update = Update::new(files, self.activity, superseded, Some(0));
+        update.is_sparing = step.is_sparing;
         update.threads = update.threads.min(THREADS_MAX);
         update.purpose = Purpose::Tidy;
-        let Some(siblings) = update.tidy(node, goal)? else { return Ok(None) };
+        let Some(siblings) = update.tidy(node, step.goal)? else { return Ok(None) };
         self.of_children(update, as_children(siblings)).map(Some)
     }
 
@@ -334,6 +369,13 @@ impl Core {
         if self.files.store.is_held() {
             return Ok(false);
         }
+        if self.is_crowded.load(SeqCst) && self.is_quiet() {
+            match self.tidy_if_room(Goal::Settled)? {
+                Some(true) => return Ok(true),
+                Some(false) => self.is_crowded.store(false, SeqCst),
+                None => self.last_write.lock().since = self.context.runtime.now(),
+            }
+        }
         let applied = self.counters.applied.load(Relaxed);
         if self.drained.load(Relaxed) != applied && self.is_quiet() {
             match self.tidy_if_room(Goal::Room(QUIET_PART))? {
@@ -371,15 +413,59 @@ impl Core {
         }
     }
 
-    /// Makes a step towards a goal, and writes it; says whether there was one to be made.
+    /// Makes a step towards a goal, and writes it; says whether there was one to be made. It is a small one where
+    /// the disk is full.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; all is as it was.
     fn tidy(&self, goal: Goal<'_>) -> Result<bool> {
+        match without_reserve(|| self.make_step(Step::with_room(goal))) {
+            Err(error) if error.is_full() => {
+                self.give_all_room_back()?;
+                self.make_step(Step::sparing(goal))
+            }
+            made => made,
+        }
+    }
+
+    /// Makes room in the file by small steps, while there is something to gain and the disk has the room that they take.
+    ///
+    /// # Errors
+    /// `Corruption`, `Poisoned` or `Io`.
+    pub(crate) fn make_room_on_disk(&self) -> Result<()> {
+        self.make_small_steps(Goal::Room(QUIET_PART)).map(drop)
+    }
+
+    /// Flushes by small steps what a full disk made wait in the topmost levels.
+    ///
+    /// # Errors
+    /// `Corruption`, `Poisoned` or `Io`.
+    pub(crate) fn settle_in_steps(&self) -> Result<()> {
+        if self.is_crowded.load(SeqCst) && self.make_small_steps(Goal::Settled)? {
+            self.is_crowded.store(false, SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Makes small steps towards a goal; says whether it is reached.
+    fn make_small_steps(&self, goal: Goal<'_>) -> Result<bool> {
+        for _ in 0..ROOM_STEPS_MAX {
+            match self.make_step(Step::sparing(goal)) {
+                Ok(true) => self.give_all_room_back()?,
+                Ok(false) => return Ok(true),
+                Err(error) if error.is_full() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.give_all_room_back()?;
+        Ok(false)
+    }
+
+    fn make_step(&self, step: Step<'_>) -> Result<bool> {
         let mut work = self.work.lock();
         let _inside = probe::enter("tidying");
         let view = self.view.load_full();
-        if !view.tree.is_untidy(goal) {
+        if !view.tree.is_untidy(step.goal) {
             return Ok(false);
         }
         // For the memory: what nodes merge is in it until the step is written. Caches give it up, so not before it
@@ -389,7 +475,7 @@ impl Core {
         let end = log.last_lsn();
         log.ensure_durable(end)?;
         let mut merged_away = Vec::new();
-        let tidied = view.tree.tidy(end, goal, &mut merged_away)?;
+        let tidied = view.tree.tidy(end, step, &mut merged_away)?;
         let Some(tree) = tidied else { return Ok(false) };
         // Else what the step took the place of would outlive the checkpoint.
         drop(view);
@@ -476,7 +562,9 @@ mod tests {
         let before = beside(&tree);
         let written = files.counts.bytes_written.load(Relaxed);
         let mut steps = 0;
-        while let Some(tidied) = tree.tidy(&files, Goal::Reads, &mut Vec::new()).unwrap() {
+        while let Some(tidied) =
+            tree.tidy(&files, Step::with_room(Goal::Reads), &mut Vec::new()).unwrap()
+        {
             // What is made is on pages, but for nodes and what a merge of levels left.
             tree = tidied.write(&files, &mut Vec::new()).unwrap();
             steps += 1;

@@ -72,26 +72,45 @@ impl<F: Files> Tree<F> {
         left: Option<u64>,
         superseded: &mut Superseded,
     ) -> Result<Tree<F>> {
+        self.apply_in_pieces(files, batch, superseded, |tree, piece, superseded| {
+            tree.apply_piece(Update::new(files, tree.activity, superseded, left), piece)
+        })
+    }
+
+    /// The same on a full disk; see [`Update::sparing`]. Writes nothing.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`, of what had to be read.
+    pub(crate) fn apply_sparingly(
+        &self,
+        files: &F,
+        batch: &Runs,
+        superseded: &mut Superseded,
+    ) -> Result<Tree<F>> {
+        self.apply_in_pieces(files, batch, superseded, |tree, piece, superseded| {
+            tree.apply_piece(Update::sparing(files, tree.activity, superseded), piece)
+        })
+    }
+
+    fn apply_in_pieces(
+        &self,
+        files: &F,
+        batch: &Runs,
+        superseded: &mut Superseded,
+        apply: impl Fn(&Tree<F>, Runs, &mut Superseded) -> Result<Tree<F>>,
+    ) -> Result<Tree<F>> {
         let mut tree = self.clone();
-        let limits = files.limits();
-        let piece = limits.leaf_bytes * BATCH_LEAVES_MAX;
+        let piece = files.limits().leaf_bytes * BATCH_LEAVES_MAX;
         for piece in batch.full_parts(piece) {
-            tree = tree.apply_piece(files, piece, left, superseded)?;
+            tree = apply(&tree, piece, superseded)?;
         }
         Ok(tree)
     }
 
-    fn apply_piece(
-        &self,
-        files: &F,
-        batch: Runs,
-        left: Option<u64>,
-        superseded: &mut Superseded,
-    ) -> Result<Tree<F>> {
-        let mut update = Update::new(files, self.activity, superseded, left);
+    fn apply_piece(&self, mut update: Update<'_, F>, batch: Runs) -> Result<Tree<F>> {
         let children = match &self.root {
             Some(Child::Node(node)) => as_children(update.apply(node, batch)?),
-            Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(files)?], 1)?,
+            Some(Child::Leaf(leaf)) => update.leaves(vec![batch, leaf.load(update.files)?], 1)?,
             None => update.leaves(vec![batch], 1)?,
         };
         self.of_children(update, children)

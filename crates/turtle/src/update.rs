@@ -92,6 +92,8 @@ pub(crate) struct Update<'a, F: Files> {
     pub(crate) purpose: Purpose,
     /// How many may work on it at once.
     pub(crate) threads: usize,
+    /// Whether it makes as few new pages as it can, because the disk is full: see [`Update::sparing`].
+    pub(crate) is_sparing: bool,
 }
 
 /// What an update writes itself: new leaves that no batch will reach again before the tree is
@@ -127,13 +129,27 @@ impl<'a, F: Files> Update<'a, F> {
             limits.merge_bytes = u64::MAX;
         }
         let (purpose, threads) = (Purpose::Flush, files.threads());
-        Update { files, limits, activity, superseded, ahead, purpose, threads }
+        Update { files, limits, activity, superseded, ahead, purpose, threads, is_sparing: false }
+    }
+
+    /// One for a full disk: a batch waits in the topmost levels, however much waits there, and nothing is flushed,
+    /// merged or joined but what a step asks for and what holds nothing. Steps with room take what waits further.
+    pub(crate) fn sparing(
+        files: &'a F,
+        activity: Activity,
+        superseded: &'a mut Superseded,
+    ) -> Update<'a, F> {
+        Update { is_sparing: true, ..Update::new(files, activity, superseded, None) }
     }
 
     /// Applies a batch to a node.
     pub(crate) fn apply(&mut self, node: &Node<F>, batch: Runs) -> Result<Siblings<F>> {
         let mut node = node.to_change();
-        node.insert(self.files, &self.limits, batch, self.superseded)?;
+        if self.is_sparing {
+            node.insert_on_top(self.files, &self.limits, batch, self.superseded)?;
+        } else {
+            node.insert(self.files, &self.limits, batch, self.superseded)?;
+        }
         self.activity.batches += 1;
         self.settle(node)
     }
@@ -147,7 +163,11 @@ impl<'a, F: Files> Update<'a, F> {
             if pivots > self.limits.pivots_max || (large && pivots >= 4) {
                 return self.split(node);
             }
-            let full: Vec<usize> = node.full(self.files, &self.limits).collect();
+            let full: Vec<usize> = if self.is_sparing {
+                Vec::new()
+            } else {
+                node.full(self.files, &self.limits).collect()
+            };
             if !full.is_empty() {
                 merged = false;
                 match self.flush_many(node, &full)? {
@@ -156,7 +176,9 @@ impl<'a, F: Files> Update<'a, F> {
                 }
                 continue;
             }
-            let replacement = if node.segments(&self.limits) > self.limits.segments(pivots) {
+            let segments_max =
+                if self.is_sparing { usize::MAX } else { self.limits.segments(pivots) };
+            let replacement = if node.segments(&self.limits) > segments_max {
                 if !merged {
                     node.merge_all(self.files, &self.limits, self.superseded)?;
                     self.activity.merges += 1;
@@ -260,7 +282,7 @@ impl<'a, F: Files> Update<'a, F> {
         pivots: &[usize],
     ) -> Result<ControlFlow<Siblings<F>, Node<F>>> {
         let (files, limits, ahead) = (self.files, self.limits, &self.ahead);
-        let purpose = self.purpose;
+        let (purpose, is_sparing) = (self.purpose, self.is_sparing);
         // Those that are not needed here may work further down.
         let threads = (self.threads / pivots.len().max(1)).max(1);
         let made = parallel::each(self.threads, pivots.len(), |place| {
@@ -273,6 +295,7 @@ impl<'a, F: Files> Update<'a, F> {
                 ahead: ahead.clone(),
                 purpose,
                 threads,
+                is_sparing,
             };
             let replacement = alone.flush(&mut node.to_change(), pivots[place])?;
             Ok((replacement, alone.activity, superseded))
@@ -377,7 +400,14 @@ impl<'a, F: Files> Update<'a, F> {
         if count < 2 {
             return None;
         }
-        let small = |child: &Child<F>| child.is_underfull(self.files, &self.limits);
+        let small = |child: &Child<F>| {
+            if self.is_sparing {
+                // Nothing has no page to be written to.
+                child.is_empty(self.files)
+            } else {
+                child.is_underfull(self.files, &self.limits)
+            }
+        };
         let pivot = node.children.iter().position(small)?;
         let first = pivot.min(count - 2);
         Some(first..first + 2)

@@ -30,7 +30,7 @@ use crate::packed::Owned;
 use crate::range::KeyRange;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
-use crate::tidy::Goal;
+use crate::tidy::{Goal, Step};
 use crate::tree;
 use crate::update::Activity;
 
@@ -264,6 +264,17 @@ impl Tree {
         Ok(Tree::over(files, applied.0.tree.evacuate(most)))
     }
 
+    /// The tree with a batch on top, for a full disk: see [`crate::update::Update::sparing`]. Writes nothing.
+    ///
+    /// # Errors
+    /// `Corruption` or `Io`; this tree is as it was.
+    pub(crate) fn apply_sparingly(&self, batch: Run, merged_away: &mut MergedAway) -> Result<Tree> {
+        let files = &self.0.files;
+        let tree = self.0.tree.apply_sparingly(&files.disk, &Runs::from(batch), merged_away)?;
+        files.note(self.0.tree.activity, tree.activity);
+        Ok(Tree::over(files, tree))
+    }
+
     /// The tree after a step towards a goal, which reads leaves and segments and writes others; `None` if
     /// it is reached. The log is durable up to `lsn`, and it holds nothing above.
     ///
@@ -272,12 +283,12 @@ impl Tree {
     pub(crate) fn tidy(
         &self,
         lsn: Lsn,
-        goal: Goal<'_>,
+        step: Step<'_>,
         merged_away: &mut MergedAway,
     ) -> Result<Option<Tree>> {
         let files = &self.0.files;
         files.disk.set_lsn(lsn);
-        let tidied = self.0.tree.tidy(&files.disk, goal, merged_away)?;
+        let tidied = self.0.tree.tidy(&files.disk, step, merged_away)?;
         Ok(tidied.map(|tree| {
             files.note(self.0.tree.activity, tree.activity);
             Tree::over(files, tree)

@@ -256,6 +256,11 @@ impl Directory for RealDirectory {
         Ok(Box::new(RealLock { _directory: directory, _file: file }))
     }
 
+    fn free_bytes(&self) -> u64 {
+        let Ok(answer) = rustix::fs::fstatvfs(&self.descriptor) else { return u64::MAX };
+        answer.f_bavail.saturating_mul(answer.f_frsize)
+    }
+
     fn writes_pages_atomically(&self) -> Result<bool> {
         // The kernel tells it for regular files only, so an unnamed one is asked. A file system
         // without unnamed files has no atomic writes either; one that has no room for another file

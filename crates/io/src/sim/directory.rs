@@ -219,6 +219,11 @@ impl Directory for SimDirectory {
     fn writes_pages_atomically(&self) -> Result<bool> {
         Ok(self.disk.shared.state.lock().atomic_pages)
     }
+
+    fn free_bytes(&self) -> u64 {
+        let state = self.disk.shared.state.lock();
+        state.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(state.used()))
+    }
 }
 
 impl Drop for SimDirectory {

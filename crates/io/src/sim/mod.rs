@@ -248,6 +248,12 @@ impl SimDisk {
         self.shared.state.lock().capacity = bytes;
     }
 
+    /// Bytes of room that all files take.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.shared.state.lock().used()
+    }
+
     /// What [`Directory::writes_pages_atomically`] answers; at first `false`.
     pub fn promise_atomic_pages(&self, yes: bool) {
         self.shared.state.lock().atomic_pages = yes;

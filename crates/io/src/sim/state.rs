@@ -286,9 +286,13 @@ impl State {
         }
         self.faults.room(path)?;
         let Some(capacity) = self.capacity else { return Ok(()) };
+        if self.used() + more > capacity { Err(no_space(path)) } else { Ok(()) }
+    }
+
+    /// Bytes of room that files with a name take.
+    pub(super) fn used(&self) -> u64 {
         let named: BTreeSet<InodeNumber> = self.names.current().values().copied().collect();
-        let used: u64 = named.iter().map(|number| self.inodes[number].room()).sum();
-        if used + more > capacity { Err(no_space(path)) } else { Ok(()) }
+        named.iter().map(|number| self.inodes[number].room()).sum()
     }
 
     pub(super) fn read(
