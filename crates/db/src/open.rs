@@ -170,6 +170,7 @@ pub(crate) fn assemble(
         reading,
         reserve,
         log_without_room: AtomicU64::new(0),
+        data_bytes: AtomicU64::new(0),
         engine_room: AtomicU64::new(0),
     };
     state.limit_log(state.options.memory);

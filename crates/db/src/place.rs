@@ -217,7 +217,8 @@ impl State {
                 return Ok(open);
             }
             place.check_alive()?;
-            match self.open_place(place, &mut kept) {
+            // Who reads may be the one that it is opened for.
+            match self.with_last_room(|| self.open_place(place, &mut kept)) {
                 Ok(open) => return Ok(open),
                 Err(error) if error.is_out_of_descriptors() && !tried => tried = true,
                 Err(error) => return Err(error),

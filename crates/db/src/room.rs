@@ -6,8 +6,9 @@
 //!
 //! ```text
 //!   log used     0 --------------> much
-//!   reserve      0   6 x log + 1 MiB       while something is written; for logs much larger than
-//!                    1.5 x log + 3 x memory + 1 MiB      the memory, which replay in parts
+//!   reserve      0   6 x log + 1 MiB + what engines need     while something is written, of a log of 256 KiB
+//!                    1.5 x log + 3 x memory + 1 MiB + ...    at least; for logs much larger than the memory,
+//!                                                            which replay in parts
 //!                0   at most 64 KiB + an eighth of the data, after a quiet while
 //! ```
 //!
@@ -35,6 +36,9 @@ const PER_LOG_BYTE: u64 = 6;
 /// the pages that were replaced are free.
 const PER_MEMORY_BYTE: u64 = 3;
 
+/// What all that there is needs at most, for each byte of it.
+const PER_DATA_BYTE: u64 = 3;
+
 /// Beside that, for double-write areas and the log itself.
 const BASE_BYTES: u64 = 1 << 20;
 
@@ -56,7 +60,20 @@ impl State {
     /// How much room the recovery of a log of so many bytes may need.
     fn room_for_log(&self, bytes: u64) -> u64 {
         let in_parts = bytes + bytes / 2 + PER_MEMORY_BYTE * self.budget.total();
-        BASE_BYTES + self.engine_room.load(Relaxed) + (PER_LOG_BYTE * bytes).min(in_parts)
+        let changed = BASE_BYTES + (PER_LOG_BYTE * bytes).min(in_parts);
+        (self.engine_room.load(Relaxed) + changed).min(self.room_for_all(bytes))
+    }
+
+    /// How much room is kept while values are written. Removals fill a log of some length before their checkpoint,
+    /// which needs room however short the log is now.
+    fn room_for_values(&self, log: u64) -> u64 {
+        self.room_for_log(log.max(LOG_KEPT_BYTES)).min(self.room_for_all(log))
+    }
+
+    /// How much room is enough whatever is done with all that there is.
+    fn room_for_all(&self, log: u64) -> u64 {
+        let all = self.data_bytes.load(Relaxed) + log;
+        QUIET_BYTES + self.engine_room.load(Relaxed) + PER_DATA_BYTE * all
     }
 
     /// How much room is kept after a quiet while.
@@ -73,7 +90,7 @@ impl State {
         needed.min(QUIET_BYTES + live / QUIET_PART)
     }
 
-    /// Looks how much room the engines need: for all that they have in memory as pages, and for the largest of their
+    /// Looks how much there is, and how much room the engines need: for all that they have in memory as pages, and for the largest of their
     /// smallest steps that make room.
     pub(crate) fn follow_engines(&self) {
         let keyspaces = self.keyspaces();
@@ -81,6 +98,12 @@ impl State {
         let unwritten: u64 = engines().map(|engine| engine.unwritten_bytes()).sum();
         let step = engines().map(|engine| engine.step_bytes()).max().unwrap_or(0);
         self.engine_room.store(unwritten + step, Relaxed);
+        let data = engines().map(|engine| {
+            let stats = engine.stats();
+            let pages = stats.pages + stats.overflow_pages + stats.staged_pages;
+            pages * PAGE_BYTES as u64 + stats.large_bytes
+        });
+        self.data_bytes.store(data.sum(), Relaxed);
     }
 
     /// Runs what must succeed on a full disk if anything can: a recovery, a checkpoint that was asked for, a drop.
@@ -111,7 +134,7 @@ impl State {
     /// As [`State::make_room`].
     pub(crate) fn keep_room_for_values(&self, fullness: f64) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
-        let needed = || self.room_for_log(self.log.bytes_at(fullness));
+        let needed = || self.room_for_values(self.log.bytes_at(fullness));
         if needed() <= reserve.bytes() && !reserve.is_short() {
             return Ok(());
         }
@@ -165,7 +188,7 @@ impl State {
         let keep = || {
             self.follow_engines();
             let log = self.log.bytes_at(self.log.fullness());
-            reserve.keep(self.room_for_log(log))
+            reserve.keep(self.room_for_values(log))
         };
         // Who writes values needs room in the log as well, which is not to be the reserve's.
         let log_ready = || without_reserve(|| self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
@@ -179,7 +202,11 @@ impl State {
         give_back()?;
         if self.has_records() {
             match for_values {
-                true => self.checkpoint_held()?,
+                // What removals will need is not spent for values.
+                true => {
+                    let left = self.room_for_values(0);
+                    reserve.with_floor(left, || self.checkpoint_held())?;
+                }
                 false => reserve.with_last_room(|| self.checkpoint_held())?,
             }
         }
@@ -190,7 +217,10 @@ impl State {
             return Ok(());
         }
         if reserve.is_short() {
-            self.keyspaces().iter().try_for_each(|keyspace| keyspace.engine.make_room())?;
+            let left = self.room_for_values(0) - self.engine_room.load(Relaxed);
+            let keyspaces = self.keyspaces();
+            let mut steps = keyspaces.iter().map(|keyspace| keyspace.engine.make_room());
+            reserve.with_floor(left, || steps.try_for_each(|made| made))?;
             // What the steps made free is durable with what they wrote.
             self.trim()?;
         }

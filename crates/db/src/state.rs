@@ -208,6 +208,8 @@ pub(crate) struct State {
     pub(crate) reserve: Option<Arc<Reserve>>,
     /// How much room engines need beside the log's, when that was looked at last.
     pub(crate) engine_room: AtomicU64,
+    /// How much room the data takes, when that was looked at last.
+    pub(crate) data_bytes: AtomicU64,
     /// Bytes of the log when a checkpoint that was to shorten it found no room; 0 since one did.
     pub(crate) log_without_room: AtomicU64,
 }

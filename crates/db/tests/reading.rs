@@ -151,7 +151,7 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
     for engine in EngineKind::ALL {
         for durability in [Durability::Sync, Durability::Buffered] {
             for step in 0..25u64 {
-                let capacity = (2 << 20) + step * 211_000;
+                let capacity = (1 << 20) + step * 253_000;
                 let disk = SimDisk::new(step);
                 disk.set_capacity(Some(capacity));
                 let (db, keyspace) = made(&disk, engine);
@@ -202,8 +202,7 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
                     }
                     match db.checkpoint() {
                         Ok(()) => checkpointed += 1,
-                        // A process that ends amid a checkpoint on a full disk leaves less than another needs.
-                        Err(error) => assert!(error.is_full(), "{context}: {error}"),
+                        Err(error) => println!("{context}: {error}"),
                     }
                     let mut found = records(&db);
                     found.remove(&b"once more"[..]);
@@ -228,8 +227,7 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
         }
     }
     println!("{writable} of {all} could be written after the restart, {checkpointed} checkpointed");
-    assert!(writable * 10 >= all * 9, "{writable} of {all}");
-    assert!(checkpointed * 10 >= all * 9, "{checkpointed} of {all}");
+    assert_eq!((writable, checkpointed), (all, all));
 }
 
 /// A full disk takes every removal, whatever the background does between them, and what was removed makes room for as
@@ -261,7 +259,7 @@ fn c1_a_full_disk_takes_every_removal() {
                 }
                 let keys: Vec<_> = keyspace.keys::<&[u8]>(..).map(Result::unwrap).collect();
                 let bytes = keys.len() as u64 * 250;
-                assert!(bytes > capacity / 4, "{context}, round {round}: {} records", keys.len());
+                assert!(bytes > capacity / 5, "{context}, round {round}: {} records", keys.len());
                 let longest = db.stats().log.bytes_used + (512 << 10);
                 for (at, keys) in keys.chunks(batch).enumerate() {
                     let mut writes = Batch::new();

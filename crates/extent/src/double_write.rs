@@ -67,6 +67,7 @@ impl DoubleWrite {
     /// `Full` or `Io`, and no number is left as before; what `sync` answers.
     pub fn begin_anew(&mut self, file: &dyn File, sync: impl Fn() -> Result<()>) -> Result<()> {
         let mut area = AlignedBuf::new(2 * HALF_PAGES);
+        file.read_at(area.bytes_mut(), PageNumber(FIRST_PAGE).offset(), Purpose::DoubleWrite)?;
         clear(file, FIRST_PAGE, &mut area, Purpose::DoubleWrite, sync)?;
         self.number = 0;
         Ok(())
@@ -97,8 +98,8 @@ fn name_batch(pages: &mut [u8], number: u16) {
     pages.for_each(|page| BlockHeader::name_batch(page, number));
 }
 
-/// Makes what is in place durable, and then the area empty, which begins at page `first` and is as
-/// large as the buffer.
+/// Makes what is in place durable, and then the area empty, which begins at page `first` and whose content is in the
+/// buffer. What is empty already is not written: it may have no room on the disk.
 fn clear(
     file: &dyn File,
     first: u32,
@@ -107,8 +108,12 @@ fn clear(
     sync: impl Fn() -> Result<()>,
 ) -> Result<()> {
     sync()?;
-    area.bytes_mut().fill(0);
-    file.write_at(area.bytes(), PageNumber(first).offset(), purpose)?;
+    for (number, page) in (first..).zip(area.bytes_mut().chunks_exact_mut(PAGE_BYTES)) {
+        if page.iter().any(|byte| *byte != 0) {
+            page.fill(0);
+            file.write_at(page, PageNumber(number).offset(), purpose)?;
+        }
+    }
     sync()
 }
 

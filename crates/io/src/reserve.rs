@@ -74,6 +74,8 @@ pub struct Reserve {
     is_short: AtomicBool,
     /// How many requests may take the last bytes.
     takers: AtomicUsize,
+    /// What other requests leave of it.
+    floor: AtomicU64,
     /// Whether it cannot be made, for another reason than a full disk: no descriptor, or the directory is gone.
     is_impossible: AtomicBool,
 }
@@ -104,6 +106,7 @@ impl Reserve {
             given_up: AtomicU64::new(0),
             is_short: AtomicBool::new(false),
             takers: AtomicUsize::new(0),
+            floor: AtomicU64::new(LAST_BYTES),
             is_impossible: AtomicBool::new(false),
         })
     }
@@ -200,6 +203,14 @@ impl Reserve {
         request()
     }
 
+    /// Runs `request`, during which nobody takes the reserve to less than `bytes`: for one at a time.
+    pub fn with_floor<R>(&self, bytes: u64, request: impl FnOnce() -> R) -> R {
+        self.floor.store(bytes.next_multiple_of(STEP_BYTES).max(LAST_BYTES), SeqCst);
+        let result = request();
+        self.floor.store(LAST_BYTES, SeqCst);
+        result
+    }
+
     /// Gives room up for a request that met a full disk, if nobody has since the request began.
     /// Answers whether it is worth another try.
     fn give_up(&self, began: u64) -> bool {
@@ -211,11 +222,11 @@ impl Reserve {
             return true;
         }
         self.is_short.store(true, SeqCst);
-        let before = self.bytes();
+        let (before, floor) = (self.bytes(), self.floor.load(SeqCst));
         let given = if self.takers.load(SeqCst) > 0 {
             self.remove(&mut held).is_ok()
-        } else if before > LAST_BYTES {
-            self.shorten(&mut held, LAST_BYTES).is_ok()
+        } else if before > floor {
+            self.shorten(&mut held, floor).is_ok()
         } else {
             false
         };

@@ -720,11 +720,12 @@ impl Engine for TreeLine {
     }
 
     fn unwritten_bytes(&self) -> u64 {
-        0
+        self.store.space().checkpoint_pages * PAGE_BYTES as u64
     }
 
     fn step_bytes(&self) -> u64 {
-        (REGION_PAGES_MAX * PAGE_BYTES) as u64
+        let pages = self.index.counts().base_pages().min(REGION_PAGES_MAX as u64);
+        pages * PAGE_BYTES as u64
     }
 
     fn make_room(&self) -> Result<()> {
