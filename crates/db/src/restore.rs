@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{ErrorKind, Result, probe};
-use spinney_engine::VerifyReport;
+use spinney_engine::{VerifyReport, mend_copied_slots};
 use spinney_io::{AlignedBuf, Directory, DirectoryLock, Disk, IfMissing, OpenMode, Purpose};
 
 use crate::database::{Db, go_on};
@@ -42,6 +42,7 @@ pub struct RestoreReport {
 impl Db {
     /// Copies a backup, or any other database that nobody has open, into a directory that is empty, does not exist or
     /// holds what was left unfinished, opens the copy with `options`, verifies it, and closes it. The backup is not changed.
+    /// Of a checkpoint slot of which the backup has one whole copy the restored database has both.
     ///
     /// # Errors
     /// `NotFound` when there is no database in `backup`; `Corruption` when the backup was never finished or is
@@ -97,6 +98,10 @@ impl Db {
             // The log has no holes.
             let holes = name != LOG_NAME;
             bytes += copy((&*source, name), (&*copied, name), holes, &mut watch)?;
+        }
+        for keyspace in &manifest.keyspaces {
+            let file = copied.open(&file_name(keyspace.id), OpenMode::EXISTING)?;
+            mend_copied_slots(&*file, keyspace.id)?;
         }
         let lock = target.complete(&manifest)?;
         let verified = verify((&disk, &copied), lock, options, &mut watch)

@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use spinney_base::Runtime;
 use spinney_base::shim::thread;
-use spinney_db::{BackupOptions, Batch, Db, ErrorKind, Keyspace, KeyspaceOptions, Options};
+use spinney_db::{
+    BackupOptions, Batch, Db, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options,
+};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
 const COPY: &str = "/copy";
@@ -356,6 +358,58 @@ fn p26_damage_is_reported() {
     let error = db.backup(COPY).unwrap_err();
     assert!(error.is_corruption() && error.to_string().contains("keyspace-00000001"), "{error}");
     assert_eq!(left_in(&disk, COPY), [] as [PathBuf; 0]);
+}
+
+/// One damaged page of a slot in a backup leaves its other copy: what is restored has both, and the backup is as it
+/// was. Where both are damaged nothing is restored.
+#[test]
+fn a1_a_restored_database_has_both_copies_of_its_slots() {
+    for engine in EngineKind::ALL {
+        let disk = SimDisk::new(18);
+        let db = open_at(&disk, "/db", 18);
+        let kept = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
+        for number in 0..300u32 {
+            kept.insert(&number.to_be_bytes(), &[7; 200]).unwrap();
+        }
+        db.backup(COPY).unwrap();
+        let file = Path::new(COPY).join("keyspace-00000001.spn");
+        let before = disk.contents(&file).unwrap();
+        let damaged: Vec<u64> = (0..4)
+            .filter(|page| {
+                disk.flip_bit(&file, page * 4096 + 40, 3).unwrap();
+                let target = format!("/restored-{page}");
+                let restored = Db::restore(COPY, &target, options(&disk, 19));
+                restored.unwrap_or_else(|error| panic!("{engine}, page {page}: {error}"));
+                assert_eq!(keyspace_of(&disk, &target), contents(&kept), "{engine}, page {page}");
+                disk.flip_bit(&file, page * 4096 + 40, 3).unwrap();
+                let copied = disk.contents(&Path::new(&target).join("keyspace-00000001.spn"));
+                copied.unwrap()[..4 * 4096] == before[..4 * 4096]
+            })
+            .collect();
+        assert_eq!(damaged, [0, 1, 2, 3], "{engine}: every page is what it was");
+        assert!(disk.contents(&file).unwrap() == before, "{engine}: the backup is as it was");
+        let mut refused = 0;
+        for pair in [[0, 2], [1, 3]] {
+            pair.iter().for_each(|page| disk.flip_bit(&file, page * 4096 + 40, 3).unwrap());
+            match Db::restore(COPY, "/none", options(&disk, 19)) {
+                Ok(_) => {
+                    assert_eq!(keyspace_of(&disk, "/none"), contents(&kept), "{engine}");
+                    disk.remove_directory(Path::new("/none")).unwrap();
+                }
+                Err(error) => {
+                    assert!(error.is_corruption(), "{engine}: {error}");
+                    assert_eq!(left_in(&disk, "/none"), [] as [PathBuf; 0]);
+                    refused += 1;
+                }
+            }
+            pair.iter().for_each(|page| disk.flip_bit(&file, page * 4096 + 40, 3).unwrap());
+        }
+        assert!(refused > 0, "{engine}: the newest slot is in one of the pairs");
+    }
+}
+
+fn keyspace_of(disk: &SimDisk, path: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    contents(&open_at(disk, path, 20).existing_keyspace("k").unwrap())
 }
 
 /// Power goes at any step of a backup: the database recovers, and the copy is whole or says that it is none.

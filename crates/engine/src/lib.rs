@@ -41,7 +41,7 @@ pub use snapshot::{EngineSnapshot, SnapshotStats};
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
 pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
-pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store};
+pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store, mend_copied_slots};
 pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport, Watch};
 
 use std::fmt::Debug;

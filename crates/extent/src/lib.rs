@@ -38,4 +38,5 @@ pub use salvage::{Copies, FoundPage, FoundSlot, Newest};
 pub use salvaged_value::SalvagedValue;
 pub use shared_sync::SharedSync;
 pub use slot::Slot;
+pub use slots::mend_copied_slots;
 pub use store::{Checkpoint, Hold, Store, StoreOptions};

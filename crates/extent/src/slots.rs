@@ -35,6 +35,20 @@ pub(crate) struct SlotPages {
     due: Vec<(PageNumber, Slot)>,
 }
 
+/// Writes the slot pages of a store file that nobody has open which hold no slot though it is known which they should
+/// hold: for a copy of a file that had such.
+///
+/// # Errors
+/// `Corruption` when the newest slot is damaged, or may be; `Full` or `Io`.
+pub fn mend_copied_slots(file: &dyn File, keyspace: KeyspaceId) -> Result<()> {
+    SlotPages::read(file, keyspace, Purpose::Tool)?.write_due(|slot, page| {
+        let mut buf = AlignedBuf::new(1);
+        slot.encode(keyspace, page, buf.page_mut(0));
+        file.write_at(buf.bytes(), page.offset(), Purpose::Tool)?;
+        file.sync(Purpose::Tool)
+    })
+}
+
 impl SlotPages {
     pub(crate) fn new(found: Slots) -> SlotPages {
         let due = found.damaged.iter();
