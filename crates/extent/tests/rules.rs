@@ -470,18 +470,55 @@ fn p28_a_page_that_rots_does_not_become_an_older_copy() {
     write(&store, &pages[2..], 3, true).unwrap();
     write(&store, &pages[..1], 4, true).unwrap();
     write(&store, &pages[..1], 5, true).unwrap();
-    store.sync(Purpose::Checkpoint).unwrap();
-    for rotten in 0..3 {
-        let image = disk.crash(CrashMode::LoseAll);
-        image.flip_bit(path(), pages[rotten].0.offset() + 1000, 1).unwrap();
-        let (store, ..) = open(&image).unwrap();
-        let restored = store.adopt(&owned(&pages)).unwrap();
-        let found = version(&store, pages[rotten]);
-        match rotten {
-            0 => assert_eq!((restored, found.unwrap()), (1, 5)),
-            _ => assert!(restored == 0 && found.unwrap_err().is_corruption(), "page {rotten}"),
+    for newest in [5, 6] {
+        store.sync(Purpose::Checkpoint).unwrap();
+        for rotten in 0..3 {
+            let image = disk.crash(CrashMode::LoseAll);
+            image.flip_bit(path(), pages[rotten].0.offset() + 1000, 1).unwrap();
+            let (store, ..) = open(&image).unwrap();
+            let restored = store.adopt(&owned(&pages)).unwrap();
+            let found = version(&store, pages[rotten]);
+            match rotten {
+                0 => assert_eq!((restored, found.unwrap()), (1, newest)),
+                _ => assert!(restored == 0 && found.unwrap_err().is_corruption(), "page {rotten}"),
+            }
         }
+        // Its newest copy lies before the other one now.
+        write(&store, &pages[..1], newest + 1, true).unwrap();
     }
+}
+
+/// The next life begins with an empty area: its copies have lower numbers than those of the one before had.
+#[test]
+fn p18_copies_of_one_life_mean_nothing_in_the_next() {
+    let (disk, store) = create(1);
+    let pages = pages(&store, 1);
+    (2..6).for_each(|next| write(&store, &pages, next, true).unwrap());
+    drop(store);
+    let disk = disk.kill();
+    let (store, ..) = open(&disk).unwrap();
+    store.adopt(&owned(&pages)).unwrap();
+    write(&store, &pages, 6, true).unwrap();
+    store.sync(Purpose::Checkpoint).unwrap();
+    let image = disk.crash(CrashMode::LoseAll);
+    image.flip_bit(path(), pages[0].0.offset() + 1000, 1).unwrap();
+    let (store, ..) = open(&image).unwrap();
+    assert_eq!(store.adopt(&owned(&pages)).unwrap(), 1);
+    assert_eq!(version(&store, pages[0]).unwrap(), 6);
+}
+
+/// A recovery writes no page of the area that nothing was written to.
+#[test]
+fn p29_a_recovery_takes_no_more_room() {
+    let (disk, store) = create(1);
+    let pages = pages(&store, 2);
+    write(&store, &pages, 2, true).unwrap();
+    drop(store);
+    let disk = disk.kill();
+    disk.set_capacity(Some(disk.used()));
+    let (store, ..) = open(&disk).unwrap();
+    store.adopt(&owned(&pages)).unwrap();
+    assert_eq!(version(&store, pages[0]).unwrap(), 2);
 }
 
 /// When the numbers of batches begin anew no copy has a higher one.

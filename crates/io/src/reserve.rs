@@ -386,3 +386,56 @@ impl File for ReservedFile {
         self.below.is_direct()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::SimDisk;
+
+    const MIB: u64 = 1 << 20;
+
+    fn full() -> (SimDisk, Arc<Reserve>, Reserved) {
+        let disk = SimDisk::new(1);
+        disk.create_dir(Path::new("/db")).unwrap();
+        let reserve = Arc::new(Reserve::open(disk.at("/db")).unwrap());
+        reserve.keep(MIB).unwrap();
+        disk.set_capacity(Some(disk.used()));
+        let reserved = Reserved::new(reserve.clone());
+        (disk, reserve, reserved)
+    }
+
+    /// Who asks for how much gets it, and what stays then.
+    fn ask(reserved: &Reserved, name: &str, bytes: u64) -> bool {
+        let file = reserved.open(name, OpenMode::CREATE).unwrap();
+        match file.allocate(bytes) {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(error.is_full(), "{error}");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn p29_each_leaves_what_it_may_not_take() {
+        let (_disk, reserve, reserved) = full();
+        assert!(!without_reserve(|| ask(&reserved, "value", 4096)));
+        assert!(!reserve.is_short() && reserve.bytes() == MIB);
+        reserve.with_floor(MIB / 2, || {
+            assert!(ask(&reserved, "checkpoint", 4096));
+            assert_eq!(reserve.bytes(), MIB / 2);
+            assert!(!ask(&reserved, "more", MIB), "there is as much in no case");
+            assert_eq!(reserve.bytes(), MIB / 2);
+        });
+        assert!(reserve.is_short());
+        assert!(
+            ask(&reserved, "removal", MIB / 2 + 65536),
+            "its room and what was given up before"
+        );
+        assert_eq!(reserve.bytes(), LAST_BYTES);
+        assert!(!ask(&reserved, "removal", MIB));
+        assert!(reserve.with_last_room(|| ask(&reserved, "drop", LAST_BYTES)));
+        assert_eq!(reserve.bytes(), 0);
+        assert!(reserve.keep(MIB).unwrap_err().is_full() && reserve.is_short());
+    }
+}
