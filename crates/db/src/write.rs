@@ -154,7 +154,14 @@ impl State {
         if lsn == Lsn::ZERO {
             return Ok(());
         }
-        self.log.commit(lsn, durability).inspect_err(|error| self.note(error))
+        let committed = match self.log.commit(lsn, durability) {
+            // The record is in the log's memory, and all that follows waits for it, removals too.
+            Err(error) if error.is_full() => {
+                self.with_last_room(|| self.log.commit(lsn, durability))
+            }
+            committed => committed,
+        };
+        committed.inspect_err(|error| self.note(error))
     }
 
     /// Writes operations if `still` says so under their stripes; it does memory work only. Large

@@ -230,6 +230,31 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
     assert_eq!((writable, checkpointed), (all, all));
 }
 
+/// What may wait takes nothing from the reserve on a full disk, though sparse pages could be joined.
+#[test]
+fn c1_tidying_on_a_full_disk_leaves_the_reserve() {
+    for engine in EngineKind::ALL {
+        let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
+        let db = Db::open("/db", options(&disk).runtime(runtime.clone())).unwrap();
+        let kept = KeyspaceOptions::default().engine(engine);
+        let keyspace = db.keyspace("k", kept).unwrap();
+        (0..30_000u32).for_each(|number| keyspace.insert(&key(number), &[7; 300]).unwrap());
+        for number in (0..30_000u32).filter(|number| number % 8 != 0) {
+            keyspace.remove(&key(number)).unwrap();
+        }
+        db.checkpoint().unwrap();
+        disk.set_capacity(Some(disk.used()));
+        let before = db.stats().reserved_bytes;
+        assert!(before > 512 << 10, "{engine}: {before}");
+        for _ in 0..2000 {
+            runtime.step();
+            // After a quiet while it is less; who takes from it leaves the last bytes and no more.
+            assert_ne!(db.stats().reserved_bytes, 256 << 10, "{engine}, of {before}");
+        }
+        assert_eq!(keyspace.iter().count(), 3750, "{engine}");
+    }
+}
+
 /// A full disk takes every removal, whatever the background does between them, and what was removed makes room for as
 /// much again: the log stays short, and what may wait takes no page that the next checkpoint needs.
 #[test]
