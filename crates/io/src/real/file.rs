@@ -100,6 +100,9 @@ impl RealFile {
         };
         let (descriptor, direct) =
             opened.map_err(|error| named(format!("open {}", path.display()), error))?;
+        if mode.create {
+            filesystem::ask_to_write_in_place(&descriptor);
+        }
         let atomic_pages = direct && writes_pages_atomically(&descriptor);
         Ok(RealFile {
             descriptor,

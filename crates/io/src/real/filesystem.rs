@@ -1,4 +1,4 @@
-//! Which file systems write a page of a file in place.
+//! Which file systems write a page of a file in place, and how btrfs is asked to.
 //!
 //! A store into a mapped page has no answer. Where it needs a block that is not there, the kernel kills
 //! the process with SIGBUS. That is never so for a page that was allocated before, if the file system
@@ -11,6 +11,11 @@
 //! | XFS | if it was made without reflinks; else a page may come to be shared at any time (`cp` does it) |
 //! | btrfs, bcachefs, ZFS, F2FS | no: they copy on write |
 //! | overlayfs, NFS, FUSE and all others | unknown, so no |
+//!
+//! New files on btrfs are asked to be written in place (`chattr +C`). A database overwrites pages all the time:
+//! copied on write, an old block stays taken until all of its extent is, and a full disk has no room for what
+//! replaces what is there. The price: the file system keeps no checksum of these files, of which every block has one
+//! of ours. A snapshot or a copy that shares blocks still makes it copy once, so no file is mapped there.
 
 #![expect(unsafe_code, reason = "an ioctl that rustix does not have")]
 
@@ -21,6 +26,7 @@ use rustix::ioctl::{Getter, Opcode, opcode};
 const EXT4: u64 = 0xEF53;
 const TMPFS: u64 = 0x0102_1994;
 const XFS: u64 = 0x5846_5342;
+const BTRFS: u64 = 0x9123_683E;
 
 /// `struct xfs_fsop_geom_v4` of `xfs_fs.h`, 112 bytes; the flags are its word 23.
 type XfsGeometry = [u32; 28];
@@ -37,6 +43,20 @@ pub(super) fn stores_in_place(file: &OwnedFd) -> bool {
         Ok(EXT4 | TMPFS) => true,
         Ok(XFS) => xfs_geometry(file).is_some_and(|words| words[XFS_FLAGS] & XFS_REFLINK == 0),
         _ => false,
+    }
+}
+
+/// Asks a file system that copies on write to write this file in place, which it may only be asked of an empty file.
+/// One that does not do it writes as it would have.
+pub(super) fn ask_to_write_in_place(file: &OwnedFd) {
+    let is_btrfs =
+        |system: rustix::fs::StatFs| u64::try_from(system.f_type).is_ok_and(|kind| kind == BTRFS);
+    let is_empty = || rustix::fs::fstat(file).is_ok_and(|stat| stat.st_size == 0);
+    if rustix::fs::fstatfs(file).is_ok_and(is_btrfs)
+        && is_empty()
+        && let Ok(flags) = rustix::fs::ioctl_getflags(file)
+    {
+        let _ = rustix::fs::ioctl_setflags(file, flags | rustix::fs::IFlags::NOCOW);
     }
 }
 
