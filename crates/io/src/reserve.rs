@@ -39,6 +39,9 @@ pub const RESERVE_NAME: &str = "reserve";
 /// Room is taken and given in multiples of this.
 const STEP_BYTES: u64 = 64 << 10;
 
+/// It grows by this much at once.
+const GROWTH_BYTES: u64 = 4 * STEP_BYTES;
+
 /// What is left for requests inside [`Reserve::with_last_room`]: room for a manifest, and for the log and the
 /// checkpoint of some removals.
 const LAST_BYTES: u64 = 4 * STEP_BYTES;
@@ -174,7 +177,18 @@ impl Reserve {
             None => self.directory.open(RESERVE_NAME, OpenMode::CREATE.cached())?,
         };
         held.file = Some(file.clone());
-        file.allocate(bytes)?;
+        let before = self.bytes();
+        // In pieces, for some file systems give back whole extents only.
+        let mut grown = Ok(());
+        let mut to = before;
+        while to < bytes && grown.is_ok() {
+            to = bytes.min(to + GROWTH_BYTES);
+            grown = file.allocate(to);
+        }
+        if grown.is_err() {
+            file.truncate(before)?;
+            return grown;
+        }
         self.bytes.store(bytes, SeqCst);
         Ok(())
     }

@@ -329,6 +329,9 @@ impl File for RealFile {
     }
 
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool> {
+        if !filesystem::holes_give_room_back(&self.descriptor) {
+            return Ok(false);
+        }
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punched = rustix::io::retry_on_intr(|| {
             rustix::fs::fallocate(&self.descriptor, mode, offset, bytes)

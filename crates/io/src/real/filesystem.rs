@@ -46,13 +46,22 @@ pub(super) fn stores_in_place(file: &OwnedFd) -> bool {
     }
 }
 
+/// Whether a hole in the middle of a file gives its room back. On btrfs the room stays taken until all of the extent
+/// is free, and what is written into the hole later takes other room.
+pub(super) fn holes_give_room_back(file: &OwnedFd) -> bool {
+    !is_btrfs(file)
+}
+
+fn is_btrfs(file: &OwnedFd) -> bool {
+    let system = rustix::fs::fstatfs(file);
+    system.is_ok_and(|system| u64::try_from(system.f_type).is_ok_and(|kind| kind == BTRFS))
+}
+
 /// Asks a file system that copies on write to write this file in place, which it may only be asked of an empty file.
 /// One that does not do it writes as it would have.
 pub(super) fn ask_to_write_in_place(file: &OwnedFd) {
-    let is_btrfs =
-        |system: rustix::fs::StatFs| u64::try_from(system.f_type).is_ok_and(|kind| kind == BTRFS);
     let is_empty = || rustix::fs::fstat(file).is_ok_and(|stat| stat.st_size == 0);
-    if rustix::fs::fstatfs(file).is_ok_and(is_btrfs)
+    if is_btrfs(file)
         && is_empty()
         && let Ok(flags) = rustix::fs::ioctl_getflags(file)
     {
