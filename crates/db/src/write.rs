@@ -311,6 +311,10 @@ impl State {
             }
             self.want_checkpoint();
             if let Some(error) = self.checkpoint_error.lock().clone() {
+                if error.is_full() && std::mem::take(&mut may_make_room) {
+                    self.make_room(has_values)?;
+                    continue;
+                }
                 return Err(
                     error.wrap(ErrorKind::Full, "the log is full and no checkpoint succeeds")
                 );

@@ -49,16 +49,20 @@ pub(super) struct RealFile {
     growing: Mutex<()>,
 }
 
-/// Whether direct writes of one aligned page to this file can be made atomic.
+/// Whether the device writes a page of this file atomically in place. XFS promises it without such a device, too: then it
+/// writes each page to a new block, which fragments the file, and fails where there is no such block. What of it the
+/// device does is the `opt` of the answer.
 pub(super) fn writes_pages_atomically(descriptor: &OwnedFd) -> bool {
     let asked = StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
     let Ok(answer) = rustix::fs::statx(descriptor, "", AtFlags::EMPTY_PATH, asked) else {
         return false;
     };
     let page = u32::try_from(PAGE_BYTES).expect("a page is small");
+    let by_device = answer.stx_atomic_write_unit_max_opt >= page;
     answer.stx_mask & STATX_WRITE_ATOMIC != 0
         && answer.stx_atomic_write_unit_min <= page
         && answer.stx_atomic_write_unit_max >= page
+        && (by_device || !filesystem::is_xfs(descriptor))
 }
 
 /// Whether the file system takes page-aligned direct transfers. A kernel too old to say is believed

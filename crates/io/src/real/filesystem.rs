@@ -38,10 +38,9 @@ const XFS_GEOMETRY: Opcode = opcode::read::<XfsGeometry>(b'X', 124);
 
 /// Whether a store into a page of this file that has its block never needs another one.
 pub(super) fn stores_in_place(file: &OwnedFd) -> bool {
-    let Ok(system) = rustix::fs::fstatfs(file) else { return false };
-    match u64::try_from(system.f_type) {
-        Ok(EXT4 | TMPFS) => true,
-        Ok(XFS) => xfs_geometry(file).is_some_and(|words| words[XFS_FLAGS] & XFS_REFLINK == 0),
+    match kind(file) {
+        Some(EXT4 | TMPFS) => true,
+        Some(XFS) => xfs_geometry(file).is_some_and(|words| words[XFS_FLAGS] & XFS_REFLINK == 0),
         _ => false,
     }
 }
@@ -52,9 +51,17 @@ pub(super) fn holes_give_room_back(file: &OwnedFd) -> bool {
     !is_btrfs(file)
 }
 
+/// Whether the file is on XFS.
+pub(super) fn is_xfs(file: &OwnedFd) -> bool {
+    kind(file) == Some(XFS)
+}
+
 fn is_btrfs(file: &OwnedFd) -> bool {
-    let system = rustix::fs::fstatfs(file);
-    system.is_ok_and(|system| u64::try_from(system.f_type).is_ok_and(|kind| kind == BTRFS))
+    kind(file) == Some(BTRFS)
+}
+
+fn kind(file: &OwnedFd) -> Option<u64> {
+    u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()
 }
 
 /// Asks a file system that copies on write to write this file in place, which it may only be asked of an empty file.
