@@ -11,6 +11,7 @@ use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, probe};
 use spinney_engine::IDLE;
 
 use crate::place::NOTHING_OPEN;
+use crate::room::NOTHING_COVERED;
 use crate::state::{KeyspaceState, State};
 
 /// How often the log's timer looks.
@@ -234,7 +235,9 @@ impl State {
         let task = me.spawn(move || {
             let next = engine.background()?;
             let room = engine.unwritten_bytes() + engine.step_bytes();
-            state.engine_room.fetch_max(room, Ordering::Relaxed);
+            if state.engine_room.fetch_max(room, Ordering::Relaxed) < room {
+                state.covered.store(NOTHING_COVERED, Ordering::Relaxed);
+            }
             if next != Next::Wait(IDLE)
                 && let Some(keyspace) = weak.upgrade()
             {

@@ -34,6 +34,7 @@ use crate::options::{Options, TornWrites};
 use crate::place::{Place, check_end};
 use crate::reading::{self, Reading};
 use crate::record;
+use crate::room::NOTHING_COVERED;
 use crate::state::{KeyspaceState, State, file_name, is_keyspace_file, next_owner};
 use crate::target;
 use crate::write::KeyspaceWrite;
@@ -170,6 +171,7 @@ pub(crate) fn assemble(
         reading,
         reserve,
         log_without_room: AtomicU64::new(0),
+        covered: AtomicU64::new(NOTHING_COVERED),
         data_bytes: AtomicU64::new(0),
         engine_room: AtomicU64::new(0),
     };

@@ -17,7 +17,7 @@
 //! the reserve may be smaller.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Result};
@@ -38,6 +38,13 @@ const PER_MEMORY_BYTE: u64 = 3;
 
 /// What all that there is needs at most, for each byte of it.
 const PER_DATA_BYTE: u64 = 3;
+
+/// How far ahead it is looked for which log the reserve would do, in such parts of the log.
+const COVERED_STEPS: u32 = 64;
+const COVERED_PARTS: f64 = 1024.0;
+
+/// No log, so that the next writer of a value looks.
+pub(crate) const NOTHING_COVERED: u64 = (-1.0f64).to_bits();
 
 /// Beside that, for double-write areas and the log itself.
 const BASE_BYTES: u64 = 1 << 20;
@@ -93,6 +100,7 @@ impl State {
     /// Looks how much there is, and how much room the engines need: for all that they have in memory as pages, and for the largest of their
     /// smallest steps that make room.
     pub(crate) fn follow_engines(&self) {
+        self.covered.store(NOTHING_COVERED, Relaxed);
         let keyspaces = self.keyspaces();
         let engines = || keyspaces.iter().map(|keyspace| &keyspace.engine);
         let unwritten: u64 = engines().map(|engine| engine.unwritten_bytes()).sum();
@@ -122,7 +130,9 @@ impl State {
     pub(crate) fn keep_room_in_quiet(&self) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
         reserve.try_again();
-        match reserve.keep(self.room_in_quiet()) {
+        let kept = reserve.keep(self.room_in_quiet());
+        self.covered.store(NOTHING_COVERED, SeqCst);
+        match kept {
             Err(error) if error.is_full() => Ok(()),
             kept => kept,
         }
@@ -134,16 +144,27 @@ impl State {
     /// As [`State::make_room`].
     pub(crate) fn keep_room_for_values(&self, fullness: f64) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
-        let needed = || self.room_for_values(self.log.bytes_at(fullness));
-        if needed() <= reserve.bytes() && !reserve.is_short() {
+        if fullness <= f64::from_bits(self.covered.load(Relaxed)) && !reserve.is_short() {
             return Ok(());
         }
         self.follow_engines();
-        let needed = needed();
+        let needed = |fullness| self.room_for_values(self.log.bytes_at(fullness));
         // More than is needed now, so that it does not grow with every write.
-        match reserve.keep(needed + needed / 4) {
+        match reserve.keep(needed(fullness) / 4 * 5) {
             Err(error) if error.is_full() => self.make_room(true),
-            kept => kept,
+            kept => {
+                let bytes = reserve.bytes();
+                let is_covered = |fullness: &f64| needed(*fullness) <= bytes;
+                let further = (0..=COVERED_STEPS).rev();
+                let further = further.map(|step| fullness + f64::from(step) / COVERED_PARTS);
+                let covered = further.into_iter().find(is_covered).unwrap_or(fullness);
+                self.covered.store(covered.to_bits(), SeqCst);
+                // Who changes the reserve says so behind it.
+                if reserve.bytes() != bytes {
+                    self.covered.store(NOTHING_COVERED, SeqCst);
+                }
+                kept
+            }
         }
     }
 

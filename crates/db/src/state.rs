@@ -206,6 +206,8 @@ pub(crate) struct State {
     /// The room that recovery, removals and a checkpoint may take on a full disk; `directory` takes
     /// from it. None when the database is open for reading.
     pub(crate) reserve: Option<Arc<Reserve>>,
+    /// How full the log may be before the reserve is looked at again: the bits of an `f64`.
+    pub(crate) covered: AtomicU64,
     /// How much room engines need beside the log's, when that was looked at last.
     pub(crate) engine_room: AtomicU64,
     /// How much room the data takes, when that was looked at last.
