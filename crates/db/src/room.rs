@@ -217,17 +217,10 @@ impl State {
         if for_values && keep().is_ok() && log_ready().is_ok() {
             return Ok(());
         }
-        // What files grew by on a full disk may be free by now.
-        let give_back =
-            || self.keyspaces().iter().try_for_each(|keyspace| keyspace.engine.give_back_room());
-        give_back()?;
+        self.give_room_back()?;
         if self.has_records() {
             match for_values {
-                // What removals will need is not spent for values.
-                true => {
-                    let left = self.room_for_values(0);
-                    reserve.with_floor(left, || self.checkpoint_held())?;
-                }
+                true => self.checkpoint_for_values(reserve)?,
                 false => reserve.with_last_room(|| self.checkpoint_held())?,
             }
         }
@@ -238,14 +231,9 @@ impl State {
             return Ok(());
         }
         if reserve.is_short() {
-            let left = self.room_for_values(0) - self.engine_room.load(Relaxed);
-            let keyspaces = self.keyspaces();
-            let mut steps = keyspaces.iter().map(|keyspace| keyspace.engine.make_room());
-            reserve.with_floor(left, || steps.try_for_each(|made| made))?;
-            // What the steps made free is durable with what they wrote.
-            self.trim()?;
+            self.make_room_by_steps(reserve)?;
         }
-        give_back()?;
+        self.give_room_back()?;
         // The log first: without a segment that is ready what is kept would serve nobody.
         drop(log_ready());
         keep().map_err(|error| {
@@ -254,5 +242,34 @@ impl State {
                 "the disk is full: until there is room records can be read and removed, and no value is written",
             )
         })
+    }
+
+    /// What files grew by on a full disk may be free by now.
+    fn give_room_back(&self) -> Result<()> {
+        self.keyspaces().iter().try_for_each(|keyspace| keyspace.engine.give_back_room())
+    }
+
+    /// A checkpoint for the sake of values, which does not spend what removals will need. What was removed before may
+    /// have to go first.
+    fn checkpoint_for_values(&self, reserve: &Reserve) -> Result<()> {
+        let checkpoint = || reserve.with_floor(self.room_for_values(0), || self.checkpoint_held());
+        match checkpoint() {
+            Err(error) if error.is_full() => {
+                self.make_room_by_steps(reserve)?;
+                checkpoint()
+            }
+            taken => taken,
+        }
+    }
+
+    /// Lets engines make room by steps that give back more than they take.
+    fn make_room_by_steps(&self, reserve: &Reserve) -> Result<()> {
+        let left = self.room_for_values(0).saturating_sub(self.engine_room.load(Relaxed));
+        let keyspaces = self.keyspaces();
+        let mut steps = keyspaces.iter().map(|keyspace| keyspace.engine.make_room());
+        reserve.with_floor(left, || steps.try_for_each(|made| made))?;
+        self.give_room_back()?;
+        // What the steps made free is durable with what they wrote.
+        self.trim()
     }
 }
