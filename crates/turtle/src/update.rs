@@ -18,6 +18,11 @@
 //! happens once between flushes; a split halves; a join has one child less, or two that are not too
 //! small.
 //!
+//! **A full disk** has no room for a merge of all levels, which writes a buffer anew. So a *sparing* update only puts
+//! the batch on top ([`Node::insert_on_top`]) and writes nothing, and small steps take what waits there to one leaf each
+//! ([`tidy`](crate::tidy)); a checkpoint after each step gives back what it took the place of. Sizes may be passed
+//! meanwhile, and the next update with room settles the node.
+//!
 //! **Tombstones** end where a flush reaches leaves: all that is pending for the leaf is merged with
 //! all of the leaf, so nothing older is anywhere.
 //!
