@@ -93,6 +93,7 @@ fn word(key: &[u8]) -> u64 {
 
 impl Gap {
     /// A key was given a value that lookups already see.
+    #[inline]
     pub fn inserted(&self, key: &[u8]) {
         fence(SeqCst);
         // Either answer alone is enough, whenever it was true.
@@ -100,6 +101,11 @@ impl Gap {
         if word > self.high.load(SeqCst) || word < self.low.load(SeqCst) {
             return;
         }
+        self.inserted_inside(key);
+    }
+
+    #[cold]
+    fn inserted_inside(&self, key: &[u8]) {
         let mut state = self.state.lock();
         for look in state.looks.iter_mut().filter(|look| *look.from <= *key) {
             if look.least.as_deref().is_none_or(|least| key < least) {
