@@ -119,13 +119,18 @@ impl State {
         let keyspaces = self.keyspaces();
         #[expect(clippy::cast_precision_loss, reason = "there are few keyspaces")]
         let share = |place: usize, done: f64| (place as f64 + done) / keyspaces.len() as f64;
+        let mut full = Ok(());
         for (place, keyspace) in keyspaces.iter().enumerate() {
             let rest = &mut |done| rest(share(place, done));
             let result = keyspace.engine.checkpoint_slowly(bound, rest);
-            result.inspect_err(|error| self.note(error))?;
+            match result.inspect_err(|error| self.note(error)) {
+                // Others need less, and give room back.
+                Err(error) if error.is_full() => full = full.and(Err(error)),
+                published => published?,
+            }
         }
         self.follow_engines();
-        self.trim()
+        self.trim().and(full)
     }
 
     /// Trims the log up to where all open keyspaces are, for who holds `checkpointing`.

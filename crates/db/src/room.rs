@@ -39,6 +39,9 @@ const PER_MEMORY_BYTE: u64 = 3;
 /// What all that there is needs at most, for each byte of it.
 const PER_DATA_BYTE: u64 = 3;
 
+/// Beside that where there is little data: some steps of the log, and the first pages of files.
+const LITTLE_BYTES: u64 = 384 << 10;
+
 /// How far ahead it is looked for which log the reserve would do, in such parts of the log.
 const COVERED_STEPS: u32 = 64;
 const COVERED_PARTS: f64 = 1024.0;
@@ -80,7 +83,7 @@ impl State {
     /// How much room is enough whatever is done with all that there is.
     fn room_for_all(&self, log: u64) -> u64 {
         let all = self.data_bytes.load(Relaxed) + log;
-        QUIET_BYTES + self.engine_room.load(Relaxed) + PER_DATA_BYTE * all
+        LITTLE_BYTES + self.engine_room.load(Relaxed) + PER_DATA_BYTE * all
     }
 
     /// How much room is kept after a quiet while.
@@ -221,7 +224,11 @@ impl State {
         if self.has_records() {
             match for_values {
                 true => self.checkpoint_for_values(reserve)?,
-                false => reserve.with_last_room(|| self.checkpoint_held())?,
+                false => {
+                    let taken = reserve.with_last_room(|| self.checkpoint_held());
+                    // What found no room has left some in its file.
+                    taken.or_else(|error| self.give_room_back().and(Err(error)))?;
+                }
             }
         }
         if !self.backup_running.load(Acquire) {

@@ -301,7 +301,11 @@ impl State {
             let reserve = || self.log.reserve(bytes, ReserveFor::User);
             let room = match if has_values { without_reserve(reserve) } else { reserve() } {
                 Err(error) if error.is_full() && std::mem::take(&mut may_make_room) => {
-                    self.make_room(has_values)?;
+                    match self.make_room(has_values) {
+                        // The log may have room all the same.
+                        Err(error) if error.is_full() && !has_values => {}
+                        made => made?,
+                    }
                     continue;
                 }
                 room => room.inspect_err(|error| self.note(error))?,

@@ -77,8 +77,10 @@ pub struct Reserve {
     is_short: AtomicBool,
     /// How many requests may take the last bytes.
     takers: AtomicUsize,
-    /// What other requests leave of it.
+    /// What other requests leave of it, if that is more than the last bytes.
     floor: AtomicU64,
+    /// How much it was when it was not short.
+    kept: AtomicU64,
     /// Whether it cannot be made, for another reason than a full disk: no descriptor, or the directory is gone.
     is_impossible: AtomicBool,
 }
@@ -109,7 +111,8 @@ impl Reserve {
             given_up: AtomicU64::new(0),
             is_short: AtomicBool::new(false),
             takers: AtomicUsize::new(0),
-            floor: AtomicU64::new(LAST_BYTES),
+            floor: AtomicU64::new(0),
+            kept: AtomicU64::new(bytes),
             is_impossible: AtomicBool::new(false),
         })
     }
@@ -157,6 +160,7 @@ impl Reserve {
             }
             result => {
                 self.is_short.store(false, SeqCst);
+                self.kept.store(self.bytes(), SeqCst);
                 self.is_impossible.store(result.is_err(), SeqCst);
                 Ok(())
             }
@@ -219,9 +223,9 @@ impl Reserve {
 
     /// Runs `request`, during which nobody takes the reserve to less than `bytes`: for one at a time.
     pub fn with_floor<R>(&self, bytes: u64, request: impl FnOnce() -> R) -> R {
-        self.floor.store(bytes.next_multiple_of(STEP_BYTES).max(LAST_BYTES), SeqCst);
+        self.floor.store(bytes.next_multiple_of(STEP_BYTES), SeqCst);
         let result = request();
-        self.floor.store(LAST_BYTES, SeqCst);
+        self.floor.store(0, SeqCst);
         result
     }
 
@@ -236,7 +240,9 @@ impl Reserve {
             return true;
         }
         self.is_short.store(true, SeqCst);
-        let (before, floor) = (self.bytes(), self.floor.load(SeqCst));
+        // Of a small reserve half is for removals.
+        let last = LAST_BYTES.min(self.kept.load(SeqCst) / 2 / STEP_BYTES * STEP_BYTES);
+        let (before, floor) = (self.bytes(), self.floor.load(SeqCst).max(last));
         let given = if self.takers.load(SeqCst) > 0 {
             self.remove(&mut held).is_ok()
         } else if before > floor {
