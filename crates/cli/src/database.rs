@@ -14,7 +14,7 @@ use spinney::{
 };
 
 use crate::args;
-use crate::directory::{self, Room};
+use crate::directory::{self, Room, check_apart};
 use crate::exit::{Failure, Outcome};
 use crate::output::stdout;
 use crate::progress::Progress;
@@ -283,6 +283,7 @@ pub(crate) struct GetArguments {
 pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
     let KeyArguments { keyspace, key, encoding } = &arguments.record;
     let key = encoding.bytes(key)?;
+    arguments.file.as_deref().map_or(Ok(()), check_apart)?;
     let (db, keyspace) = keyspace.open_for_reading()?;
     let Some(mut reader) = keyspace.get_reader(&key)? else {
         db.close()?;

@@ -62,12 +62,33 @@ pub(crate) struct Room {
     missing: Vec<PathBuf>,
 }
 
+/// Refuses a file to write, or a directory to make, inside the directory of a database: it would be taken for a part of
+/// it, or put in the place of one.
+pub(crate) fn check_apart(path: &Path) -> Result<(), Failure> {
+    // Through links, and from where it will be if it is not there yet.
+    let there = path.ancestors().find_map(|above| {
+        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        above.canonicalize().ok()
+    });
+    let is_database =
+        |directory: &Path| directory.join("MANIFEST").exists() && directory.join("wal").exists();
+    match there.iter().flat_map(|there| there.ancestors()).find(|above| is_database(above)) {
+        Some(database) => Err(Failure::usage(format!(
+            "{} lies inside the directory of a database, {}",
+            path.display(),
+            database.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Room for a new database; `None` where one is.
 pub(crate) fn room(path: &Path) -> Result<Option<Room>, Failure> {
     check_target(path)?;
     if path.join("MANIFEST").exists() {
         return Ok(None);
     }
+    check_apart(path)?;
     let missing = path
         .ancestors()
         .filter(|above| !above.as_os_str().is_empty())

@@ -17,6 +17,9 @@ use spinney_base::Error;
 
 use crate::exit::Failure;
 
+/// What a write past the limit of a file's size sends on Linux.
+const SIGXFSZ: i32 = 25;
+
 const SIGINT_CODE: u8 = 130;
 const SIGTERM_CODE: u8 = 143;
 
@@ -27,6 +30,12 @@ const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 fn came() -> &'static Arc<AtomicUsize> {
     static CAME: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
     CAME.get_or_init(Arc::default)
+}
+
+/// From now on a write past the limit of a file's size is an error, and no end of the process.
+pub(crate) fn survive_size_limits() {
+    // Without it, the process ends as it would have.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// From now on a signal is noted and the next one ends the process.

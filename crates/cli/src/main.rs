@@ -33,6 +33,7 @@ use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
 
 fn main() -> ExitCode {
+    interrupt::survive_size_limits();
     let (arguments, knobs) = match knobs::extract(std::env::args_os()) {
         Ok(split) => split,
         Err(failure) => return finish(Err(failure)),

@@ -184,6 +184,9 @@ fn read_separated(
     while reader.read_byte_record(&mut record).map_err(csv_failure)? {
         // Not the line: a quoted field may hold line ends, so lines tell less than records.
         number += 1;
+        let surplus = names.as_ref().filter(|names| names.len() < record.len()).map(|names| {
+            format!("there are {} fields, but the header names {}", record.len(), names.len())
+        });
         let field = |(index, encoding): (usize, Encoding)| {
             let found = record.get(index).ok_or_else(|| {
                 format!("there are {} fields, none is number {}", record.len(), index + 1)
@@ -196,7 +199,7 @@ fn read_separated(
             bytes.truncate(length);
             Ok(Cow::Owned(bytes))
         };
-        let parsed = field(key).and_then(|key| {
+        let parsed = surplus.map_or(Ok(()), Err).and_then(|()| field(key)).and_then(|key| {
             let value = match value {
                 Some(value) => field(value)?,
                 None => Cow::Owned(whole(&record, names.as_deref())?),
@@ -253,13 +256,6 @@ fn whole(record: &csv::ByteRecord, names: Option<&[Vec<u8>]>) -> Result<Vec<u8>,
         None => {
             let fields: Vec<&str> = record.iter().map(text).collect::<Result<_, _>>()?;
             serde_json::to_vec(&fields)
-        }
-        Some(names) if names.len() < record.len() => {
-            return Err(format!(
-                "there are {} fields, but the header names {}",
-                record.len(),
-                names.len()
-            ));
         }
         Some(names) => {
             let pairs =

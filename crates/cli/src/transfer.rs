@@ -12,6 +12,7 @@ use serde_json::json;
 use spinney::{Cursor, Error, ErrorKind, Keyspace};
 
 use crate::database::{EncodingArguments, KeyspaceArguments};
+use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::interrupt::{self, Interruptible};
 use crate::output::stdout;
@@ -224,6 +225,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
         arguments.prefix.as_deref().map(|prefix| arguments.encoding.word(prefix)).transpose()?;
     let path = named(arguments.file.as_ref());
     let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
+    path.map_or(Ok(()), check_apart)?;
     let (db, keyspace) = arguments.keyspace.open_for_reading()?;
     let output: Box<dyn Write> = match path {
         Some(path) => Box::new(
@@ -233,13 +235,23 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
         None => Box::new(stdout()),
     };
     let output = BufWriter::with_capacity(1 << 16, output);
-    let mut writer = Writer::new(format, arguments.encoding.encoding(), output)?;
     let cursor = match &prefix {
         Some(prefix) => keyspace.prefix(prefix),
         None => keyspace.iter(),
     };
-    let (exported, interrupted) = write_all(cursor, &mut writer)?;
-    writer.finish()?;
+    let written = Writer::new(format, arguments.encoding.encoding(), output)
+        .map_err(Failure::from)
+        .and_then(|mut writer| {
+            let written = write_all(cursor, &mut writer)?;
+            writer.finish()?;
+            Ok(written)
+        });
+    let (exported, interrupted) = written.map_err(|failure| match (failure, path) {
+        (Failure::Stream(error), Some(path)) => {
+            Error::io(format!("write {}", path.display()), error).into()
+        }
+        (failure, _) => failure,
+    })?;
     db.close()?;
     if interrupted {
         let to =

@@ -742,3 +742,95 @@ fn e7_looking_leaves_no_file() {
     assert!(!Path::new(&report).exists());
     assert_eq!(spinney(&["get", &there, "k"], b"").stdout, b"");
 }
+
+/// Runs a line of a shell, `$0` of which is the program; its exit code and what it said on stderr.
+fn shell(line: &str) -> (Option<i32>, String) {
+    let spinney = env!("CARGO_BIN_EXE_spinney");
+    let output = Command::new("bash").args(["-c", line, spinney]).output().unwrap();
+    (output.status.code(), errors(&output))
+}
+
+/// Expects an exit code and a word of what is said on stderr.
+fn refused(code: i32, arguments: &[&str], input: &[u8], word: &str) {
+    let error = fails(code, arguments, input);
+    assert!(error.contains(word), "{arguments:?}: {error}");
+}
+
+/// What a command writes for its user never lands in a database's directory, through a link or not, and no database
+/// is made in another's.
+#[test]
+fn e8_nothing_is_written_into_a_database() {
+    let place = tempfile::tempdir().unwrap();
+    let db = database(place.path());
+    expect(0, &["put", &db, "a", "1"], b"");
+    let before = names(&db);
+    for name in ["wal", "keyspace-00000001.spn", "MANIFEST", "lock", "new.csv"] {
+        let file = format!("{db}/{name}");
+        refused(2, &["export", &db, &file], b"", "inside the directory of a database");
+        refused(2, &["get", &db, "a", "--file", &file], b"", "inside the directory of a database");
+    }
+    let link = place.path().join("link.csv");
+    std::os::unix::fs::symlink(Path::new(&db).join("wal"), &link).unwrap();
+    let link = link.to_str().unwrap();
+    refused(2, &["export", &db, link], b"", "inside the directory of a database");
+    for inner in ["inner", "deep/er"] {
+        let inner = format!("{db}/{inner}");
+        refused(2, &["put", &inner, "a", "1"], b"", "inside the directory of a database");
+        refused(2, &["import", &inner, "-"], b"", "inside the directory of a database");
+    }
+    assert_eq!(names(&db), before);
+    expect(0, &["verify", &db], b"");
+    assert_eq!(scan(&db).lines().count(), 1);
+}
+
+/// A full disk and the limit of a file's size are errors with a code and a name, and no signal.
+#[test]
+fn e8_a_write_that_finds_no_room_is_no_signal() {
+    let place = tempfile::tempdir().unwrap();
+    let db = database(place.path());
+    expect(0, &["put", &db, "a", &"1".repeat(100_000)], b"");
+    let out = place.path().join("out.csv");
+    let (code, error) = shell(&format!("ulimit -f 64; exec \"$0\" export {db} {}", out.display()));
+    assert_eq!(code, Some(6), "{error}");
+    assert!(error.contains("out.csv"), "{error}");
+    let (code, error) = shell(&format!("ulimit -f 64; exec \"$0\" put {db}-new a b"));
+    assert_eq!(code, Some(6), "{error}");
+    if Path::new("/dev/full").exists() {
+        refused(6, &["export", &db, "/dev/full"], b"", "/dev/full");
+    }
+    expect(0, &["verify", &db], b"");
+}
+
+/// A line with more fields than the header names is refused, whichever fields are wanted.
+#[test]
+fn e3_surplus_fields_are_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let db = database(place.path());
+    let lines = b"key,value\na,1\nb,2,3\nc,4\n";
+    refused(7, &["import", &db, "-", "--format", "csv"], lines, "3 fields");
+    let wanted = ["import", &db, "-", "--format", "csv", "--key", "key", "--value", "value"];
+    refused(7, &wanted, lines, "3 fields");
+    assert_eq!(scan(&db).lines().count(), 2);
+}
+
+/// Commands that only read keep as few files open as those that write.
+#[test]
+fn d4_reading_many_keyspaces_takes_few_descriptors() {
+    let place = tempfile::tempdir().unwrap();
+    let db = database(place.path());
+    for number in 0..40 {
+        expect(0, &["put", &db, "a", "1", "--keyspace", &format!("k{number}")], b"");
+    }
+    let copy = place.path().join("copy");
+    let commands = [
+        format!("get {db} a --keyspace k39"),
+        format!("verify {db}"),
+        format!("stats {db}"),
+        format!("export {db} - --keyspace k7"),
+        format!("backup {db} {}", copy.display()),
+    ];
+    for command in commands {
+        let (code, error) = shell(&format!("ulimit -n 32; \"$0\" {command} > /dev/null"));
+        assert_eq!(code, Some(0), "{command}: {error}");
+    }
+}

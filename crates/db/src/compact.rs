@@ -14,7 +14,6 @@
 use std::ops::{Bound, ControlFlow, RangeBounds};
 
 use spinney_base::Result;
-use spinney_base::limits::PAGE_BYTES;
 
 use crate::database::go_on;
 use crate::keyspace::Keyspace;
@@ -122,12 +121,13 @@ impl Keyspace {
         }
         // What the pieces freed may be reused behind it.
         state.checkpoint()?;
+        engine.give_back_room()?;
         Ok(CompactReport { bytes, bytes_before, bytes_after: self.bytes_in_use() })
     }
 
-    /// Bytes of its file that are not free.
+    /// Bytes of room that its file takes.
     fn bytes_in_use(&self) -> u64 {
         let stats = self.stats();
-        stats.file_bytes.saturating_sub(stats.free_pages * PAGE_BYTES as u64)
+        stats.file_bytes.saturating_sub(stats.hole_bytes)
     }
 }

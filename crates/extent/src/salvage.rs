@@ -54,7 +54,8 @@ impl Store {
         name: &str,
         options: StoreOptions,
     ) -> Result<(Store, Newest)> {
-        match Store::open(directory, name, options.clone()) {
+        let file = directory.open(name, OpenMode::EXISTING.read_only())?;
+        match Store::open_file(file, options.clone()) {
             Ok((store, checkpoint, payload)) => Ok((store, Ok((checkpoint, payload)))),
             Err(error) => Ok((Store::open_unread(directory, name, options)?, Err(error))),
         }

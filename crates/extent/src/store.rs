@@ -198,6 +198,14 @@ impl Store {
         // A process that was killed may have left a slot behind that is not durable. What only the
         // slot before it names is free from here on, so that one must not come back (P9).
         file.sync(Purpose::Recovery)?;
+        Self::open_file(file, options)
+    }
+
+    /// The same of a file that is not written.
+    pub(crate) fn open_file(
+        file: Arc<dyn File>,
+        options: StoreOptions,
+    ) -> Result<(Store, Checkpoint, Vec<u8>)> {
         let slots = SlotPages::read(&*file, options.keyspace, Purpose::Recovery)?;
         let slot = slots.newest();
         let length = file.len()?;

@@ -107,6 +107,11 @@ impl Directory for Overlay {
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn File>> {
         let mut names = self.names.lock();
+        // What nobody has open and nobody changed is the file below, which takes a descriptor.
+        names.retain(|_, state| match state {
+            Name::Removed => true,
+            Name::File(content) => Arc::strong_count(content) > 1 || !content.is_as_below(),
+        });
         let content = match names.get(name) {
             Some(Name::File(content)) => content.clone(),
             Some(Name::Removed) if !mode.create => return Err(self.missing(name)),
@@ -186,6 +191,13 @@ struct OverlayFile {
 }
 
 impl Content {
+    /// Whether it is what the file below is.
+    fn is_as_below(&self) -> bool {
+        let pages = self.pages.read();
+        let below = self.below.as_ref().and_then(|below| below.len().ok());
+        pages.own.is_empty() && below == Some(pages.len) && pages.below == pages.len
+    }
+
     /// Fills `buf` from `offset`, both whole pages.
     fn read(&self, buf: &mut [u8], offset: u64, purpose: Purpose) -> Result<()> {
         let pages = self.pages.read();
