@@ -239,9 +239,8 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
         Some(prefix) => keyspace.prefix(prefix),
         None => keyspace.iter(),
     };
-    let written = Writer::new(format, arguments.encoding.encoding(), output)
-        .map_err(Failure::from)
-        .and_then(|mut writer| {
+    let written =
+        Writer::new(format, arguments.encoding.encoding(), output).and_then(|mut writer| {
             let written = write_all(cursor, &mut writer)?;
             writer.finish()?;
             Ok(written)
