@@ -32,10 +32,10 @@ pub struct CompactProgress {
 pub struct CompactReport {
     /// Bytes of pages gone through.
     pub bytes: u64,
-    /// Bytes of the keyspace's file that were in use before, of all its keys.
+    /// Bytes of room that the keyspace's file took before, for all its keys.
     pub bytes_before: u64,
-    /// Bytes that are in use now, those among them that a reader or snapshot still holds. What is free goes back
-    /// to the file system soon, if that knows holes.
+    /// Bytes that it takes now, those among them that a reader or snapshot still holds. What is free has gone back to
+    /// the file system, if that knows holes.
     pub bytes_after: u64,
 }
 
