@@ -99,6 +99,8 @@ pub(crate) struct World<'a> {
     /// Whether a flip could not be taken back.
     tainted: bool,
     cut: bool,
+    /// Whether that left nothing of what the database keeps for removals.
+    starved: bool,
     keys: usize,
     memory: u64,
     log: u64,
@@ -159,6 +161,7 @@ impl<'a> World<'a> {
             flips: Vec::new(),
             tainted: false,
             cut: false,
+            starved: false,
             keys: *random.pick(&[30, 300, 1500]),
             memory: *random.pick(&[1 << 20, 2 << 20, 4 << 20]),
             log: *random.pick(&[1 << 20, 2 << 20, 8 << 20]),
@@ -280,9 +283,14 @@ impl<'a> World<'a> {
 
     fn cut_room(&mut self) {
         let room = self.disk.used() + self.random.below(64 << 10) as u64;
-        trace(|| format!("room is cut to {room}"));
+        trace(|| {
+            let stats = self.db.as_ref().map(Db::stats);
+            let numbers = stats.map(|it| (it.log.bytes_used, it.log.segments, it.reserved_bytes));
+            format!("room is cut to {room}, used {}, log and reserve {numbers:?}", self.disk.used())
+        });
         self.disk.set_capacity(Some(room));
         (self.cut, self.life.was_cut) = (true, true);
+        self.starved = self.db.as_ref().is_none_or(|db| db.stats().reserved_bytes == 0);
         self.tally.throw(ROOM);
     }
 
@@ -385,7 +393,13 @@ impl<'a> World<'a> {
 
     /// Panics when no fault explains the error.
     fn explain(&mut self, what: What, error: &Error, when: &str) -> ErrorKind {
-        trace(|| format!("  {when}: {error:?}"));
+        trace(|| {
+            let stats = self.db.as_ref().map(|db| {
+                let stats = db.stats();
+                format!("log {:?}, reserved {}", stats.log, stats.reserved_bytes)
+            });
+            format!("  {when}: {error:?}; {stats:?}")
+        });
         let kind = error.kind();
         if self.disk.power_is_off() {
             return kind;
@@ -395,12 +409,23 @@ impl<'a> World<'a> {
         let told = self.struck(&[READ, SHORT, WRITE, SYNC]);
         let right = match kind {
             ErrorKind::Full => match what {
+                What::Removal if self.cut && self.starved => {
+                    self.tally.count("removals refused without a reserve");
+                    true
+                }
                 What::Removal => self.db.as_ref().is_some_and(Db::is_read_only),
                 _ => (self.cut || self.life.was_cut) && !is_read,
             },
             ErrorKind::Io if error.is_out_of_descriptors() => self.struck(&[DESCRIPTOR]),
             ErrorKind::Io => told,
-            ErrorKind::Corruption => flipped || self.struck(&[SHORT]),
+            ErrorKind::Corruption => {
+                // A slot that was written and not synced is not the one that memory knows.
+                let unsynced = what == What::Verify && self.struck(&[SYNC, WRITE]);
+                if unsynced {
+                    self.tally.count("verify: corruption after a failed sync");
+                }
+                flipped || unsynced || self.struck(&[SHORT])
+            }
             ErrorKind::Poisoned => {
                 self.life.poisoned = true;
                 (self.struck(&[WRITE, SYNC]) || flipped) && !is_read
@@ -499,7 +524,9 @@ impl<'a> World<'a> {
         });
         let removes = writes.iter().all(|(_, value)| value.is_none());
         let result = self.write_to(&writes, durability);
-        let acknowledged = result.is_ok().then_some(durability == Durability::Sync);
+        // Memory that is mapped takes writes without the power, and keeps none.
+        let heard = result.is_ok() && !self.disk.power_is_off();
+        let acknowledged = heard.then_some(durability == Durability::Sync);
         self.books.wrote(&writes, acknowledged);
         let error = result.err()?;
         let what = if removes { What::Removal } else { What::Value };
@@ -590,7 +617,7 @@ impl<'a> World<'a> {
     /// A call that answers nothing: says whether it was done.
     fn done(&mut self, result: spinney::Result<()>, what: What, when: &'static str) -> bool {
         match result {
-            Ok(()) => true,
+            Ok(()) => !self.disk.power_is_off(),
             Err(error) => {
                 if self.explain(what, &error, when) == ErrorKind::Full {
                     self.tally.count(if when == "a checkpoint" {
