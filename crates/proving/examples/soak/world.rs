@@ -50,6 +50,9 @@ pub(crate) const KINDS: [&str; 14] = [
     SYNC,
 ];
 
+/// What removals leave of the reserve, in bytes.
+const LAST_ROOM: u64 = 256 << 10;
+
 const NAMES: [&str; 4] = ["apple", "birch", "cedar", "dogwood"];
 const MODES: [CrashMode; 4] =
     [CrashMode::Torn512, CrashMode::Torn512, CrashMode::KeepAll, CrashMode::LoseAll];
@@ -413,7 +416,15 @@ impl<'a> World<'a> {
                     self.tally.count("removals refused without a reserve");
                     true
                 }
-                What::Removal => self.db.as_ref().is_some_and(Db::is_read_only),
+                What::Removal => {
+                    let db = self.db.as_ref();
+                    // Removals leave the last of the reserve, so from a small one they get nothing.
+                    let is_small = db.is_some_and(|db| db.stats().reserved_bytes <= LAST_ROOM);
+                    if self.cut && is_small {
+                        self.tally.count("removals refused by a small reserve");
+                    }
+                    (self.cut && is_small) || db.is_some_and(Db::is_read_only)
+                }
                 _ => (self.cut || self.life.was_cut) && !is_read,
             },
             ErrorKind::Io if error.is_out_of_descriptors() => self.struck(&[DESCRIPTOR]),
