@@ -110,6 +110,9 @@ pub(crate) struct World<'a> {
     number: u64,
     directories: u64,
     lives: u64,
+    /// A sync failed, and the process ended without the power: what is read may never have become durable, which no
+    /// process can know. A power loss after that is not judged, unless `SOAK_STRICT` is set.
+    lost_sync: bool,
     /// The world cannot go on.
     over: bool,
 }
@@ -171,6 +174,7 @@ impl<'a> World<'a> {
             number: 0,
             directories: 0,
             lives: 0,
+            lost_sync: false,
             over: false,
             random,
         }
@@ -388,6 +392,11 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Whether a power loss now may take back what recovery showed.
+    fn is_unjudged(&self) -> bool {
+        self.lost_sync && std::env::var_os("SOAK_STRICT").is_none()
+    }
+
     fn has_rot(&self) -> bool {
         self.flips.iter().any(|flip| flip.kind == FLIP_LOG)
     }
@@ -425,6 +434,15 @@ impl<'a> World<'a> {
                     }
                     (self.cut && is_small) || db.is_some_and(Db::is_read_only)
                 }
+                // A keyspace that was parked needs room when the read opens it.
+                What::Read | What::Verify if self.cut && self.starved => {
+                    self.tally.count("reads refused without a reserve");
+                    true
+                }
+                _ if error.to_string().contains("no checkpoint succeeds") && (flipped || told) => {
+                    self.tally.count("full, because a checkpoint met damage");
+                    true
+                }
                 _ => (self.cut || self.life.was_cut) && !is_read,
             },
             ErrorKind::Io if error.is_out_of_descriptors() => self.struck(&[DESCRIPTOR]),
@@ -435,7 +453,7 @@ impl<'a> World<'a> {
                 if unsynced {
                     self.tally.count("verify: corruption after a failed sync");
                 }
-                flipped || unsynced || self.struck(&[SHORT])
+                flipped || unsynced || self.struck(&[SHORT]) || self.is_unjudged()
             }
             ErrorKind::Poisoned => {
                 self.life.poisoned = true;
@@ -783,7 +801,7 @@ impl<'a> World<'a> {
             let mode = *self.random.pick(&MODES);
             trace(|| format!("the power is lost: {mode:?}"));
             self.tally.throw(if inside { POWER_INSIDE } else { POWER });
-            loss = Loss::Unsynced;
+            loss = if self.is_unjudged() { Loss::Rot } else { Loss::Unsynced };
             self.close_later(|disk| disk.crash(mode));
         } else {
             trace(|| "killed".to_owned());
@@ -791,6 +809,7 @@ impl<'a> World<'a> {
             if failed_sync {
                 // The kernel may have dropped what it could not write.
                 loss = Loss::Unsynced;
+                self.lost_sync = true;
             }
             self.close_later(SimDisk::kill);
         }
@@ -843,14 +862,15 @@ impl<'a> World<'a> {
                         self.tally.throw(IN_RECOVERY);
                         let mode = *self.random.pick(&MODES);
                         self.close_later(|disk| disk.crash(mode));
-                        loss = loss_at_least(loss);
+                        loss = if self.is_unjudged() { Loss::Rot } else { loss_at_least(loss) };
                     } else {
+                        self.lost_sync |= self.struck(&[SYNC]);
                         let kind = self.explain(What::Other, &error, "an opening");
                         assert!(kind != ErrorKind::Full, "a full disk does not open: {error}");
                         self.close_later(SimDisk::kill);
                         if error.is_corruption() {
                             self.unflip();
-                            if self.tainted {
+                            if self.tainted || loss == Loss::Rot {
                                 self.over = true;
                                 return;
                             }
@@ -882,8 +902,13 @@ impl<'a> World<'a> {
             self.books.settle(names, &found, loss);
         }
         if loss == Loss::Rot {
-            // Which records the log lost is not known, so nothing more can be said.
-            self.tally.count("rot in the log");
+            // Which records were lost is not known, so nothing more can be said.
+            let what = if self.lost_sync {
+                "failed sync, restart, power loss: not judged"
+            } else {
+                "rot in the log"
+            };
+            self.tally.count(what);
             self.over = true;
         }
         self.db = Some(db);
@@ -914,6 +939,7 @@ impl<'a> World<'a> {
         self.disk.set_capacity(None);
         self.cut = false;
         let loss = if self.struck(&[SYNC]) { Loss::Unsynced } else { Loss::Nothing };
+        self.lost_sync |= self.struck(&[SYNC]);
         self.close_later(SimDisk::kill);
         self.unflip();
         if self.tainted {
@@ -940,6 +966,9 @@ impl<'a> World<'a> {
         self.handles.clear();
         let db = self.db.take().expect("it is open");
         db.close().expect("nothing is wrong with the disk");
+        if self.is_unjudged() {
+            return;
+        }
         self.disk = self.disk.crash(CrashMode::LoseAll);
         let db = Db::open(&self.path, self.options()).expect("nothing is wrong with the disk");
         let left = everything(&db).expect("nothing is wrong with the disk").len();
