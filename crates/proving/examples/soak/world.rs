@@ -148,12 +148,15 @@ impl<'a> World<'a> {
     pub(crate) fn new(seed: u64, tally: &'a mut Tally) -> Self {
         let mut random = Random::new(seed, 70);
         let disk = SimDisk::new(seed);
-        match random.below(6) {
+        let medium = random.below(6);
+        match medium {
             0 => disk.copy_on_write(),
             1 => disk.refuse_mappings(),
             2 => disk.refuse_holes(),
             _ => {}
         }
+        let media = ["copies on write", "has no mappings", "has no holes", "is plain"];
+        trace(|| format!("world {seed}: the disk {}", media[medium.min(3)]));
         World {
             seed,
             tally,
@@ -421,6 +424,10 @@ impl<'a> World<'a> {
         let told = self.struck(&[READ, SHORT, WRITE, SYNC]);
         let right = match kind {
             ErrorKind::Full => match what {
+                _ if error.to_string().contains("no checkpoint succeeds") && (flipped || told) => {
+                    self.tally.count("full, because a checkpoint met damage");
+                    true
+                }
                 What::Removal if self.cut && self.starved => {
                     self.tally.count("removals refused without a reserve");
                     true
@@ -437,10 +444,6 @@ impl<'a> World<'a> {
                 // A keyspace that was parked needs room when the read opens it.
                 What::Read | What::Verify if self.cut && self.starved => {
                     self.tally.count("reads refused without a reserve");
-                    true
-                }
-                _ if error.to_string().contains("no checkpoint succeeds") && (flipped || told) => {
-                    self.tally.count("full, because a checkpoint met damage");
                     true
                 }
                 _ => (self.cut || self.life.was_cut) && !is_read,
@@ -666,6 +669,10 @@ impl<'a> World<'a> {
             return self.make_keyspace();
         }
         let name = self.random.pick(&names).clone();
+        trace(|| {
+            let stats = self.db().stats();
+            format!("log {} reserve {}", stats.log.bytes_used, stats.reserved_bytes)
+        });
         match self.random.below(100) {
             0..=49 => self.write_some(&names),
             50..=64 => self.read(&name),
