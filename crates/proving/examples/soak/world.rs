@@ -113,6 +113,7 @@ pub(crate) struct World<'a> {
     /// A sync failed, and the process ended without the power: what is read may never have become durable, which no
     /// process can know. A power loss after that is not judged, unless `SOAK_STRICT` is set.
     lost_sync: bool,
+    copies_on_write: bool,
     /// The world cannot go on.
     over: bool,
 }
@@ -178,6 +179,7 @@ impl<'a> World<'a> {
             directories: 0,
             lives: 0,
             lost_sync: false,
+            copies_on_write: medium == 0,
             over: false,
             random,
         }
@@ -442,7 +444,7 @@ impl<'a> World<'a> {
                     (self.cut && is_small) || db.is_some_and(Db::is_read_only)
                 }
                 // A keyspace that was parked needs room when the read opens it.
-                What::Read | What::Verify if self.cut && self.starved => {
+                What::Read | What::Verify if self.cut && self.starved && self.copies_on_write => {
                     self.tally.count("reads refused without a reserve");
                     true
                 }
