@@ -347,15 +347,9 @@ impl Store {
         allocate: impl Fn(&mut FreeMap) -> Option<T>,
     ) -> Result<T> {
         let has_enough = |space: &Space| space.free.free_pages() >= u64::from(pages) + left;
-        if left > 0 && !has_enough(space) {
+        // A step of growth may be smaller than what is to be left.
+        while left > 0 && !has_enough(space) {
             self.grow(space, pages.next_power_of_two())?;
-            if !has_enough(space) {
-                let name = self.file.path().display();
-                return Err(Error::new(
-                    ErrorKind::Full,
-                    format!("{name} has no pages beside those of the next checkpoint"),
-                ));
-            }
         }
         loop {
             if let Some(taken) = allocate(&mut space.free) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use spinney_base::Runtime;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
-use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_io::{AlignedBuf, OpenMode, Purpose};
 use spinney_proving::tier;
 
@@ -136,6 +136,45 @@ fn databases(engine: EngineKind, logged: bool) -> Vec<Made> {
     db.close().unwrap();
     made.push(Made::new(name("bulk loaded and closed"), &disk, "/loaded"));
     made
+}
+
+/// Opens with one read that ends early or fails: the answer is an error or what was promised, and what was
+/// promised is there the next time.
+fn miss_each_read(made: &Made) {
+    let quiet = made.disk.kill();
+    records(&Db::open(&made.directory, options(&quiet)).unwrap()).unwrap();
+    for at in 1..=quiet.reads() {
+        for fault in [Fault::ShortRead { at }, Fault::ReadError { at }] {
+            let disk = made.disk.kill();
+            disk.inject(fault.clone());
+            let found = Db::open(&made.directory, options(&disk)).and_then(|db| records(&db));
+            let context = format!("{}: {fault:?}", made.name);
+            assert!(found.is_err() || found.unwrap() == made.expected, "{context}: other records");
+            let again =
+                Db::open(&made.directory, options(&disk.kill())).and_then(|db| records(&db));
+            assert!(again.unwrap() == made.expected, "{context}: later");
+        }
+    }
+}
+
+/// A read that ends early says nothing of where the file ends.
+#[test]
+fn a1_p28_reads_that_miss_something_lose_nothing() {
+    for engine in EngineKind::ALL {
+        databases(engine, true).iter().for_each(miss_each_read);
+        // The older superblock is that of a log that was closed, and knows of nothing written since.
+        let disk = SimDisk::new(7);
+        let kept = KeyspaceOptions::default().engine(engine);
+        for round in 0..3 {
+            let db = Db::open("/made", options(&disk).create_if_missing(true)).unwrap();
+            let main = db.keyspace("main", kept.clone()).unwrap();
+            fill(&main, round * 10, round * 10 + 10);
+            db.flush().unwrap();
+            miss_each_read(&Made::new(format!("{engine} killed in life {round}"), &disk, "/made"));
+            drop(main);
+            db.close().unwrap();
+        }
+    }
 }
 
 /// A database that a released program wrote, and the same after a checkpoint by this one.

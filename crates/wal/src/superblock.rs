@@ -252,10 +252,12 @@ impl Superblock {
         let mut version = None;
         for slot in 0..SUPERBLOCKS {
             let mut buf = AlignedBuf::new(1);
+            let end = (slot + 1) * PAGE_BYTES as u64;
             match file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::Recovery) {
                 Ok(()) => {}
-                // The file ends inside its own superblocks.
-                Err(error) if error.is_corruption() => continue,
+                // The file ends inside its own superblocks. What a read alone says is no end: the other
+                // superblock may be older than records that were promised.
+                Err(error) if error.is_corruption() && file.len()? < end => continue,
                 Err(error) => return Err(error),
             }
             match Superblock::decode(slot, buf.page(0)) {
