@@ -676,3 +676,17 @@ fn p29_the_smallest_growth_is_tried_before_the_reserve_goes() {
     store.allocate(0).unwrap();
     assert!(reserve.bytes() < 1 << 20, "which the third one takes");
 }
+
+/// A step of growth may be smaller than what is to be left: the file grows until it is there.
+#[test]
+fn p29_what_may_wait_has_room_on_a_disk_that_has() {
+    let (_, store) = create(1);
+    let long = vec![7; 1000 * PAGE_BYTES];
+    store.publish(Checkpoint { redo: Lsn(1), structure: 1 }, &long, || Ok(())).unwrap();
+    while store.space().free_pages > 0 {
+        store.allocate(0).unwrap();
+    }
+    without_reserve(|| store.allocate(0)).unwrap();
+    without_reserve(|| store.allocate_run(3)).unwrap();
+    assert!(store.space().free_pages >= 1000, "{:?}", store.space());
+}
