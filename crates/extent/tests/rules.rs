@@ -465,11 +465,12 @@ fn p18_of_several_copies_the_newest_is_restored() {
 fn p28_a_page_that_rots_does_not_become_an_older_copy() {
     let (disk, store) = create(1);
     let pages = pages(&store, 3);
+    // As without a log: nothing but the batch tells which copy is newer.
     // The first half: 2 2 2; the second: 3; the first: 4 2 2; the second: 5.
-    write(&store, &pages, 2, true).unwrap();
-    write(&store, &pages[2..], 3, true).unwrap();
-    write(&store, &pages[..1], 4, true).unwrap();
-    write(&store, &pages[..1], 5, true).unwrap();
+    write_with_lsn(&store, &pages, 2, true, Lsn(7)).unwrap();
+    write_with_lsn(&store, &pages[2..], 3, true, Lsn(7)).unwrap();
+    write_with_lsn(&store, &pages[..1], 4, true, Lsn(7)).unwrap();
+    write_with_lsn(&store, &pages[..1], 5, true, Lsn(7)).unwrap();
     for newest in [5, 6] {
         store.sync(Purpose::Checkpoint).unwrap();
         for rotten in 0..3 {
@@ -484,7 +485,7 @@ fn p28_a_page_that_rots_does_not_become_an_older_copy() {
             }
         }
         // Its newest copy lies before the other one now.
-        write(&store, &pages[..1], newest + 1, true).unwrap();
+        write_with_lsn(&store, &pages[..1], newest + 1, true, Lsn(7)).unwrap();
     }
 }
 
