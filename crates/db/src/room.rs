@@ -109,12 +109,7 @@ impl State {
         let unwritten: u64 = engines().map(|engine| engine.unwritten_bytes()).sum();
         let step = engines().map(|engine| engine.step_bytes()).max().unwrap_or(0);
         self.engine_room.store(unwritten + step, Relaxed);
-        let data = engines().map(|engine| {
-            let stats = engine.stats();
-            let pages = stats.pages + stats.overflow_pages + stats.staged_pages;
-            pages * PAGE_BYTES as u64 + stats.large_bytes
-        });
-        self.data_bytes.store(data.sum(), Relaxed);
+        self.data_bytes.store(engines().map(|engine| engine.data_bytes()).sum(), Relaxed);
     }
 
     /// Runs what must succeed on a full disk if anything can: a recovery, a checkpoint that was asked for, a drop.

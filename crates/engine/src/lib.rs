@@ -410,6 +410,10 @@ pub trait Engine: Send + Sync + Debug {
     /// `Full`, `Poisoned`, `Io` or `Corruption`; the records are as they were.
     fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted>;
 
+    /// How much room its pages take that are in use, large values included, in bytes. Like the two below it, this is
+    /// asked by writers, so it waits for no I/O.
+    fn data_bytes(&self) -> u64;
+
     /// About how much room a checkpoint takes for what is in memory already in the form of pages, in bytes.
     fn unwritten_bytes(&self) -> u64;
 

@@ -41,8 +41,7 @@ pub enum GiveBack {
 }
 
 impl Store {
-    /// Gives some room back, if so much of the file is free; answers
-    /// how many pages it looked after, 0 when there is nothing to do.
+    /// Gives room of free pages back; answers how many pages it looked after, 0 when there is nothing to do.
     ///
     /// # Errors
     /// `Io` or `Poisoned`; the pages are free as before.

@@ -495,6 +495,12 @@ impl Store {
         Generation(self.space.lock().next_generation)
     }
 
+    /// Pages of the payload of the newest checkpoint. Unlike [`Store::space`] it waits for no slot that is being written.
+    #[must_use]
+    pub fn payload_pages(&self) -> u64 {
+        self.space.lock().payload_pages
+    }
+
     /// Free pages, pages waiting to be freed, and the pages of the file.
     #[must_use]
     pub fn space(&self) -> SpaceStats {

@@ -719,8 +719,14 @@ impl Engine for TreeLine {
         self.compact_region(from, upper)
     }
 
+    fn data_bytes(&self) -> u64 {
+        let counts = self.index.counts();
+        let pages = counts.base_pages() + counts.overflow_pages + counts.staged_pages;
+        (pages + self.large.pages().0) * PAGE_BYTES as u64
+    }
+
     fn unwritten_bytes(&self) -> u64 {
-        self.store.space().checkpoint_pages * PAGE_BYTES as u64
+        self.store.payload_pages() * PAGE_BYTES as u64
     }
 
     fn step_bytes(&self) -> u64 {

@@ -371,6 +371,11 @@ impl Engine for Turtle {
         self.core.compact(from, upper)
     }
 
+    fn data_bytes(&self) -> u64 {
+        let core = &self.core;
+        (core.files.pages() + core.large.counts().live_pages) * PAGE_BYTES as u64
+    }
+
     fn unwritten_bytes(&self) -> u64 {
         self.core.view.load().tree.pending().bytes
     }
