@@ -217,7 +217,7 @@ impl State {
                 return Ok(open);
             }
             place.check_alive()?;
-            // Who reads may be the one that it is opened for.
+            // A reader may need it, and a full disk must not refuse a read.
             match self.with_last_room(|| self.open_place(place, &mut kept)) {
                 Ok(open) => return Ok(open),
                 Err(error) if error.is_out_of_descriptors() && !tried => tried = true,

@@ -100,8 +100,8 @@ impl State {
         needed.min(QUIET_BYTES + live / QUIET_PART)
     }
 
-    /// Looks how much there is, and how much room the engines need: for all that they have in memory as pages, and for the largest of their
-    /// smallest steps that make room.
+    /// Reads how much data there is, and how much room the engines need: for all that they have in memory
+    /// as pages, and for the largest of their smallest steps that make room.
     pub(crate) fn follow_engines(&self) {
         self.covered.store(NOTHING_COVERED, Relaxed);
         let keyspaces = self.keyspaces();
@@ -209,7 +209,7 @@ impl State {
             let log = self.log.bytes_at(self.log.fullness());
             reserve.keep(self.room_for_values(log))
         };
-        // Who writes values needs room in the log as well, which is not to be the reserve's.
+        // A writer of values needs room in the log as well, beside the reserve.
         let log_ready = || without_reserve(|| self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
         // Somebody else may have made it meanwhile.
         if for_values && keep().is_ok() && log_ready().is_ok() {
