@@ -16,9 +16,10 @@
 //!
 //! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same
 //! keyspace, page and generation, of one of the last two batches; of several the one of the latest.
-//! A page that is whole is never touched. A page that fails its checksum and was in neither batch
-//! was not torn: its copies may be older than what was written last, and it stays damaged (P28). Afterwards both halves are zeroed, so that a copy of one life
-//! never meets a page of the next. In files of a released format the area begins at page 2.
+//! A page that is whole keeps what it says, and is written once more: the sync that was to keep it may have failed,
+//! and then no later one does, unless the page is written again (P21). A page that fails its checksum and was in
+//! neither batch was not torn: its copies may be older than what was written last, and it stays damaged (P28).
+//! Afterwards both halves are zeroed, so that a copy of one life never meets a page of the next. In files of a released format the area begins at page 2.
 //!
 //! **Invariant**: of two copies the one with the higher number is the later one. When numbers run
 //! out, the pages in place are synced and both halves are zeroed before they begin anew.
@@ -124,7 +125,7 @@ pub(crate) fn oldest_needed(found: impl Iterator<Item = u16>) -> u16 {
     found.max().unwrap_or(0).saturating_sub(1)
 }
 
-/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns
+/// Restores torn pages and makes those durable that were written last. `owned` tells the generation of a page that is owned, or `None`. Returns
 /// how many were restored; the area is empty afterwards and everything is synced.
 ///
 /// # Errors
@@ -192,13 +193,12 @@ fn restore(
             *number,
             generation,
         );
-        if whole.is_err() {
-            let mut write = [Transfer::write(area.page(*index), number.offset())];
-            file.transfer(&mut write, Purpose::Recovery);
-            let [write] = write;
-            write.result?;
-            restored += 1;
-        }
+        restored += usize::from(whole.is_err());
+        let content = if whole.is_ok() { page.page(0) } else { area.page(*index) };
+        let mut write = [Transfer::write(content, number.offset())];
+        file.transfer(&mut write, Purpose::Recovery);
+        let [write] = write;
+        write.result?;
     }
     Ok(restored)
 }

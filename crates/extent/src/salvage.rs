@@ -81,7 +81,8 @@ impl Store {
             end: PageNumber(0),
             extents: Vec::new(),
         };
-        let slots = Slots { newest: slot, is_released: false, damaged: Vec::new() };
+        let slots =
+            Slots { newest: slot, is_released: false, is_settled: true, damaged: Vec::new() };
         Ok(Store::new(file, options, SlotPages::new(slots)))
     }
 

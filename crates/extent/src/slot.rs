@@ -200,6 +200,9 @@ pub struct Slots {
     pub newest: Slot,
     /// Whether all slots are of a released format, without copies.
     pub is_released: bool,
+    /// Whether the newest slot's own page was written, whatever became of it. Then its copy was durable before, and
+    /// all that it names.
+    pub is_settled: bool,
     /// Pages that hold no slot, and what each should hold: what a crash tore or a drive damaged.
     pub damaged: Vec<(PageNumber, Option<Slot>, Damage)>,
 }
@@ -236,14 +239,17 @@ impl Slots {
                 Err(_) => return Err((page, damage.clone())),
             }
         }
-        Ok(Slots { newest, is_released: false, damaged })
+        let own = &found[Slot::page(newest.generation).0 as usize];
+        let is_settled = own.as_ref().map_or(true, |slot| *slot == newest);
+        Ok(Slots { newest, is_released: false, is_settled, damaged })
     }
 
     fn choose_released(
         found: [Result<Slot, Damage>; 2],
         blocks: [&[u8; PAGE_BYTES]; 2],
     ) -> Result<Slots, (PageNumber, Damage)> {
-        let slots = |newest, damaged| Ok(Slots { newest, is_released: true, damaged });
+        let slots =
+            |newest, damaged| Ok(Slots { newest, is_released: true, is_settled: false, damaged });
         match found {
             [Ok(even), Ok(odd)] if even.generation > odd.generation => slots(even, Vec::new()),
             [Ok(_), Ok(odd)] => slots(odd, Vec::new()),

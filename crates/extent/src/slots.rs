@@ -16,7 +16,11 @@
 //! 2. A checkpoint is promised only once both pages of its pair hold its slot. So no single damaged
 //!    page hides it. The one exception is a file system that needs room for a write over what is
 //!    there, and has none for the second page: that page is *due*, and the next slot waits for it.
-//! 3. In a file of a released format both pairs are of the new one before a checkpoint is promised:
+//! 3. What a slot found in its copy alone names is not relied on before the slot was written once more: its sync may
+//!    have failed, and then what can be read is not on stable storage, and no later sync puts it there (rules P9 and
+//!    P21). Where its own page was written, were it torn by that, its copy was synced before. Its own page may be what a
+//!    sync that failed was to keep, so it is written once more before a slot goes to the other pair.
+//! 4. In a file of a released format both pairs are of the new one before a checkpoint is promised:
 //!    a program of that format then refuses the file, where it would fall back to an older slot.
 
 use spinney_base::limits::PAGE_BYTES;
@@ -31,7 +35,7 @@ use crate::slot::{SLOT_PAGES, Slot, Slots};
 #[derive(Debug)]
 pub(crate) struct SlotPages {
     found: Slots,
-    /// Pages to be written before the next slot, and with what.
+    /// Pages to be written before the next slot, and with what: the last one first.
     due: Vec<(PageNumber, Slot)>,
 }
 
@@ -51,8 +55,22 @@ pub fn mend_copied_slots(file: &dyn File, keyspace: KeyspaceId) -> Result<()> {
 
 impl SlotPages {
     pub(crate) fn new(found: Slots) -> SlotPages {
-        let due = found.damaged.iter();
-        let due = due.filter_map(|(page, slot, _)| Some((*page, slot.clone()?))).collect();
+        let newest = &found.newest;
+        let [page, copy] = [Slot::page(newest.generation), Slot::copy_page(newest.generation)];
+        let mut due: Vec<(PageNumber, Slot)> = Vec::new();
+        if !found.is_released {
+            due.push((page, newest.clone()));
+            if !found.is_settled {
+                due.push((copy, newest.clone()));
+            }
+        }
+        for (damaged, slot, _) in &found.damaged {
+            if let Some(slot) = slot
+                && due.iter().all(|(page, _)| page != damaged)
+            {
+                due.push((*damaged, slot.clone()));
+            }
+        }
         SlotPages { found, due }
     }
 
@@ -78,6 +96,11 @@ impl SlotPages {
     /// The slot that counts.
     pub(crate) fn newest(&self) -> &Slot {
         &self.found.newest
+    }
+
+    /// Whether the newest slot was known to be on stable storage when it was read (invariant 3).
+    pub(crate) fn is_settled(&self) -> bool {
+        self.found.is_settled
     }
 
     /// Whether the file is of a released format, whose slots have no copies.

@@ -177,7 +177,8 @@ impl Store {
         }
         file.write_at(buf.bytes(), 0, Purpose::Checkpoint)?;
         options.poison.guard(file.sync(Purpose::Checkpoint))?;
-        let slots = Slots { newest: slot, is_released: false, damaged: Vec::new() };
+        let slots =
+            Slots { newest: slot, is_released: false, is_settled: true, damaged: Vec::new() };
         let store = Self::new(file, options, SlotPages::new(slots));
         store.space.lock().next_generation = 1;
         Ok(store)
@@ -195,10 +196,25 @@ impl Store {
         options: StoreOptions,
     ) -> Result<(Store, Checkpoint, Vec<u8>)> {
         let file = directory.open(name, OpenMode::EXISTING)?;
-        // A process that was killed may have left a slot behind that is not durable. What only the
-        // slot before it names is free from here on, so that one must not come back (P9).
-        file.sync(Purpose::Recovery)?;
-        Self::open_file(file, options)
+        let (store, checkpoint, payload) = Self::open_file(file, options)?;
+        store.settle()?;
+        Ok((store, checkpoint, payload))
+    }
+
+    /// Makes the newest slot durable if it may not be: a process that was killed, or one whose sync failed, may have
+    /// left it behind. What only the slot before it names is free from here on, so that one must not
+    /// come back (P9, P21).
+    fn settle(&self) -> Result<()> {
+        let mut slots = self.slots.lock();
+        if slots.is_settled() {
+            return Ok(());
+        }
+        // Slots of a released format have no copies that would keep one whole while it is written over.
+        if !slots.is_released() {
+            self.write_due(&mut slots)?;
+        }
+        // For a released format, and a disk with no room for a write over what is there.
+        self.sync(Purpose::Recovery)
     }
 
     /// The same of a file that is not written.
@@ -411,16 +427,21 @@ impl Store {
         if !slots.may_be_torn() {
             return Ok(());
         }
-        let mended = slots.write_due(|slot, page| {
+        self.write_due(&mut slots)
+    }
+
+    /// Writes the slot pages that are due, as far as there is room.
+    fn write_due(&self, slots: &mut SlotPages) -> Result<()> {
+        let written = slots.write_due(|slot, page| {
             self.options.poison.check()?;
             let mut buf = AlignedBuf::new(1);
             slot.encode(self.options.keyspace, page, buf.page_mut(0));
             self.file.write_at(buf.bytes(), page.offset(), Purpose::Recovery)?;
             self.sync(Purpose::Recovery)
         });
-        match mended {
+        match written {
             Err(error) if error.is_full() => Ok(()),
-            mended => mended,
+            written => written,
         }
     }
 

@@ -158,9 +158,12 @@ impl TreeLine {
         {
             // Nothing was written since the last checkpoint but what is not logged, and that only
             // needs a sync.
-            return self.store.sync(Purpose::Checkpoint);
+            self.store.sync(Purpose::Checkpoint)?;
+        } else {
+            self.publish_index(redo, mark)?;
         }
-        self.publish_index(redo, mark)
+        self.pages_in_doubt.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Publishes the index as it is, with everything applied up to `redo` home; `mark` divides the

@@ -87,6 +87,8 @@ pub struct TreeLine {
     pub(crate) page_locks: PageLocks,
     pub(crate) large: LargeTable,
     pub(crate) large_syncs: SharedSync,
+    /// Whether pages may hold what a process before wrote and no sync kept, until all that was replayed is home.
+    pub(crate) pages_in_doubt: AtomicBool,
     /// Whether only the pages can say which large values are live.
     large_unsettled: AtomicBool,
     /// Held while dirty records are taken off a segment's list, for memory work only.
@@ -200,6 +202,7 @@ impl TreeLine {
             cache: RecordCache::new(cache_bytes),
             segment_locks,
             page_locks,
+            pages_in_doubt: AtomicBool::new(false),
             // A value may be in the checkpoint's list though its record was not applied when the
             // power went, and without a log only the pages tell.
             large_unsettled: AtomicBool::new(!large.is_empty()),
@@ -604,6 +607,7 @@ impl Engine for TreeLine {
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
         if !self.context.log.was_closed() {
+            self.pages_in_doubt.store(true, Ordering::Relaxed);
             self.store.mend_slots()?;
         }
         if !self.context.logged && self.large_unsettled.load(Ordering::Relaxed) {

@@ -23,6 +23,7 @@
 //! finds the old pages untouched.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Lsn, PageNumber, Result, ValueRef, probe};
@@ -542,6 +543,7 @@ impl TreeLine {
                 continue;
             }
             let edit = edit_in_place(&self.buffers, located, page, pages, &records);
+            let edit = edit.map(|edit| self.with_doubtful_pages(edit, pages));
             let inserted = edit.as_ref().map_or(0, |edit| edit.inserted);
             match edit.map(|edit| self.note_edit(located, page, edit, output)) {
                 Some(Ok(may_shrink)) => {
@@ -568,6 +570,21 @@ impl TreeLine {
             output.refused.push((lower.to_vec(), refused));
         }
         *dirty = kept;
+    }
+
+    /// Has pages written as they are that an edit left as they were, if no sync may have kept what was replayed into
+    /// them before (rule P21): a removal finds nothing to do there.
+    fn with_doubtful_pages<'p>(&'p self, mut edit: Edit<'p>, pages: Pages<'_>) -> Edit<'p> {
+        if self.pages_in_doubt.load(Ordering::Relaxed) {
+            let copy = |page: &[u8; PAGE_BYTES]| {
+                let mut copied = self.buffers.lend(1);
+                copied.page_mut(0).copy_from_slice(page);
+                copied
+            };
+            edit.base = edit.base.or_else(|| pages.base.map(copy));
+            edit.overflow = edit.overflow.or_else(|| pages.overflow.map(copy));
+        }
+        edit
     }
 
     fn note_edit<'p>(

@@ -191,14 +191,14 @@ impl Inode {
         self.durable_len = self.len;
     }
 
-    /// A sync that fails: part of what it should have written reached the media, and the rest never
-    /// will.
-    pub(super) fn fail_sync(&mut self, random: &mut SplitMix) {
+    /// A sync that fails: part of what it should have written reached the media, in such units, and the
+    /// rest never will.
+    pub(super) fn fail_sync(&mut self, random: &mut SplitMix, unit_bytes: usize) {
         let survival = Survival::draw(random);
         let unsynced = std::mem::take(&mut self.unsynced);
         for (page, versions) in unsynced {
             let before = self.durable.get(&page).cloned().unwrap_or_else(zeros);
-            let after = resolve(&before, &versions, survival, 512, random);
+            let after = resolve(&before, &versions, survival, unit_bytes, random);
             self.durable.insert(page, after);
             self.dropped.insert(page);
         }

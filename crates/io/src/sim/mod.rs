@@ -254,7 +254,8 @@ impl SimDisk {
         self.shared.state.lock().used()
     }
 
-    /// What [`Directory::writes_pages_atomically`] answers; at first `false`.
+    /// What [`Directory::writes_pages_atomically`] answers; at first `false`. A failed sync leaves no torn page then, and
+    /// for a power loss there is [`CrashMode::Torn4K`].
     pub fn promise_atomic_pages(&self, yes: bool) {
         self.shared.state.lock().atomic_pages = yes;
     }

@@ -414,7 +414,8 @@ impl State {
         self.step().result()?;
         if let Err(error) = self.faults.sync(path) {
             let mut random = SplitMix(self.random.next_u64());
-            self.inode(number).fail_sync(&mut random);
+            let unit_bytes = if self.atomic_pages { PAGE_BYTES } else { 512 };
+            self.inode(number).fail_sync(&mut random, unit_bytes);
             return Err(error);
         }
         self.inode(number).sync();
