@@ -319,9 +319,8 @@ impl State {
                     self.make_room(has_values)?;
                     continue;
                 }
-                return Err(
-                    error.wrap(ErrorKind::Full, "the log is full and no checkpoint succeeds")
-                );
+                // Of its own kind: room helps against a full disk, not against damage.
+                return Err(error.context("the log is full and no checkpoint succeeds"));
             }
             self.stall(|| {
                 if !self.runtime.help() {

@@ -229,6 +229,27 @@ fn p14_a_cut_checkpoint_leaves_the_one_before() {
     }
 }
 
+/// The sync of a slot's own page fails, and the next process reads that page: it is torn on the media, and a crash while
+/// its copy is written over would leave neither.
+#[test]
+fn p21_a_slots_own_page_that_no_sync_kept_is_written_again() {
+    for seed in 0..20 {
+        let (disk, store) = create(seed);
+        publish(&store, 1).unwrap();
+        disk.inject(Fault::SyncError { at: disk.syncs() + 3 });
+        assert!(publish(&store, 2).unwrap_err().is_poisoned());
+        let disk = disk.kill();
+        let (store, checkpoint, _) = open(&disk).unwrap();
+        assert_eq!(checkpoint.redo, Lsn(2));
+        store.adopt(&[]).unwrap();
+        publish(&store, 3).unwrap();
+        for image in images(&disk, CrashMode::Torn512, || publish(&store, 4).unwrap()) {
+            let found = newest(&image);
+            assert!(found == 3 || found == 4, "{found}");
+        }
+    }
+}
+
 /// The log must be durable to its end before a slot says that records below its redo LSN are not
 /// needed; if it cannot be, the checkpoint before stands and nothing is lost.
 #[test]

@@ -16,6 +16,8 @@ use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_proving::tier::{Announce, choose_medium, count, is_replay, seeds};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+/// What a key was to become.
+type Change = (Vec<u8>, Option<Vec<u8>>);
 
 const KEYS: usize = 120;
 
@@ -53,7 +55,7 @@ impl Life {
     }
 
     /// Does something; when it changes a record, says which and to what, and whether it was done.
-    fn act(&self, random: &mut SplitMix) -> (Option<(Vec<u8>, Option<Vec<u8>>)>, bool) {
+    fn act(&self, random: &mut SplitMix) -> (Option<Change>, bool) {
         match random.below(24) {
             0..3 => (None, self.db.checkpoint().is_ok()),
             3 | 4 => {
@@ -77,7 +79,7 @@ impl Life {
     }
 }
 
-fn note(model: &mut Model, key: Vec<u8>, value: Option<Vec<u8>>) {
+fn note(model: &mut Model, (key, value): Change) {
     match value {
         Some(value) => drop(model.insert(key, value)),
         None => drop(model.remove(&key)),
@@ -97,8 +99,8 @@ fn first_life(disk: &SimDisk, shape: Shape, random: &mut SplitMix) -> First {
     let mut model = Model::new();
     let before = random.below(150);
     for _ in 0..before {
-        if let (Some((key, value)), true) = life.act(random) {
-            note(&mut model, key, value);
+        if let (Some(change), true) = life.act(random) {
+            note(&mut model, change);
         }
     }
     let of_a_checkpoint = random.below(2) == 0;
@@ -110,7 +112,7 @@ fn first_life(disk: &SimDisk, shape: Shape, random: &mut SplitMix) -> First {
     for _ in 0..400 {
         let (change, done) = life.act(random);
         let mut after = model.clone();
-        change.into_iter().for_each(|(key, value)| note(&mut after, key, value));
+        change.into_iter().for_each(|change| note(&mut after, change));
         if !done {
             return First { sure: model, maybe: Some(after) };
         }
@@ -129,7 +131,7 @@ fn second_life(disk: &SimDisk, shape: Shape, random: &mut SplitMix, first: &Firs
     for _ in 0..acts {
         let (change, done) = life.act(random);
         assert!(done, "nothing fails here");
-        change.into_iter().for_each(|(key, value)| note(&mut known, key, value));
+        change.into_iter().for_each(|change| note(&mut known, change));
     }
     assert_eq!(life.contents(), known);
     let Life { db, keyspace, .. } = life;
@@ -175,4 +177,31 @@ fn p21_a_failed_sync_a_restart_and_a_power_loss_lose_nothing() {
     let all = count(600, 20_000);
     let failed = seeds(all).filter(|seed| run(*seed)).count() as u64;
     assert!(is_replay() || failed > all / 2, "{failed} of {all} met a failed sync");
+}
+
+/// What is known to be durable is not synced again, and what is not is (rule P9).
+#[test]
+fn p09_an_opening_after_a_close_syncs_no_keyspace() {
+    for engine in EngineKind::ALL {
+        let shape = Shape { seed: 1, engine, logged: true };
+        let disk = SimDisk::new(1);
+        let life = opened(&disk, shape);
+        for number in 0..20 {
+            let options = KeyspaceOptions::default().engine(engine);
+            let keyspace = life.db.keyspace(&format!("other {number}"), options).unwrap();
+            keyspace.insert(b"key", b"value").unwrap();
+        }
+        life.db.checkpoint().unwrap();
+        let Life { db, keyspace, .. } = life;
+        drop(keyspace);
+        db.close().unwrap();
+        let before = disk.syncs();
+        let life = opened(&disk, shape);
+        assert_eq!(life.db.keyspaces().len(), 21);
+        assert!(
+            disk.syncs() - before <= 1,
+            "{} syncs: the directory's is one",
+            disk.syncs() - before
+        );
+    }
 }

@@ -110,9 +110,6 @@ pub(crate) struct World<'a> {
     number: u64,
     directories: u64,
     lives: u64,
-    /// A sync failed, and the process ended without the power: what is read may never have become durable, which no
-    /// process can know. A power loss after that is not judged, unless `SOAK_STRICT` is set.
-    lost_sync: bool,
     copies_on_write: bool,
     /// The world cannot go on.
     over: bool,
@@ -178,7 +175,6 @@ impl<'a> World<'a> {
             number: 0,
             directories: 0,
             lives: 0,
-            lost_sync: false,
             copies_on_write: medium == 0,
             over: false,
             random,
@@ -397,11 +393,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether a power loss now may take back what recovery showed.
-    fn is_unjudged(&self) -> bool {
-        self.lost_sync && std::env::var_os("SOAK_STRICT").is_none()
-    }
-
     fn has_rot(&self) -> bool {
         self.flips.iter().any(|flip| flip.kind == FLIP_LOG)
     }
@@ -426,10 +417,6 @@ impl<'a> World<'a> {
         let told = self.struck(&[READ, SHORT, WRITE, SYNC]);
         let right = match kind {
             ErrorKind::Full => match what {
-                _ if error.to_string().contains("no checkpoint succeeds") && (flipped || told) => {
-                    self.tally.count("full, because a checkpoint met damage");
-                    true
-                }
                 What::Removal if self.cut && self.starved => {
                     self.tally.count("removals refused without a reserve");
                     true
@@ -458,7 +445,7 @@ impl<'a> World<'a> {
                 if unsynced {
                     self.tally.count("verify: corruption after a failed sync");
                 }
-                flipped || unsynced || self.struck(&[SHORT]) || self.is_unjudged()
+                flipped || unsynced || self.struck(&[SHORT])
             }
             ErrorKind::Poisoned => {
                 self.life.poisoned = true;
@@ -810,7 +797,7 @@ impl<'a> World<'a> {
             let mode = *self.random.pick(&MODES);
             trace(|| format!("the power is lost: {mode:?}"));
             self.tally.throw(if inside { POWER_INSIDE } else { POWER });
-            loss = if self.is_unjudged() { Loss::Rot } else { Loss::Unsynced };
+            loss = Loss::Unsynced;
             self.close_later(|disk| disk.crash(mode));
         } else {
             trace(|| "killed".to_owned());
@@ -818,7 +805,6 @@ impl<'a> World<'a> {
             if failed_sync {
                 // The kernel may have dropped what it could not write.
                 loss = Loss::Unsynced;
-                self.lost_sync = true;
             }
             self.close_later(SimDisk::kill);
         }
@@ -871,9 +857,8 @@ impl<'a> World<'a> {
                         self.tally.throw(IN_RECOVERY);
                         let mode = *self.random.pick(&MODES);
                         self.close_later(|disk| disk.crash(mode));
-                        loss = if self.is_unjudged() { Loss::Rot } else { loss_at_least(loss) };
+                        loss = loss_at_least(loss);
                     } else {
-                        self.lost_sync |= self.struck(&[SYNC]);
                         let kind = self.explain(What::Other, &error, "an opening");
                         assert!(kind != ErrorKind::Full, "a full disk does not open: {error}");
                         self.close_later(SimDisk::kill);
@@ -912,12 +897,7 @@ impl<'a> World<'a> {
         }
         if loss == Loss::Rot {
             // Which records were lost is not known, so nothing more can be said.
-            let what = if self.lost_sync {
-                "failed sync, restart, power loss: not judged"
-            } else {
-                "rot in the log"
-            };
-            self.tally.count(what);
+            self.tally.count("rot in the log");
             self.over = true;
         }
         self.db = Some(db);
@@ -948,7 +928,6 @@ impl<'a> World<'a> {
         self.disk.set_capacity(None);
         self.cut = false;
         let loss = if self.struck(&[SYNC]) { Loss::Unsynced } else { Loss::Nothing };
-        self.lost_sync |= self.struck(&[SYNC]);
         self.close_later(SimDisk::kill);
         self.unflip();
         if self.tainted {
@@ -975,9 +954,6 @@ impl<'a> World<'a> {
         self.handles.clear();
         let db = self.db.take().expect("it is open");
         db.close().expect("nothing is wrong with the disk");
-        if self.is_unjudged() {
-            return;
-        }
         self.disk = self.disk.crash(CrashMode::LoseAll);
         let db = Db::open(&self.path, self.options()).expect("nothing is wrong with the disk");
         let left = everything(&db).expect("nothing is wrong with the disk").len();
