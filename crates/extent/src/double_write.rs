@@ -16,10 +16,13 @@
 //!
 //! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same
 //! keyspace, page and generation, of one of the last two batches; of several the one of the latest.
-//! A page that is whole keeps what it says, and is written once more: the sync that was to keep it may have failed,
-//! and then no later one does, unless the page is written again (P21). A page that fails its checksum and was in
+//! A page that is whole keeps what it says. A page that fails its checksum and was in
 //! neither batch was not torn: its copies may be older than what was written last, and it stays damaged (P28).
-//! Afterwards both halves are zeroed, so that a copy of one life never meets a page of the next. In files of a released format the area begins at page 2.
+//!
+//! So an opening writes torn pages only. What else is *due* from the life before waits until something is allocated,
+//! written in place or synced: all pages of the last two batches are written once more, as they are, because the sync
+//! that was to keep them may have failed, and then no later one does, unless they are written again (P21). Then both
+//! halves are zeroed, so that a copy of one life never meets a page of the next. In files of a released format the area begins at page 2.
 //!
 //! **Invariant**: of two copies the one with the higher number is the later one. When numbers run
 //! out, the pages in place are synced and both halves are zeroed before they begin anew.
@@ -53,12 +56,51 @@ pub struct DoubleWrite {
     second_half: bool,
     /// The last batch's.
     number: u16,
+    /// What the life before left to do.
+    due: Option<Due>,
+}
+
+#[derive(Debug)]
+struct Due {
+    /// Pages in place of its last two batches, ascending.
+    pages: Vec<PageNumber>,
+    /// Where the area begins.
+    first: u32,
 }
 
 impl DoubleWrite {
     /// Whether no number is left for another batch.
     pub fn is_used_up(&self) -> bool {
         self.number == u16::MAX
+    }
+
+    /// Does what is due from the life before, if anything is. `sync` is as for [`DoubleWrite::begin_anew`].
+    ///
+    /// # Errors
+    /// `Full` or `Io`, and it is due as before; what `sync` answers.
+    pub fn end_recovery(&mut self, file: &dyn File, sync: impl Fn() -> Result<()>) -> Result<()> {
+        let Some(Due { pages, first }) = &self.due else { return Ok(()) };
+        let mut blocks = AlignedBuf::new(pages.len().max(1));
+        let places = || pages.iter().map(|page| page.offset());
+        let all = blocks.bytes_mut().chunks_exact_mut(PAGE_BYTES).zip(places());
+        let mut reads: Vec<_> = all.map(|(block, at)| Transfer::read(block, at)).collect();
+        file.transfer(&mut reads, Purpose::Recovery);
+        reads.into_iter().try_for_each(|read| read.result)?;
+        let all = blocks.bytes().chunks_exact(PAGE_BYTES).zip(places());
+        let mut writes: Vec<_> = all.map(|(block, at)| Transfer::write(block, at)).collect();
+        file.transfer(&mut writes, Purpose::Recovery);
+        writes.into_iter().try_for_each(|write| write.result)?;
+        let mut area = AlignedBuf::new((END_PAGE - first) as usize);
+        file.read_at(area.bytes_mut(), PageNumber(*first).offset(), Purpose::Recovery)?;
+        clear(file, *first, &mut area, Purpose::Recovery, sync)?;
+        self.due = None;
+        Ok(())
+    }
+
+    /// Whether something is due from the life before.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.due.is_some()
     }
 
     /// Begins with the first number again, with both halves empty. `sync` makes everything written to
@@ -125,19 +167,19 @@ pub(crate) fn oldest_needed(found: impl Iterator<Item = u16>) -> u16 {
     found.max().unwrap_or(0).saturating_sub(1)
 }
 
-/// Restores torn pages and makes those durable that were written last. `owned` tells the generation of a page that is owned, or `None`. Returns
-/// how many were restored; the area is empty afterwards and everything is synced.
+/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns the area, with what is due,
+/// and how many pages were restored.
 ///
 /// # Errors
-/// `Io` from reading, writing or syncing.
+/// `Io` from reading or writing; `Full`.
 pub fn recover(
     file: &dyn File,
     keyspace: KeyspaceId,
     is_released: bool,
     owned: impl Fn(PageNumber) -> Option<Generation>,
-) -> Result<usize> {
+) -> Result<(DoubleWrite, usize)> {
     if file.len()? < PageNumber(END_PAGE).offset() {
-        return Ok(0);
+        return Ok((DoubleWrite::default(), 0));
     }
     let first = if is_released { FIRST_PAGE_RELEASED } else { FIRST_PAGE };
     let pages = (END_PAGE - first) as usize;
@@ -167,10 +209,11 @@ pub fn recover(
         }
     }
     let restored = restore(file, keyspace, &area, &copies, owned)?;
-    if !found.is_empty() {
-        clear(file, first, &mut area, Purpose::Recovery, || file.sync(Purpose::Recovery))?;
-    }
-    Ok(restored)
+    let due = Due { pages: copies.into_keys().collect(), first };
+    Ok((
+        DoubleWrite { due: (!found.is_empty()).then_some(due), ..DoubleWrite::default() },
+        restored,
+    ))
 }
 
 fn restore(
@@ -193,12 +236,13 @@ fn restore(
             *number,
             generation,
         );
-        restored += usize::from(whole.is_err());
-        let content = if whole.is_ok() { page.page(0) } else { area.page(*index) };
-        let mut write = [Transfer::write(content, number.offset())];
-        file.transfer(&mut write, Purpose::Recovery);
-        let [write] = write;
-        write.result?;
+        if whole.is_err() {
+            let mut write = [Transfer::write(area.page(*index), number.offset())];
+            file.transfer(&mut write, Purpose::Recovery);
+            let [write] = write;
+            write.result?;
+            restored += 1;
+        }
     }
     Ok(restored)
 }

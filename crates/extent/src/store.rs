@@ -16,6 +16,7 @@
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -82,6 +83,8 @@ pub struct Store {
     pub(crate) options: StoreOptions,
     pub(crate) space: Mutex<Space>,
     double_write: Mutex<DoubleWrite>,
+    /// Whether the life before left something to do in the double-write area.
+    recovery_is_due: AtomicBool,
     slots: Mutex<SlotPages>,
     /// Held while the file is synced: innermost, but for what the file itself has.
     syncing: Mutex<()>,
@@ -260,6 +263,7 @@ impl Store {
             options,
             space: Mutex::new(space),
             double_write: Mutex::new(DoubleWrite::default()),
+            recovery_is_due: AtomicBool::new(false),
             slots: Mutex::new(slots),
             syncing: Mutex::new(()),
         }
@@ -295,12 +299,34 @@ impl Store {
             .iter()
             .map(|(extent, generation)| (extent.page.0, (extent.pages(), *generation)))
             .collect();
-        // A failure here fails the opening, so there is nothing left to poison, and its own kind
-        // says more.
-        double_write::recover(&*self.file, self.options.keyspace, is_released, |page| {
+        let owned = |page: PageNumber| {
             let (first, (pages, generation)) = by_page.range(..=page.0).next_back()?;
             (page.0 - first < *pages).then_some(*generation)
-        })
+        };
+        // A failure here fails the opening, so there is nothing left to poison, and its own kind
+        // says more.
+        let (area, restored) =
+            double_write::recover(&*self.file, self.options.keyspace, is_released, owned)?;
+        self.recovery_is_due.store(area.is_due(), Ordering::Release);
+        *self.double_write.lock() = area;
+        Ok(restored)
+    }
+
+    /// Does what the life before left to do in the double-write area, and to the pages that it protects. Nothing is
+    /// allocated before, so nobody writes these pages; nothing is written in place, and nothing promised durable.
+    fn end_recovery(&self) -> Result<()> {
+        if !self.recovery_is_due.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.options.poison.check()?;
+        let mut area = self.double_write.lock();
+        let sync = || self.options.poison.guard(self.file.sync(Purpose::Recovery));
+        match area.end_recovery(&*self.file, sync) {
+            Err(error) if !error.is_full() => return self.options.poison.guard(Err(error)),
+            ended => ended?,
+        }
+        self.recovery_is_due.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Goes on with the generations of an earlier opening of the file in this process, which
@@ -362,6 +388,7 @@ impl Store {
         left: u64,
         allocate: impl Fn(&mut FreeMap) -> Option<T>,
     ) -> Result<T> {
+        self.end_recovery()?;
         let has_enough = |space: &Space| space.free.free_pages() >= u64::from(pages) + left;
         // A step of growth may be smaller than what is to be left.
         while left > 0 && !has_enough(space) {
@@ -377,6 +404,8 @@ impl Store {
 
     /// A generation that no page of the file has or will have, whatever crashes.
     pub(crate) fn take_generation(&self, space: &mut Space) -> Result<Generation> {
+        // In a file of a released format the area has the pages of slots' copies.
+        self.end_recovery()?;
         if space.next_generation >= space.reserved {
             self.reserve_generations(space)?;
         }
@@ -590,6 +619,7 @@ impl Store {
         buf: &mut AlignedBuf,
         purpose: Purpose,
     ) -> Result<()> {
+        self.end_recovery()?;
         let bytes = &mut buf.bytes_mut()[..pages.len() * PAGE_BYTES];
         if !self.options.double_write {
             return self.write_over(&runs_of(pages, bytes), purpose);
@@ -622,8 +652,9 @@ impl Store {
     /// sync at once, and who comes next must have heard of it before he relies on a sync of his own (P21).
     ///
     /// # Errors
-    /// `Poisoned`: a failed sync stops all writing.
+    /// `Poisoned`: a failed sync stops all writing. `Full` when the recovery could not be ended, and nothing has changed.
     pub fn sync(&self, purpose: Purpose) -> Result<()> {
+        self.end_recovery()?;
         let _one_at_a_time = self.syncing.lock();
         self.options.poison.check()?;
         self.options.poison.guard(self.file.sync(purpose))
