@@ -11,13 +11,18 @@
 //!
 //! When the record is superseded, its extents are freed, and reused only after a checkpoint beyond
 //! it: until then a page on disk or a record that a crash would replay may still name them. Before a
-//! page is written that names a value no more, a structure record says so.
+//! page is written that names a value no more, a structure record says so. A put frees the value that
+//! it replaces last of all, when its own record is on a dirty list: a checkpoint that begins later
+//! writes that record back.
 //!
 //! **Crash.** Before step 3 nothing names the extents, so the free map, which is derived at open,
 //! has them again. After it replay finds the record in the log, or a page and the checkpoint's list
 //! name them. What replay shows again of values that were superseded before the crash, it
 //! supersedes again. Without a log the pages alone say at open what is live: a keyspace that was not
-//! closed cleanly reads them all, if it had large values that the checkpoint does not settle.
+//! closed cleanly reads them all, if it had large values that the checkpoint does not settle. Whatever
+//! they name is owned. A page older than the checkpoint's list names values that were not settled,
+//! so the list has them; a newer one also names values whose structure record (step 2) was durable
+//! before the page was written.
 
 mod table;
 #[cfg(all(test, not(feature = "shuttle")))]

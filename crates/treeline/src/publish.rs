@@ -120,7 +120,8 @@ impl TreeLine {
         }
     }
 
-    /// Notes that a write-back failed: what it took is dirty again.
+    /// Notes that a write-back failed: what it took is dirty and listed again. The caller still holds
+    /// the gate, so that a checkpoint which waits for it sees the failure.
     pub(crate) fn note_failure(&self, error: &Error) {
         *self.last_failure.lock() = Some(error.clone());
         self.failures.fetch_add(1, Ordering::SeqCst);

@@ -10,7 +10,7 @@ use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicBool, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{Chunk, Direction, Engine, EngineContext, Found, ScanRequest, Write};
-use spinney_io::sim::{CrashMode, SimDisk};
+use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions};
 
@@ -162,6 +162,33 @@ fn p14_a_checkpoint_waits_for_write_backs() {
         let tree = TreeLine::open(context(&image)).unwrap();
         tree.end_structure_replay().unwrap();
         check_values(&tree, &keys, 1);
+    });
+}
+
+/// P14: the same where the other write-back meets a full disk and gives its records back: the
+/// checkpoint that waited for it writes them back, or fails.
+#[test]
+fn p14_a_checkpoint_begins_again_beside_write_backs_that_fail() {
+    check(1000, || {
+        let disk = SimDisk::new(1);
+        let tree = tree_on(&disk);
+        let [keys, _] = two_pages(&tree);
+        put_all(&tree, &keys, &[1; 100]);
+        disk.inject(Fault::NoSpaceInPlace { at: disk.writes() + 1 });
+        let key = vec![keys[0]];
+        let other = thread(&tree, move |tree| _ = tree.write_back(&[key]));
+        while !is_being_written(&tree, keys[0]) && disk.faults_struck() == 0 {
+            yield_now();
+        }
+        let published = tree.publish_checkpoint(Lsn(1), &mut |_| false);
+        let image = disk.crash(CrashMode::LoseAll);
+        other.join().unwrap();
+        assert_eq!(disk.faults_struck(), 1);
+        if published.is_ok() {
+            let tree = TreeLine::open(context(&image)).unwrap();
+            tree.end_structure_replay().unwrap();
+            check_values(&tree, &keys, 1);
+        }
     });
 }
 

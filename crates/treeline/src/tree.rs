@@ -534,13 +534,15 @@ impl Engine for TreeLine {
         if may_be_new && write.value.is_some() && self.tuning.forecast() {
             self.forecaster.record(write.key);
         }
-        if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
-            self.supersede_large(&replaced);
-        }
         if dirty && self.index.push_dirty(write.key, id).is_multiple_of(LONG_LIST) {
             self.long_lists.lock().push(write.key.to_vec());
             self.long_lists_count.fetch_add(1, Ordering::Relaxed);
             self.wanted.store(true, Ordering::Relaxed);
+        }
+        // Only now, with the record on a dirty list: a checkpoint that begins after the old value was
+        // freed must write the record back, since it lets the value go that the page still names.
+        if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
+            self.supersede_large(&replaced);
         }
         // When scans find it.
         if write.value.is_some() {

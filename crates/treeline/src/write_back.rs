@@ -207,10 +207,12 @@ impl TreeLine {
                 continue;
             }
             if let Err(error) = self.carry_out(&bytes, &mut targets, wanted) {
-                self.note_failure(&error);
                 for Target { located, dirty, .. } in &targets {
                     self.give_back(&bytes, located.lower.bytes(), dirty);
                 }
+                // Only now: a checkpoint that counts the failure before it looks at the lists must
+                // find the records there.
+                self.note_failure(&error);
                 return Err(error);
             }
         }

@@ -17,8 +17,10 @@
 //!    page.
 //! 2. Freed extents are in the order of their numbers, and so of their LSNs.
 //! 3. A freed extent becomes ready only by a checkpoint that began after it was freed and whose redo
-//!    LSN is at or above the log's end at that time: then no page names it (all were brought home)
-//!    and no record that is still replayed.
+//!    LSN is at or above the log's end at that time. Then no record that is still replayed names it.
+//!    Nor does a page: the record that replaced it was on a dirty list, or in its page, before the
+//!    extent was freed, so the checkpoint has written it back. A keyspace without a log has only
+//!    this order, because its records have no LSN that a checkpoint could be compared with.
 //! 4. Checkpoints name everything that is live or freed and does not become ready by them.
 //! 5. A reader who pins before he looks a pointer up finds nothing that was freed before the pin, so
 //!    what he finds has the pin's number or a higher one when it is freed, and stays.
