@@ -74,11 +74,17 @@ impl DoubleWrite {
         self.number == u16::MAX
     }
 
-    /// Does what is due from the life before, if anything is. `sync` is as for [`DoubleWrite::begin_anew`].
+    /// Does what is due from the life before, if anything is. `sync` is as for [`DoubleWrite::begin_anew`]; `wrote`
+    /// is shown how the writing ended.
     ///
     /// # Errors
-    /// `Full` or `Io`, and it is due as before; what `sync` answers.
-    pub fn end_recovery(&mut self, file: &dyn File, sync: impl Fn() -> Result<()>) -> Result<()> {
+    /// `Io` from reading, and it is due as before; what `wrote` makes of an error.
+    pub fn end_recovery(
+        &mut self,
+        file: &dyn File,
+        sync: impl Fn() -> Result<()>,
+        wrote: impl FnOnce(Result<()>) -> Result<()>,
+    ) -> Result<()> {
         let Some(Due { pages, first }) = &self.due else { return Ok(()) };
         let mut blocks = AlignedBuf::new(pages.len().max(1));
         let places = || pages.iter().map(|page| page.offset());
@@ -86,13 +92,14 @@ impl DoubleWrite {
         let mut reads: Vec<_> = all.map(|(block, at)| Transfer::read(block, at)).collect();
         file.transfer(&mut reads, Purpose::Recovery);
         reads.into_iter().try_for_each(|read| read.result)?;
+        let mut area = AlignedBuf::new((END_PAGE - first) as usize);
+        file.read_at(area.bytes_mut(), PageNumber(*first).offset(), Purpose::Recovery)?;
         let all = blocks.bytes().chunks_exact(PAGE_BYTES).zip(places());
         let mut writes: Vec<_> = all.map(|(block, at)| Transfer::write(block, at)).collect();
         file.transfer(&mut writes, Purpose::Recovery);
-        writes.into_iter().try_for_each(|write| write.result)?;
-        let mut area = AlignedBuf::new((END_PAGE - first) as usize);
-        file.read_at(area.bytes_mut(), PageNumber(*first).offset(), Purpose::Recovery)?;
-        clear(file, *first, &mut area, Purpose::Recovery, sync)?;
+        let written = writes.into_iter().try_for_each(|write| write.result);
+        let clear = |()| clear(file, *first, &mut area, Purpose::Recovery, sync);
+        wrote(written.and_then(clear))?;
         self.due = None;
         Ok(())
     }

@@ -321,10 +321,12 @@ impl Store {
         self.options.poison.check()?;
         let mut area = self.double_write.lock();
         let sync = || self.options.poison.guard(self.file.sync(Purpose::Recovery));
-        match area.end_recovery(&*self.file, sync) {
-            Err(error) if !error.is_full() => return self.options.poison.guard(Err(error)),
-            ended => ended?,
-        }
+        // As for any write in place: half a page may be left.
+        let wrote = |written: Result<()>| match written {
+            Err(error) if !error.is_full() => self.options.poison.guard(Err(error)),
+            written => written,
+        };
+        area.end_recovery(&*self.file, sync, wrote)?;
         self.recovery_is_due.store(false, Ordering::Release);
         Ok(())
     }
