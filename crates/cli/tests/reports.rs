@@ -205,6 +205,82 @@ fn e2_exit_codes_say_what_a_script_can_do() {
     }
 }
 
+/// A file on the command line that cannot be opened is a mistake there, and nothing was made or changed.
+#[test]
+fn e2_a_file_that_cannot_be_opened_is_usage() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    expect(0, &["put", db, "oak", "tall"], b"");
+    std::fs::create_dir(place("directory")).unwrap();
+    std::fs::write(place("file"), "mine").unwrap();
+    std::fs::write(place("secret"), "oak,1\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    std::fs::set_permissions(place("secret"), mode).unwrap();
+    let before = names(directory.path());
+    let (none, inside) = (place("none/file"), place("file/file"));
+    let mut wrong = vec![none, inside, place("directory")];
+    // Whoever runs the tests may be allowed everything.
+    if std::fs::File::open(place("secret")).is_err() {
+        wrong.push(place("secret"));
+    }
+    let bench = ["bench", "ycsb", "--dir", &place("directory"), "--workloads", "load"];
+    for file in &wrong {
+        let dataset = &format!("file:{file}");
+        for arguments in [
+            &["import", db, file][..],
+            &["import", &place("new"), file],
+            &["put", db, "oak", "--file", file],
+            &["put", &place("new"), "oak", "--file", file],
+            &["export", db, file],
+            &["get", db, "oak", "--file", file],
+            &[&bench[..], &["--json", file]].concat(),
+            &[&bench[..], &["--series", file]].concat(),
+            &["bench", "paper", "9", "--dir", &place("directory"), "--dataset", dataset],
+        ] {
+            refused(2, arguments, b"", file);
+            assert_eq!(names(directory.path()), before, "{arguments:?}");
+            assert_eq!(names(place("directory")), [] as [&str; 0], "{arguments:?}");
+        }
+    }
+    assert_eq!(scan(db), "oak\ttall\n");
+    // A pipe can be opened, and says nothing of its length.
+    let (code, error) = shell(&format!("\"$0\" put {db} ash --file <(printf slender)"));
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(scan(db), "ash\tslender\noak\ttall\n");
+}
+
+/// Input without a record is told for what it is.
+#[test]
+fn e3_empty_input_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let mark = "\u{feff}";
+    for format in ["csv", "tsv"] {
+        for input in ["", mark, "\n\n", &format!("{mark}\r\n")] {
+            for key in [&[][..], &["--key", "id"]] {
+                let arguments = [&["import", db, "--format", format][..], key].concat();
+                refused(2, &arguments, input.as_bytes(), "the input is empty");
+                assert!(!Path::new(db).exists());
+            }
+        }
+        refused(2, &["import", db, "--format", format], b"\"\"\n", "only \"\"");
+    }
+    let separated = |input: &str| (input == mark || input.is_empty()).then_some("--no-header");
+    for (format, inputs) in [
+        ("jsonl", &["", mark, "\n \n"][..]),
+        ("csv", &["", mark, "key,value\n", &format!("{mark}key,value")]),
+        ("tsv", &["", "key\tvalue\n"]),
+    ] {
+        for input in inputs {
+            let header = (format != "jsonl").then(|| separated(input)).flatten();
+            let arguments = ["import", db, "--json", "--format", format].into_iter().chain(header);
+            let counts = expect(0, &arguments.collect::<Vec<_>>(), input.as_bytes());
+            assert_eq!(json(&counts)["imported"], 0, "{format} {input:?}");
+        }
+    }
+}
+
 /// Runs the program under a shell that does something to its standard output.
 fn redirected(redirection: &str, arguments: &[&str]) -> Option<i32> {
     let script = format!("exec \"$0\" \"$@\" {redirection}");
@@ -402,7 +478,7 @@ fn e4_a_failed_import_leaves_nothing_new() {
         }
     }
     let db = &place("db");
-    fails(1, &["import", db, &place("no-file")], b"");
+    fails(2, &["import", db, &place("no-file")], b"");
     assert!(!Path::new(db).exists());
     expect(0, &["put", db, "oak", "tall"], b"");
     fails(7, &["import", db, "--keyspace", "new", "--key", "nobody"], b"{\"id\":1}\n");
@@ -490,7 +566,7 @@ fn e4_reading_commands_and_copies_are_interrupted() {
     kill_process(pid(&backup), Signal::INT).unwrap();
     let told = errors(&ended(130, backup));
     assert!(told.contains("were copied; nothing of it is left in"), "{told}");
-    assert_eq!(names(place("copy")), ["lock"]);
+    assert!(!Path::new(&place("copy")).exists());
     expect(0, &["backup", db, &place("copy")], b"");
 
     for (arguments, words) in [
@@ -636,6 +712,63 @@ fn e6_an_interrupted_backup_can_be_run_again() {
     assert_eq!(scan(db), whole);
 }
 
+/// What a copy makes that fails goes away again, directories and the lock's file included; what was there
+/// before stays; and the next try is not in its way.
+#[test]
+fn e6_a_failed_copy_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (db, damaged) = (&place("db"), &place("damaged"));
+    expect(0, &["import", db], &lines(0, 5000, 300));
+    expect(0, &["backup", db, damaged], b"");
+    let file =
+        std::fs::OpenOptions::new().write(true).open(format!("{damaged}/keyspace-00000001.spn"));
+    let file = file.unwrap();
+    let length = file.metadata().unwrap().len();
+    for page in 16..length / 4096 {
+        std::os::unix::fs::FileExt::write_all_at(&file, b"rotten", page * 4096 + 2000).unwrap();
+    }
+    drop(file);
+    std::fs::create_dir(place("empty")).unwrap();
+    std::fs::create_dir(place("locked")).unwrap();
+    std::fs::write(place("locked/lock"), "mine").unwrap();
+    let before = names(directory.path());
+    for (code, arguments) in [
+        (4, ["restore", damaged]),
+        (2, ["restore --memory 900K", db]),
+        (2, ["salvage --memory 900K", db]),
+        (6, ["backup", db]),
+        (6, ["restore", db]),
+        (6, ["salvage", db]),
+    ] {
+        for to in ["new", "a/b/c", "empty", "locked"] {
+            let limit = if code == 6 { "ulimit -f 200; " } else { "" };
+            let [command, from] = arguments;
+            let line = format!("{limit}exec \"$0\" {command} {from} {}", place(to));
+            let (ended, error) = shell(&line);
+            assert_eq!(ended, Some(code), "{line}: {error}");
+            assert_eq!(names(directory.path()), before, "{line}");
+            assert_eq!(names(place("empty")), [] as [&str; 0], "{line}");
+            assert_eq!(names(place("locked")), ["lock"], "{line}");
+            assert_eq!(std::fs::read(place("locked/lock")).unwrap(), b"mine");
+        }
+    }
+    // A making that fails leaves as much.
+    for to in ["new", "a/b/c", "empty", "locked"] {
+        for command in ["put", "import", "keyspaces create"] {
+            let line = format!("ulimit -f 8; echo | \"$0\" {command} {} k v", place(to));
+            let (ended, error) = shell(&line);
+            assert_ne!(ended, Some(0), "{line}: {error}");
+            assert_eq!(names(directory.path()), before, "{line}");
+            assert_eq!(names(place("empty")), [] as [&str; 0], "{line}");
+            assert_eq!(names(place("locked")), ["lock"], "{line}");
+        }
+    }
+    for to in ["new", "a/b/c", "empty", "locked"] {
+        expect(0, &["restore", db, &place(to)], b"");
+    }
+}
+
 #[test]
 fn e7_places_are_told_for_what_they_are() {
     let directory = tempfile::tempdir().unwrap();
@@ -773,6 +906,17 @@ fn e8_nothing_is_written_into_a_database() {
     std::os::unix::fs::symlink(Path::new(&db).join("wal"), &link).unwrap();
     let link = link.to_str().unwrap();
     refused(2, &["export", &db, link], b"", "inside the directory of a database");
+    let there = place.path().to_str().unwrap();
+    for file in [&format!("{db}/wal"), &format!("{db}/new.csv"), link] {
+        for option in ["--json", "--series"] {
+            let bench = ["bench", "ycsb", "--dir", there, "--workloads", "load", option, file];
+            refused(2, &bench, b"", "inside the directory of a database");
+        }
+    }
+    for bench in [&["ycsb"][..], &["paper", "8"], &["paper", "9"], &["paper", "10"]] {
+        let bench = [&["bench"], bench, &["--dir", &db]].concat();
+        refused(2, &bench, b"", "inside the directory of a database");
+    }
     for inner in ["inner", "deep/er"] {
         let inner = format!("{db}/{inner}");
         refused(2, &["put", &inner, "a", "1"], b"", "inside the directory of a database");
@@ -799,6 +943,80 @@ fn e8_a_write_that_finds_no_room_is_no_signal() {
         refused(6, &["export", &db, "/dev/full"], b"", "/dev/full");
     }
     expect(0, &["verify", &db], b"");
+}
+
+/// Every file in a directory: its name, its bytes, and when they were written.
+fn contents(directory: &str) -> Vec<(String, Vec<u8>, std::time::SystemTime)> {
+    let of = |name: String| {
+        let path = Path::new(directory).join(&name);
+        let modified = path.metadata().unwrap().modified().unwrap();
+        (name, std::fs::read(path).unwrap(), modified)
+    };
+    names(directory).into_iter().map(of).collect()
+}
+
+/// Salvage and restore read a database that was killed, whole or damaged, without the right to write it; not a byte
+/// of it changes.
+#[test]
+fn e8_a_copy_writes_nothing_where_it_reads() {
+    use std::os::unix::fs::{FileExt, PermissionsExt};
+    /// A user who owns nothing, for tests that run as root, which may write everywhere.
+    const NOBODY: u32 = 65534;
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let db = &database(directory.path());
+    expect(0, &["import", db], &lines(0, 3000, 300));
+    // Records that only the log has, of a process that was killed.
+    let mut import = start(&["import", db]);
+    let mut input = import.stdin.take().unwrap();
+    input.write_all(&lines(3000, 3000, 300)).unwrap();
+    nap(1500);
+    import.kill().unwrap();
+    import.wait().unwrap();
+    std::fs::create_dir(place("damaged")).unwrap();
+    for name in names(db) {
+        std::fs::copy(format!("{db}/{name}"), format!("{}/{name}", place("damaged"))).unwrap();
+    }
+    let file = format!("{}/keyspace-00000001.spn", place("damaged"));
+    let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    file.write_all_at(b"rotten", 20 * 4096 + 2000).unwrap();
+    file.write_all_at(b"rotten", 2000).unwrap();
+    let mode = |path: &str, mode: u32| {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    std::fs::create_dir(place("new")).unwrap();
+    // Where that user finds it.
+    std::fs::copy(env!("CARGO_BIN_EXE_spinney"), place("program")).unwrap();
+    mode(directory.path().to_str().unwrap(), 0o755);
+    mode(&place("new"), 0o777);
+    for from in ["db", "damaged"] {
+        names(place(from)).iter().for_each(|name| mode(&format!("{}/{name}", place(from)), 0o444));
+        mode(&place(from), 0o555);
+        let before = contents(&place(from));
+        let mut saved = 0;
+        for command in ["salvage", "restore"] {
+            let to = place(&format!("new/{from}-{command}"));
+            let mut program = Command::new(place("program"));
+            program.args([command, &place(from), &to]);
+            if rustix::process::geteuid().is_root() {
+                program.uid(NOBODY).gid(NOBODY);
+            }
+            let output = program.output().unwrap();
+            let code = output.status.code();
+            let is_right = match (command, from) {
+                (_, "db") => code == Some(0),
+                ("salvage", _) => code == Some(0) || code == Some(8),
+                _ => code == Some(4) || code == Some(0),
+            };
+            assert!(is_right, "{command} {from}: {code:?} {}", errors(&output));
+            assert!(contents(&place(from)) == before, "{command} has changed {from}");
+            if code == Some(0) || command == "salvage" {
+                saved = saved.max(scan(&to).lines().count());
+            }
+        }
+        assert!(saved > 3000, "{from}: {saved}");
+        mode(&place(from), 0o755);
+    }
 }
 
 /// A line with more fields than the header names is refused, whichever fields are wanted.
