@@ -27,6 +27,12 @@
 //! 3. A keyspace is among the open ones before its first record gets its LSN, and until its last one is in its file.
 //!    So a trim that reads the log's end first and the open keyspaces then trims nothing that is needed.
 //!
+//! 4. A keyspace's file is synced before anything of it is served or written (P9): in the opening that serves it, not
+//!    in that of the database. Until then it does not matter whether its newest checkpoint is durable. The log is
+//!    trimmed only of what a durable checkpoint holds. So either that checkpoint is durable, or the log still has what
+//!    it holds beyond the one before, names the keyspace, and recovery opens it. Where no record tells (a keyspace
+//!    that is not logged, a compaction), nobody has seen what only the newest checkpoint holds since the process was killed.
+//!
 //! **Crash.** Recovery opens the keyspaces that the log names, and replays above the redo LSN in their files. All else
 //! stays as it is. A crash right after parking finds records that the file has already: replaying them changes nothing.
 

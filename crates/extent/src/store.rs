@@ -85,6 +85,9 @@ pub struct Store {
     slots: Mutex<SlotPages>,
     /// Held while the file is synced: innermost, but for what the file itself has.
     syncing: Mutex<()>,
+    /// Whether the checkpoint was found in the file: a process that was killed may have left it there without
+    /// making it durable.
+    inherited: bool,
 }
 
 #[derive(Debug)]
@@ -183,8 +186,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Opens the file of a keyspace and reads its newest checkpoint. Nothing may be allocated
-    /// before [`Store::adopt`].
+    /// Opens the file of a keyspace and reads its newest checkpoint. That is not known to be durable, so nothing
+    /// may be served, allocated or written before [`Store::adopt`].
     ///
     /// # Errors
     /// `Corruption` when the newest slot or its payload is damaged or the file is shorter than its
@@ -195,10 +198,9 @@ impl Store {
         options: StoreOptions,
     ) -> Result<(Store, Checkpoint, Vec<u8>)> {
         let file = directory.open(name, OpenMode::EXISTING)?;
-        // A process that was killed may have left a slot behind that is not durable. What only the
-        // slot before it names is free from here on, so that one must not come back (P9).
-        file.sync(Purpose::Recovery)?;
-        Self::open_file(file, options)
+        let (mut store, checkpoint, payload) = Self::open_file(file, options)?;
+        store.inherited = true;
+        Ok((store, checkpoint, payload))
     }
 
     /// The same of a file that is not written.
@@ -246,16 +248,21 @@ impl Store {
             double_write: Mutex::new(DoubleWrite::default()),
             slots: Mutex::new(slots),
             syncing: Mutex::new(()),
+            inherited: false,
         }
     }
 
     /// Ends recovery of the structure: `owned` are all extents that the engine owns, with their
-    /// generations. Restores torn pages and rebuilds the free map. Returns how many pages were
-    /// restored.
+    /// generations. Makes the checkpoint durable that was found, restores torn pages and rebuilds the free map.
+    /// Returns how many pages were restored.
     ///
     /// # Errors
     /// `Corruption` when a page has two owners; `Io`.
     pub fn adopt(&self, owned: &[(Extent, Generation)]) -> Result<usize> {
+        if self.inherited {
+            // What only the slot before it names is free from here on, so that one must not come back (P9).
+            self.file.sync(Purpose::Recovery)?;
+        }
         let (slot, is_released) = {
             let slots = self.slots.lock();
             (slots.newest().clone(), slots.is_released())
