@@ -793,21 +793,15 @@ impl Store {
     /// extents that the payload lies in.
     ///
     /// # Errors
-    /// `Corruption`, of a slot that is not the newest as well (P28); `Io`.
+    /// `Corruption`, of a slot that is not the newest as well (P28), but not of the page whose writing has failed and
+    /// stopped the store; `Io`.
     pub fn verify_checkpoint(&self) -> Result<Vec<Extent>> {
         let slot = {
             // No slot is written meanwhile.
             let slots = self.slots.lock();
             let stored = SlotPages::read(&*self.file, self.options.keyspace, Purpose::Tool)?;
-            if let Some((page, damage)) = stored.damage() {
-                return Err(damage.at(self.file.path(), page));
-            }
-            let newest = slots.newest();
-            if stored.newest() != newest {
-                let expected = format!("slot generation {}", newest.generation);
-                let damage = Damage::new(expected, stored.newest().generation);
-                return Err(damage.at(self.file.path(), Slot::page(newest.generation)));
-            }
+            let at = |(page, damage): (PageNumber, Damage)| damage.at(self.file.path(), page);
+            let newest = slots.check(&stored).map_err(at)?;
             newest.clone()
         };
         self.read_payload_of(&slot)?;

@@ -616,6 +616,44 @@ fn p21_a_failed_sync_stops_the_store() {
     assert_eq!(version(&store, pages[0]).unwrap(), 1, "reads go on");
 }
 
+/// A slot whose writing failed may be in the file, whole or torn. That is no damage, in the process that knows; a byte
+/// that rots elsewhere in the slots is.
+#[test]
+fn p21_a_slot_whose_writing_failed_is_no_damage() {
+    let mut met = 0;
+    let mut failed = 0;
+    for nth in 0..8 {
+        for of_sync in [true, false] {
+            let (disk, store) = create(nth);
+            let before = pages(&store, 2);
+            publish(&store, 1).unwrap();
+            publish(&store, 2).unwrap();
+            write(&store, &before, 3, false).unwrap();
+            disk.inject(match of_sync {
+                true => Fault::SyncError { at: disk.syncs() + nth },
+                false => Fault::WriteError { at: disk.writes() + nth },
+            });
+            let slots = || {
+                let bytes = disk.contents(Path::new("/db/store")).unwrap();
+                bytes.chunks(PAGE_BYTES).take(4).map(<[u8]>::to_vec).collect::<Vec<_>>()
+            };
+            let were = slots();
+            let published = publish(&store, 3);
+            let are = slots();
+            met += u64::from(disk.faults_struck() > 0);
+            failed += u64::from(published.is_err());
+            let at = format!("{nth} {of_sync} {published:?}");
+            store.verify_checkpoint().unwrap_or_else(|error| panic!("{at}: {error}"));
+            // A page of the slot that was not written rots.
+            let rotten = [0, 1].into_iter().find(|at| were[at + 2] == are[at + 2]).unwrap();
+            let offset = (rotten * PAGE_BYTES + 500) as u64;
+            disk.flip_bit(Path::new("/db/store"), offset, 0).unwrap();
+            assert!(store.verify_checkpoint().unwrap_err().is_corruption(), "{at}");
+        }
+    }
+    assert!(met > 4 && failed > 4, "{met} {failed}");
+}
+
 /// A full disk may have no large extent for a payload: then smaller ones hold it.
 #[test]
 fn p29_a_payload_takes_what_a_full_disk_has() {
