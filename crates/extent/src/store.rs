@@ -657,6 +657,7 @@ impl Store {
         };
         let (pages, reserved) = (next.pages(), next.next_generation.0);
         let written = self.write_slot(&mut slots, next);
+        let is_newest = slots.newest().generation != before.generation;
         drop(slots);
         if let Err(error) = &written
             && error.is_full()
@@ -668,7 +669,9 @@ impl Store {
         // From here on either slot may be the newest on disk, so a failure leaves both payloads
         // owned: it poisons.
         if written.is_err() {
-            self.space.lock().doubtful_pages += pages;
+            // One of the two is counted as the newest's.
+            let other = if is_newest { before.pages() } else { pages };
+            self.space.lock().doubtful_pages += other;
             return self.options.poison.guard(written);
         }
         {
