@@ -95,8 +95,28 @@ impl Error {
             Os::StorageFull | Os::QuotaExceeded | Os::FileTooLarge => ErrorKind::Full,
             _ => ErrorKind::Io,
         };
+        Error::of_system(kind, context, source)
+    }
+
+    fn of_system(kind: ErrorKind, context: impl fmt::Display, source: std::io::Error) -> Self {
         let message = format!("{context}: {source}");
         Error { inner: Arc::new(Inner { kind, message, source: Some(Box::new(source)) }) }
+    }
+
+    /// Why a file that a user named cannot be opened or made: `InvalidArgument` when that lies in its name or
+    /// its permissions, else as [`Error::io`] says.
+    pub fn unopened(context: impl fmt::Display, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as Os;
+        match source.kind() {
+            Os::NotFound
+            | Os::PermissionDenied
+            | Os::IsADirectory
+            | Os::NotADirectory
+            | Os::ReadOnlyFilesystem
+            | Os::InvalidFilename
+            | Os::InvalidInput => Error::of_system(ErrorKind::InvalidArgument, context, source),
+            _ => Error::io(context, source),
+        }
     }
 
     /// Damage found at `offset` of `file`.

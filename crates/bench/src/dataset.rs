@@ -285,7 +285,7 @@ fn word(mut number: u64, key: &mut Vec<u8>) {
 impl Lines {
     fn read(path: &Path, records: u64) -> Result<Self> {
         let text = std::fs::read(path)
-            .map_err(|error| Error::io(format!("read dataset {}", path.display()), error))?;
+            .map_err(|error| Error::unopened(format!("read dataset {}", path.display()), error))?;
         let mut lines: Vec<&[u8]> = text
             .split(|&byte| byte == b'\n')
             .map(|line| line.strip_suffix(b"\r").unwrap_or(line))

@@ -80,7 +80,7 @@ pub struct Run {
 /// Runs everything and prints the table to `out`; whether all went well.
 ///
 /// # Errors
-/// `InvalidArgument` when the directory is not there; `Io` when a child cannot be started or a file not be written;
+/// `InvalidArgument` when the directory is not there or a file cannot be made; `Io` when a child cannot be started or a file not be written;
 /// `Cancelled` when it was interrupted, after the table of what was measured. The table's notes name an engine
 /// that fails, and the answer is `false` then.
 pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
@@ -182,7 +182,7 @@ impl OwnDirectory {
         }
         let path = parent.join(format!("spinney-bench-{}", std::process::id()));
         std::fs::create_dir(&path)
-            .map_err(|error| Error::io(format!("create {}", path.display()), error))?;
+            .map_err(|error| Error::unopened(format!("create {}", path.display()), error))?;
         Ok(OwnDirectory { path, keep })
     }
 }
@@ -256,7 +256,7 @@ impl Results {
         let create = |path: &Option<PathBuf>| -> Result<Option<(PathBuf, BufWriter<File>)>> {
             let Some(path) = path else { return Ok(None) };
             let file = File::create(path)
-                .map_err(|error| Error::io(format!("create {}", path.display()), error))?;
+                .map_err(|error| Error::unopened(format!("create {}", path.display()), error))?;
             Ok(Some((path.clone(), BufWriter::new(file))))
         };
         let mut results = Results {

@@ -11,6 +11,7 @@ use spinney_bench::parent::{self, Run};
 use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 
 use crate::args::{self, CHILD_COMMAND};
+use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::interrupt;
 use crate::knobs::Knobs;
@@ -194,6 +195,8 @@ fn plan(
             "an option --{engine}.… is given, but {engine:?} is not among the engines"
         )));
     }
+    let to_write = [Some(&arguments.dir), arguments.json.as_ref(), arguments.series.as_ref()];
+    to_write.into_iter().flatten().try_for_each(|path| check_apart(path))?;
     let peers =
         drivers.iter().filter(|driver| driver.is_peer()).map(|driver| driver.name().to_owned());
     Ok(Run {

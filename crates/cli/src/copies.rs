@@ -9,6 +9,7 @@ use spinney::{BackupOptions, Db, ErrorKind, LostRange, Options, SalvageReport};
 use spinney_base::size::display_bytes;
 
 use crate::database::DatabaseArguments;
+use crate::directory::Room;
 use crate::exit::{Failure, Outcome};
 use crate::output::stdout;
 use crate::progress::Progress;
@@ -30,25 +31,28 @@ pub(crate) struct BackupArguments {
     json: bool,
 }
 
-/// The report of a copy, or `None` when a signal ended it: how far it came is said then.
+/// The report of a copy, or `None` when a signal ended it: how far it came is said then. Where there is
+/// no copy, the directories that were made for it go away too.
 fn unless_interrupted<T>(
     made: spinney::Result<T>,
     how_far: &str,
-    target: &Path,
+    (target, room): (&Path, Room),
 ) -> Result<Option<T>, Failure> {
-    match made {
-        Ok(report) => Ok(Some(report)),
-        Err(error) if error.kind() == ErrorKind::Cancelled => {
-            interrupt::say(format!("{how_far}; nothing of it is left in {}", target.display()));
-            Ok(None)
-        }
-        Err(error) => Err(error.into()),
+    let error = match made {
+        Ok(report) => return Ok(Some(report)),
+        Err(error) => error,
+    };
+    room.clear_directories();
+    if error.kind() == ErrorKind::Cancelled {
+        interrupt::say(format!("{how_far}; nothing of it is left in {}", target.display()));
+        return Ok(None);
     }
+    Err(error.into())
 }
 
 pub(crate) fn backup(arguments: &BackupArguments) -> Result<Outcome, Failure> {
     interrupt::watch()?;
-    directory::check_copy(&arguments.target)?;
+    let room = directory::room_for_copy(&arguments.target)?;
     let db = arguments.database.open_for_reading()?;
     let options = BackupOptions::default().bytes_per_second(arguments.bytes_per_second);
     let bar = Progress::of_bytes("backup", Some(0));
@@ -59,11 +63,12 @@ pub(crate) fn backup(arguments: &BackupArguments) -> Result<Outcome, Failure> {
         interrupt::go_on()
     });
     drop(bar);
-    db.close()?;
+    let closed = db.close();
     let how_far = format!("{} were copied", display_bytes(copied));
-    let Some(report) = unless_interrupted(made, &how_far, &arguments.target)? else {
+    let Some(report) = unless_interrupted(made, &how_far, (&arguments.target, room))? else {
         return Ok(Outcome::Interrupted);
     };
+    closed?;
     let mut out = stdout();
     if arguments.json {
         let report = json!({ "keyspaces": report.keyspaces, "bytes": report.bytes, "log_bytes": report.log_bytes,
@@ -100,7 +105,7 @@ pub(crate) struct RestoreArguments {
 pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Outcome, Failure> {
     interrupt::watch()?;
     directory::check_source(&arguments.backup)?;
-    directory::check_copy(&arguments.target)?;
+    let room = directory::room_for_copy(&arguments.target)?;
     let options = Options::default().memory(arguments.memory);
     let bar = Progress::of_bytes("restoring", Some(0));
     let mut done = 0;
@@ -111,7 +116,7 @@ pub(crate) fn restore(arguments: &RestoreArguments) -> Result<Outcome, Failure> 
     });
     drop(bar);
     let how_far = format!("{} were copied or verified", display_bytes(done));
-    let Some(report) = unless_interrupted(made, &how_far, &arguments.target)? else {
+    let Some(report) = unless_interrupted(made, &how_far, (&arguments.target, room))? else {
         return Ok(Outcome::Interrupted);
     };
     let mut out = stdout();
@@ -151,7 +156,7 @@ pub(crate) struct SalvageArguments {
 pub(crate) fn salvage(arguments: &SalvageArguments) -> Result<Outcome, Failure> {
     interrupt::watch()?;
     directory::check_source(&arguments.old)?;
-    directory::check_copy(&arguments.new)?;
+    let room = directory::room_for_copy(&arguments.new)?;
     let options = Options::default().memory(arguments.memory);
     let bar = Progress::of_things("salvaging records", None);
     let mut done = 0;
@@ -162,7 +167,7 @@ pub(crate) fn salvage(arguments: &SalvageArguments) -> Result<Outcome, Failure> 
     });
     drop(bar);
     let how_far = format!("{done} records and operations of the log were saved");
-    let Some(report) = unless_interrupted(made, &how_far, &arguments.new)? else {
+    let Some(report) = unless_interrupted(made, &how_far, (&arguments.new, room))? else {
         return Ok(Outcome::Interrupted);
     };
     let mut out = stdout();

@@ -14,8 +14,9 @@ use spinney::{
 };
 
 use crate::args;
-use crate::directory::{self, Room, check_apart};
+use crate::directory::{self, Room};
 use crate::exit::{Failure, Outcome};
+use crate::files::{self, OutputFile};
 use crate::output::stdout;
 use crate::progress::Progress;
 use crate::text::Encoding;
@@ -183,11 +184,7 @@ impl EncodingArguments {
     /// The bytes that a word of the command line stands for; `-` stands for all of standard input, as it is.
     pub(crate) fn bytes(self, word: &str) -> Result<Vec<u8>, Failure> {
         if word == "-" {
-            let mut bytes = Vec::new();
-            // One more than may be: the error names the limit then, whatever else would come.
-            let most = spinney::limits::VALUE_BYTES_MAX as u64 + 1;
-            std::io::stdin().lock().take(most).read_to_end(&mut bytes)?;
-            return Ok(bytes);
+            return Ok(most_of(&mut std::io::stdin().lock())?);
         }
         self.encoding().decode(word).map_err(Failure::usage)
     }
@@ -196,6 +193,14 @@ impl EncodingArguments {
     pub(crate) fn word(self, word: &str) -> Result<Vec<u8>, Failure> {
         self.encoding().decode(word).map_err(Failure::usage)
     }
+}
+
+/// All of an input, or one byte more than a value may have: the error names the limit then, whatever else would
+/// come.
+fn most_of(input: &mut dyn Read) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(spinney::limits::VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// What a write survives.
@@ -239,12 +244,16 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<Outcome, Failure> {
     let key = arguments.encoding.word(&arguments.key)?;
     let durability = arguments.durability.into();
     if let Some(path) = &arguments.file {
-        let opened = std::fs::File::open(path).and_then(|file| {
-            let length = file.metadata()?.len();
-            Ok((file, length))
-        });
-        let (file, length) =
-            opened.map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+        let (mut file, metadata) = files::open(path)?;
+        let failed = |error| Error::io(format!("read {}", path.display()), error);
+        // A pipe does not say how long it is.
+        let (length, file): (u64, Box<dyn Read>) = match metadata.is_file() {
+            true => (metadata.len(), Box::new(file)),
+            false => {
+                let bytes = most_of(&mut file).map_err(failed)?;
+                (bytes.len() as u64, Box::new(std::io::Cursor::new(bytes)))
+            }
+        };
         let (writing, keyspace) = arguments.keyspace.open_for_writing()?;
         let put = keyspace.insert_from_with(&key, length, file, durability);
         return writing.end(put.map(|()| Outcome::Done).map_err(Failure::from));
@@ -283,17 +292,16 @@ pub(crate) struct GetArguments {
 pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
     let KeyArguments { keyspace, key, encoding } = &arguments.record;
     let key = encoding.bytes(key)?;
-    arguments.file.as_deref().map_or(Ok(()), check_apart)?;
+    let file = arguments.file.as_deref().map(OutputFile::at).transpose()?;
     let (db, keyspace) = keyspace.open_for_reading()?;
     let Some(mut reader) = keyspace.get_reader(&key)? else {
         db.close()?;
         return Ok(Outcome::NoKey);
     };
-    if let Some(path) = &arguments.file {
-        let failed = |error| Error::io(format!("write {}", path.display()), error);
-        let mut file = std::fs::File::create(path).map_err(failed)?;
-        copy(&mut reader, &mut file, |error| failed(error).into())?;
-        file.sync_all().map_err(failed)?;
+    if let Some(output) = &file {
+        let mut file = output.create()?;
+        copy(&mut reader, &mut file, |error| output.failed(error))?;
+        file.sync_all().map_err(|error| output.failed(error))?;
     } else {
         let mut out = stdout();
         match encoding.encoding() {

@@ -3,6 +3,7 @@
 //! A database is made only where nothing is, or nothing but `lost+found` (the root of a file system has
 //! one): a typing error must not litter a directory of other things.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use spinney::{Error, ErrorKind};
@@ -60,6 +61,8 @@ pub(crate) struct Room {
     path: PathBuf,
     /// Directories that are missing, the deepest first.
     missing: Vec<PathBuf>,
+    /// Names that are there already: what was left of a making that was killed.
+    there: Vec<OsString>,
 }
 
 /// Refuses a file to write, or a directory to make, inside the directory of a database: it would be taken for a part of
@@ -89,30 +92,25 @@ pub(crate) fn room(path: &Path) -> Result<Option<Room>, Failure> {
         return Ok(None);
     }
     check_apart(path)?;
-    let missing = path
-        .ancestors()
-        .filter(|above| !above.as_os_str().is_empty())
-        .take_while(|above| !above.exists());
-    let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
-    check_strangers(path, "a new database")?;
-    Ok(Some(Room { path: path.to_owned(), missing }))
+    Room::find(path, "a new database").map(Some)
 }
 
-/// Refuses a place for a copy where other things are; what is a database's there is for the copy to judge.
-pub(crate) fn check_copy(path: &Path) -> Result<(), Failure> {
+/// Room for a copy. What is a database's there is for the copy to judge.
+pub(crate) fn room_for_copy(path: &Path) -> Result<Room, Failure> {
     check_target(path)?;
-    check_strangers(path, "a copy")
+    Room::find(path, "a copy")
 }
 
-/// Refuses a directory, if it is there, with files or directories that are not a database's.
-fn check_strangers(path: &Path, what: &str) -> Result<(), Failure> {
+/// The names in a directory, if it is there; refuses those of files or directories that are not a database's.
+fn check_strangers(path: &Path, what: &str) -> Result<Vec<OsString>, Failure> {
+    let mut there = Vec::new();
     if !path.exists() {
-        return Ok(());
+        return Ok(there);
     }
     let listed = |error| Error::io(format!("list {}", path.display()), error);
     for entry in std::fs::read_dir(path).map_err(listed)? {
-        let name = entry.map_err(listed)?.file_name();
-        let name = name.to_string_lossy();
+        there.push(entry.map_err(listed)?.file_name());
+        let name = there[there.len() - 1].to_string_lossy();
         if name != "lost+found" && !is_of_database(&name) {
             let path = path.display();
             return Err(Failure::usage(format!(
@@ -120,18 +118,35 @@ fn check_strangers(path: &Path, what: &str) -> Result<(), Failure> {
             )));
         }
     }
-    Ok(())
+    Ok(there)
 }
 
 impl Room {
-    /// Removes a database that was made here and is closed, and the directories that were made for it, as
-    /// far as nothing else is in them. An error here comes after one that says more, and is not told.
+    /// Looks what there is at a place for `what`.
+    fn find(path: &Path, what: &str) -> Result<Room, Failure> {
+        let missing = path
+            .ancestors()
+            .filter(|above| !above.as_os_str().is_empty())
+            .take_while(|above| !above.exists());
+        let missing = missing.map(Path::to_owned).collect();
+        let there = check_strangers(path, what)?;
+        Ok(Room { path: path.to_owned(), missing, there })
+    }
+
+    /// Removes a database that was made here and is closed, and the directories that were made for it. A name
+    /// that was there before stays. An error here comes after one that says more, and is not told.
     pub(crate) fn clear(self) {
         for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
-            if is_of_database(&entry.file_name().to_string_lossy()) {
+            let name = entry.file_name();
+            if is_of_database(&name.to_string_lossy()) && !self.there.contains(&name) {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
+        self.clear_directories();
+    }
+
+    /// Removes the directories that were made for a database, as far as they are empty.
+    pub(crate) fn clear_directories(self) {
         for directory in self.missing {
             let _ = std::fs::remove_dir(directory);
         }

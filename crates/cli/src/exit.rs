@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | done |
 //! | 1 | an error that is none of those below; `bench`: an engine failed or a read was wrong |
-//! | 2 | the command line or the input is not understood, or a limit is passed |
+//! | 2 | the command line or the input is not understood, a file that it names cannot be opened, or a limit is passed |
 //! | 3 | the key is not there |
 //! | 4 | damage on disk; files of a database are missing |
 //! | 5 | another process has the database open |
@@ -22,7 +22,7 @@ use spinney_base::{Error, ErrorKind};
 use crate::interrupt;
 
 /// What `--help` says about exit codes.
-pub(crate) const HELP: &str = "Exit codes: 0 done, 1 error, 2 usage (also: unreadable input, a limit passed), 3 no such key, \
+pub(crate) const HELP: &str = "Exit codes: 0 done, 1 error, 2 usage (also: a file that cannot be opened, input that is not understood, a limit passed), 3 no such key, \
 4 damage on disk (also: missing files), 5 locked by another process, 6 no room, 7 some records refused by import, \
 8 something lost in salvage, 9 no such database or keyspace, 130 interrupted (143 by SIGTERM)";
 

@@ -11,6 +11,7 @@ mod copies;
 mod database;
 mod directory;
 mod exit;
+mod files;
 mod interrupt;
 mod json;
 mod knobs;

@@ -10,6 +10,7 @@ use spinney_bench::paper::segments::{self, Segments};
 use spinney_bench::plan::{Durability, TornWrites};
 
 use crate::args::{self, CHILD_COMMAND};
+use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
 use crate::output::stdout;
@@ -123,6 +124,12 @@ pub(crate) fn run(command: PaperCommand, knobs: &Knobs) -> Result<Outcome, Failu
             "an option --{engine}.… is given, but a figure sets the engine's options itself"
         )));
     }
+    let directory = match &command {
+        PaperCommand::Techniques(arguments) => &arguments.common.dir,
+        PaperCommand::Forecast(arguments) => &arguments.dir,
+        PaperCommand::Segments(arguments) => &arguments.dir,
+    };
+    check_apart(directory)?;
     let mut out = stdout();
     let well = match command {
         PaperCommand::Techniques(TechniqueArguments { technique, common }) => {

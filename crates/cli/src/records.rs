@@ -228,6 +228,11 @@ fn column(
             Failure::usage(format!("without a header, a field is a number from 1, not {wanted:?}"))
         });
     };
+    if names.is_empty() {
+        return Err(Failure::usage(
+            "the input is empty: it lacks the header that names its fields",
+        ));
+    }
     let find = |wanted: &str| names.iter().position(|name| name == wanted.as_bytes());
     let found = match wanted {
         Some(wanted) => find(wanted).map(|place| (place, encoding)),

@@ -12,8 +12,8 @@ use serde_json::json;
 use spinney::{Cursor, Error, ErrorKind, Keyspace};
 
 use crate::database::{EncodingArguments, KeyspaceArguments};
-use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
+use crate::files::{self, OutputFile};
 use crate::interrupt::{self, Interruptible};
 use crate::output::stdout;
 use crate::progress::Progress;
@@ -79,15 +79,7 @@ fn open_input(path: Option<&Path>) -> Result<Input, Failure> {
         let (input, read) = buffered(File::from(input));
         return Ok((input, read, None));
     };
-    let opened = File::open(path).and_then(|file| {
-        let metadata = file.metadata()?;
-        if metadata.is_dir() {
-            return Err(std::io::ErrorKind::IsADirectory.into());
-        }
-        Ok((file, metadata))
-    });
-    let (file, metadata) =
-        opened.map_err(|error| Error::io(format!("open {}", path.display()), error))?;
+    let (file, metadata) = files::open(path)?;
     let (input, read) = buffered(file);
     Ok((input, read, metadata.is_file().then_some(metadata.len())))
 }
@@ -129,6 +121,12 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
         })
     });
     drop(bar);
+    let ended = ended.map_err(|failure| match (failure, path) {
+        (Failure::Stream(error), Some(path)) => {
+            Error::io(format!("read {}", path.display()), error).into()
+        }
+        (failure, _) => failure,
+    });
     // A reader that a signal ends has an error of its own.
     let interrupted = ended.is_err() && interrupt::is_set();
     // Single writes were only buffered: one flush makes all of them durable.
@@ -225,13 +223,10 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
         arguments.prefix.as_deref().map(|prefix| arguments.encoding.word(prefix)).transpose()?;
     let path = named(arguments.file.as_ref());
     let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
-    path.map_or(Ok(()), check_apart)?;
+    let file = path.map(OutputFile::at).transpose()?;
     let (db, keyspace) = arguments.keyspace.open_for_reading()?;
-    let output: Box<dyn Write> = match path {
-        Some(path) => Box::new(
-            File::create(path)
-                .map_err(|error| Error::io(format!("create {}", path.display()), error))?,
-        ),
+    let output: Box<dyn Write> = match &file {
+        Some(file) => Box::new(file.create()?),
         None => Box::new(stdout()),
     };
     let output = BufWriter::with_capacity(1 << 16, output);
@@ -245,10 +240,8 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
             writer.finish()?;
             Ok(written)
         });
-    let (exported, interrupted) = written.map_err(|failure| match (failure, path) {
-        (Failure::Stream(error), Some(path)) => {
-            Error::io(format!("write {}", path.display()), error).into()
-        }
+    let (exported, interrupted) = written.map_err(|failure| match (failure, &file) {
+        (Failure::Stream(error), Some(file)) => file.failed(error),
         (failure, _) => failure,
     })?;
     db.close()?;

@@ -345,7 +345,7 @@ fn large_values_come_and_go_in_pieces() {
         assert!(std::fs::read(path("out")).unwrap() == value, "{format}");
         assert!(expect(0, &["verify", &copy], b"").contains("2 large values"));
     }
-    fails(1, &["put", db, "film", "--file", &path("missing")], b"");
+    fails(2, &["put", db, "film", "--file", &path("missing")], b"");
     fails(2, &["put", db, "film", "value", "--file", &path("in")], b"");
     expect(3, &["get", db, "nobody", "--file", &path("nothing")], b"");
     assert!(!directory.path().join("nothing").exists());

@@ -4,51 +4,20 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use common::{database, expect, fails, spinney};
+use common::{database, errors, expect, fails, lines, names, nap, scan, shell, spinney, start};
 use proptest::prelude::*;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-
-/// What stdout says, with the exit code that must come.
-fn scan(db: &str) -> String {
-    expect(0, &["scan", db], b"")
-}
 
 fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Names of what is in a directory.
-fn names(directory: impl AsRef<Path>) -> Vec<String> {
-    let entries = std::fs::read_dir(directory).unwrap();
-    let mut names: Vec<String> =
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
-/// Starts the program in a process group of its own.
-fn start(arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_spinney"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .unwrap()
-}
-
 fn pid(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
-}
-
-fn nap(milliseconds: u64) {
-    std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
 fn wait_for(what: &str, mut is: impl FnMut() -> bool) {
@@ -66,17 +35,6 @@ fn ended(code: i32, child: Child) -> Output {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{error}");
     output
-}
-
-fn errors(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-/// Records as lines of JSON, from one number on.
-fn lines(from: usize, count: usize, value_bytes: usize) -> Vec<u8> {
-    let value = "v".repeat(value_bytes);
-    let line = |number| format!("{{\"key\":\"k{number:07}\",\"value\":\"{value}\"}}\n");
-    (from..from + count).map(line).collect::<String>().into_bytes()
 }
 
 #[test]
@@ -202,6 +160,82 @@ fn e2_exit_codes_say_what_a_script_can_do() {
     let help = expect(0, &["--help"], b"");
     for code in ["2 usage", "3 no such key", "4 damage", "9 no such database or keyspace", "130"] {
         assert!(help.contains(code), "{code} is not in: {help}");
+    }
+}
+
+/// A file on the command line that cannot be opened is a mistake there, and nothing was made or changed.
+#[test]
+fn e2_a_file_that_cannot_be_opened_is_usage() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    expect(0, &["put", db, "oak", "tall"], b"");
+    std::fs::create_dir(place("directory")).unwrap();
+    std::fs::write(place("file"), "mine").unwrap();
+    std::fs::write(place("secret"), "oak,1\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o000);
+    std::fs::set_permissions(place("secret"), mode).unwrap();
+    let before = names(directory.path());
+    let (none, inside) = (place("none/file"), place("file/file"));
+    let mut wrong = vec![none, inside, place("directory")];
+    // Whoever runs the tests may be allowed everything.
+    if std::fs::File::open(place("secret")).is_err() {
+        wrong.push(place("secret"));
+    }
+    let bench = ["bench", "ycsb", "--dir", &place("directory"), "--workloads", "load"];
+    for file in &wrong {
+        let dataset = &format!("file:{file}");
+        for arguments in [
+            &["import", db, file][..],
+            &["import", &place("new"), file],
+            &["put", db, "oak", "--file", file],
+            &["put", &place("new"), "oak", "--file", file],
+            &["export", db, file],
+            &["get", db, "oak", "--file", file],
+            &[&bench[..], &["--json", file]].concat(),
+            &[&bench[..], &["--series", file]].concat(),
+            &["bench", "paper", "9", "--dir", &place("directory"), "--dataset", dataset],
+        ] {
+            refused(2, arguments, b"", file);
+            assert_eq!(names(directory.path()), before, "{arguments:?}");
+            assert_eq!(names(place("directory")), [] as [&str; 0], "{arguments:?}");
+        }
+    }
+    assert_eq!(scan(db), "oak\ttall\n");
+    // A pipe can be opened, and says nothing of its length.
+    let (code, error) = shell(&format!("\"$0\" put {db} ash --file <(printf slender)"));
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(scan(db), "ash\tslender\noak\ttall\n");
+}
+
+/// Input without a record is told for what it is.
+#[test]
+fn e3_empty_input_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let mark = "\u{feff}";
+    for format in ["csv", "tsv"] {
+        for input in ["", mark, "\n\n", &format!("{mark}\r\n")] {
+            for key in [&[][..], &["--key", "id"]] {
+                let arguments = [&["import", db, "--format", format][..], key].concat();
+                refused(2, &arguments, input.as_bytes(), "the input is empty");
+                assert!(!Path::new(db).exists());
+            }
+        }
+        refused(2, &["import", db, "--format", format], b"\"\"\n", "only \"\"");
+    }
+    let separated = |input: &str| (input == mark || input.is_empty()).then_some("--no-header");
+    for (format, inputs) in [
+        ("jsonl", &["", mark, "\n \n"][..]),
+        ("csv", &["", mark, "key,value\n", &format!("{mark}key,value")]),
+        ("tsv", &["", "key\tvalue\n"]),
+    ] {
+        for input in inputs {
+            let header = (format != "jsonl").then(|| separated(input)).flatten();
+            let arguments = ["import", db, "--json", "--format", format].into_iter().chain(header);
+            let counts = expect(0, &arguments.collect::<Vec<_>>(), input.as_bytes());
+            assert_eq!(json(&counts)["imported"], 0, "{format} {input:?}");
+        }
     }
 }
 
@@ -402,7 +436,7 @@ fn e4_a_failed_import_leaves_nothing_new() {
         }
     }
     let db = &place("db");
-    fails(1, &["import", db, &place("no-file")], b"");
+    fails(2, &["import", db, &place("no-file")], b"");
     assert!(!Path::new(db).exists());
     expect(0, &["put", db, "oak", "tall"], b"");
     fails(7, &["import", db, "--keyspace", "new", "--key", "nobody"], b"{\"id\":1}\n");
@@ -490,7 +524,7 @@ fn e4_reading_commands_and_copies_are_interrupted() {
     kill_process(pid(&backup), Signal::INT).unwrap();
     let told = errors(&ended(130, backup));
     assert!(told.contains("were copied; nothing of it is left in"), "{told}");
-    assert_eq!(names(place("copy")), ["lock"]);
+    assert!(!Path::new(&place("copy")).exists());
     expect(0, &["backup", db, &place("copy")], b"");
 
     for (arguments, words) in [
@@ -743,13 +777,6 @@ fn e7_looking_leaves_no_file() {
     assert_eq!(spinney(&["get", &there, "k"], b"").stdout, b"");
 }
 
-/// Runs a line of a shell, `$0` of which is the program; its exit code and what it said on stderr.
-fn shell(line: &str) -> (Option<i32>, String) {
-    let spinney = env!("CARGO_BIN_EXE_spinney");
-    let output = Command::new("bash").args(["-c", line, spinney]).output().unwrap();
-    (output.status.code(), errors(&output))
-}
-
 /// Expects an exit code and a word of what is said on stderr.
 fn refused(code: i32, arguments: &[&str], input: &[u8], word: &str) {
     let error = fails(code, arguments, input);
@@ -773,6 +800,17 @@ fn e8_nothing_is_written_into_a_database() {
     std::os::unix::fs::symlink(Path::new(&db).join("wal"), &link).unwrap();
     let link = link.to_str().unwrap();
     refused(2, &["export", &db, link], b"", "inside the directory of a database");
+    let there = place.path().to_str().unwrap();
+    for file in [&format!("{db}/wal"), &format!("{db}/new.csv"), link] {
+        for option in ["--json", "--series"] {
+            let bench = ["bench", "ycsb", "--dir", there, "--workloads", "load", option, file];
+            refused(2, &bench, b"", "inside the directory of a database");
+        }
+    }
+    for bench in [&["ycsb"][..], &["paper", "8"], &["paper", "9"], &["paper", "10"]] {
+        let bench = [&["bench"], bench, &["--dir", &db]].concat();
+        refused(2, &bench, b"", "inside the directory of a database");
+    }
     for inner in ["inner", "deep/er"] {
         let inner = format!("{db}/{inner}");
         refused(2, &["put", &inner, "a", "1"], b"", "inside the directory of a database");

@@ -3,8 +3,8 @@
 //! 1. Take the directory.
 //! 2. Read the manifest, or make a database.
 //! 3. Open the log, which decides what of it counts and makes that durable (P8, P9).
-//! 4. Find which keyspaces the log names. Open every keyspace at its checkpoint, one after the other, and let go of
-//!    those that are not named: they are opened when they are used (see `place`).
+//! 4. Find which keyspaces the log names. Open every keyspace at its checkpoint, one after the other, make that durable
+//!    where it may not be (P9), and let go of those that are not named: they are opened when they are used (see `place`).
 //! 5. Replay structure records, and what user records say of the extents of large values, so that
 //!    every engine stands on a consistent shape and knows every page that is owned.
 //! 6. Replay what users said above each keyspace's redo LSN, through the ordinary apply path

@@ -69,6 +69,7 @@ impl Db {
     ) -> Result<RestoreReport> {
         let (backup, directory) = (backup.as_ref(), target.as_ref());
         let _inside = probe::enter("restore");
+        options.check()?;
         let disk = options.open_disk();
         let source = match disk.directory(backup, IfMissing::Fail) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_found(backup)),
@@ -103,9 +104,10 @@ impl Db {
             let file = copied.open(&file_name(keyspace.id), OpenMode::EXISTING)?;
             mend_copied_slots(&*file, keyspace.id)?;
         }
+        let made_lock = target.made_lock();
         let lock = target.complete(&manifest)?;
         let verified = verify((&disk, &copied), lock, options, &mut watch)
-            .inspect_err(|_| target::remove_all(&*copied))
+            .inspect_err(|_| target::take_back(&*copied, made_lock))
             .map_err(|error| error.context("the restored database does not verify"))?;
         Ok(RestoreReport { keyspaces: manifest.keyspaces.len() as u64, bytes, verified })
     }

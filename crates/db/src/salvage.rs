@@ -129,6 +129,7 @@ impl Db {
     ) -> Result<SalvageReport> {
         let (old, new) = (old.as_ref(), new.as_ref());
         let _inside = probe::enter("salvage");
+        options.check()?;
         let disk = options.open_disk();
         let not_found = || {
             let message = format!("there is no file of a Spinney database in {}", old.display());

@@ -31,6 +31,7 @@ pub(crate) struct Target {
     lock: Option<Box<dyn DirectoryLock>>,
     /// Whether a manifest that is there is this database's.
     named: bool,
+    made_lock: bool,
 }
 
 /// Says that a salvage has not yet saved all that it can.
@@ -56,8 +57,13 @@ impl Target {
     /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
     /// `Full` or `Io`.
     pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Target> {
-        let (directory, lock) = take(disk, path, MARK)?;
-        Ok(Target { directory, lock: Some(lock), named: false })
+        let Taken { directory, lock, made_lock } = take(disk, path, MARK)?;
+        Ok(Target { directory, lock: Some(lock), named: false, made_lock })
+    }
+
+    /// Whether the file that locks the directory goes away with the copy.
+    pub(crate) fn made_lock(&self) -> bool {
+        self.made_lock
     }
 
     pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
@@ -90,13 +96,19 @@ impl Drop for Target {
         let is_ours = self.named || Manifest::check_none(&*self.directory).is_ok();
         if self.lock.is_some() && is_ours {
             // Whatever cannot be removed, the mark goes last.
-            remove_all(&*self.directory);
+            remove_all(&*self.directory, self.made_lock);
         }
     }
 }
 
-/// A directory that was taken, and its lock.
-type Taken = (Arc<dyn Directory>, Box<dyn DirectoryLock>);
+/// A directory that was taken.
+struct Taken {
+    directory: Arc<dyn Directory>,
+    lock: Box<dyn DirectoryLock>,
+    /// Whether the file [`LOCK_NAME`] was made by this attempt, or by one that was left unfinished. Such a file
+    /// goes away with the copy; one that was there before stays.
+    made_lock: bool,
+}
 
 /// Locks and marks a directory in which nothing else is, and makes it if need be. What an earlier attempt left
 /// unfinished there is removed under its mark.
@@ -105,14 +117,17 @@ fn take(disk: &dyn Disk, path: &Path, name: &str) -> Result<Taken> {
     let directory = disk.directory(path, IfMissing::Create)?;
     // Also before the lock, so that a database that is open is refused for its files, not as locked.
     check_room(&*directory)?;
+    let had_lock = directory.exists(LOCK_NAME)?;
     let lock = directory.lock()?;
-    if check_room(&*directory)? {
+    let unfinished = check_room(&*directory)?;
+    if unfinished {
         remove_files(&*directory);
     }
+    let made_lock = unfinished || !had_lock;
     match mark(&*directory, name) {
-        Ok(()) => Ok((directory, lock)),
+        Ok(()) => Ok(Taken { directory, lock, made_lock }),
         Err(error) => {
-            remove_all(&*directory);
+            remove_all(&*directory, made_lock);
             Err(error)
         }
     }
@@ -193,6 +208,7 @@ fn mark(directory: &dyn Directory, name: &str) -> Result<()> {
 pub(crate) struct Salvaging {
     directory: Arc<dyn Directory>,
     complete: bool,
+    made_lock: bool,
 }
 
 impl Salvaging {
@@ -203,8 +219,8 @@ impl Salvaging {
     /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
     /// `Full` or `Io`.
     pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Salvaging> {
-        let (directory, _lock) = take(disk, path, SALVAGING)?;
-        Ok(Salvaging { directory, complete: false })
+        let Taken { directory, made_lock, .. } = take(disk, path, SALVAGING)?;
+        Ok(Salvaging { directory, complete: false, made_lock })
     }
 
     pub(crate) fn directory(&self) -> &Arc<dyn Directory> {
@@ -225,22 +241,30 @@ impl Salvaging {
 
 impl Drop for Salvaging {
     fn drop(&mut self) {
-        // Somebody else may have taken the directory between our lock and the database's.
-        if !self.complete
-            && let Ok(_lock) = self.directory.lock()
-        {
-            remove_all(&*self.directory);
+        if !self.complete {
+            take_back(&*self.directory, self.made_lock);
         }
     }
 }
 
+/// Removes a copy that was opened as a database and is closed, unless somebody else has taken the directory
+/// between that database's lock and ours.
+pub(crate) fn take_back(directory: &dyn Directory, made_lock: bool) {
+    if let Ok(_lock) = directory.lock() {
+        remove_all(directory, made_lock);
+    }
+}
+
 /// Removes the files of a database in a directory that is ours, as far as possible: the manifest
-/// first, so that what is left is no database, and the mark last. An error here comes after one that
-/// says more, and is not told.
-pub(crate) fn remove_all(directory: &dyn Directory) {
+/// first, so that what is left is no database, and the mark last but for the lock's file, if that is
+/// to go too. An error here comes after one that says more, and is not told.
+fn remove_all(directory: &dyn Directory, made_lock: bool) {
     remove_files(directory);
     for mark in [MARK, SALVAGING] {
         let _ = directory.remove(mark);
+    }
+    if made_lock {
+        let _ = directory.remove(LOCK_NAME);
     }
     let _ = directory.sync();
 }

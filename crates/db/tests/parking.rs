@@ -14,7 +14,8 @@ use spinney_base::Runtime;
 use spinney_db::{
     BackupOptions, Batch, Db, Durability, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, Options,
 };
-use spinney_io::sim::SimDisk;
+use spinney_io::Disk;
+use spinney_io::sim::{CrashMode, SimDisk};
 
 const ENGINES: [EngineKind; 2] = EngineKind::ALL;
 
@@ -125,6 +126,74 @@ fn d4_an_opening_parks_what_the_log_does_not_name() {
     image.remove(Path::new("/db/keyspace-00000005.spn")).unwrap();
     let error = Db::open(Path::new("/db"), options(&image, &Runtime::stepped(1))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
+}
+
+/// What is known to be durable is not synced: no file after a close, neither by the opening nor by a first read.
+#[test]
+fn d4_an_opening_after_a_close_syncs_nothing() {
+    const KEYSPACES: usize = 12;
+    let disk = SimDisk::new(1);
+    let syncs = |disk: &SimDisk| {
+        disk.counters().snapshot().by_purpose.iter().map(|counts| counts.syncs).sum::<u64>()
+    };
+    let (db, _) = open(&disk);
+    for number in 0..KEYSPACES {
+        let engine = kind(ENGINES[number % 2]).logged(number % 3 > 0);
+        db.keyspace(&format!("k{number}"), engine).unwrap().insert(b"k", b"v").unwrap();
+    }
+    db.close().unwrap();
+    let before = syncs(&disk);
+    let (db, _) = open(&disk);
+    for number in 0..KEYSPACES {
+        let keyspace = db.existing_keyspace(&format!("k{number}")).unwrap();
+        assert_eq!(&*keyspace.get(b"k").unwrap().unwrap(), b"v");
+    }
+    assert_eq!(syncs(&disk), before);
+}
+
+/// A process is killed amid a checkpoint. The next one may never use the keyspace, while it writes to another one,
+/// trims the log and closes; then power is lost, and with it every slot that was not synced.
+#[test]
+fn p09_what_a_killed_process_left_outlasts_a_life_that_does_not_use_it() {
+    for (engine, logged) in ENGINES.into_iter().flat_map(|one| [(one, true), (one, false)]) {
+        let mut seen = BTreeMap::new();
+        for step in 1.. {
+            let disk = SimDisk::new(step);
+            let (db, _) = open(&disk);
+            let keyspace = db.keyspace("k", kind(engine).logged(logged)).unwrap();
+            let other = db.keyspace("other", kind(engine)).unwrap();
+            keyspace.insert(b"a", &[1; 500]).unwrap();
+            other.insert(b"a", &[1; 500]).unwrap();
+            db.checkpoint().unwrap();
+            keyspace.insert(b"b", &[2; 500]).unwrap();
+            disk.cut_power_at(disk.steps() + step);
+            let is_whole = db.checkpoint().is_ok();
+            drop((keyspace, other, db));
+            let killed = disk.kill();
+            let (db, _) = open(&killed);
+            let was_parked = parked(&db)[0];
+            let other = db.existing_keyspace("other").unwrap();
+            other.insert(b"b", &[3; 500]).unwrap();
+            db.checkpoint().unwrap();
+            drop(other);
+            db.close().unwrap();
+            for mode in [CrashMode::LoseAll, CrashMode::Torn512] {
+                let (db, _) = open(&killed.crash(mode));
+                db.verify().unwrap();
+                let found = records(&db.existing_keyspace("k").unwrap());
+                let at = format!("{engine} {logged} step {step}");
+                assert_eq!(found[&b"a"[..]], [1; 500], "{at}");
+                assert!(!logged || found.len() == 2, "{at}");
+                assert_eq!(records(&db.existing_keyspace("other").unwrap()).len(), 2, "{at}");
+                *seen.entry((was_parked, found.len())).or_insert(0) += 1;
+            }
+            if is_whole {
+                break;
+            }
+        }
+        let parked = seen.keys().filter(|(parked, _)| *parked).count();
+        assert!(parked > 0, "{engine} {logged}: {seen:?}");
+    }
 }
 
 /// Parked keyspaces do not hold the log, others trim it far beyond their redo LSNs, and crashes strike right

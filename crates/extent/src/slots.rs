@@ -37,6 +37,8 @@ pub(crate) struct SlotPages {
     found: Slots,
     /// Pages to be written before the next slot, and with what: the last one first.
     due: Vec<(PageNumber, Slot)>,
+    /// The page whose writing failed, which stops the store, and the slot that it may hold since.
+    unsettled: Option<(PageNumber, Slot)>,
 }
 
 /// Writes the slot pages of a store file that nobody has open which hold no slot though it is known which they should
@@ -71,7 +73,7 @@ impl SlotPages {
                 due.push((*damaged, slot.clone()));
             }
         }
-        SlotPages { found, due }
+        SlotPages { found, due, unsettled: None }
     }
 
     /// Reads the slot pages of a file.
@@ -108,9 +110,27 @@ impl SlotPages {
         self.found.is_released
     }
 
-    /// A page that should hold a slot and holds none.
-    pub(crate) fn damage(&self) -> Option<(PageNumber, Damage)> {
-        self.found.damaged.first().map(|(page, _, damage)| (*page, damage.clone()))
+    /// Checks what the file holds by now against what is known of it; the slot that counts in the file. That may be
+    /// the one whose writing failed: it is whole, whether or not it is durable.
+    ///
+    /// # Errors
+    /// A page that should hold a slot and holds none or another one.
+    pub(crate) fn check<'s>(
+        &self,
+        stored: &'s SlotPages,
+    ) -> Result<&'s Slot, (PageNumber, Damage)> {
+        let torn = self.unsettled.as_ref().map(|(page, _)| *page);
+        let mut damaged = stored.found.damaged.iter();
+        if let Some((page, _, damage)) = damaged.find(|(page, ..)| Some(*page) != torn) {
+            return Err((*page, damage.clone()));
+        }
+        let (newest, found) = (self.newest(), stored.newest());
+        let failed = self.unsettled.as_ref().map(|(_, slot)| slot);
+        if found != newest && Some(found) != failed {
+            let expected = format!("slot generation {}", newest.generation);
+            return Err((Slot::page(newest.generation), Damage::new(expected, found.generation)));
+        }
+        Ok(found)
     }
 
     /// Whether the writing of a slot, cut off, may have left the pages as they were found: its copy
@@ -132,11 +152,24 @@ impl SlotPages {
         &mut self,
         write: impl Fn(&Slot, PageNumber) -> Result<()>,
     ) -> Result<()> {
-        while let Some((page, slot)) = self.due.last() {
-            write(slot, *page)?;
+        while let Some((page, slot)) = self.due.last().cloned() {
+            self.write(&slot, page, &write)?;
             self.due.pop();
         }
         Ok(())
+    }
+
+    fn write(
+        &mut self,
+        slot: &Slot,
+        page: PageNumber,
+        write: &impl Fn(&Slot, PageNumber) -> Result<()>,
+    ) -> Result<()> {
+        let written = write(slot, page);
+        if written.as_ref().is_err_and(|error| !error.is_full()) {
+            self.unsettled.get_or_insert_with(|| (page, slot.clone()));
+        }
+        written
     }
 
     /// Makes `next` the newest slot.
@@ -149,7 +182,7 @@ impl SlotPages {
         write: impl Fn(&Slot, PageNumber) -> Result<()>,
     ) -> Result<()> {
         self.write_due(&write)?;
-        write(&next, Slot::copy_page(next.generation))?;
+        self.write(&next, Slot::copy_page(next.generation), &write)?;
         let page = Slot::page(next.generation);
         let before = std::mem::replace(&mut self.found.newest, next);
         if std::mem::take(&mut self.found.is_released) {

@@ -209,7 +209,8 @@ impl Store {
     /// come back (P9, P21).
     fn settle(&self) -> Result<()> {
         let mut slots = self.slots.lock();
-        if slots.is_settled() {
+        // A poisoned database writes nothing that could rely on it, and its readers go on.
+        if slots.is_settled() || self.options.poison.is_set() {
             return Ok(());
         }
         // Slots of a released format have no copies that would keep one whole while it is written over.
@@ -455,7 +456,7 @@ impl Store {
     /// `Poisoned` or `Io`.
     pub fn mend_slots(&self) -> Result<()> {
         let mut slots = self.slots.lock();
-        if !slots.may_be_torn() {
+        if !slots.may_be_torn() || self.options.poison.is_set() {
             return Ok(());
         }
         self.write_due(&mut slots)
@@ -704,6 +705,7 @@ impl Store {
         };
         let (pages, reserved) = (next.pages(), next.next_generation.0);
         let written = self.write_slot(&mut slots, next);
+        let is_newest = slots.newest().generation != before.generation;
         drop(slots);
         if let Err(error) = &written
             && error.is_full()
@@ -715,7 +717,9 @@ impl Store {
         // From here on either slot may be the newest on disk, so a failure leaves both payloads
         // owned: it poisons.
         if written.is_err() {
-            self.space.lock().doubtful_pages += pages;
+            // One of the two is counted as the newest's.
+            let other = if is_newest { before.pages() } else { pages };
+            self.space.lock().doubtful_pages += other;
             return self.options.poison.guard(written);
         }
         {
@@ -840,21 +844,15 @@ impl Store {
     /// extents that the payload lies in.
     ///
     /// # Errors
-    /// `Corruption`, of a slot that is not the newest as well (P28); `Io`.
+    /// `Corruption`, of a slot that is not the newest as well (P28), but not of the page whose writing has failed and
+    /// stopped the store; `Io`.
     pub fn verify_checkpoint(&self) -> Result<Vec<Extent>> {
         let slot = {
             // No slot is written meanwhile.
             let slots = self.slots.lock();
             let stored = SlotPages::read(&*self.file, self.options.keyspace, Purpose::Tool)?;
-            if let Some((page, damage)) = stored.damage() {
-                return Err(damage.at(self.file.path(), page));
-            }
-            let newest = slots.newest();
-            if stored.newest() != newest {
-                let expected = format!("slot generation {}", newest.generation);
-                let damage = Damage::new(expected, stored.newest().generation);
-                return Err(damage.at(self.file.path(), Slot::page(newest.generation)));
-            }
+            let at = |(page, damage): (PageNumber, Damage)| damage.at(self.file.path(), page);
+            let newest = slots.check(&stored).map_err(at)?;
             newest.clone()
         };
         self.read_payload_of(&slot)?;

@@ -650,6 +650,62 @@ fn p21_a_failed_sync_stops_the_store() {
     assert_eq!(version(&store, pages[0]).unwrap(), 1, "reads go on");
 }
 
+/// A slot whose writing failed may be in the file, whole or torn. That is no damage, in the process that knows; a byte
+/// that rots elsewhere in the slots is.
+#[test]
+fn p21_a_slot_whose_writing_failed_is_no_damage() {
+    // Of another length each time, so that a page that is counted for the wrong one shows.
+    let publish = |store: &Store, redo: u64| {
+        let payload = vec![7; usize::try_from(redo).unwrap() * PAGE_BYTES];
+        store.publish(Checkpoint { redo: Lsn(redo), structure: redo }, &payload, || Ok(()))
+    };
+    let unaccounted = |store: &Store| {
+        let space = store.space();
+        let accounted = space.free_pages + space.retired_pages + space.checkpoint_pages;
+        u64::from(space.end_page) - accounted
+    };
+    let mut found = std::collections::BTreeSet::new();
+    for (nth, of_sync) in (1..6).flat_map(|nth| [(nth, true), (nth, false)]) {
+        let (disk, store) = create(nth);
+        publish(&store, 1).unwrap();
+        publish(&store, 2).unwrap();
+        let owned = unaccounted(&store);
+        let slots = || {
+            let bytes = disk.contents(Path::new("/db/store")).unwrap();
+            bytes.chunks(PAGE_BYTES).take(4).map(<[u8]>::to_vec).collect::<Vec<_>>()
+        };
+        let were = slots();
+        disk.inject(match of_sync {
+            true => Fault::SyncError { at: disk.syncs() + nth },
+            false => Fault::WriteError { at: disk.writes() + nth },
+        });
+        let published = publish(&store, 3);
+        let are = slots();
+        let at = format!("{nth} {of_sync} {published:?}");
+        let verified = || store.verify_checkpoint().map(|_| ());
+        verified().unwrap_or_else(|error| panic!("{at}: {error}"));
+        assert_eq!(unaccounted(&store), owned, "{at}");
+        let rot = |page: usize| {
+            let offset = (page * PAGE_BYTES + 50) as u64;
+            disk.flip_bit(Path::new("/db/store"), offset, 0).unwrap();
+        };
+        // A write that failed may have torn the page: of the pair the copy is written first.
+        let written = [0, 1, 2, 3].into_iter().find(|page| were[*page] != are[*page]);
+        if let (Some(page), true) = (written, published.is_err()) {
+            rot(page);
+            verified().unwrap_or_else(|error| panic!("{at}: torn: {error}"));
+            rot(page);
+        }
+        found.insert((written, published.is_ok()));
+        // A page of the slot that was not written rots.
+        let other = [0, 1].into_iter().find(|page| were[page + 2] == are[page + 2]).unwrap();
+        rot(other);
+        assert!(verified().unwrap_err().is_corruption(), "{at}");
+    }
+    // Before the slot, its copy, its page, and none of them.
+    assert!(found.len() >= 4, "{found:?}");
+}
+
 /// A full disk may have no large extent for a payload: then smaller ones hold it.
 #[test]
 fn p29_a_payload_takes_what_a_full_disk_has() {

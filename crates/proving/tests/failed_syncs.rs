@@ -178,30 +178,3 @@ fn p21_a_failed_sync_a_restart_and_a_power_loss_lose_nothing() {
     let failed = seeds(all).filter(|seed| run(*seed)).count() as u64;
     assert!(is_replay() || failed > all / 2, "{failed} of {all} met a failed sync");
 }
-
-/// What is known to be durable is not synced again, and what is not is (rule P9).
-#[test]
-fn p09_an_opening_after_a_close_syncs_no_keyspace() {
-    for engine in EngineKind::ALL {
-        let shape = Shape { seed: 1, engine, logged: true };
-        let disk = SimDisk::new(1);
-        let life = opened(&disk, shape);
-        for number in 0..20 {
-            let options = KeyspaceOptions::default().engine(engine);
-            let keyspace = life.db.keyspace(&format!("other {number}"), options).unwrap();
-            keyspace.insert(b"key", b"value").unwrap();
-        }
-        life.db.checkpoint().unwrap();
-        let Life { db, keyspace, .. } = life;
-        drop(keyspace);
-        db.close().unwrap();
-        let before = disk.syncs();
-        let life = opened(&disk, shape);
-        assert_eq!(life.db.keyspaces().len(), 21);
-        assert!(
-            disk.syncs() - before <= 1,
-            "{} syncs: the directory's is one",
-            disk.syncs() - before
-        );
-    }
-}

@@ -439,14 +439,7 @@ impl<'a> World<'a> {
             },
             ErrorKind::Io if error.is_out_of_descriptors() => self.struck(&[DESCRIPTOR]),
             ErrorKind::Io => told,
-            ErrorKind::Corruption => {
-                // A slot that was written and not synced is not the one that memory knows.
-                let unsynced = what == What::Verify && self.struck(&[SYNC, WRITE]);
-                if unsynced {
-                    self.tally.count("verify: corruption after a failed sync");
-                }
-                flipped || unsynced || self.struck(&[SHORT])
-            }
+            ErrorKind::Corruption => flipped || self.struck(&[SHORT]),
             ErrorKind::Poisoned => {
                 self.life.poisoned = true;
                 (self.struck(&[WRITE, SYNC]) || flipped) && !is_read
