@@ -9,7 +9,7 @@ use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Po
 use spinney_extent::slot::SLOT_PAGES;
 use spinney_extent::{BlockHeader, BlockKind, Checkpoint, Extent, GiveBack, Store, StoreOptions};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
-use spinney_io::{AlignedBuf, Directory, Purpose, Reserve, Reserved, without_reserve};
+use spinney_io::{AlignedBuf, Directory, OpenMode, Purpose, Reserve, Reserved, without_reserve};
 
 const KEYSPACE: KeyspaceId = KeyspaceId(3);
 
@@ -826,4 +826,53 @@ fn p21_a_read_that_fails_in_what_is_due_is_no_poison() {
     }
     store.sync(Purpose::Checkpoint).unwrap();
     write(&store, &pages, 3, true).unwrap();
+}
+
+/// In a file of a released format the double-write area begins where slots have their copies now: it is emptied before
+/// these are written.
+#[test]
+fn p28_the_area_of_a_released_file_goes_before_copies_of_slots_come() {
+    let golden = "../spinney/tests/golden/v2/keyspace-00000001.spn";
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join(golden);
+    let bytes = std::fs::read(golden).unwrap();
+    let is_used =
+        |page: usize| bytes[page * PAGE_BYTES..][..PAGE_BYTES].iter().any(|byte| *byte > 0);
+    assert!(is_used(2) && is_used(3), "it has copies there");
+    let disk = SimDisk::new(1);
+    disk.create_dir(Path::new("/db")).unwrap();
+    let file = disk.at("/db").open("store", OpenMode::CREATE).unwrap();
+    let mut buf = AlignedBuf::new(bytes.len() / PAGE_BYTES);
+    buf.bytes_mut().copy_from_slice(&bytes);
+    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
+    file.sync(Purpose::Tool).unwrap();
+    disk.sync_dir(Path::new("/db")).unwrap();
+    let options = || StoreOptions { keyspace: KeyspaceId(1), ..options() };
+    let (store, before, _) = Store::open(&*disk.at("/db"), "store", options()).unwrap();
+    store.adopt(&[]).unwrap();
+    store.allocate(0).unwrap();
+    assert!(!store.is_unproven(), "the first allocation writes a slot");
+    store.verify_checkpoint().unwrap();
+    let disk = disk.crash(CrashMode::LoseAll);
+    let (store, after, _) = Store::open(&*disk.at("/db"), "store", options()).unwrap();
+    assert_eq!(before, after);
+    store.verify_checkpoint().unwrap();
+}
+
+/// In a poisoned database, which writes nothing, a store whose slot is in doubt is opened and read.
+#[test]
+fn p21_a_poisoned_database_opens_a_store_with_a_slot_in_doubt() {
+    for failing in 2..4 {
+        let (disk, store) = create(1);
+        publish(&store, 1).unwrap();
+        disk.inject(Fault::SyncError { at: disk.syncs() + failing });
+        assert!(publish(&store, 2).unwrap_err().is_poisoned());
+        drop(store);
+        let options = options();
+        options.poison.set(Error::new(ErrorKind::Io, "an earlier failure"));
+        let (store, checkpoint, payload) = Store::open(&*disk.at("/db"), "store", options).unwrap();
+        assert_eq!((checkpoint.redo, payload), (Lsn(2), self::payload(2)));
+        store.adopt(&[]).unwrap();
+        store.mend_slots().unwrap();
+        assert!(store.allocate(0).unwrap_err().is_poisoned());
+    }
 }
