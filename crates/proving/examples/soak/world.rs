@@ -773,7 +773,6 @@ impl<'a> World<'a> {
     /// Ends this life somehow and begins the next.
     fn next_life(&mut self) {
         let inside = self.disk.power_is_off();
-        let failed_sync = self.struck(&[SYNC]);
         let mut loss = Loss::Nothing;
         let how = self.random.below(5);
         if how == 0 && !inside {
@@ -795,7 +794,7 @@ impl<'a> World<'a> {
         } else {
             trace(|| "killed".to_owned());
             self.tally.throw(if inside { KILL_INSIDE } else { KILL });
-            if failed_sync {
+            if self.struck(&[SYNC]) {
                 // The kernel may have dropped what it could not write.
                 loss = Loss::Unsynced;
             }
