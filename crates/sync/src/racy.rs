@@ -131,7 +131,12 @@ impl RacyWords {
         let length = length.min(self.len() * WORD_BYTES);
         let start = out.len();
         // Whole words, so that the loops have no conditions.
-        out.resize(start + length.next_multiple_of(WORD_BYTES), 0);
+        let bytes = length.next_multiple_of(WORD_BYTES);
+        // Memory of just the right size costs less than growing a vector that has none.
+        if out.capacity() == 0 {
+            *out = Vec::with_capacity(bytes);
+        }
+        out.resize(start + bytes, 0);
         let (targets, _) = out[start..].as_chunks_mut::<WORD_BYTES>();
         let (to_end, from_start) = self.pieces(index, targets.len());
         let (first, second) = targets.split_at_mut(to_end.len());
