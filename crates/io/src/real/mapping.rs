@@ -38,7 +38,7 @@ impl RealMapping {
 #[inline]
 fn store(words: &[AtomicU64], bytes: &[[u8; WORD_BYTES]]) {
     for (word, bytes) in words.iter().zip(bytes) {
-        word.store(u64::from_ne_bytes(*bytes), Relaxed);
+        word.store(u64::from_le_bytes(*bytes).to_le(), Relaxed);
     }
 }
 
