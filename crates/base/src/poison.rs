@@ -38,6 +38,7 @@ impl Poison {
     }
 
     /// Whether writing has stopped.
+    #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.set.load(Ordering::Acquire)
@@ -47,12 +48,15 @@ impl Poison {
     ///
     /// # Errors
     /// `Poisoned` with the cause.
+    #[inline]
     pub fn check(&self) -> Result<()> {
-        if !self.is_set() {
-            return Ok(());
-        }
+        if self.is_set() { Err(self.cause()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn cause(&self) -> Error {
         let cause = self.cause.lock().clone();
-        Err(cause.unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "writing stopped")))
+        cause.unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "writing stopped"))
     }
 
     /// Passes a result on and stops all writing if it is an error: for syncs.
@@ -64,10 +68,7 @@ impl Poison {
             Ok(value) => Ok(value),
             Err(error) => {
                 self.set(error);
-                Err(self
-                    .check()
-                    .err()
-                    .unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "writing stopped")))
+                Err(self.cause())
             }
         }
     }

@@ -127,6 +127,7 @@ impl Place {
     }
 }
 
+#[cold]
 pub(crate) fn dropped(name: &str) -> Error {
     Error::new(ErrorKind::Closed, format!("keyspace {name:?} was dropped"))
 }

@@ -47,6 +47,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     /// What a write is told.
+    #[cold]
     pub(crate) fn refusal(&self) -> Error {
         match &self.because {
             Some(error) => error.clone().wrap(

@@ -27,10 +27,12 @@ pub(crate) fn operation_bytes(key: usize, value: usize) -> usize {
 
 /// Begins a record of `count` operations in `out`, which is emptied.
 pub(crate) fn begin(out: &mut Vec<u8>, count: usize) {
-    out.clear();
-    out.push(VERSION);
     let count = u32::try_from(count).expect("BATCH_OPERATIONS_MAX is far below");
-    out.extend_from_slice(&count.to_le_bytes());
+    let mut head = [0; HEAD_BYTES];
+    head[0] = VERSION;
+    head[1..].copy_from_slice(&count.to_le_bytes());
+    out.clear();
+    out.extend_from_slice(&head);
 }
 
 /// Appends one operation.
@@ -48,13 +50,15 @@ pub(crate) fn push(
         Some(_) => PUT,
         None => REMOVE,
     };
-    out.extend_from_slice(&keyspace.0.to_le_bytes());
-    out.push(kind);
     let value = value.unwrap_or(ValueRef::EMPTY);
     let key_length = u16::try_from(key.len()).expect("KEY_BYTES_MAX is below");
-    out.extend_from_slice(&key_length.to_le_bytes());
     let value_length = u32::try_from(value.len()).expect("VALUE_BYTES_MAX is below");
-    out.extend_from_slice(&value_length.to_le_bytes());
+    let mut head = [0; OPERATION_BYTES];
+    head[..4].copy_from_slice(&keyspace.0.to_le_bytes());
+    head[4] = kind;
+    head[5..7].copy_from_slice(&key_length.to_le_bytes());
+    head[7..].copy_from_slice(&value_length.to_le_bytes());
+    out.extend_from_slice(&head);
     out.extend_from_slice(key);
     out.extend_from_slice(value.bytes);
 }

@@ -140,11 +140,17 @@ impl State {
     ///
     /// # Errors
     /// As [`State::make_room`].
+    #[inline]
     pub(crate) fn keep_room_for_values(&self, fullness: f64) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
         if fullness <= f64::from_bits(self.covered.load(Relaxed)) && !reserve.is_short() {
             return Ok(());
         }
+        self.keep_more_room(reserve, fullness)
+    }
+
+    #[cold]
+    fn keep_more_room(&self, reserve: &Reserve, fullness: f64) -> Result<()> {
         self.follow_engines();
         let needed = |fullness| self.room_for_values(self.log.bytes_at(fullness));
         // More than is needed now, so that it does not grow with every write.

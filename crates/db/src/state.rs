@@ -141,6 +141,11 @@ impl KeyspaceState {
     }
 }
 
+#[cold]
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the database is closed")
+}
+
 /// One open database.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -224,21 +229,24 @@ pub(crate) fn next_owner() -> u64 {
 }
 
 impl State {
+    #[inline]
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Closed, "the database is closed"));
+            return Err(closed());
         }
         self.process.check()
     }
 
     /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else,
     /// and the other way round (P21).
+    #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_sound()?;
         self.reading.as_ref().map_or(Ok(()), |reading| Err(reading.refusal()))
     }
 
     /// Passes while the files can be relied upon: open and not poisoned.
+    #[inline]
     pub(crate) fn check_sound(&self) -> Result<()> {
         self.check_open()?;
         self.poison.check()

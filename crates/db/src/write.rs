@@ -58,12 +58,17 @@ impl<'a> KeyspaceWrite<'a> {
         self.keyspace.check_alive()
     }
 
-    /// Bytes of key and value; a large value counts by its pointer.
+    /// Bytes of key and value; a large value counts by the pointer that it will get.
     fn bytes(&self) -> usize {
         let Write { key, value, .. } = self.write;
         let value = value.map_or(0, ValueRef::len);
         let large = self.keyspace.engine.is_large(key.len(), value as u64);
         key.len() + if large { POINTER_BYTES_MAX } else { value }
+    }
+
+    /// The same of a write whose large value has its pointer.
+    fn bytes_with_pointer(&self) -> usize {
+        self.write.key.len() + self.write.value.map_or(0, ValueRef::len)
     }
 }
 
@@ -205,7 +210,8 @@ impl State {
             self.room_without_log(writes)?;
             None
         };
-        let large = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() > LARGE_BATCH_BYTES;
+        let bytes = writes.iter().map(KeyspaceWrite::bytes_with_pointer).sum::<usize>();
+        let large = bytes > LARGE_BATCH_BYTES;
         let _one_at_a_time = large.then(|| self.large_batch.lock());
         let _door = self.door.read();
         self.check_writable()?;
@@ -247,15 +253,16 @@ impl State {
     /// Engines make room; what was prepared is given back if one cannot (P2).
     fn prepare(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
         for (index, KeyspaceWrite { keyspace, write }) in writes.iter().enumerate() {
-            if let Err(error) = keyspace.engine.prepare(write) {
+            let engine = &*keyspace.engine;
+            if let Err(error) = engine.prepare(write) {
                 writes[..index].iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
                 self.note(&error);
                 return Err(error);
             }
-            if keyspace.engine.wants_checkpoint() {
+            if engine.wants_checkpoint() {
                 self.want_checkpoint();
             }
-            if keyspace.engine.wants_background()
+            if engine.wants_background()
                 && let Some(task) = &*keyspace.task.lock()
             {
                 task.wake();
@@ -277,7 +284,7 @@ impl State {
     /// Room in the log, waiting smoothly for checkpoints when it is short (P12).
     fn log_room(&self, bytes: usize, writes: &[KeyspaceWrite<'_>]) -> Result<Reservation<'_>> {
         let fullness = self.log.fullness();
-        if self.is_log_full(writes.iter().map(|write| write.keyspace)) {
+        if self.is_full_at(fullness, writes.iter().map(|write| write.keyspace)) {
             self.want_checkpoint();
         }
         if fullness > THROTTLE_FULLNESS {
@@ -297,7 +304,6 @@ impl State {
         }
         let mut may_make_room = true;
         loop {
-            self.check_writable()?;
             let reserve = || self.log.reserve(bytes, ReserveFor::User);
             let room = match if has_values { without_reserve(reserve) } else { reserve() } {
                 Err(error) if error.is_full() && std::mem::take(&mut may_make_room) => {
@@ -313,6 +319,7 @@ impl State {
             if let Some(room) = room {
                 return Ok(room);
             }
+            self.check_writable()?;
             self.want_checkpoint();
             if let Some(error) = self.checkpoint_error.lock().clone() {
                 if error.is_full() && std::mem::take(&mut may_make_room) {
@@ -333,9 +340,16 @@ impl State {
     /// Whether the log has so much, of these keyspaces, that a checkpoint is due.
     pub(crate) fn is_log_full<'a>(
         &self,
+        keyspaces: impl Iterator<Item = &'a KeyspaceState>,
+    ) -> bool {
+        self.is_full_at(self.log.fullness(), keyspaces)
+    }
+
+    fn is_full_at<'a>(
+        &self,
+        fullness: f64,
         mut keyspaces: impl Iterator<Item = &'a KeyspaceState>,
     ) -> bool {
-        let fullness = self.log.fullness();
         if fullness >= CHECKPOINT_FULLNESS {
             return true;
         }
@@ -364,6 +378,7 @@ impl State {
 
     /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says
     /// what was found, and under which version.
+    #[inline]
     pub(crate) fn read(
         &self,
         keyspace: &KeyspaceState,
@@ -445,6 +460,11 @@ impl<'a> Entered<'a> {
     /// each other.
     fn enter(writes: &[KeyspaceWrite<'a>]) -> Result<Self> {
         let mut entered = Entered { first: None, others: Vec::new() };
+        if let [one] = writes {
+            one.keyspace.engine.enter()?;
+            entered.first = Some(one.keyspace);
+            return Ok(entered);
+        }
         let mut last = None;
         loop {
             let left = writes.iter().map(|write| write.keyspace);
@@ -457,9 +477,6 @@ impl<'a> Entered<'a> {
                 entered.others.push(next)
             }
             last = Some(next.id);
-            if writes.len() == 1 {
-                return Ok(entered);
-            }
         }
     }
 }
@@ -475,7 +492,8 @@ fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
     let logged = writes.iter().filter(|write| write.keyspace.options.logged);
     let count = logged.clone().count();
     record::begin(out, count);
-    out.reserve(logged.clone().map(|write| record::operation_bytes(write.bytes(), 0)).sum());
+    let bytes = |one: &KeyspaceWrite<'_>| record::operation_bytes(one.bytes_with_pointer(), 0);
+    out.reserve(logged.clone().map(bytes).sum());
     for KeyspaceWrite { keyspace, write } in logged {
         record::push(out, keyspace.id, write.key, write.value);
     }

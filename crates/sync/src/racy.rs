@@ -131,14 +131,23 @@ impl RacyWords {
         let length = length.min(self.len() * WORD_BYTES);
         let start = out.len();
         // Whole words, so that the loops have no conditions.
-        out.resize(start + length.next_multiple_of(WORD_BYTES), 0);
+        let bytes = length.next_multiple_of(WORD_BYTES);
+        // Memory of just the right size costs less than growing a vector that has none.
+        if out.capacity() == 0 {
+            *out = Vec::with_capacity(bytes);
+        }
+        out.resize(start + bytes, 0);
         let (targets, _) = out[start..].as_chunks_mut::<WORD_BYTES>();
         let (to_end, from_start) = self.pieces(index, targets.len());
         let (first, second) = targets.split_at_mut(to_end.len());
-        for (targets, words) in [(first, to_end), (second, from_start)] {
+        let copy = |targets: &mut [[u8; WORD_BYTES]], words: &[AtomicU64]| {
             for (target, word) in targets.iter_mut().zip(words) {
                 *target = word.load(Relaxed).to_le_bytes();
             }
+        };
+        copy(first, to_end);
+        if !from_start.is_empty() {
+            copy(second, from_start);
         }
         out.truncate(start + length);
     }
@@ -150,10 +159,14 @@ impl RacyWords {
         let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
         let (to_end, from_start) = self.pieces(index, whole.len());
         let (first, second) = whole.split_at(to_end.len());
-        for (bytes, words) in [(first, to_end), (second, from_start)] {
+        let copy = |bytes: &[[u8; WORD_BYTES]], words: &[AtomicU64]| {
             for (bytes, word) in bytes.iter().zip(words) {
                 word.store(u64::from_le_bytes(*bytes), Relaxed);
             }
+        };
+        copy(first, to_end);
+        if !from_start.is_empty() {
+            copy(second, from_start);
         }
         if !rest.is_empty() {
             self.store(index + whole.len(), last_word(rest));

@@ -199,7 +199,12 @@ impl Memtable {
     fn look_up(&self, key: &[u8], out: &mut Vec<u8>) -> Option<Found> {
         let pinned = Pinned::new();
         let entry = self.map.get(key, &pinned)?;
-        out.extend_from_slice(entry.value());
+        // Memory of just the right size costs less than growing a vector that has none.
+        if out.capacity() == 0 {
+            *out = entry.value().to_vec();
+        } else {
+            out.extend_from_slice(entry.value());
+        }
         Some(match op(&entry) {
             Op::Put => Found::Inline,
             Op::PutLarge => Found::Large,

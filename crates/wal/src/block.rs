@@ -246,17 +246,16 @@ impl RecordKind {
     pub(crate) fn encode(self, payload: &[u8], stream: &mut Vec<u8>) {
         let length =
             u32::try_from(payload.len()).expect("reserve refuses records past RECORD_BYTES_MAX");
-        match self {
-            RecordKind::User => {
-                stream.push(KIND_USER);
-                stream.extend_from_slice(&length.to_le_bytes());
-            }
+        let mut header = [0; RECORD_HEADER_BYTES_MAX];
+        header[1..5].copy_from_slice(&length.to_le_bytes());
+        header[0] = match self {
+            RecordKind::User => KIND_USER,
             RecordKind::Structure(keyspace) => {
-                stream.push(KIND_STRUCTURE);
-                stream.extend_from_slice(&length.to_le_bytes());
-                stream.extend_from_slice(&keyspace.0.to_le_bytes());
+                header[5..].copy_from_slice(&keyspace.0.to_le_bytes());
+                KIND_STRUCTURE
             }
-        }
+        };
+        stream.extend_from_slice(&header[..self.header_bytes()]);
         stream.extend_from_slice(payload);
     }
 }

@@ -9,6 +9,9 @@ use crate::disk::Mapping;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
+/// Words that are stored at once.
+const GROUP_WORDS: usize = 4;
+
 /// A shared mapping from the beginning of a file.
 #[derive(Debug)]
 pub(super) struct RealMapping {
@@ -32,19 +35,31 @@ impl RealMapping {
     }
 }
 
+#[inline]
+fn store(words: &[AtomicU64], bytes: &[[u8; WORD_BYTES]]) {
+    for (word, bytes) in words.iter().zip(bytes) {
+        word.store(u64::from_le_bytes(*bytes).to_le(), Relaxed);
+    }
+}
+
 impl Mapping for RealMapping {
     fn store(&self, offset: usize, bytes: &[u8]) {
         assert!(offset.is_multiple_of(WORD_BYTES), "stores are whole words");
         let place = offset / WORD_BYTES;
         let words = &self.words()[place..place + bytes.len().div_ceil(WORD_BYTES)];
         let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
-        for (word, bytes) in words.iter().zip(whole) {
-            word.store(u64::from_le_bytes(*bytes).to_le(), Relaxed);
+        let (words, last) = words.split_at(whole.len());
+        // Several at once: no compiler unrolls loops of atomic stores.
+        let (groups, words) = words.as_chunks::<GROUP_WORDS>();
+        let (whole_groups, whole) = whole.as_chunks::<GROUP_WORDS>();
+        for (words, group) in groups.iter().zip(whole_groups) {
+            store(words, group);
         }
-        if !rest.is_empty() {
-            let mut last = [0; WORD_BYTES];
-            last[..rest.len()].copy_from_slice(rest);
-            words[whole.len()].store(u64::from_le_bytes(last).to_le(), Relaxed);
+        store(words, whole);
+        if let [last] = last {
+            let mut word = [0; WORD_BYTES];
+            word[..rest.len()].copy_from_slice(rest);
+            store(std::slice::from_ref(last), &[word]);
         }
     }
 }
