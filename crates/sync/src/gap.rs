@@ -46,11 +46,11 @@ const NAMED_MAX: usize = 64;
 /// gap.passed_much();
 /// let look = gap.look(b"a").unwrap();
 /// assert_eq!(look.from(), b"a");
-/// gap.found(look, [&b"m"[..]]);
+/// gap.found(look, [&b"m"[..]], None);
 /// // Whoever looks from there on begins where that one ended,
 /// let look = gap.look(b"c").unwrap();
 /// assert_eq!(look.from(), b"m");
-/// gap.found(look, [&b"m"[..], b"p"]);
+/// gap.found(look, [&b"m"[..], b"p"], None);
 /// // or asks for what is listed,
 /// let look = gap.look(b"c").unwrap();
 /// assert_eq!((look.listed(), look.from()), (&[b"m".to_vec()][..], &b"p"[..]));
@@ -231,26 +231,22 @@ impl Gap {
     }
 
     /// Ends a look: these are the first keys with values, ascending, with nothing between them; none if
-    /// nothing was found.
-    pub fn found<'k>(&self, look: Look, first: impl IntoIterator<Item = &'k [u8]>) {
+    /// nothing was found. Nothing lies between the last one and `end` either, if it is given.
+    pub fn found<'k>(
+        &self,
+        look: Look,
+        first: impl IntoIterator<Item = &'k [u8]>,
+        end: Option<&[u8]>,
+    ) {
         let mut state = self.state.lock();
         let Some(Announced { from, least, .. }) = state.end(look.number) else { return };
-        // Behind a key that was inserted meanwhile others may lie that the look came by before.
-        let is_sure = |key: &&[u8]| least.as_deref().is_none_or(|least| least >= *key);
-        let mut keys: Vec<Vec<u8>> =
-            first.into_iter().take_while(is_sure).map(<[u8]>::to_vec).collect();
-        if let Some(to) = keys.pop()
-            && from < to
-        {
-            // What lies before it is known already, if it began there.
-            let known = state.range.take();
-            let known = known.filter(|known| {
-                let listed_before = known.listed_from(&from).start > known.listed.start;
-                known.from <= from && from <= known.to && !listed_before
-            });
-            let from = known.map_or(from, |known| known.from);
-            let listed = 0..keys.len();
-            state.range = Some(Known { from, to, keys: keys.into(), listed });
+        let mut keys: Vec<Vec<u8>> = first.into_iter().map(<[u8]>::to_vec).collect();
+        if let Some(mut to) = end.or(keys.last().map(Vec::as_slice)) {
+            // Behind a key that was inserted meanwhile others may lie that the look came by before.
+            to = least.as_deref().map_or(to, |least| to.min(least));
+            let (to, inside) = (to.to_vec(), keys.partition_point(|key| **key < *to));
+            keys.truncate(inside);
+            state.extend(from, to, keys);
         }
         self.tell(&state);
     }
@@ -297,6 +293,21 @@ impl State {
         let place = self.looks.iter().position(|one| one.number == number)?;
         Some(self.looks.swap_remove(place))
     }
+
+    /// These keys are all that may have values from `from` up to `to`.
+    fn extend(&mut self, from: Vec<u8>, to: Vec<u8>, keys: Vec<Vec<u8>>) {
+        if from >= to {
+            return;
+        }
+        // What lies before it is known already, if it began there, and is not worth its list.
+        let known = self.range.take().filter(|known| {
+            let lists_none = known.listed_from(&from).start == known.listed.start;
+            known.from <= from && from <= known.to && lists_none
+        });
+        let from = known.map_or(from, |known| known.from);
+        let listed = 0..keys.len();
+        self.range = Some(Known { from, to, keys: keys.into(), listed });
+    }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -308,7 +319,7 @@ mod tests {
         gap.passed_much();
         let look = gap.look(from).unwrap();
         let begun = look.from().to_vec();
-        gap.found(look, first);
+        gap.found(look, first, None);
         begun
     }
 
@@ -348,13 +359,13 @@ mod tests {
         gap.passed_much();
         for _ in 0..EAGER {
             let look = gap.look(b"q").unwrap();
-            gap.found(look, None);
+            gap.found(look, None, None);
         }
         assert!(gap.look(b"q").is_none());
         look(&gap, b"b", Some(b"f"));
         gap.eager.store(0, Relaxed);
         let inside = gap.look(b"c").unwrap();
-        gap.found(inside, Some(&b"f"[..]));
+        gap.found(inside, Some(&b"f"[..]), None);
         assert!(gap.look(b"g").is_none());
     }
 
@@ -365,7 +376,7 @@ mod tests {
         gap.passed_much();
         let before = gap.look(b"a").unwrap();
         gap.forget();
-        gap.found(before, Some(&b"m"[..]));
+        gap.found(before, Some(&b"m"[..]), None);
         assert_eq!(look(&gap, b"a", Some(b"b")), b"a");
         assert_eq!(look(&gap, b"a", Some(b"b")), b"b", "and the next one does");
     }
@@ -376,18 +387,18 @@ mod tests {
         gap.passed_much();
         let one = gap.look(b"a").unwrap();
         gap.inserted(b"b");
-        // The look came by before.
-        gap.found(one, Some(&b"k"[..]));
-        assert_eq!(look(&gap, b"a", None), b"a");
+        // The look came by before: it says nothing of what lies behind.
+        gap.found(one, Some(&b"k"[..]), None);
+        assert_eq!(look(&gap, b"a", None), b"b");
         let one = gap.look(b"a").unwrap();
         gap.inserted(b"z");
-        gap.found(one, Some(&b"b"[..]));
+        gap.found(one, Some(&b"b"[..]), None);
         assert_eq!(look(&gap, b"a", Some(b"b")), b"b");
         // Two looks: what came since the first began counts for that one, below the other for none.
         let (one, other) = (gap.look(b"a").unwrap(), gap.look(b"d").unwrap());
         gap.inserted(b"c");
-        gap.found(one, Some(&b"e"[..]));
-        gap.found(other, Some(&b"e"[..]));
+        gap.found(one, Some(&b"e"[..]), None);
+        gap.found(other, Some(&b"e"[..]), None);
         assert_eq!(look(&gap, b"a", None), b"a");
         assert_eq!(look(&gap, b"d", None), b"e");
     }
@@ -397,7 +408,7 @@ mod tests {
         look(gap, b"a", Some(keys[0]));
         let one = gap.look(b"a").unwrap();
         assert_eq!(one.worth_naming(), NAMED_MAX);
-        gap.found(one, keys.iter().copied());
+        gap.found(one, keys.iter().copied(), None);
     }
 
     /// What a look from a key on asks for, and where it goes on.
@@ -406,7 +417,7 @@ mod tests {
         let one = gap.look(from).unwrap();
         let asked: String = one.listed().iter().map(|key| key.escape_ascii().to_string()).collect();
         let end = one.from().escape_ascii().to_string();
-        gap.found(one, None);
+        gap.found(one, None, None);
         (asked, end)
     }
 
@@ -427,8 +438,13 @@ mod tests {
         let one = gap.look(b"a").unwrap();
         gap.found_listed(&one, 1);
         assert_eq!(listed(&gap, b"a"), pair("fh", "k"));
+        // With an end all are listed.
+        list(&gap, &[b"d"]);
+        let one = gap.look(b"a").unwrap();
+        gap.found(one, [&b"f"[..], b"h"], Some(b"k"));
+        assert_eq!(listed(&gap, b"a"), pair("fh", "k"));
         // A look that begins behind a listed key knows nothing of what lies before.
-        gap.found(gap.look(b"g").unwrap(), [&b"n"[..]]);
+        gap.found(gap.look(b"g").unwrap(), [&b"n"[..]], None);
         assert_eq!(listed(&gap, b"a"), pair("", "a"));
         assert_eq!(listed(&gap, b"h"), pair("", "n"));
     }
@@ -449,8 +465,8 @@ mod tests {
         look(&gap, b"a", Some(b"d"));
         let one = gap.look(b"a").unwrap();
         gap.inserted(b"g");
-        gap.found(one, [&b"d"[..], b"f", b"h"]);
-        assert_eq!(listed(&gap, b"a"), pair("d", "f"));
+        gap.found(one, [&b"d"[..], b"f", b"h"], Some(b"k"));
+        assert_eq!(listed(&gap, b"a"), pair("df", "g"));
     }
 
     #[test]

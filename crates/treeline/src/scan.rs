@@ -77,8 +77,16 @@ impl TreeLine {
         // What is named behind the first lies in the pages that are read for it.
         let more = ScanRequest { records_max: look.worth_naming(), ..*request };
         let result = self.scan_from(start, &more, chunk);
-        let found = (0..chunk.len()).map(|index| chunk.get(index).0);
-        self.gap.found(look, found.filter(|_| result.is_ok()));
+        if result.is_ok() {
+            let found = (0..chunk.len()).map(|index| chunk.get(index).0);
+            let end = match &chunk.resume {
+                Some(Bound::Included(end)) => Some(end.as_slice()),
+                _ => None,
+            };
+            self.gap.found(look, found, end);
+        } else {
+            self.gap.found(look, None, None);
+        }
         chunk.truncate(request.records_max);
         result
     }
