@@ -73,6 +73,12 @@ impl TreeLine {
                 }
             }
         }
+        if from == look.from()
+            && let Some(gone) = look.listed().first()
+        {
+            // Nothing is left of a list: what is home of it takes room for nothing.
+            self.note_removed(self.index.find(gone).lower.bytes());
+        }
         let start = Position::At(from.to_vec());
         // What is named behind the first lies in the pages that are read for it.
         let more = ScanRequest { records_max: look.worth_naming(), ..*request };
