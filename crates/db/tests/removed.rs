@@ -235,6 +235,36 @@ fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
     }
 }
 
+/// A first read of a queue whose records are in memory looks at pages once in many removals, and at few records,
+/// however long the queue is.
+#[test]
+fn d1_first_reads_of_a_queue_look_at_few_pages_and_records() {
+    for length in [1, 100, 1_500, 10_000] {
+        let world = World::new(EngineKind::TreeLine, 16 << 20);
+        world.fill(0..length);
+        let (mut sums, mut reads) = ([0; 3], 0);
+        for number in 0..6_000 {
+            world.fill(number + length..number + length + 1);
+            world.remove([number]);
+            let (first, counts) = first_read(&world.main);
+            assert_eq!(first.as_deref(), Some(&key(number + 1)[..]));
+            if number >= 1_000 {
+                reads += 1;
+                (0..3).for_each(|index| sums[index] += counts[index]);
+            }
+            if number % 64 == 0 {
+                world.runtime.step();
+            }
+        }
+        let [pages, records, removed] = sums;
+        // Where the queue is one record long there is nothing to list; a page holds a dozen.
+        let pages_most = if length == 1 { reads } else { reads / 8 };
+        assert!(pages <= pages_most, "{pages} pages for {reads} reads of {length} records");
+        assert!(records <= 8 * reads, "{records} records for {reads} reads of {length}");
+        assert!(removed <= 4 * reads, "{removed} removed ones for {reads} reads of {length}");
+    }
+}
+
 /// A hundred thousand records below a live one are removed: after a quiet minute the first record costs no
 /// more than twice what it costs where it was always alone.
 #[test]

@@ -90,6 +90,16 @@ impl Chunk {
         self.ends.push(Ends { key, value: self.bytes.len(), large: value.large });
     }
 
+    /// Keeps the first `records` and no more: the scan goes on behind the last of them.
+    pub fn truncate(&mut self, records: usize) {
+        if records < self.len() {
+            self.ends.truncate(records);
+            self.bytes.truncate(self.ends.last().map_or(0, |last| last.value));
+            self.finished = false;
+            self.resume = None;
+        }
+    }
+
     /// Makes room for `records` more that are as long as those that it holds.
     pub fn expect(&mut self, records: usize) {
         let each = self.bytes.len() / self.len().max(1);

@@ -6,20 +6,38 @@
 //! into the range cuts it off there; one that comes while somebody looks is noted, and a look leaves no
 //! range that holds it.
 //!
+//! Whoever removes the head and reads the next one would look at pages for each. So a look may name
+//! some more keys that it found behind the first, and the range goes on over them:
+//!
+//! ```text
+//!   from                   listed                to
+//!    |........................k....k......k.......|      dots: no key with a value
+//! ```
+//!
+//! The next look asks for the listed keys one after the other, each by itself, and goes on at the end only
+//! where all are gone.
+//!
 //! Most reads of one record pass nothing, and announcing them would cost a lock. So a look is announced only where it
 //! begins in the range, or for a while after some range [passed over much](Gap::passed_much).
 //!
-//! **Invariant**: no key with a value lies in the range.
+//! **Invariant**: no key with a value lies in the range, but for those that are listed. A listed key may
+//! have lost its value.
 //!
 //! **Concurrency.** An insert is visible before it asks; a look is announced before it looks. With a
 //! fence on either side one of the two sees the other. An insert outside of the range reads one or two
 //! words; the others, and all while somebody looks, take a lock.
+
+use std::ops::Range;
+use std::sync::Arc;
 
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
 /// Looks that are announced after a range passed over much.
 const EAGER: u64 = 64;
+
+/// Most keys that are worth naming when a look ends: a queue is looked for once in so many removals.
+const NAMED_MAX: usize = 64;
 
 /// The range of one keyspace. Thread-safe.
 ///
@@ -28,11 +46,15 @@ const EAGER: u64 = 64;
 /// gap.passed_much();
 /// let look = gap.look(b"a").unwrap();
 /// assert_eq!(look.from(), b"a");
-/// gap.found(look, Some(b"m"));
+/// gap.found(look, [&b"m"[..]], None);
 /// // Whoever looks from there on begins where that one ended,
 /// let look = gap.look(b"c").unwrap();
 /// assert_eq!(look.from(), b"m");
-/// gap.found(look, Some(b"m"));
+/// gap.found(look, [&b"m"[..], b"p"], None);
+/// // or asks for what is listed,
+/// let look = gap.look(b"c").unwrap();
+/// assert_eq!((look.listed(), look.from()), (&[b"m".to_vec()][..], &b"p"[..]));
+/// gap.found_listed(&look, 0);
 /// // unless something was inserted before it.
 /// gap.inserted(b"d");
 /// assert_eq!(gap.look(b"c").unwrap().from(), b"d");
@@ -50,10 +72,42 @@ pub struct Gap {
 
 #[derive(Debug, Default)]
 struct State {
-    /// From the first key up to, not including, the second; the first is below it.
-    range: Option<(Vec<u8>, Vec<u8>)>,
+    range: Option<Known>,
     looks: Vec<Announced>,
     next: u64,
+}
+
+/// What is known of the keys from one up to, not including, another that is above it.
+#[derive(Debug)]
+struct Known {
+    from: Vec<u8>,
+    to: Vec<u8>,
+    /// Ascending; those of `listed` lie in the range, and no other key there has a value.
+    keys: Arc<[Vec<u8>]>,
+    listed: Range<usize>,
+}
+
+impl Known {
+    fn contains(&self, key: &[u8]) -> bool {
+        *self.from <= *key && *key < *self.to
+    }
+
+    /// Those of the listed keys that are not below this one.
+    fn listed_from(&self, from: &[u8]) -> Range<usize> {
+        let below = self.keys[self.listed.clone()].partition_point(|key| **key < *from);
+        self.listed.start + below..self.listed.end
+    }
+
+    /// A key has a value now: the range ends there, unless it is listed. Says whether anything is left.
+    fn cut(&mut self, key: &[u8]) -> bool {
+        let above = self.listed_from(key);
+        let is_listed = self.keys[above.clone()].first().is_some_and(|listed| **listed == *key);
+        if self.contains(key) && !is_listed {
+            self.to = key.to_vec();
+            self.listed.end = above.start;
+        }
+        self.from < self.to
+    }
 }
 
 /// A look that is under way.
@@ -71,13 +125,29 @@ struct Announced {
 pub struct Look {
     number: u64,
     from: Vec<u8>,
+    keys: Arc<[Vec<u8>]>,
+    listed: Range<usize>,
+    is_inside: bool,
 }
 
 impl Look {
-    /// The key from which it is enough to look.
+    /// Keys to ask for first, in this order: nothing lies between them, and each may be gone.
+    #[must_use]
+    pub fn listed(&self) -> &[Vec<u8>] {
+        &self.keys[self.listed.clone()]
+    }
+
+    /// The key from which it is enough to look when the listed ones are gone.
     #[must_use]
     pub fn from(&self) -> &[u8] {
         &self.from
+    }
+
+    /// How many keys are worth naming when it ends: more than one where the first one is looked for again
+    /// and again.
+    #[must_use]
+    pub fn worth_naming(&self) -> usize {
+        if self.is_inside { NAMED_MAX } else { 1 }
     }
 }
 
@@ -112,13 +182,7 @@ impl Gap {
                 look.least = Some(key.to_vec());
             }
         }
-        if let Some((from, to)) = &mut state.range
-            && **from <= *key
-            && *key < **to
-        {
-            *to = key.to_vec();
-        }
-        state.range.take_if(|(from, to)| from == to);
+        state.range.take_if(|known| !known.cut(key));
         self.tell(&state);
     }
 
@@ -144,28 +208,61 @@ impl Gap {
         state.next += 1;
         state.looks.push(Announced { number, from: from.to_vec(), least: None });
         self.tell(&state);
-        let end = state.range.as_ref().filter(|(lower, to)| **lower <= *from && *from < **to);
-        let from = end.map_or(from, |(_, to)| to).to_vec();
+        let known = state.range.as_ref().filter(|known| known.contains(from));
+        let look = match known {
+            Some(known) => Look {
+                number,
+                from: known.to.clone(),
+                keys: known.keys.clone(),
+                listed: known.listed_from(from),
+                is_inside: true,
+            },
+            None => Look {
+                number,
+                from: from.to_vec(),
+                keys: Arc::default(),
+                listed: 0..0,
+                is_inside: false,
+            },
+        };
         drop(state);
         fence(SeqCst);
-        Some(Look { number, from })
+        Some(look)
     }
 
-    /// Ends a look: this is the first key, if one was found.
-    pub fn found(&self, look: Look, first: Option<&[u8]>) {
+    /// Ends a look: these are the first keys with values, ascending, with nothing between them; none if
+    /// nothing was found. Nothing lies between the last one and `end` either, if it is given.
+    pub fn found<'k>(
+        &self,
+        look: Look,
+        first: impl IntoIterator<Item = &'k [u8]>,
+        end: Option<&[u8]>,
+    ) {
         let mut state = self.state.lock();
-        let place = state.looks.iter().position(|one| one.number == look.number);
-        let Some(place) = place else { return };
-        let Announced { from, least, .. } = state.looks.swap_remove(place);
-        if let Some(first) = first
-            && *from < *first
-            && least.as_deref().is_none_or(|least| least >= first)
+        let Some(Announced { from, least, .. }) = state.end(look.number) else { return };
+        let mut keys: Vec<Vec<u8>> = first.into_iter().map(<[u8]>::to_vec).collect();
+        if let Some(mut to) = end.or(keys.last().map(Vec::as_slice)) {
+            // Behind a key that was inserted meanwhile others may lie that the look came by before.
+            to = least.as_deref().map_or(to, |least| to.min(least));
+            let (to, inside) = (to.to_vec(), keys.partition_point(|key| **key < *to));
+            keys.truncate(inside);
+            state.extend(from, to, keys);
+        }
+        self.tell(&state);
+    }
+
+    /// Ends a look that went no further than this one of the listed keys: those before it are gone.
+    pub fn found_listed(&self, look: &Look, index: usize) {
+        let mut state = self.state.lock();
+        let Some(Announced { least, .. }) = state.end(look.number) else { return };
+        let first = look.listed.start + index;
+        if let Some(known) = &mut state.range
+            && Arc::ptr_eq(&known.keys, &look.keys)
+            && look.listed.start <= known.listed.start
+            && known.listed.contains(&first)
+            && least.is_none_or(|least| least >= look.keys[first])
         {
-            // What lies before it is known already, if it began there.
-            let known = state.range.take();
-            let known = known.filter(|(lower, to)| *lower <= from && from <= *to);
-            let from = known.map_or(from, |(lower, _)| lower);
-            state.range = Some((from, first.to_vec()));
+            known.listed.start = first;
         }
         self.tell(&state);
     }
@@ -182,11 +279,34 @@ impl Gap {
     fn tell(&self, state: &State) {
         let (low, high) = match &state.range {
             _ if !state.looks.is_empty() => (0, u64::MAX),
-            Some((from, to)) => (word(from), word(to)),
+            Some(known) => (word(&known.from), word(&known.to)),
             None => (0, 0),
         };
         self.low.store(low, SeqCst);
         self.high.store(high, SeqCst);
+    }
+}
+
+impl State {
+    /// Takes an announcement back; nothing if all were forgotten since.
+    fn end(&mut self, number: u64) -> Option<Announced> {
+        let place = self.looks.iter().position(|one| one.number == number)?;
+        Some(self.looks.swap_remove(place))
+    }
+
+    /// These keys are all that may have values from `from` up to `to`.
+    fn extend(&mut self, from: Vec<u8>, to: Vec<u8>, keys: Vec<Vec<u8>>) {
+        if from >= to {
+            return;
+        }
+        // What lies before it is known already, if it began there, and is not worth its list.
+        let known = self.range.take().filter(|known| {
+            let lists_none = known.listed_from(&from).start == known.listed.start;
+            known.from <= from && from <= known.to && lists_none
+        });
+        let from = known.map_or(from, |known| known.from);
+        let listed = 0..keys.len();
+        self.range = Some(Known { from, to, keys: keys.into(), listed });
     }
 }
 
@@ -199,7 +319,7 @@ mod tests {
         gap.passed_much();
         let look = gap.look(from).unwrap();
         let begun = look.from().to_vec();
-        gap.found(look, first);
+        gap.found(look, first, None);
         begun
     }
 
@@ -239,13 +359,13 @@ mod tests {
         gap.passed_much();
         for _ in 0..EAGER {
             let look = gap.look(b"q").unwrap();
-            gap.found(look, None);
+            gap.found(look, None, None);
         }
         assert!(gap.look(b"q").is_none());
         look(&gap, b"b", Some(b"f"));
         gap.eager.store(0, Relaxed);
         let inside = gap.look(b"c").unwrap();
-        gap.found(inside, Some(b"f"));
+        gap.found(inside, Some(&b"f"[..]), None);
         assert!(gap.look(b"g").is_none());
     }
 
@@ -256,7 +376,7 @@ mod tests {
         gap.passed_much();
         let before = gap.look(b"a").unwrap();
         gap.forget();
-        gap.found(before, Some(b"m"));
+        gap.found(before, Some(&b"m"[..]), None);
         assert_eq!(look(&gap, b"a", Some(b"b")), b"a");
         assert_eq!(look(&gap, b"a", Some(b"b")), b"b", "and the next one does");
     }
@@ -267,19 +387,100 @@ mod tests {
         gap.passed_much();
         let one = gap.look(b"a").unwrap();
         gap.inserted(b"b");
-        // The look came by before.
-        gap.found(one, Some(b"k"));
-        assert_eq!(look(&gap, b"a", None), b"a");
+        // The look came by before: it says nothing of what lies behind.
+        gap.found(one, Some(&b"k"[..]), None);
+        assert_eq!(look(&gap, b"a", None), b"b");
         let one = gap.look(b"a").unwrap();
         gap.inserted(b"z");
-        gap.found(one, Some(b"b"));
+        gap.found(one, Some(&b"b"[..]), None);
         assert_eq!(look(&gap, b"a", Some(b"b")), b"b");
         // Two looks: what came since the first began counts for that one, below the other for none.
         let (one, other) = (gap.look(b"a").unwrap(), gap.look(b"d").unwrap());
         gap.inserted(b"c");
-        gap.found(one, Some(b"e"));
-        gap.found(other, Some(b"e"));
+        gap.found(one, Some(&b"e"[..]), None);
+        gap.found(other, Some(&b"e"[..]), None);
         assert_eq!(look(&gap, b"a", None), b"a");
         assert_eq!(look(&gap, b"d", None), b"e");
+    }
+
+    /// Looks from `a` on and names these keys.
+    fn list(gap: &Gap, keys: &[&[u8]]) {
+        look(gap, b"a", Some(keys[0]));
+        let one = gap.look(b"a").unwrap();
+        assert_eq!(one.worth_naming(), NAMED_MAX);
+        gap.found(one, keys.iter().copied(), None);
+    }
+
+    /// What a look from a key on asks for, and where it goes on.
+    fn listed(gap: &Gap, from: &[u8]) -> (String, String) {
+        gap.passed_much();
+        let one = gap.look(from).unwrap();
+        let asked: String = one.listed().iter().map(|key| key.escape_ascii().to_string()).collect();
+        let end = one.from().escape_ascii().to_string();
+        gap.found(one, None, None);
+        (asked, end)
+    }
+
+    fn pair(listed: &str, end: &str) -> (String, String) {
+        (listed.to_owned(), end.to_owned())
+    }
+
+    #[test]
+    fn listed_keys_are_asked_for_until_they_are_gone() {
+        let gap = Gap::default();
+        list(&gap, &[b"d", b"f", b"h", b"k"]);
+        assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));
+        assert_eq!(listed(&gap, b"e"), pair("fh", "k"));
+        // Only who asked for all of them says which are gone.
+        let beyond = gap.look(b"e").unwrap();
+        gap.found_listed(&beyond, 1);
+        assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));
+        let one = gap.look(b"a").unwrap();
+        gap.found_listed(&one, 1);
+        assert_eq!(listed(&gap, b"a"), pair("fh", "k"));
+        // With an end all are listed.
+        list(&gap, &[b"d"]);
+        let one = gap.look(b"a").unwrap();
+        gap.found(one, [&b"f"[..], b"h"], Some(b"k"));
+        assert_eq!(listed(&gap, b"a"), pair("fh", "k"));
+        // A look that begins behind a listed key knows nothing of what lies before.
+        gap.found(gap.look(b"g").unwrap(), [&b"n"[..]], None);
+        assert_eq!(listed(&gap, b"a"), pair("", "a"));
+        assert_eq!(listed(&gap, b"h"), pair("", "n"));
+    }
+
+    #[test]
+    fn inserts_between_listed_keys_cut_the_range_off() {
+        let gap = Gap::default();
+        list(&gap, &[b"d", b"f", b"h", b"k"]);
+        // What is listed may get a value again, and what lies behind the end says nothing.
+        gap.inserted(b"f");
+        gap.inserted(b"k");
+        assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));
+        gap.inserted(b"g");
+        assert_eq!(listed(&gap, b"a"), pair("df", "g"));
+        gap.inserted(b"b");
+        assert_eq!(listed(&gap, b"a"), pair("", "b"));
+        // Beside a look: what it names behind the key does not count.
+        look(&gap, b"a", Some(b"d"));
+        let one = gap.look(b"a").unwrap();
+        gap.inserted(b"g");
+        gap.found(one, [&b"d"[..], b"f", b"h"], Some(b"k"));
+        assert_eq!(listed(&gap, b"a"), pair("df", "g"));
+    }
+
+    #[test]
+    fn a_listed_key_that_comes_back_beside_a_look_stays_listed() {
+        let gap = Gap::default();
+        list(&gap, &[b"d", b"f", b"h", b"k"]);
+        let one = gap.look(b"a").unwrap();
+        gap.inserted(b"d");
+        // It had asked for that one before.
+        gap.found_listed(&one, 1);
+        assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));
+        let one = gap.look(b"a").unwrap();
+        gap.inserted(b"n");
+        gap.found_listed(&one, 2);
+        assert_eq!(listed(&gap, b"a"), pair("h", "k"));
     }
 }

@@ -86,6 +86,12 @@ impl AccessCounters {
         }
     }
 
+    /// A scan for the first record asked for this key by itself, and it was there or had been removed.
+    pub(crate) fn asked_for(&self, removed: bool) {
+        self.counts.add(RECORDS_SCANNED, 1);
+        self.counts.add(REMOVED_SCANNED, u64::from(removed));
+    }
+
     /// Records that scans looked at, and removals among them.
     pub(crate) fn looked_at(&self) -> (u64, u64) {
         (self.counts.sum(RECORDS_SCANNED), self.counts.sum(REMOVED_SCANNED))

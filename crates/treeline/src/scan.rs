@@ -8,6 +8,9 @@
 //! batches, let alone between chunks (P24): the scan goes on by key, and passes over what pages that
 //! were cut anew meanwhile hold of keys behind it.
 //!
+//! Of the dirty records only those are copied that lie ahead, and of a scan that wants few no more than those
+//! that it may deliver: the records of a queue whose head is removed are all of one page.
+//!
 //! How many pages are likely to be needed follows from the records that pages held so far, so a
 //! short scan reads no page that it does not need, and a long one reads many at a time.
 
@@ -22,7 +25,7 @@ use spinney_page::PageView;
 use crate::merge::{Dirty, Pages, Records};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
-use spinney_records::Visit;
+use spinney_records::{Cached, Visit};
 
 /// Most pages of one batch, without overflow pages: 256 KiB. A scan that wants so many at a time goes
 /// on to more of them, and would only drive the favourites of others out of the page cache.
@@ -44,10 +47,53 @@ impl TreeLine {
         let Some(look) = look else {
             return self.scan_from(Position::start(request), request, chunk);
         };
-        let start = Position::At(look.from().to_vec());
-        let result = self.scan_from(start, request, chunk);
-        let found = (!chunk.is_empty()).then(|| chunk.get(0).0);
-        self.gap.found(look, found.filter(|_| result.is_ok()));
+        let mut from = look.from();
+        let mut value = Vec::new();
+        for (index, key) in look.listed().iter().enumerate() {
+            if !request.contains(key) {
+                chunk.finished = true;
+                self.gap.found_listed(&look, index);
+                return Ok(());
+            }
+            value.clear();
+            let found = self.cache.get(self.id_of(key), key, &mut value);
+            match found {
+                Cached::Present | Cached::Large => {
+                    let value = ValueRef { bytes: &value, large: found == Cached::Large };
+                    chunk.push(&[key], request.delivered(value));
+                    self.accesses.asked_for(false);
+                    self.gap.found_listed(&look, index);
+                    return Ok(());
+                }
+                Cached::Absent => self.accesses.asked_for(true),
+                // Its page knows.
+                Cached::Unknown => {
+                    from = key;
+                    break;
+                }
+            }
+        }
+        if from == look.from()
+            && let Some(gone) = look.listed().first()
+        {
+            // Nothing is left of a list: what is home of it takes room for nothing.
+            self.note_removed(self.index.find(gone).lower.bytes());
+        }
+        let start = Position::At(from.to_vec());
+        // What is named behind the first lies in the pages that are read for it.
+        let more = ScanRequest { records_max: look.worth_naming(), ..*request };
+        let result = self.scan_from(start, &more, chunk);
+        if result.is_ok() {
+            let found = (0..chunk.len()).map(|index| chunk.get(index).0);
+            let end = match &chunk.resume {
+                Some(Bound::Included(end)) => Some(end.as_slice()),
+                _ => None,
+            };
+            self.gap.found(look, found, end);
+        } else {
+            self.gap.found(look, None, None);
+        }
+        chunk.truncate(request.records_max);
         result
     }
 
@@ -103,7 +149,8 @@ impl TreeLine {
         if self.index.version() != version && !runs.iter().all(same) {
             return Ok(Step::Changed);
         }
-        let copies: Vec<DirtyCopies> = runs.iter().map(|run| self.copy_dirty(run)).collect();
+        let copies: Vec<DirtyCopies> =
+            runs.iter().map(|run| self.copy_wanted(run, position, request)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
         let read = self.read_scanned(&refs, &mut buf, wanted < BATCH_PAGES_MAX)?;
@@ -111,7 +158,7 @@ impl TreeLine {
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
             at = here.end;
-            let removed = copies.removed_ahead(position, request.direction);
+            let removed = copies.removed();
             self.accesses.passed_removed(removed as u64);
             if removed >= REMOVED_MAX {
                 self.gap.passed_much();
@@ -260,15 +307,30 @@ impl TreeLine {
         (runs, next)
     }
 
-    /// Copies the dirty records of a run's pages out of the cache.
-    pub(crate) fn copy_dirty(&self, run: &Run) -> DirtyCopies {
+    /// Copies those dirty records of a run's pages that a scan at this position may need.
+    fn copy_wanted(
+        &self,
+        run: &Run,
+        position: &Position,
+        request: &ScanRequest<'_>,
+    ) -> DirtyCopies {
+        let mut copies = self.copy_dirty(run, |key| {
+            request.contains(key) && position.is_ahead(key, request.direction)
+        });
+        copies.keep_first(request.records_max, request.direction);
+        copies
+    }
+
+    /// Copies the dirty records of a run's pages out of the cache, those with keys that are wanted.
+    pub(crate) fn copy_dirty(&self, run: &Run, is_wanted: impl Fn(&[u8]) -> bool) -> DirtyCopies {
         let Run { located, pages } = run;
         let mut copies = DirtyCopies::default();
         let mut ids = self.index.dirty(located.lower.bytes(), pages);
         ids.sort_unstable();
         ids.dedup();
         self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
-            if located.contains(key) && pages.contains(&located.page_of(key)) {
+            let is_here = || located.contains(key) && pages.contains(&located.page_of(key));
+            if is_wanted(key) && is_here() {
                 copies.push(key, value);
             }
             false
@@ -372,11 +434,30 @@ impl DirtyCopies {
         self.places.push((start..middle, value));
     }
 
-    /// How many of them are removals that a scan at this position meets.
-    fn removed_ahead(&self, position: &Position, direction: Direction) -> usize {
-        let removed = self.places.iter().filter(|(_, value)| value.is_none());
-        let key = |range: &Range<usize>| &self.bytes[range.clone()];
-        removed.filter(|(range, _)| position.is_ahead(key(range), direction)).count()
+    /// How many of them are removals.
+    fn removed(&self) -> usize {
+        self.places.iter().filter(|(_, value)| value.is_none()).count()
+    }
+
+    /// Forgets what lies behind the first `most` of them that have values: a scan that wants no more, and
+    /// wants each of these, ends there at the latest.
+    fn keep_first(&mut self, most: usize, direction: Direction) {
+        let DirtyCopies { bytes, places } = self;
+        let key = |range: &Range<usize>| &bytes[range.clone()];
+        let mut live: Vec<&[u8]> = places
+            .iter()
+            .filter(|(_, value)| value.is_some())
+            .map(|(range, _)| key(range))
+            .collect();
+        if live.len() <= most || most == 0 {
+            return;
+        }
+        let in_order = |a: &&[u8], b: &&[u8]| match direction {
+            Direction::Forward => a.cmp(b),
+            Direction::Reverse => b.cmp(a),
+        };
+        let last = *live.select_nth_unstable_by(most - 1, in_order).1;
+        places.retain(|(range, _)| in_order(&key(range), &last).is_le());
     }
 
     pub(crate) fn records(&self) -> Vec<Dirty<'_>> {

@@ -64,6 +64,12 @@ fn put(tree: &TreeLine, key: u8, value: &[u8]) {
     tree.apply(&write);
 }
 
+fn remove(tree: &TreeLine, key: u8) {
+    let write = Write { key: &[key], hash: hash_key(KEYSPACE, &[key]), value: None };
+    tree.prepare(&write).unwrap();
+    tree.apply(&write);
+}
+
 fn put_all(tree: &TreeLine, keys: &[u8], value: &[u8]) {
     keys.iter().for_each(|key| put(tree, *key, value));
 }
@@ -254,5 +260,52 @@ fn p23_a_scan_beside_a_reorganization() {
         });
         assert!(tree.reorganize(&located, Why::Full, &mut Missed::default()).unwrap());
         reader.join().unwrap();
+    });
+}
+
+/// The first key from one on.
+fn first(tree: &TreeLine, from: u8) -> u8 {
+    let request = ScanRequest {
+        lower: Bound::Included(&[from]),
+        upper: Bound::Unbounded,
+        direction: Direction::Forward,
+        records_wanted: 1,
+        records_max: 1,
+        bytes_max: usize::MAX,
+        keys_only: true,
+    };
+    let mut chunk = Chunk::default();
+    tree.scan(&request, &mut chunk).unwrap();
+    assert_eq!(chunk.len(), 1);
+    chunk.get(0).0[0]
+}
+
+/// A thread that inserted a record finds it or one before it, and one that removed the head finds another,
+/// whatever other readers list meanwhile.
+#[test]
+fn d1_first_reads_miss_no_insert() {
+    check(500, || {
+        let tree = tree();
+        // A range over keys that are listed.
+        (0..20).for_each(|key| remove(&tree, key));
+        tree.gap.passed_much();
+        (0..2).for_each(|_| assert_eq!(first(&tree, 0), 20));
+        let reader = thread(&tree, |tree| {
+            remove(tree, 20);
+            assert_ne!(first(tree, 0), 20);
+            (0..2).for_each(|_| _ = first(tree, 0));
+        });
+        remove(&tree, 21);
+        remove(&tree, 22);
+        assert_ne!(first(&tree, 21), 21);
+        for key in [22, 15, 12] {
+            put(&tree, key, &[1; 100]);
+            assert!(first(&tree, 11) <= key);
+        }
+        reader.join().unwrap();
+        assert_eq!(first(&tree, 0), 12);
+        remove(&tree, 12);
+        remove(&tree, 15);
+        assert_eq!(first(&tree, 0), 22);
     });
 }

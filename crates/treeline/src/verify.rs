@@ -63,7 +63,7 @@ impl TreeLine {
             }
             let refs: Vec<PageRef> = segment.all().collect();
             let run = Run { pages: 0..segment.base_pages().max(1), located: located.clone() };
-            let dirty = self.copy_dirty(&run);
+            let dirty = self.copy_dirty(&run, |_| true);
             let mut buf = self.buffers.lend(refs.len().max(1));
             self.read_pages(&refs, &mut buf, Purpose::Tool)?;
             let base = 0..segment.base_pages();

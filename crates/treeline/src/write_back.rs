@@ -355,7 +355,7 @@ impl TreeLine {
         }
     }
 
-    fn id_of(&self, key: &[u8]) -> RecordId {
+    pub(crate) fn id_of(&self, key: &[u8]) -> RecordId {
         RecordId::of(hash_key(self.context.keyspace, key))
     }
 

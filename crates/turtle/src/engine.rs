@@ -222,7 +222,7 @@ impl Engine for Turtle {
         // The view is of a later moment than the look.
         let result = self.core.view.load().scan(&request, chunk);
         let found = (!chunk.is_empty()).then(|| chunk.get(0).0);
-        gap.found(look, found.filter(|_| result.is_ok()));
+        gap.found(look, found.filter(|_| result.is_ok()), None);
         result
     }
 
