@@ -64,6 +64,9 @@ const FORECAST_SHARE_MAX: f64 = 0.25;
 /// they change.
 const SPARSE_MAX: usize = 4096;
 
+/// Of those so many are looked at before other background work goes on.
+const SHRUNK_AT_ONCE: usize = 16;
+
 /// Why a segment is reorganized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
@@ -420,6 +423,18 @@ impl TreeLine {
         if sparse.len() < SPARSE_MAX {
             sparse.insert(lower.to_vec());
         }
+    }
+
+    /// Looks at some segments that may take fewer pages; says whether any waited. So many at a time that the head of a
+    /// queue, which leaves nearly empty ones behind as fast as they are written, is followed: what does not fit into
+    /// the list stays as it is until the keyspace is quiet.
+    pub(crate) fn shrink_some(&self) -> Result<bool> {
+        for done in 0..SHRUNK_AT_ONCE {
+            if !self.shrink_sparse()? {
+                return Ok(done > 0);
+            }
+        }
+        Ok(true)
     }
 
     /// Looks at one segment that may take fewer pages; says whether any waited.

@@ -631,7 +631,7 @@ impl Engine for TreeLine {
         let wrote = self.shorten_lists()?
             | self.bring_removals_home()?
             | self.write_back_soon()?
-            | (!loading && if_room(|| self.shrink_sparse())?);
+            | (!loading && if_room(|| self.shrink_some())?);
         // Who asked for bursts to be staged wants them merged as soon as they end.
         let merges = !wrote && !loading && self.tuning.staging() == Staging::On;
         let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
