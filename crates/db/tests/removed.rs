@@ -235,6 +235,30 @@ fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
     }
 }
 
+/// A queue that is never quiet takes no more than twice what its records take, and 8 MiB, though the background hardly
+/// gets to run. (`turtle` frees what its flushes and checkpoints pass over.)
+#[test]
+fn d2_a_busy_queue_of_treeline_takes_bounded_room() {
+    const LENGTH: u64 = 20_000;
+    let world = World::new(EngineKind::TreeLine, 2 << 20);
+    world.fill(0..LENGTH);
+    for number in 0..8 * LENGTH {
+        world.fill(number + LENGTH..number + LENGTH + 1);
+        world.remove([number]);
+        if number % 10 == 0 {
+            assert_eq!(first_read(&world.main).0.as_deref(), Some(&key(number + 1)[..]));
+        }
+        if number % 256 == 0 {
+            world.runtime.step();
+        }
+        if number % (LENGTH / 4) == 0 {
+            world.db.checkpoint().unwrap();
+        }
+    }
+    let (taken, live) = (world.bytes(), LENGTH * 308);
+    assert!(taken <= 2 * live + (8 << 20), "{taken} bytes for {live}");
+}
+
 /// A first read of a queue whose records are in memory looks at pages once in many removals, and at few records,
 /// however long the queue is.
 #[test]
