@@ -317,7 +317,8 @@ impl TreeLine {
         let mut copies = self.copy_dirty(run, |key| {
             request.contains(key) && position.is_ahead(key, request.direction)
         });
-        copies.keep_first(request.records_max, request.direction);
+        // One more than is delivered: a page that gives just so many does not look as if nothing came behind.
+        copies.keep_first(request.records_max.saturating_add(1), request.direction);
         copies
     }
 

@@ -580,7 +580,8 @@ impl Log {
     /// The files are cut off behind what is needed. Writers must have stopped.
     ///
     /// # Errors
-    /// `Poisoned`: what was not durable before has an unknown outcome.
+    /// `Poisoned`: what was not durable before has an unknown outcome. `Full` where that word finds no room: all is durable, and
+    /// the next opening recovers.
     pub fn close(&self) -> Result<()> {
         self.closed.store(true, SeqCst);
         self.check()?;
@@ -592,7 +593,7 @@ impl Log {
         let mut next = superblock.clone();
         next.generation += 1;
         next.closed = Some(self.last_lsn());
-        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail(error))?;
+        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail_unless_full(error))?;
         self.sync_file()?;
         let is_empty = next.is_closed_and_empty();
         *superblock = next;

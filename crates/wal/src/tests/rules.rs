@@ -580,6 +580,20 @@ fn p21_a_failed_write_or_sync_stops_the_writing_side_for_good() {
     }
 }
 
+/// A disk that writes over nothing has no room for the word that the log was closed.
+#[test]
+fn b1_a_close_without_room_is_no_poison() {
+    let disk = disk(1);
+    disk.copy_on_write();
+    let log = create(&disk);
+    put(&log, b"durable", Durability::Sync).unwrap();
+    disk.set_capacity(Some(disk.used()));
+    assert!(log.close().unwrap_err().is_full());
+    assert!(log.poisoned().is_none());
+    disk.set_capacity(None);
+    assert_eq!(open(&disk).1.last_lsn(), Lsn(1));
+}
+
 #[test]
 fn p21_the_database_may_poison_the_log() {
     let disk = disk(1);
