@@ -45,6 +45,10 @@ fn prepared(seed: u64) -> (SimDisk, Runtime) {
     let db = open(&disk, &runtime, 0);
     fill(&db.keyspace("main", KeyspaceOptions::default()).unwrap(), 0, 4_000);
     db.close().unwrap();
+    // What the last double writes have copies of would be restored.
+    let db = open(&disk, &runtime, 0);
+    fill(&db.existing_keyspace("main").unwrap(), 0, 1);
+    db.close().unwrap();
     (disk, runtime)
 }
 

@@ -459,7 +459,9 @@ impl<'a> World<'a> {
         self.tally.notice(noticed);
         if kind == ErrorKind::Corruption && flipped {
             let text = error.to_string();
-            let named = text.contains("offset") || text.contains("needs those after");
+            let named = ["offset", "needs those after", "already holds those"]
+                .iter()
+                .any(|it| text.contains(it));
             assert!(named, "no place is named: {text}");
         }
         kind
