@@ -235,7 +235,9 @@ impl<'a> LeafCursor<'a> {
             .map_err(|damage| self.damaged(damage))?;
         Ok(match self.direction {
             Direction::Forward => {
-                let end = value_page(item.value + (item.value_length as u64).saturating_sub(1)) + 1;
+                // An item without bytes may lie where the section ends, and no page is there.
+                let end = item.value + item.value_length as u64;
+                let end = end.checked_sub(1).map_or(0, |last| value_page(last) + 1);
                 pages.start..end.clamp(pages.end, pages.start + most)
             }
             Direction::Reverse => {

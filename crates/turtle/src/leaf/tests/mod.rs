@@ -506,6 +506,35 @@ fn values_that_are_expected_come_in_one_piece_and_stay() {
     }
 }
 
+/// Values that fill their pages to the last byte, and behind them a record without a value, or a tombstone: no page is
+/// there for it, and a range that expects it reads none. (Found by the soak, seed 401198.)
+#[test]
+fn an_empty_value_behind_full_pages_is_read() {
+    for pages in 1..4 {
+        for last in [Some((Vec::new(), false)), None] {
+            let bed = Bed::new(1 << 20);
+            let mut model: Model = (0..8 * pages as u8)
+                .map(|number| {
+                    (vec![number], Some((vec![number; super::format::PAYLOAD / 8], false)))
+                })
+                .collect();
+            model.insert(vec![200], last);
+            let leaf = bed.write(&model, 12);
+            for direction in [Direction::Forward, Direction::Reverse] {
+                for expected in [0, 5, 100] {
+                    bed.chill();
+                    let mut cursor = LeafCursor::new(&leaf, Bound::Unbounded, direction).unwrap();
+                    cursor.expect(expected);
+                    for _ in 0..model.len() {
+                        cursor.record().unwrap();
+                        cursor.advance().unwrap();
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_whole_read_is_one_transfer_and_takes_what_is_cached() {
     let bed = Bed::new(8 << 20);
