@@ -66,7 +66,7 @@ pub(crate) struct Room {
 }
 
 /// Refuses a file to write, or a directory to make, inside the directory of a database: it would be taken for a part of
-/// it, or put in the place of one.
+/// it, or would replace one.
 pub(crate) fn check_apart(path: &Path) -> Result<(), Failure> {
     // Through links, and from where it will be if it is not there yet.
     let there = path.ancestors().find_map(|above| {

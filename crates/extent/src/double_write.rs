@@ -22,7 +22,8 @@
 //! So an opening writes torn pages only. What else is *due* from the life before waits until something is allocated,
 //! written in place or synced: all pages of the last two batches are written once more, as they are, because the sync
 //! that was to keep them may have failed, and then no later one does, unless they are written again (P21). Then both
-//! halves are zeroed, so that a copy of one life never meets a page of the next. In files of a released format the area begins at page 2.
+//! halves are zeroed, so that a copy of one life never meets a page of the next. In files of a released
+//! format the area begins at page 2.
 //!
 //! **Invariant**: of two copies the one with the higher number is the later one. When numbers run
 //! out, the pages in place are synced and both halves are zeroed before they begin anew.
@@ -174,8 +175,8 @@ pub(crate) fn oldest_needed(found: impl Iterator<Item = u16>) -> u16 {
     found.max().unwrap_or(0).saturating_sub(1)
 }
 
-/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns the area, with what is due,
-/// and how many pages were restored.
+/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns the
+/// area, with what is due, and how many pages were restored.
 ///
 /// # Errors
 /// `Io` from reading or writing; `Full`.

@@ -38,7 +38,7 @@ pub(crate) struct SlotPages {
     /// Pages to be written before the next slot, and with what: the last one first.
     due: Vec<(PageNumber, Slot)>,
     /// The page whose writing failed, which stops the store, and the slot that it may hold since.
-    unsettled: Option<(PageNumber, Slot)>,
+    doubtful: Option<(PageNumber, Slot)>,
 }
 
 /// Writes the slot pages of a store file that nobody has open which hold no slot though it is known which they should
@@ -73,7 +73,7 @@ impl SlotPages {
                 due.push((*damaged, slot.clone()));
             }
         }
-        SlotPages { found, due, unsettled: None }
+        SlotPages { found, due, doubtful: None }
     }
 
     /// Reads the slot pages of a file.
@@ -119,13 +119,13 @@ impl SlotPages {
         &self,
         stored: &'s SlotPages,
     ) -> Result<&'s Slot, (PageNumber, Damage)> {
-        let torn = self.unsettled.as_ref().map(|(page, _)| *page);
+        let torn = self.doubtful.as_ref().map(|(page, _)| *page);
         let mut damaged = stored.found.damaged.iter();
         if let Some((page, _, damage)) = damaged.find(|(page, ..)| Some(*page) != torn) {
             return Err((*page, damage.clone()));
         }
         let (newest, found) = (self.newest(), stored.newest());
-        let failed = self.unsettled.as_ref().map(|(_, slot)| slot);
+        let failed = self.doubtful.as_ref().map(|(_, slot)| slot);
         if found != newest && Some(found) != failed {
             let expected = format!("slot generation {}", newest.generation);
             return Err((Slot::page(newest.generation), Damage::new(expected, found.generation)));
@@ -167,7 +167,7 @@ impl SlotPages {
     ) -> Result<()> {
         let written = write(slot, page);
         if written.as_ref().is_err_and(|error| !error.is_full()) {
-            self.unsettled.get_or_insert_with(|| (page, slot.clone()));
+            self.doubtful.get_or_insert_with(|| (page, slot.clone()));
         }
         written
     }
