@@ -58,7 +58,7 @@ impl Store {
     pub fn allocate_run(&self, pages: u32) -> Result<PageRun> {
         assert!((1..=RUN_PAGES_MAX).contains(&pages), "{pages} pages");
         self.options.poison.check()?;
-        let mut space = self.space.lock();
+        let mut space = self.space_to_take()?;
         let generation = self.take_generation(&mut space)?;
         let left = space.left();
         let first = self.take(&mut space, pages, left, |free| free.allocate_run(pages))?;

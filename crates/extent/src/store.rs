@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use xxhash_rust::xxh3::xxh3_64;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::shim::Mutex;
+use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_base::{
     Error, ErrorKind, Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, probe,
 };
@@ -364,9 +364,16 @@ impl Store {
     /// # Errors
     /// `Full` when the disk has no room (nothing changed), `Poisoned`, or `Io`.
     pub fn allocate(&self, order: u8) -> Result<(Extent, Generation)> {
-        let mut space = self.space.lock();
+        let mut space = self.space_to_take()?;
         let left = space.left();
         self.allocate_from(&mut space, order, left)
+    }
+
+    /// The space, for who is to take pages of it. What is due goes first, with nothing locked: in a file of a released
+    /// format the area has the pages of slots' copies, which a generation may need.
+    pub(crate) fn space_to_take(&self) -> Result<MutexGuard<'_, Space>> {
+        self.end_recovery()?;
+        Ok(self.space.lock())
     }
 
     fn allocate_from(
@@ -391,7 +398,6 @@ impl Store {
         left: u64,
         allocate: impl Fn(&mut FreeMap) -> Option<T>,
     ) -> Result<T> {
-        self.end_recovery()?;
         let has_enough = |space: &Space| space.free.free_pages() >= u64::from(pages) + left;
         // A step of growth may be smaller than what is to be left.
         while left > 0 && !has_enough(space) {
@@ -407,8 +413,6 @@ impl Store {
 
     /// A generation that no page of the file has or will have, whatever crashes.
     pub(crate) fn take_generation(&self, space: &mut Space) -> Result<Generation> {
-        // In a file of a released format the area has the pages of slots' copies.
-        self.end_recovery()?;
         if space.next_generation >= space.reserved {
             self.reserve_generations(space)?;
         }
@@ -753,7 +757,7 @@ impl Store {
                     "a checkpoint needs more extents than a slot names",
                 ))
             } else {
-                self.allocate_from(&mut self.space.lock(), order, 0)
+                self.space_to_take().and_then(|mut space| self.allocate_from(&mut space, order, 0))
             };
             match allocated {
                 Ok(extent) => extents.push(extent),
