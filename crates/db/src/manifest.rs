@@ -17,6 +17,7 @@
 //! Example: a database without keyspaces and tag 7 has length 16 and payload `07 00 00 00 00 00 00
 //! 00  01 00 00 00  00 00 00 00`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use spinney_base::limits::{KEYSPACE_NAME_BYTES_MAX, PAGE_BYTES};
@@ -199,6 +200,7 @@ impl Manifest {
         let next_id = KeyspaceId(u32::from_le_bytes(reader.take()?));
         let count = u32::from_le_bytes(reader.take()?);
         let mut keyspaces: Vec<ManifestKeyspace> = Vec::new();
+        let (mut ids, mut names) = (HashSet::new(), HashSet::new());
         for _ in 0..count {
             let id = KeyspaceId(u32::from_le_bytes(reader.take()?));
             let [engine, logged] = reader.take()?;
@@ -211,14 +213,11 @@ impl Manifest {
             let name =
                 reader.0.get(..length).ok_or(Problem::Damage("a name as long as it says"))?;
             reader.0 = &reader.0[length..];
-            let name =
-                String::from_utf8(name.to_vec()).map_err(|_| Problem::Damage("a name in UTF-8"))?;
-            if id >= next_id
-                || logged > 1
-                || keyspaces.iter().any(|other| other.id == id || other.name == name)
-            {
+            if id >= next_id || logged > 1 || !ids.insert(id) || !names.insert(name) {
                 return Err(Problem::Damage("keyspaces with ids and names of their own"));
             }
+            let name =
+                String::from_utf8(name.to_vec()).map_err(|_| Problem::Damage("a name in UTF-8"))?;
             let options = KeptOptions { engine, logged: logged == 1 };
             keyspaces.push(ManifestKeyspace { id, name, options });
         }
