@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use spinney_base::{Error, Result};
 use spinney_engine::{BlockKind, Row};
+use spinney_io::Purpose;
 
 macro_rules! engines {
     ($($(#[$doc:meta])* $kind:ident = $row:expr,)+) => {
@@ -66,6 +67,13 @@ impl EngineKind {
     }
 }
 
+/// What I/O is counted for: the purposes that all engines share, and those of each.
+#[doc(hidden)]
+pub fn purposes() -> impl Iterator<Item = Purpose> {
+    let own = EngineKind::ALL.into_iter().flat_map(|kind| kind.row().purposes.iter().copied());
+    Purpose::SHARED.into_iter().chain(own)
+}
+
 impl fmt::Display for EngineKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
@@ -109,6 +117,15 @@ mod tests {
                 blocks.push(*block);
             }
             assert!(!row.blocks.is_empty(), "{}: nothing tells whose a file is", row.name);
+        }
+    }
+
+    #[test]
+    fn purposes_are_told_apart() {
+        let (mut numbers, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for purpose in purposes() {
+            assert!(numbers.insert(purpose.index()), "{purpose:?} has another's number");
+            assert!(names.insert(purpose.name()), "two purposes are called {purpose:?}");
         }
     }
 

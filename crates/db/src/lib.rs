@@ -38,7 +38,7 @@ pub use batch::Batch;
 pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
-pub use engines::EngineKind;
+pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
 pub use options::{Durability, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites};

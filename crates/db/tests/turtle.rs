@@ -345,7 +345,7 @@ fn writes_are_counted_by_purpose() {
     fill(&main, 0..30_000, 1);
     db.checkpoint().unwrap();
     let counts = db.stats().io.by_purpose;
-    let written = |purpose: Purpose| counts[purpose as usize].write_bytes / 4096;
+    let written = |purpose: Purpose| counts[purpose.index()].write_bytes / 4096;
     let own = [Purpose::Flush, Purpose::Early, Purpose::Merge, Purpose::Tidy, Purpose::Leaf];
     let sum: u64 = own.map(written).iter().sum();
     let turtle = main.stats().turtle.unwrap();

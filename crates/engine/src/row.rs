@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use spinney_base::{KeyspaceId, Lsn, Result};
 use spinney_extent::BlockKind;
-use spinney_io::Directory;
+use spinney_io::{Directory, Purpose};
 
 use crate::{Capabilities, Engine, EngineContext, KeyspaceSalvage};
 
@@ -31,6 +31,8 @@ pub struct Row {
     /// The kinds of block that hold its records or lead to them. Without a manifest a salvage tells
     /// by these which engine has written a file, so no two engines share one.
     pub blocks: &'static [BlockKind],
+    /// What its I/O is for, beside the purposes that all engines share.
+    pub purposes: &'static [Purpose],
     /// What the proving ground does with the engine and must see of it.
     pub proving: Proving,
 }

@@ -32,3 +32,5 @@ pub use spinney_db::{
 pub use spinney_base::limits;
 /// Sizes and counts as people write them.
 pub use spinney_base::size;
+#[doc(hidden)]
+pub use spinney_db::purposes;

@@ -16,6 +16,7 @@ pub const ROW: Row = Row {
     salvage: |directory, name, keyspace, _| Ok(Box::new(Salvage::open(directory, name, keyspace)?)),
     check_option,
     blocks: &[BlockKind::Data],
+    purposes: &[],
     proving: Proving {
         options: &[
             &[],

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use spinney_engine::{BlockKind, Engine, Proving, Row, Watched};
 
+use spinney_io::Purpose;
+
 use crate::{Salvage, Turtle, check_option};
 
 /// TurtleKV's row.
@@ -18,6 +20,14 @@ pub const ROW: Row = Row {
     },
     check_option,
     blocks: &[BlockKind::Leaf, BlockKind::Node],
+    purposes: &[
+        Purpose::Flush,
+        Purpose::Early,
+        Purpose::Merge,
+        Purpose::Tidy,
+        Purpose::Leaf,
+        Purpose::Node,
+    ],
     proving: Proving {
         options: &[
             &[],
