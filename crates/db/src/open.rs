@@ -348,7 +348,7 @@ impl State {
                     (Some(keyspace), Some(pointer))
                         if pointer.large && entry.lsn > keyspace.engine.redo() =>
                     {
-                        keyspace.engine.replay_large(pointer.bytes)
+                        keyspace.engine.values().replay(pointer.bytes)
                     }
                     _ => Ok(()),
                 }

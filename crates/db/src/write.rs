@@ -62,7 +62,7 @@ impl<'a> KeyspaceWrite<'a> {
     fn bytes(&self) -> usize {
         let Write { key, value, .. } = self.write;
         let value = value.map_or(0, ValueRef::len);
-        let large = self.keyspace.engine.is_large(key.len(), value as u64);
+        let large = self.keyspace.engine.values().is_large(key.len(), value as u64);
         key.len() + if large { POINTER_BYTES_MAX } else { value }
     }
 
@@ -259,7 +259,7 @@ impl State {
                 self.note(&error);
                 return Err(error);
             }
-            if engine.wants_checkpoint() {
+            if engine.values().wants_checkpoint() {
                 self.want_checkpoint();
             }
             if engine.wants_background()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE,
-    KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch,
-    Write,
+    KeyspaceBackup, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch, Write,
 };
-use spinney_extent::{GiveBack, LargePointer, SharedSync, Store, StoreOptions};
+use spinney_extent::values::LargeList;
+use spinney_extent::{GiveBack, Store, StoreOptions, Values};
 use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose, without_reserve};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
@@ -21,7 +22,7 @@ use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{AccessCounters, WriteCounters, add};
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
-use crate::large::{LargeList, LargeTable};
+use crate::large::ByLog;
 use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
 use crate::pages::PageCache;
@@ -80,13 +81,12 @@ const ROOM_STEPS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct TreeLine {
     pub(crate) context: EngineContext,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<Store>,
     pub(crate) index: SegmentIndex,
     pub(crate) cache: RecordCache,
     pub(crate) segment_locks: SegmentLocks,
     pub(crate) page_locks: PageLocks,
-    pub(crate) large: LargeTable,
-    pub(crate) large_syncs: SharedSync,
+    pub(crate) large: Arc<Values>,
     /// Whether pages may hold what a process before wrote and no sync kept, until all that was replayed is home.
     pub(crate) pages_in_doubt: AtomicBool,
     /// Whether only the pages can say which large values are live.
@@ -192,12 +192,12 @@ impl TreeLine {
         let (segment_locks, page_locks) = (SegmentLocks::new(stripes), PageLocks::new(stripes));
         let held = index.bytes() + segment_locks.bytes() + page_locks.bytes() + buffers;
         let cache_bytes = memory.saturating_sub(held).max(CACHE_BYTES_MIN);
-        let end = context.log.last_lsn();
         let forecaster =
             Forecaster::new(context.runtime.random(), FORECAST_EPOCH_INSERTS, FORECAST_EPOCHS);
+        let store = Arc::new(store);
+        let owner = Box::new(ByLog { context: context.clone(), store: Arc::clone(&store) });
         TreeLine {
             context,
-            store,
             index,
             cache: RecordCache::new(cache_bytes),
             segment_locks,
@@ -206,8 +206,8 @@ impl TreeLine {
             // A value may be in the checkpoint's list though its record was not applied when the
             // power went, and without a log only the pages tell.
             large_unsettled: AtomicBool::new(!large.is_empty()),
-            large: LargeTable::new(large, end),
-            large_syncs: SharedSync::default(),
+            large: Values::new(Arc::clone(&store), RECORD_BYTES_MAX, owner, large),
+            store,
             taking: Mutex::new(()),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
@@ -454,7 +454,7 @@ impl Engine for TreeLine {
     fn check(&self, write: &Write<'_>) -> Result<()> {
         let Some(value) = write.value else { return Ok(()) };
         if value.large {
-            return self.decode_pointer(value.bytes).map(|_| ());
+            return self.large.decode(value.bytes).map(|_| ());
         }
         let bytes = write.key.len() + value.len();
         if bytes > RECORD_BYTES_MAX {
@@ -525,7 +525,7 @@ impl Engine for TreeLine {
         let id = RecordId::of(write.hash);
         let pointer = write.value.filter(|value| value.large);
         if let Some(pointer) = pointer {
-            self.own_large(pointer.bytes);
+            self.large.applied(pointer.bytes, 0);
         }
         let mut replaced = Vec::new();
         let Became { dirty, may_be_new } =
@@ -542,7 +542,7 @@ impl Engine for TreeLine {
         // Only now, with the record on a dirty list: a checkpoint that begins after the old value was
         // freed must write the record back, since it lets the value go that the page still names.
         if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
-            self.supersede_large(&replaced);
+            self.large.superseded(&replaced);
         }
         // When scans find it.
         if write.value.is_some() {
@@ -605,7 +605,7 @@ impl Engine for TreeLine {
     fn end_structure_replay(&self) -> Result<()> {
         let mut owned = Vec::new();
         self.index.for_each(|_, segment| owned.extend(segment.extents()));
-        owned.extend(self.owned_large());
+        owned.extend(self.large.owned());
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
         if !self.context.log.was_closed() {
@@ -623,7 +623,7 @@ impl Engine for TreeLine {
         self.wanted.store(false, Ordering::Relaxed);
         self.follow_memory();
         self.store.reclaim(self.context.log.durable_lsn());
-        self.reuse_large_in_background();
+        self.large.reuse();
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
@@ -660,44 +660,8 @@ impl Engine for TreeLine {
         self.store.is_unproven()
     }
 
-    fn is_large(&self, key: usize, value: u64) -> bool {
-        key as u64 + value > RECORD_BYTES_MAX as u64
-    }
-
-    fn allocate_large(&self, length: u64) -> Result<LargePointer> {
-        TreeLine::allocate_large(self, length)
-    }
-
-    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.store.write_large(&pointer.extents, offset, bytes)
-    }
-
-    fn seal_large(&self, pointers: &[LargePointer]) -> Result<()> {
-        TreeLine::seal_large(self, pointers)
-    }
-
-    fn release_large(&self, pointer: &LargePointer) {
-        TreeLine::release_large(self, pointer);
-    }
-
-    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
-        self.store.read_large(pointer, offset, out)
-    }
-
-    fn replay_large(&self, pointer: &[u8]) -> Result<()> {
-        self.replay_large_pointer(pointer)
-    }
-
-    fn pin_large(&self) -> LargePin {
-        LargePin(self.large.pin())
-    }
-
-    fn unpin_large(&self, pin: LargePin) {
-        self.large.unpin(pin.0);
-    }
-
-    fn wants_checkpoint(&self) -> bool {
-        self.large_wants_checkpoint()
+    fn values(&self) -> &Arc<Values> {
+        &self.large
     }
 
     fn wants_background(&self) -> bool {
@@ -728,7 +692,7 @@ impl Engine for TreeLine {
     fn data_bytes(&self) -> u64 {
         let counts = self.index.counts();
         let pages = counts.base_pages() + counts.overflow_pages + counts.staged_pages;
-        (pages + self.large.pages().0) * PAGE_BYTES as u64
+        (pages + self.large.live_pages()) * PAGE_BYTES as u64
     }
 
     fn unwritten_bytes(&self) -> u64 {
