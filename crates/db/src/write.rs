@@ -368,12 +368,7 @@ impl State {
 
     /// Runs a wait and counts it.
     fn stall(&self, wait: impl FnOnce()) {
-        let start = self.runtime.now();
-        wait();
-        let stall =
-            u64::try_from(self.runtime.now().saturating_sub(start).as_nanos()).unwrap_or(u64::MAX);
-        self.stall_ns.fetch_add(stall, Ordering::Relaxed);
-        self.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
+        self.stalls.during(&self.runtime, wait);
     }
 
     /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says

@@ -25,6 +25,7 @@ mod backup;
 mod compact;
 mod context;
 pub mod covered;
+mod notes;
 mod salvage;
 mod scan;
 mod scrub;
@@ -34,7 +35,8 @@ mod stats;
 pub use backup::KeyspaceBackup;
 pub use compact::Compacted;
 pub use context::EngineContext;
-pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show};
+pub use notes::Notes;
+pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show, Span};
 pub use scan::{Chunk, Direction, ScanRequest};
 pub use scrub::{DamagedPage, Scrubbed, scrub};
 pub use snapshot::{EngineSnapshot, SnapshotStats};
@@ -117,6 +119,14 @@ impl OwnedValue {
     }
 }
 
+impl OwnedValue {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn as_value(&self) -> ValueRef<'_> {
+        ValueRef { bytes: &self.bytes, large: self.large }
+    }
+}
+
 impl From<ValueRef<'_>> for OwnedValue {
     fn from(value: ValueRef<'_>) -> Self {
         OwnedValue { bytes: value.bytes.to_vec(), large: value.large }
@@ -173,7 +183,9 @@ pub trait Engine: Send + Sync + Debug {
     ///
     /// # Errors
     /// `InvalidArgument` naming the limit.
-    fn check(&self, write: &Write<'_>) -> Result<()>;
+    fn check(&self, write: &Write<'_>) -> Result<()> {
+        write.value.map_or(Ok(()), |value| self.values().check(write.key.len(), value))
+    }
 
     /// Appends the key's value, or the pointer to a large one, to `out`; says which.
     ///
@@ -259,15 +271,21 @@ pub trait Engine: Send + Sync + Debug {
     fn redo(&self) -> Lsn;
 
     /// The generation that its next page gets, for [`Engine::resume_generations`].
-    fn next_generation(&self) -> Generation;
+    fn next_generation(&self) -> Generation {
+        self.values().store().next_generation()
+    }
 
     /// Goes on with the generations of an earlier opening in this process, before the replay of structure
     /// ends. What was allocated then has generations below `next`.
-    fn resume_generations(&self, next: Generation);
+    fn resume_generations(&self, next: Generation) {
+        self.values().store().resume_generations(next);
+    }
 
     /// Whether nothing beside its newest slot tells that it is the newest: in a file of a released format,
     /// until its first checkpoint (rule P28).
-    fn is_unproven(&self) -> bool;
+    fn is_unproven(&self) -> bool {
+        self.values().store().is_unproven()
+    }
 
     /// Its large values (rule P17). Between the structure replay and [`Engine::end_structure_replay`]
     /// the database calls [`Values::replay`] for each pointer of a record above [`Engine::redo`].
@@ -380,7 +398,9 @@ pub trait Engine: Send + Sync + Debug {
     ///
     /// # Errors
     /// `Io` or `Poisoned`; the pages are free as before.
-    fn give_back_room(&self) -> Result<()>;
+    fn give_back_room(&self) -> Result<()> {
+        self.values().store().give_all_back()
+    }
 
     /// About how many bytes of pages [`Engine::compact`] goes through for a range.
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64;

@@ -28,8 +28,8 @@ pub struct StoreCopy<'a> {
     redo: Lsn,
     /// Extents of large values that were copied, by first page and generation.
     copied: BTreeMap<(PageNumber, Generation), Extent>,
-    /// Those that were found and are yet to be copied, of the last one from `page` on.
-    left: Vec<LargeExtent>,
+    /// Those that this pass has yet to copy, of the last one from `page` on; `None` between passes.
+    left: Option<Vec<LargeExtent>>,
     page: u32,
     _pin: Pin,
     _hold: Hold<'a>,
@@ -61,7 +61,7 @@ impl<'a> StoreCopy<'a> {
             poison: Arc::new(Poison::new()),
         };
         let target = Store::create(directory, name, options, redo)?;
-        let (copied, left) = (BTreeMap::new(), Vec::new());
+        let (copied, left) = (BTreeMap::new(), None);
         let copy =
             StoreCopy { values, target, redo, copied, left, page: 0, _pin: pin, _hold: hold };
         Ok((copy, state))
@@ -73,19 +73,23 @@ impl<'a> StoreCopy<'a> {
         &self.target
     }
 
-    /// Copies some pages of large values that are named by now and were not copied. Returns their
-    /// bytes; `None` when there are none.
+    /// Copies some pages of large values. A pass is over those that were named when it began and that
+    /// no pass before has copied. Returns their bytes; `None` at the end of a pass.
     ///
     /// # Errors
     /// `Corruption` naming the damage found in the original; `Io` or `Full`.
     pub fn copy_values(&mut self) -> Result<Option<u64>> {
-        if self.left.is_empty() {
+        let copied = &mut self.copied;
+        let left = self.left.get_or_insert_with(|| {
+            self.page = 0;
             let all = self.values.everything();
-            self.left = all.all().filter(|large| !self.copied.contains_key(&key(large))).collect();
-            self.left.sort_unstable();
-        }
+            let mut left: Vec<_> =
+                all.all().filter(|one| !copied.contains_key(&key(one))).collect();
+            left.sort_unstable();
+            left
+        });
         let mut pages = 0;
-        while let Some(last) = self.left.last().copied()
+        while let Some(last) = left.last().copied()
             && pages < CALL_PAGES as u32
         {
             let extent = (last.extent, last.generation);
@@ -93,15 +97,20 @@ impl<'a> StoreCopy<'a> {
             pages += here;
             self.page += here;
             if self.page == last.extent.pages() {
-                self.copied.insert(key(&last), last.extent);
-                self.left.pop();
+                copied.insert(key(&last), last.extent);
+                left.pop();
                 self.page = 0;
             }
         }
-        Ok((pages > 0).then_some(u64::from(pages) * PAGE_BYTES as u64))
+        if pages == 0 {
+            self.left = None;
+            return Ok(None);
+        }
+        Ok(Some(u64::from(pages) * PAGE_BYTES as u64))
     }
 
-    /// Completes the copy: its tree owns the extents of `owned`, and its checkpoint has this payload.
+    /// Copies the large values that are left and completes the copy: its tree owns the extents of
+    /// `owned`, and its checkpoint has this payload. No value is put any more. Returns the bytes copied.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -110,9 +119,15 @@ impl<'a> StoreCopy<'a> {
         mut owned: Vec<(Extent, Generation)>,
         structure: u64,
         payload: &[u8],
-    ) -> Result<()> {
+    ) -> Result<u64> {
+        self.left = None;
+        let mut bytes = 0;
+        while let Some(copied) = self.copy_values()? {
+            bytes += copied;
+        }
         owned.extend(self.copied.iter().map(|((_, generation), extent)| (*extent, *generation)));
         self.target.adopt(&owned)?;
-        self.target.publish(Checkpoint { redo: self.redo, structure }, payload, || Ok(()))
+        self.target.publish(Checkpoint { redo: self.redo, structure }, payload, || Ok(()))?;
+        Ok(bytes)
     }
 }

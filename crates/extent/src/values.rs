@@ -27,7 +27,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use spinney_base::shim::{RwLock, RwLockWriteGuard};
-use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
+use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result, ValueRef};
 use spinney_io::Purpose;
 
 use crate::free::Extent;
@@ -131,6 +131,22 @@ impl Values {
     #[must_use]
     pub fn is_large(&self, key: usize, value: u64) -> bool {
         key as u64 + value > self.record_bytes_max
+    }
+
+    /// Checks that pages, or the extents that a pointer names, hold a record.
+    ///
+    /// # Errors
+    /// `InvalidArgument` naming the limit; `Corruption` for bytes that are no pointer.
+    pub fn check(&self, key: usize, value: ValueRef<'_>) -> Result<()> {
+        if value.large {
+            return self.decode(value.bytes).map(drop);
+        }
+        let (bytes, most) = ((key + value.len()) as u64, self.record_bytes_max);
+        if bytes <= most {
+            return Ok(());
+        }
+        let text = "is larger than the engine keeps in pages (RECORD_BYTES_MAX,";
+        Err(Error::invalid(format!("a record of {bytes} bytes {text} {most})")))
     }
 
     /// Takes extents for a value of `length` bytes, at least 1. The hash of the pointer is for the

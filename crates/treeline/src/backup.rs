@@ -166,14 +166,10 @@ impl KeyspaceBackup for Copying<'_> {
         // copy to find out.
         let mut large = tree.large.everything();
         drop(no_write_back);
-        while let Some(copied) = self.copy.copy_values()? {
-            bytes += copied;
-        }
         if !tree.context.logged {
             // Only its pages tell what is live in a copy without a log, and a list of freed ones makes it ask them.
             large.freed.append(&mut large.live);
         }
-        self.copy.finish(owned, structure, &payload.finish(&large))?;
-        Ok(bytes)
+        Ok(bytes + self.copy.finish(owned, structure, &payload.finish(&large))?)
     }
 }

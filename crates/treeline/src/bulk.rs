@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, PageNumber, Result, ValueRef, probe};
-use spinney_engine::{Bulk, Chunk, Direction, Engine, ScanRequest, Write};
+use spinney_engine::{Bulk, Chunk, Engine, ScanRequest, Write};
 use spinney_extent::values::Loaded;
 use spinney_io::Purpose;
 use spinney_sync::hash_key;
@@ -94,17 +94,8 @@ impl TreeLine {
     }
 
     fn is_empty(&self) -> Result<bool> {
-        let request = ScanRequest {
-            lower: std::ops::Bound::Unbounded,
-            upper: std::ops::Bound::Unbounded,
-            direction: Direction::Forward,
-            records_wanted: 1,
-            records_max: 1,
-            bytes_max: PAGE_BYTES,
-            keys_only: true,
-        };
         let mut chunk = Chunk::default();
-        self.scan_chunk(&request, &mut chunk)?;
+        self.scan_chunk(&ScanRequest::FIRST_KEY, &mut chunk)?;
         Ok(chunk.is_empty())
     }
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
-use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, PageNumber, Result, Runtime};
+use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE,
     KeyspaceBackup, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch, Write,
 };
 use spinney_extent::values::LargeList;
-use spinney_extent::{GiveBack, Store, StoreOptions, Values};
+use spinney_extent::{GiveBack, Store, Values};
 use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose, without_reserve};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
@@ -155,7 +155,7 @@ impl TreeLine {
     /// # Errors
     /// `Full` or `Io`.
     pub fn create(context: EngineContext, redo: Lsn) -> Result<TreeLine> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let store = Store::create(&*context.directory, &context.name, options, redo)?;
         let index = SegmentIndex::new(Vec::new(), 0);
         Ok(Self::assemble(context, store, index, LargeList::default(), redo))
@@ -167,7 +167,7 @@ impl TreeLine {
     /// # Errors
     /// `Corruption` or `Io`.
     pub fn open(context: EngineContext) -> Result<TreeLine> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let (store, checkpoint, payload) =
             Store::open(&*context.directory, &context.name, options)?;
         let (segments, large) = decode_segments(&payload)
@@ -451,20 +451,6 @@ impl Engine for TreeLine {
         Self::CAPABILITIES
     }
 
-    fn check(&self, write: &Write<'_>) -> Result<()> {
-        let Some(value) = write.value else { return Ok(()) };
-        if value.large {
-            return self.large.decode(value.bytes).map(|_| ());
-        }
-        let bytes = write.key.len() + value.len();
-        if bytes > RECORD_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a record of {bytes} bytes is larger than a TreeLine page holds (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
-            )));
-        }
-        Ok(())
-    }
-
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match found_in(self.cache.get(RecordId::of(hash), key, out)) {
             Some(found) => {
@@ -500,12 +486,8 @@ impl Engine for TreeLine {
                 Prepared::Dirty(victim) => {
                     self.context.poison.check()?;
                     self.wanted.store(true, Ordering::Relaxed);
-                    let start = self.context.runtime.now();
-                    self.write_back_for(victim, write.hash)?;
-                    let stall = self.context.runtime.now().saturating_sub(start);
-                    let stall = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
-                    self.writes.stall_ns.fetch_add(stall, Ordering::Relaxed);
-                    self.writes.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
+                    let work = || self.write_back_for(victim, write.hash);
+                    self.writes.stalls.during(&self.context.runtime, work)?;
                 }
                 Prepared::Busy => {
                     busy.wait(&self.context.runtime)?;
@@ -648,18 +630,6 @@ impl Engine for TreeLine {
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }
 
-    fn next_generation(&self) -> Generation {
-        self.store.next_generation()
-    }
-
-    fn resume_generations(&self, next: Generation) {
-        self.store.resume_generations(next);
-    }
-
-    fn is_unproven(&self) -> bool {
-        self.store.is_unproven()
-    }
-
     fn values(&self) -> &Arc<Values> {
         &self.large
     }
@@ -690,9 +660,7 @@ impl Engine for TreeLine {
     }
 
     fn data_bytes(&self) -> u64 {
-        let counts = self.index.counts();
-        let pages = counts.base_pages() + counts.overflow_pages + counts.staged_pages;
-        (pages + self.large.live_pages()) * PAGE_BYTES as u64
+        (self.index.counts().pages() + self.large.live_pages()) * PAGE_BYTES as u64
     }
 
     fn unwritten_bytes(&self) -> u64 {
@@ -715,11 +683,6 @@ impl Engine for TreeLine {
         Ok(())
     }
 
-    fn give_back_room(&self) -> Result<()> {
-        while self.store.give_back(GiveBack::All)? > 0 {}
-        Ok(())
-    }
-
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
         self.bytes_of_range(from, upper)
     }
@@ -734,16 +697,13 @@ impl Engine for TreeLine {
 
     fn stats(&self) -> EngineStats {
         let usage = self.cache.usage();
-        let space = self.store.space();
         let counts = self.index.counts();
         let forecast = self.forecaster.stats();
         let (cache_hits, cache_misses, pages_read) = self.accesses.sum();
-        let large = self.large.counts();
+        let common = EngineStats::of(&self.large, &self.writes.stalls);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let in_pages = |pages: u64| pages * PAGE_BYTES as u64;
-        let bytes = in_pages(counts.base_pages() + counts.overflow_pages + counts.staged_pages);
+        let bytes = counts.pages() * PAGE_BYTES as u64;
         let live = self.accesses.filled_part(bytes);
-        let large_freed = in_pages(large.freed_pages + large.ready_pages);
         let (scan_records, scan_tombstones) = self.accesses.looked_at();
         EngineStats {
             cache_hits,
@@ -758,24 +718,15 @@ impl Engine for TreeLine {
             overflow_pages: counts.overflow_pages,
             staged_pages: counts.staged_pages,
             segments: counts.segments,
-            large_values: large.values,
-            large_bytes: in_pages(large.live_pages),
-            large_freed_bytes: large_freed,
-            live_bytes: live + in_pages(large.live_pages),
-            dead_bytes: bytes - live + large_freed,
-            tombstones: 0,
+            live_bytes: live + common.large_bytes,
+            dead_bytes: bytes - live + common.large_freed_bytes,
             scan_pages: self.accesses.pages_scanned(),
             scan_records,
             scan_tombstones,
-            free_pages: space.free_pages,
-            file_bytes: in_pages(space.end_page.into()),
-            hole_bytes: in_pages(space.hole_pages),
             pages_read,
             pages_written_back: load(&self.writes.pages_written_back),
             records_written_back: load(&self.writes.records_written_back),
             foreground_write_backs: load(&self.writes.foreground_write_backs),
-            stall_ns: load(&self.writes.stall_ns),
-            longest_stall_ns: load(&self.writes.longest_stall_ns),
             reorganizations: load(&self.writes.reorganizations),
             reorganized_pages_in: load(&self.writes.reorganized_pages_in),
             reorganized_pages_out: load(&self.writes.reorganized_pages_out),
@@ -785,16 +736,8 @@ impl Engine for TreeLine {
             forecast_by_trend: forecast.trend_answers,
             checkpoints: load(&self.writes.checkpoints),
             pages_restored: load(&self.writes.pages_restored),
-            turtle: None,
+            ..common
         }
-    }
-}
-
-fn store_options(context: &EngineContext) -> StoreOptions {
-    StoreOptions {
-        keyspace: context.keyspace,
-        double_write: context.double_write,
-        poison: context.poison.clone(),
     }
 }
 

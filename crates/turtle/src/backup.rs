@@ -79,12 +79,11 @@ impl KeyspaceBackup for Copying<'_> {
 
     fn finish(&mut self) -> Result<u64> {
         let mut bytes = 0;
-        while let Some(copied) = self.copy()? {
+        while let Some(copied) = self.copy_run()? {
             bytes += copied;
         }
         // The log finds the values that the checkpoint does not list.
         let payload = payload::encode(&self.tree.root()?, &self.large);
-        self.copy.finish(self.tree.owned(), 0, &payload)?;
-        Ok(bytes)
+        Ok(bytes + self.copy.finish(self.tree.owned(), 0, &payload)?)
     }
 }

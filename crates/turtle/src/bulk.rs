@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use spinney_base::{Error, Result, ValueRef};
-use spinney_engine::{Bulk, Chunk, Direction, ScanRequest};
+use spinney_engine::{Bulk, Chunk, ScanRequest};
 use spinney_extent::values::Loaded;
 
 use crate::core::Core;
@@ -43,17 +43,8 @@ impl<'a> Loading<'a> {
     }
 
     fn check_empty(&self) -> Result<()> {
-        let request = ScanRequest {
-            lower: std::ops::Bound::Unbounded,
-            upper: std::ops::Bound::Unbounded,
-            direction: Direction::Forward,
-            records_wanted: 1,
-            records_max: 1,
-            bytes_max: 1,
-            keys_only: true,
-        };
         let mut chunk = Chunk::default();
-        self.core.view.load().scan(&request, &mut chunk)?;
+        self.core.view.load().scan(&ScanRequest::FIRST_KEY, &mut chunk)?;
         if chunk.is_empty() {
             return Ok(());
         }

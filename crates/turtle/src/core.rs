@@ -7,10 +7,10 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use spinney_base::{Lsn, Result, mapping};
+use spinney_base::{Lsn, Result, Stalls, mapping};
 use spinney_engine::EngineContext;
 use spinney_extent::values::LargeList;
-use spinney_extent::{Store, StoreOptions, Values};
+use spinney_extent::{Store, Values};
 use spinney_sync::Stripes;
 
 use crate::auto::Auto;
@@ -173,8 +173,7 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: AtomicU64,
     pub(crate) foreground_steps: AtomicU64,
     pub(crate) delays: AtomicU64,
-    pub(crate) stall_ns: AtomicU64,
-    pub(crate) longest_stall_ns: AtomicU64,
+    pub(crate) stalls: Stalls,
     pub(crate) snapshots_written: AtomicU64,
     pub(crate) snapshots_ended: AtomicU64,
 }
@@ -190,7 +189,7 @@ impl Core {
     /// # Errors
     /// `Full` or `Io`.
     pub(crate) fn create(context: EngineContext, redo: Lsn) -> Result<Core> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let store = Store::create(&*context.directory, &context.name, options, redo)?;
         Ok(Self::assemble(context, store, redo, Vec::new(), LargeList::default()))
     }
@@ -200,7 +199,7 @@ impl Core {
     /// # Errors
     /// `Corruption`, `Unsupported` or `Io`.
     pub(crate) fn open(context: EngineContext) -> Result<Core> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let (store, checkpoint, payload) =
             Store::open(&*context.directory, &context.name, options)?;
         let decoded = payload::decode(&payload);
@@ -328,21 +327,7 @@ impl Core {
 
     /// Runs a wait of a writer and counts it.
     pub(crate) fn stall<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let start = self.context.runtime.now();
-        let result = wait();
-        let stall: Duration = self.context.runtime.now().saturating_sub(start);
-        let stall = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
-        self.counters.stall_ns.fetch_add(stall, Relaxed);
-        self.counters.longest_stall_ns.fetch_max(stall, Relaxed);
-        result
-    }
-}
-
-pub(crate) fn store_options(context: &EngineContext) -> StoreOptions {
-    StoreOptions {
-        keyspace: context.keyspace,
-        double_write: context.double_write,
-        poison: context.poison.clone(),
+        self.counters.stalls.during(&self.context.runtime, wait)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
-use spinney_base::{Error, Generation, Lsn, Next, Result};
+use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
     Found, IDLE, KeyspaceBackup, OwnedValue, Resident, ScanRequest, Scrubbed, TurtleStats, Values,
@@ -22,7 +22,6 @@ use crate::memtable::EDIT_BYTES;
 use crate::options;
 use crate::range::KeyRange;
 use crate::snapshot::TurtleSnapshot;
-use crate::version::RECORD_BYTES_MAX;
 
 /// A keyspace kept by TurtleKV.
 #[derive(Debug)]
@@ -82,20 +81,6 @@ impl Engine for Turtle {
 
     fn replays_in_bulk(&self) -> bool {
         true
-    }
-
-    fn check(&self, write: &Write<'_>) -> Result<()> {
-        let Some(value) = write.value else { return Ok(()) };
-        if value.large {
-            return self.core.large.decode(value.bytes).map(|_| ());
-        }
-        let bytes = write.key.len() + value.len();
-        if bytes > RECORD_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a record of {bytes} bytes is larger than a turtle keeps in its tree (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
-            )));
-        }
-        Ok(())
     }
 
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
@@ -229,18 +214,6 @@ impl Engine for Turtle {
         self.core.redo()
     }
 
-    fn next_generation(&self) -> Generation {
-        self.core.files.store.next_generation()
-    }
-
-    fn resume_generations(&self, next: Generation) {
-        self.core.files.store.resume_generations(next);
-    }
-
-    fn is_unproven(&self) -> bool {
-        self.core.files.store.is_unproven()
-    }
-
     fn values(&self) -> &Arc<Values> {
         &self.core.large
     }
@@ -336,10 +309,6 @@ impl Engine for Turtle {
         self.core.make_room_on_disk()
     }
 
-    fn give_back_room(&self) -> Result<()> {
-        self.core.give_all_room_back()
-    }
-
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
         let range = KeyRange { lower: Bound::Included(from), upper };
         self.core.view.load().tree.pages_in(&range) * PAGE_BYTES as u64
@@ -356,8 +325,8 @@ impl Engine for Turtle {
     fn stats(&self) -> EngineStats {
         let core = &self.core;
         let view = core.view.load();
-        let (space, large, pending) =
-            (core.files.store.space(), core.large.counts(), view.tree.pending());
+        let pending = view.tree.pending();
+        let common = EngineStats::of(&core.large, &core.counters.stalls);
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = &core.counters;
         let mut in_tables = Passed::default();
@@ -386,7 +355,6 @@ impl Engine for Turtle {
         };
         core.files.count_into(&mut turtle);
         let (totals, passed) = (view.tree.totals(), core.files.disk.all_passed());
-        let in_values = |pages: u64| pages * PAGE_BYTES as u64;
         EngineStats {
             cache_hits: counters.reads.sum(MEMTABLE_HITS) + counters.reads.sum(RECORD_HITS),
             cache_misses: counters.reads.sum(MISSES),
@@ -397,25 +365,17 @@ impl Engine for Turtle {
             page_cache_hits: turtle.pages_cached.leaf(),
             pages: core.files.pages(),
             pages_read: turtle.pages_read.leaf(),
-            live_bytes: totals.live() + in_values(large.live_pages),
-            dead_bytes: totals.dead() + in_values(large.freed_pages + large.ready_pages),
+            live_bytes: totals.live() + common.large_bytes,
+            dead_bytes: totals.dead() + common.large_freed_bytes,
             tombstones: totals.tombstones + in_tables.tombstones,
             scan_pages: core.files.scan_pages(),
             scan_records: passed.edits,
             scan_tombstones: passed.tombstones,
             index_bytes: view.tree.node_bytes(),
-            large_values: large.values,
-            large_bytes: in_values(large.live_pages),
-            large_freed_bytes: in_values(large.freed_pages + large.ready_pages),
-            free_pages: space.free_pages,
-            file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
-            hole_bytes: space.hole_pages * PAGE_BYTES as u64,
             foreground_write_backs: load(&counters.foreground_steps),
-            stall_ns: load(&counters.stall_ns),
-            longest_stall_ns: load(&counters.longest_stall_ns),
             checkpoints: load(&counters.checkpoints),
             turtle: Some(turtle),
-            ..EngineStats::default()
+            ..common
         }
     }
 }

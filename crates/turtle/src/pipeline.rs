@@ -421,7 +421,7 @@ impl Core {
                 // Its pages are free again.
                 drop(refused);
                 merged_away.clear();
-                self.give_all_room_back()?;
+                self.files.store.give_all_back()?;
                 self.is_crowded.store(true, SeqCst);
                 tree.apply_sparingly(batch, merged_away)
             }
@@ -435,7 +435,7 @@ impl Core {
             return Ok(true);
         }
         // Free pages are room as well.
-        self.give_all_room_back()?;
+        self.files.store.give_all_back()?;
         Ok(has_room())
     }
 
@@ -551,12 +551,6 @@ impl Core {
         self.residents.forget();
         self.batches.store(0, Relaxed);
         self.free(&work);
-        Ok(())
-    }
-
-    /// Gives the room of all free pages back to a full disk: what had no room may have left much of it solid.
-    pub(crate) fn give_all_room_back(&self) -> Result<()> {
-        while self.files.store.give_back(GiveBack::All)? > 0 {}
         Ok(())
     }
 
