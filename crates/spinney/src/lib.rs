@@ -24,8 +24,8 @@ pub use spinney_db::{
     EngineKind, EngineStats, Error, ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo,
     KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats, LostRange, Options,
     PagesByKind, Readers, RestoreProgress, RestoreReport, Result, SalvageProgress, SalvageReport,
-    SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats, TornWrites, TurtleStats, Value,
-    ValueReader, VerifyProgress, VerifyReport,
+    SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats, TornWrites, TurtleKeyspace,
+    TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.

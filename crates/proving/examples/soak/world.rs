@@ -694,7 +694,7 @@ impl<'a> World<'a> {
             _ => {
                 let batches = *self.random.pick(&[1, 4, 1000]);
                 if let Ok(keyspace) = self.handle(&name) {
-                    let _ = keyspace.set_checkpoint_distance(batches);
+                    let _ = keyspace.turtle().and_then(|it| it.set_checkpoint_distance(batches));
                 }
             }
         }
