@@ -13,9 +13,9 @@
 //!
 //! A **checkpoint payload**: version `u8` (2), number of segments `u64`, then for each, in
 //! ascending order of lower bounds: bound length `u16`, bound, segment. The first bound is the
-//! empty key. After the segments: number of live extents of large values `u64`, then for each: page
-//! `u32`, order `u8` (highest bit: a value begins here), generation `u32`; then the same for extents
-//! whose values were superseded and that may not be reused yet. Version 1 has neither. A keyspace
+//! empty key. After the segments: number of live extents of large values `u64`, then each as
+//! [`LargeExtent::encode`] writes it; then the same for extents whose values were superseded and that
+//! may not be reused yet. Version 1 has neither. A keyspace
 //! without data has an empty payload.
 //!
 //! A **structure record**: version `u8` (2), kind `u8` (1: replace), sequence `u64`, number of

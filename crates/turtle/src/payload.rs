@@ -6,7 +6,7 @@
 //! | 4 | root length | bytes of the next field |
 //! | n | root | what the tree needs to be opened again |
 //! | 4 | large extents | how many follow |
-//! | 9 each | large extent | page `u32`, order `u8` with bit 7 set where a value begins, generation `u32` |
+//! | 9 each | large extent | as [`LargeExtent::encode`] writes it |
 //!
 //! All integers are little-endian. Checksums are the store's.
 
