@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::shim::{Mutex, RwLock};
-use spinney_base::{Error, Lsn, Result, Stalls, ValueRef};
+use spinney_base::{Error, Lsn, Result, Stalls, ValueRef, probe};
 use spinney_engine::{
     Capabilities, Chunk, Direction, Engine, EngineContext, EngineStats, Found, OwnedValue,
     Prepared, Proving, Resident, Row, ScanRequest, Watched, Write,
@@ -271,6 +271,7 @@ impl Engine for Toy {
         if self.is_replaying.load(SeqCst) {
             return Ok(());
         }
+        let _inside = probe::enter("checkpoint");
         let _one_at_a_time = self.publishing.lock();
         self.context.poison.check()?;
         let (payload, cut) = {

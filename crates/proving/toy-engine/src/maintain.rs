@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering::SeqCst;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, Next, Result, ValueRef};
+use spinney_base::{Error, Next, Result, ValueRef, probe};
 use spinney_engine::{
     Bulk, Compacted, Engine as _, IDLE, KeyspaceBackup, Maintain, Scrubbed, VerifyReport, Watch,
     scrub,
@@ -137,6 +137,7 @@ impl Bulk for Loading<'_> {
 
     fn install(mut self: Box<Self>) -> Result<()> {
         let toy = self.toy;
+        let _inside = probe::enter("bulk load");
         let _one_at_a_time = toy.publishing.lock();
         self.check_empty()?;
         let redo = toy.context.log.last_lsn();
