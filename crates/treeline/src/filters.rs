@@ -87,7 +87,7 @@ pub(crate) struct PageFilters {
     bytes: AtomicU64,
     /// Bytes that they may take; nothing until somebody looks for a key that is not there.
     bytes_max: AtomicU64,
-    /// Whether a page was read in vain since the keyspace was opened.
+    /// Whether a key that is not there was looked for on pages since the keyspace was opened.
     wanted: AtomicBool,
 }
 
@@ -108,7 +108,8 @@ impl PageFilters {
         self.bytes.load(Relaxed)
     }
 
-    /// Whether any memory should be set aside for them.
+    /// Whether any memory should be set aside for them: without lookups of absent keys they would only
+    /// spare base pages of keys in overflow pages, which are few and soon merged.
     pub(crate) fn are_wanted(&self) -> bool {
         self.wanted.load(Relaxed)
     }
@@ -134,11 +135,15 @@ impl PageFilters {
         self.bytes() > 0 && self.shard(page).lock().refuses(page, hash)
     }
 
-    /// Whether a filter would be kept; that one is wanted is noted.
-    fn have_room(&self) -> bool {
-        if !self.wanted.load(Relaxed) {
+    /// Notes that a lookup read pages for a key that is not there.
+    pub(crate) fn want(&self) {
+        if !self.are_wanted() {
             self.wanted.store(true, Relaxed);
         }
+    }
+
+    /// Whether a filter may be kept.
+    fn have_room(&self) -> bool {
         self.bytes_max.load(Relaxed) > 0
     }
 
@@ -296,6 +301,8 @@ mod tests {
 
     fn filters(memory: u64) -> PageFilters {
         let filters = PageFilters::new(memory);
+        assert!(!filters.have_room() && !filters.are_wanted());
+        filters.want();
         assert!(!filters.have_room() && filters.are_wanted());
         filters.resize(memory);
         assert!(filters.have_room());

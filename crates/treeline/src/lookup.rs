@@ -74,6 +74,9 @@ impl TreeLine {
                 }
             }
             self.accesses.miss(read);
+            if read > 0 && found == Found::Absent {
+                self.filters.want();
+            }
             if looked || to_stay {
                 let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
                 self.admit(id, key, (found != Found::Absent).then_some(value));

@@ -189,6 +189,9 @@ impl<'a> Round<'a> {
 
     fn answer(&mut self, index: usize, value: Option<ValueRef<'_>>) {
         let (key, hash) = self.keys[index];
+        if value.is_none() {
+            self.tree.filters.want();
+        }
         self.answers[index] = value.map(OwnedValue::from);
         self.tree.admit(RecordId::of(hash), key, value);
     }
