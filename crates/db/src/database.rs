@@ -11,10 +11,11 @@ use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
 
 use crate::batch::Batch;
+use crate::engines::EngineKind;
 use crate::keyspace::Keyspace;
 use crate::manifest::{ManifestKeyspace, check_name};
 use crate::open;
-use crate::options::{Durability, EngineKind, KeptOptions, KeyspaceOptions, Options};
+use crate::options::{Durability, KeptOptions, KeyspaceOptions, Options};
 use crate::place::Place;
 use crate::state::{State, file_name};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};

@@ -135,7 +135,7 @@ fn read_piece(reader: &mut dyn Read, length: u64, offset: u64, piece: &mut Vec<u
     Ok(())
 }
 
-fn is_large(KeyspaceWrite { keyspace, write }: &KeyspaceWrite<'_>) -> bool {
+fn is_large(KeyspaceWrite { keyspace, write, .. }: &KeyspaceWrite<'_>) -> bool {
     write.value.is_some_and(|value| {
         !value.large && keyspace.engine.is_large(write.key.len(), value.len() as u64)
     })

@@ -224,9 +224,7 @@ impl State {
     /// Whether a checkpoint would bring anything home.
     fn has_news(&self) -> bool {
         let last = self.log.last_lsn();
-        self.keyspaces()
-            .iter()
-            .any(|keyspace| keyspace.redo() < last || keyspace.engine.stats().records_dirty > 0)
+        self.keyspaces().iter().any(|keyspace| keyspace.redo() < last || keyspace.engine.is_dirty())
     }
 
     /// Starts a keyspace's job, in a database that has jobs by now.

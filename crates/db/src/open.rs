@@ -392,11 +392,10 @@ impl State {
                 })?;
                 keyspace.engine.enter()?;
                 let prepared = keyspace.engine.prepare(&write.write);
-                if prepared.is_ok() {
-                    keyspace.engine.apply(&write.write);
-                }
+                let applied = prepared
+                    .map(|prepared| keyspace.engine.apply(&write.write, prepared, entry.lsn));
                 keyspace.engine.leave();
-                prepared
+                applied
             })
         })
     }

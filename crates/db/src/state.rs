@@ -20,13 +20,11 @@ use spinney_base::{
 use spinney_engine::{Engine, EngineContext};
 use spinney_io::{Directory, DirectoryLock, Disk, Reserve};
 use spinney_sync::LockTable;
-use spinney_treeline::TreeLine;
-use spinney_turtle::Turtle;
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
 use crate::manifest::Manifest;
-use crate::options::{EngineKind, KeptOptions, Options};
+use crate::options::{KeptOptions, Options};
 use crate::place::{Place, dropped};
 use crate::reading::Reading;
 use crate::scrub::Scrub;
@@ -294,7 +292,11 @@ impl State {
             poison: self.poison.clone(),
             memory: memory.clone(),
         };
-        let made = make(entry.options.engine, context, created_at);
+        let row = entry.options.engine.row();
+        let made = match created_at {
+            Some(redo) => (row.create)(context, redo),
+            None => (row.open)(context),
+        };
         let engine = made.inspect_err(|_| self.budget.close(&memory))?;
         Ok(Arc::new(KeyspaceState {
             id: entry.id,
@@ -388,23 +390,6 @@ impl State {
                 task.wake();
             }
         }
-    }
-}
-
-/// Makes or opens a keyspace's engine.
-fn make(
-    kind: EngineKind,
-    context: EngineContext,
-    created_at: Option<Lsn>,
-) -> Result<Arc<dyn Engine>> {
-    fn shared<E: Engine + 'static>(engine: E) -> Arc<dyn Engine> {
-        Arc::new(engine)
-    }
-    match (kind, created_at) {
-        (EngineKind::TreeLine, Some(redo)) => TreeLine::create(context, redo).map(shared),
-        (EngineKind::TreeLine, None) => TreeLine::open(context).map(shared),
-        (EngineKind::Turtle, Some(redo)) => Turtle::create(context, redo).map(shared),
-        (EngineKind::Turtle, None) => Turtle::open(context).map(shared),
     }
 }
 

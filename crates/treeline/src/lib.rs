@@ -46,6 +46,7 @@ mod pages;
 mod plr;
 mod publish;
 mod reorganize;
+mod row;
 mod salvage;
 mod scan;
 #[cfg(all(test, feature = "shuttle"))]
@@ -60,6 +61,7 @@ mod tuning;
 mod verify;
 mod write_back;
 
+pub use row::ROW;
 pub use salvage::Salvage;
 pub use tree::TreeLine;
 pub use tuning::check_option;

@@ -281,8 +281,8 @@ mod tests {
             let key = number.wrapping_mul(0x9e37_79b1).to_be_bytes();
             let value = Some(ValueRef::inline(value));
             let write = Write { key: &key, hash: hash_key(KEYSPACE, &key), value };
-            tree.prepare(&write).unwrap();
-            tree.apply(&write);
+            let prepared = tree.prepare(&write).unwrap();
+            tree.apply(&write, prepared, Lsn::ZERO);
         }
     }
 

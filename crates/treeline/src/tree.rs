@@ -10,8 +10,8 @@ use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE,
-    KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch,
-    Write,
+    KeyspaceBackup, LargePin, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
+    VerifyReport, Watch, Write,
 };
 use spinney_extent::{GiveBack, LargePointer, SharedSync, Store, StoreOptions};
 use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose, without_reserve};
@@ -33,8 +33,8 @@ use crate::stage::Novelty;
 use crate::tidy::Tidying;
 use crate::tuning::{Staging, Tuning};
 use spinney_records::{
-    Became, CACHE_BYTES_MIN, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side,
-    Usage,
+    Became, CACHE_BYTES_MIN, Cached, More, Prepared as Room, RecordCache, RecordId, Rules, Share,
+    Side, Usage,
 };
 use spinney_sync::Gap;
 
@@ -480,6 +480,11 @@ impl TreeLine {
     }
 }
 
+/// The words of the record cache that a write has reserved.
+fn reserved(prepared: Prepared) -> usize {
+    usize::try_from(prepared.0[0]).expect("it was one")
+}
+
 impl Engine for TreeLine {
     fn capabilities(&self) -> Capabilities {
         Self::CAPABILITIES
@@ -522,7 +527,7 @@ impl Engine for TreeLine {
         self.lookup_many(keys)
     }
 
-    fn prepare(&self, write: &Write<'_>) -> Result<()> {
+    fn prepare(&self, write: &Write<'_>) -> Result<Prepared> {
         let id = RecordId::of(write.hash);
         if self.long_lists_count.load(Ordering::Relaxed) > LONG_LISTS_MAX {
             self.shorten_lists()?;
@@ -530,8 +535,8 @@ impl Engine for TreeLine {
         let mut busy = Busy::default();
         loop {
             match self.cache.prepare(id, write.key, write.value) {
-                Prepared::Ready => return Ok(()),
-                Prepared::Dirty(victim) => {
+                Room::Ready(words) => return Ok(Prepared([words as u64, 0])),
+                Room::Dirty(victim) => {
                     self.context.poison.check()?;
                     self.wanted.store(true, Ordering::Relaxed);
                     let start = self.context.runtime.now();
@@ -541,7 +546,7 @@ impl Engine for TreeLine {
                     self.writes.stall_ns.fetch_add(stall, Ordering::Relaxed);
                     self.writes.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
                 }
-                Prepared::Busy => {
+                Room::Busy => {
                     busy.wait(&self.context.runtime)?;
                     if !self.context.runtime.help() {
                         thread::yield_now();
@@ -551,11 +556,11 @@ impl Engine for TreeLine {
         }
     }
 
-    fn cancel(&self, write: &Write<'_>) {
-        self.cache.cancel(RecordId::of(write.hash), write.key, write.value);
+    fn cancel(&self, write: &Write<'_>, prepared: Prepared) {
+        self.cache.cancel(RecordId::of(write.hash), reserved(prepared));
     }
 
-    fn apply(&self, write: &Write<'_>) {
+    fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn) {
         let id = RecordId::of(write.hash);
         let pointer = write.value.filter(|value| value.large);
         if let Some(pointer) = pointer {
@@ -563,7 +568,7 @@ impl Engine for TreeLine {
         }
         let mut replaced = Vec::new();
         let Became { dirty, may_be_new } =
-            self.cache.put(id, write.key, write.value, &mut replaced);
+            self.cache.put(id, write.key, write.value, reserved(prepared), &mut replaced);
         self.accesses.put(may_be_new && write.value.is_some());
         if may_be_new && write.value.is_some() && self.tuning.forecast() {
             self.forecaster.record(write.key);
@@ -602,6 +607,10 @@ impl Engine for TreeLine {
 
     fn checkpoint_slowly(&self, redo: Lsn, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
         self.publish_checkpoint(redo, rest)
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.cache.usage().dirty > 0
     }
 
     fn redo(&self) -> Lsn {
@@ -656,35 +665,6 @@ impl Engine for TreeLine {
         Ok(())
     }
 
-    fn background(&self) -> Result<Next> {
-        self.wanted.store(false, Ordering::Relaxed);
-        self.follow_memory();
-        self.store.reclaim(self.context.log.durable_lsn());
-        self.reuse_large_in_background();
-        if self.context.poison.is_set() {
-            return Ok(Next::Wait(IDLE));
-        }
-        let loading = self.loads.load(Ordering::SeqCst) > 0;
-        let wrote = self.shorten_lists()?
-            | self.bring_removals_home()?
-            | self.write_back_soon()?
-            | (!loading && if_room(|| self.shrink_some())?);
-        // Who asked for bursts to be staged wants them merged as soon as they end.
-        let merges = !wrote && !loading && self.tuning.staging() == Staging::On;
-        let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
-        self.publish_structure_if_due(!wrote)?;
-        if !wrote {
-            self.buffers.trim(self.buffer_pages_max);
-        }
-        if wrote || loading {
-            self.disturb_tidying();
-        } else if let Some(rest) = without_reserve(|| self.tidy())? {
-            return Ok(Next::Wait(rest));
-        }
-        let wrote = wrote || self.give_back_space()?;
-        Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
-    }
-
     fn next_generation(&self) -> Generation {
         self.store.next_generation()
     }
@@ -737,72 +717,8 @@ impl Engine for TreeLine {
         self.large_wants_checkpoint()
     }
 
-    fn wants_background(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
-    }
-
-    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
-        self.verify_all(watch)
-    }
-
-    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
-        self.context.poison.check()?;
-        Ok(Box::new(self.begin_bulk()?))
-    }
-
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
         self.tuning.set(name, value)
-    }
-
-    fn scrub(&self, from: &[u8]) -> Scrubbed {
-        self.scrub_piece(from)
-    }
-
-    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
-        self.compact_region(from, upper)
-    }
-
-    fn data_bytes(&self) -> u64 {
-        let counts = self.index.counts();
-        let pages = counts.base_pages() + counts.overflow_pages + counts.staged_pages;
-        (pages + self.large.pages().0) * PAGE_BYTES as u64
-    }
-
-    fn unwritten_bytes(&self) -> u64 {
-        self.store.payload_pages() * PAGE_BYTES as u64
-    }
-
-    fn step_bytes(&self) -> u64 {
-        let pages = self.index.counts().base_pages().min(REGION_PAGES_MAX as u64);
-        pages * PAGE_BYTES as u64
-    }
-
-    fn make_room(&self) -> Result<()> {
-        for _ in 0..ROOM_STEPS_MAX {
-            match self.shrink_sparse() {
-                Ok(true) => {}
-                Err(error) if !error.is_full() => return Err(error),
-                Ok(false) | Err(_) => break,
-            }
-        }
-        Ok(())
-    }
-
-    fn give_back_room(&self) -> Result<()> {
-        while self.store.give_back(GiveBack::All)? > 0 {}
-        Ok(())
-    }
-
-    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
-        self.bytes_of_range(from, upper)
-    }
-
-    fn begin_backup(
-        &self,
-        directory: &dyn Directory,
-        name: &str,
-    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
-        Ok(Box::new(self.copy_to(directory, name)?))
     }
 
     fn stats(&self) -> EngineStats {
@@ -862,6 +778,101 @@ impl Engine for TreeLine {
             pages_restored: load(&self.writes.pages_restored),
             turtle: None,
         }
+    }
+}
+
+impl Maintain for TreeLine {
+    fn background(&self) -> Result<Next> {
+        self.wanted.store(false, Ordering::Relaxed);
+        self.follow_memory();
+        self.store.reclaim(self.context.log.durable_lsn());
+        self.reuse_large_in_background();
+        if self.context.poison.is_set() {
+            return Ok(Next::Wait(IDLE));
+        }
+        let loading = self.loads.load(Ordering::SeqCst) > 0;
+        let wrote = self.shorten_lists()?
+            | self.bring_removals_home()?
+            | self.write_back_soon()?
+            | (!loading && if_room(|| self.shrink_some())?);
+        // Who asked for bursts to be staged wants them merged as soon as they end.
+        let merges = !wrote && !loading && self.tuning.staging() == Staging::On;
+        let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
+        self.publish_structure_if_due(!wrote)?;
+        if !wrote {
+            self.buffers.trim(self.buffer_pages_max);
+        }
+        if wrote || loading {
+            self.disturb_tidying();
+        } else if let Some(rest) = without_reserve(|| self.tidy())? {
+            return Ok(Next::Wait(rest));
+        }
+        let wrote = wrote || self.give_back_space()?;
+        Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn wants_background(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
+        self.verify_all(watch)
+    }
+
+    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
+        self.context.poison.check()?;
+        Ok(Box::new(self.begin_bulk()?))
+    }
+
+    fn scrub(&self, from: &[u8]) -> Scrubbed {
+        self.scrub_piece(from)
+    }
+
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        self.compact_region(from, upper)
+    }
+
+    fn data_bytes(&self) -> u64 {
+        let counts = self.index.counts();
+        let pages = counts.base_pages() + counts.overflow_pages + counts.staged_pages;
+        (pages + self.large.pages().0) * PAGE_BYTES as u64
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.store.payload_pages() * PAGE_BYTES as u64
+    }
+
+    fn step_bytes(&self) -> u64 {
+        let pages = self.index.counts().base_pages().min(REGION_PAGES_MAX as u64);
+        pages * PAGE_BYTES as u64
+    }
+
+    fn make_room(&self) -> Result<()> {
+        for _ in 0..ROOM_STEPS_MAX {
+            match self.shrink_sparse() {
+                Ok(true) => {}
+                Err(error) if !error.is_full() => return Err(error),
+                Ok(false) | Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back_room(&self) -> Result<()> {
+        while self.store.give_back(GiveBack::All)? > 0 {}
+        Ok(())
+    }
+
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        self.bytes_of_range(from, upper)
+    }
+
+    fn begin_backup(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        Ok(Box::new(self.copy_to(directory, name)?))
     }
 }
 

@@ -8,8 +8,8 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, Generation, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
-    Found, IDLE, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest,
-    Scrubbed, TurtleStats, VerifyReport, Watch, Write,
+    Found, IDLE, KeyspaceBackup, LargePin, LargePointer, Maintain, OwnedValue, Prepared, Resident,
+    ScanRequest, Scrubbed, TurtleStats, VerifyReport, Watch, Write,
 };
 use spinney_extent::GiveBack;
 use spinney_io::{Directory, Purpose, without_reserve};
@@ -173,17 +173,18 @@ impl Engine for Turtle {
         self.core.gate.leave();
     }
 
-    fn prepare(&self, write: &Write<'_>) -> Result<()> {
+    fn prepare(&self, write: &Write<'_>) -> Result<Prepared> {
         self.core.context.poison.check()?;
-        self.core.reserved.fetch_add(cost(write), Relaxed);
-        Ok(())
+        let bytes = cost(write);
+        self.core.reserved.fetch_add(bytes, Relaxed);
+        Ok(Prepared([bytes, 0]))
     }
 
-    fn cancel(&self, write: &Write<'_>) {
-        self.core.reserved.fetch_sub(cost(write), Relaxed);
+    fn cancel(&self, _write: &Write<'_>, Prepared([bytes, _]): Prepared) {
+        self.core.reserved.fetch_sub(bytes, Relaxed);
     }
 
-    fn apply(&self, write: &Write<'_>) {
+    fn apply(&self, write: &Write<'_>, Prepared([bytes, _]): Prepared, _lsn: Lsn) {
         let core = &*self.core;
         // Nobody seals it while the writer is inside the gate.
         let view = core.view.load();
@@ -203,7 +204,7 @@ impl Engine for Turtle {
         }
         core.residents.written(write.key);
         core.records.changed(write);
-        core.reserved.fetch_sub(cost(write), Relaxed);
+        core.reserved.fetch_sub(bytes, Relaxed);
         if write.value.is_some() {
             core.files.disk.gap.inserted(write.key);
         }
@@ -229,6 +230,11 @@ impl Engine for Turtle {
     /// The redo LSN may come out above `redo`: nothing of this keyspace lies between.
     fn checkpoint(&self, _redo: Lsn) -> Result<()> {
         self.core.checkpoint()
+    }
+
+    fn is_dirty(&self) -> bool {
+        let view = self.core.view.load();
+        view.tree.pending().items > 0 || view.tables.iter().any(|table| !table.is_empty())
     }
 
     fn redo(&self) -> Lsn {
@@ -313,37 +319,6 @@ impl Engine for Turtle {
         Ok(())
     }
 
-    fn background(&self) -> Result<Next> {
-        let core = &self.core;
-        core.wanted.store(false, Relaxed);
-        core.follow_memory();
-        core.follow_records();
-        core.follow_chi();
-        core.release_idle();
-        if core.context.poison.is_set() {
-            return Ok(Next::Wait(IDLE));
-        }
-        core.reuse_large();
-        if core.step()? || without_reserve(|| core.tidy_in_background())? {
-            return Ok(Next::Again);
-        }
-        let gave = core.files.store.give_back(GiveBack::Much)? > 0;
-        Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
-    }
-
-    fn wants_background(&self) -> bool {
-        self.core.wanted.load(Relaxed)
-    }
-
-    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
-        self.core.verify_all(watch)
-    }
-
-    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
-        self.core.context.poison.check()?;
-        Ok(Box::new(Loading::begin(&self.core)?))
-    }
-
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
         match options::parse(name, value)? {
             options::Choice::Chi(chi) => _ = self.core.set_chi(chi),
@@ -354,55 +329,6 @@ impl Engine for Turtle {
 
     fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
         Ok(Box::new(TurtleSnapshot::take(&self.core)?))
-    }
-
-    fn set_checkpoint_distance(&self, batches: Option<u64>) -> Result<u64> {
-        if batches == Some(0) {
-            return Err(Error::invalid("a checkpoint distance is at least 1"));
-        }
-        Ok(self.core.set_chi(batches))
-    }
-
-    fn scrub(&self, from: &[u8]) -> Scrubbed {
-        self.core.scrub_piece(from)
-    }
-
-    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
-        self.core.compact(from, upper)
-    }
-
-    fn data_bytes(&self) -> u64 {
-        let core = &self.core;
-        (core.files.pages() + core.large.counts().live_pages) * PAGE_BYTES as u64
-    }
-
-    fn unwritten_bytes(&self) -> u64 {
-        self.core.view.load().tree.pending().bytes
-    }
-
-    fn step_bytes(&self) -> u64 {
-        2 * self.core.limits().leaf().min(self.core.files.pages() * PAGE_BYTES as u64)
-    }
-
-    fn make_room(&self) -> Result<()> {
-        self.core.make_room_on_disk()
-    }
-
-    fn give_back_room(&self) -> Result<()> {
-        self.core.give_all_room_back()
-    }
-
-    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
-        let range = KeyRange { lower: Bound::Included(from), upper };
-        self.core.view.load().tree.pages_in(&range) * PAGE_BYTES as u64
-    }
-
-    fn begin_backup(
-        &self,
-        directory: &dyn Directory,
-        name: &str,
-    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
-        Ok(Box::new(Copying::begin(&self.core, directory, name)?))
     }
 
     fn stats(&self) -> EngineStats {
@@ -471,5 +397,80 @@ impl Engine for Turtle {
             turtle: Some(turtle),
             ..EngineStats::default()
         }
+    }
+}
+
+impl Maintain for Turtle {
+    fn background(&self) -> Result<Next> {
+        let core = &self.core;
+        core.wanted.store(false, Relaxed);
+        core.follow_memory();
+        core.follow_records();
+        core.follow_chi();
+        core.release_idle();
+        if core.context.poison.is_set() {
+            return Ok(Next::Wait(IDLE));
+        }
+        core.reuse_large();
+        if core.step()? || without_reserve(|| core.tidy_in_background())? {
+            return Ok(Next::Again);
+        }
+        let gave = core.files.store.give_back(GiveBack::Much)? > 0;
+        Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn wants_background(&self) -> bool {
+        self.core.wanted.load(Relaxed)
+    }
+
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
+        self.core.verify_all(watch)
+    }
+
+    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
+        self.core.context.poison.check()?;
+        Ok(Box::new(Loading::begin(&self.core)?))
+    }
+
+    fn scrub(&self, from: &[u8]) -> Scrubbed {
+        self.core.scrub_piece(from)
+    }
+
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        self.core.compact(from, upper)
+    }
+
+    fn data_bytes(&self) -> u64 {
+        let core = &self.core;
+        (core.files.pages() + core.large.counts().live_pages) * PAGE_BYTES as u64
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.core.view.load().tree.pending().bytes
+    }
+
+    fn step_bytes(&self) -> u64 {
+        2 * self.core.limits().leaf().min(self.core.files.pages() * PAGE_BYTES as u64)
+    }
+
+    fn make_room(&self) -> Result<()> {
+        self.core.make_room_on_disk()
+    }
+
+    fn give_back_room(&self) -> Result<()> {
+        self.core.give_all_room_back()
+    }
+
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        let range = KeyRange { lower: Bound::Included(from), upper };
+        self.core.view.load().tree.pages_in(&range) * PAGE_BYTES as u64
+    }
+
+    fn begin_backup(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        Ok(Box::new(Copying::begin(&self.core, directory, name)?))
     }
 }

@@ -35,8 +35,8 @@ fn apply(tree: &TreeLine, key: &[u8], pointer: &LargePointer) {
     pointer.encode(&mut bytes);
     let value = Some(ValueRef { bytes: &bytes, large: true });
     let write = Write { key, hash: hash_key(KEYSPACE, key), value };
-    tree.prepare(&write).unwrap();
-    tree.apply(&write);
+    let prepared = tree.prepare(&write).unwrap();
+    tree.apply(&write, prepared, Lsn::ZERO);
 }
 
 /// Puts a large value, as a database does, whose bytes do not matter.

@@ -135,9 +135,10 @@ impl LeafStore {
     /// Counts pages of a section that were read from the file.
     fn count_read(&self, section: Section, pages: usize, purpose: Purpose) {
         let counters = &self.counters;
-        let counter = match purpose {
-            Purpose::Reorganize => &counters.pages_loaded,
-            _ => &counters.pages_read[kind(section) as usize],
+        let counter = if purpose == Purpose::Reorganize {
+            &counters.pages_loaded
+        } else {
+            &counters.pages_read[kind(section) as usize]
         };
         counter.fetch_add(pages as u64, Relaxed);
     }

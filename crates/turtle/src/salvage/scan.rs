@@ -72,14 +72,14 @@ impl Scan {
                 scan.newest = scan.newest.max(header.generation);
             }
             match header {
-                Ok(header) if header.kind == BlockKind::Leaf => {
+                Ok(header) if BlockKind::Leaf.reads(header.kind) => {
                     let id = (page, header.generation);
                     scan.heads.extend(head(payload, id));
                 }
-                Ok(header) if header.kind == BlockKind::Node => {
+                Ok(header) if BlockKind::Node.reads(header.kind) => {
                     scan.add_node_page(page, header.generation);
                 }
-                Ok(header) if header.kind == BlockKind::Checkpoint => {
+                Ok(header) if BlockKind::Checkpoint.reads(header.kind) => {
                     scan.redo = scan.redo.max(header.lsn);
                     if let Some(root) = root(payload) {
                         let (generation, redo) = (header.generation, Some(header.lsn));

@@ -71,7 +71,7 @@ impl Bed {
 
     /// Pages read for a purpose while something was done.
     fn pages_read<T>(&self, purpose: Purpose, work: impl FnOnce() -> T) -> (u64, T) {
-        let read = || self.disk.counters().snapshot().by_purpose[purpose as usize].read_bytes;
+        let read = || self.disk.counters().snapshot().by_purpose[purpose.index()].read_bytes;
         let before = read();
         let result = work();
         ((read() - before) / PAGE_BYTES as u64, result)
