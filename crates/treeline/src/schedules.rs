@@ -263,35 +263,6 @@ fn p23_a_scan_beside_a_reorganization() {
     });
 }
 
-/// P23: lookups of a key that its page does not hold leave a filter of the page, while a write-back brings the key
-/// there; afterwards no filter refuses it.
-#[test]
-fn p23_filters_beside_a_write_back() {
-    check(2000, || {
-        let tree = tree();
-        tree.filters.resize(64 << 10);
-        let key = two_pages(&tree)[0][0];
-        remove(&tree, key);
-        tree.write_back(&[vec![key]]).unwrap();
-        tree.cache.forget_clean();
-        let reader = thread(&tree, move |tree| {
-            for _ in 0..2 {
-                let mut value = Vec::new();
-                tree.get(&[key], hash_key(KEYSPACE, &[key]), &mut value).unwrap();
-                // It may have been kept as absent.
-                tree.cache.forget_clean();
-            }
-        });
-        put(&tree, key, &[1; 100]);
-        tree.write_back(&[vec![key]]).unwrap();
-        tree.cache.forget_clean();
-        check_values(&tree, &[key], 1);
-        reader.join().unwrap();
-        tree.cache.forget_clean();
-        check_values(&tree, &[key], 1);
-    });
-}
-
 /// The first key from one on.
 fn first(tree: &TreeLine, from: u8) -> u8 {
     let request = ScanRequest {
