@@ -470,8 +470,8 @@ impl Db {
             backup_bytes: (state.backup_running.load(Ordering::Acquire))
                 .then(|| state.backup_bytes.load(Ordering::Relaxed)),
             scrub: state.scrub.lock().stats(state.runtime.now()),
-            stall_ns: stalls + state.stall_ns.load(Ordering::Relaxed),
-            longest_stall_ns: longest.max(state.longest_stall_ns.load(Ordering::Relaxed)),
+            stall_ns: stalls + state.stalls.ns(),
+            longest_stall_ns: longest.max(state.stalls.longest_ns()),
             keyspaces,
         }
     }

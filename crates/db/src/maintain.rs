@@ -151,7 +151,7 @@ impl State {
         let _one_at_a_time = self.hold_checkpoints();
         self.poison.check()?;
         let keyspaces = self.keyspaces();
-        if keyspaces.iter().any(|keyspace| keyspace.engine.wants_checkpoint()) {
+        if keyspaces.iter().any(|keyspace| keyspace.engine.values().wants_checkpoint()) {
             return Ok(true);
         }
         let before = self.log.stats().bytes_used;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
     Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Process, Result,
-    Runtime, Task,
+    Runtime, Stalls, Task,
 };
 use spinney_engine::{Engine, EngineContext};
 use spinney_io::{Directory, DirectoryLock, Disk, Reserve};
@@ -201,8 +201,7 @@ pub(crate) struct State {
     pub(crate) log_part: Mutex<LogPart>,
     pub(crate) scrub: Mutex<Scrub>,
     pub(crate) scrub_task: Mutex<Option<Task>>,
-    pub(crate) stall_ns: AtomicU64,
-    pub(crate) longest_stall_ns: AtomicU64,
+    pub(crate) stalls: Stalls,
     pub(crate) directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
     /// Set when the database is open for reading: `directory` is an overlay then.
     pub(crate) reading: Option<Reading>,

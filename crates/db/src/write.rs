@@ -69,7 +69,7 @@ impl<'a> KeyspaceWrite<'a> {
     fn bytes(&self) -> usize {
         let Write { key, value, .. } = self.write;
         let value = value.map_or(0, ValueRef::len);
-        let large = self.keyspace.engine.is_large(key.len(), value as u64);
+        let large = self.keyspace.engine.values().is_large(key.len(), value as u64);
         key.len() + if large { POINTER_BYTES_MAX } else { value }
     }
 
@@ -271,7 +271,7 @@ impl State {
                     return Err(error);
                 }
             }
-            if engine.wants_checkpoint() {
+            if engine.values().wants_checkpoint() {
                 self.want_checkpoint();
             }
             if engine.wants_background()
@@ -380,12 +380,7 @@ impl State {
 
     /// Runs a wait and counts it.
     fn stall(&self, wait: impl FnOnce()) {
-        let start = self.runtime.now();
-        wait();
-        let stall =
-            u64::try_from(self.runtime.now().saturating_sub(start).as_nanos()).unwrap_or(u64::MAX);
-        self.stall_ns.fetch_add(stall, Ordering::Relaxed);
-        self.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
+        self.stalls.during(&self.runtime, wait);
     }
 
     /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says

@@ -26,6 +26,7 @@ mod compact;
 mod context;
 pub mod covered;
 mod maintain;
+mod notes;
 mod row;
 mod salvage;
 mod scan;
@@ -37,18 +38,21 @@ pub use backup::KeyspaceBackup;
 pub use compact::Compacted;
 pub use context::EngineContext;
 pub use maintain::Maintain;
+pub use notes::Notes;
 pub use row::{OpenSalvage, OwnOptions, Proving, Row, StateSeen, Watched};
-pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show};
+pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show, Span};
 pub use scan::{Chunk, Direction, ScanRequest};
-pub use scrub::{DamagedPage, Scrubbed};
+pub use scrub::{DamagedPage, Scrubbed, scrub};
 pub use snapshot::{EngineSnapshot, SnapshotStats};
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
-pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
+pub use spinney_extent::large_io::{CALL_BYTES as LARGE_CALL_BYTES, Pieces as LargePieces};
+pub use spinney_extent::values::{Pin, Values};
 pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store, mend_copied_slots};
 pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport, Watch};
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Result, ValueRef};
@@ -123,16 +127,19 @@ impl OwnedValue {
     }
 }
 
+impl OwnedValue {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn as_value(&self) -> ValueRef<'_> {
+        ValueRef { bytes: &self.bytes, large: self.large }
+    }
+}
+
 impl From<ValueRef<'_>> for OwnedValue {
     fn from(value: ValueRef<'_>) -> Self {
         OwnedValue { bytes: value.bytes.to_vec(), large: value.large }
     }
 }
-
-/// Holds the bytes of large values that a reader found; see [`Engine::pin_large`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a pin that is not ended holds space back for ever"]
-pub struct LargePin(pub u64);
 
 /// What is known of a key without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +156,7 @@ pub enum Resident {
 
 /// A load of sorted records into an empty keyspace (rule P15). Dropped, it leaves nothing behind.
 pub trait Bulk: Debug {
-    /// Takes the next record. What a pointer names was written by [`Engine::write_large`], and is the
+    /// Takes the next record. What a pointer names was written by [`Values::write`], and is the
     /// load's from here on.
     ///
     /// # Errors
@@ -185,7 +192,9 @@ pub trait Engine: Maintain + Send + Sync + Debug {
     ///
     /// # Errors
     /// `InvalidArgument` naming the limit.
-    fn check(&self, write: &Write<'_>) -> Result<()>;
+    fn check(&self, write: &Write<'_>) -> Result<()> {
+        write.value.map_or(Ok(()), |value| self.values().check(write.key.len(), value))
+    }
 
     /// Appends the key's value, or the pointer to a large one, to `out`; says which.
     ///
@@ -276,67 +285,25 @@ pub trait Engine: Maintain + Send + Sync + Debug {
     fn redo(&self) -> Lsn;
 
     /// The generation that its next page gets, for [`Engine::resume_generations`].
-    fn next_generation(&self) -> Generation;
+    fn next_generation(&self) -> Generation {
+        self.values().store().next_generation()
+    }
 
     /// Goes on with the generations of an earlier opening in this process, before the replay of structure
     /// ends. What was allocated then has generations below `next`.
-    fn resume_generations(&self, next: Generation);
+    fn resume_generations(&self, next: Generation) {
+        self.values().store().resume_generations(next);
+    }
 
     /// Whether nothing beside its newest slot tells that it is the newest: in a file of a released format,
     /// until its first checkpoint (rule P28).
-    fn is_unproven(&self) -> bool;
+    fn is_unproven(&self) -> bool {
+        self.values().store().is_unproven()
+    }
 
-    /// Whether a value of `value` bytes at a key of `key` bytes is kept outside of pages: it is to be
-    /// written by [`Engine::allocate_large`], [`Engine::write_large`] and [`Engine::seal_large`], and
-    /// the pointer to it put in its place (rule P17).
-    fn is_large(&self, key: usize, value: u64) -> bool;
-
-    /// Takes room for a large value of `length` bytes, at least 1. The hash of the pointer is for
-    /// the caller to fill in. What was taken is put, or given back by [`Engine::release_large`].
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`; nothing has changed.
-    fn allocate_large(&self, length: u64) -> Result<LargePointer>;
-
-    /// Writes bytes of a large value from `offset` on, in pieces of [`LARGE_CALL_BYTES`] but for the
-    /// last. Nobody sees them yet.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()>;
-
-    /// Makes large values durable that were written whole. After it their pointers may be logged and
-    /// put.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    fn seal_large(&self, pointers: &[LargePointer]) -> Result<()>;
-
-    /// Gives back the room of a large value whose pointer was not logged and will not be.
-    fn release_large(&self, pointer: &LargePointer);
-
-    /// Appends bytes of a large value from `offset` on to `out`, [`LARGE_CALL_BYTES`] at most, none
-    /// at its end. The pointer was looked up under a pin.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`.
-    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()>;
-
-    /// Keeps the bytes of all large values whose pointers are looked up from now on, though they be
-    /// overwritten, until [`Engine::unpin_large`].
-    fn pin_large(&self) -> LargePin;
-
-    /// Ends a pin.
-    fn unpin_large(&self, pin: LargePin);
-
-    /// Replays that a record above [`Engine::redo`] names this pointer, in the pass of structure.
-    ///
-    /// # Errors
-    /// `Corruption` when it does not fit what came before.
-    fn replay_large(&self, pointer: &[u8]) -> Result<()>;
-
-    /// Whether a checkpoint would give much space back.
-    fn wants_checkpoint(&self) -> bool;
+    /// Its large values (rule P17). Between the structure replay and [`Engine::end_structure_replay`]
+    /// the database calls [`Values::replay`] for each pointer of a record above [`Engine::redo`].
+    fn values(&self) -> &Arc<Values>;
 
     /// Replays one structure record of this keyspace, in the order of the log, before anything else
     /// is called.

@@ -76,10 +76,4 @@ pub trait Maintain {
     /// # Errors
     /// `Io`, `Corruption` or `Poisoned`. A full disk is none: what it has no room for is not done.
     fn make_room(&self) -> Result<()>;
-
-    /// Gives the room of free pages back to the file system, where it knows holes.
-    ///
-    /// # Errors
-    /// `Io` or `Poisoned`; the pages are free as before.
-    fn give_back_room(&self) -> Result<()>;
 }

@@ -255,6 +255,13 @@ impl Damage {
     pub fn at(self, file: &std::path::Path, page: PageNumber) -> Error {
         Error::corruption(file.display(), page.offset(), self.expected, self.found)
     }
+
+    /// Whether a block that has this damage was written or cannot be read: one of zeros never was, or
+    /// was given back.
+    #[must_use]
+    pub fn is_of_written(&self, block: &[u8; PAGE_BYTES]) -> bool {
+        self.expected.starts_with("a page") || block.iter().any(|byte| *byte != 0)
+    }
 }
 
 /// The little-endian `u32` at `at`.

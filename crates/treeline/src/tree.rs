@@ -2,18 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
-use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, PageNumber, Result, Runtime};
+use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE,
-    KeyspaceBackup, LargePin, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
-    VerifyReport, Watch, Write,
+    KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed, VerifyReport,
+    Watch, Write,
 };
-use spinney_extent::{GiveBack, LargePointer, SharedSync, Store, StoreOptions};
+use spinney_extent::values::LargeList;
+use spinney_extent::{GiveBack, Store, Values};
 use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose, without_reserve};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
@@ -22,7 +24,7 @@ use crate::counters::{AccessCounters, WriteCounters, add};
 use crate::filters::PageFilters;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
-use crate::large::{LargeList, LargeTable};
+use crate::large::ByLog;
 use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
 use crate::pages::PageCache;
@@ -85,13 +87,12 @@ const ROOM_STEPS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct TreeLine {
     pub(crate) context: EngineContext,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<Store>,
     pub(crate) index: SegmentIndex,
     pub(crate) cache: RecordCache,
     pub(crate) segment_locks: SegmentLocks,
     pub(crate) page_locks: PageLocks,
-    pub(crate) large: LargeTable,
-    pub(crate) large_syncs: SharedSync,
+    pub(crate) large: Arc<Values>,
     /// Whether pages may hold what a process before wrote and no sync kept, until all that was replayed is home.
     pub(crate) pages_in_doubt: AtomicBool,
     /// Whether only the pages can say which large values are live.
@@ -162,7 +163,7 @@ impl TreeLine {
     /// # Errors
     /// `Full` or `Io`.
     pub fn create(context: EngineContext, redo: Lsn) -> Result<TreeLine> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let store = Store::create(&*context.directory, &context.name, options, redo)?;
         let index = SegmentIndex::new(Vec::new(), 0);
         Ok(Self::assemble(context, store, index, LargeList::default(), redo))
@@ -174,7 +175,7 @@ impl TreeLine {
     /// # Errors
     /// `Corruption` or `Io`.
     pub fn open(context: EngineContext) -> Result<TreeLine> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let (store, checkpoint, payload) =
             Store::open(&*context.directory, &context.name, options)?;
         let (segments, large) = decode_segments(&payload)
@@ -199,12 +200,12 @@ impl TreeLine {
         let (segment_locks, page_locks) = (SegmentLocks::new(stripes), PageLocks::new(stripes));
         let held = index.bytes() + segment_locks.bytes() + page_locks.bytes() + buffers;
         let cache_bytes = memory.saturating_sub(held).max(CACHE_BYTES_MIN);
-        let end = context.log.last_lsn();
         let forecaster =
             Forecaster::new(context.runtime.random(), FORECAST_EPOCH_INSERTS, FORECAST_EPOCHS);
+        let store = Arc::new(store);
+        let owner = Box::new(ByLog { context: context.clone(), store: Arc::clone(&store) });
         TreeLine {
             context,
-            store,
             index,
             cache: RecordCache::new(cache_bytes),
             segment_locks,
@@ -213,8 +214,8 @@ impl TreeLine {
             // A value may be in the checkpoint's list though its record was not applied when the
             // power went, and without a log only the pages tell.
             large_unsettled: AtomicBool::new(!large.is_empty()),
-            large: LargeTable::new(large, end),
-            large_syncs: SharedSync::default(),
+            large: Values::new(Arc::clone(&store), RECORD_BYTES_MAX, owner, large),
+            store,
             taking: Mutex::new(()),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
@@ -490,20 +491,6 @@ impl Engine for TreeLine {
         Self::CAPABILITIES
     }
 
-    fn check(&self, write: &Write<'_>) -> Result<()> {
-        let Some(value) = write.value else { return Ok(()) };
-        if value.large {
-            return self.decode_pointer(value.bytes).map(|_| ());
-        }
-        let bytes = write.key.len() + value.len();
-        if bytes > RECORD_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a record of {bytes} bytes is larger than a TreeLine page holds (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
-            )));
-        }
-        Ok(())
-    }
-
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match found_in(self.cache.get(RecordId::of(hash), key, out)) {
             Some(found) => {
@@ -539,12 +526,8 @@ impl Engine for TreeLine {
                 Room::Dirty(victim) => {
                     self.context.poison.check()?;
                     self.wanted.store(true, Ordering::Relaxed);
-                    let start = self.context.runtime.now();
-                    self.write_back_for(victim, write.hash)?;
-                    let stall = self.context.runtime.now().saturating_sub(start);
-                    let stall = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
-                    self.writes.stall_ns.fetch_add(stall, Ordering::Relaxed);
-                    self.writes.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
+                    let work = || self.write_back_for(victim, write.hash);
+                    self.writes.stalls.during(&self.context.runtime, work)?;
                 }
                 Room::Busy => {
                     busy.wait(&self.context.runtime)?;
@@ -564,7 +547,7 @@ impl Engine for TreeLine {
         let id = RecordId::of(write.hash);
         let pointer = write.value.filter(|value| value.large);
         if let Some(pointer) = pointer {
-            self.own_large(pointer.bytes);
+            self.large.applied(pointer.bytes, 0);
         }
         let mut replaced = Vec::new();
         let Became { dirty, may_be_new } =
@@ -581,7 +564,7 @@ impl Engine for TreeLine {
         // Only now, with the record on a dirty list: a checkpoint that begins after the old value was
         // freed must write the record back, since it lets the value go that the page still names.
         if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
-            self.supersede_large(&replaced);
+            self.large.superseded(&replaced);
         }
         // When scans find it.
         if write.value.is_some() {
@@ -651,7 +634,7 @@ impl Engine for TreeLine {
     fn end_structure_replay(&self) -> Result<()> {
         let mut owned = Vec::new();
         self.index.for_each(|_, segment| owned.extend(segment.extents()));
-        owned.extend(self.owned_large());
+        owned.extend(self.large.owned());
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
         if !self.context.log.was_closed() {
@@ -665,56 +648,8 @@ impl Engine for TreeLine {
         Ok(())
     }
 
-    fn next_generation(&self) -> Generation {
-        self.store.next_generation()
-    }
-
-    fn resume_generations(&self, next: Generation) {
-        self.store.resume_generations(next);
-    }
-
-    fn is_unproven(&self) -> bool {
-        self.store.is_unproven()
-    }
-
-    fn is_large(&self, key: usize, value: u64) -> bool {
-        key as u64 + value > RECORD_BYTES_MAX as u64
-    }
-
-    fn allocate_large(&self, length: u64) -> Result<LargePointer> {
-        TreeLine::allocate_large(self, length)
-    }
-
-    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.store.write_large(&pointer.extents, offset, bytes)
-    }
-
-    fn seal_large(&self, pointers: &[LargePointer]) -> Result<()> {
-        TreeLine::seal_large(self, pointers)
-    }
-
-    fn release_large(&self, pointer: &LargePointer) {
-        TreeLine::release_large(self, pointer);
-    }
-
-    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
-        self.store.read_large(pointer, offset, out)
-    }
-
-    fn replay_large(&self, pointer: &[u8]) -> Result<()> {
-        self.replay_large_pointer(pointer)
-    }
-
-    fn pin_large(&self) -> LargePin {
-        LargePin(self.large.pin())
-    }
-
-    fn unpin_large(&self, pin: LargePin) {
-        self.large.unpin(pin.0);
-    }
-
-    fn wants_checkpoint(&self) -> bool {
-        self.large_wants_checkpoint()
+    fn values(&self) -> &Arc<Values> {
+        &self.large
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
@@ -723,16 +658,13 @@ impl Engine for TreeLine {
 
     fn stats(&self) -> EngineStats {
         let usage = self.cache.usage();
-        let space = self.store.space();
         let counts = self.index.counts();
         let forecast = self.forecaster.stats();
         let (cache_hits, cache_misses, pages_read) = self.accesses.sum();
-        let large = self.large.counts();
+        let common = EngineStats::of(&self.large, &self.writes.stalls);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let in_pages = |pages: u64| pages * PAGE_BYTES as u64;
-        let bytes = in_pages(counts.base_pages() + counts.overflow_pages + counts.staged_pages);
+        let bytes = counts.pages() * PAGE_BYTES as u64;
         let live = self.accesses.filled_part(bytes);
-        let large_freed = in_pages(large.freed_pages + large.ready_pages);
         let (scan_records, scan_tombstones) = self.accesses.looked_at();
         EngineStats {
             cache_hits,
@@ -749,24 +681,15 @@ impl Engine for TreeLine {
             overflow_pages: counts.overflow_pages,
             staged_pages: counts.staged_pages,
             segments: counts.segments,
-            large_values: large.values,
-            large_bytes: in_pages(large.live_pages),
-            large_freed_bytes: large_freed,
-            live_bytes: live + in_pages(large.live_pages),
-            dead_bytes: bytes - live + large_freed,
-            tombstones: 0,
+            live_bytes: live + common.large_bytes,
+            dead_bytes: bytes - live + common.large_freed_bytes,
             scan_pages: self.accesses.pages_scanned(),
             scan_records,
             scan_tombstones,
-            free_pages: space.free_pages,
-            file_bytes: in_pages(space.end_page.into()),
-            hole_bytes: in_pages(space.hole_pages),
             pages_read,
             pages_written_back: load(&self.writes.pages_written_back),
             records_written_back: load(&self.writes.records_written_back),
             foreground_write_backs: load(&self.writes.foreground_write_backs),
-            stall_ns: load(&self.writes.stall_ns),
-            longest_stall_ns: load(&self.writes.longest_stall_ns),
             reorganizations: load(&self.writes.reorganizations),
             reorganized_pages_in: load(&self.writes.reorganized_pages_in),
             reorganized_pages_out: load(&self.writes.reorganized_pages_out),
@@ -776,7 +699,7 @@ impl Engine for TreeLine {
             forecast_by_trend: forecast.trend_answers,
             checkpoints: load(&self.writes.checkpoints),
             pages_restored: load(&self.writes.pages_restored),
-            turtle: None,
+            ..common
         }
     }
 }
@@ -786,7 +709,7 @@ impl Maintain for TreeLine {
         self.wanted.store(false, Ordering::Relaxed);
         self.follow_memory();
         self.store.reclaim(self.context.log.durable_lsn());
-        self.reuse_large_in_background();
+        self.large.reuse();
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
@@ -833,9 +756,7 @@ impl Maintain for TreeLine {
     }
 
     fn data_bytes(&self) -> u64 {
-        let counts = self.index.counts();
-        let pages = counts.base_pages() + counts.overflow_pages + counts.staged_pages;
-        (pages + self.large.pages().0) * PAGE_BYTES as u64
+        (self.index.counts().pages() + self.large.live_pages()) * PAGE_BYTES as u64
     }
 
     fn unwritten_bytes(&self) -> u64 {
@@ -858,11 +779,6 @@ impl Maintain for TreeLine {
         Ok(())
     }
 
-    fn give_back_room(&self) -> Result<()> {
-        while self.store.give_back(GiveBack::All)? > 0 {}
-        Ok(())
-    }
-
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
         self.bytes_of_range(from, upper)
     }
@@ -873,14 +789,6 @@ impl Maintain for TreeLine {
         name: &str,
     ) -> Result<Box<dyn KeyspaceBackup + '_>> {
         Ok(Box::new(self.copy_to(directory, name)?))
-    }
-}
-
-fn store_options(context: &EngineContext) -> StoreOptions {
-    StoreOptions {
-        keyspace: context.keyspace,
-        double_write: context.double_write,
-        poison: context.poison.clone(),
     }
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
-use spinney_base::{Error, Generation, Lsn, Next, Result};
+use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
-    Found, IDLE, KeyspaceBackup, LargePin, LargePointer, Maintain, OwnedValue, Prepared, Resident,
-    ScanRequest, Scrubbed, TurtleStats, VerifyReport, Watch, Write,
+    Found, IDLE, KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
+    TurtleStats, Values, VerifyReport, Watch, Write,
 };
 use spinney_extent::GiveBack;
-use spinney_io::{Directory, Purpose, without_reserve};
+use spinney_io::{Directory, without_reserve};
 
 use crate::backup::Copying;
 use crate::bulk::Loading;
@@ -22,10 +22,6 @@ use crate::memtable::EDIT_BYTES;
 use crate::options;
 use crate::range::KeyRange;
 use crate::snapshot::TurtleSnapshot;
-use crate::version::RECORD_BYTES_MAX;
-
-/// Freed pages of large values at which a checkpoint is worth taking for their sake: 32 MiB.
-const CHECKPOINT_FREED_PAGES: u64 = 8192;
 
 /// A keyspace kept by TurtleKV.
 #[derive(Debug)]
@@ -85,20 +81,6 @@ impl Engine for Turtle {
 
     fn replays_in_bulk(&self) -> bool {
         true
-    }
-
-    fn check(&self, write: &Write<'_>) -> Result<()> {
-        let Some(value) = write.value else { return Ok(()) };
-        if value.large {
-            return self.core.decode_pointer(value.bytes).map(|_| ());
-        }
-        let bytes = write.key.len() + value.len();
-        if bytes > RECORD_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a record of {bytes} bytes is larger than a turtle keeps in its tree (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
-            )));
-        }
-        Ok(())
     }
 
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
@@ -190,17 +172,14 @@ impl Engine for Turtle {
         let view = core.view.load();
         let active = &view.tables[0];
         let pointer = write.value.filter(|value| value.large);
-        if let Some(pointer) = pointer
-            && let Ok(pointer) = LargePointer::decode(pointer.bytes)
-        {
-            core.large.applied(&pointer, active.number());
+        if let Some(pointer) = pointer {
+            core.large.applied(pointer.bytes, active.number());
         }
         let replaced = active.put(write.key, write.hash, write.value);
         if let Some(replaced) = replaced
             && pointer.is_none_or(|new| new.bytes != replaced)
-            && let Ok(replaced) = LargePointer::decode(&replaced)
         {
-            core.large.merged_away(&replaced);
+            core.large.superseded(&replaced);
         }
         core.residents.written(write.key);
         core.records.changed(write);
@@ -241,66 +220,8 @@ impl Engine for Turtle {
         self.core.redo()
     }
 
-    fn next_generation(&self) -> Generation {
-        self.core.files.store.next_generation()
-    }
-
-    fn resume_generations(&self, next: Generation) {
-        self.core.files.store.resume_generations(next);
-    }
-
-    fn is_unproven(&self) -> bool {
-        self.core.files.store.is_unproven()
-    }
-
-    fn is_large(&self, key: usize, value: u64) -> bool {
-        key as u64 + value > RECORD_BYTES_MAX as u64
-    }
-
-    fn allocate_large(&self, length: u64) -> Result<LargePointer> {
-        self.core.reuse_large();
-        let extents = self.core.files.store.allocate_large(length)?;
-        let pointer = LargePointer { length, hash: 0, extents };
-        self.core.large.allocated(&pointer);
-        Ok(pointer)
-    }
-
-    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.core.files.store.write_large(&pointer.extents, offset, bytes)
-    }
-
-    fn seal_large(&self, _pointers: &[LargePointer]) -> Result<()> {
-        let core = &self.core;
-        core.large_syncs.join(|| core.files.store.sync(Purpose::LargeValue))
-    }
-
-    fn release_large(&self, pointer: &LargePointer) {
-        let extents = self.core.large.abandoned(pointer);
-        extents.into_iter().for_each(|extent| self.core.files.store.release(extent));
-    }
-
-    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
-        self.core.files.store.read_large(pointer, offset, out)
-    }
-
-    fn pin_large(&self) -> LargePin {
-        LargePin(self.core.large.pin())
-    }
-
-    fn unpin_large(&self, pin: LargePin) {
-        self.core.large.unpin(pin.0);
-    }
-
-    fn replay_large(&self, pointer: &[u8]) -> Result<()> {
-        let pointer = self.core.decode_pointer(pointer)?;
-        let path = self.core.context.path();
-        let path = path.display();
-        self.core.large.replayed(&pointer).map_err(|error| error.context(path))
-    }
-
-    fn wants_checkpoint(&self) -> bool {
-        let counts = self.core.large.counts();
-        counts.freed_pages >= CHECKPOINT_FREED_PAGES && counts.freed_pages >= counts.live_pages / 4
+    fn values(&self) -> &Arc<Values> {
+        &self.core.large
     }
 
     fn replay_structure(&self, lsn: Lsn, _payload: &[u8]) -> Result<()> {
@@ -334,8 +255,8 @@ impl Engine for Turtle {
     fn stats(&self) -> EngineStats {
         let core = &self.core;
         let view = core.view.load();
-        let (space, large, pending) =
-            (core.files.store.space(), core.large.counts(), view.tree.pending());
+        let pending = view.tree.pending();
+        let common = EngineStats::of(&core.large, &core.counters.stalls);
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = &core.counters;
         let mut in_tables = Passed::default();
@@ -364,7 +285,6 @@ impl Engine for Turtle {
         };
         core.files.count_into(&mut turtle);
         let (totals, passed) = (view.tree.totals(), core.files.disk.all_passed());
-        let in_values = |pages: u64| pages * PAGE_BYTES as u64;
         EngineStats {
             cache_hits: counters.reads.sum(MEMTABLE_HITS) + counters.reads.sum(RECORD_HITS),
             cache_misses: counters.reads.sum(MISSES),
@@ -377,25 +297,17 @@ impl Engine for Turtle {
             page_filter_refusals: 0,
             pages: core.files.pages(),
             pages_read: turtle.pages_read.leaf(),
-            live_bytes: totals.live() + in_values(large.live_pages),
-            dead_bytes: totals.dead() + in_values(large.freed_pages),
+            live_bytes: totals.live() + common.large_bytes,
+            dead_bytes: totals.dead() + common.large_freed_bytes,
             tombstones: totals.tombstones + in_tables.tombstones,
             scan_pages: core.files.scan_pages(),
             scan_records: passed.edits,
             scan_tombstones: passed.tombstones,
             index_bytes: view.tree.node_bytes(),
-            large_values: large.values,
-            large_bytes: in_values(large.live_pages),
-            large_freed_bytes: in_values(large.freed_pages),
-            free_pages: space.free_pages,
-            file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
-            hole_bytes: space.hole_pages * PAGE_BYTES as u64,
             foreground_write_backs: load(&counters.foreground_steps),
-            stall_ns: load(&counters.stall_ns),
-            longest_stall_ns: load(&counters.longest_stall_ns),
             checkpoints: load(&counters.checkpoints),
             turtle: Some(turtle),
-            ..EngineStats::default()
+            ..common
         }
     }
 }
@@ -411,7 +323,7 @@ impl Maintain for Turtle {
         if core.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
-        core.reuse_large();
+        core.large.reuse();
         if core.step()? || without_reserve(|| core.tidy_in_background())? {
             return Ok(Next::Again);
         }
@@ -442,7 +354,7 @@ impl Maintain for Turtle {
 
     fn data_bytes(&self) -> u64 {
         let core = &self.core;
-        (core.files.pages() + core.large.counts().live_pages) * PAGE_BYTES as u64
+        (core.files.pages() + core.large.live_pages()) * PAGE_BYTES as u64
     }
 
     fn unwritten_bytes(&self) -> u64 {
@@ -455,10 +367,6 @@ impl Maintain for Turtle {
 
     fn make_room(&self) -> Result<()> {
         self.core.make_room_on_disk()
-    }
-
-    fn give_back_room(&self) -> Result<()> {
-        self.core.give_all_room_back()
     }
 
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {

@@ -64,6 +64,7 @@ mod evacuate;
 mod files;
 mod gate;
 mod growth;
+mod kinds;
 mod large;
 mod leaf;
 mod levels;

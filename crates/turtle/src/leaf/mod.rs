@@ -46,6 +46,8 @@ use spinney_io::Purpose;
 use build::{Built, Edits};
 use format::{Description, PAGE_BLOCKS, Section};
 
+use crate::kinds;
+
 /// Where leaves lie: a keyspace's store, its part of the page cache, and what was counted.
 #[derive(Debug)]
 pub(crate) struct LeafStore {
@@ -138,7 +140,7 @@ impl LeafStore {
         let counter = if purpose == Purpose::Reorganize {
             &counters.pages_loaded
         } else {
-            &counters.pages_read[kind(section) as usize]
+            &counters.pages_read[kind(section).index()]
         };
         counter.fetch_add(pages as u64, Relaxed);
     }
@@ -379,10 +381,10 @@ impl Drop for Leaf {
 #[inline]
 fn kind(section: Section) -> Kind {
     match section {
-        Section::Index => Kind::Index,
-        Section::Filter => Kind::Filter,
-        Section::Keys => Kind::Keys,
-        Section::Values => Kind::Values,
+        Section::Index => kinds::INDEX,
+        Section::Filter => kinds::FILTER,
+        Section::Keys => kinds::KEYS,
+        Section::Values => kinds::VALUES,
     }
 }
 

@@ -20,12 +20,11 @@ use std::sync::Arc;
 
 use spinney_base::{Generation, Lsn, PageNumber, Result, ValueRef};
 use spinney_engine::covered::Covered;
-use spinney_engine::{Damage, LostRange, Show};
+use spinney_engine::{Damage, LostRange, Notes, Show, Span};
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
 
 use super::edits::{Edits, Pages, Use};
-use super::notes::Notes;
-use super::walk::{RunId, Span, live, read_node};
+use super::walk::{RunId, live, read_node};
 use crate::leaf::blob;
 use crate::leaf::format::{Description, Head, read_u32};
 use crate::packed::{PackedNode, Root};
@@ -90,8 +89,7 @@ impl Scan {
                 }
                 Ok(_) => {}
                 Err(damage) => {
-                    let unreadable = damage.expected.starts_with("a page");
-                    if unreadable || block.iter().any(|byte| *byte != 0) {
+                    if damage.is_of_written(block) {
                         scan.damaged.push((page, damage));
                     }
                 }

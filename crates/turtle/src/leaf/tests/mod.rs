@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{KeyspaceId, Lsn, PageNumber, Poison, ValueRef};
-use spinney_cache::{Cache, Kind};
+use spinney_cache::Cache;
 use spinney_engine::Direction;
 use spinney_extent::{BlockKind, HEADER_BYTES, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
