@@ -4,6 +4,9 @@
 //! file per group of commands. `text`, `json` and `records` turn bytes into what people and other programs read, and back;
 //! `output`, `progress` and `interrupt` are the terminal's side.
 
+// The numbers of a keyspace are one call of `json!`, which takes a level for each.
+#![recursion_limit = "256"]
+
 mod args;
 mod bench;
 mod compact;

@@ -61,6 +61,8 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "cache_bytes": one.cache_bytes,
             "page_cache_bytes": one.page_cache_bytes,
             "page_cache_hits": one.page_cache_hits,
+            "page_filter_bytes": one.page_filter_bytes,
+            "page_filter_refusals": one.page_filter_refusals,
             "index_bytes": one.index_bytes,
             "checkpoints": one.checkpoints,
             "pages_restored": one.pages_restored,
@@ -215,8 +217,11 @@ pub(crate) fn to_text(stats: &Stats) -> String {
         }
         match &one.turtle {
             None => line(format!(
-                "  {} records in memory, {} of them not yet in their pages",
-                one.records_cached, one.records_dirty
+                "  {} records in memory, {} of them not yet in their pages; {} of filters spared {} pages",
+                one.records_cached,
+                one.records_dirty,
+                display_bytes(one.page_filter_bytes),
+                one.page_filter_refusals
             )),
             Some(turtle) => turtle_lines(one.records_dirty, turtle).into_iter().for_each(&mut line),
         }

@@ -27,6 +27,12 @@ pub struct EngineStats {
     pub page_cache_bytes: u64,
     /// Pages that a scan, a lookup or a write-back found there. On `turtle` those of leaves and segments.
     pub page_cache_hits: u64,
+    /// Bytes of page filters: of pages that lookups read in vain, so that the next lookup of a key that is not there
+    /// need not. `treeline` only, as is the next one; `turtle` keeps filters in pages
+    /// ([`TurtleStats::filter_probes`]).
+    pub page_filter_bytes: u64,
+    /// Pages that lookups did not read because their filters said that the key is not there.
+    pub page_filter_refusals: u64,
     /// Bytes of the segment index; on `turtle` of the tree's nodes in memory.
     pub index_bytes: u64,
     /// Pages that hold data, without overflow pages. On `turtle` those of leaves, segments and nodes, also where only

@@ -18,7 +18,7 @@
 //! (which records go to which pages, pure), `forecast` (pure), `index` (from keys to segments),
 //! `locks`, `merge` (what becomes of a page, pure), `write_back` (carrying it out), `build` and
 //! `reorganize` (new segments), `stage` (bursts), `publish` (what a crash finds), `large` (values
-//! outside of pages), `tree` (the engine), `lookup`, `scan` with `first`, `pages` (the page cache), `bulk`, `verify`,
+//! outside of pages), `tree` (the engine), `lookup`, `scan` with `first`, `pages` (the page cache), `filters` (of pages), `bulk`, `verify`,
 //! `scrub`, `backup`, `salvage`, `codec` and `origin` (bytes), `tuning` (switches for measuring).
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
@@ -31,6 +31,7 @@ mod build;
 mod bulk;
 mod codec;
 mod counters;
+mod filters;
 mod fit;
 mod forecast;
 mod index;

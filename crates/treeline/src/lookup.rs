@@ -16,8 +16,15 @@ use crate::tree::TreeLine;
 use spinney_records::{Cached, RecordId};
 
 impl TreeLine {
-    /// Looks a key up behind the cache, and offers it what it finds.
-    pub(crate) fn read_through(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
+    /// Looks a key up behind the cache, and offers it what it finds. That filters refuse a key is
+    /// offered only if it is `to_stay`: they refuse it the next time as well, and take less memory.
+    pub(crate) fn read_through(
+        &self,
+        key: &[u8],
+        hash: u64,
+        out: &mut Vec<u8>,
+        to_stay: bool,
+    ) -> Result<Found> {
         let id = RecordId::of(hash);
         loop {
             let (place, version) = self.index.find_place(key, hash);
@@ -33,15 +40,23 @@ impl TreeLine {
             }
             let start = out.len();
             let mut found = Found::Absent;
-            let mut read = 0;
+            let (mut looked, mut read) = (false, 0);
             for (index, page) in place.pages().enumerate() {
+                if self.filters.refuse(page, hash) {
+                    continue;
+                }
+                looked = true;
                 found = with_page_buffer(|buf| {
-                    if !self.pages.get(page, buf.page_mut(0)) {
+                    let cached = self.pages.get(page, buf.page_mut(0));
+                    if !cached {
                         read += 1;
                         self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
                     }
                     let view = PageView::trusted(buf.page(0));
                     let value = view.find(key);
+                    if value.is_none() && !cached {
+                        self.keep_filter(page, view);
+                    }
                     // What lies beside it is the newest only where nothing is staged above, and in
                     // the base page: an overflow page may hold what that has anew.
                     if place.is_plain() && index == 0 {
@@ -59,8 +74,13 @@ impl TreeLine {
                 }
             }
             self.accesses.miss(read);
-            let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
-            self.admit(id, key, (found != Found::Absent).then_some(value));
+            if read > 0 && found == Found::Absent {
+                self.filters.want();
+            }
+            if looked || to_stay {
+                let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
+                self.admit(id, key, (found != Found::Absent).then_some(value));
+            }
             return Ok(found);
         }
     }

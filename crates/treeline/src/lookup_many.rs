@@ -143,6 +143,10 @@ impl<'a> Round<'a> {
         if self.tree.lookup_cached(key, hash, &mut self.answers[index]) {
             return;
         }
+        if place.pages().all(|page| self.tree.filters.refuse(page, hash)) {
+            self.missed += 1;
+            return;
+        }
         let pages = place.pages().count();
         // Staged pages come before it, and belong to other pages of the segment as well.
         let home = place.is_home();
@@ -185,6 +189,9 @@ impl<'a> Round<'a> {
 
     fn answer(&mut self, index: usize, value: Option<ValueRef<'_>>) {
         let (key, hash) = self.keys[index];
+        if value.is_none() {
+            self.tree.filters.want();
+        }
         self.answers[index] = value.map(OwnedValue::from);
         self.tree.admit(RecordId::of(hash), key, value);
     }
@@ -194,7 +201,14 @@ impl<'a> Round<'a> {
     fn answer_rest(&mut self, buf: &AlignedBuf) {
         for Asked { key, first, pages, answered } in std::mem::take(&mut self.asked) {
             if !answered {
-                let found = |page: usize| PageView::trusted(buf.page(page)).find(self.keys[key].0);
+                let found = |page: usize| {
+                    let view = PageView::trusted(buf.page(page));
+                    let value = view.find(self.keys[key].0);
+                    if value.is_none() {
+                        self.tree.keep_filter(self.pages[page], view);
+                    }
+                    value
+                };
                 self.answer(key, (first..first + pages).find_map(found));
             }
         }
@@ -219,7 +233,11 @@ impl Wanted for Round<'_> {
             if (*first, *pages) == (index, 1) {
                 *answered = true;
                 let key = *key;
-                self.answer(key, view.find(self.keys[key].0));
+                let value = view.find(self.keys[key].0);
+                if value.is_none() {
+                    self.tree.keep_filter(self.pages[index], view);
+                }
+                self.answer(key, value);
             }
         }
         Ok(())

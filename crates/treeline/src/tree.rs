@@ -21,6 +21,7 @@ use spinney_page::{PageView, RECORD_BYTES_MAX};
 
 use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{AccessCounters, WriteCounters, add};
+use crate::filters::PageFilters;
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
 use crate::large::ByLog;
@@ -49,6 +50,10 @@ pub(crate) const FEW_PAGES: usize = 8;
 
 /// Pages, the second, have three quarters at most: new records need room whatever is read.
 const SHARES: Rules = Rules { ratio: 2.0, step: 4, most: 12 };
+
+/// Page filters, beside records and pages, have half at most: those of 64 byte records take a 20th of
+/// what the pages take, so more would belong to data that no memory helps much.
+const FILTER_SHARES: Rules = Rules { ratio: 2.0, step: 2, most: 8 };
 
 /// Inserts of one epoch of forecasting, and how many epochs room is left for: more, and hot places that
 /// moved on leave it unused (25 took 58 % more pages for `drift`, for the same reorganizations). What is hot must be
@@ -136,6 +141,8 @@ pub struct TreeLine {
     pub(crate) tidying: Mutex<Tidying>,
     pub(crate) pages: PageCache,
     share: Mutex<Share>,
+    pub(crate) filters: PageFilters,
+    filter_share: Mutex<Share>,
     pub(crate) gap: Gap,
     /// Keys of segments whose dirty lists have grown long.
     long_lists: Mutex<Vec<Vec<u8>>>,
@@ -236,6 +243,8 @@ impl TreeLine {
             tidying: Mutex::new(Tidying::default()),
             pages: PageCache::new(memory),
             share: Mutex::new(Share::new(SHARES)),
+            filters: PageFilters::new(memory),
+            filter_share: Mutex::new(Share::new(FILTER_SHARES)),
             gap: Gap::default(),
             long_lists: Mutex::new(Vec::new()),
             long_lists_count: AtomicUsize::new(0),
@@ -415,17 +424,19 @@ impl TreeLine {
         let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
         let usage = self.share_memory(left);
         let buffers = self.buffers.pages_kept().min(self.buffer_pages_max) * PAGE_BYTES;
-        let cached = usage.bytes + self.pages.bytes();
+        let cached = usage.bytes + self.pages.bytes() + self.filters.bytes();
         self.context.memory.set_used(held + buffers as u64 + cached);
         self.context.memory.set_worth(usage.worth);
     }
 }
 
 impl TreeLine {
-    /// Divides so many bytes between cached records and cached pages.
+    /// Divides so many bytes between cached records, cached pages and page filters.
     fn share_memory(&self, bytes: u64) -> Usage {
         let usage = self.cache.usage();
         let records = Side { worth: usage.worth, bytes: usage.bytes };
+        let of_filters = self.share_of_filters(bytes, records);
+        let bytes = bytes - of_filters;
         let pages = Side { worth: self.pages.hits().1, bytes: self.pages.bytes() };
         let now = self.context.runtime.now();
         let of_pages = {
@@ -436,14 +447,37 @@ impl TreeLine {
             share.of_second(bytes)
         };
         let of_pages = if self.tuning.page_cache() { of_pages } else { 0 };
-        // Who gives gives first.
-        self.pages.resize(of_pages.min(pages.bytes));
+        // Who gives gives first. Who does not is not cut to what it has: its shards are not equally full.
+        if of_pages < pages.bytes {
+            self.pages.resize(of_pages);
+        }
+        if of_filters < self.filters.bytes() {
+            self.filters.resize(of_filters);
+        }
         let of_records = if self.tuning.record_cache() { bytes - of_pages } else { 0 };
         self.cache.resize(of_records.max(CACHE_BYTES_MIN));
         let usage = self.cache.usage();
         // Dirty records that have to wait may keep more.
-        self.pages.resize(of_pages.min(bytes.saturating_sub(usage.bytes)));
+        let of_pages = of_pages.min(bytes.saturating_sub(usage.bytes));
+        self.pages.resize(of_pages);
+        self.filters
+            .resize(of_filters.min((bytes + of_filters).saturating_sub(usage.bytes + of_pages)));
         usage
+    }
+
+    /// How many of so many bytes page filters may have beside these records.
+    fn share_of_filters(&self, bytes: u64, records: Side) -> u64 {
+        if !self.filters.are_wanted() || !self.tuning.page_filters() {
+            return 0;
+        }
+        // Records keep what they cannot do without.
+        let bytes = bytes.saturating_sub(CACHE_BYTES_MIN);
+        let filters = Side { worth: self.filters.refused(), bytes: self.filters.bytes() };
+        let mut share = self.filter_share.lock();
+        let is_filled = filters.bytes >= share.of_second(bytes) / 8 * 7;
+        let more = if is_filled { More::Wanted } else { More::Idle };
+        share.follow(records, filters, more, self.context.runtime.now());
+        share.of_second(bytes)
     }
 }
 
@@ -463,7 +497,7 @@ impl Engine for TreeLine {
                 self.accesses.hit();
                 Ok(found)
             }
-            None => self.read_through(key, hash, out),
+            None => self.read_through(key, hash, out, false),
         }
     }
 
@@ -540,7 +574,10 @@ impl Engine for TreeLine {
 
     fn make_resident(&self, key: &[u8], hash: u64) -> Result<()> {
         let mut value = Vec::new();
-        self.get(key, hash, &mut value).map(|_| ())
+        match self.cache.get(RecordId::of(hash), key, &mut value) {
+            Cached::Unknown => self.read_through(key, hash, &mut value, true).map(|_| ()),
+            _ => Ok(()),
+        }
     }
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
@@ -637,6 +674,8 @@ impl Engine for TreeLine {
             cache_bytes: usage.bytes,
             page_cache_bytes: self.pages.bytes(),
             page_cache_hits: self.pages.hits().0,
+            page_filter_bytes: self.filters.bytes(),
+            page_filter_refusals: self.filters.refused(),
             index_bytes: self.index.bytes(),
             pages: counts.base_pages(),
             overflow_pages: counts.overflow_pages,

@@ -15,6 +15,7 @@ pub(crate) struct Tuning {
     page_grouping: AtomicBool,
     record_cache: AtomicBool,
     page_cache: AtomicBool,
+    page_filters: AtomicBool,
     forecast: AtomicBool,
     batch_writeout: AtomicBool,
     steps: AtomicBool,
@@ -43,6 +44,7 @@ enum Choice {
     PageGrouping(bool),
     RecordCache(bool),
     PageCache(bool),
+    PageFilters(bool),
     Forecast(bool),
     BatchWriteout(bool),
     Steps(bool),
@@ -58,6 +60,7 @@ impl Default for Tuning {
             page_grouping: AtomicBool::new(true),
             record_cache: AtomicBool::new(true),
             page_cache: AtomicBool::new(true),
+            page_filters: AtomicBool::new(true),
             forecast: AtomicBool::new(true),
             batch_writeout: AtomicBool::new(true),
             steps: AtomicBool::new(true),
@@ -76,6 +79,7 @@ impl Default for Tuning {
 /// | `page-grouping` | on, off | on | segments of several pages |
 /// | `record-cache` | on, off | on | records that were read or written stay in memory |
 /// | `page-cache` | on, off | on | pages that were scanned stay in memory |
+/// | `page-filters` | on, off | on | pages that were read in vain leave a filter in memory |
 /// | `forecast` | on, off | on | room is left where inserts are expected |
 /// | `batch-writeout` | on, off | on | all dirty records of a page are written with the one that must go |
 /// | `steps` | on, off | on | a segment's pages may be told apart by steps where no line is close |
@@ -108,6 +112,7 @@ fn parse(name: &str, value: &str) -> Result<Choice> {
         "page-grouping" => switch().map(Choice::PageGrouping),
         "record-cache" => switch().map(Choice::RecordCache),
         "page-cache" => switch().map(Choice::PageCache),
+        "page-filters" => switch().map(Choice::PageFilters),
         "forecast" => switch().map(Choice::Forecast),
         "batch-writeout" => switch().map(Choice::BatchWriteout),
         "steps" => switch().map(Choice::Steps),
@@ -119,8 +124,8 @@ fn parse(name: &str, value: &str) -> Result<Choice> {
         "goal" => number(1.0).map(Choice::Goal),
         "epsilon" => number(0.0).map(Choice::Epsilon),
         _ => Err(Error::invalid(format!(
-            "treeline has no option {name:?}; there are page-grouping, record-cache, page-cache, forecast, \
-             batch-writeout, steps, staging, optimistic-admission, goal and epsilon"
+            "treeline has no option {name:?}; there are page-grouping, record-cache, page-cache, \
+             page-filters, forecast, batch-writeout, steps, staging, optimistic-admission, goal and epsilon"
         ))),
     }
 }
@@ -132,6 +137,7 @@ impl Tuning {
             Choice::PageGrouping(on) => self.page_grouping.store(on, Relaxed),
             Choice::RecordCache(on) => self.record_cache.store(on, Relaxed),
             Choice::PageCache(on) => self.page_cache.store(on, Relaxed),
+            Choice::PageFilters(on) => self.page_filters.store(on, Relaxed),
             Choice::Forecast(on) => self.forecast.store(on, Relaxed),
             Choice::BatchWriteout(on) => self.batch_writeout.store(on, Relaxed),
             Choice::Steps(on) => self.steps.store(on, Relaxed),
@@ -153,6 +159,10 @@ impl Tuning {
 
     pub(crate) fn page_cache(&self) -> bool {
         self.page_cache.load(Relaxed)
+    }
+
+    pub(crate) fn page_filters(&self) -> bool {
+        self.page_filters.load(Relaxed)
     }
 
     pub(crate) fn forecast(&self) -> bool {

@@ -638,9 +638,15 @@ impl TreeLine {
             // Until it is known what became of them nobody may find them.
             let cached: Vec<bool> =
                 pages.iter().map(|(page, _)| self.pages.forget(*page)).collect();
+            let filtered: Vec<bool> =
+                pages.iter().map(|(page, _)| self.filters.forget(*page)).collect();
             self.store.write_in_place(&numbers, &mut buf, Purpose::WriteBack)?;
             for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| cached[*index]) {
                 self.pages.put(*page, buf.page(index));
+            }
+            for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| filtered[*index])
+            {
+                self.keep_filter(*page, PageView::trusted(buf.page(index)));
             }
         }
         Ok(())

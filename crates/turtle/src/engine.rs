@@ -293,6 +293,8 @@ impl Engine for Turtle {
             records_dirty: in_tables.edits + pending.items,
             page_cache_bytes: core.files.cache.used(),
             page_cache_hits: turtle.pages_cached.leaf(),
+            page_filter_bytes: 0,
+            page_filter_refusals: 0,
             pages: core.files.pages(),
             pages_read: turtle.pages_read.leaf(),
             live_bytes: totals.live() + common.large_bytes,
