@@ -128,6 +128,7 @@ impl Values {
     }
 
     /// Whether a value of `value` bytes at a key of `key` bytes is kept outside of pages.
+    #[inline]
     #[must_use]
     pub fn is_large(&self, key: usize, value: u64) -> bool {
         key as u64 + value > self.record_bytes_max
@@ -137,6 +138,7 @@ impl Values {
     ///
     /// # Errors
     /// `InvalidArgument` naming the limit; `Corruption` for bytes that are no pointer.
+    #[inline]
     pub fn check(&self, key: usize, value: ValueRef<'_>) -> Result<()> {
         if value.large {
             return self.decode(value.bytes).map(drop);

@@ -231,7 +231,7 @@ impl Bulk for BulkLoad<'_> {
         // Brings home what was removed, and moves the redo LSN to the log's end (P15).
         tree.publish_checkpoint(tree.context.log.last_lsn(), &mut |_| false)?;
         let _no_write_back = tree.gate.write();
-        tree.publish_structure()?;
+        tree.journal.publish(&tree.context, &tree.store)?;
         if !tree.is_empty()? {
             return Err(Error::invalid("a bulk load needs an empty keyspace"));
         }

@@ -24,16 +24,14 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Result};
-use spinney_engine::EngineContext;
+use spinney_engine::{EngineContext, log_is_full};
 use spinney_extent::values::{LargeExtent, Owner};
 use spinney_extent::{LargePointer, Store};
 use spinney_io::Purpose;
 use spinney_page::PageView;
-use spinney_wal::{RecordKind, ReserveFor};
 
 use crate::codec::{LargeChange, encode_large};
 use crate::merge::{Dirty, Pages, Records, superseded, superseded_by};
-use crate::publish::log_is_full;
 use crate::segment::PageRef;
 use crate::tree::TreeLine;
 
@@ -61,18 +59,12 @@ impl Owner for ByLog {
         extents: &mut dyn Iterator<Item = LargeExtent>,
         live: &dyn Fn(),
     ) -> Result<()> {
-        let EngineContext { log, keyspace, logged, .. } = &self.context;
-        if *logged {
+        if self.context.logged {
             return Ok(());
         }
         let record = encode_large(LargeChange::Allocated, &extents.collect::<Vec<_>>());
-        let Some(mut room) = log.reserve(record.len(), ReserveFor::Internal)? else {
-            return Err(log_is_full());
-        };
         // A checkpoint beyond the record then names them.
-        live();
-        log.append(&mut room, RecordKind::Structure(*keyspace), &record);
-        Ok(())
+        self.context.log_structure(&record, live)?.map(drop).ok_or_else(log_is_full)
     }
 }
 
@@ -94,10 +86,8 @@ impl TreeLine {
             .flat_map(|pointer| LargeExtent::all_of(&pointer).collect::<Vec<_>>())
             .collect();
         let record = encode_large(LargeChange::Superseded, &extents);
-        let log = &self.context.log;
-        if let Some(mut room) = log.reserve(record.len(), ReserveFor::Internal)? {
-            let kind = RecordKind::Structure(self.context.keyspace);
-            return Ok(log.append(&mut room, kind, &record));
+        if let Some(lsn) = self.context.log_structure(&record, || ())? {
+            return Ok(lsn);
         }
         // Without a log of its data a keyspace asks its pages after a crash.
         if self.context.logged {

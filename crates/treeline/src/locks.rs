@@ -15,7 +15,7 @@
 //!
 //! Both are striped by page number, so they cost nothing per page; two segments of one stripe only
 //! wait for each other more often. They are held across I/O; so are the write-back gate and the
-//! publishing lock, and no other of the engine's.
+//! lock of the journal of changes, and no other of the engine's.
 //!
 //! **Invariants**
 //! 1. Who takes several takes them in ascending order of stripes, each once, segments before pages;

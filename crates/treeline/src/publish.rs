@@ -1,30 +1,20 @@
-//! Making changes durable: structure records and checkpoints.
+//! Making changes durable: structure records ([`Journal`](spinney_engine::Journal)) and checkpoints.
 //!
-//! A change of structure is visible in memory at once and *pending* on disk: its new pages are
-//! written but perhaps not synced, and the pages it frees are untouched. A later step syncs the
-//! file once for all pending changes, appends their records, and lets the freed pages be reused
-//! when those records are durable (P13, P16). A crash before that finds the old structure whole;
-//! the log still has every record that went into the new pages, because the redo LSN moves only by
-//! a checkpoint, and a checkpoint covers everything pending.
+//! A crash before a change of structure is in the log finds the old structure whole; the log still
+//! has every record that went into the new pages, because the redo LSN moves only by a checkpoint,
+//! and a checkpoint covers everything pending.
 //!
 //! **Invariants**
-//! 1. Structure records are appended in the order of their numbers, without gaps; a checkpoint's
-//!    payload is the state after one of them, and replay begins with the next.
-//! 2. A structure record names only pages that were synced before it was appended.
-//! 3. Slots are published one at a time, and the redo LSN never falls.
-//! 4. A freed page is reused only when its record, or a checkpoint that covers the change, is
-//!    durable.
+//! 1. A checkpoint's payload is the state after one of the changes, and replay begins with the next.
+//! 2. Slots are published one at a time, and the redo LSN never falls.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use spinney_base::{Error, ErrorKind, Lsn, Result, probe};
+use spinney_base::{Error, Lsn, Result, probe};
 use spinney_engine::Engine;
+use spinney_extent::Checkpoint;
 use spinney_extent::values::Cut;
-use spinney_extent::{Checkpoint, Extent};
 use spinney_io::Purpose;
-use spinney_wal::{RecordKind, ReserveFor};
 
 use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
@@ -32,95 +22,13 @@ use crate::segment::Change;
 use crate::tree::{BATCH_PAGES, TreeLine};
 use crate::write_back::TARGET_RECORDS_MIN;
 
-/// So many pending changes are published even while there is other work.
-const PENDING_MAX: usize = 256;
-
 /// A checkpoint beside which other write-backs find no room begins again this often. Then the disk is full.
 const WRITE_BACK_TRIES: u32 = 3;
 
-/// Pending changes are published after this time if there is nothing else to do.
-const PENDING_TIME: Duration = Duration::from_millis(200);
-
-/// Changes that are in memory and not yet in the log, in the order of their numbers.
-#[derive(Debug, Default)]
-pub(crate) struct Pending {
-    changes: VecDeque<(u64, Change)>,
-    /// When the oldest was seen by the background.
-    since: Option<Duration>,
-}
-
-impl Pending {
-    pub(crate) fn push(&mut self, sequence: u64, change: Change) {
-        self.changes.push_back((sequence, change));
-    }
-
-    /// Pages that are freed by changes still pending.
-    pub(crate) fn freed(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.changes.iter().flat_map(|(_, change)| change.freed())
-    }
-
-    fn take_up_to(&mut self, sequence: u64) -> Vec<(u64, Change)> {
-        let count = self.changes.partition_point(|(number, _)| *number <= sequence);
-        if count == self.changes.len() {
-            self.since = None;
-        }
-        self.changes.drain(..count).collect()
-    }
-}
-
-/// A structure record has no room.
-pub(crate) fn log_is_full() -> Error {
-    Error::new(ErrorKind::Full, "the log is full until the next checkpoint")
-}
-
 impl TreeLine {
-    /// Publishes pending changes when there are many, or when the oldest has waited and there is
-    /// nothing else to do.
-    pub(crate) fn publish_structure_if_due(&self, idle: bool) -> Result<()> {
-        let now = self.context.runtime.now();
-        let due = {
-            let mut pending = self.pending.lock();
-            if pending.changes.is_empty() {
-                return Ok(());
-            }
-            let since = *pending.since.get_or_insert(now);
-            pending.changes.len() >= PENDING_MAX
-                || (idle && now.saturating_sub(since) >= PENDING_TIME)
-        };
-        if due { self.publish_structure() } else { Ok(()) }
-    }
-
-    /// Syncs the pages of all pending changes and appends their records.
-    ///
-    /// # Errors
-    /// `Full` when the log must be trimmed first (the changes stay pending; a checkpoint covers
-    /// them), `Poisoned`, `Io`.
-    pub(crate) fn publish_structure(&self) -> Result<()> {
-        let _inside = probe::enter("publish structure");
-        let _in_order = self.publishing.lock();
-        let last = match self.pending.lock().changes.back() {
-            Some((sequence, _)) => *sequence,
-            None => return Ok(()),
-        };
-        self.store.sync(Purpose::Reorganize)?;
-        loop {
-            let (sequence, change) = match self.pending.lock().changes.front() {
-                Some((sequence, change)) if *sequence <= last => (*sequence, change.clone()),
-                _ => return Ok(()),
-            };
-            let record = encode_change(&change, sequence);
-            let Some(mut room) = self.context.log.reserve(record.len(), ReserveFor::Internal)?
-            else {
-                return Err(log_is_full());
-            };
-            let lsn = self.context.log.append(
-                &mut room,
-                RecordKind::Structure(self.context.keyspace),
-                &record,
-            );
-            self.store.retire(change.freed(), lsn);
-            self.pending.lock().take_up_to(sequence);
-        }
+    /// Notes a change of structure for the log.
+    pub(crate) fn note_change(&self, sequence: u64, change: &Change) {
+        self.journal.push(sequence, encode_change(change, sequence), change.freed());
     }
 
     /// Notes that a write-back failed: what it took is dirty and listed again. The caller still holds
@@ -198,12 +106,7 @@ impl TreeLine {
         self.store.publish(Checkpoint { redo, structure }, &payload, || {
             log.ensure_durable(log.last_lsn())
         })?;
-        // What the checkpoint covers needs no record any more.
-        let _in_order = self.publishing.lock();
-        let covered = self.pending.lock().take_up_to(structure);
-        for (_, change) in covered {
-            change.freed().into_iter().for_each(|extent| self.store.release(extent));
-        }
+        self.journal.cover(structure, &self.store);
         self.large.settle(cut);
         self.redo.store(redo.0, Ordering::Release);
         self.published.store(structure, Ordering::Release);

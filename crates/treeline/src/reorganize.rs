@@ -288,7 +288,7 @@ impl TreeLine {
         // changed meanwhile has marked it for itself, and that mark is not ours to end.
         let record = |sequence| {
             taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
-            self.pending.lock().push(sequence, change.clone());
+            self.note_change(sequence, &change);
         };
         self.index.apply(&change, |id| self.dirty_keys(id), record)?;
         superseded.iter().for_each(|pointer| self.large.superseded(pointer));

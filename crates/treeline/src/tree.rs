@@ -10,7 +10,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE,
+    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE, Journal,
     KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed, VerifyReport,
     Watch, Write,
 };
@@ -28,7 +28,6 @@ use crate::large::ByLog;
 use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
 use crate::pages::PageCache;
-use crate::publish::Pending;
 use crate::reorganize::REGION_PAGES_MAX;
 use crate::segment::{Located, PageRef};
 use crate::stage::Novelty;
@@ -104,9 +103,7 @@ pub struct TreeLine {
     /// Write-backs that failed, and why the last one did.
     pub(crate) failures: AtomicU64,
     pub(crate) last_failure: Mutex<Option<Error>>,
-    pub(crate) pending: Mutex<Pending>,
-    /// Held while structure records are appended, so that they are in order.
-    pub(crate) publishing: Mutex<()>,
+    pub(crate) journal: Journal,
     /// Held while a checkpoint is made and its slot written.
     pub(crate) slots: Mutex<()>,
     /// The newest checkpoint's redo LSN and the number of the last change of structure that it
@@ -220,8 +217,7 @@ impl TreeLine {
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
             last_failure: Mutex::new(None),
-            pending: Mutex::new(Pending::default()),
-            publishing: Mutex::new(()),
+            journal: Journal::default(),
             slots: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
@@ -721,7 +717,7 @@ impl Maintain for TreeLine {
         // Who asked for bursts to be staged wants them merged as soon as they end.
         let merges = !wrote && !loading && self.tuning.staging() == Staging::On;
         let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
-        self.publish_structure_if_due(!wrote)?;
+        self.journal.publish_if_due(&self.context, &self.store, !wrote)?;
         if !wrote {
             self.buffers.trim(self.buffer_pages_max);
         }

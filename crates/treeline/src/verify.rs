@@ -131,12 +131,11 @@ impl TreeLine {
     /// way.
     fn account_for_pages(&self) -> Result<u64> {
         let _no_write_back = self.gate.write();
-        let _no_publishing = self.publishing.lock();
+        let _no_publishing = self.journal.still();
         let _still = self.large.still();
         let mut owned: Vec<Extent> = self.large.owned().map(|(extent, _)| extent).collect();
         self.index.for_each(|_, segment| owned.extend(segment.extents().map(|(extent, _)| extent)));
-        let pending: u64 = self.pending.lock().freed().map(|one| u64::from(one.pages())).sum();
-        let others = pending + self.loading_pages.load(Ordering::Relaxed);
+        let others = self.journal.freed_pages() + self.loading_pages.load(Ordering::Relaxed);
         self.store.audit(owned, others)
     }
 }

@@ -459,13 +459,13 @@ impl TreeLine {
             return Err(error);
         }
         for (located, overflow) in &output.overflows {
-            let record = |sequence, change| self.pending.lock().push(sequence, change);
+            let record = |sequence, change| self.note_change(sequence, &change);
             let Located { lower, segment, .. } = located;
             let with = |segment: &Segment| Some(segment.with_overflow(*overflow));
             self.index.add_page(lower.bytes(), segment.base, with, record)?;
         }
         for (index, staged) in &output.staged {
-            let record = |sequence, change| self.pending.lock().push(sequence, change);
+            let record = |sequence, change| self.note_change(sequence, &change);
             let target = &mut targets[*index];
             let Located { lower, segment, .. } = &target.located;
             let with = |segment: &Segment| segment.with_staged(*staged);
