@@ -11,6 +11,7 @@ mod batch;
 mod compact;
 mod cursor;
 mod database;
+mod governor;
 mod keyspace;
 mod large;
 mod maintain;
@@ -45,7 +46,7 @@ pub use restore::{RestoreProgress, RestoreReport};
 pub use salvage::{SalvageProgress, SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
 pub use snapshot::Snapshot;
-pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
+pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
 pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};

@@ -35,7 +35,7 @@ struct Driver {
 
 impl Driver {
     fn new(bytes: u64) -> Self {
-        Driver { cache: RecordCache::new(bytes), pages: HashMap::new(), model: HashMap::new() }
+        Driver { cache: RecordCache::new(bytes, bytes), pages: HashMap::new(), model: HashMap::new() }
     }
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
@@ -163,7 +163,7 @@ proptest! {
     #[test]
     fn what_is_kept_is_the_newest(seed in any::<u64>(), keys in 1usize..2000, longest in 1usize..3000) {
         let mut random = SplitMix(seed);
-        let cache = RecordCache::new(CACHE_BYTES_MIN * 3);
+        let cache = RecordCache::new(CACHE_BYTES_MIN * 3, CACHE_BYTES_MIN * 3);
         let mut values: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         let mut lookups: Vec<(Vec<u8>, Vec<u8>, Ticket)> = Vec::new();
         let (mut kept, mut refused) = (0, 0);
@@ -268,7 +268,7 @@ fn what_is_asked_for_again_is_kept() {
             Some(*sum)
         })
         .collect();
-    let cache = RecordCache::new(1 << 20);
+    let cache = RecordCache::new(1 << 20, 1 << 20);
     let mut random = SplitMix(11);
     let mut look_up = |shift: usize, lookups: usize| {
         let mut misses = 0;
@@ -302,7 +302,7 @@ fn what_is_asked_for_again_is_kept() {
 fn readers_see_whole_values() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-    let cache = Arc::new(RecordCache::new(CACHE_BYTES_MIN));
+    let cache = Arc::new(RecordCache::new(CACHE_BYTES_MIN, CACHE_BYTES_MIN));
     let stop = Arc::new(AtomicBool::new(false));
     let keys: Vec<Vec<u8>> = (0..64u32).map(|number| number.to_be_bytes().to_vec()).collect();
     let readers: Vec<_> = (0..2)
@@ -368,7 +368,7 @@ fn readers_see_whole_values() {
 #[test]
 fn reserved_room_outlasts_a_smaller_size() {
     for (count, length) in [(600u32, 1000), (5000, 1)] {
-        let cache = RecordCache::new(1 << 20);
+        let cache = RecordCache::new(1 << 20, 1 << 20);
         let value = vec![7; length];
         let key = |number: u32| number.to_be_bytes();
         for number in 0..count {
@@ -391,7 +391,7 @@ fn reserved_room_outlasts_a_smaller_size() {
 /// Room that was reserved stays, also where nothing leaves for what is read meanwhile.
 #[test]
 fn reserved_room_outlasts_what_is_read() {
-    let cache = RecordCache::new(CACHE_BYTES_MIN);
+    let cache = RecordCache::new(CACHE_BYTES_MIN, CACHE_BYTES_MIN);
     let value = [7; 60];
     let value = || Some(ValueRef::inline(&value));
     let key = |number: u32| number.to_be_bytes();

@@ -32,8 +32,7 @@ use crate::stage::Novelty;
 use crate::tidy::Tidying;
 use crate::tuning::{Staging, Tuning};
 use spinney_records::{
-    Became, CACHE_BYTES_MIN, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side,
-    Usage,
+    Became, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side, Usage, Worth,
 };
 use spinney_sync::Gap;
 
@@ -109,8 +108,9 @@ pub struct TreeLine {
     pub(crate) published: AtomicU64,
     /// Buffers of batches.
     pub(crate) buffers: BufferPool,
-    /// Pages of buffers that are kept when nothing is written.
-    buffer_pages_max: usize,
+    /// Bytes that it keeps though others want its memory.
+    floor: AtomicU64,
+    worth: Mutex<Worth>,
     /// Most bytes that the index has had.
     index_bytes_most: AtomicU64,
     /// Bulk loads under way: nothing is written meanwhile that need not be.
@@ -185,13 +185,10 @@ impl TreeLine {
     ) -> TreeLine {
         let published = AtomicU64::new(index.sequence());
         let memory = context.memory.target();
-        let stripes = stripes_for(memory);
-        let buffer_pages = usize::try_from(memory / BUFFERS_SHARE).unwrap_or(usize::MAX);
-        let buffer_pages_max = (buffer_pages / PAGE_BYTES).min(BUFFER_PAGES_MAX);
-        let buffers = (buffer_pages_max * PAGE_BYTES) as u64;
+        // What is made for good goes by what the target may become.
+        let most = context.memory.most();
+        let stripes = stripes_for(most);
         let (segment_locks, page_locks) = (SegmentLocks::new(stripes), PageLocks::new(stripes));
-        let held = index.bytes() + segment_locks.bytes() + page_locks.bytes() + buffers;
-        let cache_bytes = memory.saturating_sub(held).max(CACHE_BYTES_MIN);
         let end = context.log.last_lsn();
         let forecaster =
             Forecaster::new(context.runtime.random(), FORECAST_EPOCH_INSERTS, FORECAST_EPOCHS);
@@ -199,7 +196,7 @@ impl TreeLine {
             context,
             store,
             index,
-            cache: RecordCache::new(cache_bytes),
+            cache: RecordCache::new(memory, most),
             segment_locks,
             page_locks,
             pages_in_doubt: AtomicBool::new(false),
@@ -217,8 +214,9 @@ impl TreeLine {
             slots: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
-            buffers: BufferPool::new(BUFFERS_BURST * buffer_pages_max),
-            buffer_pages_max,
+            buffers: BufferPool::new(BUFFERS_BURST * buffer_pages_for(memory)),
+            floor: AtomicU64::new(0),
+            worth: Mutex::default(),
             index_bytes_most: AtomicU64::new(0),
             loads: AtomicUsize::new(0),
             loading_pages: AtomicU64::new(0),
@@ -233,7 +231,7 @@ impl TreeLine {
             sparse: Mutex::new(BTreeSet::new()),
             removed: Mutex::new(BTreeSet::new()),
             tidying: Mutex::new(Tidying::default()),
-            pages: PageCache::new(memory),
+            pages: PageCache::new(most),
             share: Mutex::new(Share::new(SHARES)),
             gap: Gap::default(),
             long_lists: Mutex::new(Vec::new()),
@@ -401,6 +399,11 @@ impl TreeLine {
         Ok(true)
     }
 
+    /// Pages of buffers that are kept when nothing is written.
+    fn buffer_pages_max(&self) -> usize {
+        buffer_pages_for(self.context.memory.target())
+    }
+
     /// Gives the cache what all else leaves of the keyspace's memory.
     fn follow_memory(&self) {
         let locks = self.segment_locks.bytes() + self.page_locks.bytes();
@@ -410,13 +413,21 @@ impl TreeLine {
         // The general allocator keeps most of what the dirty lists of the index gave back, and more with it.
         let index_most = self.index_bytes_most.fetch_max(index, Ordering::Relaxed).max(index);
         let index_taken = index_most + index_most / INDEX_HEAP_PART;
-        let taken = held - index + index_taken + (self.buffer_pages_max * PAGE_BYTES) as u64;
-        let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
+        let (account, pages_max) = (&self.context.memory, self.buffer_pages_max());
+        self.buffers.set_pages_max(BUFFERS_BURST * pages_max);
+        let taken = held - index + index_taken + (pages_max * PAGE_BYTES) as u64;
+        let left = account.target().saturating_sub(taken).max(self.cache.bytes_min());
         let usage = self.share_memory(left);
-        let buffers = self.buffers.pages_kept().min(self.buffer_pages_max) * PAGE_BYTES;
-        let cached = usage.bytes + self.pages.bytes();
-        self.context.memory.set_used(held + buffers as u64 + cached);
-        self.context.memory.set_worth(usage.worth);
+        let buffers = self.buffers.pages_kept().min(pages_max) * PAGE_BYTES;
+        let pages = self.pages.bytes();
+        let cached = usage.held + pages;
+        account.set_used(held + buffers as u64 + cached);
+        account.set_full(cached >= left / 8 * 7);
+        let records = Side { worth: usage.worth, bytes: usage.filled };
+        let of_pages = Side { worth: self.pages.hits().1, bytes: pages };
+        account.set_worth(self.worth.lock().follow(&[records, of_pages]));
+        let least = self.cache.bytes_min().min(usage.held) + self.pages.bytes_min().min(pages);
+        self.floor.store(held - index + index_taken + least, Ordering::Relaxed);
     }
 }
 
@@ -438,7 +449,7 @@ impl TreeLine {
         // Who gives gives first.
         self.pages.resize(of_pages.min(pages.bytes));
         let of_records = if self.tuning.record_cache() { bytes - of_pages } else { 0 };
-        self.cache.resize(of_records.max(CACHE_BYTES_MIN));
+        self.cache.resize(of_records.max(self.cache.bytes_min()));
         let usage = self.cache.usage();
         // Dirty records that have to wait may keep more.
         self.pages.resize(of_pages.min(bytes.saturating_sub(usage.bytes)));
@@ -637,7 +648,7 @@ impl Engine for TreeLine {
         let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
         self.publish_structure_if_due(!wrote)?;
         if !wrote {
-            self.buffers.trim(self.buffer_pages_max);
+            self.buffers.trim(self.buffer_pages_max());
         }
         if wrote || loading {
             self.disturb_tidying();
@@ -698,6 +709,10 @@ impl Engine for TreeLine {
 
     fn wants_checkpoint(&self) -> bool {
         self.large_wants_checkpoint()
+    }
+
+    fn memory_floor(&self) -> u64 {
+        self.floor.load(Ordering::Relaxed)
     }
 
     fn wants_background(&self) -> bool {
@@ -824,6 +839,12 @@ impl Engine for TreeLine {
             turtle: None,
         }
     }
+}
+
+/// Pages of buffers that a keyspace of so much memory keeps when nothing is written.
+fn buffer_pages_for(memory: u64) -> usize {
+    let pages = usize::try_from(memory / BUFFERS_SHARE).unwrap_or(usize::MAX) / PAGE_BYTES;
+    pages.min(BUFFER_PAGES_MAX)
 }
 
 fn store_options(context: &EngineContext) -> StoreOptions {
