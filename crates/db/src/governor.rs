@@ -371,9 +371,8 @@ fn set_targets(
 fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
     let all = || claims.iter().zip(wanted);
     let taken: u64 = all().map(|(claim, wanted)| claim.target.min(*wanted).max(claim.used)).sum();
-    let more: u64 = all()
-        .map(|(claim, wanted)| wanted.saturating_sub(claim.target.max(claim.used)))
-        .sum();
+    let more: u64 =
+        all().map(|(claim, wanted)| wanted.saturating_sub(claim.target.max(claim.used))).sum();
     let free = total.saturating_sub(taken).min(more);
     let granted = |(claim, wanted): (&Claim, &u64)| {
         let from = claim.target.max(claim.used);

@@ -12,7 +12,6 @@ use spinney_db::{
     Batch, Db, Durability, EngineKind, ErrorKind, Keyspace, KeyspaceMemory, KeyspaceOptions,
     Options,
 };
-use spinney_io::Disk;
 use spinney_io::sim::SimDisk;
 
 const MIB: u64 = 1 << 20;
@@ -44,19 +43,28 @@ fn key(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes()
 }
 
-/// Writes records of 1 KiB of so many bytes together.
-fn fill(db: &Db, keyspace: &Keyspace, bytes: u64) {
+/// Lets background work run for so long.
+fn pass(runtime: &Runtime, time: Duration) {
+    let end = runtime.now() + time;
+    while runtime.now() < end {
+        runtime.step();
+    }
+}
+
+/// Writes records of 1 KiB of so many bytes together, 64 MiB in a second.
+fn fill(db: &Db, runtime: &Runtime, keyspace: &Keyspace, bytes: u64) {
     let mut batch = Batch::new();
     for number in 0..bytes / 1024 {
         batch.insert(keyspace, key(number), vec![7; 1000]);
         if number % 64 == 63 {
             db.write(std::mem::take(&mut batch)).unwrap();
+            pass(runtime, Duration::from_millis(1));
         }
     }
     db.write(batch).unwrap();
 }
 
-/// Looks records up, and lets background work run beside, for so long.
+/// Looks ten thousand records up in a second, and lets background work run beside, for so long.
 fn read_for(runtime: &Runtime, keyspace: &Keyspace, records: u64, time: Duration) {
     let end = runtime.now() + time;
     let mut number = 1u64;
@@ -65,7 +73,7 @@ fn read_for(runtime: &Runtime, keyspace: &Keyspace, records: u64, time: Duration
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             assert!(keyspace.get(&key((number >> 20) % records)).unwrap().is_some());
         }
-        runtime.step();
+        pass(runtime, Duration::from_millis(2));
     }
 }
 
@@ -79,7 +87,7 @@ fn a_hot_keyspace_beside_255_empty_ones_has_nearly_all() {
         let empty: Vec<Keyspace> =
             (0..255).map(|number| make(&db, &format!("empty{number}"), engine)).collect();
         let hot = make(&db, "hot", engine);
-        fill(&db, &hot, 80 * MIB);
+        fill(&db, &runtime, &hot, 80 * MIB);
         read_for(&runtime, &hot, 80 * MIB / 1024, Duration::from_secs(2));
         let stats = db.stats();
         assert!(stats.keyspaces.iter().all(|one| !one.is_parked), "all of them are open");
@@ -106,18 +114,18 @@ fn a_woken_keyspace_has_its_share_back_within_seconds() {
             let disk = SimDisk::new(1);
             let (db, runtime) = open(&disk, MEMORY, Duration::from_secs(park_after));
             let both = ["one", "other"].map(|name| make(&db, name, engine));
-            both.iter().for_each(|keyspace| fill(&db, keyspace, 24 * MIB));
+            both.iter().for_each(|keyspace| fill(&db, &runtime, keyspace, 24 * MIB));
             db.checkpoint().unwrap();
-            for turn in 0..4 {
+            for turn in 0..3 {
                 let (keyspace, name) = (&both[turn % 2], ["one", "other"][turn % 2]);
                 read_for(&runtime, keyspace, RECORDS, Duration::from_secs(2));
                 let soon = memory_of(&db, name).unwrap();
-                read_for(&runtime, keyspace, RECORDS, Duration::from_secs(8));
+                read_for(&runtime, keyspace, RECORDS, Duration::from_secs(4));
                 let steady = memory_of(&db, name).unwrap();
                 let told = format!("{engine}, turn {turn}: {soon:?}, then {steady:?}");
                 assert!(steady.target > MEMORY / 10 * 8, "{told}");
                 assert!(soon.target >= steady.target / 10 * 9, "{told}");
-                assert!(steady.used > MEMORY / 2, "{told}");
+                assert!(steady.used > MEMORY / 3, "{told}");
                 let used = db.stats().memory_used;
                 assert!(used <= MEMORY + MIB, "{used} of {MEMORY}");
             }
@@ -133,8 +141,8 @@ fn what_is_dirty_is_written_back_and_given() {
         let disk = SimDisk::new(1);
         let (db, runtime) = open(&disk, MEMORY, Duration::from_secs(3600));
         let (hot, written) = (make(&db, "hot", engine), make(&db, "written", engine));
-        fill(&db, &hot, 24 * MIB);
-        fill(&db, &written, 8 * MIB);
+        fill(&db, &runtime, &hot, 24 * MIB);
+        fill(&db, &runtime, &written, 8 * MIB);
         read_for(&runtime, &hot, 24 * MIB / 1024, Duration::from_secs(5));
         let (hot, written) = (memory_of(&db, "hot").unwrap(), memory_of(&db, "written").unwrap());
         let told = format!("{engine}: {hot:?}, {written:?}");

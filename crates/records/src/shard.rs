@@ -43,8 +43,8 @@ use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
 use super::memory::{
-    DIRTY, FIRST_BYTES, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX, SHARD_BYTES_MAX,
-    SHARD_BYTES_MIN, SOON, Shape, TOMBSTONE, WRITING, record_words,
+    DIRTY, FIRST_BYTES, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX,
+    SHARD_BYTES_MAX, SHARD_BYTES_MIN, SOON, Shape, TOMBSTONE, WRITING, record_words,
 };
 use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
@@ -559,7 +559,10 @@ impl Shard {
             if state.has_room(&memory, words) {
                 return Ok(());
             }
-            if passed > DIRTY_LOOK_AHEAD || state.tail == state.head || state.tail > end {
+            // A ring of few records: behind the first one met its place is not known any more.
+            let is_round = candidate.is_some_and(|position| state.tail >= position);
+            if passed > DIRTY_LOOK_AHEAD || is_round || state.tail == state.head || state.tail > end
+            {
                 break;
             }
             if let Step::KeptDirty(position) = state.step(&memory) {

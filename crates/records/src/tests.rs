@@ -35,7 +35,11 @@ struct Driver {
 
 impl Driver {
     fn new(bytes: u64) -> Self {
-        Driver { cache: RecordCache::new(bytes, bytes), pages: HashMap::new(), model: HashMap::new() }
+        Driver {
+            cache: RecordCache::new(bytes, bytes),
+            pages: HashMap::new(),
+            model: HashMap::new(),
+        }
     }
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
@@ -444,4 +448,52 @@ fn dirty_records_wait_while_there_are_clean_ones() {
         driver.cache.soon_evicted(0, 100, &mut brought);
     }
     assert!(!brought.is_empty(), "all records are dirty");
+}
+
+/// Where a ring has room for few records, all of them dirty, the one that is named for write-back is one of them; and what
+/// writers under way have reserved makes a ring grow past its limit, which it has again once its records are written back.
+#[test]
+fn a_full_ring_of_few_records_names_one_of_them_and_grows_for_what_is_reserved() {
+    let cache = RecordCache::new(8 << 10, 8 << 10);
+    let keys: Vec<[u8; 4]> = (0..100u32).map(u32::to_be_bytes).collect();
+    let value = ValueRef::inline(&[7; 1000]);
+    let write_back = |key: &[u8]| {
+        let mut found = false;
+        let show: super::Show<'_> = &mut |shown, _| {
+            found |= shown == key;
+            shown == key
+        };
+        cache.visit_dirty(id_of(key), Visit::BeginWrite, &mut Scratch::default(), show);
+        cache.end_write(id_of(key), key, true);
+        found
+    };
+    for key in &keys {
+        loop {
+            match cache.prepare(id_of(key), key, Some(value)) {
+                Prepared::Ready => break,
+                Prepared::Dirty(victim) => assert!(write_back(&victim), "{victim:?} is none"),
+                Prepared::Busy => panic!("nobody else is there"),
+            }
+        }
+        cache.put(id_of(key), key, Some(value), &mut Vec::new());
+    }
+    assert!(cache.usage().bytes <= 8 << 10);
+    for key in &keys {
+        let prepared = loop {
+            match cache.prepare(id_of(key), key, Some(value)) {
+                Prepared::Dirty(victim) => assert!(write_back(&victim)),
+                prepared => break prepared,
+            }
+        };
+        assert_eq!(prepared, Prepared::Ready, "all of a batch is prepared before any is put");
+    }
+    keys.iter().for_each(|key| _ = cache.put(id_of(key), key, Some(value), &mut Vec::new()));
+    cache.resize(8 << 10);
+    assert!(cache.usage().bytes > 100_000, "dirty records keep what they need");
+    let mut soon = Vec::new();
+    cache.soon_evicted(0, 1000, &mut soon);
+    assert!(soon.len() >= 99, "{} are to be written back", soon.len());
+    keys.iter().for_each(|key| _ = write_back(key));
+    cache.resize(8 << 10);
+    assert!(cache.usage().bytes <= 8 << 10);
 }

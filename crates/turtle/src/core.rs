@@ -5,9 +5,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Generation, Lsn, Result, mapping};
 use spinney_engine::{EngineContext, LargePointer};
 use spinney_extent::{Extent, SharedSync, Store, StoreOptions};

@@ -29,8 +29,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Write;
 use spinney_records::{
-    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Rules, Share, Side, Ticket, Usage,
-    Worth,
+    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Rules, Share, Side, Ticket, Usage, Worth,
 };
 
 use crate::core::{Core, MISSES, RECORD_HITS};
