@@ -18,6 +18,7 @@ pub mod runtime;
 pub mod schedules;
 pub mod shim;
 pub mod size;
+mod stalls;
 pub mod value;
 
 pub use error::{Error, ErrorKind, Result};
@@ -26,4 +27,5 @@ pub use ids::{Epoch, Generation, KeyspaceId, Lsn, PageNumber};
 pub use memory::{MemoryAccount, MemoryBudget};
 pub use poison::Poison;
 pub use runtime::{Next, Runtime, Task};
+pub use stalls::Stalls;
 pub use value::ValueRef;

@@ -120,7 +120,8 @@ impl Store for OwnStore {
 
     fn counters(&self) -> Result<Counters> {
         let stats = self.db.stats();
-        let sum = |of: fn(&EngineStats) -> u64| Some(stats.keyspaces.iter().map(|one| of(one)).sum());
+        let sum =
+            |of: fn(&EngineStats) -> u64| Some(stats.keyspaces.iter().map(|one| of(one)).sum());
         #[expect(clippy::cast_precision_loss, reason = "milliseconds are shown with a few digits")]
         let stall_ms = stats.stall_ns as f64 / 1e6;
         let logged = self.durability != Durability::None;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use spinney_io::{IoSnapshot, PURPOSES, PurposeCounts};
+use spinney::purposes;
+use spinney_io::{IoSnapshot, PurposeCounts};
 
 /// The result of one workload on one engine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,11 +63,10 @@ pub struct PurposeRow {
 /// What I/O of each purpose happened between two moments; purposes with none are left out.
 #[must_use]
 pub fn io_by_purpose(before: &IoSnapshot, after: &IoSnapshot) -> BTreeMap<String, PurposeRow> {
-    let pairs = before.by_purpose.iter().zip(&after.by_purpose);
-    let named = PURPOSES
-        .iter()
-        .zip(pairs)
-        .map(|(purpose, (before, after))| (purpose.name().to_owned(), difference(before, after)));
+    let named = purposes().map(|purpose| {
+        let [before, after] = [before, after].map(|one| &one.by_purpose[purpose.index()]);
+        (purpose.name().to_owned(), difference(before, after))
+    });
     named.filter(|(_, row)| *row != PurposeRow::default()).collect()
 }
 

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{
     AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
 use spinney_base::shim::thread;
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Result, Runtime};
 
 use crate::dataset::Dataset;
@@ -393,7 +393,8 @@ impl Runner<'_> {
             let bytes = self.plan.record_size as u64 + 16;
             if let Some(note) = std::mem::take(turn).note(bytes) {
                 let (engine, workload) = (&self.plan.engine, shared.workload);
-                let note = format!("{engine} {workload}, turn {number}, keyspaces {busy:?}: {note}");
+                let note =
+                    format!("{engine} {workload}, turn {number}, keyspaces {busy:?}: {note}");
                 (self.emit)(Event::Note(note))?;
             }
             shared.turn.store(number + 1, Relaxed);

@@ -13,12 +13,14 @@ use spinney_base::{Generation, PageNumber, Result, Runtime};
 use spinney_cache::{Cache, CacheFile, FRAME_BYTES, Kind, PageId};
 use spinney_io::{Disk, IfMissing, OpenMode, Purpose, RealDisk};
 
+const VALUES: Kind = Kind::new(0, "values", 1);
+
 const HITS: u64 = 4_000_000;
 const MISS_TIME: Duration = Duration::from_secs(2);
 const FILE_PAGES: u32 = 128 << 10;
 
 fn id(page: u32) -> PageId {
-    PageId { page: PageNumber(page), generation: Generation(1), kind: Kind::Values }
+    PageId { page: PageNumber(page), generation: Generation(1), kind: VALUES }
 }
 
 fn main() -> Result<()> {

@@ -175,7 +175,7 @@ impl Cache {
     /// Takes the name of a held frame away; notes how many pages had left before, if its page leaves
     /// for others.
     fn unname(&self, frame: u32, left: Option<u32>) {
-        let (file, page, _) = self.frames.content(frame);
+        let (file, page) = self.frames.content(frame);
         if let Some(Some(table)) = self.files.read().get(file as usize) {
             table.table.clear(page, frame, left);
         }
@@ -420,7 +420,7 @@ impl CacheFile {
         if !cache.frames.state(frame).hold() {
             return false;
         }
-        let (file, held, _) = cache.frames.content(frame);
+        let (file, held) = cache.frames.content(frame);
         if (file, held) != (self.file, page) {
             // It was emptied and filled with another page meanwhile; whoever asks again finds that.
             cache.give(frame, Give::Pinned);

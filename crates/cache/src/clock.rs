@@ -190,7 +190,7 @@ impl Clock {
     /// Moves one page from the hot region to the cold one; false when there is none.
     fn cool_one(&mut self, frames: &Frames) -> bool {
         // After as many laps as the highest priority one has none left.
-        for _ in 0..(Kind::Node.priority() + 2) * u64::from(self.hot) {
+        for _ in 0..(u64::from(Kind::PRIORITY_MAX) + 2) * u64::from(self.hot) {
             let Some(frame) = next(&self.regions, &mut self.hot_hand, Region::Hot) else { break };
             if self.pass(frames, frame) {
                 return true;

@@ -4,14 +4,14 @@ use std::sync::atomic::AtomicU64;
 
 use spinney_sync::Stripes;
 
-use crate::page::{KINDS, Kind};
+use crate::page::{KINDS_MAX, Kind};
 
 /// Counters of one cache. Thread-safe.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Of each kind.
-    hits: Stripes<{ KINDS.len() }>,
-    misses: Stripes<{ KINDS.len() }>,
+    hits: Stripes<KINDS_MAX>,
+    misses: Stripes<KINDS_MAX>,
     pub(crate) evicted: AtomicU64,
     pub(crate) regretted: AtomicU64,
     pub(crate) private: AtomicU64,
@@ -29,8 +29,8 @@ pub struct KindCounts {
 /// What a cache holds and has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// By kind, in the order values, keys, index, filter, node.
-    pub by_kind: [KindCounts; KINDS.len()],
+    /// The counts of each kind at its [`Kind::index`].
+    pub by_kind: [KindCounts; KINDS_MAX],
     /// Pages that had to leave for others, or for a smaller budget.
     pub evicted: u64,
     /// Misses that a cache larger by `regret_bytes` would have been spared: of pages that had left
@@ -54,7 +54,7 @@ impl CacheStats {
     /// Lookups of a kind.
     #[must_use]
     pub fn of(&self, kind: Kind) -> KindCounts {
-        self.by_kind[kind as usize]
+        self.by_kind[kind.index()]
     }
 
     /// All kinds together.
@@ -70,14 +70,14 @@ impl CacheStats {
 impl Counters {
     #[inline]
     pub(crate) fn hit(&self, kind: Kind) {
-        self.hits.add(kind as usize, 1);
+        self.hits.add(kind.index(), 1);
     }
 
     pub(crate) fn miss(&self, kind: Kind) {
-        self.misses.add(kind as usize, 1);
+        self.misses.add(kind.index(), 1);
     }
 
-    pub(crate) fn by_kind(&self) -> [KindCounts; KINDS.len()] {
+    pub(crate) fn by_kind(&self) -> [KindCounts; KINDS_MAX] {
         std::array::from_fn(|kind| KindCounts {
             hits: self.hits.sum(kind),
             misses: self.misses.sum(kind),

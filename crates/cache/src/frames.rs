@@ -9,7 +9,7 @@
 //! |---|---|
 //! | 0 | the state word |
 //! | 1 | file (high half) and page |
-//! | 2 | generation (low half) and kind (bits 32 to 39) |
+//! | 2 | generation (low half) |
 //! | 3 | how often the hand passes it before it goes; uses set it |
 //!
 //! **Invariants**
@@ -28,7 +28,7 @@ use spinney_base::{Generation, PageNumber};
 use spinney_sync::ZeroedAtomics;
 use spinney_sync::racy::{self, WORD_BYTES, Word};
 
-use crate::page::{KINDS, Kind, PageId};
+use crate::page::{Kind, PageId};
 use crate::state::State;
 use crate::table::{chunk_length, place};
 
@@ -102,21 +102,18 @@ impl Frames {
         if generation == id.generation { Holds::It } else { Holds::AnotherGeneration }
     }
 
-    /// What an exclusively held frame holds: its file, page and kind.
-    pub(crate) fn content(&self, frame: u32) -> (u32, PageNumber, Kind) {
-        let (key, about) =
-            (self.word(frame, KEY).load(Relaxed), self.word(frame, ABOUT).load(Relaxed));
-        let kind = KINDS[((about >> 32) & 0xff) as usize % KINDS.len()];
+    /// What an exclusively held frame holds: its file and page.
+    pub(crate) fn content(&self, frame: u32) -> (u32, PageNumber) {
+        let key = self.word(frame, KEY).load(Relaxed);
         #[expect(clippy::cast_possible_truncation, reason = "the halves of a word")]
         let (file, page) = ((key >> 32) as u32, PageNumber(key as u32));
-        (file, page, kind)
+        (file, page)
     }
 
     /// Says what an exclusively held frame will hold.
     pub(crate) fn set_content(&self, frame: u32, file: u32, id: PageId) {
         self.word(frame, KEY).store(key(file, id.page), Relaxed);
-        let about = u64::from(id.generation.0) | (id.kind as u64) << 32;
-        self.word(frame, ABOUT).store(about, Relaxed);
+        self.word(frame, ABOUT).store(u64::from(id.generation.0), Relaxed);
         self.word(frame, USES)
             .store(if id.kind.begins_hot() { id.kind.priority() } else { 0 }, Relaxed);
     }

@@ -57,7 +57,7 @@ mod table;
 pub use batch::Missing;
 pub use cache::{Cache, CacheFile};
 pub use counters::{CacheStats, KindCounts};
-pub use page::{Kind, PageId, PageRef};
+pub use page::{KINDS_MAX, Kind, PageId, PageRef};
 
 /// Bytes that the budget is charged for one frame: its page, its four words, and its places in the
 /// clock's lists.

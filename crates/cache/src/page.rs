@@ -9,55 +9,57 @@ use spinney_io::AlignedBuf;
 
 use crate::cache::Cache;
 
-/// What a page is for, which decides how long it stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// Values of records.
-    Values = 0,
-    /// Keys of records.
-    Keys = 1,
-    /// A part of an index within an extent.
-    Index = 2,
-    /// A part of a membership filter.
-    Filter = 3,
-    /// A node of a tree.
-    Node = 4,
+/// What a page is for, which decides how long it stays. Each user of a cache makes the kinds of its
+/// pages with [`Kind::new`]; the numbers of one cache's kinds differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    number: u8,
+    priority: u8,
+    name: &'static str,
 }
 
-/// All kinds, in the order of their counters.
-pub(crate) const KINDS: [Kind; 5] =
-    [Kind::Values, Kind::Keys, Kind::Index, Kind::Filter, Kind::Node];
+/// Most kinds of pages that one cache counts: their numbers are below.
+pub const KINDS_MAX: usize = 8;
 
 impl Kind {
+    /// Largest priority of a kind.
+    pub const PRIORITY_MAX: u8 = 5;
+
+    /// A kind of a number below [`KINDS_MAX`] that the CLOCK hand passes `priority` times after the
+    /// last use of a page, 1 to [`Kind::PRIORITY_MAX`]. Pages of a priority above 1 begin in the hot
+    /// region.
+    ///
+    /// # Panics
+    /// For other numbers.
+    #[must_use]
+    pub const fn new(number: u8, name: &'static str, priority: u8) -> Kind {
+        assert!((number as usize) < KINDS_MAX);
+        assert!(priority >= 1 && priority <= Self::PRIORITY_MAX);
+        Kind { number, priority, name }
+    }
+
+    /// Where its counts are in [`CacheStats::by_kind`](crate::CacheStats::by_kind).
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.number as usize
+    }
+
     /// How often the hand passes a page of this kind after it was last used.
     #[must_use]
     pub(crate) const fn priority(self) -> u64 {
-        match self {
-            Kind::Values => 1,
-            Kind::Keys => 2,
-            Kind::Index => 3,
-            Kind::Filter => 4,
-            Kind::Node => 5,
-        }
+        self.priority as u64
     }
 
     /// Whether pages of this kind begin in the hot region.
     #[must_use]
     pub(crate) const fn begins_hot(self) -> bool {
-        !matches!(self, Kind::Values)
+        self.priority > 1
     }
 
     /// A short stable name, for statistics.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Values => "values",
-            Kind::Keys => "keys",
-            Kind::Index => "index",
-            Kind::Filter => "filter",
-            Kind::Node => "node",
-        }
+    pub const fn name(self) -> &'static str {
+        self.name
     }
 }
 

@@ -11,7 +11,13 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber};
 use spinney_cache::{Cache, CacheFile, FRAME_BYTES, Kind, PageId};
 
-const KINDS: [Kind; 5] = [Kind::Values, Kind::Keys, Kind::Index, Kind::Filter, Kind::Node];
+const VALUES: Kind = Kind::new(0, "values", 1);
+const KEYS: Kind = Kind::new(1, "keys", 2);
+const INDEX: Kind = Kind::new(2, "index", 3);
+const FILTER: Kind = Kind::new(3, "filter", 4);
+const NODE: Kind = Kind::new(4, "node", 5);
+
+const KINDS: [Kind; 5] = [VALUES, KEYS, INDEX, FILTER, NODE];
 
 fn id(page: u32, generation: u32, kind: Kind) -> PageId {
     PageId { page: PageNumber(page), generation: Generation(generation), kind }
@@ -142,16 +148,15 @@ fn pages_are_what_they_were_said_to_be_within_any_budget() {
 fn a_failed_load_leaves_nothing_behind() {
     let cache = Cache::new(frames(4));
     let file = cache.file();
-    let id = id(7, 1, Kind::Keys);
+    let id = id(7, 1, KEYS);
     let error = file.get(id, |_| Err(Error::new(ErrorKind::Io, "on demand"))).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
     assert!(file.peek(id).is_none());
     assert!(read(&file, 0, id) && !read(&file, 0, id));
-    let loader = std::panic::AssertUnwindSafe(|| {
-        file.get(self::id(8, 1, Kind::Keys), |_| panic!("in a loader"))
-    });
+    let loader =
+        std::panic::AssertUnwindSafe(|| file.get(self::id(8, 1, KEYS), |_| panic!("in a loader")));
     assert!(std::panic::catch_unwind(|| loader().map(|_| ())).is_err());
-    assert!(read(&file, 0, self::id(8, 1, Kind::Keys)));
+    assert!(read(&file, 0, self::id(8, 1, KEYS)));
 }
 
 #[test]
@@ -159,22 +164,22 @@ fn priority_survives_a_flood() {
     let cache = Cache::new(frames(100));
     let file = cache.file();
     for page in 0..20 {
-        read(&file, 0, id(page, 1, Kind::Filter));
+        read(&file, 0, id(page, 1, FILTER));
     }
     for page in 20..40 {
-        read(&file, 0, id(page, 1, Kind::Keys));
+        read(&file, 0, id(page, 1, KEYS));
     }
     for page in 100..1000 {
-        read(&file, 0, id(page, 1, Kind::Values));
+        read(&file, 0, id(page, 1, VALUES));
         if page % 300 == 0 {
-            (20..40).for_each(|page| assert!(!read(&file, 0, id(page, 1, Kind::Keys))));
+            (20..40).for_each(|page| assert!(!read(&file, 0, id(page, 1, KEYS))));
         }
     }
     let lost = |range: std::ops::Range<u32>, kind| {
         range.filter(|page| file.peek(id(*page, 1, kind)).is_none()).count()
     };
-    assert_eq!(lost(0..20, Kind::Filter), 0, "{:?}", cache.stats());
-    assert_eq!(lost(20..40, Kind::Keys), 0, "{:?}", cache.stats());
+    assert_eq!(lost(0..20, FILTER), 0, "{:?}", cache.stats());
+    assert_eq!(lost(20..40, KEYS), 0, "{:?}", cache.stats());
 }
 
 /// Whatever was hot leaves in the end when it is never used again.
@@ -183,14 +188,14 @@ fn what_is_not_used_any_more_leaves() {
     let cache = Cache::new(frames(64));
     let file = cache.file();
     for page in (0..40).chain(0..40) {
-        read(&file, 0, id(page, 1, Kind::Filter));
+        read(&file, 0, id(page, 1, FILTER));
     }
     for round in 0..20 {
         for page in (100..150).chain(100..150) {
-            read(&file, 0, id(page + round % 2 * 50, 1, Kind::Keys));
+            read(&file, 0, id(page + round % 2 * 50, 1, KEYS));
         }
     }
-    let left = (0..40).filter(|page| file.peek(id(*page, 1, Kind::Filter)).is_some()).count();
+    let left = (0..40).filter(|page| file.peek(id(*page, 1, FILTER)).is_some()).count();
     assert!(left < 10, "{left} are left");
 }
 
@@ -200,7 +205,7 @@ fn what_a_little_more_would_have_spared_is_regretted() {
         let cache = Cache::new(frames(320));
         let file = cache.file();
         for _ in 0..10 {
-            (0..pages).for_each(|page| _ = read(&file, 0, id(page, 1, Kind::Values)));
+            (0..pages).for_each(|page| _ = read(&file, 0, id(page, 1, VALUES)));
         }
         cache.stats()
     };
@@ -223,16 +228,16 @@ fn when_all_is_pinned_a_page_is_read_into_a_buffer_of_its_own() {
         })
         .unwrap()
     };
-    let pinned: Vec<_> = (0..3).map(|page| load(id(page, 1, Kind::Node))).collect();
+    let pinned: Vec<_> = (0..3).map(|page| load(id(page, 1, NODE))).collect();
     assert!(pinned.iter().all(|page| page.is_cached()));
-    let fourth = load(id(3, 1, Kind::Node));
-    assert!(!fourth.is_cached() && is_whole(0, id(3, 1, Kind::Node), &fourth));
+    let fourth = load(id(3, 1, NODE));
+    assert!(!fourth.is_cached() && is_whole(0, id(3, 1, NODE), &fourth));
     cache.set_bytes(frames(1));
     assert_eq!(cache.used(), frames(3), "what is pinned stays");
     drop(pinned);
-    read(&file, 0, id(4, 1, Kind::Node));
+    read(&file, 0, id(4, 1, NODE));
     assert!(cache.used() <= frames(1));
-    assert!(read(&file, 0, id(5, 1, Kind::Node)) && !read(&file, 0, id(5, 1, Kind::Node)));
+    assert!(read(&file, 0, id(5, 1, NODE)) && !read(&file, 0, id(5, 1, NODE)));
 }
 
 /// Threads that miss, hit, evict, forget and change the budget at once; every page is whole and the
@@ -295,7 +300,7 @@ fn one_load_serves_all_who_miss() {
             .map(|_| {
                 let (file, loads) = (Arc::clone(&file), Arc::clone(&loads));
                 let body = move || {
-                    let id = id(round, 1, Kind::Values);
+                    let id = id(round, 1, VALUES);
                     let page = file.get(id, |out| {
                         loads.fetch_add(1, Relaxed);
                         spinney_base::Runtime::threads().sleep(std::time::Duration::from_millis(1));

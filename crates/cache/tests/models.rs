@@ -9,6 +9,8 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber};
 use spinney_cache::{Cache, CacheFile, FRAME_BYTES, Kind, PageId};
 
+const KEYS: Kind = Kind::new(1, "keys", 2);
+
 /// Schedules of each model; many more in the full tier.
 fn iterations() -> usize {
     match std::env::var("SPINNEY_PROVING").as_deref() {
@@ -18,7 +20,7 @@ fn iterations() -> usize {
 }
 
 fn id(page: u32, generation: u32) -> PageId {
-    PageId { page: PageNumber(page), generation: Generation(generation), kind: Kind::Keys }
+    PageId { page: PageNumber(page), generation: Generation(generation), kind: KEYS }
 }
 
 fn mark(id: PageId) -> u8 {

@@ -200,7 +200,9 @@ fn plan(
         };
         plan.check()?;
         if plan.keyspaces > 1 && driver.is_peer() {
-            return Err(Failure::usage(format!("--keyspaces is for our own engines, not for {engine}")));
+            return Err(Failure::usage(format!(
+                "--keyspaces is for our own engines, not for {engine}"
+            )));
         }
         driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
         plans.push(plan);

@@ -512,7 +512,7 @@ pub(crate) struct CreateArguments {
     /// Name of the keyspace
     name: String,
     /// Engine
-    #[arg(long, default_value = "treeline")]
+    #[arg(long, default_value_t)]
     engine: EngineKind,
     /// Do not log its writes: after a crash it holds its last checkpoint or any later writes
     #[arg(long)]

@@ -3,16 +3,16 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use spinney::{PagesByKind, Stats, TurtleStats};
+use spinney::{PagesByKind, Stats, TurtleStats, purposes};
 use spinney_base::size::display_bytes;
-use spinney_io::PURPOSES;
 
 /// Everything, as one JSON object.
 pub(crate) fn to_json(stats: &Stats) -> Value {
     let accounts = stats.accounts.iter().map(|account| {
         json!({ "name": account.name, "used": account.used, "target": account.target, "worth": account.worth })
     });
-    let io = PURPOSES.iter().zip(&stats.io.by_purpose).map(|(purpose, counts)| {
+    let io = purposes().map(|purpose| {
+        let counts = &stats.io.by_purpose[purpose.index()];
         let counts = json!({
             "reads": counts.reads,
             "read_bytes": counts.read_bytes,

@@ -121,7 +121,7 @@ impl Keyspace {
         }
         // What the pieces freed may be reused behind it.
         state.checkpoint()?;
-        engine.give_back_room()?;
+        engine.values().store().give_all_back()?;
         Ok(CompactReport { bytes, bytes_before, bytes_after: self.bytes_in_use() })
     }
 

@@ -11,12 +11,13 @@ use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
 
 use crate::batch::Batch;
+use crate::engines::EngineKind;
 use crate::keyspace::Keyspace;
 use crate::manifest::{ManifestKeyspace, check_name};
 use crate::open;
-use crate::options::{Durability, EngineKind, KeptOptions, KeyspaceOptions, Options};
+use crate::options::{Durability, KeptOptions, KeyspaceOptions, Options};
 use crate::place::Place;
-use crate::state::{KEYSPACE_BYTES_MIN, State, file_name};
+use crate::state::{State, file_name};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
 /// Such a part of the most that the log may take stays its own at a checkpoint that was asked for.
@@ -199,7 +200,7 @@ impl Db {
         let redo = state.log.last_lsn();
         state.log.ensure_durable(redo)?;
         let place = Place::new(&entry, state.owner);
-        let made = state.assemble(&place, Some(redo), redo, KEYSPACE_BYTES_MIN)?;
+        let made = state.assemble(&place, Some(redo), redo, state.opening_share())?;
         let durable =
             state.directory.sync().and_then(|()| next.write(&*state.directory, &state.poison));
         if durable.is_err() && state.poison.check().is_ok() {
@@ -469,8 +470,8 @@ impl Db {
             backup_bytes: (state.backup_running.load(Ordering::Acquire))
                 .then(|| state.backup_bytes.load(Ordering::Relaxed)),
             scrub: state.scrub.lock().stats(state.runtime.now()),
-            stall_ns: stalls + state.stall_ns.load(Ordering::Relaxed),
-            longest_stall_ns: longest.max(state.longest_stall_ns.load(Ordering::Relaxed)),
+            stall_ns: stalls + state.stalls.ns(),
+            longest_stall_ns: longest.max(state.stalls.longest_ns()),
             keyspaces,
         }
     }

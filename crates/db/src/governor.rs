@@ -280,6 +280,17 @@ impl State {
         self.move_targets(false, None);
     }
 
+    /// Memory that a keyspace is opened with beside those that are open: what nobody else has filled or uses.
+    /// [`State::share_out`] takes it from the others when it is one of them.
+    pub(crate) fn opening_share(&self) -> u64 {
+        let keyspaces = self.keyspaces.read();
+        let mut claims: Vec<Claim> =
+            keyspaces.iter().map(|keyspace| keyspace.claim(&keyspace.seen_use.lock())).collect();
+        let (floor, is_busy) = (KEYSPACE_BYTES_MIN, true);
+        claims.push(Claim { floor, target: floor, is_busy, ..Claim::default() });
+        divide(self.shareable(), &claims).pop().unwrap_or(floor)
+    }
+
     /// Has a keyspace hold a batch of so many bytes, whatever its target is now. No lock is held.
     pub(crate) fn lend(&self, keyspace: &KeyspaceState, bytes: u64) {
         let needed = LOAN * bytes;
@@ -313,14 +324,7 @@ impl State {
             if measured {
                 seen.look(uses(keyspace), account.used(), account.worth(), account.is_full());
             }
-            claims.push(Claim {
-                floor: keyspace.memory_floor(),
-                used: account.used(),
-                target: account.target(),
-                worth: seen.worth,
-                is_busy: seen.idle_looks < IDLE_LOOKS,
-                is_hungry: seen.hungry_looks > 0,
-            });
+            claims.push(keyspace.claim(&seen));
         }
         let total = self.shareable();
         let lent = loan.and_then(|(keyspace, needed)| {
@@ -401,6 +405,17 @@ impl KeyspaceState {
             floor: self.memory_floor(),
             worth: (worth / LOOK.as_secs_f64()) as u64,
             why: why.word(),
+        }
+    }
+
+    fn claim(&self, seen: &Seen) -> Claim {
+        Claim {
+            floor: self.memory_floor(),
+            used: self.memory.used(),
+            target: self.memory.target(),
+            worth: seen.worth,
+            is_busy: seen.idle_looks < IDLE_LOOKS,
+            is_hungry: seen.hungry_looks > 0,
         }
     }
 

@@ -10,9 +10,10 @@ use spinney_sync::hash_key;
 
 use crate::cursor::{Cursor, Keys};
 use crate::database::Handle;
+use crate::engines::EngineKind;
 use crate::large::ValueReader;
 use crate::options::Durability;
-use crate::place::{Open, Place, capabilities};
+use crate::place::{Open, Place};
 use crate::snapshot::{Snapshot, Source};
 use crate::value::Value;
 use crate::write::{KeyspaceWrite, check_key, check_value};
@@ -57,7 +58,7 @@ impl Keyspace {
     /// What it can do.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        capabilities(self.place.options.engine)
+        self.place.options.engine.row().capabilities
     }
 
     /// The value of a key.
@@ -430,42 +431,13 @@ impl Keyspace {
         Snapshot::take(self)
     }
 
-    /// Sets how many batches gather in memory before they are written, from now on until the database is
-    /// closed, and answers what it was clamped to: more than memory allows cannot be nor, where the keyspace is
-    /// logged, more than a log of [`Options::log_bytes_max`](crate::Options::log_bytes_max) holds before it asks for a
-    /// checkpoint. More batches mean fewer bytes written; fewer leave more memory to reads. When it is lowered, what
-    /// has gathered is written at once. Fewer gather where other keyspaces fill the log as well, where a keyspace is
-    /// quiet for a second, and where writes are so few that a checkpoint comes by time.
-    ///
-    /// A batch is a full memtable, not a [`Batch`](crate::Batch): as many bytes as a leaf (2 MiB, unless the
-    /// option `leaf` says otherwise), or a sixteenth of the keyspace's memory where that is less
-    /// (`batch_bytes` of [`TurtleStats`](spinney_engine::TurtleStats)).
-    ///
-    /// # Errors
-    /// `Unsupported` when its engine has no such thing; `InvalidArgument` for 0; `Closed`.
-    pub fn set_checkpoint_distance(&self, batches: u64) -> Result<u64> {
-        self.change_checkpoint_distance(Some(batches))
+    pub(crate) fn kind(&self) -> EngineKind {
+        self.place.options.engine
     }
 
-    /// Lets the engine set the checkpoint distance by what it sees of reads and writes, as it does until
-    /// [`Keyspace::set_checkpoint_distance`] is called, and answers what it is now.
-    ///
-    /// # Errors
-    /// `Unsupported` when its engine has no such thing; `Closed`.
-    pub fn set_automatic_checkpoint_distance(&self) -> Result<u64> {
-        self.change_checkpoint_distance(None)
-    }
-
-    fn change_checkpoint_distance(&self, batches: Option<u64>) -> Result<u64> {
-        let keyspace = self.enter()?;
-        let mut kept = self.place.kept.lock();
-        let distance = keyspace.engine.set_checkpoint_distance(batches)?;
-        kept.distance = batches;
-        drop(kept);
-        if let Some(task) = &*keyspace.task.lock() {
-            task.wake();
-        }
-        Ok(distance)
+    /// Sets an option of the engine's own until the database is closed.
+    pub(crate) fn set_own(&self, name: &str, value: &str) -> Result<()> {
+        self.handle.state.set_own(&self.place, &[(name.to_owned(), value.to_owned())])
     }
 
     /// Numbers about the keyspace now. Those of a keyspace that is parked are what they were when it was

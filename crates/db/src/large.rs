@@ -13,11 +13,10 @@
 //! reaches the file of a database that was closed.
 
 use std::io::Read;
-use std::ops::Deref;
 use std::sync::Arc;
 
-use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef, probe};
-use spinney_engine::{Damage, Found, LARGE_CALL_BYTES, LargePin, LargePointer};
+use spinney_base::{Error, Lsn, Result, ValueRef, probe};
+use spinney_engine::{Found, LARGE_CALL_BYTES, LargePieces, LargePointer, Pin};
 use spinney_io::without_reserve;
 use spinney_sync::{Version, hash_key};
 use xxhash_rust::xxh3::Xxh3;
@@ -37,7 +36,7 @@ struct Staged<'a> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         for (_, keyspace, pointer) in self.values.drain(..) {
-            keyspace.engine.release_large(&pointer);
+            keyspace.engine.values().release(&pointer);
         }
     }
 }
@@ -74,7 +73,7 @@ impl<'a> Staged<'a> {
             state.with_room(|| {
                 let _door = state.door.read();
                 state.check_writable()?;
-                keyspace.engine.seal_large(&pointers)
+                keyspace.engine.values().seal(&pointers)
             })?;
         }
         Ok(())
@@ -98,7 +97,7 @@ impl<'a> Staged<'a> {
             let _door = state.door.read();
             state.check_writable()?;
             // It takes nothing of what is kept for removals and recoveries.
-            without_reserve(|| keyspace.engine.allocate_large(length))
+            without_reserve(|| keyspace.engine.values().allocate(length))
         })?;
         // From here on it is given back if anything fails.
         let at = self.values.len();
@@ -111,7 +110,7 @@ impl<'a> Staged<'a> {
             hasher.update(&piece);
             let _door = state.door.read();
             state.check_writable()?;
-            let written = keyspace.engine.write_large(&self.values[at].2, offset, &piece);
+            let written = keyspace.engine.values().write(&self.values[at].2, offset, &piece);
             written.inspect_err(|error| state.note(error))?;
             offset += piece.len() as u64;
         }
@@ -135,9 +134,9 @@ fn read_piece(reader: &mut dyn Read, length: u64, offset: u64, piece: &mut Vec<u
     Ok(())
 }
 
-fn is_large(KeyspaceWrite { keyspace, write }: &KeyspaceWrite<'_>) -> bool {
+fn is_large(KeyspaceWrite { keyspace, write, .. }: &KeyspaceWrite<'_>) -> bool {
     write.value.is_some_and(|value| {
-        !value.large && keyspace.engine.is_large(write.key.len(), value.len() as u64)
+        !value.large && keyspace.engine.values().is_large(write.key.len(), value.len() as u64)
     })
 }
 
@@ -199,7 +198,7 @@ impl State {
         keyspace.check_alive()?;
         check_key(key)?;
         check_value(length)?;
-        if !keyspace.engine.is_large(key.len(), length) {
+        if !keyspace.engine.values().is_large(key.len(), length) {
             let mut value = Vec::new();
             read_piece(reader, length, 0, &mut value)?;
             let value = ValueRef::inline(&value);
@@ -227,7 +226,7 @@ impl State {
         push: impl FnOnce(ValueRef<'_>) -> Result<()>,
     ) -> Result<()> {
         let length = value.len() as u64;
-        if !keyspace.engine.is_large(key.len(), length) {
+        if !keyspace.engine.values().is_large(key.len(), length) {
             return push(ValueRef::inline(value));
         }
         let _inside = probe::enter("large value");
@@ -252,7 +251,7 @@ impl State {
     ) -> Result<(Found, Version)> {
         let mut found = self.read(keyspace, key, hash, raw)?;
         if found.0 == Found::Large {
-            let _pin = Pin::new(keyspace);
+            let _pin = keyspace.engine.values().pin();
             raw.clear();
             found = self.read(keyspace, key, hash, raw)?;
             if found.0 == Found::Large {
@@ -282,10 +281,11 @@ impl State {
         pointer: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<()> {
-        let mut pieces = Pieces::new(self, keyspace, pointer)?;
+        let values = keyspace.engine.values();
+        let mut pieces = LargePieces::new(values.decode(pointer)?);
         out.reserve_exact(usize::try_from(pieces.left()).unwrap_or(0));
         while pieces.left() > 0 {
-            pieces.next(self, keyspace, out)?;
+            pieces.next(values.store(), out)?;
         }
         Ok(())
     }
@@ -293,80 +293,16 @@ impl State {
 
 /// What keeps the bytes of a value that is read piece by piece.
 enum Held {
-    Pin(Pin<Arc<KeyspaceState>>),
+    Pin(Arc<KeyspaceState>, #[expect(dead_code, reason = "held")] Pin),
     Snapshot(Snapshot),
 }
 
 impl Held {
     fn keyspace(&self) -> &KeyspaceState {
         match self {
-            Held::Pin(pin) => &pin.keyspace,
+            Held::Pin(keyspace, _) => keyspace,
             Held::Snapshot(snapshot) => snapshot.open(),
         }
-    }
-}
-
-/// Keeps the bytes of what is looked up while it lasts.
-#[derive(Debug)]
-struct Pin<K: Deref<Target = KeyspaceState>> {
-    keyspace: K,
-    pin: LargePin,
-}
-
-impl<K: Deref<Target = KeyspaceState>> Pin<K> {
-    fn new(keyspace: K) -> Self {
-        let pin = keyspace.engine.pin_large();
-        Pin { keyspace, pin }
-    }
-}
-
-impl<K: Deref<Target = KeyspaceState>> Drop for Pin<K> {
-    fn drop(&mut self) {
-        self.keyspace.engine.unpin_large(self.pin);
-    }
-}
-
-/// A large value that is read piece by piece, under a pin.
-struct Pieces {
-    pointer: LargePointer,
-    offset: u64,
-    hasher: Xxh3,
-}
-
-impl Pieces {
-    fn new(state: &State, keyspace: &KeyspaceState, pointer: &[u8]) -> Result<Self> {
-        let pointer = LargePointer::decode(pointer).map_err(|damage| {
-            let file = state.file_of(keyspace.id);
-            let Damage { expected, found } = damage;
-            let text = format!("{}: expected {expected}, found {found}", file.display());
-            Error::new(ErrorKind::Corruption, text)
-        })?;
-        Ok(Pieces { pointer, offset: 0, hasher: Xxh3::new() })
-    }
-
-    /// How many bytes were not read yet.
-    fn left(&self) -> u64 {
-        self.pointer.length - self.offset
-    }
-
-    /// Appends the next piece. The last one is delivered only if the whole is what was written.
-    fn next(&mut self, state: &State, keyspace: &KeyspaceState, out: &mut Vec<u8>) -> Result<()> {
-        let start = out.len();
-        keyspace.engine.read_large(&self.pointer, self.offset, out)?;
-        self.hasher.update(&out[start..]);
-        self.offset += (out.len() - start) as u64;
-        let (expected, found) = (self.pointer.hash, self.hasher.digest());
-        if self.left() == 0 && expected != found {
-            out.truncate(start);
-            let first = self.pointer.extents.first();
-            return Err(Error::corruption(
-                state.file_of(keyspace.id).display(),
-                first.map_or(0, |(extent, _)| extent.page.offset()),
-                format!("a large value with hash {expected:016x}"),
-                format!("{found:016x}"),
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -381,7 +317,7 @@ pub struct ValueReader {
     /// Read and not yet handed out, from `at` on.
     piece: Vec<u8>,
     at: usize,
-    large: Option<(Pieces, Held)>,
+    large: Option<(LargePieces, Held)>,
 }
 
 impl ValueReader {
@@ -393,13 +329,15 @@ impl ValueReader {
         let mut found = state.read(&open, key, hash, &mut piece)?.0;
         let mut large = None;
         if found == Found::Large {
-            let pin = Pin::new(open.pin());
+            let keyspace = open.pin();
+            let values = Arc::clone(keyspace.engine.values());
+            let pin = values.pin();
             piece.clear();
             found = state.read(&open, key, hash, &mut piece)?.0;
             if found == Found::Large {
-                let pieces = Pieces::new(state, &open, &piece)?;
+                let pieces = LargePieces::new(values.decode(&piece)?);
                 piece.clear();
-                large = Some((pieces, Held::Pin(pin)));
+                large = Some((pieces, Held::Pin(keyspace, pin)));
             }
         }
         let length = large.as_ref().map_or(piece.len() as u64, |(pieces, _)| pieces.left());
@@ -417,7 +355,7 @@ impl ValueReader {
     /// A reader of a large value that a snapshot keeps.
     pub(crate) fn kept(snapshot: &Snapshot, pointer: &[u8]) -> Result<ValueReader> {
         let keyspace = snapshot.keyspace().clone();
-        let pieces = Pieces::new(&keyspace.handle.state, snapshot.open(), pointer)?;
+        let pieces = LargePieces::new(snapshot.open().engine.values().decode(pointer)?);
         let length = pieces.left();
         let large = Some((pieces, Held::Snapshot(snapshot.clone())));
         Ok(ValueReader { keyspace, length, piece: Vec::new(), at: 0, large })
@@ -427,8 +365,7 @@ impl ValueReader {
     pub fn rewind(&mut self) {
         self.at = 0;
         if let Some((pieces, _)) = &mut self.large {
-            pieces.offset = 0;
-            pieces.hasher = Xxh3::new();
+            pieces.rewind();
             self.piece.clear();
         }
     }
@@ -455,7 +392,7 @@ impl ValueReader {
             held.keyspace().check_alive()?;
             self.piece.clear();
             self.at = 0;
-            pieces.next(state, held.keyspace(), &mut self.piece)?;
+            pieces.next(held.keyspace().engine.values().store(), &mut self.piece)?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ mod batch;
 mod compact;
 mod cursor;
 mod database;
+mod engines;
 mod governor;
 mod keyspace;
 mod large;
@@ -29,6 +30,7 @@ mod snapshot;
 mod state;
 mod stats;
 mod target;
+mod turtle;
 mod value;
 mod write;
 
@@ -37,16 +39,16 @@ pub use batch::Batch;
 pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
+pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
-pub use options::{
-    Durability, EngineKind, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites,
-};
+pub use options::{Durability, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites};
 pub use restore::{RestoreProgress, RestoreReport};
 pub use salvage::{SalvageProgress, SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
 pub use snapshot::Snapshot;
 pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
+pub use turtle::TurtleKeyspace;
 pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};

@@ -151,7 +151,7 @@ impl State {
         let _one_at_a_time = self.hold_checkpoints();
         self.poison.check()?;
         let keyspaces = self.keyspaces();
-        if keyspaces.iter().any(|keyspace| keyspace.engine.wants_checkpoint()) {
+        if keyspaces.iter().any(|keyspace| keyspace.engine.values().wants_checkpoint()) {
             return Ok(true);
         }
         let before = self.log.stats().bytes_used;
@@ -227,9 +227,7 @@ impl State {
     /// Whether a checkpoint would bring anything home.
     fn has_news(&self) -> bool {
         let last = self.log.last_lsn();
-        self.keyspaces()
-            .iter()
-            .any(|keyspace| keyspace.redo() < last || keyspace.engine.stats().records_dirty > 0)
+        self.keyspaces().iter().any(|keyspace| keyspace.redo() < last || keyspace.engine.is_dirty())
     }
 
     /// Starts a keyspace's job, in a database that has jobs by now.

@@ -8,7 +8,7 @@
 //! | 8 | 4 | version | format of the whole directory: 2, or 1 in databases that a released program made; any other is refused |
 //! | 12 | 4 | length | bytes of the payload |
 //! | 16 | 8 | checksum | XXH3-64 of bytes 0..16 and the payload |
-//! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (1 TreeLine, 2 turtle), logged `u8`, name length `u16`, name |
+//! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (the number in its row of [`engines`](crate::engines): 1 TreeLine, 2 turtle), logged `u8`, name length `u16`, name |
 //!
 //! Every version keeps magic, version, length and checksum, so that a damaged version is told from an unknown one.
 //! All integers are little-endian; the file is padded with zeros to whole pages. Ids below the next
@@ -25,7 +25,8 @@ use spinney_base::{Error, ErrorKind, KeyspaceId, Poison, Result};
 use spinney_io::{AlignedBuf, Directory, File, OpenMode, Purpose};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::options::{EngineKind, KeptOptions};
+use crate::engines::EngineKind;
+use crate::options::KeptOptions;
 
 const MAGIC: [u8; 8] = *b"SPINNEY\0";
 /// Version of the format of a database directory: what is written.
@@ -158,10 +159,7 @@ impl Manifest {
         payload.extend_from_slice(&count.to_le_bytes());
         for keyspace in &self.keyspaces {
             payload.extend_from_slice(&keyspace.id.0.to_le_bytes());
-            payload.push(match keyspace.options.engine {
-                EngineKind::TreeLine => 1,
-                EngineKind::Turtle => 2,
-            });
+            payload.push(keyspace.options.engine.row().number);
             payload.push(u8::from(keyspace.options.logged));
             let length =
                 u16::try_from(keyspace.name.len()).expect("names were checked at the door");
@@ -204,11 +202,7 @@ impl Manifest {
         for _ in 0..count {
             let id = KeyspaceId(u32::from_le_bytes(reader.take()?));
             let [engine, logged] = reader.take()?;
-            let engine = match engine {
-                1 => EngineKind::TreeLine,
-                2 => EngineKind::Turtle,
-                _ => return Err(Problem::Damage("a known engine")),
-            };
+            let engine = EngineKind::of_number(engine).ok_or(Problem::Damage("a known engine"))?;
             let length = usize::from(u16::from_le_bytes(reader.take()?));
             let name =
                 reader.0.get(..length).ok_or(Problem::Damage("a name as long as it says"))?;

@@ -23,7 +23,8 @@ use std::sync::{Arc, Weak};
 
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
-    Error, ErrorKind, KeyspaceId, Lsn, MemoryBudget, Poison, Process, Result, Runtime, probe,
+    Error, ErrorKind, KeyspaceId, Lsn, MemoryBudget, Poison, Process, Result, Runtime, Stalls,
+    probe,
 };
 use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Reserve, Reserved};
 use spinney_sync::LockTable;
@@ -166,8 +167,7 @@ pub(crate) fn assemble(
         log_part: Mutex::default(),
         scrub: Mutex::default(),
         scrub_task: Mutex::new(None),
-        stall_ns: AtomicU64::new(0),
-        longest_stall_ns: AtomicU64::new(0),
+        stalls: Stalls::default(),
         directory_lock: Mutex::new(Some(directory_lock)),
         reading,
         reserve,
@@ -356,7 +356,7 @@ impl State {
                     (Some(keyspace), Some(pointer))
                         if pointer.large && entry.lsn > keyspace.engine.redo() =>
                     {
-                        keyspace.engine.replay_large(pointer.bytes)
+                        keyspace.engine.values().replay(pointer.bytes)
                     }
                     _ => Ok(()),
                 }
@@ -400,11 +400,10 @@ impl State {
                 })?;
                 keyspace.engine.enter()?;
                 let prepared = keyspace.engine.prepare(&write.write);
-                if prepared.is_ok() {
-                    keyspace.engine.apply(&write.write);
-                }
+                let applied = prepared
+                    .map(|prepared| keyspace.engine.apply(&write.write, prepared, entry.lsn));
                 keyspace.engine.leave();
-                prepared
+                applied
             })
         })
     }

@@ -1,6 +1,5 @@
 //! What a user chooses. Few things: the rest follows from the budget and the data.
 
-use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +7,8 @@ use std::time::Duration;
 use spinney_base::limits::MEMORY_BYTES_MIN;
 use spinney_base::{Error, Result, Runtime};
 use spinney_io::{Disk, RealDisk, machine_memory_bytes};
+
+use crate::engines::EngineKind;
 pub use spinney_wal::Durability;
 
 /// How pages that are rewritten in place are protected from tearing when the power fails.
@@ -45,48 +46,6 @@ impl FromStr for TornWrites {
             .ok_or_else(|| {
                 Error::invalid(format!("{text:?} is not auto, double-write or assume-4k"))
             })
-    }
-}
-
-/// Which engine keeps a keyspace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum EngineKind {
-    /// Update in place under a record cache: skewed reads and updates of data larger than memory.
-    #[default]
-    TreeLine,
-    /// Batches that gather in memory over trees that are never changed in place: writes of data larger
-    /// than memory, short ranges, snapshots.
-    Turtle,
-}
-
-impl EngineKind {
-    /// All engines.
-    pub const ALL: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
-
-    /// The name that options and output use.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            EngineKind::TreeLine => "treeline",
-            EngineKind::Turtle => "turtle",
-        }
-    }
-}
-
-impl fmt::Display for EngineKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for EngineKind {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        EngineKind::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
-            Error::invalid(format!("{text:?} is not an engine; there are treeline and turtle"))
-        })
     }
 }
 
@@ -361,10 +320,7 @@ impl KeyspaceOptions {
     }
 
     fn check_own(&self, name: &str, value: &str) -> Result<()> {
-        match self.kept.engine {
-            EngineKind::TreeLine => spinney_treeline::check_option(name, value),
-            EngineKind::Turtle => spinney_turtle::check_option(name, value),
-        }
+        (self.kept.engine.row().check_option)(name, value)
     }
 
     /// Checks that all options are the engine's, which may have been chosen after them.

@@ -36,15 +36,13 @@ use std::time::Duration;
 
 use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, Next, Result, probe};
-use spinney_engine::{Capabilities, EngineStats};
+use spinney_engine::EngineStats;
 use spinney_sync::{Entry, Parkable};
-use spinney_treeline::TreeLine;
-use spinney_turtle::Turtle;
 
 use crate::manifest::ManifestKeyspace;
-use crate::options::{EngineKind, KeptOptions};
+use crate::options::KeptOptions;
 use crate::scrub::SOUND_FOR;
-use crate::state::{KEYSPACE_BYTES_MIN, KeyspaceState, State};
+use crate::state::{KeyspaceState, State};
 
 /// A keyspace is looked at so often while it is not used before it is parked.
 const LOOKS: u32 = 4;
@@ -83,8 +81,6 @@ pub(crate) struct Place {
 pub(crate) struct Kept {
     /// Options of the engine's own that were chosen since the database was opened.
     own: Vec<(String, String)>,
-    /// The checkpoint distance that was chosen, if one was.
-    pub(crate) distance: Option<u64>,
     /// The numbers when it was parked, or what its file tells.
     stats: EngineStats,
     /// Whether it was open in this life of the log.
@@ -93,14 +89,6 @@ pub(crate) struct Kept {
     next_generation: Option<Generation>,
     /// When a scrub of what it is now began.
     scrubbed: Option<Duration>,
-}
-
-/// What an engine of a kind can do.
-pub(crate) fn capabilities(kind: EngineKind) -> Capabilities {
-    match kind {
-        EngineKind::TreeLine => TreeLine::CAPABILITIES,
-        EngineKind::Turtle => Turtle::CAPABILITIES,
-    }
 }
 
 impl Place {
@@ -247,7 +235,7 @@ impl State {
         self.manifest.lock().check_there(&*self.directory)?;
         // All that was written to it before lies at or below this, and is in its file.
         let opened_at = self.log.last_lsn();
-        let opened = self.assemble(place, None, opened_at, KEYSPACE_BYTES_MIN);
+        let opened = self.assemble(place, None, opened_at, self.opening_share());
         let keyspace = opened.map_err(crate::open::lost)?;
         let ready = || {
             let end = if kept.was_open { opened_at } else { self.recovered_to };
@@ -269,11 +257,7 @@ impl State {
     /// Gives an engine the options that were chosen for its keyspace.
     fn set_kept(&self, keyspace: &KeyspaceState, kept: &Kept) -> Result<()> {
         let engine = &keyspace.engine;
-        kept.own.iter().try_for_each(|(name, value)| engine.set_option(name, value))?;
-        match kept.distance {
-            Some(batches) => engine.set_checkpoint_distance(Some(batches)).map(|_| ()),
-            None => Ok(()),
-        }
+        kept.own.iter().try_for_each(|(name, value)| engine.set_option(name, value))
     }
 
     /// Sets options of the engine's own, which hold until the database is closed.

@@ -254,7 +254,9 @@ impl State {
 
     /// What files grew by on a full disk may be free by now.
     fn give_room_back(&self) -> Result<()> {
-        self.keyspaces().iter().try_for_each(|keyspace| keyspace.engine.give_back_room())
+        self.keyspaces()
+            .iter()
+            .try_for_each(|keyspace| keyspace.engine.values().store().give_all_back())
     }
 
     /// A checkpoint for the sake of values, which does not spend what removals will need. What was removed before may

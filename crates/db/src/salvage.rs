@@ -6,8 +6,9 @@
 //!    checkpoints which segments there are. A log that has lost something is not used at all,
 //!    because what it has left may be older than the pages.
 //! 3. Read the pages of every store file and write the records that they hold into the new database,
-//!    through its public interface ([`spinney_treeline::Salvage`] and [`spinney_turtle::Salvage`] say which
-//!    these are). Without a manifest the pages say, too, which engine's they are.
+//!    through its public interface (each engine's [`KeyspaceSalvage`] says which these are). Without a
+//!    manifest the kinds of their blocks say, too, which engine's they are; a file of an engine that this
+//!    program does not have is refused.
 //! 4. With a whole log everything that was promised is in it: apply what
 //!    users said above each keyspace's redo LSN, in order. Where a keyspace's checkpoint is lost, all
 //!    of the log is applied: records of a keyspace that was bulk loaded behind them could then come back.
@@ -23,16 +24,17 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, ValueRef, probe};
-use spinney_engine::{BlockKind, DamagedPage, KeyspaceSalvage, LostRange, SalvagedValue, Store};
+use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, SalvagedValue, Store};
 use spinney_io::{AlignedBuf, Directory, Disk, IfMissing, OpenMode, Purpose};
 use spinney_wal::superblock::Superblock;
 use spinney_wal::{Log, LogOptions, RecordKind, tail_name};
 
 use crate::database::{Db, go_on};
+use crate::engines::EngineKind;
 use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
 use crate::open::{LOG_NAME, open_in};
-use crate::options::{Durability, EngineKind, KeyspaceOptions, Options};
+use crate::options::{Durability, KeyspaceOptions, Options};
 use crate::record;
 use crate::restore::copy;
 use crate::state::file_name;
@@ -106,7 +108,8 @@ impl Db {
     ///
     /// # Errors
     /// `NotFound` when there is no file of a database in `old`; `InvalidArgument` when `new` holds files; `Locked`
-    /// when somebody has the old one open; `Unsupported` for one that a newer program has written; `Full` or `Io`, and
+    /// when somebody has the old one open; `Unsupported` for one that a newer program has written, or that holds a
+    /// file of an engine that this program does not have; `Full` or `Io`, and
     /// nothing is left in `new` then. Damage in `old` is no error: the report tells of it.
     pub fn salvage(
         old: impl AsRef<Path>,
@@ -204,34 +207,38 @@ fn keyspaces(old: &dyn Directory, manifest: Option<&Manifest>) -> Result<Vec<Old
         number.parse().ok().map(KeyspaceId)
     };
     let ids = old.list()?.into_iter().filter_map(id_of);
-    let named = |id: KeyspaceId| OldKeyspace {
-        id,
-        name: format!("keyspace-{:08}", id.0),
-        engine: engine_of(old, id),
-        logged: true,
+    let named = |id: KeyspaceId| {
+        let name = format!("keyspace-{:08}", id.0);
+        Ok(OldKeyspace { id, name, engine: engine_of(old, id)?, logged: true })
     };
-    Ok(ids.map(named).collect())
+    ids.map(named).collect()
 }
 
-/// Which engine has written a file, as far as its pages tell.
-fn engine_of(old: &dyn Directory, keyspace: KeyspaceId) -> EngineKind {
-    match Store::kind_of_data(old, &file_name(keyspace), keyspace) {
-        Ok(Some(BlockKind::Leaf | BlockKind::Node)) => EngineKind::Turtle,
-        _ => EngineKind::TreeLine,
-    }
+/// Which engine has written a file, as far as its pages tell. Where there is none of records, any
+/// engine finds the large values that the log names.
+///
+/// # Errors
+/// `Unsupported` when it is an engine that this program does not have.
+fn engine_of(old: &dyn Directory, keyspace: KeyspaceId) -> Result<EngineKind> {
+    let name = file_name(keyspace);
+    // A file that cannot be read is told of by the salvage of its keyspace.
+    let Ok(Some(kind)) = Store::kind_of_data(old, &name, keyspace) else {
+        return Ok(EngineKind::default());
+    };
+    EngineKind::of_block(kind).ok_or_else(|| {
+        let path = old.path().join(name);
+        let message = format!(
+            "{} holds blocks of kind {}, which no engine of this program writes",
+            path.display(),
+            kind.number()
+        );
+        Error::new(ErrorKind::Unsupported, message)
+    })
 }
 
 fn open(old: &dyn Directory, keyspace: &OldKeyspace) -> Result<Box<dyn KeyspaceSalvage>> {
-    fn boxed(salvage: impl KeyspaceSalvage + 'static) -> Box<dyn KeyspaceSalvage> {
-        Box::new(salvage)
-    }
-    let name = file_name(keyspace.id);
-    match keyspace.engine {
-        EngineKind::TreeLine => spinney_treeline::Salvage::open(old, &name, keyspace.id).map(boxed),
-        EngineKind::Turtle => {
-            spinney_turtle::Salvage::open(old, &name, keyspace.id, keyspace.logged).map(boxed)
-        }
-    }
+    let row = keyspace.engine.row();
+    (row.salvage)(old, &file_name(keyspace.id), keyspace.id, keyspace.logged)
 }
 
 fn save(

@@ -15,19 +15,17 @@ use std::time::Duration;
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{
     Error, ErrorKind, KeyspaceId, Lsn, MemoryAccount, MemoryBudget, Poison, Process, Result,
-    Runtime, Task,
+    Runtime, Stalls, Task,
 };
 use spinney_engine::{Engine, EngineContext};
 use spinney_io::{Directory, DirectoryLock, Disk, Reserve};
 use spinney_sync::LockTable;
-use spinney_treeline::TreeLine;
-use spinney_turtle::Turtle;
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
 use crate::governor;
 use crate::manifest::Manifest;
-use crate::options::{EngineKind, KeptOptions, Options};
+use crate::options::{KeptOptions, Options};
 use crate::place::{Place, dropped};
 use crate::reading::Reading;
 use crate::scrub::Scrub;
@@ -44,7 +42,7 @@ const LOG_BYTES_MAX: u64 = 2 << 20;
 /// Of that, what each kind of buffer keeps, at least.
 const LOG_SPARE_BYTES_MIN: u64 = 16 << 10;
 
-/// Memory that a keyspace is opened with, in bytes, and that the number of open ones is limited by.
+/// Least memory that a keyspace is opened with, in bytes; the number of open ones is limited by it.
 pub(crate) const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
 
 /// Descriptors that a database needs beside those of keyspaces: of the directory, its locks and the log, and one
@@ -207,8 +205,7 @@ pub(crate) struct State {
     pub(crate) log_part: Mutex<LogPart>,
     pub(crate) scrub: Mutex<Scrub>,
     pub(crate) scrub_task: Mutex<Option<Task>>,
-    pub(crate) stall_ns: AtomicU64,
-    pub(crate) longest_stall_ns: AtomicU64,
+    pub(crate) stalls: Stalls,
     pub(crate) directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
     /// Set when the database is open for reading: `directory` is an overlay then.
     pub(crate) reading: Option<Reading>,
@@ -298,7 +295,11 @@ impl State {
             poison: self.poison.clone(),
             memory: memory.clone(),
         };
-        let made = make(entry.options.engine, context, created_at);
+        let row = entry.options.engine.row();
+        let made = match created_at {
+            Some(redo) => (row.create)(context, redo),
+            None => (row.open)(context),
+        };
         let engine = made.inspect_err(|_| self.budget.close(&memory))?;
         Ok(Arc::new(KeyspaceState {
             id: entry.id,
@@ -360,23 +361,6 @@ impl State {
         };
         let by_descriptors = usize::try_from(by_descriptors).unwrap_or(usize::MAX);
         by_memory.min(by_descriptors).max(1)
-    }
-}
-
-/// Makes or opens a keyspace's engine.
-fn make(
-    kind: EngineKind,
-    context: EngineContext,
-    created_at: Option<Lsn>,
-) -> Result<Arc<dyn Engine>> {
-    fn shared<E: Engine + 'static>(engine: E) -> Arc<dyn Engine> {
-        Arc::new(engine)
-    }
-    match (kind, created_at) {
-        (EngineKind::TreeLine, Some(redo)) => TreeLine::create(context, redo).map(shared),
-        (EngineKind::TreeLine, None) => TreeLine::open(context).map(shared),
-        (EngineKind::Turtle, Some(redo)) => Turtle::create(context, redo).map(shared),
-        (EngineKind::Turtle, None) => Turtle::open(context).map(shared),
     }
 }
 

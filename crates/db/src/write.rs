@@ -5,14 +5,14 @@
 //!                 may wait, may fail, no lock is held                              memory only, cannot fail                            waits
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
-use spinney_engine::{Found, POINTER_BYTES_MAX, Resident, Write};
+use spinney_engine::{Found, POINTER_BYTES_MAX, Prepared, Resident, Write};
 use spinney_io::without_reserve;
 use spinney_sync::{StripeGuards, Version, hash_key};
 use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
@@ -36,10 +36,12 @@ const ROOM_WAIT: Duration = Duration::from_millis(1);
 const LARGE_BATCH_BYTES: usize = 16 << 10;
 
 /// One write of one keyspace.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct KeyspaceWrite<'a> {
     pub(crate) keyspace: &'a KeyspaceState,
     pub(crate) write: Write<'a>,
+    /// What the engine has prepared for it.
+    prepared: Cell<Prepared>,
 }
 
 impl<'a> KeyspaceWrite<'a> {
@@ -49,7 +51,8 @@ impl<'a> KeyspaceWrite<'a> {
         value: Option<ValueRef<'a>>,
     ) -> Self {
         let hash = hash_key(keyspace.id, key);
-        KeyspaceWrite { keyspace, write: Write { key, hash, value } }
+        let write = Write { key, hash, value };
+        KeyspaceWrite { keyspace, write, prepared: Cell::default() }
     }
 
     /// Checks the limits of the contract.
@@ -59,11 +62,15 @@ impl<'a> KeyspaceWrite<'a> {
         self.keyspace.check_alive()
     }
 
+    fn cancel(&self) {
+        self.keyspace.engine.cancel(&self.write, self.prepared.get());
+    }
+
     /// Bytes of key and value; a large value counts by the pointer that it will get.
     fn bytes(&self) -> usize {
         let Write { key, value, .. } = self.write;
         let value = value.map_or(0, ValueRef::len);
-        let large = self.keyspace.engine.is_large(key.len(), value as u64);
+        let large = self.keyspace.engine.values().is_large(key.len(), value as u64);
         key.len() + if large { POINTER_BYTES_MAX } else { value }
     }
 
@@ -242,7 +249,7 @@ impl State {
         };
         if !still(&guards) {
             drop(guards);
-            writes.iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
+            writes.iter().for_each(KeyspaceWrite::cancel);
             on_panic.armed = false;
             return Ok(None);
         }
@@ -257,7 +264,9 @@ impl State {
                 Lsn::ZERO
             }
         };
-        writes.iter().for_each(|write| write.keyspace.engine.apply(&write.write));
+        for KeyspaceWrite { keyspace, write, prepared } in writes {
+            keyspace.engine.apply(write, prepared.get(), lsn);
+        }
         drop(announced);
         drop(guards);
         on_panic.armed = false;
@@ -266,14 +275,17 @@ impl State {
 
     /// Engines make room; what was prepared is given back if one cannot (P2).
     fn prepare(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
-        for (index, KeyspaceWrite { keyspace, write }) in writes.iter().enumerate() {
+        for (index, KeyspaceWrite { keyspace, write, prepared }) in writes.iter().enumerate() {
             let engine = &*keyspace.engine;
-            if let Err(error) = engine.prepare(write) {
-                writes[..index].iter().for_each(|write| write.keyspace.engine.cancel(&write.write));
-                self.note(&error);
-                return Err(error);
+            match engine.prepare(write) {
+                Ok(room) => prepared.set(room),
+                Err(error) => {
+                    writes[..index].iter().for_each(KeyspaceWrite::cancel);
+                    self.note(&error);
+                    return Err(error);
+                }
             }
-            if engine.wants_checkpoint() {
+            if engine.values().wants_checkpoint() {
                 self.want_checkpoint();
             }
             if engine.wants_background()
@@ -382,12 +394,7 @@ impl State {
 
     /// Runs a wait and counts it.
     fn stall(&self, wait: impl FnOnce()) {
-        let start = self.runtime.now();
-        wait();
-        let stall =
-            u64::try_from(self.runtime.now().saturating_sub(start).as_nanos()).unwrap_or(u64::MAX);
-        self.stall_ns.fetch_add(stall, Ordering::Relaxed);
-        self.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
+        self.stalls.during(&self.runtime, wait);
     }
 
     /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says
@@ -508,7 +515,7 @@ fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
     record::begin(out, count);
     let bytes = |one: &KeyspaceWrite<'_>| record::operation_bytes(one.bytes_with_pointer(), 0);
     out.reserve(logged.clone().map(bytes).sum());
-    for KeyspaceWrite { keyspace, write } in logged {
+    for KeyspaceWrite { keyspace, write, .. } in logged {
         record::push(out, keyspace.id, write.key, write.value);
     }
     count > 0

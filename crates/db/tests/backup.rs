@@ -622,11 +622,13 @@ fn p26_restore_verifies() {
 /// value that it had since the backup began.
 #[test]
 fn p26_large_values() {
-    for (seed, logged) in (0..8).map(|seed| (seed, seed % 2 == 0)) {
+    let engines = EngineKind::ALL.into_iter().cycle();
+    for ((seed, logged), engine) in (0..12).map(|seed| (seed, seed / 2 % 2 == 0)).zip(engines) {
         let disk = SimDisk::new(seed);
         let runtime = Runtime::stepped(seed);
         let db = Db::open(Path::new("/db"), options(&disk, 0).runtime(runtime.clone())).unwrap();
-        let big = db.keyspace("big", KeyspaceOptions::default().logged(logged)).unwrap();
+        let chosen = KeyspaceOptions::default().engine(engine).logged(logged);
+        let big = db.keyspace("big", chosen).unwrap();
         let value = |number: u64| {
             let length = 4_000 + usize::try_from(number * 7919 % 60_000).unwrap();
             let mut value = number.to_be_bytes().repeat(length / 8);

@@ -317,7 +317,7 @@ fn d4_what_is_in_use_is_not_parked() {
     let (db, runtime) = open(&disk);
     let turtle = db.keyspace("turtle", kind(EngineKind::Turtle)).unwrap();
     let tree = db.keyspace("tree", kind(EngineKind::TreeLine)).unwrap();
-    turtle.set_checkpoint_distance(2).unwrap();
+    turtle.turtle().unwrap().set_checkpoint_distance(2).unwrap();
     turtle.insert(b"k", b"1").unwrap();
     tree.insert(b"large", &[5; 100_000]).unwrap();
     let snapshot = turtle.snapshot().unwrap();

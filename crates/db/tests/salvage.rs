@@ -643,3 +643,39 @@ fn p22_faults_while_salvaging() {
     }
     assert!(failed > 20 && told > 0, "{failed} failed, {told} told");
 }
+
+/// Without a manifest a file of an engine that this program does not have is refused, and not taken for
+/// one of the engine that is the default.
+#[test]
+fn p22_a_file_of_an_unknown_engine_is_refused() {
+    let mut old = Old::new(4, true);
+    old.write(2_000);
+    let Old { disk, db, .. } = old;
+    db.close().unwrap();
+    let mut bytes = disk.contents(Path::new(FILE)).unwrap();
+    let mut blocks = 0;
+    for block in bytes.chunks_exact_mut(4096).filter(|block| block[8] == 1) {
+        block[8] = 77;
+        let checksum = xxhash_rust::xxh3::xxh3_64(&block[8..]);
+        block[..8].copy_from_slice(&checksum.to_le_bytes());
+        blocks += 1;
+    }
+    assert!(blocks > 10);
+    let mut buf = AlignedBuf::new(bytes.len() / 4096);
+    buf.bytes_mut().copy_from_slice(&bytes);
+    let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
+    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
+    file.sync(Purpose::Tool).unwrap();
+    let try_it = || Db::salvage("/db", NEW, options(&disk, &Runtime::stepped(1)));
+    // The manifest says whose it is; its pages are damaged then.
+    let report = try_it().unwrap();
+    assert!(!report.is_whole(), "{report:#?}");
+    for path in disk.files().into_iter().filter(|path| path.starts_with(NEW)) {
+        disk.remove(&path).unwrap();
+    }
+    remove(&disk, "/db/MANIFEST");
+    let error = try_it().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().contains("keyspace-00000001.spn holds blocks of kind 77"), "{error}");
+    assert!(!disk.files().iter().any(|path| path.starts_with(NEW)));
+}

@@ -55,7 +55,7 @@ impl Old {
         let of_turtle = KeyspaceOptions::default().engine(EngineKind::Turtle);
         let of_turtle = of_turtle.set("leaf", "16KiB").unwrap();
         let turtle = db.keyspace("turtle", of_turtle).unwrap();
-        turtle.set_checkpoint_distance(chi).unwrap();
+        turtle.turtle().unwrap().set_checkpoint_distance(chi).unwrap();
         let treeline = db.keyspace("treeline", KeyspaceOptions::default()).unwrap();
         let (model, ever, number) = (Model::new(), BTreeMap::new(), seed * 1_000_000);
         Old { disk, runtime, db, turtle, treeline, model, ever, number, keys: 4_000 }

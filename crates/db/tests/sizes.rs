@@ -143,7 +143,7 @@ fn b3_every_other_size() {
             let db = Db::open("/db", all).unwrap();
             let keyspace = db.keyspace("k", kind(engine)).unwrap();
             (0..200u32).for_each(|key| keyspace.insert(&key.to_be_bytes(), &[1; 900]).unwrap());
-            let distance = keyspace.set_checkpoint_distance(number);
+            let distance = keyspace.turtle().and_then(|it| it.set_checkpoint_distance(number));
             let named = |error: &spinney_base::Error| {
                 refused(error) || error.kind() == ErrorKind::Unsupported
             };

@@ -235,19 +235,20 @@ fn the_checkpoint_distance_is_clamped_and_followed() {
     let (db, main) = open(&disk, &runtime);
     db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
     let stats = || main.stats().turtle.unwrap();
-    let most = main.set_checkpoint_distance(1_000_000).unwrap();
+    let most = main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
     assert!((8..200).contains(&most), "{most}");
     assert_eq!(stats().checkpoint_distance, most);
     assert!(!stats().is_distance_automatic);
     // It begins with as much as memory allows.
-    assert_eq!(main.set_automatic_checkpoint_distance().unwrap(), most);
+    assert_eq!(main.turtle().unwrap().set_automatic_checkpoint_distance().unwrap(), most);
     assert!(stats().is_distance_automatic);
-    assert_eq!(main.set_checkpoint_distance(0).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        main.turtle().unwrap().set_checkpoint_distance(0).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
     let other = db.keyspace("other", KeyspaceOptions::default()).unwrap();
-    assert_eq!(other.set_checkpoint_distance(2).unwrap_err().kind(), ErrorKind::Unsupported);
-    let automatic = other.set_automatic_checkpoint_distance();
-    assert_eq!(automatic.unwrap_err().kind(), ErrorKind::Unsupported);
-    let most = main.set_checkpoint_distance(1_000_000).unwrap();
+    assert_eq!(other.turtle().unwrap_err().kind(), ErrorKind::Unsupported);
+    let most = main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
     let mut number = 0;
     while stats().pending_batches < 2 {
         put(&main, number, 1).unwrap();
@@ -257,12 +258,12 @@ fn the_checkpoint_distance_is_clamped_and_followed() {
     }
     let (checkpoints, before) = (main.stats().checkpoints, main.stats().pages);
     // Nobody writes any more, and what is pending goes to the disk.
-    assert_eq!(main.set_checkpoint_distance(1).unwrap(), 1);
+    assert_eq!(main.turtle().unwrap().set_checkpoint_distance(1).unwrap(), 1);
     steps(&runtime, 20);
     assert_eq!((stats().pending_batches, stats().pending_bytes), (0, 0));
     assert!(main.stats().checkpoints > checkpoints && main.stats().pages > before);
     // With less memory fewer fit, whatever was asked for.
-    main.set_checkpoint_distance(most).unwrap();
+    main.turtle().unwrap().set_checkpoint_distance(most).unwrap();
     db.set_memory(MEMORY / 2).unwrap();
     assert!(stats().checkpoint_distance < most);
     db.verify().unwrap();
@@ -278,7 +279,7 @@ fn the_checkpoint_distance_that_is_answered_is_reached() {
         let options = options(&disk, &runtime).log_bytes_max(log);
         let db = Db::open(Path::new("/db"), options).unwrap();
         let main = db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
-        let most = main.set_checkpoint_distance(1_000_000).unwrap();
+        let most = main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
         let (mut gathered, mut before, mut checkpoints) = (Vec::new(), 0, 0);
         for number in 0.. {
             put(&main, number, number).unwrap();
@@ -340,11 +341,11 @@ fn writes_are_counted_by_purpose() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
     let (db, main) = open(&disk, &runtime);
     db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
-    main.set_checkpoint_distance(64).unwrap();
+    main.turtle().unwrap().set_checkpoint_distance(64).unwrap();
     fill(&main, 0..30_000, 1);
     db.checkpoint().unwrap();
     let counts = db.stats().io.by_purpose;
-    let written = |purpose: Purpose| counts[purpose as usize].write_bytes / 4096;
+    let written = |purpose: Purpose| counts[purpose.index()].write_bytes / 4096;
     let own = [Purpose::Flush, Purpose::Early, Purpose::Merge, Purpose::Tidy, Purpose::Leaf];
     let sum: u64 = own.map(written).iter().sum();
     let turtle = main.stats().turtle.unwrap();
@@ -432,7 +433,7 @@ fn no_put_hangs_whatever_fails() {
         for at in [1, 2, 3, 5, 8, 13, 30, 60] {
             let (disk, runtime) = (SimDisk::new(at), Runtime::threads());
             let (db, main) = open(&disk, &runtime);
-            main.set_checkpoint_distance(2).unwrap();
+            main.turtle().unwrap().set_checkpoint_distance(2).unwrap();
             let past = [disk.writes(), disk.writes(), disk.room_requests(), disk.syncs()][kind];
             disk.inject(make(past + at));
             let mut model: BTreeMap<u64, u64> = BTreeMap::new();
@@ -519,7 +520,7 @@ fn p19_a_replay_is_published_when_it_is_over() {
     let runtime = Runtime::stepped(3);
     let (db, main) = open(&again, &runtime);
     // Each batch is worth a checkpoint, if it can have one.
-    main.set_checkpoint_distance(1).unwrap();
+    main.turtle().unwrap().set_checkpoint_distance(1).unwrap();
     let sealed = main.stats().turtle.unwrap().memtables_sealed;
     assert!(sealed > 2, "the replay sealed {sealed} memtables");
     let redo = |main: &Keyspace| main.stats().checkpoints;
@@ -687,7 +688,7 @@ fn ranges_that_paid_for_it_find_little_beside_leaves() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
     let (db, main) = open(&disk, &runtime);
     // A batch is 128 KiB, so some gather for the distance, which nobody writes enough to end.
-    assert_eq!(main.set_checkpoint_distance(8).unwrap(), 8);
+    assert_eq!(main.turtle().unwrap().set_checkpoint_distance(8).unwrap(), 8);
     let mut number = 0;
     while number < 40_000 || main.stats().turtle.unwrap().pending_batches < 2 {
         put(&main, number, 1).unwrap();
@@ -731,7 +732,7 @@ fn a_large_distance_does_not_keep_the_file_growing() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
     let (db, main) = open(&disk, &runtime);
     db.keyspace("main", turtle().set("leaf", "16KiB").unwrap()).unwrap();
-    let distance = main.set_checkpoint_distance(1_000_000).unwrap();
+    let distance = main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
     fill(&main, 0..4_000, 1);
     db.checkpoint().unwrap();
     let before = main.stats().pages;
@@ -761,7 +762,7 @@ fn a_sync_ahead_that_fails_stops_writers_alone() {
     for at in 1..100 {
         let (disk, runtime) = (SimDisk::new(at), Runtime::threads());
         let (db, main) = open(&disk, &runtime);
-        main.set_checkpoint_distance(1_000_000).unwrap();
+        main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
         disk.inject(Fault::SyncError { at: disk.syncs() + at });
         let (mut newest, mut poisoned) = (BTreeMap::new(), false);
         for number in 0..20_000 {
@@ -818,7 +819,7 @@ fn no_sync_ahead_outlives_its_database() {
     }
     let (disk, runtime) = (SimDisk::new(1), Runtime::threads());
     let (db, main) = open(&disk, &runtime);
-    main.set_checkpoint_distance(1_000_000).unwrap();
+    main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
     let (began, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     catch(&disk, began.clone(), ended.clone());
     for number in 0.. {
@@ -865,7 +866,7 @@ fn a_lower_distance_gives_memory_to_reads() {
     let (db, main, records) = large(&disk, &runtime);
     let pending = || main.stats().turtle.unwrap().pending_bytes;
     let cached = || main.stats().cache_bytes + main.stats().page_cache_bytes;
-    main.set_checkpoint_distance(1_000_000).unwrap();
+    main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
     let mut number = 0;
     while pending() < 2 << 20 {
         number += 1;
@@ -878,10 +879,10 @@ fn a_lower_distance_gives_memory_to_reads() {
     let (gathered, before) = (pending(), cached());
     // Though it is less than the new distance, too.
     let lower = main.stats().turtle.unwrap().pending_batches + 1;
-    assert_eq!(main.set_checkpoint_distance(lower).unwrap(), lower);
+    assert_eq!(main.turtle().unwrap().set_checkpoint_distance(lower).unwrap(), lower);
     steps(&runtime, 20);
     assert_eq!(pending(), 0);
-    assert_eq!(main.set_checkpoint_distance(1).unwrap(), 1);
+    assert_eq!(main.turtle().unwrap().set_checkpoint_distance(1).unwrap(), 1);
     // So that it is not idle.
     let mut trickle = |seconds: u64, puts: u64| {
         for _ in 0..10 * seconds {
@@ -915,7 +916,7 @@ fn a_lower_distance_gives_memory_to_reads() {
 fn auto_follows_what_is_done() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
     let (db, main, records) = large(&disk, &runtime);
-    let most = main.set_checkpoint_distance(1_000_000).unwrap();
+    let most = main.turtle().unwrap().set_checkpoint_distance(1_000_000).unwrap();
     let auto = || db.keyspace("main", turtle().set("chi", "auto").unwrap()).unwrap();
     auto();
     let distance = || main.stats().turtle.unwrap().checkpoint_distance;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use spinney_base::{KeyspaceId, MemoryAccount, Poison, Runtime};
+use spinney_extent::StoreOptions;
 use spinney_io::Directory;
 use spinney_wal::Log;
 
@@ -35,5 +36,15 @@ impl EngineContext {
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.path().join(&self.name)
+    }
+
+    /// How the keyspace's file is opened.
+    #[must_use]
+    pub fn store_options(&self) -> StoreOptions {
+        StoreOptions {
+            keyspace: self.keyspace,
+            double_write: self.double_write,
+            poison: self.poison.clone(),
+        }
     }
 }

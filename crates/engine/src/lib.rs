@@ -25,6 +25,9 @@ mod backup;
 mod compact;
 mod context;
 pub mod covered;
+mod maintain;
+mod notes;
+mod row;
 mod salvage;
 mod scan;
 mod scrub;
@@ -34,22 +37,25 @@ mod stats;
 pub use backup::KeyspaceBackup;
 pub use compact::Compacted;
 pub use context::EngineContext;
-pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show};
+pub use maintain::Maintain;
+pub use notes::Notes;
+pub use row::{OpenSalvage, OwnOptions, Proving, Row, StateSeen, Watched};
+pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show, Span};
 pub use scan::{Chunk, Direction, ScanRequest};
-pub use scrub::{DamagedPage, Scrubbed};
+pub use scrub::{DamagedPage, Scrubbed, scrub};
 pub use snapshot::{EngineSnapshot, SnapshotStats};
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
-pub use spinney_extent::large_io::CALL_BYTES as LARGE_CALL_BYTES;
+pub use spinney_extent::large_io::{CALL_BYTES as LARGE_CALL_BYTES, Pieces as LargePieces};
+pub use spinney_extent::values::{Pin, Values};
 pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store, mend_copied_slots};
 pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport, Watch};
 
 use std::fmt::Debug;
-use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
-use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, Result, ValueRef};
-use spinney_io::Directory;
+use spinney_base::{Error, ErrorKind, Generation, Lsn, Result, ValueRef};
 
 /// What a keyspace can do beyond points and batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +80,12 @@ pub struct Write<'a> {
     /// The new value or the pointer to it, or `None` to remove the key.
     pub value: Option<ValueRef<'a>>,
 }
+
+/// What [`Engine::prepare`] hands to [`Engine::apply`]: two words whose meaning is the engine's, such as
+/// reserved bytes, a pinned leaf or the slot of a version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "what was prepared is applied or cancelled"]
+pub struct Prepared(pub [u64; 2]);
 
 /// What a lookup found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,16 +127,19 @@ impl OwnedValue {
     }
 }
 
+impl OwnedValue {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn as_value(&self) -> ValueRef<'_> {
+        ValueRef { bytes: &self.bytes, large: self.large }
+    }
+}
+
 impl From<ValueRef<'_>> for OwnedValue {
     fn from(value: ValueRef<'_>) -> Self {
         OwnedValue { bytes: value.bytes.to_vec(), large: value.large }
     }
 }
-
-/// Holds the bytes of large values that a reader found; see [`Engine::pin_large`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a pin that is not ended holds space back for ever"]
-pub struct LargePin(pub u64);
 
 /// What is known of a key without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +156,7 @@ pub enum Resident {
 
 /// A load of sorted records into an empty keyspace (rule P15). Dropped, it leaves nothing behind.
 pub trait Bulk: Debug {
-    /// Takes the next record. What a pointer names was written by [`Engine::write_large`], and is the
+    /// Takes the next record. What a pointer names was written by [`Values::write`], and is the
     /// load's from here on.
     ///
     /// # Errors
@@ -161,8 +176,9 @@ pub trait Bulk: Debug {
 /// How long [`Engine::background`] asks to wait when it found nothing to do, and only then.
 pub const IDLE: Duration = Duration::from_millis(20);
 
-/// One keyspace's engine.
-pub trait Engine: Send + Sync + Debug {
+/// One keyspace's engine: points, ranges, writes, checkpoints and recovery. What keeps it in order is
+/// in [`Maintain`].
+pub trait Engine: Maintain + Send + Sync + Debug {
     /// What it can do.
     fn capabilities(&self) -> Capabilities;
 
@@ -176,7 +192,9 @@ pub trait Engine: Send + Sync + Debug {
     ///
     /// # Errors
     /// `InvalidArgument` naming the limit.
-    fn check(&self, write: &Write<'_>) -> Result<()>;
+    fn check(&self, write: &Write<'_>) -> Result<()> {
+        write.value.map_or(Ok(()), |value| self.values().check(write.key.len(), value))
+    }
 
     /// Appends the key's value, or the pointer to a large one, to `out`; says which.
     ///
@@ -211,19 +229,21 @@ pub trait Engine: Send + Sync + Debug {
     /// Everything that the batch prepared was applied or cancelled. Cannot fail or wait.
     fn leave(&self) {}
 
-    /// Makes sure that [`Engine::apply`] of this write will find room; each success is followed by
-    /// exactly one `apply` or [`Engine::cancel`] of an equal write.
+    /// Makes room for a write, so that [`Engine::apply`] cannot fail, and returns what apply needs.
+    /// Each success is followed by exactly one `apply` or [`Engine::cancel`] of an equal write with what
+    /// was returned.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`; nothing has changed.
-    fn prepare(&self, write: &Write<'_>) -> Result<()>;
+    fn prepare(&self, write: &Write<'_>) -> Result<Prepared>;
 
     /// Gives back what [`Engine::prepare`] took.
-    fn cancel(&self, write: &Write<'_>);
+    fn cancel(&self, write: &Write<'_>, prepared: Prepared);
 
-    /// Makes the write visible. Called under the key's stripe, after the log has it. Cannot fail,
-    /// wait or do I/O.
-    fn apply(&self, write: &Write<'_>);
+    /// Makes the write visible. Called under the key's stripe, after the log has the write at `lsn`,
+    /// or has none of it where that is [`Lsn::ZERO`]: the keyspace is not logged. Replay passes the
+    /// LSN of the record that it replays. Cannot fail, wait or do I/O.
+    fn apply(&self, write: &Write<'_>, prepared: Prepared, lsn: Lsn);
 
     /// Brings a key into memory with its value or the knowledge that it has none, so that
     /// [`Engine::get_resident`] is likely to know (rule P4).
@@ -258,71 +278,32 @@ pub trait Engine: Send + Sync + Debug {
         self.checkpoint(redo)
     }
 
+    /// Whether memory holds writes that the keyspace's own files lack. Waits for no I/O.
+    fn is_dirty(&self) -> bool;
+
     /// Up to which LSN the keyspace's own files hold everything.
     fn redo(&self) -> Lsn;
 
     /// The generation that its next page gets, for [`Engine::resume_generations`].
-    fn next_generation(&self) -> Generation;
+    fn next_generation(&self) -> Generation {
+        self.values().store().next_generation()
+    }
 
     /// Goes on with the generations of an earlier opening in this process, before the replay of structure
     /// ends. What was allocated then has generations below `next`.
-    fn resume_generations(&self, next: Generation);
+    fn resume_generations(&self, next: Generation) {
+        self.values().store().resume_generations(next);
+    }
 
     /// Whether nothing beside its newest slot tells that it is the newest: in a file of a released format,
     /// until its first checkpoint (rule P28).
-    fn is_unproven(&self) -> bool;
+    fn is_unproven(&self) -> bool {
+        self.values().store().is_unproven()
+    }
 
-    /// Whether a value of `value` bytes at a key of `key` bytes is kept outside of pages: it is to be
-    /// written by [`Engine::allocate_large`], [`Engine::write_large`] and [`Engine::seal_large`], and
-    /// the pointer to it put in its place (rule P17).
-    fn is_large(&self, key: usize, value: u64) -> bool;
-
-    /// Takes room for a large value of `length` bytes, at least 1. The hash of the pointer is for
-    /// the caller to fill in. What was taken is put, or given back by [`Engine::release_large`].
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`; nothing has changed.
-    fn allocate_large(&self, length: u64) -> Result<LargePointer>;
-
-    /// Writes bytes of a large value from `offset` on, in pieces of [`LARGE_CALL_BYTES`] but for the
-    /// last. Nobody sees them yet.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()>;
-
-    /// Makes large values durable that were written whole. After it their pointers may be logged and
-    /// put.
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned` or `Io`.
-    fn seal_large(&self, pointers: &[LargePointer]) -> Result<()>;
-
-    /// Gives back the room of a large value whose pointer was not logged and will not be.
-    fn release_large(&self, pointer: &LargePointer);
-
-    /// Appends bytes of a large value from `offset` on to `out`, [`LARGE_CALL_BYTES`] at most, none
-    /// at its end. The pointer was looked up under a pin.
-    ///
-    /// # Errors
-    /// `Corruption` or `Io`.
-    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()>;
-
-    /// Keeps the bytes of all large values whose pointers are looked up from now on, though they be
-    /// overwritten, until [`Engine::unpin_large`].
-    fn pin_large(&self) -> LargePin;
-
-    /// Ends a pin.
-    fn unpin_large(&self, pin: LargePin);
-
-    /// Replays that a record above [`Engine::redo`] names this pointer, in the pass of structure.
-    ///
-    /// # Errors
-    /// `Corruption` when it does not fit what came before.
-    fn replay_large(&self, pointer: &[u8]) -> Result<()>;
-
-    /// Whether a checkpoint would give much space back.
-    fn wants_checkpoint(&self) -> bool;
+    /// Its large values (rule P17). Between the structure replay and [`Engine::end_structure_replay`]
+    /// the database calls [`Values::replay`] for each pointer of a record above [`Engine::redo`].
+    fn values(&self) -> &Arc<Values>;
 
     /// Replays one structure record of this keyspace, in the order of the log, before anything else
     /// is called.
@@ -348,34 +329,6 @@ pub trait Engine: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Does a bounded piece of background work: write-back, publishing of structure, giving back
-    /// memory.
-    ///
-    /// # Errors
-    /// What stopped it; it is tried again later.
-    fn background(&self) -> Result<Next>;
-
-    /// Bytes of memory that it keeps though others want them: what it cannot do without now, such as its
-    /// index, and the least that its caches work with. It changes with the data. Waits for no I/O.
-    fn memory_floor(&self) -> u64;
-
-    /// Whether foreground writers would like [`Engine::background`] to run now.
-    fn wants_background(&self) -> bool;
-
-    /// Reads everything and proves that it is consistent: every block, every order, and that every
-    /// page is owned once or free. Counts what a scan would find. Calls `watch` after each piece, while
-    /// no page is locked, with the number of its pages.
-    ///
-    /// # Errors
-    /// `Corruption` naming the first damage; `Io`; what `watch` answers, which ends it.
-    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport>;
-
-    /// Begins a load of sorted records.
-    ///
-    /// # Errors
-    /// `Unsupported` when the engine has none, `Poisoned`.
-    fn bulk(&self) -> Result<Box<dyn Bulk + '_>>;
-
     /// Sets an option of the engine's own, which holds from now on.
     ///
     /// # Errors
@@ -390,66 +343,6 @@ pub trait Engine: Send + Sync + Debug {
     fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
         Err(Error::new(ErrorKind::Unsupported, "the engine of this keyspace takes no snapshots"))
     }
-
-    /// Sets how many batches gather in memory before they are written, or leaves that to the engine, and
-    /// answers what it is now: no more than memory and, where the keyspace is logged, the log allow.
-    ///
-    /// # Errors
-    /// `Unsupported` when the engine has no such thing; `InvalidArgument` for 0.
-    fn set_checkpoint_distance(&self, _batches: Option<u64>) -> Result<u64> {
-        let message = "the engine of this keyspace has no checkpoint distance";
-        Err(Error::new(ErrorKind::Unsupported, message))
-    }
-
-    /// Reads a bounded piece of what the keyspace owns from a place on and checks it; an empty place
-    /// is the start, others are what a piece before answered.
-    fn scrub(&self, from: &[u8]) -> Scrubbed;
-
-    /// Compacts a bounded piece of the records from key `from` up to the bound `upper`: what is pending
-    /// for their pages is merged with them, removed records go, and pages are filled. It follows
-    /// a checkpoint; what came since may stay as it is. The records and what others see of them stay the same,
-    /// and what the piece frees is reused and given back as after any other change (rules P14 and P16).
-    ///
-    /// # Errors
-    /// `Full`, `Poisoned`, `Io` or `Corruption`; the records are as they were.
-    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted>;
-
-    /// How much room its pages take that are in use, large values included, in bytes. Like the two below it, this is
-    /// asked by writers, so it waits for no I/O.
-    fn data_bytes(&self) -> u64;
-
-    /// About how much room a checkpoint takes for what is in memory already in the form of pages, in bytes.
-    fn unwritten_bytes(&self) -> u64;
-
-    /// About how much room the smallest step takes that makes room, in bytes.
-    fn step_bytes(&self) -> u64;
-
-    /// Makes pages free on a full disk by bounded steps, each with less room than [`Engine::step_bytes`], where removed
-    /// records take room that nothing else gives back.
-    ///
-    /// # Errors
-    /// `Io`, `Corruption` or `Poisoned`. A full disk is none: what it has no room for is not done.
-    fn make_room(&self) -> Result<()>;
-
-    /// Gives the room of free pages back to the file system, where it knows holes.
-    ///
-    /// # Errors
-    /// `Io` or `Poisoned`; the pages are free as before.
-    fn give_back_room(&self) -> Result<()>;
-
-    /// About how many bytes of pages [`Engine::compact`] goes through for a range.
-    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64;
-
-    /// Begins to copy the keyspace into a new file `name` of a directory. The copy holds everything up to the
-    /// redo LSN of now. Until the result is dropped nothing that is freed is reused (rule P26).
-    ///
-    /// # Errors
-    /// `Full` or `Io`.
-    fn begin_backup(
-        &self,
-        directory: &dyn Directory,
-        name: &str,
-    ) -> Result<Box<dyn KeyspaceBackup + '_>>;
 
     /// Numbers about the engine now.
     fn stats(&self) -> EngineStats;

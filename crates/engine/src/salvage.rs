@@ -16,6 +16,45 @@ pub struct LostRange {
     pub upper: Option<Vec<u8>>,
 }
 
+/// Keys from one on and before another, borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// The first key.
+    pub lower: &'a [u8],
+    /// The first key behind it; `None` for no end.
+    pub upper: Option<&'a [u8]>,
+}
+
+impl<'a> Span<'a> {
+    /// All keys.
+    pub const ALL: Span<'static> = Span { lower: b"", upper: None };
+
+    /// What both have; `None` if that is nothing.
+    #[must_use]
+    pub fn meet(self, lower: &'a [u8], upper: Option<&'a [u8]>) -> Option<Span<'a>> {
+        let lower = self.lower.max(lower);
+        let upper = match (self.upper, upper) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        upper.is_none_or(|upper| lower < upper).then_some(Span { lower, upper })
+    }
+
+    /// A copy.
+    #[must_use]
+    pub fn to_range(self) -> LostRange {
+        LostRange { lower: self.lower.to_vec(), upper: self.upper.map(<[u8]>::to_vec) }
+    }
+}
+
+impl LostRange {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn span(&self) -> Span<'_> {
+        Span { lower: &self.lower, upper: self.upper.as_deref() }
+    }
+}
+
 /// What a salvage of one file met beside records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SalvageFindings {

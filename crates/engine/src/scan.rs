@@ -34,6 +34,19 @@ pub struct ScanRequest<'a> {
     pub keys_only: bool,
 }
 
+impl ScanRequest<'static> {
+    /// The first key of all.
+    pub const FIRST_KEY: Self = ScanRequest {
+        lower: Bound::Unbounded,
+        upper: Bound::Unbounded,
+        direction: Direction::Forward,
+        records_wanted: 1,
+        records_max: 1,
+        bytes_max: 1,
+        keys_only: true,
+    };
+}
+
 /// Records copied out of a range, in one piece of memory.
 ///
 /// ```

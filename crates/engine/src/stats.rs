@@ -1,6 +1,8 @@
 //! Numbers that engines report.
 
-use spinney_base::Result;
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Result, Stalls};
+use spinney_extent::Values;
 
 /// Numbers about one keyspace. Counters count since the keyspace was opened; the rest is now.
 ///
@@ -103,6 +105,26 @@ pub struct EngineStats {
     pub pages_restored: u64,
     /// What only a turtle keyspace has.
     pub turtle: Option<TurtleStats>,
+}
+
+impl EngineStats {
+    /// What any keyspace knows by its store and its writers: large values, space and stalls.
+    #[must_use]
+    pub fn of(values: &Values, stalls: &Stalls) -> EngineStats {
+        let (large, space) = (values.counts(), values.store().space());
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        EngineStats {
+            large_values: large.values,
+            large_bytes: bytes(large.live_pages),
+            large_freed_bytes: bytes(large.freed_pages + large.ready_pages),
+            free_pages: space.free_pages,
+            file_bytes: bytes(space.end_page.into()),
+            hole_bytes: bytes(space.hole_pages),
+            stall_ns: stalls.ns(),
+            longest_stall_ns: stalls.longest_ns(),
+            ..EngineStats::default()
+        }
+    }
 }
 
 /// Numbers about the pipeline and the tree of a turtle keyspace.

@@ -204,7 +204,7 @@ pub fn recover(
     let mut copies: BTreeMap<PageNumber, (Age, usize)> = BTreeMap::new();
     for (index, header, batch) in &found {
         BlockHeader::name_batch(area.page_mut(*index), 0);
-        let ours = header.kind == BlockKind::Data
+        let ours = BlockKind::Data.reads(header.kind)
             && header.keyspace == keyspace
             && *batch >= oldest
             && owned(header.page) == Some(header.generation);

@@ -40,6 +40,13 @@ impl Extent {
     pub fn pages(self) -> u32 {
         1 << self.order
     }
+
+    /// Whether it may be an extent at all: what was read may not be.
+    pub(crate) fn is_aligned(self) -> bool {
+        self.order <= ORDER_MAX
+            && self.page.0.is_multiple_of(self.pages())
+            && self.page.0.checked_add(self.pages()).is_some()
+    }
 }
 
 /// What to do with a free extent.

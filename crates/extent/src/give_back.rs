@@ -41,6 +41,15 @@ pub enum GiveBack {
 }
 
 impl Store {
+    /// Gives all room of free pages back: what had no room may have left much of it solid.
+    ///
+    /// # Errors
+    /// As [`Store::give_back`].
+    pub fn give_all_back(&self) -> Result<()> {
+        while self.give_back(GiveBack::All)? > 0 {}
+        Ok(())
+    }
+
     /// Gives room of free pages back; answers how many pages it looked after, 0 when there is nothing to do.
     ///
     /// # Errors

@@ -18,6 +18,8 @@
 //! Worked example: a data page (kind 1) of keyspace 3, page 128, generation 7, LSN 513 has bytes
 //! 8..32 `01 01 00 00  80 00 00 00  07 00 00 00  03 00 00 00  01 02 00 00 00 00 00 00`.
 
+use std::fmt;
+
 use xxhash_rust::xxh3::xxh3_64;
 
 use spinney_base::limits::PAGE_BYTES;
@@ -37,42 +39,80 @@ const LSN: usize = 24;
 const _: () = assert!(LSN + 8 == HEADER_BYTES);
 const _: () = assert!(HEADER_BYTES.is_multiple_of(8));
 
-/// What a block holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum BlockKind {
-    /// Records, in the slotted layout.
-    Data = 1,
-    /// One of the two checkpoint slots.
-    Slot = 2,
-    /// A piece of what a checkpoint slot points to.
-    Checkpoint = 3,
-    /// A piece of a large value.
-    Large = 4,
-    /// A page of a tree's leaf or segment: index, filter, keys or values.
-    Leaf = 5,
-    /// A page of a tree's node.
-    Node = 6,
+/// What a block holds: a number on disk, the newest version of its layout, and a name for messages.
+/// This crate knows the kinds that it writes itself; an engine makes its own with
+/// [`BlockKind::new`] and lists them in its registry row. Two kinds are equal when their numbers
+/// are.
+#[derive(Clone, Copy)]
+pub struct BlockKind {
+    number: u8,
+    version: u8,
+    name: &'static str,
 }
 
+#[allow(non_upper_case_globals, missing_docs, reason = "renamed in one go")]
 impl BlockKind {
-    /// Newest layout version of the kind, which is the one that is written.
-    fn version(self) -> u8 {
-        match self {
-            BlockKind::Slot => 2,
-            BlockKind::Data
-            | BlockKind::Checkpoint
-            | BlockKind::Large
-            | BlockKind::Leaf
-            | BlockKind::Node => 1,
-        }
+    /// Records, in the slotted layout.
+    pub const Data: BlockKind = BlockKind::new(1, "data");
+    /// One of the two checkpoint slots. Version 2 has a copy of the slot.
+    pub const Slot: BlockKind = BlockKind { version: 2, ..BlockKind::new(2, "slot") };
+    /// A piece of what a checkpoint slot points to.
+    pub const Checkpoint: BlockKind = BlockKind::new(3, "checkpoint");
+    /// A piece of a large value.
+    pub const Large: BlockKind = BlockKind::new(4, "large value");
+    /// The kinds that files of all engines have.
+    const SHARED: [BlockKind; 3] = [BlockKind::Slot, BlockKind::Checkpoint, BlockKind::Large];
+    pub const Leaf: BlockKind = BlockKind::new(5, "leaf");
+    pub const Node: BlockKind = BlockKind::new(6, "node");
+
+    /// A kind of a number above 0, whose layout is of version 1.
+    ///
+    /// # Panics
+    /// For number 0: a zeroed page must not be taken for a block.
+    #[must_use]
+    pub const fn new(number: u8, name: &'static str) -> BlockKind {
+        assert!(number > 0);
+        BlockKind { number, version: 1, name }
+    }
+
+    /// The number on disk.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.number
+    }
+
+    /// Whether only an engine writes blocks of this kind: they hold its records or lead to them.
+    #[must_use]
+    pub fn is_of_engine(self) -> bool {
+        !Self::SHARED.contains(&self)
+    }
+
+    /// Whether a block whose header says `found` is of this kind and of a version that is known.
+    #[must_use]
+    pub fn reads(self, found: BlockKind) -> bool {
+        self == found && (1..=self.version).contains(&found.version)
+    }
+}
+
+impl PartialEq for BlockKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for BlockKind {}
+
+impl fmt::Debug for BlockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of version {}", self.number, self.version)?;
+        if self.name.is_empty() { Ok(()) } else { write!(f, " ({})", self.name) }
     }
 }
 
 /// The decoded header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What the block holds.
+    /// What the block holds. A decoded kind has the version that the block says, and no name.
     pub kind: BlockKind,
     /// Where it belongs.
     pub page: PageNumber,
@@ -87,8 +127,8 @@ pub struct BlockHeader {
 impl BlockHeader {
     /// Writes the header and seals the block: computes the checksum over everything else.
     pub fn seal(&self, block: &mut [u8; PAGE_BYTES]) {
-        block[KIND] = self.kind as u8;
-        block[VERSION_AT] = self.kind.version();
+        block[KIND] = self.kind.number;
+        block[VERSION_AT] = self.kind.version;
         block[BATCH..BATCH + 2].fill(0);
         block[PAGE..PAGE + 4].copy_from_slice(&self.page.0.to_le_bytes());
         block[GENERATION..GENERATION + 4].copy_from_slice(&self.generation.0.to_le_bytes());
@@ -141,20 +181,10 @@ impl BlockHeader {
                 found: format!("{stored:016x}"),
             });
         }
-        let kind = match block[KIND] {
-            1 => BlockKind::Data,
-            2 => BlockKind::Slot,
-            3 => BlockKind::Checkpoint,
-            4 => BlockKind::Large,
-            5 => BlockKind::Leaf,
-            6 => BlockKind::Node,
-            other => return Err(Damage::new("a block kind of 1 to 6", other)),
-        };
-        let newest = kind.version();
-        if !(1..=newest).contains(&block[VERSION_AT]) {
-            let expected = format!("block version {newest} or an older one");
-            return Err(Damage::new(expected, block[VERSION_AT]));
+        if block[KIND] == 0 {
+            return Err(Damage::new("a block of a kind above 0", 0));
         }
+        let kind = BlockKind { number: block[KIND], version: block[VERSION_AT], name: "" };
         let header = BlockHeader {
             kind,
             page: PageNumber(u32_at(block, PAGE)),
@@ -180,8 +210,8 @@ impl BlockHeader {
     ) -> Result<BlockHeader> {
         let damage = match BlockHeader::decode(block) {
             Err(damage) => damage,
-            Ok(header) if header.kind != kind => {
-                Damage::new(format!("a block of kind {kind:?}"), format!("{:?}", header.kind))
+            Ok(header) if !kind.reads(header.kind) => {
+                Damage::new(format!("a block of kind {kind:?}"), format!("kind {:?}", header.kind))
             }
             Ok(header) if header.page != page => {
                 Damage::new(format!("page {page}"), format!("page {} (misdirected)", header.page))
@@ -224,6 +254,13 @@ impl Damage {
     #[must_use]
     pub fn at(self, file: &std::path::Path, page: PageNumber) -> Error {
         Error::corruption(file.display(), page.offset(), self.expected, self.found)
+    }
+
+    /// Whether a block that has this damage was written or cannot be read: one of zeros never was, or
+    /// was given back.
+    #[must_use]
+    pub fn is_of_written(&self, block: &[u8; PAGE_BYTES]) -> bool {
+        self.expected.starts_with("a page") || block.iter().any(|byte| *byte != 0)
     }
 }
 

@@ -28,8 +28,10 @@
 //! Example: 5000 bytes with hash 42 in the two pages from 130 of generation 7: `88 13 00 00 00 00
 //! 00 00  2a 00 00 00 00 00 00 00  01  82 00 00 00 01 07 00 00 00`.
 
+use std::path::Path;
+
 use spinney_base::limits::{PAGE_BYTES, VALUE_BYTES_MAX};
-use spinney_base::{Generation, PageNumber};
+use spinney_base::{Error, ErrorKind, Generation, PageNumber};
 
 use crate::free::{Extent, ORDER_MAX};
 use crate::header::{Damage, HEADER_BYTES, u32_at, u64_at};
@@ -112,10 +114,7 @@ impl LargePointer {
         for index in 0..count {
             let at = EXTENTS + index * EXTENT_BYTES;
             let extent = Extent { page: PageNumber(u32_at(bytes, at)), order: bytes[at + 4] };
-            let aligned = extent.order <= ORDER_MAX
-                && extent.page.0.is_multiple_of(extent.pages())
-                && extent.page.0.checked_add(extent.pages()).is_some();
-            if !aligned || extents.iter().any(|(other, _)| overlap(*other, extent)) {
+            if !extent.is_aligned() || extents.iter().any(|(other, _)| overlap(*other, extent)) {
                 return Err(Damage::new("aligned extents of their own", format!("{extent:?}")));
             }
             extents.push((extent, Generation(u32_at(bytes, at + 5))));
@@ -124,6 +123,17 @@ impl LargePointer {
             return Err(Damage::new(format!("extents for {length} bytes"), format!("{extents:?}")));
         }
         Ok(LargePointer { length, hash, extents })
+    }
+
+    /// Decodes a pointer that a file, or the log beside it, has.
+    ///
+    /// # Errors
+    /// `Corruption` naming the file, and what was expected and found.
+    pub fn decode_in(file: &Path, bytes: &[u8]) -> Result<LargePointer, Error> {
+        LargePointer::decode(bytes).map_err(|Damage { expected, found }| {
+            let text = format!("{}: expected {expected}, found {found}", file.display());
+            Error::new(ErrorKind::Corruption, text)
+        })
     }
 
     /// How many pages the value takes.

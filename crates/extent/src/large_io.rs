@@ -4,8 +4,9 @@
 //! is never read and nothing needs protection from tearing. It is read by whoever holds a pointer
 //! and knows that the extents were not reused; each block says so itself.
 
-use spinney_base::{Generation, Lsn, PageNumber, Result};
+use spinney_base::{Error, Generation, Lsn, PageNumber, Result};
 use spinney_io::{AlignedBuf, Purpose};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::free::Extent;
 use crate::header::{BlockHeader, BlockKind, HEADER_BYTES};
@@ -155,6 +156,67 @@ impl Store {
             show(page, checked.map(|_| ()));
         }
         pages
+    }
+}
+
+/// A large value that is read piece by piece, front to back.
+pub struct Pieces {
+    pointer: LargePointer,
+    offset: u64,
+    hasher: Xxh3,
+}
+
+impl std::fmt::Debug for Pieces {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pieces({} of {} bytes)", self.offset, self.pointer.length)
+    }
+}
+
+impl Pieces {
+    /// The value that a pointer names, which its reader keeps from being reused.
+    #[must_use]
+    pub fn new(pointer: LargePointer) -> Pieces {
+        Pieces { pointer, offset: 0, hasher: Xxh3::new() }
+    }
+
+    /// Begins again.
+    pub fn rewind(&mut self) {
+        (self.offset, self.hasher) = (0, Xxh3::new());
+    }
+
+    /// Bytes of the whole value.
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.pointer.length
+    }
+
+    /// Bytes that were not read yet.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.pointer.length - self.offset
+    }
+
+    /// Appends the next piece. The last one is delivered only if the whole is what was written.
+    ///
+    /// # Errors
+    /// `Corruption` naming file, offset, and what was expected and found; `Io`.
+    pub fn next(&mut self, store: &Store, out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        store.read_large(&self.pointer, self.offset, out)?;
+        self.hasher.update(&out[start..]);
+        self.offset += (out.len() - start) as u64;
+        let (expected, found) = (self.pointer.hash, self.hasher.digest());
+        if self.left() > 0 || expected == found {
+            return Ok(());
+        }
+        out.truncate(start);
+        let first = self.pointer.extents.first();
+        Err(Error::corruption(
+            store.path().display(),
+            first.map_or(0, |(extent, _)| extent.page.offset()),
+            format!("a large value with hash {expected:016x}"),
+            format!("{found:016x}"),
+        ))
     }
 }
 

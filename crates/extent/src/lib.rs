@@ -9,9 +9,12 @@
 //! ```
 //!
 //! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots, which `slots` writes;
-//! [`double_write`] of the double-write area; [`large`] of pointers to large values, which [`large_io`] writes and reads; [`free`] says which pages nobody owns; [`store`] puts
+//! [`double_write`] of the double-write area; [`large`] of pointers to large values, which [`large_io`] writes and reads
+//! and of which [`values`] knows who owns them; [`free`] says which pages nobody owns; [`store`] puts
 //! them together. The crate knows no tree: who owns a page is the engine's to say.
 
+mod audit;
+mod copy;
 pub mod double_write;
 pub mod free;
 mod give_back;
@@ -27,7 +30,9 @@ mod shared_sync;
 pub mod slot;
 mod slots;
 pub mod store;
+pub mod values;
 
+pub use copy::StoreCopy;
 pub use free::{Extent, FreeMap};
 pub use give_back::GiveBack;
 pub use header::{BlockHeader, BlockKind, HEADER_BYTES};
@@ -40,3 +45,4 @@ pub use shared_sync::SharedSync;
 pub use slot::Slot;
 pub use slots::mend_copied_slots;
 pub use store::{Checkpoint, Hold, Store, StoreOptions};
+pub use values::Values;

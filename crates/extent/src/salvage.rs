@@ -116,8 +116,8 @@ impl Store {
         (slots.into_iter().map(with_payload).collect(), lost)
     }
 
-    /// Of what kind the first block of a keyspace's file is that holds records or leads to some, if there is
-    /// one.
+    /// The kind of the first block of a keyspace's file that only its engine writes, if there is one.
+    /// Engines that this program does not know write kinds that it does not know.
     ///
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened or its length cannot be told.
@@ -131,8 +131,7 @@ impl Store {
         let store = Store::open_unread(directory, name, options)?;
         let mut found = None;
         store.each_block(|_, header, _| {
-            let kinds = [BlockKind::Data, BlockKind::Leaf, BlockKind::Node];
-            found = header.ok().map(|header| header.kind).filter(|kind| kinds.contains(kind));
+            found = header.ok().map(|header| header.kind).filter(|kind| kind.is_of_engine());
             found.is_none()
         })?;
         Ok(found)
@@ -157,7 +156,7 @@ impl Store {
                 continue;
             }
             found.push(match self.header_at(page, block) {
-                Ok(header) if header.kind == kind && header.generation == run.generation => {
+                Ok(header) if kind.reads(header.kind) && header.generation == run.generation => {
                     FoundPage::Whole
                 }
                 Ok(BlockHeader { kind: other, generation, .. }) => FoundPage::Other(Damage::new(
@@ -231,7 +230,7 @@ impl Store {
         let mut buf = AlignedBuf::new(1);
         let read = self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::Tool);
         let is_it = |header: &BlockHeader| {
-            header.kind == BlockKind::Data && header.generation == generation
+            BlockKind::Data.reads(header.kind) && header.generation == generation
         };
         if read.is_ok() && self.header_at(page, buf.page(0)).is_ok_and(|header| is_it(&header)) {
             block.copy_from_slice(buf.page(0));
@@ -258,7 +257,7 @@ impl Store {
                 continue;
             }
             let Ok((header, batch)) = BlockHeader::decode_copy(buf.page(0)) else { continue };
-            if header.kind == BlockKind::Data && header.keyspace == self.keyspace() {
+            if BlockKind::Data.reads(header.kind) && header.keyspace == self.keyspace() {
                 BlockHeader::name_batch(buf.page_mut(0), 0);
                 found.push(((batch, header.lsn), header, Box::new(*buf.page(0))));
             }

@@ -170,7 +170,8 @@ impl Slot {
         } else {
             Slot::page(slot.generation).0 == page.0 % 2
         };
-        if header != slot.header(keyspace, page) || !belongs {
+        let is_slot = BlockKind::Slot.reads(header.kind);
+        if !is_slot || header != slot.header(keyspace, page) || !belongs {
             return Err(Damage::new(
                 format!("a slot of keyspace {keyspace} in page {page}"),
                 format!("{header:?}"),

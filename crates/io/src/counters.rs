@@ -3,89 +3,81 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Why a transfer was made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(usize)]
-pub enum Purpose {
-    /// Records appended to the log, and its superblock.
-    Log = 0,
-    /// A page read for a lookup.
-    Lookup = 1,
-    /// Pages read for a range scan.
-    Scan = 2,
-    /// Pages read or written to bring changed records home.
-    WriteBack = 3,
-    /// Pages read or written because a structure changed shape.
-    Reorganize = 4,
-    /// Checkpoint slots and what they point to.
-    Checkpoint = 5,
-    /// The double-write area.
-    DoubleWrite = 6,
-    /// The manifest.
-    Manifest = 7,
-    /// Anything read or written while a database opens.
-    Recovery = 8,
-    /// Verification, the scrub and other tools.
-    Tool = 9,
-    /// The bytes of large values.
-    LargeValue = 10,
-    /// Leaves that a flush made anew and wrote at once, because nothing will reach them before the checkpoint.
-    Flush = 11,
-    /// Leaves and segments that a batch left alone for so long that they were written before the checkpoint.
-    Early = 12,
-    /// Segments that a merge of more than memory takes wrote piece by piece.
-    Merge = 13,
-    /// Leaves that were made anew for those who read ranges.
-    Tidy = 14,
-    /// Leaves and segments that were in memory when their tree was written: by a checkpoint, a bulk load, or for a snapshot.
-    Leaf = 15,
-    /// Nodes of such a tree.
-    Node = 16,
+#[derive(Clone, Copy)]
+pub struct Purpose {
+    number: u8,
+    name: &'static str,
 }
 
-/// All purposes, in the order of their counters.
-pub const PURPOSES: [Purpose; 17] = [
-    Purpose::Log,
-    Purpose::Lookup,
-    Purpose::Scan,
-    Purpose::WriteBack,
-    Purpose::Reorganize,
-    Purpose::Checkpoint,
-    Purpose::DoubleWrite,
-    Purpose::Manifest,
-    Purpose::Recovery,
-    Purpose::Tool,
-    Purpose::LargeValue,
-    Purpose::Flush,
-    Purpose::Early,
-    Purpose::Merge,
-    Purpose::Tidy,
-    Purpose::Leaf,
-    Purpose::Node,
-];
+/// Most purposes that there may be: their numbers are below.
+pub const PURPOSES_MAX: usize = 32;
 
+#[allow(non_upper_case_globals, missing_docs, reason = "renamed in one go")]
 impl Purpose {
+    /// Records appended to the log, and its superblock.
+    pub const Log: Purpose = Purpose::new(0, "log");
+    /// A page read for a lookup.
+    pub const Lookup: Purpose = Purpose::new(1, "lookup");
+    /// Pages read for a range scan.
+    pub const Scan: Purpose = Purpose::new(2, "scan");
+    /// Pages read or written to make in-place pages hold their dirty records.
+    pub const WriteBack: Purpose = Purpose::new(3, "write-back");
+    /// Pages read or written because a structure changed shape.
+    pub const Reorganize: Purpose = Purpose::new(4, "reorganize");
+    /// Checkpoint slots and what they point to.
+    pub const Checkpoint: Purpose = Purpose::new(5, "checkpoint");
+    /// The double-write area.
+    pub const DoubleWrite: Purpose = Purpose::new(6, "double-write");
+    /// The manifest.
+    pub const Manifest: Purpose = Purpose::new(7, "manifest");
+    /// Anything read or written while a database opens.
+    pub const Recovery: Purpose = Purpose::new(8, "recovery");
+    /// Verification, the scrub and other tools.
+    pub const Tool: Purpose = Purpose::new(9, "tool");
+    /// The bytes of large values.
+    pub const LargeValue: Purpose = Purpose::new(10, "large-value");
+    pub const Flush: Purpose = Purpose::new(11, "flush");
+    pub const Early: Purpose = Purpose::new(12, "early");
+    pub const Merge: Purpose = Purpose::new(13, "merge");
+    pub const Tidy: Purpose = Purpose::new(14, "tidy");
+    pub const Leaf: Purpose = Purpose::new(15, "leaf");
+    pub const Node: Purpose = Purpose::new(16, "node");
+
+    /// The purposes that all engines share. Those of one engine are in its registry row.
+    pub const SHARED: [Purpose; 11] = [
+        Purpose::Log,
+        Purpose::Lookup,
+        Purpose::Scan,
+        Purpose::WriteBack,
+        Purpose::Reorganize,
+        Purpose::Checkpoint,
+        Purpose::DoubleWrite,
+        Purpose::Manifest,
+        Purpose::Recovery,
+        Purpose::Tool,
+        Purpose::LargeValue,
+    ];
+
+    /// A purpose with a number of its own below [`PURPOSES_MAX`].
+    ///
+    /// # Panics
+    /// For a larger number.
+    #[must_use]
+    pub const fn new(number: u8, name: &'static str) -> Purpose {
+        assert!((number as usize) < PURPOSES_MAX);
+        Purpose { number, name }
+    }
+
+    /// Where its counters are in [`IoSnapshot::by_purpose`].
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.number as usize
+    }
+
     /// A short stable name, used in `stats` and JSON.
     #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Purpose::Log => "log",
-            Purpose::Lookup => "lookup",
-            Purpose::Scan => "scan",
-            Purpose::WriteBack => "write-back",
-            Purpose::Reorganize => "reorganize",
-            Purpose::Checkpoint => "checkpoint",
-            Purpose::DoubleWrite => "double-write",
-            Purpose::Manifest => "manifest",
-            Purpose::Recovery => "recovery",
-            Purpose::Tool => "tool",
-            Purpose::LargeValue => "large-value",
-            Purpose::Flush => "flush",
-            Purpose::Early => "early",
-            Purpose::Merge => "merge",
-            Purpose::Tidy => "tidy",
-            Purpose::Leaf => "leaf",
-            Purpose::Node => "node",
-        }
+    pub const fn name(self) -> &'static str {
+        self.name
     }
 
     /// Whether somebody waits for what is read, be it a caller or work that callers will wait for. Nobody waits
@@ -96,10 +88,24 @@ impl Purpose {
     }
 }
 
+impl PartialEq for Purpose {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Purpose {}
+
+impl std::fmt::Debug for Purpose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 /// Counters of one disk, shared by all its files. Thread-safe.
 #[derive(Debug, Default)]
 pub struct IoCounters {
-    cells: [Cell; PURPOSES.len()],
+    cells: [Cell; PURPOSES_MAX],
     polls: AtomicU64,
     polls_in_vain: AtomicU64,
 }
@@ -131,8 +137,8 @@ pub struct PurposeCounts {
 /// All counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoSnapshot {
-    /// One entry per purpose, in the order of [`PURPOSES`].
-    pub by_purpose: [PurposeCounts; PURPOSES.len()],
+    /// The counts of each purpose at its [`Purpose::index`].
+    pub by_purpose: [PurposeCounts; PURPOSES_MAX],
     /// Batches of reads, or reads, whose end a thread polled for.
     pub polls: u64,
     /// Of those, the ones that it went to sleep for all the same, or whose end came while others had its processor for long.
@@ -142,21 +148,21 @@ pub struct IoSnapshot {
 impl IoCounters {
     /// Counts one read request of `bytes`.
     pub fn read(&self, purpose: Purpose, bytes: usize) {
-        let cell = &self.cells[purpose as usize];
+        let cell = &self.cells[purpose.index()];
         cell.reads.fetch_add(1, Relaxed);
         cell.read_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Counts one write request of `bytes`.
     pub fn write(&self, purpose: Purpose, bytes: usize) {
-        let cell = &self.cells[purpose as usize];
+        let cell = &self.cells[purpose.index()];
         cell.writes.fetch_add(1, Relaxed);
         cell.write_bytes.fetch_add(bytes as u64, Relaxed);
     }
 
     /// Counts one sync.
     pub fn sync(&self, purpose: Purpose) {
-        self.cells[purpose as usize].syncs.fetch_add(1, Relaxed);
+        self.cells[purpose.index()].syncs.fetch_add(1, Relaxed);
     }
 
     /// Counts a batch of reads that was polled for.

@@ -14,7 +14,7 @@ pub mod reserve;
 pub mod sim;
 
 pub use buffer::AlignedBuf;
-pub use counters::{IoCounters, IoSnapshot, PURPOSES, Purpose, PurposeCounts};
+pub use counters::{IoCounters, IoSnapshot, PURPOSES_MAX, Purpose, PurposeCounts};
 pub use disk::{
     Directory, DirectoryLock, Disk, File, IfMissing, LOCK_NAME, Mapping, OpenMode, Steps, Transfer,
     TransferBuf,

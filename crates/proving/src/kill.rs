@@ -17,11 +17,8 @@ use crate::tier::Random;
 pub const THREADS: usize = 4;
 /// Keys of each thread.
 pub const SLOTS: usize = 500;
-/// Every batch writes the same number into each.
-pub const KEYSPACES: [&str; 2] = ["one", "two"];
-
-/// What keeps each of them.
-pub const ENGINES: [EngineKind; 2] = [EngineKind::TreeLine, EngineKind::Turtle];
+/// Every batch writes the same number into the keyspace of each engine, which bears its name.
+pub const KEYSPACES: [EngineKind; EngineKind::ALL.len()] = EngineKind::ALL;
 
 /// How parent and child open the database.
 #[must_use]
@@ -165,11 +162,11 @@ fn check(
         assert!(known.is_empty(), "round {round}: a keyspace is gone");
         return;
     }
-    let keyspaces = KEYSPACES.map(|name| db.existing_keyspace(name).expect("it is listed"));
+    let keyspaces = KEYSPACES.map(|kind| db.existing_keyspace(kind.name()).expect("it is listed"));
     let mut in_flight = [0; THREADS];
     for thread in 0..THREADS {
         for slot in 0..SLOTS {
-            let [one, two] = keyspaces.each_ref().map(|keyspace| {
+            let found = keyspaces.each_ref().map(|keyspace| {
                 let found = keyspace.get(&key(thread, slot)).expect("what a kill left is whole");
                 found.map(|value| {
                     let number =
@@ -179,7 +176,9 @@ fn check(
                     number
                 })
             });
-            assert!(one == two, "round {round}: a batch is torn: {one:?} and {two:?}");
+            let one = found[0];
+            let is_whole = found.iter().all(|other| *other == one);
+            assert!(is_whole, "round {round}: a batch is torn: {found:?}");
             let acknowledged = known.get(&(thread, slot)).copied();
             if one == acknowledged.and_then(left_by) {
                 continue;

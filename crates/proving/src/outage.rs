@@ -12,10 +12,13 @@ use spinney_base::{Error, ErrorKind, Result, Runtime};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 
 use crate::database::{Config, Database, Product, Promise, Write};
-use crate::kill::{KEYSPACES, key, value};
+use crate::kill::{key, value};
 use crate::tier::{self, Random};
 
 const THREADS: usize = 4;
+
+/// Every batch writes the same number into each.
+const KEYSPACES: [&str; 2] = ["one", "two"];
 
 /// Every so many numbers a key is removed instead of written.
 const REMOVAL: u64 = 5;

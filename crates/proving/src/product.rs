@@ -8,6 +8,7 @@ use std::time::Duration;
 use spinney::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options, TornWrites, Value};
 use spinney_base::shim::RwLock;
 use spinney_base::{Error, ErrorKind, Result, Runtime};
+use spinney_engine::{Row, Watched};
 use spinney_io::{Disk, IfMissing};
 
 use crate::database::{
@@ -61,59 +62,34 @@ impl Product for Spinney {
     }
 
     fn knobs(&self, seed: u64) -> Knobs {
-        match (self.0, seed % 10) {
-            (EngineKind::TreeLine, 1 | 4 | 7) => &[("staging", "on")],
-            // The default, told so that records are chosen for which it stages.
-            (EngineKind::TreeLine, 2 | 5) => &[("staging", "auto")],
-            (EngineKind::TreeLine, 3) => {
-                &[("page-grouping", "off"), ("optimistic-admission", "on")]
-            }
-            (EngineKind::TreeLine, 6) => {
-                &[("staging", "on"), ("steps", "off"), ("batch-writeout", "off")]
-            }
-            (EngineKind::TreeLine, 8) => {
-                &[("record-cache", "off"), ("forecast", "off"), ("goal", "6"), ("epsilon", "1")]
-            }
-            (EngineKind::Turtle, 1 | 4 | 7) => &[("leaf", "16KiB")],
-            (EngineKind::Turtle, 3) => &[("chi", "1"), ("filter-bits", "0")],
-            (EngineKind::Turtle, 6) => &[("chi", "3"), ("leaf", "16KiB")],
-            _ => &[],
-        }
+        let options = self.row().proving.options;
+        options[usize::try_from(seed % options.len() as u64).expect("it is below a length")]
     }
 
     fn states(&self) -> [&'static [(&'static str, u64)]; 2] {
-        match self.0 {
-            EngineKind::TreeLine => {
-                [&[("stage merge", 1)], &[("reorganize", 3), (crate::crash::SALVAGE, 1)]]
-            }
-            EngineKind::Turtle => [
-                &[("seal", 1), ("chi change", 1), ("snapshot kept", 1), ("page free", 1)],
-                &[
-                    ("seal", 1),
-                    ("checkpoint build", 1),
-                    ("root publish", 1),
-                    ("chi change", 1),
-                    ("page free", 1),
-                    (crate::crash::SALVAGE, 1),
-                ],
-            ],
-            _ => [&[], &[]],
-        }
+        self.row().proving.states
     }
 
     fn logs_structure(&self) -> bool {
-        self.0 == EngineKind::TreeLine
+        self.row().proving.watched == Watched::Records
     }
 
     fn takes_snapshots(&self) -> bool {
-        self.0 == EngineKind::Turtle
+        self.row().capabilities.snapshots
     }
 
     fn watch(&self) -> Option<Arc<Watch>> {
-        Some(Arc::new(match self.0 {
-            EngineKind::Turtle => Watch::over_roots(),
-            _ => Watch::default(),
-        }))
+        match self.row().proving.watched {
+            Watched::Records => Some(Arc::new(Watch::default())),
+            Watched::Roots => Some(Arc::new(Watch::over_roots())),
+            Watched::Nowhere => None,
+        }
+    }
+}
+
+impl Spinney {
+    fn row(&self) -> &'static Row {
+        self.0.row()
     }
 }
 
@@ -316,7 +292,8 @@ impl Database for SpinneyDatabase {
     }
 
     fn set_checkpoint_distance(&self, keyspace: &str, batches: u64) -> Result<()> {
-        match self.keyspace(keyspace)?.set_checkpoint_distance(batches) {
+        let keyspace = self.keyspace(keyspace)?;
+        match keyspace.turtle().and_then(|turtle| turtle.set_checkpoint_distance(batches)) {
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
             clamped => {
                 let clamped = clamped?;

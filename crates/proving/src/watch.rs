@@ -195,7 +195,7 @@ impl WriteObserver for Watch {
                 }
             } else if is_store(path)
                 && let Ok((header, _)) = BlockHeader::decode_copy(page)
-                && matches!(header.kind, BlockKind::Data | BlockKind::Leaf | BlockKind::Node)
+                && header.kind.is_of_engine()
             {
                 self.pages_checked.fetch_add(1, Relaxed);
                 if header.lsn > state.durable {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use spinney_base::Runtime;
 use spinney_base::runtime::SplitMix;
 use spinney_db::{Db, Durability, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney_engine::Watched;
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_proving::tier::{Announce, choose_medium, count, is_replay, seeds};
 
@@ -148,10 +149,10 @@ fn second_life(disk: &SimDisk, shape: Shape, random: &mut SplitMix, first: &Firs
 
 fn run(seed: u64) -> bool {
     let random = &mut SplitMix(seed);
-    let engine = EngineKind::ALL[random.below(2)];
+    let engine = EngineKind::ALL[random.below(EngineKind::ALL.len())];
     let logged = random.below(3) > 0;
     // Where pages are neither replayed nor double-written it is not known which a failed sync lost (README, "Promises").
-    let may_trust = engine == EngineKind::Turtle || logged;
+    let may_trust = engine.row().proving.watched != Watched::Records || logged;
     let atomic = may_trust && random.below(2) == 1;
     let shape = Shape { seed, engine, logged };
     let _announce = Announce(seed);

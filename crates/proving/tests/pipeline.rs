@@ -61,12 +61,12 @@ impl WriteObserver for Steps {
         let of_snapshot = probe::current().contains(&"snapshot written");
         let step = match header.map(|header| header.kind) {
             _ if is_log(path) => "log write",
-            Some(BlockKind::Leaf) if of_snapshot => "leaf write of a snapshot",
-            Some(BlockKind::Node) if of_snapshot => "node write of a snapshot",
-            Some(BlockKind::Leaf) => "leaf write",
-            Some(BlockKind::Node) => "node write",
-            Some(BlockKind::Checkpoint) => "payload write",
-            Some(BlockKind::Slot) => "slot write",
+            Some(kind) if kind == BlockKind::Leaf && of_snapshot => "leaf write of a snapshot",
+            Some(kind) if kind == BlockKind::Node && of_snapshot => "node write of a snapshot",
+            Some(kind) if kind == BlockKind::Leaf => "leaf write",
+            Some(kind) if kind == BlockKind::Node => "node write",
+            Some(kind) if kind == BlockKind::Checkpoint => "payload write",
+            Some(kind) if kind == BlockKind::Slot => "slot write",
             _ => "other write",
         };
         if !is_log(path) {
@@ -176,10 +176,10 @@ fn run(watch: Option<Arc<Steps>>, fault: impl FnOnce(&SimDisk) -> Option<Fault>)
             }
         }
         if put == PUTS / 2 {
-            main.set_checkpoint_distance(1).unwrap();
+            main.turtle().unwrap().set_checkpoint_distance(1).unwrap();
         }
         if put == PUTS / 2 + 500 {
-            main.set_checkpoint_distance(1000).unwrap();
+            main.turtle().unwrap().set_checkpoint_distance(1000).unwrap();
         }
         if put % 2500 == 0
             && let Err(error) = db.checkpoint()

@@ -163,7 +163,9 @@ fn p13_a_slot_names_what_is_durable_and_nobody_writes_there() {
                 7 => main.remove_with(&key(number / 2), Durability::Buffered).unwrap(),
                 8 => main.insert_with(&key(number), &[8; 9000], Durability::Buffered).unwrap(),
                 9 => drop(snapshot.replace(main.snapshot().unwrap())),
-                10 => drop(main.set_checkpoint_distance(1 + number / 40 % 9).unwrap()),
+                10 => drop(
+                    main.turtle().unwrap().set_checkpoint_distance(1 + number / 40 % 9).unwrap(),
+                ),
                 _ => main
                     .insert_with(&key(number), &value(number, version), Durability::Buffered)
                     .unwrap(),

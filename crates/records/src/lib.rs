@@ -148,21 +148,22 @@ impl RecordCache {
         self.shard(id).prepare(key.len(), value.map_or(0, ValueRef::len))
     }
 
-    /// Gives reserved room back.
-    pub fn cancel(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
-        self.shard(id).cancel(key.len(), value.map_or(0, ValueRef::len));
+    /// Gives back the words that were reserved for a record of this id.
+    pub fn cancel(&self, id: RecordId, words: usize) {
+        self.shard(id).cancel(words);
     }
 
-    /// Puts a dirty record into reserved room. If it replaces the pointer to a large value, that is
+    /// Puts a dirty record into the words that were reserved for it. If it replaces the pointer to a large value, that is
     /// appended to `replaced`.
     pub fn put(
         &self,
         id: RecordId,
         key: &[u8],
         value: Option<ValueRef<'_>>,
+        words: usize,
         replaced: &mut Vec<u8>,
     ) -> Became {
-        self.shard(id).put(id, key, value, replaced)
+        self.shard(id).put(id, key, value, words, replaced)
     }
 
     /// Keeps what was read from a page, if there is room without I/O, nothing newer is here, and nothing has to leave

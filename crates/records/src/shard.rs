@@ -91,8 +91,8 @@ const OVER_PART: u64 = 16;
 /// How [`RecordCache::prepare`](crate::RecordCache::prepare) ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// The room is reserved.
-    Ready,
+    /// So many words of room are reserved: [`RecordCache::put`] takes them, or [`RecordCache::cancel`].
+    Ready(usize),
     /// The hand met only dirty records: bring this key's page home and try again.
     Dirty(Vec<u8>),
     /// All room is reserved by others: try again.
@@ -235,12 +235,12 @@ impl Shard {
         }
         state.reserved_words += words;
         state.reserved_records += 1;
-        Prepared::Ready
+        Prepared::Ready(words)
     }
 
-    pub(super) fn cancel(&self, key: usize, value: usize) {
+    pub(super) fn cancel(&self, words: usize) {
         let mut state = self.state.lock();
-        state.reserved_words -= record_words(key, value);
+        state.reserved_words -= words;
         state.reserved_records -= 1;
     }
 
@@ -249,6 +249,7 @@ impl Shard {
         id: RecordId,
         key: &[u8],
         value: Option<ValueRef<'_>>,
+        reserved: usize,
         replaced: &mut Vec<u8>,
     ) -> Became {
         let flags = LIVE | DIRTY | if value.is_none() { TOMBSTONE } else { 0 };
@@ -256,8 +257,9 @@ impl Shard {
         let bytes = value.bytes;
         let words = record_words(key.len(), bytes.len());
         let header = Header::new(id, key.len(), value, flags);
+        debug_assert_eq!(reserved, words, "an equal write was prepared");
         let mut state = self.state.lock();
-        state.reserved_words -= words;
+        state.reserved_words -= reserved;
         state.reserved_records -= 1;
         let memory = self.memory.load();
         let _latch = self.latch.lock();

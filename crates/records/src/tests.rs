@@ -43,18 +43,18 @@ impl Driver {
     }
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
-        loop {
+        let words = loop {
             match self.cache.prepare(id_of(key), key, value.map(value_of)) {
-                Prepared::Ready => break,
+                Prepared::Ready(words) => break words,
                 Prepared::Dirty(victim) => self.write_back(&victim, None),
                 Prepared::Busy => panic!("one thread reserves nothing for long"),
             }
-        }
+        };
         let was_dirty = self.model.get(key).is_some_and(|known| known.dirty);
         let mut cached = Vec::new();
         let large = self.cache.get(id_of(key), key, &mut cached) == Cached::Large;
         let mut replaced = Vec::new();
-        let put = self.cache.put(id_of(key), key, value.map(value_of), &mut replaced);
+        let put = self.cache.put(id_of(key), key, value.map(value_of), words, &mut replaced);
         let present = self.model.get(key).is_some_and(|known| known.value.is_some());
         assert_eq!(put.dirty, !was_dirty);
         assert!(!(put.may_be_new && was_dirty && present), "a dirty value is known");
@@ -80,10 +80,10 @@ impl Driver {
         let Some(value) = taken else { return };
         assert_eq!(self.model[key].value, value, "write-back sees the newest version");
         if let Some(newer) = meanwhile
-            && self.cache.prepare(id_of(key), key, Some(newer.into())) == Prepared::Ready
+            && let Prepared::Ready(words) = self.cache.prepare(id_of(key), key, Some(newer.into()))
         {
             assert!(
-                self.cache.put(id_of(key), key, Some(newer.into()), &mut Vec::new()).dirty,
+                self.cache.put(id_of(key), key, Some(newer.into()), words, &mut Vec::new()).dirty,
                 "a change during write-back is dirty anew"
             );
             self.model.insert(key.to_vec(), Known { value: Some(newer.to_vec()), dirty: true });
@@ -339,9 +339,9 @@ fn readers_see_whole_values() {
         let key = &keys[random.below(keys.len())];
         let fill = random.below(200) as u8;
         let value = vec![fill; 1 + usize::from(fill) * 3];
-        loop {
+        let words = loop {
             match cache.prepare(id_of(key), key, Some(ValueRef::inline(&value))) {
-                Prepared::Ready => break,
+                Prepared::Ready(words) => break words,
                 Prepared::Dirty(victim) => {
                     let mut found = false;
                     cache.visit_dirty(
@@ -359,8 +359,8 @@ fn readers_see_whole_values() {
                 }
                 Prepared::Busy => panic!("one writer"),
             }
-        }
-        cache.put(id_of(key), key, Some(ValueRef::inline(&value)), &mut Vec::new());
+        };
+        cache.put(id_of(key), key, Some(ValueRef::inline(&value)), words, &mut Vec::new());
     }
     stop.store(true, Relaxed);
     for reader in readers {
@@ -375,14 +375,18 @@ fn reserved_room_outlasts_a_smaller_size() {
         let cache = RecordCache::new(1 << 20, 1 << 20);
         let value = vec![7; length];
         let key = |number: u32| number.to_be_bytes();
-        for number in 0..count {
-            let ready = cache.prepare(id_of(&key(number)), &key(number), Some((&value[..]).into()));
-            assert_eq!(ready, Prepared::Ready);
-        }
+        let prepare = |number| {
+            let key = key(number);
+            match cache.prepare(id_of(&key), &key, Some((&value[..]).into())) {
+                Prepared::Ready(words) => words,
+                other => panic!("{other:?}"),
+            }
+        };
+        let reserved: Vec<usize> = (0..count).map(prepare).collect();
         cache.resize(CACHE_BYTES_MIN);
-        for number in 0..count {
+        for (number, words) in (0..).zip(reserved) {
             let value = Some((&value[..]).into());
-            cache.put(id_of(&key(number)), &key(number), value, &mut Vec::new());
+            cache.put(id_of(&key(number)), &key(number), value, words, &mut Vec::new());
         }
         for number in 0..count {
             let mut out = Vec::new();
@@ -403,9 +407,9 @@ fn reserved_room_outlasts_what_is_read() {
     for number in 0..10_000 {
         let (key, read) = (key(number), key(1 << 20 | number));
         let id = id_of(&key);
-        loop {
+        let words = loop {
             match cache.prepare(id, &key, value()) {
-                Prepared::Ready => break,
+                Prepared::Ready(words) => break words,
                 Prepared::Dirty(victim) => {
                     let id = id_of(&victim);
                     let scratch = &mut Scratch::default();
@@ -415,9 +419,9 @@ fn reserved_room_outlasts_what_is_read() {
                 }
                 Prepared::Busy => panic!("one thread reserves nothing for long"),
             }
-        }
+        };
         cache.admit(id_of(&read), &read, value());
-        cache.put(id, &key, value(), &mut Vec::new());
+        cache.put(id, &key, value(), words, &mut Vec::new());
         assert!(cache.usage().filled <= cache.usage().bytes);
     }
     assert!(written.len() > 1000, "all that stays is dirty");

@@ -43,13 +43,13 @@ fn measure(directory: &str, record_bytes: usize, memory: u64) -> spinney::Result
     }
     println!("pending MiB  distance  until nothing is, ms  us for each KiB");
     for parts in [1, 2, 4, 8, 12, 16] {
-        keyspace.set_checkpoint_distance(1)?;
+        keyspace.turtle()?.set_checkpoint_distance(1)?;
         db.checkpoint()?;
-        let most = keyspace.set_checkpoint_distance(u64::MAX)?;
+        let most = keyspace.turtle()?.set_checkpoint_distance(u64::MAX)?;
         next = load(&keyspace, next, &value, memory / 32 * parts)?;
         let bytes = pending(&keyspace);
         let start = runtime.now();
-        keyspace.set_checkpoint_distance(1)?;
+        keyspace.turtle()?.set_checkpoint_distance(1)?;
         while pending(&keyspace) > 0 {
             runtime.sleep(Duration::from_micros(200));
         }

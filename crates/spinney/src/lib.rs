@@ -25,10 +25,12 @@ pub use spinney_db::{
     KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats,
     LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
     SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats,
-    TornWrites, TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
+    TornWrites, TurtleKeyspace, TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.
 pub use spinney_base::limits;
 /// Sizes and counts as people write them.
 pub use spinney_base::size;
+#[doc(hidden)]
+pub use spinney_db::purposes;

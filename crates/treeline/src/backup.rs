@@ -25,16 +25,13 @@
 //! **Concurrency.** Page locks are held while a few segments are read, as a lookup does; the
 //! write-back gate exclusively between passes, for a moment, and through the last one.
 
-use std::sync::Arc;
-
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Generation, Lsn, PageNumber, Poison, Result};
+use spinney_base::{Generation, Lsn, PageNumber, Result};
 use spinney_engine::KeyspaceBackup;
-use spinney_extent::{Checkpoint, Extent, Hold, Store, StoreOptions};
+use spinney_extent::StoreCopy;
 use spinney_io::{Directory, Purpose};
 
 use crate::codec::SegmentsEncoder;
-use crate::large::LargeList;
 use crate::segment::{Located, PageRef, Segment};
 use crate::tree::TreeLine;
 
@@ -48,8 +45,7 @@ const LOOK_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Copying<'a> {
     tree: &'a TreeLine,
-    target: Store,
-    redo: Lsn,
+    copy: StoreCopy<'a>,
     /// This pass copies segments with a page of this generation or a later one.
     since: Generation,
     /// The same for the next pass.
@@ -57,47 +53,16 @@ pub(crate) struct Copying<'a> {
     /// Where the pass goes on; `None` when it has seen everything.
     next: Option<Vec<u8>>,
     passing: bool,
-    /// This pass copies extents of large values of this generation or a later one.
-    large_since: Generation,
-    /// The same for the next pass.
-    next_large_since: Generation,
-    /// Extents of large values that the pass has yet to copy, once it has seen all segments; of the
-    /// last one, from this page on.
-    large: Option<Vec<(Extent, Generation)>>,
-    large_page: u32,
-    pin: u64,
-    _hold: Hold<'a>,
 }
 
 impl TreeLine {
     /// Begins a copy of this keyspace in a new file.
     pub(crate) fn copy_to(&self, directory: &dyn Directory, name: &str) -> Result<Copying<'_>> {
-        let hold = self.store.hold();
-        let pin = self.large.pin_everything();
-        let redo = Lsn(self.redo.load(std::sync::atomic::Ordering::Acquire));
-        let options = StoreOptions {
-            keyspace: self.context.keyspace,
-            double_write: false,
-            // What goes wrong in the copy is no reason to stop writing here.
-            poison: Arc::new(Poison::new()),
-        };
-        let target =
-            Store::create(directory, name, options, redo).inspect_err(|_| self.large.unpin(pin))?;
-        Ok(Copying {
-            tree: self,
-            target,
-            redo,
-            since: Generation(0),
-            next_since: Generation(0),
-            next: None,
-            passing: false,
-            large_since: Generation(0),
-            next_large_since: Generation(0),
-            large: None,
-            large_page: 0,
-            pin,
-            _hold: hold,
-        })
+        let redo = || (Lsn(self.redo.load(std::sync::atomic::Ordering::Acquire)), ());
+        let (copy, ()) = StoreCopy::begin(&self.large, directory, name, redo)?;
+        let none = Generation(0);
+        let passing = false;
+        Ok(Copying { tree: self, copy, since: none, next_since: none, next: None, passing })
     }
 }
 
@@ -109,37 +74,6 @@ impl Copying<'_> {
         self.next_since = self.tree.store.next_generation();
         self.next = Some(Vec::new());
         self.passing = true;
-        self.large_since = self.next_large_since;
-        // What is being written is not met by this pass, perhaps.
-        self.next_large_since = self.tree.large.first_writing().unwrap_or(self.next_since);
-        self.large = None;
-    }
-
-    /// Extents of large values that this pass copies.
-    fn large_extents(&self, list: &LargeList) -> Vec<(Extent, Generation)> {
-        let all = list.live.iter().chain(&list.freed);
-        all.map(|large| (large.extent, large.generation))
-            .filter(|(_, generation)| *generation >= self.large_since)
-            .collect()
-    }
-
-    /// Copies a piece of the last large extent that is left; `None` when none is.
-    fn copy_large(&mut self) -> Result<Option<u64>> {
-        let tree = self.tree;
-        if self.large.is_none() {
-            self.large = Some(self.large_extents(&tree.large.list_everything()));
-            self.large_page = 0;
-        }
-        let Some(last) = self.large.as_ref().and_then(|large| large.last()).copied() else {
-            return Ok(None);
-        };
-        let pages = tree.store.copy_large(last, self.large_page, &self.target)?;
-        self.large_page += pages;
-        if self.large_page == last.0.pages() {
-            self.large.iter_mut().for_each(|large| _ = large.pop());
-            self.large_page = 0;
-        }
-        Ok(Some(u64::from(pages) * PAGE_BYTES as u64))
     }
 
     fn has_moved(&self, segment: &Segment) -> bool {
@@ -187,14 +121,8 @@ impl Copying<'_> {
         let mut buf = self.tree.buffers.lend(pages.len());
         self.tree.read_pages(&pages, &mut buf, Purpose::Tool)?;
         let numbers: Vec<PageNumber> = pages.iter().map(|page| page.page).collect();
-        self.target.write_fresh(&numbers, &buf, Purpose::Tool)?;
+        self.copy.target().write_fresh(&numbers, &buf, Purpose::Tool)?;
         Ok((pages.len() * PAGE_BYTES) as u64)
-    }
-}
-
-impl Drop for Copying<'_> {
-    fn drop(&mut self) {
-        self.tree.large.unpin(self.pin);
     }
 }
 
@@ -206,15 +134,9 @@ impl KeyspaceBackup for Copying<'_> {
         match self.next.take() {
             Some(from) => self.copy_segments(from).map(Some),
             None => {
-                let mut bytes = 0;
-                while let Some(copied) = self.copy_large()? {
-                    bytes += copied;
-                    if bytes >= (PAGES_AT_ONCE * PAGE_BYTES) as u64 {
-                        break;
-                    }
-                }
-                self.passing = bytes > 0;
-                Ok(self.passing.then_some(bytes))
+                let copied = self.copy.copy_values()?;
+                self.passing = copied.is_some();
+                Ok(copied)
             }
         }
     }
@@ -225,7 +147,6 @@ impl KeyspaceBackup for Copying<'_> {
         // A pass that was not ended has seen nothing for sure.
         if !self.passing {
             self.since = self.next_since;
-            self.large_since = self.next_large_since;
         }
         let mut payload = SegmentsEncoder::default();
         let mut owned = Vec::new();
@@ -243,25 +164,12 @@ impl KeyspaceBackup for Copying<'_> {
         }
         // Whatever was freed is listed: which checkpoint proves that it may be reused is for the
         // copy to find out.
-        let mut large = tree.large.list_everything();
+        let mut large = tree.large.everything();
         drop(no_write_back);
-        for extent in self.large_extents(&large) {
-            let mut from = 0;
-            while from < extent.0.pages() {
-                let pages = tree.store.copy_large(extent, from, &self.target)?;
-                bytes += u64::from(pages) * PAGE_BYTES as u64;
-                from += pages;
-            }
-        }
-        let extents = large.live.iter().chain(&large.freed);
-        owned.extend(extents.map(|large| (large.extent, large.generation)));
         if !tree.context.logged {
             // Only its pages tell what is live in a copy without a log, and a list of freed ones makes it ask them.
             large.freed.append(&mut large.live);
         }
-        self.target.adopt(&owned)?;
-        let checkpoint = Checkpoint { redo: self.redo, structure };
-        self.target.publish(checkpoint, &payload.finish(&large), || Ok(()))?;
-        Ok(bytes)
+        Ok(bytes + self.copy.finish(owned, structure, &payload.finish(&large))?)
     }
 }

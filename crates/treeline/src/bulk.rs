@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, PageNumber, Result, ValueRef, probe};
-use spinney_engine::{Bulk, Chunk, Direction, Engine, ScanRequest, Write};
-use spinney_extent::LargePointer;
+use spinney_engine::{Bulk, Chunk, Engine, ScanRequest, Write};
+use spinney_extent::values::Loaded;
 use spinney_io::Purpose;
 use spinney_sync::hash_key;
 
@@ -58,7 +58,7 @@ pub(crate) struct BulkLoad<'a> {
     pages: u64,
     gathered: Vec<(PageRef, NewSegment<'a>)>,
     /// Large values that the records point to.
-    large: Vec<LargePointer>,
+    large: Loaded,
 }
 
 impl std::fmt::Debug for BulkLoad<'_> {
@@ -80,7 +80,7 @@ impl TreeLine {
             segments: Vec::new(),
             pages: 0,
             gathered: Vec::new(),
-            large: Vec::new(),
+            large: Loaded::new(&self.large),
         };
         self.write_back_everything(&mut |_| false)?;
         drop(self.gate.write());
@@ -94,17 +94,8 @@ impl TreeLine {
     }
 
     fn is_empty(&self) -> Result<bool> {
-        let request = ScanRequest {
-            lower: std::ops::Bound::Unbounded,
-            upper: std::ops::Bound::Unbounded,
-            direction: Direction::Forward,
-            records_wanted: 1,
-            records_max: 1,
-            bytes_max: PAGE_BYTES,
-            keys_only: true,
-        };
         let mut chunk = Chunk::default();
-        self.scan_chunk(&request, &mut chunk)?;
+        self.scan_chunk(&ScanRequest::FIRST_KEY, &mut chunk)?;
         Ok(chunk.is_empty())
     }
 }
@@ -171,9 +162,9 @@ impl<'a> BulkLoad<'a> {
         held.upgrade();
         let redo = tree.redo();
         // In the checkpoint's list, whose writing makes their bytes durable with everything else.
-        self.large.iter().for_each(|pointer| tree.large.applied(pointer));
+        self.large.apply(0);
         let before = tree.index.replace_all(std::mem::take(&mut self.segments));
-        let published = tree.publish_index(redo, tree.large.mark());
+        let published = tree.publish_index(redo, &tree.large.cut(redo.0));
         // What the cache knows to be absent may be there now.
         tree.cache.forget_clean();
         tree.gap.forget();
@@ -182,7 +173,7 @@ impl<'a> BulkLoad<'a> {
             return published;
         }
         tree.loading_pages.fetch_sub(std::mem::take(&mut self.pages), Ordering::Relaxed);
-        self.large.clear();
+        self.large.keep();
         let freed = before.iter().flat_map(|(_, segment)| segment.extents());
         freed.for_each(|(extent, _)| tree.store.release(extent));
         Ok(())
@@ -223,7 +214,7 @@ impl Bulk for BulkLoad<'_> {
         let hash = hash_key(self.tree.context.keyspace, key);
         self.tree.check(&Write { key, hash, value: Some(value) })?;
         if value.large {
-            self.large.push(self.tree.decode_pointer(value.bytes)?);
+            self.large.push(value.bytes)?;
         }
         self.last = Some(key.to_vec());
         self.window.push(self.bytes.push(key, Some(value), 0));
@@ -259,6 +250,5 @@ impl Drop for BulkLoad<'_> {
             segment.extents().for_each(|(extent, _)| self.tree.store.release(extent));
         }
         self.tree.loading_pages.fetch_sub(self.pages, Ordering::Relaxed);
-        self.large.iter().for_each(|pointer| self.tree.release_large(pointer));
     }
 }

@@ -13,9 +13,9 @@
 //!
 //! A **checkpoint payload**: version `u8` (2), number of segments `u64`, then for each, in
 //! ascending order of lower bounds: bound length `u16`, bound, segment. The first bound is the
-//! empty key. After the segments: number of live extents of large values `u64`, then for each: page
-//! `u32`, order `u8` (highest bit: a value begins here), generation `u32`; then the same for extents
-//! whose values were superseded and that may not be reused yet. Version 1 has neither. A keyspace
+//! empty key. After the segments: number of live extents of large values `u64`, then each as
+//! [`LargeExtent::encode`] writes it; then the same for extents whose values were superseded and that
+//! may not be reused yet. Version 1 has neither. A keyspace
 //! without data has an empty payload.
 //!
 //! A **structure record**: version `u8` (2), kind `u8` (1: replace), sequence `u64`, number of
@@ -31,10 +31,8 @@
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
-use spinney_extent::Extent;
-use spinney_extent::free::ORDER_MAX;
+use spinney_extent::values::{LargeExtent, LargeList};
 
-use crate::large::{LargeExtent, LargeList};
 use crate::model::{MODEL_BYTES, Model};
 use crate::segment::{Change, Overflow, PageRef, SEGMENT_ORDER_MAX, STAGED_MAX, Segment};
 use crate::stage::{Marks, Staged};
@@ -45,9 +43,6 @@ const VERSION_SINGLE: u8 = 1;
 const KIND_REPLACE: u8 = 1;
 const KIND_ALLOCATED: u8 = 2;
 const KIND_SUPERSEDED: u8 = 3;
-
-/// In the order of an extent of a large value: the value begins here.
-const FIRST: u8 = 1 << 7;
 
 /// Lower bounds and places, in order.
 pub(crate) type Segments = Vec<(Vec<u8>, Segment)>;
@@ -207,11 +202,7 @@ fn put_segment(out: &mut Vec<u8>, segment: &Segment) {
 
 fn put_extents(out: &mut Vec<u8>, extents: &[LargeExtent]) {
     out.extend_from_slice(&(extents.len() as u64).to_le_bytes());
-    for LargeExtent { extent, generation, first } in extents {
-        out.extend_from_slice(&extent.page.0.to_le_bytes());
-        out.push(extent.order | if *first { FIRST } else { 0 });
-        out.extend_from_slice(&generation.0.to_le_bytes());
-    }
+    extents.iter().for_each(|large| large.encode(out));
 }
 
 fn put_page(out: &mut Vec<u8>, page: PageRef) {
@@ -345,18 +336,8 @@ impl<'a> Reader<'a> {
 
     fn extents(&mut self) -> Result<Vec<LargeExtent>> {
         let count = self.u64()?;
-        let mut extents = Vec::new();
-        for _ in 0..count {
-            let (page, order, generation) = (self.u32()?, self.u8()?, self.u32()?);
-            let extent = Extent { page: PageNumber(page), order: order & !FIRST };
-            let aligned = extent.order <= ORDER_MAX && extent.page.0.is_multiple_of(extent.pages());
-            if !aligned {
-                return Err(damaged("aligned extents of large values"));
-            }
-            let generation = Generation(generation);
-            extents.push(LargeExtent { extent, generation, first: order & FIRST != 0 });
-        }
-        Ok(extents)
+        let extents = LargeExtent::decode(&mut self.left, count);
+        extents.ok_or_else(|| damaged("aligned extents of large values"))
     }
 
     fn end(&self) -> Result<()> {
@@ -368,6 +349,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use spinney_extent::Extent;
 
     fn segment(page: u32) -> Segment {
         let page_ref = |page| PageRef { page: PageNumber(page), generation: Generation(page + 1) };

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use spinney_base::Stalls;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_sync::Stripes;
 
@@ -168,8 +169,7 @@ pub(crate) struct WriteCounters {
     pub(crate) pages_written_back: AtomicU64,
     pub(crate) records_written_back: AtomicU64,
     pub(crate) foreground_write_backs: AtomicU64,
-    pub(crate) stall_ns: AtomicU64,
-    pub(crate) longest_stall_ns: AtomicU64,
+    pub(crate) stalls: Stalls,
     pub(crate) reorganizations: AtomicU64,
     pub(crate) reorganized_pages_in: AtomicU64,
     pub(crate) reorganized_pages_out: AtomicU64,

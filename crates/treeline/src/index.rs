@@ -108,6 +108,11 @@ impl Counts {
         self.segments.iter().enumerate().map(|(order, count)| count << order).sum()
     }
 
+    /// All pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.base_pages() + self.overflow_pages + self.staged_pages
+    }
+
     fn change(&mut self, segment: &Segment, operation: fn(u64, u64) -> u64) {
         let overflows = segment.overflows.len() as u64;
         self.overflow_pages = operation(self.overflow_pages, overflows);

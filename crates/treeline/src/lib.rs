@@ -45,6 +45,7 @@ mod pages;
 mod plr;
 mod publish;
 mod reorganize;
+mod row;
 mod salvage;
 mod scan;
 #[cfg(all(test, feature = "shuttle"))]
@@ -59,6 +60,7 @@ mod tuning;
 mod verify;
 mod write_back;
 
+pub use row::ROW;
 pub use salvage::Salvage;
 pub use tree::TreeLine;
 pub use tuning::check_option;

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use spinney_base::{Error, ErrorKind, Lsn, Result, probe};
 use spinney_engine::Engine;
+use spinney_extent::values::Cut;
 use spinney_extent::{Checkpoint, Extent};
 use spinney_io::Purpose;
 use spinney_wal::{RecordKind, ReserveFor};
@@ -67,6 +68,11 @@ impl Pending {
     }
 }
 
+/// A structure record has no room.
+pub(crate) fn log_is_full() -> Error {
+    Error::new(ErrorKind::Full, "the log is full until the next checkpoint")
+}
+
 impl TreeLine {
     /// Publishes pending changes when there are many, or when the oldest has waited and there is
     /// nothing else to do.
@@ -105,10 +111,7 @@ impl TreeLine {
             let record = encode_change(&change, sequence);
             let Some(mut room) = self.context.log.reserve(record.len(), ReserveFor::Internal)?
             else {
-                return Err(Error::new(
-                    ErrorKind::Full,
-                    "the log is full until the next checkpoint",
-                ));
+                return Err(log_is_full());
             };
             let lsn = self.context.log.append(
                 &mut room,
@@ -135,7 +138,7 @@ impl TreeLine {
         rest: &mut dyn FnMut(f64) -> bool,
     ) -> Result<()> {
         let _inside = probe::enter("checkpoint");
-        let mark = self.large.mark();
+        let cut = self.large.cut(redo.0);
         for tries_left in (0..WRITE_BACK_TRIES).rev() {
             let failures = self.failures.load(Ordering::SeqCst);
             self.write_back_everything(rest)?;
@@ -155,23 +158,23 @@ impl TreeLine {
         }
         if self.redo.load(Ordering::Acquire) == redo.0
             && self.published.load(Ordering::Acquire) == self.index.sequence()
-            && !self.large.has_settled(mark, redo)
+            && !self.large.settles(&cut)
         {
             // Nothing was written since the last checkpoint but what is not logged, and that only
             // needs a sync.
             self.store.sync(Purpose::Checkpoint)?;
         } else {
-            self.publish_index(redo, mark)?;
+            self.publish_index(redo, &cut)?;
         }
         self.pages_in_doubt.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Publishes the index as it is, with everything applied up to `redo` home; `mark` divides the
+    /// Publishes the index as it is, with everything applied up to `redo` home; `cut` divides the
     /// large values freed before all was brought home from those freed later.
-    pub(crate) fn publish_index(&self, redo: Lsn, mark: u64) -> Result<()> {
+    pub(crate) fn publish_index(&self, redo: Lsn, cut: &Cut) -> Result<()> {
         let _one_at_a_time = self.slots.lock();
-        self.publish_alone(redo, mark)
+        self.publish_alone(redo, cut)
     }
 
     /// Publishes the index and which large values are freed by now, with the redo LSN that there
@@ -184,13 +187,13 @@ impl TreeLine {
         let _inside = probe::enter("checkpoint");
         // A checkpoint that ends meanwhile moves the redo LSN, and the log may be trimmed up to it.
         let _one_at_a_time = self.slots.lock();
-        self.publish_alone(self.redo(), 0)
+        self.publish_alone(self.redo(), &Cut::NOTHING)
     }
 
-    fn publish_alone(&self, redo: Lsn, mark: u64) -> Result<()> {
+    fn publish_alone(&self, redo: Lsn, cut: &Cut) -> Result<()> {
         let mut payload = SegmentsEncoder::default();
         let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
-        let payload = payload.finish(&self.large.list(mark, redo));
+        let payload = payload.finish(&self.large.list(cut));
         let log = &self.context.log;
         self.store.publish(Checkpoint { redo, structure }, &payload, || {
             log.ensure_durable(log.last_lsn())
@@ -201,8 +204,7 @@ impl TreeLine {
         for (_, change) in covered {
             change.freed().into_iter().for_each(|extent| self.store.release(extent));
         }
-        self.large.settle(mark, redo);
-        self.reuse_large();
+        self.large.settle(cut);
         self.redo.store(redo.0, Ordering::Release);
         self.published.store(structure, Ordering::Release);
         add(&self.writes.checkpoints, 1);
@@ -281,8 +283,8 @@ mod tests {
             let key = number.wrapping_mul(0x9e37_79b1).to_be_bytes();
             let value = Some(ValueRef::inline(value));
             let write = Write { key: &key, hash: hash_key(KEYSPACE, &key), value };
-            tree.prepare(&write).unwrap();
-            tree.apply(&write);
+            let prepared = tree.prepare(&write).unwrap();
+            tree.apply(&write, prepared, Lsn::ZERO);
         }
     }
 

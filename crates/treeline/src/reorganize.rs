@@ -291,7 +291,7 @@ impl TreeLine {
             self.pending.lock().push(sequence, change.clone());
         };
         self.index.apply(&change, |id| self.dirty_keys(id), record)?;
-        superseded.iter().for_each(|pointer| self.supersede_large(pointer));
+        superseded.iter().for_each(|pointer| self.large.superseded(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
         let full = matches!(why, Why::Full | Why::Merge);
         let old = (refs.len() as u64, old_bytes);

@@ -31,10 +31,9 @@ mod structure;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Poison, Result, ValueRef};
+use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber, Poison, Result};
 use spinney_engine::covered::Covered;
-use spinney_engine::{DamagedPage, KeyspaceSalvage, LostRange, SalvageFindings, Show};
-use spinney_extent::header::Damage;
+use spinney_engine::{KeyspaceSalvage, LostRange, Notes, OwnedValue, SalvageFindings, Show};
 use spinney_extent::{BlockHeader, BlockKind, Copies, Store, StoreOptions};
 use spinney_io::{AlignedBuf, Directory};
 use spinney_page::PageView;
@@ -212,7 +211,7 @@ impl Salvage {
     }
 
     /// The records of a part, and whether all of its pages could be read.
-    fn read(&self, part: &Part) -> (BTreeMap<Vec<u8>, OwnedRecord>, bool) {
+    fn read(&self, part: &Part) -> (BTreeMap<Vec<u8>, OwnedValue>, bool) {
         let mut records = BTreeMap::new();
         let mut whole = part.whole;
         let mut buf = AlignedBuf::new(1);
@@ -227,7 +226,7 @@ impl Salvage {
                 let key = view.key(index);
                 let below = part.upper.as_ref().is_none_or(|upper| key < *upper);
                 if below && key >= part.lower {
-                    records.insert(key, OwnedRecord::from(view.value(index)));
+                    records.insert(key, OwnedValue::from(view.value(index)));
                 }
             }
         }
@@ -251,7 +250,7 @@ impl KeyspaceSalvage for Salvage {
     fn read_pages(&mut self) -> Result<()> {
         let owned = self.name();
         let mut whole: Vec<(Stray, Option<Origin<'static>>)> = Vec::new();
-        let mut damaged: Vec<(PageNumber, Damage)> = Vec::new();
+        let mut notes = Notes::default();
         let copies = &self.copies;
         let has_checkpoint = self.redo.is_some();
         self.store.show_blocks(|page, header, block| {
@@ -269,7 +268,7 @@ impl KeyspaceSalvage for Salvage {
                 Ok((Stray { found, lower, upper }, origin))
             };
             let found = match header {
-                Ok(header) if header.kind == BlockKind::Data => read(header, block),
+                Ok(header) if BlockKind::Data.reads(header.kind) => read(header, block),
                 Ok(_) => return,
                 Err(damage) => match copies.get(&page) {
                     Some((header, copy)) => read(*header, copy),
@@ -281,19 +280,14 @@ impl KeyspaceSalvage for Salvage {
                 Err(damage) => {
                     // What nobody owned may be anything. A page of zeros was never written or was
                     // given back since the checkpoint; if it was not, its range is told as lost.
-                    let unreadable = damage.expected.starts_with("a page");
-                    let written = unreadable || block.iter().any(|byte| *byte != 0);
-                    if written && (owned.contains(&page) || !has_checkpoint) {
-                        damaged.push((page, damage));
+                    let matters = owned.contains(&page) || !has_checkpoint;
+                    if matters && damage.is_of_written(block) {
+                        notes.damaged(page, &damage);
                     }
                 }
             }
         })?;
-        for (page, damage) in damaged {
-            let (file, offset) = (self.store.path().to_owned(), page.offset());
-            let what = format!("expected {}, found {}", damage.expected, damage.found);
-            self.findings.damaged.push(DamagedPage { file, offset, what });
-        }
+        notes.tell(&self.store, &mut self.findings);
         // Pages without bounds are placed by those that have some.
         let (told, untold): (Vec<_>, Vec<_>) = whole
             .into_iter()
@@ -322,7 +316,7 @@ impl KeyspaceSalvage for Salvage {
                 if covered.contains(&key) || shown.contains(&key) {
                     continue;
                 }
-                show(&self.store, &key, Some(value.as_ref()))?;
+                show(&self.store, &key, Some(value.as_value()))?;
                 if !whole {
                     shown.insert(key);
                 }
@@ -357,34 +351,9 @@ impl KeyspaceSalvage for Salvage {
     }
 }
 
-/// A value that was read.
-#[derive(Debug)]
-struct OwnedRecord {
-    bytes: Vec<u8>,
-    large: bool,
-}
-
-impl From<ValueRef<'_>> for OwnedRecord {
-    fn from(value: ValueRef<'_>) -> Self {
-        OwnedRecord { bytes: value.bytes.to_vec(), large: value.large }
-    }
-}
-
-impl OwnedRecord {
-    fn as_ref(&self) -> ValueRef<'_> {
-        ValueRef { bytes: &self.bytes, large: self.large }
-    }
-}
-
 /// What a range and a missing part have in common.
 fn meet(range: &LostRange, gone: &Part) -> Option<LostRange> {
-    let lower = range.lower.clone().max(gone.lower.clone());
-    let upper = match (&range.upper, &gone.upper) {
-        (Some(one), Some(other)) => Some(one.min(other).clone()),
-        (one, other) => one.clone().or_else(|| other.clone()),
-    };
-    let some = upper.as_ref().is_none_or(|upper| lower < *upper);
+    let met = range.span().meet(&gone.lower, gone.upper.as_deref())?;
     // How far the share of a stray page goes is unknown.
-    let met = if gone.stray { range.clone() } else { LostRange { lower, upper } };
-    some.then_some(met)
+    Some(if gone.stray { range.clone() } else { met.to_range() })
 }

@@ -60,14 +60,14 @@ fn tree() -> Arc<TreeLine> {
 fn put(tree: &TreeLine, key: u8, value: &[u8]) {
     let hash = hash_key(KEYSPACE, &[key]);
     let write = Write { key: &[key], hash, value: Some(ValueRef::inline(value)) };
-    tree.prepare(&write).unwrap();
-    tree.apply(&write);
+    let prepared = tree.prepare(&write).unwrap();
+    tree.apply(&write, prepared, Lsn::ZERO);
 }
 
 fn remove(tree: &TreeLine, key: u8) {
     let write = Write { key: &[key], hash: hash_key(KEYSPACE, &[key]), value: None };
-    tree.prepare(&write).unwrap();
-    tree.apply(&write);
+    let prepared = tree.prepare(&write).unwrap();
+    tree.apply(&write, prepared, Lsn::ZERO);
 }
 
 fn put_all(tree: &TreeLine, keys: &[u8], value: &[u8]) {

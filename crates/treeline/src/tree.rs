@@ -2,18 +2,20 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock, thread};
-use spinney_base::{Error, ErrorKind, Generation, Lsn, Next, PageNumber, Result, Runtime};
+use spinney_base::{Error, ErrorKind, Lsn, Next, PageNumber, Result, Runtime};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineStats, Found, IDLE,
-    KeyspaceBackup, LargePin, OwnedValue, Resident, ScanRequest, Scrubbed, VerifyReport, Watch,
-    Write,
+    KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed, VerifyReport,
+    Watch, Write,
 };
-use spinney_extent::{GiveBack, LargePointer, SharedSync, Store, StoreOptions};
+use spinney_extent::values::LargeList;
+use spinney_extent::{GiveBack, Store, Values};
 use spinney_io::{AlignedBuf, BufferPool, Directory, Purpose, without_reserve};
 use spinney_page::{PageView, RECORD_BYTES_MAX};
 
@@ -21,7 +23,7 @@ use crate::codec::{decode_change, decode_large, decode_segments};
 use crate::counters::{AccessCounters, WriteCounters, add};
 use crate::forecast::Forecaster;
 use crate::index::SegmentIndex;
-use crate::large::{LargeList, LargeTable};
+use crate::large::ByLog;
 use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
 use crate::pages::PageCache;
@@ -32,7 +34,7 @@ use crate::stage::Novelty;
 use crate::tidy::Tidying;
 use crate::tuning::{Staging, Tuning};
 use spinney_records::{
-    Became, Cached, More, Prepared, RecordCache, RecordId, Rules, Share, Side, Usage, Worth,
+    Became, Cached, More, Prepared as Room, RecordCache, RecordId, Rules, Share, Side, Usage, Worth,
 };
 use spinney_sync::Gap;
 
@@ -79,13 +81,12 @@ const ROOM_STEPS_MAX: usize = 64;
 #[derive(Debug)]
 pub struct TreeLine {
     pub(crate) context: EngineContext,
-    pub(crate) store: Store,
+    pub(crate) store: Arc<Store>,
     pub(crate) index: SegmentIndex,
     pub(crate) cache: RecordCache,
     pub(crate) segment_locks: SegmentLocks,
     pub(crate) page_locks: PageLocks,
-    pub(crate) large: LargeTable,
-    pub(crate) large_syncs: SharedSync,
+    pub(crate) large: Arc<Values>,
     /// Whether pages may hold what a process before wrote and no sync kept, until all that was replayed is home.
     pub(crate) pages_in_doubt: AtomicBool,
     /// Whether only the pages can say which large values are live.
@@ -155,7 +156,7 @@ impl TreeLine {
     /// # Errors
     /// `Full` or `Io`.
     pub fn create(context: EngineContext, redo: Lsn) -> Result<TreeLine> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let store = Store::create(&*context.directory, &context.name, options, redo)?;
         let index = SegmentIndex::new(Vec::new(), 0);
         Ok(Self::assemble(context, store, index, LargeList::default(), redo))
@@ -167,7 +168,7 @@ impl TreeLine {
     /// # Errors
     /// `Corruption` or `Io`.
     pub fn open(context: EngineContext) -> Result<TreeLine> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let (store, checkpoint, payload) =
             Store::open(&*context.directory, &context.name, options)?;
         let (segments, large) = decode_segments(&payload)
@@ -189,12 +190,12 @@ impl TreeLine {
         let most = context.memory.most();
         let stripes = stripes_for(most);
         let (segment_locks, page_locks) = (SegmentLocks::new(stripes), PageLocks::new(stripes));
-        let end = context.log.last_lsn();
         let forecaster =
             Forecaster::new(context.runtime.random(), FORECAST_EPOCH_INSERTS, FORECAST_EPOCHS);
+        let store = Arc::new(store);
+        let owner = Box::new(ByLog { context: context.clone(), store: Arc::clone(&store) });
         TreeLine {
             context,
-            store,
             index,
             cache: RecordCache::new(memory, most),
             segment_locks,
@@ -203,8 +204,8 @@ impl TreeLine {
             // A value may be in the checkpoint's list though its record was not applied when the
             // power went, and without a log only the pages tell.
             large_unsettled: AtomicBool::new(!large.is_empty()),
-            large: LargeTable::new(large, end),
-            large_syncs: SharedSync::default(),
+            large: Values::new(Arc::clone(&store), RECORD_BYTES_MAX, owner, large),
+            store,
             taking: Mutex::new(()),
             gate: RwLock::new(()),
             failures: AtomicU64::new(0),
@@ -457,23 +458,14 @@ impl TreeLine {
     }
 }
 
+/// The words of the record cache that a write has reserved.
+fn reserved(prepared: Prepared) -> usize {
+    usize::try_from(prepared.0[0]).expect("it was one")
+}
+
 impl Engine for TreeLine {
     fn capabilities(&self) -> Capabilities {
         Self::CAPABILITIES
-    }
-
-    fn check(&self, write: &Write<'_>) -> Result<()> {
-        let Some(value) = write.value else { return Ok(()) };
-        if value.large {
-            return self.decode_pointer(value.bytes).map(|_| ());
-        }
-        let bytes = write.key.len() + value.len();
-        if bytes > RECORD_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a record of {bytes} bytes is larger than a TreeLine page holds (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
-            )));
-        }
-        Ok(())
     }
 
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
@@ -499,7 +491,7 @@ impl Engine for TreeLine {
         self.lookup_many(keys)
     }
 
-    fn prepare(&self, write: &Write<'_>) -> Result<()> {
+    fn prepare(&self, write: &Write<'_>) -> Result<Prepared> {
         let id = RecordId::of(write.hash);
         if self.long_lists_count.load(Ordering::Relaxed) > LONG_LISTS_MAX {
             self.shorten_lists()?;
@@ -507,18 +499,14 @@ impl Engine for TreeLine {
         let mut busy = Busy::default();
         loop {
             match self.cache.prepare(id, write.key, write.value) {
-                Prepared::Ready => return Ok(()),
-                Prepared::Dirty(victim) => {
+                Room::Ready(words) => return Ok(Prepared([words as u64, 0])),
+                Room::Dirty(victim) => {
                     self.context.poison.check()?;
                     self.wanted.store(true, Ordering::Relaxed);
-                    let start = self.context.runtime.now();
-                    self.write_back_for(victim, write.hash)?;
-                    let stall = self.context.runtime.now().saturating_sub(start);
-                    let stall = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
-                    self.writes.stall_ns.fetch_add(stall, Ordering::Relaxed);
-                    self.writes.longest_stall_ns.fetch_max(stall, Ordering::Relaxed);
+                    let work = || self.write_back_for(victim, write.hash);
+                    self.writes.stalls.during(&self.context.runtime, work)?;
                 }
-                Prepared::Busy => {
+                Room::Busy => {
                     busy.wait(&self.context.runtime)?;
                     if !self.context.runtime.help() {
                         thread::yield_now();
@@ -528,19 +516,19 @@ impl Engine for TreeLine {
         }
     }
 
-    fn cancel(&self, write: &Write<'_>) {
-        self.cache.cancel(RecordId::of(write.hash), write.key, write.value);
+    fn cancel(&self, write: &Write<'_>, prepared: Prepared) {
+        self.cache.cancel(RecordId::of(write.hash), reserved(prepared));
     }
 
-    fn apply(&self, write: &Write<'_>) {
+    fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn) {
         let id = RecordId::of(write.hash);
         let pointer = write.value.filter(|value| value.large);
         if let Some(pointer) = pointer {
-            self.own_large(pointer.bytes);
+            self.large.applied(pointer.bytes, 0);
         }
         let mut replaced = Vec::new();
         let Became { dirty, may_be_new } =
-            self.cache.put(id, write.key, write.value, &mut replaced);
+            self.cache.put(id, write.key, write.value, reserved(prepared), &mut replaced);
         self.accesses.put(may_be_new && write.value.is_some());
         if may_be_new && write.value.is_some() && self.tuning.forecast() {
             self.forecaster.record(write.key);
@@ -553,7 +541,7 @@ impl Engine for TreeLine {
         // Only now, with the record on a dirty list: a checkpoint that begins after the old value was
         // freed must write the record back, since it lets the value go that the page still names.
         if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
-            self.supersede_large(&replaced);
+            self.large.superseded(&replaced);
         }
         // When scans find it.
         if write.value.is_some() {
@@ -576,6 +564,10 @@ impl Engine for TreeLine {
 
     fn checkpoint_slowly(&self, redo: Lsn, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
         self.publish_checkpoint(redo, rest)
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.cache.usage().dirty > 0
     }
 
     fn redo(&self) -> Lsn {
@@ -616,7 +608,7 @@ impl Engine for TreeLine {
     fn end_structure_replay(&self) -> Result<()> {
         let mut owned = Vec::new();
         self.index.for_each(|_, segment| owned.extend(segment.extents()));
-        owned.extend(self.owned_large());
+        owned.extend(self.large.owned());
         let restored = self.store.adopt(&owned)?;
         add(&self.writes.pages_restored, restored);
         if !self.context.log.was_closed() {
@@ -630,11 +622,66 @@ impl Engine for TreeLine {
         Ok(())
     }
 
+    fn values(&self) -> &Arc<Values> {
+        &self.large
+    }
+
+    fn set_option(&self, name: &str, value: &str) -> Result<()> {
+        self.tuning.set(name, value)
+    }
+
+    fn stats(&self) -> EngineStats {
+        let usage = self.cache.usage();
+        let counts = self.index.counts();
+        let forecast = self.forecaster.stats();
+        let (cache_hits, cache_misses, pages_read) = self.accesses.sum();
+        let common = EngineStats::of(&self.large, &self.writes.stalls);
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let bytes = counts.pages() * PAGE_BYTES as u64;
+        let live = self.accesses.filled_part(bytes);
+        let (scan_records, scan_tombstones) = self.accesses.looked_at();
+        EngineStats {
+            cache_hits,
+            cache_misses,
+            records_cached: usage.records,
+            records_dirty: usage.dirty,
+            cache_bytes: usage.bytes,
+            page_cache_bytes: self.pages.bytes(),
+            page_cache_hits: self.pages.hits().0,
+            index_bytes: self.index.bytes(),
+            pages: counts.base_pages(),
+            overflow_pages: counts.overflow_pages,
+            staged_pages: counts.staged_pages,
+            segments: counts.segments,
+            live_bytes: live + common.large_bytes,
+            dead_bytes: bytes - live + common.large_freed_bytes,
+            scan_pages: self.accesses.pages_scanned(),
+            scan_records,
+            scan_tombstones,
+            pages_read,
+            pages_written_back: load(&self.writes.pages_written_back),
+            records_written_back: load(&self.writes.records_written_back),
+            foreground_write_backs: load(&self.writes.foreground_write_backs),
+            reorganizations: load(&self.writes.reorganizations),
+            reorganized_pages_in: load(&self.writes.reorganized_pages_in),
+            reorganized_pages_out: load(&self.writes.reorganized_pages_out),
+            inserts_forecast: whole(forecast.forecast),
+            inserts_as_forecast: whole(forecast.came_as_forecast),
+            forecast_errors: [forecast.histogram_error, forecast.trend_error].map(whole),
+            forecast_by_trend: forecast.trend_answers,
+            checkpoints: load(&self.writes.checkpoints),
+            pages_restored: load(&self.writes.pages_restored),
+            ..common
+        }
+    }
+}
+
+impl Maintain for TreeLine {
     fn background(&self) -> Result<Next> {
         self.wanted.store(false, Ordering::Relaxed);
         self.follow_memory();
         self.store.reclaim(self.context.log.durable_lsn());
-        self.reuse_large_in_background();
+        self.large.reuse();
         if self.context.poison.is_set() {
             return Ok(Next::Wait(IDLE));
         }
@@ -659,58 +706,6 @@ impl Engine for TreeLine {
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
     }
 
-    fn next_generation(&self) -> Generation {
-        self.store.next_generation()
-    }
-
-    fn resume_generations(&self, next: Generation) {
-        self.store.resume_generations(next);
-    }
-
-    fn is_unproven(&self) -> bool {
-        self.store.is_unproven()
-    }
-
-    fn is_large(&self, key: usize, value: u64) -> bool {
-        key as u64 + value > RECORD_BYTES_MAX as u64
-    }
-
-    fn allocate_large(&self, length: u64) -> Result<LargePointer> {
-        TreeLine::allocate_large(self, length)
-    }
-
-    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.store.write_large(&pointer.extents, offset, bytes)
-    }
-
-    fn seal_large(&self, pointers: &[LargePointer]) -> Result<()> {
-        TreeLine::seal_large(self, pointers)
-    }
-
-    fn release_large(&self, pointer: &LargePointer) {
-        TreeLine::release_large(self, pointer);
-    }
-
-    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
-        self.store.read_large(pointer, offset, out)
-    }
-
-    fn replay_large(&self, pointer: &[u8]) -> Result<()> {
-        self.replay_large_pointer(pointer)
-    }
-
-    fn pin_large(&self) -> LargePin {
-        LargePin(self.large.pin())
-    }
-
-    fn unpin_large(&self, pin: LargePin) {
-        self.large.unpin(pin.0);
-    }
-
-    fn wants_checkpoint(&self) -> bool {
-        self.large_wants_checkpoint()
-    }
-
     fn memory_floor(&self) -> u64 {
         self.floor.load(Ordering::Relaxed)
     }
@@ -728,10 +723,6 @@ impl Engine for TreeLine {
         Ok(Box::new(self.begin_bulk()?))
     }
 
-    fn set_option(&self, name: &str, value: &str) -> Result<()> {
-        self.tuning.set(name, value)
-    }
-
     fn scrub(&self, from: &[u8]) -> Scrubbed {
         self.scrub_piece(from)
     }
@@ -741,9 +732,7 @@ impl Engine for TreeLine {
     }
 
     fn data_bytes(&self) -> u64 {
-        let counts = self.index.counts();
-        let pages = counts.base_pages() + counts.overflow_pages + counts.staged_pages;
-        (pages + self.large.pages().0) * PAGE_BYTES as u64
+        (self.index.counts().pages() + self.large.live_pages()) * PAGE_BYTES as u64
     }
 
     fn unwritten_bytes(&self) -> u64 {
@@ -766,11 +755,6 @@ impl Engine for TreeLine {
         Ok(())
     }
 
-    fn give_back_room(&self) -> Result<()> {
-        while self.store.give_back(GiveBack::All)? > 0 {}
-        Ok(())
-    }
-
     fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
         self.bytes_of_range(from, upper)
     }
@@ -782,77 +766,12 @@ impl Engine for TreeLine {
     ) -> Result<Box<dyn KeyspaceBackup + '_>> {
         Ok(Box::new(self.copy_to(directory, name)?))
     }
-
-    fn stats(&self) -> EngineStats {
-        let usage = self.cache.usage();
-        let space = self.store.space();
-        let counts = self.index.counts();
-        let forecast = self.forecaster.stats();
-        let (cache_hits, cache_misses, pages_read) = self.accesses.sum();
-        let large = self.large.counts();
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let in_pages = |pages: u64| pages * PAGE_BYTES as u64;
-        let bytes = in_pages(counts.base_pages() + counts.overflow_pages + counts.staged_pages);
-        let live = self.accesses.filled_part(bytes);
-        let large_freed = in_pages(large.freed_pages + large.ready_pages);
-        let (scan_records, scan_tombstones) = self.accesses.looked_at();
-        EngineStats {
-            cache_hits,
-            cache_misses,
-            records_cached: usage.records,
-            records_dirty: usage.dirty,
-            cache_bytes: usage.bytes,
-            page_cache_bytes: self.pages.bytes(),
-            page_cache_hits: self.pages.hits().0,
-            index_bytes: self.index.bytes(),
-            pages: counts.base_pages(),
-            overflow_pages: counts.overflow_pages,
-            staged_pages: counts.staged_pages,
-            segments: counts.segments,
-            large_values: large.values,
-            large_bytes: in_pages(large.live_pages),
-            large_freed_bytes: large_freed,
-            live_bytes: live + in_pages(large.live_pages),
-            dead_bytes: bytes - live + large_freed,
-            tombstones: 0,
-            scan_pages: self.accesses.pages_scanned(),
-            scan_records,
-            scan_tombstones,
-            free_pages: space.free_pages,
-            file_bytes: in_pages(space.end_page.into()),
-            hole_bytes: in_pages(space.hole_pages),
-            pages_read,
-            pages_written_back: load(&self.writes.pages_written_back),
-            records_written_back: load(&self.writes.records_written_back),
-            foreground_write_backs: load(&self.writes.foreground_write_backs),
-            stall_ns: load(&self.writes.stall_ns),
-            longest_stall_ns: load(&self.writes.longest_stall_ns),
-            reorganizations: load(&self.writes.reorganizations),
-            reorganized_pages_in: load(&self.writes.reorganized_pages_in),
-            reorganized_pages_out: load(&self.writes.reorganized_pages_out),
-            inserts_forecast: whole(forecast.forecast),
-            inserts_as_forecast: whole(forecast.came_as_forecast),
-            forecast_errors: [forecast.histogram_error, forecast.trend_error].map(whole),
-            forecast_by_trend: forecast.trend_answers,
-            checkpoints: load(&self.writes.checkpoints),
-            pages_restored: load(&self.writes.pages_restored),
-            turtle: None,
-        }
-    }
 }
 
 /// Pages of buffers that a keyspace of so much memory keeps when nothing is written.
 fn buffer_pages_for(memory: u64) -> usize {
     let pages = usize::try_from(memory / BUFFERS_SHARE).unwrap_or(usize::MAX) / PAGE_BYTES;
     pages.min(BUFFER_PAGES_MAX)
-}
-
-fn store_options(context: &EngineContext) -> StoreOptions {
-    StoreOptions {
-        keyspace: context.keyspace,
-        double_write: context.double_write,
-        poison: context.poison.clone(),
-    }
 }
 
 #[expect(

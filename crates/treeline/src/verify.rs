@@ -4,9 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, ErrorKind, Result};
+use spinney_base::{Error, Result};
 use spinney_engine::{VerifyReport, Watch};
-use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_extent::{Extent, LargePointer};
 use spinney_io::Purpose;
 use spinney_page::PageView;
@@ -20,28 +19,20 @@ impl TreeLine {
     pub(crate) fn verify_all(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         self.store.verify_checkpoint()?;
-        self.account_for_pages(&mut report)?;
-        let pin = self.large.pin();
-        let result = self.verify_segments(&mut report, watch);
-        self.large.unpin(pin);
-        result.map(|()| report)
-    }
-
-    /// Checks all segments and the large values that their pages name.
-    fn verify_segments(&self, report: &mut VerifyReport, watch: &mut Watch<'_>) -> Result<()> {
+        report.free_pages = self.account_for_pages()?;
+        let _pin = self.large.pin();
         let mut next = Some(Vec::new());
         let mut large = Vec::new();
         while let Some(key) = next {
             let before = report.pages;
-            next = self.verify_segment(&key, report, &mut large)?;
+            next = self.verify_segment(&key, &mut report, &mut large)?;
             watch(report.pages - before)?;
             for pointer in large.drain(..) {
-                self.verify_large(&pointer)?;
+                watch(self.large.verify(&pointer)?)?;
                 report.large_values += 1;
-                watch(pointer.extents.iter().map(|(one, _)| u64::from(one.pages())).sum())?;
             }
         }
-        Ok(())
+        Ok(report)
     }
 
     /// Checks the pages of the segment that a key belongs to; returns where the next segment
@@ -74,7 +65,7 @@ impl TreeLine {
                 let above = refs.len() - segment.staged.len()..refs.len();
                 let above = if owner.is_some() { above } else { 0..0 };
                 let above: Vec<_> = above.map(|at| PageView::trusted(buf.page(at))).collect();
-                self.verify_pointers(*page, buf.page(at), &above, large)?;
+                self.verify_pointers(buf.page(at), &above, large)?;
                 report.pages += 1;
                 if at < segment.base_pages() {
                     let records = PageView::trusted(buf.page(at)).len() as u64;
@@ -91,7 +82,6 @@ impl TreeLine {
     /// for may be gone.
     fn verify_pointers(
         &self,
-        page: PageRef,
         block: &[u8; PAGE_BYTES],
         above: &[PageView<'_>],
         large: &mut Vec<LargePointer>,
@@ -102,15 +92,8 @@ impl TreeLine {
             if above.iter().any(|above| above.find(&key).is_some()) {
                 continue;
             }
-            let pointer = self.decode_pointer(value.bytes)?;
-            if !self.large.owns(&pointer) {
-                return Err(Error::corruption(
-                    self.store.path().display(),
-                    page.page.offset(),
-                    "large values that somebody owns",
-                    format!("{pointer:?}"),
-                ));
-            }
+            let pointer = self.large.decode(value.bytes)?;
+            self.large.check_owned(&pointer)?;
             large.push(pointer);
         }
         Ok(())
@@ -146,43 +129,14 @@ impl TreeLine {
 
     /// Proves that every page is owned once or free, while no write-back and no checkpoint is under
     /// way.
-    fn account_for_pages(&self, report: &mut VerifyReport) -> Result<()> {
+    fn account_for_pages(&self) -> Result<u64> {
         let _no_write_back = self.gate.write();
         let _no_publishing = self.publishing.lock();
-        let mut owned: Vec<Extent> = self.owned_large().map(|(extent, _)| extent).collect();
+        let _still = self.large.still();
+        let mut owned: Vec<Extent> = self.large.owned().map(|(extent, _)| extent).collect();
         self.index.for_each(|_, segment| owned.extend(segment.extents().map(|(extent, _)| extent)));
-        owned.sort_unstable();
-        let damaged = |text: String| {
-            Err(Error::new(
-                ErrorKind::Corruption,
-                format!("{}: {text}", self.store.path().display()),
-            ))
-        };
-        for pair in owned.windows(2) {
-            if pair[1].page.0 < pair[0].page.0 + pair[0].pages() {
-                return damaged(format!("page {} has two owners", pair[1].page));
-            }
-        }
-        if let Some(free) = owned.iter().find(|extent| self.store.is_free(extent.page)) {
-            return damaged(format!("page {} is owned and free", free.page));
-        }
-        let pages = |extent: Extent| u64::from(extent.pages());
-        let pending: u64 = self.pending.lock().freed().map(pages).sum();
-        let space = self.store.space();
-        let accounted = owned.into_iter().map(pages).sum::<u64>()
-            + pending
-            + self.loading_pages.load(Ordering::Relaxed)
-            + space.free_pages
-            + space.retired_pages
-            + space.checkpoint_pages
-            + u64::from(DATA_PAGE_FIRST);
-        if accounted != u64::from(space.end_page) {
-            return damaged(format!(
-                "{} pages, of which {accounted} are accounted for",
-                space.end_page
-            ));
-        }
-        report.free_pages = space.free_pages;
-        Ok(())
+        let pending: u64 = self.pending.lock().freed().map(|one| u64::from(one.pages())).sum();
+        let others = pending + self.loading_pages.load(Ordering::Relaxed);
+        self.store.audit(owned, others)
     }
 }

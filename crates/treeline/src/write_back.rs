@@ -487,7 +487,7 @@ impl TreeLine {
         for (lower, taken) in &output.refused {
             self.give_back(bytes, lower, taken);
         }
-        output.superseded.iter().for_each(|pointer| self.supersede_large(pointer));
+        output.superseded.iter().for_each(|pointer| self.large.superseded(pointer));
         wanted.append(&mut output.wanted);
         output.error.map_or(Ok(()), Err)
     }

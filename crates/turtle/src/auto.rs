@@ -34,9 +34,9 @@ use std::time::Duration;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
-use spinney_cache::Kind;
 
 use crate::core::Core;
+use crate::kinds;
 
 /// How often it is thought over.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -263,7 +263,7 @@ impl Core {
         let cache = self.files.cache.stats();
         let records = self.records.usage();
         // Nearly all misses are of values.
-        let values = cache.of(Kind::Values);
+        let values = cache.of(kinds::VALUES);
         let seen = Seen {
             at: now,
             batches: self.counters.applied.load(Relaxed),

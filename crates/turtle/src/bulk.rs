@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use spinney_base::{Error, Result, ValueRef};
-use spinney_engine::{Bulk, Chunk, Direction, LargePointer, ScanRequest};
+use spinney_engine::{Bulk, Chunk, ScanRequest};
+use spinney_extent::values::Loaded;
 
 use crate::core::Core;
 use crate::crew::CREW_MAX;
@@ -24,7 +25,7 @@ pub(crate) struct Loading<'a> {
     packed_bytes: u64,
     last: Option<Vec<u8>>,
     /// Large values that it has put and that nobody else names.
-    large: Vec<LargePointer>,
+    large: Loaded,
 }
 
 impl<'a> Loading<'a> {
@@ -35,24 +36,15 @@ impl<'a> Loading<'a> {
             packer: RunBuilder::default(),
             packed_bytes: 0,
             last: None,
-            large: Vec::new(),
+            large: Loaded::new(&core.large),
         };
         loading.check_empty()?;
         Ok(loading)
     }
 
     fn check_empty(&self) -> Result<()> {
-        let request = ScanRequest {
-            lower: std::ops::Bound::Unbounded,
-            upper: std::ops::Bound::Unbounded,
-            direction: Direction::Forward,
-            records_wanted: 1,
-            records_max: 1,
-            bytes_max: 1,
-            keys_only: true,
-        };
         let mut chunk = Chunk::default();
-        self.core.view.load().scan(&request, &mut chunk)?;
+        self.core.view.load().scan(&ScanRequest::FIRST_KEY, &mut chunk)?;
         if chunk.is_empty() {
             return Ok(());
         }
@@ -89,7 +81,7 @@ impl Bulk for Loading<'_> {
             self.apply()?;
         }
         if value.large {
-            self.large.push(self.core.decode_pointer(value.bytes)?);
+            self.large.push(value.bytes)?;
         }
         self.packed_bytes += (key.len() + value.len()) as u64;
         self.packer.push(Edit { key, value: Some(value) });
@@ -103,16 +95,7 @@ impl Bulk for Loading<'_> {
         self.write()?;
         self.core.install(self.tree.clone(), &self.large)?;
         // They are the keyspace's.
-        self.large.clear();
+        self.large.keep();
         Ok(())
-    }
-}
-
-impl Drop for Loading<'_> {
-    fn drop(&mut self) {
-        for pointer in self.large.drain(..) {
-            let extents = self.core.large.abandoned(&pointer);
-            extents.into_iter().for_each(|extent| self.core.files.store.release(extent));
-        }
     }
 }

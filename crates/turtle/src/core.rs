@@ -8,15 +8,16 @@ use arc_swap::ArcSwap;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use spinney_base::{Error, ErrorKind, Generation, Lsn, Result, mapping};
-use spinney_engine::{EngineContext, LargePointer};
-use spinney_extent::{Extent, SharedSync, Store, StoreOptions};
+use spinney_base::{Generation, Lsn, Result, Stalls, mapping};
+use spinney_engine::EngineContext;
+use spinney_extent::values::LargeList;
+use spinney_extent::{Extent, Store, Values};
 use spinney_sync::Stripes;
 
 use crate::auto::Auto;
 use crate::crew::Crew;
 use crate::gate::Gate;
-use crate::large::LargeTable;
+use crate::large::ByMemtable;
 use crate::memtable::Memtable;
 use crate::options::Tuning;
 use crate::payload;
@@ -27,7 +28,7 @@ use crate::run::Run;
 use crate::snapshot::Pinned;
 use crate::tidy::LastWrite;
 use crate::version::Files;
-use crate::version::{MergedAway, Tree};
+use crate::version::{MergedAway, RECORD_BYTES_MAX, Tree};
 use crate::view::View;
 
 /// One keyspace. Snapshots share it with the engine.
@@ -43,8 +44,7 @@ pub(crate) struct Core {
     pub(crate) work: Mutex<Work>,
     /// Up to which LSN the log is in memtables up to a number, both ascending.
     pub(crate) marks: Mutex<VecDeque<Mark>>,
-    pub(crate) large: LargeTable,
-    pub(crate) large_syncs: SharedSync,
+    pub(crate) large: Arc<Values>,
     pub(crate) residents: Residents,
     pub(crate) records: Records,
     /// Oldest first.
@@ -202,8 +202,7 @@ pub(crate) struct Counters {
     pub(crate) checkpoints: AtomicU64,
     pub(crate) foreground_steps: AtomicU64,
     pub(crate) delays: AtomicU64,
-    pub(crate) stall_ns: AtomicU64,
-    pub(crate) longest_stall_ns: AtomicU64,
+    pub(crate) stalls: Stalls,
     pub(crate) snapshots_written: AtomicU64,
     pub(crate) snapshots_ended: AtomicU64,
 }
@@ -219,9 +218,9 @@ impl Core {
     /// # Errors
     /// `Full` or `Io`.
     pub(crate) fn create(context: EngineContext, redo: Lsn) -> Result<Core> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let store = Store::create(&*context.directory, &context.name, options, redo)?;
-        Ok(Self::assemble(context, store, redo, Vec::new()))
+        Ok(Self::assemble(context, store, redo, Vec::new(), LargeList::default()))
     }
 
     /// Opens a keyspace at its newest checkpoint.
@@ -229,22 +228,29 @@ impl Core {
     /// # Errors
     /// `Corruption`, `Unsupported` or `Io`.
     pub(crate) fn open(context: EngineContext) -> Result<Core> {
-        let options = store_options(&context);
+        let options = context.store_options();
         let (store, checkpoint, payload) =
             Store::open(&*context.directory, &context.name, options)?;
         let decoded = payload::decode(&payload);
         let (root, large) = decoded.map_err(|error| error.context(context.path().display()))?;
-        let core = Self::assemble(context, store, checkpoint.redo, root.to_vec());
-        core.large.load(&large);
-        Ok(core)
+        let large = LargeList { live: large, freed: Vec::new() };
+        Ok(Self::assemble(context, store, checkpoint.redo, root.to_vec(), large))
     }
 
-    fn assemble(context: EngineContext, store: Store, redo: Lsn, root: Vec<u8>) -> Core {
+    fn assemble(
+        context: EngineContext,
+        store: Store,
+        redo: Lsn,
+        root: Vec<u8>,
+        large: LargeList,
+    ) -> Core {
         let tuning = Tuning::default();
         let batch = Limits::of(context.memory.target(), tuning.leaf_bytes()).batch;
         let active = Arc::new(Memtable::new(1, batch));
         let files = Files::new(store, &tuning, context.runtime.is_stepped());
         let tree = Tree::empty(&files);
+        let store = Arc::clone(&files.store);
+        let large = Values::new(store, RECORD_BYTES_MAX, Box::new(ByMemtable), large);
         Core {
             files,
             gate: Gate::default(),
@@ -257,8 +263,7 @@ impl Core {
                 next: None,
             }),
             marks: Mutex::new(VecDeque::new()),
-            large: LargeTable::default(),
-            large_syncs: SharedSync::default(),
+            large,
             residents: Residents::default(),
             records: Records::default(),
             snapshots: Mutex::new(Vec::new()),
@@ -297,7 +302,7 @@ impl Core {
         let tree = Tree::open(&self.files, &root)?;
         let mut owned = tree.owned();
         self.shape_as_it_is(&owned);
-        owned.extend(self.large.owned().iter().map(|large| (large.extent, large.generation)));
+        owned.extend(self.large.owned());
         self.files.store.adopt(&owned)?;
         if !self.context.log.was_closed() {
             self.files.store.mend_slots()?;
@@ -359,46 +364,14 @@ impl Core {
         }
     }
 
-    /// Decodes a pointer that the log or a caller brought.
-    pub(crate) fn decode_pointer(&self, pointer: &[u8]) -> Result<LargePointer> {
-        LargePointer::decode(pointer).map_err(|damage| {
-            let path = self.context.path();
-            let path = path.display();
-            let text = format!("{path}: expected {}, found {}", damage.expected, damage.found);
-            Error::new(ErrorKind::Corruption, text)
-        })
-    }
-
     /// Newer edits took the place of these in the newest tree.
-    pub(crate) fn note_merged_away(&self, pointers: MergedAway) {
-        // They were decoded when they were put.
-        let pointers = pointers.iter().filter_map(|pointer| LargePointer::decode(pointer).ok());
-        pointers.for_each(|pointer| self.large.merged_away(&pointer));
-    }
-
-    /// Lets go what is ready of large values.
-    pub(crate) fn reuse_large(&self) {
-        let ready = self.large.take_ready();
-        ready.into_iter().for_each(|extent| self.files.store.release(extent));
+    pub(crate) fn note_merged_away(&self, pointers: &MergedAway) {
+        pointers.iter().for_each(|pointer| self.large.superseded(pointer));
     }
 
     /// Runs a wait of a writer and counts it.
     pub(crate) fn stall<T>(&self, wait: impl FnOnce() -> T) -> T {
-        let start = self.context.runtime.now();
-        let result = wait();
-        let stall: Duration = self.context.runtime.now().saturating_sub(start);
-        let stall = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
-        self.counters.stall_ns.fetch_add(stall, Relaxed);
-        self.counters.longest_stall_ns.fetch_max(stall, Relaxed);
-        result
-    }
-}
-
-pub(crate) fn store_options(context: &EngineContext) -> StoreOptions {
-    StoreOptions {
-        keyspace: context.keyspace,
-        double_write: context.double_write,
-        poison: context.poison.clone(),
+        self.counters.stalls.during(&self.context.runtime, wait)
     }
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
-use spinney_base::{Error, Generation, Lsn, Next, Result};
+use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
-    Found, IDLE, KeyspaceBackup, LargePin, LargePointer, OwnedValue, Resident, ScanRequest,
-    Scrubbed, TurtleStats, VerifyReport, Watch, Write,
+    Found, IDLE, KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
+    TurtleStats, Values, VerifyReport, Watch, Write,
 };
 use spinney_extent::GiveBack;
-use spinney_io::{Directory, Purpose, without_reserve};
+use spinney_io::{Directory, without_reserve};
 
 use crate::backup::Copying;
 use crate::bulk::Loading;
@@ -22,10 +22,6 @@ use crate::memtable::EDIT_BYTES;
 use crate::options;
 use crate::range::KeyRange;
 use crate::snapshot::TurtleSnapshot;
-use crate::version::RECORD_BYTES_MAX;
-
-/// Freed pages of large values at which a checkpoint is worth taking for their sake: 32 MiB.
-const CHECKPOINT_FREED_PAGES: u64 = 8192;
 
 /// A keyspace kept by TurtleKV.
 #[derive(Debug)]
@@ -85,20 +81,6 @@ impl Engine for Turtle {
 
     fn replays_in_bulk(&self) -> bool {
         true
-    }
-
-    fn check(&self, write: &Write<'_>) -> Result<()> {
-        let Some(value) = write.value else { return Ok(()) };
-        if value.large {
-            return self.core.decode_pointer(value.bytes).map(|_| ());
-        }
-        let bytes = write.key.len() + value.len();
-        if bytes > RECORD_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "a record of {bytes} bytes is larger than a turtle keeps in its tree (RECORD_BYTES_MAX, {RECORD_BYTES_MAX})"
-            )));
-        }
-        Ok(())
     }
 
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
@@ -173,37 +155,35 @@ impl Engine for Turtle {
         self.core.gate.leave();
     }
 
-    fn prepare(&self, write: &Write<'_>) -> Result<()> {
+    fn prepare(&self, write: &Write<'_>) -> Result<Prepared> {
         self.core.context.poison.check()?;
-        self.core.reserved.fetch_add(cost(write), Relaxed);
-        Ok(())
+        let bytes = cost(write);
+        self.core.reserved.fetch_add(bytes, Relaxed);
+        Ok(Prepared([bytes, 0]))
     }
 
-    fn cancel(&self, write: &Write<'_>) {
-        self.core.reserved.fetch_sub(cost(write), Relaxed);
+    fn cancel(&self, _write: &Write<'_>, Prepared([bytes, _]): Prepared) {
+        self.core.reserved.fetch_sub(bytes, Relaxed);
     }
 
-    fn apply(&self, write: &Write<'_>) {
+    fn apply(&self, write: &Write<'_>, Prepared([bytes, _]): Prepared, _lsn: Lsn) {
         let core = &*self.core;
         // Nobody seals it while the writer is inside the gate.
         let view = core.view.load();
         let active = &view.tables[0];
         let pointer = write.value.filter(|value| value.large);
-        if let Some(pointer) = pointer
-            && let Ok(pointer) = LargePointer::decode(pointer.bytes)
-        {
-            core.large.applied(&pointer, active.number());
+        if let Some(pointer) = pointer {
+            core.large.applied(pointer.bytes, active.number());
         }
         let replaced = active.put(write.key, write.hash, write.value);
         if let Some(replaced) = replaced
             && pointer.is_none_or(|new| new.bytes != replaced)
-            && let Ok(replaced) = LargePointer::decode(&replaced)
         {
-            core.large.merged_away(&replaced);
+            core.large.superseded(&replaced);
         }
         core.residents.written(write.key);
         core.records.changed(write);
-        core.reserved.fetch_sub(cost(write), Relaxed);
+        core.reserved.fetch_sub(bytes, Relaxed);
         if write.value.is_some() {
             core.files.disk.gap.inserted(write.key);
         }
@@ -231,70 +211,17 @@ impl Engine for Turtle {
         self.core.checkpoint()
     }
 
+    fn is_dirty(&self) -> bool {
+        let view = self.core.view.load();
+        view.tree.pending().items > 0 || view.tables.iter().any(|table| !table.is_empty())
+    }
+
     fn redo(&self) -> Lsn {
         self.core.redo()
     }
 
-    fn next_generation(&self) -> Generation {
-        self.core.files.store.next_generation()
-    }
-
-    fn resume_generations(&self, next: Generation) {
-        self.core.files.store.resume_generations(next);
-    }
-
-    fn is_unproven(&self) -> bool {
-        self.core.files.store.is_unproven()
-    }
-
-    fn is_large(&self, key: usize, value: u64) -> bool {
-        key as u64 + value > RECORD_BYTES_MAX as u64
-    }
-
-    fn allocate_large(&self, length: u64) -> Result<LargePointer> {
-        self.core.reuse_large();
-        let extents = self.core.files.store.allocate_large(length)?;
-        let pointer = LargePointer { length, hash: 0, extents };
-        self.core.large.allocated(&pointer);
-        Ok(pointer)
-    }
-
-    fn write_large(&self, pointer: &LargePointer, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.core.files.store.write_large(&pointer.extents, offset, bytes)
-    }
-
-    fn seal_large(&self, _pointers: &[LargePointer]) -> Result<()> {
-        let core = &self.core;
-        core.large_syncs.join(|| core.files.store.sync(Purpose::LargeValue))
-    }
-
-    fn release_large(&self, pointer: &LargePointer) {
-        let extents = self.core.large.abandoned(pointer);
-        extents.into_iter().for_each(|extent| self.core.files.store.release(extent));
-    }
-
-    fn read_large(&self, pointer: &LargePointer, offset: u64, out: &mut Vec<u8>) -> Result<()> {
-        self.core.files.store.read_large(pointer, offset, out)
-    }
-
-    fn pin_large(&self) -> LargePin {
-        LargePin(self.core.large.pin())
-    }
-
-    fn unpin_large(&self, pin: LargePin) {
-        self.core.large.unpin(pin.0);
-    }
-
-    fn replay_large(&self, pointer: &[u8]) -> Result<()> {
-        let pointer = self.core.decode_pointer(pointer)?;
-        let path = self.core.context.path();
-        let path = path.display();
-        self.core.large.replayed(&pointer).map_err(|error| error.context(path))
-    }
-
-    fn wants_checkpoint(&self) -> bool {
-        let counts = self.core.large.counts();
-        counts.freed_pages >= CHECKPOINT_FREED_PAGES && counts.freed_pages >= counts.live_pages / 4
+    fn values(&self) -> &Arc<Values> {
+        &self.core.large
     }
 
     fn replay_structure(&self, lsn: Lsn, _payload: &[u8]) -> Result<()> {
@@ -313,43 +240,6 @@ impl Engine for Turtle {
         Ok(())
     }
 
-    fn background(&self) -> Result<Next> {
-        let core = &self.core;
-        core.wanted.store(false, Relaxed);
-        core.seal_full();
-        core.follow_memory();
-        core.follow_use();
-        core.follow_records();
-        core.follow_chi();
-        core.release_idle();
-        if core.context.poison.is_set() {
-            return Ok(Next::Wait(IDLE));
-        }
-        core.reuse_large();
-        if core.step()? || without_reserve(|| core.tidy_in_background())? {
-            return Ok(Next::Again);
-        }
-        let gave = core.files.store.give_back(GiveBack::Much)? > 0;
-        Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
-    }
-
-    fn memory_floor(&self) -> u64 {
-        self.core.memory_floor()
-    }
-
-    fn wants_background(&self) -> bool {
-        self.core.wanted.load(Relaxed)
-    }
-
-    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
-        self.core.verify_all(watch)
-    }
-
-    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
-        self.core.context.poison.check()?;
-        Ok(Box::new(Loading::begin(&self.core)?))
-    }
-
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
         match options::parse(name, value)? {
             options::Choice::Chi(chi) => _ = self.core.set_chi(chi),
@@ -362,60 +252,11 @@ impl Engine for Turtle {
         Ok(Box::new(TurtleSnapshot::take(&self.core)?))
     }
 
-    fn set_checkpoint_distance(&self, batches: Option<u64>) -> Result<u64> {
-        if batches == Some(0) {
-            return Err(Error::invalid("a checkpoint distance is at least 1"));
-        }
-        Ok(self.core.set_chi(batches))
-    }
-
-    fn scrub(&self, from: &[u8]) -> Scrubbed {
-        self.core.scrub_piece(from)
-    }
-
-    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
-        self.core.compact(from, upper)
-    }
-
-    fn data_bytes(&self) -> u64 {
-        let core = &self.core;
-        (core.files.pages() + core.large.counts().live_pages) * PAGE_BYTES as u64
-    }
-
-    fn unwritten_bytes(&self) -> u64 {
-        self.core.view.load().tree.pending().bytes
-    }
-
-    fn step_bytes(&self) -> u64 {
-        2 * self.core.leaf_bytes().min(self.core.files.pages() * PAGE_BYTES as u64)
-    }
-
-    fn make_room(&self) -> Result<()> {
-        self.core.make_room_on_disk()
-    }
-
-    fn give_back_room(&self) -> Result<()> {
-        self.core.give_all_room_back()
-    }
-
-    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
-        let range = KeyRange { lower: Bound::Included(from), upper };
-        self.core.view.load().tree.pages_in(&range) * PAGE_BYTES as u64
-    }
-
-    fn begin_backup(
-        &self,
-        directory: &dyn Directory,
-        name: &str,
-    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
-        Ok(Box::new(Copying::begin(&self.core, directory, name)?))
-    }
-
     fn stats(&self) -> EngineStats {
         let core = &self.core;
         let view = core.view.load();
-        let (space, large, pending) =
-            (core.files.store.space(), core.large.counts(), view.tree.pending());
+        let pending = view.tree.pending();
+        let common = EngineStats::of(&core.large, &core.counters.stalls);
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = &core.counters;
         let mut in_tables = Passed::default();
@@ -444,7 +285,6 @@ impl Engine for Turtle {
         };
         core.files.count_into(&mut turtle);
         let (totals, passed) = (view.tree.totals(), core.files.disk.all_passed());
-        let in_values = |pages: u64| pages * PAGE_BYTES as u64;
         EngineStats {
             cache_hits: counters.reads.sum(MEMTABLE_HITS) + counters.reads.sum(RECORD_HITS),
             cache_misses: counters.reads.sum(MISSES),
@@ -455,25 +295,94 @@ impl Engine for Turtle {
             page_cache_hits: turtle.pages_cached.leaf(),
             pages: core.files.pages(),
             pages_read: turtle.pages_read.leaf(),
-            live_bytes: totals.live() + in_values(large.live_pages),
-            dead_bytes: totals.dead() + in_values(large.freed_pages),
+            live_bytes: totals.live() + common.large_bytes,
+            dead_bytes: totals.dead() + common.large_freed_bytes,
             tombstones: totals.tombstones + in_tables.tombstones,
             scan_pages: core.files.scan_pages(),
             scan_records: passed.edits,
             scan_tombstones: passed.tombstones,
             index_bytes: view.tree.node_bytes(),
-            large_values: large.values,
-            large_bytes: in_values(large.live_pages),
-            large_freed_bytes: in_values(large.freed_pages),
-            free_pages: space.free_pages,
-            file_bytes: u64::from(space.end_page) * PAGE_BYTES as u64,
-            hole_bytes: space.hole_pages * PAGE_BYTES as u64,
             foreground_write_backs: load(&counters.foreground_steps),
-            stall_ns: load(&counters.stall_ns),
-            longest_stall_ns: load(&counters.longest_stall_ns),
             checkpoints: load(&counters.checkpoints),
             turtle: Some(turtle),
-            ..EngineStats::default()
+            ..common
         }
+    }
+}
+
+impl Maintain for Turtle {
+    fn background(&self) -> Result<Next> {
+        let core = &self.core;
+        core.wanted.store(false, Relaxed);
+        core.seal_full();
+        core.follow_memory();
+        core.follow_use();
+        core.follow_records();
+        core.follow_chi();
+        core.release_idle();
+        if core.context.poison.is_set() {
+            return Ok(Next::Wait(IDLE));
+        }
+        core.large.reuse();
+        if core.step()? || without_reserve(|| core.tidy_in_background())? {
+            return Ok(Next::Again);
+        }
+        let gave = core.files.store.give_back(GiveBack::Much)? > 0;
+        Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn memory_floor(&self) -> u64 {
+        self.core.memory_floor()
+    }
+
+    fn wants_background(&self) -> bool {
+        self.core.wanted.load(Relaxed)
+    }
+
+    fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
+        self.core.verify_all(watch)
+    }
+
+    fn bulk(&self) -> Result<Box<dyn Bulk + '_>> {
+        self.core.context.poison.check()?;
+        Ok(Box::new(Loading::begin(&self.core)?))
+    }
+
+    fn scrub(&self, from: &[u8]) -> Scrubbed {
+        self.core.scrub_piece(from)
+    }
+
+    fn compact(&self, from: &[u8], upper: Bound<&[u8]>) -> Result<Compacted> {
+        self.core.compact(from, upper)
+    }
+
+    fn data_bytes(&self) -> u64 {
+        let core = &self.core;
+        (core.files.pages() + core.large.live_pages()) * PAGE_BYTES as u64
+    }
+
+    fn unwritten_bytes(&self) -> u64 {
+        self.core.view.load().tree.pending().bytes
+    }
+
+    fn step_bytes(&self) -> u64 {
+        2 * self.core.leaf_bytes().min(self.core.files.pages() * PAGE_BYTES as u64)
+    }
+
+    fn make_room(&self) -> Result<()> {
+        self.core.make_room_on_disk()
+    }
+
+    fn compact_bytes(&self, from: &[u8], upper: Bound<&[u8]>) -> u64 {
+        let range = KeyRange { lower: Bound::Included(from), upper };
+        self.core.view.load().tree.pages_in(&range) * PAGE_BYTES as u64
+    }
+
+    fn begin_backup(
+        &self,
+        directory: &dyn Directory,
+        name: &str,
+    ) -> Result<Box<dyn KeyspaceBackup + '_>> {
+        Ok(Box::new(Copying::begin(&self.core, directory, name)?))
     }
 }

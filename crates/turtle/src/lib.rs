@@ -64,6 +64,7 @@ mod evacuate;
 mod files;
 mod gate;
 mod growth;
+mod kinds;
 mod large;
 mod leaf;
 mod levels;
@@ -78,6 +79,7 @@ mod pipeline;
 mod range;
 mod records;
 mod residents;
+mod row;
 mod run;
 mod runs;
 mod salvage;
@@ -98,7 +100,8 @@ mod view;
 mod write;
 
 pub use engine::Turtle;
-pub use options::check_option;
+pub use options::{CHI_MAX, check_option};
+pub use row::ROW;
 pub use salvage::Salvage;
 
 #[doc(hidden)]

@@ -12,7 +12,7 @@ const LEAF_BYTES: std::ops::RangeInclusive<u64> = LEAF_BYTES_MIN..=16 << 20;
 const LEAF_BYTES_DEFAULT: u64 = 2 << 20;
 
 /// Largest checkpoint distance that can be said; memory allows far less.
-const CHI_MAX: u64 = 1 << 20;
+pub const CHI_MAX: u64 = 1 << 20;
 
 const FILTER_BITS_MAX: u32 = 32;
 const FILTER_BITS_DEFAULT: u32 = 12;

@@ -6,32 +6,23 @@
 //! | 4 | root length | bytes of the next field |
 //! | n | root | what the tree needs to be opened again |
 //! | 4 | large extents | how many follow |
-//! | 9 each | large extent | page `u32`, order `u8` with bit 7 set where a value begins, generation `u32` |
+//! | 9 each | large extent | as [`LargeExtent::encode`] writes it |
 //!
 //! All integers are little-endian. Checksums are the store's.
 
-use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
-use spinney_extent::Extent;
-use spinney_extent::free::ORDER_MAX;
-
-use crate::large::LargeExtent;
+use spinney_base::{Error, ErrorKind, Result};
+use spinney_extent::values::LargeExtent;
 
 pub(crate) const VERSION: u8 = 1;
-const FIRST: u8 = 0x80;
-const LARGE_BYTES: usize = 9;
 
 pub(crate) fn encode(root: &[u8], large: &[LargeExtent]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(9 + root.len() + large.len() * LARGE_BYTES);
+    let mut out = Vec::with_capacity(9 + root.len() + 9 * large.len());
     let length = |length: usize| u32::try_from(length).expect("far below 2^32").to_le_bytes();
     out.push(VERSION);
     out.extend_from_slice(&length(root.len()));
     out.extend_from_slice(root);
     out.extend_from_slice(&length(large.len()));
-    for LargeExtent { extent, generation, first } in large {
-        out.extend_from_slice(&extent.page.0.to_le_bytes());
-        out.push(extent.order | if *first { FIRST } else { 0 });
-        out.extend_from_slice(&generation.0.to_le_bytes());
-    }
+    large.iter().for_each(|large| large.encode(&mut out));
     out
 }
 
@@ -60,30 +51,17 @@ fn parse(mut left: &[u8]) -> Option<(&[u8], Vec<LargeExtent>)> {
     }
     let length = number(&mut left)? as usize;
     let (root, mut left) = left.split_at_checked(length)?;
-    let count = number(&mut left)? as usize;
-    if left.len() != count.checked_mul(LARGE_BYTES)? {
-        return None;
-    }
-    let mut large = Vec::with_capacity(count);
-    for _ in 0..count {
-        let page = number(&mut left)?;
-        let (order, rest) = left.split_first()?;
-        left = rest;
-        let extent = Extent { page: PageNumber(page), order: order & !FIRST };
-        if extent.order > ORDER_MAX || !page.is_multiple_of(extent.pages()) {
-            return None;
-        }
-        page.checked_add(extent.pages())?;
-        let generation = Generation(number(&mut left)?);
-        large.push(LargeExtent { extent, generation, first: order & FIRST != 0 });
-    }
-    Some((root, large))
+    let count = number(&mut left)?;
+    let large = LargeExtent::decode(&mut left, count.into())?;
+    left.is_empty().then_some((root, large))
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use spinney_base::{Generation, PageNumber};
+    use spinney_extent::Extent;
 
     #[test]
     fn golden_bytes() {

@@ -31,14 +31,14 @@ use std::time::Duration;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::{Lsn, Result, probe};
-use spinney_extent::{Checkpoint, GiveBack, LargePointer};
+use spinney_extent::values::{LargeExtent, Loaded};
+use spinney_extent::{Checkpoint, GiveBack};
 use spinney_io::without_reserve;
 use spinney_records::Side;
 use spinney_wal::CHECKPOINT_FULLNESS;
 
 use crate::core::{Core, Mark, Work, count};
 use crate::crew::CREW_MAX;
-use crate::large::{LargeExtent, extents_of};
 use crate::memtable::Memtable;
 use crate::options::Choice;
 use crate::parallel;
@@ -434,7 +434,7 @@ impl Core {
         work.applied = oldest.number();
         self.batches.fetch_add(1, Relaxed);
         self.room.lock().batch(self.context.runtime.now());
-        self.note_merged_away(merged_away);
+        self.note_merged_away(&merged_away);
         self.upgrade_snapshots(work.applied, &tree);
         count(&self.counters.applied);
         self.follow_memory();
@@ -457,7 +457,7 @@ impl Core {
                 // Its pages are free again.
                 drop(refused);
                 merged_away.clear();
-                self.give_all_room_back()?;
+                self.files.store.give_all_back()?;
                 self.is_crowded.store(true, SeqCst);
                 tree.apply_sparingly(batch, merged_away)
             }
@@ -471,7 +471,7 @@ impl Core {
             return Ok(true);
         }
         // Free pages are room as well.
-        self.give_all_room_back()?;
+        self.files.store.give_all_back()?;
         Ok(has_room())
     }
 
@@ -518,7 +518,7 @@ impl Core {
     /// Puts a tree with the same records in the place of the one there is.
     pub(crate) fn put_tree(&self, work: &Work, tree: Tree, merged_away: MergedAway) {
         self.replace(|view| View::new(view.tables.clone(), tree.clone()));
-        self.note_merged_away(merged_away);
+        self.note_merged_away(&merged_away);
         self.upgrade_snapshots(work.applied, &tree);
         self.follow_memory();
     }
@@ -527,8 +527,9 @@ impl Core {
     fn publish(&self, work: &mut Work, redo: Lsn) -> Result<()> {
         let tree = self.view.load().tree.clone();
         let is_news = !tree.is(&work.published) || redo != self.redo();
-        if is_news || self.large.has_unsettled(work.applied) {
-            self.publish_root(work, tree, redo, &self.large.list(work.applied))?;
+        let cut = self.large.cut(work.applied);
+        if is_news || self.large.settles(&cut) {
+            self.publish_root(work, tree, redo, &self.large.list(&cut).live)?;
             self.free(work);
         }
         self.batches.store(0, Relaxed);
@@ -561,8 +562,7 @@ impl Core {
     /// Lets go what the checkpoint that was just published does not name.
     fn free(&self, work: &Work) {
         self.kept_pages.store(self.view.load().tree.pages_beside(), Relaxed);
-        self.large.settle(work.applied);
-        self.reuse_large();
+        self.large.settle(&self.large.cut(work.applied));
         self.follow_memory();
     }
 
@@ -571,29 +571,22 @@ impl Core {
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; the keyspace is as it was.
-    pub(crate) fn install(&self, tree: Tree, large: &[LargePointer]) -> Result<()> {
+    pub(crate) fn install(&self, tree: Tree, large: &Loaded) -> Result<()> {
         let _inside = probe::enter("bulk load");
         let sealed = self.gate.closed(|| self.seal_alone().0);
         let mut work = self.work.lock();
         while work.applied < sealed && self.apply_oldest(&mut work)? {}
         let redo = self.context.log.last_lsn();
-        let extents: Vec<LargeExtent> = large.iter().flat_map(extents_of).collect();
-        self.publish_root(&mut work, tree.clone(), redo, &extents)?;
+        self.publish_root(&mut work, tree.clone(), redo, &large.extents())?;
         // What is left of the tree before are removals and what they removed.
-        self.large.all_merged_away();
-        large.iter().for_each(|pointer| self.large.applied(pointer, sealed));
+        self.large.supersede_all();
+        large.apply(sealed);
         self.replace(|view| View::new(view.tables.clone(), tree));
         self.files.disk.gap.forget();
         // What was on disk for them is not any more, and no edit of a memtable says so.
         self.residents.forget();
         self.batches.store(0, Relaxed);
         self.free(&work);
-        Ok(())
-    }
-
-    /// Gives the room of all free pages back to a full disk: what had no room may have left much of it solid.
-    pub(crate) fn give_all_room_back(&self) -> Result<()> {
-        while self.files.store.give_back(GiveBack::All)? > 0 {}
         Ok(())
     }
 

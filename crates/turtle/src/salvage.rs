@@ -25,7 +25,6 @@
 //! **Memory**: the nodes of a path and pages of what is merged; of a scan some hundred bytes for each leaf or segment.
 
 mod edits;
-mod notes;
 mod scan;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
@@ -35,14 +34,13 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use spinney_base::{Generation, KeyspaceId, Lsn, Poison, Result};
-use spinney_engine::{KeyspaceSalvage, SalvageFindings, Show};
+use spinney_engine::{KeyspaceSalvage, Notes, SalvageFindings, Show, Span};
 use spinney_extent::{Store, StoreOptions};
 use spinney_io::Directory;
 
 use crate::payload;
-use notes::Notes;
 use scan::{FoundRoot, Roles, Scan, Strays};
-use walk::{Span, Survey, Walk};
+use walk::{Survey, Walk};
 
 /// A store file being salvaged. Nothing is written to it.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use arc_swap::ArcSwapOption;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Error, ErrorKind, Result, probe};
-use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, ScanRequest, SnapshotStats};
+use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, Pin, ScanRequest, SnapshotStats};
 
 use crate::core::{Core, count};
 use crate::version::Tree;
@@ -37,7 +37,7 @@ pub(crate) struct Pinned {
     /// Why it ended; said before the view goes.
     ended: OnceLock<Error>,
     /// Of large values.
-    pin: u64,
+    _pin: Pin,
 }
 
 /// The handle that reads from it.
@@ -46,7 +46,6 @@ pub(crate) struct TurtleSnapshot(Arc<Pinned>);
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        self.core.large.unpin(self.pin);
         self.view.store(None);
         self.core.count_pinned();
     }
@@ -63,7 +62,8 @@ impl TurtleSnapshot {
             let view = View::new(view.tables[1..].to_vec(), view.tree.clone());
             let view = ArcSwapOption::from_pointee(view);
             let ended = OnceLock::new();
-            let pinned = Arc::new(Pinned { core: Arc::clone(core), memtable, view, ended, pin });
+            let pinned =
+                Arc::new(Pinned { core: Arc::clone(core), memtable, view, ended, _pin: pin });
             // Before anybody writes, so that no upgrade is missed.
             core.snapshots.lock().push(Arc::downgrade(&pinned));
             TurtleSnapshot(pinned)

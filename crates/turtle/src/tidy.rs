@@ -421,7 +421,7 @@ impl Core {
     fn tidy(&self, goal: Goal<'_>) -> Result<bool> {
         match without_reserve(|| self.make_step(Step::with_room(goal))) {
             Err(error) if error.is_full() => {
-                self.give_all_room_back()?;
+                self.files.store.give_all_back()?;
                 self.make_step(Step::sparing(goal))
             }
             made => made,
@@ -451,13 +451,13 @@ impl Core {
     fn make_small_steps(&self, goal: Goal<'_>) -> Result<bool> {
         for _ in 0..ROOM_STEPS_MAX {
             match self.make_step(Step::sparing(goal)) {
-                Ok(true) => self.give_all_room_back()?,
+                Ok(true) => self.files.store.give_all_back()?,
                 Ok(false) => return Ok(true),
                 Err(error) if error.is_full() => break,
                 Err(error) => return Err(error),
             }
         }
-        self.give_all_room_back()?;
+        self.files.store.give_all_back()?;
         Ok(false)
     }
 

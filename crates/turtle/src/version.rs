@@ -22,6 +22,7 @@ use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
 use crate::files::{Files as _, Limits, PIVOTS_MAX, Passed};
 use crate::growth::{Growth, remembered_bytes};
+use crate::kinds;
 use crate::leaf::LeafStore;
 use crate::levels::Key;
 use crate::node::Totals;
@@ -130,7 +131,7 @@ impl Files {
         stats.filter_damaged = load(&counters.filter_damaged);
         let cached = self.cache.stats();
         stats.pages_cached = by_kind(|kind| cached.of(kind).hits);
-        stats.pages_read = by_kind(|kind| load(&counters.pages_read[kind as usize]));
+        stats.pages_read = by_kind(|kind| load(&counters.pages_read[kind.index()]));
         let (activity, _) = *self.activity.lock();
         stats.flushes = activity.flushes;
         stats.leaves_made = activity.leaves;
@@ -142,11 +143,11 @@ impl Files {
 
 fn by_kind(count: impl Fn(Kind) -> u64) -> PagesByKind {
     PagesByKind {
-        node: count(Kind::Node),
-        filter: count(Kind::Filter),
-        index: count(Kind::Index),
-        keys: count(Kind::Keys),
-        values: count(Kind::Values),
+        node: count(kinds::NODE),
+        filter: count(kinds::FILTER),
+        index: count(kinds::INDEX),
+        keys: count(kinds::KEYS),
+        values: count(kinds::VALUES),
     }
 }
 

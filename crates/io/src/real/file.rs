@@ -18,9 +18,9 @@ use spinney_base::shim::Mutex;
 use spinney_base::{Error, Result};
 
 use super::{RealDisk, filesystem, mapping, named, ring};
+use crate::AlignedBuf;
 use crate::counters::{IoCounters, Purpose};
 use crate::disk::{File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
-use crate::{AlignedBuf, Purpose::Tool};
 
 /// The smallest unit in which a direct transfer may stop short of the end of a file.
 const SECTOR_BYTES: usize = 512;
@@ -245,7 +245,7 @@ impl RealFile {
         while at < to {
             let left = usize::try_from(to - at).unwrap_or(usize::MAX);
             let chunk = &zeros.bytes()[..left.min(zeros.bytes().len())];
-            self.counters.write(Tool, chunk.len());
+            self.counters.write(Purpose::Tool, chunk.len());
             self.write_rest(chunk, at, 0)?;
             at += chunk.len() as u64;
         }

@@ -39,7 +39,7 @@ fn what_is_written_is_read() {
             assert_eq!(&back.bytes()[PAGE_BYTES..], out.bytes());
         }
         let counts = disk.counters().snapshot();
-        let (write, read) = (Purpose::WriteBack as usize, Purpose::Lookup as usize);
+        let (write, read) = (Purpose::WriteBack.index(), Purpose::Lookup.index());
         assert_eq!(counts.by_purpose[write].write_bytes, 6 * PAGE);
         assert_eq!(counts.by_purpose[write].syncs, 2);
         assert_eq!(counts.by_purpose[read].reads, 2);
@@ -76,7 +76,7 @@ fn a_batch_deeper_than_the_ring_is_whole() {
         for (index, page) in back[..300].iter().enumerate() {
             assert_eq!(page.bytes()[17], u8::try_from((299 - index) % 251).unwrap());
         }
-        assert_eq!(disk.counters().snapshot().by_purpose[Purpose::Scan as usize].reads, 301);
+        assert_eq!(disk.counters().snapshot().by_purpose[Purpose::Scan.index()].reads, 301);
     });
 }
 
@@ -334,7 +334,7 @@ fn reads_that_are_waited_for_are_polled_for() {
         let error = file.read_at(page.bytes_mut(), 64 * PAGE, Purpose::Lookup).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corruption);
         let counted = disk.counters().snapshot();
-        assert_eq!(counted.by_purpose[Purpose::Lookup as usize].reads, 1001);
+        assert_eq!(counted.by_purpose[Purpose::Lookup.index()].reads, 1001);
         assert_eq!(counted.polls > 0, polls);
         assert!(counted.polls_in_vain <= counted.polls && counted.polls <= 1001);
     }

@@ -35,10 +35,12 @@ pub(crate) struct Kept {
 }
 
 /// What became of a database between two lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
     /// Nothing: the page cache outlived the process.
     Nothing,
+    /// What a failed sync covered may be gone, and what can be read of it may be on no stable storage.
+    Doubtful,
     /// What was not durable.
     Unsynced,
     /// The log may have lost records to a flipped bit.
@@ -366,7 +368,8 @@ impl Books {
         self.now = found.iter().map(|(k, v)| (k.clone(), vec![Some(v.clone())])).collect();
     }
 
-    /// What was found is durable; but what has no log may be in the page cache only, when nothing was lost.
+    /// What was found is durable; but what has no log may be in the page cache only, unless the power was lost.
+    /// Then a later loss of power takes a key back to its last checkpoint (P11).
     pub(crate) fn settle(&mut self, names: BTreeMap<String, Kept>, found: &Found, loss: Loss) {
         let gone: Vec<String> =
             self.keyspaces.keys().filter(|it| !names.contains_key(*it)).cloned().collect();
@@ -378,7 +381,8 @@ impl Books {
         self.line.clear();
         self.durable_to = 0;
         let mut before = std::mem::take(&mut self.unlogged);
-        if loss != Loss::Nothing {
+        let was_cut = loss > Loss::Doubtful;
+        if was_cut {
             before.clear();
         }
         self.base.clear();
@@ -386,7 +390,7 @@ impl Books {
             if self.is_logged(&place.0) {
                 self.base.insert(place.clone(), Some(value.clone()));
             } else {
-                let fresh = || if loss == Loss::Nothing { vec![None] } else { Vec::new() };
+                let fresh = || if was_cut { Vec::new() } else { vec![None] };
                 before.entry(place.clone()).or_insert_with(fresh).push(Some(value.clone()));
             }
         }

@@ -694,7 +694,7 @@ impl<'a> World<'a> {
             _ => {
                 let batches = *self.random.pick(&[1, 4, 1000]);
                 if let Ok(keyspace) = self.handle(&name) {
-                    let _ = keyspace.set_checkpoint_distance(batches);
+                    let _ = keyspace.turtle().and_then(|it| it.set_checkpoint_distance(batches));
                 }
             }
         }
@@ -798,7 +798,7 @@ impl<'a> World<'a> {
             self.tally.throw(if inside { KILL_INSIDE } else { KILL });
             if self.struck(&[SYNC]) {
                 // The kernel may have dropped what it could not write.
-                loss = Loss::Unsynced;
+                loss = Loss::Doubtful;
             }
             self.close_later(SimDisk::kill);
         }
@@ -845,13 +845,13 @@ impl<'a> World<'a> {
                 Ok(()) => return,
                 Err(error) => {
                     if self.struck(&[SYNC]) {
-                        loss = loss_at_least(loss);
+                        loss = loss.max(Loss::Doubtful);
                     }
                     if self.disk.power_is_off() {
                         self.tally.throw(IN_RECOVERY);
                         let mode = *self.random.pick(&MODES);
                         self.close_later(|disk| disk.crash(mode));
-                        loss = loss_at_least(loss);
+                        loss = loss.max(Loss::Unsynced);
                     } else {
                         let kind = self.explain(What::Other, &error, "an opening");
                         assert!(kind != ErrorKind::Full, "a full disk does not open: {error}");
@@ -921,7 +921,7 @@ impl<'a> World<'a> {
     fn end(&mut self) {
         self.disk.set_capacity(None);
         self.cut = false;
-        let loss = if self.struck(&[SYNC]) { Loss::Unsynced } else { Loss::Nothing };
+        let loss = if self.struck(&[SYNC]) { Loss::Doubtful } else { Loss::Nothing };
         self.close_later(SimDisk::kill);
         self.unflip();
         if self.tainted {
@@ -953,8 +953,4 @@ impl<'a> World<'a> {
         let left = everything(&db).expect("nothing is wrong with the disk").len();
         assert_eq!(left, 0, "records came back");
     }
-}
-
-fn loss_at_least(loss: Loss) -> Loss {
-    if loss == Loss::Rot { Loss::Rot } else { Loss::Unsynced }
 }

@@ -2,16 +2,16 @@
 //! and else with `Buffered`, and report every acknowledgement on standard output.
 //!
 //! Arguments: directory, first number, seed. A thread writes the same number under the same key
-//! into two keyspaces in one batch, or removes the key from both, then prints `thread slot number`. Now and then it changes the
-//! checkpoint distance of the second keyspace, or keeps a snapshot of it through a few batches. It never ends by
-//! itself.
+//! into a keyspace of each engine in one batch, or removes the key from all, then prints
+//! `thread slot number`. Now and then it changes the checkpoint distance, or keeps a snapshot of a
+//! keyspace that takes some through a few batches. It never ends by itself.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::Path;
 
 use spinney::{Batch, Db, Durability, Keyspace, KeyspaceOptions, Snapshot};
-use spinney_proving::kill::{self, CHANGED, ENGINES, KEYSPACES, LOOKED, SLOTS, THREADS};
+use spinney_proving::kill::{self, CHANGED, KEYSPACES, LOOKED, SLOTS, THREADS};
 use spinney_proving::tier::Random;
 
 /// What a thread knows of its slots: the numbers of the batches that were acknowledged in this life.
@@ -36,13 +36,16 @@ fn main() {
     // The process alone dies: both promise the same.
     let durability = if seed.is_multiple_of(2) { Durability::Sync } else { Durability::Buffered };
     let db = Db::open(Path::new(directory), kill::options()).expect("the database opens");
-    let keyspaces = [0, 1].map(|index| {
-        let options = KeyspaceOptions::default().engine(ENGINES[index]);
-        db.keyspace(KEYSPACES[index], options).expect("it opens")
+    let keyspaces = KEYSPACES.map(|kind| {
+        let options = KeyspaceOptions::default().engine(kind);
+        db.keyspace(kind.name(), options).expect("it opens")
     });
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (db, keyspaces) = (&db, &keyspaces);
+            let mut all = keyspaces.iter();
+            let versioned = all.find(|keyspace| keyspace.capabilities().snapshots);
+            let versioned = versioned.expect("an engine has snapshots");
             scope.spawn(move || {
                 let mut random = Random::new(seed, 300 + thread as u64);
                 let (mut known, mut kept) = (Known::new(), None);
@@ -52,8 +55,8 @@ fn main() {
                     db.write_with(batch, durability).expect("a good disk");
                     say(&format!("{thread} {slot} {number}"));
                     known.insert(slot, number);
-                    disturb(&keyspaces[1], &mut random);
-                    look(&keyspaces[1], thread, number, (&known, &mut kept), &mut random);
+                    disturb(keyspaces, &mut random);
+                    look(versioned, thread, number, (&known, &mut kept), &mut random);
                 }
             });
         }
@@ -80,25 +83,27 @@ fn batch(keyspaces: &[Keyspace], thread: usize, slot: usize, number: u64) -> Bat
     batch
 }
 
-/// Changes the checkpoint distance, sometimes.
-fn disturb(turtle: &Keyspace, random: &mut Random) {
+/// Changes the checkpoint distance where there is one, sometimes.
+fn disturb(keyspaces: &[Keyspace], random: &mut Random) {
     if random.one_in(16) {
         let batches = *random.pick(&[1, 1, 2, 5, 1000]);
-        turtle.set_checkpoint_distance(batches).expect("it has one");
+        for turtle in keyspaces.iter().filter_map(|keyspace| keyspace.turtle().ok()) {
+            turtle.set_checkpoint_distance(batches).expect("a good disk");
+        }
         say(CHANGED);
     }
 }
 
 /// Takes a snapshot if none is kept, and looks at the one that was kept long enough.
 fn look(
-    turtle: &Keyspace,
+    versioned: &Keyspace,
     thread: usize,
     number: u64,
     (known, kept): (&Known, &mut Option<Kept>),
     random: &mut Random,
 ) {
     if kept.is_none() && random.one_in(4) {
-        let snapshot = turtle.snapshot().expect("it has snapshots");
+        let snapshot = versioned.snapshot().expect("it has snapshots");
         let until = number + random.below(12) as u64;
         *kept = Some(Kept { snapshot, then: known.clone(), until });
     }

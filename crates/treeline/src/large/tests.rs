@@ -35,14 +35,14 @@ fn apply(tree: &TreeLine, key: &[u8], pointer: &LargePointer) {
     pointer.encode(&mut bytes);
     let value = Some(ValueRef { bytes: &bytes, large: true });
     let write = Write { key, hash: hash_key(KEYSPACE, key), value };
-    tree.prepare(&write).unwrap();
-    tree.apply(&write);
+    let prepared = tree.prepare(&write).unwrap();
+    tree.apply(&write, prepared, Lsn::ZERO);
 }
 
 /// Puts a large value, as a database does, whose bytes do not matter.
 fn put(tree: &TreeLine, key: &[u8]) -> LargePointer {
-    let pointer = tree.allocate_large(10_000).unwrap();
-    tree.seal_large(std::slice::from_ref(&pointer)).unwrap();
+    let pointer = tree.large.allocate(10_000).unwrap();
+    tree.large.seal(std::slice::from_ref(&pointer)).unwrap();
     let log = &tree.context.log;
     let mut room = log.reserve(1, ReserveFor::User).unwrap().unwrap();
     log.append(&mut room, RecordKind::User, b"1");
@@ -72,7 +72,7 @@ fn p17_a_full_log_leaves_no_leak() {
         }
     }
     tree.write_back_everything(&mut |_| false).unwrap();
-    assert_eq!(tree.large.pages().0, 6, "two values of three pages");
+    assert_eq!(tree.large.live_pages(), 6, "two values of three pages");
     drop(taken);
     let image = disk.crash(CrashMode::KeepAll);
     drop((tree, log));
@@ -87,12 +87,13 @@ fn p17_a_full_log_leaves_no_leak() {
         .unwrap();
     let mut bytes = Vec::new();
     new.encode(&mut bytes);
-    tree.replay_large(&bytes).unwrap();
+    tree.large.replay(&bytes).unwrap();
     tree.end_structure_replay().unwrap();
     apply(&tree, b"a", &new);
     drop(recovered);
     for _ in 0..2 {
         tree.checkpoint(log.last_lsn()).unwrap();
     }
-    assert_eq!(tree.large.pages(), (6, 0), "pages of live values, and of freed ones");
+    let counts = tree.large.counts();
+    assert_eq!((counts.live_pages, counts.freed_pages), (6, 0));
 }

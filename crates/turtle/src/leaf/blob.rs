@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::{Error, Generation, Lsn, PageNumber, Result};
-use spinney_cache::Kind;
 use spinney_extent::header::Damage;
 use spinney_extent::run::RUN_PAGES_MAX;
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun};
@@ -16,6 +15,8 @@ use spinney_io::{AlignedBuf, Purpose};
 
 use super::format::{PAYLOAD, read_u32};
 use super::{LeafStore, payload};
+
+use crate::kinds;
 
 /// Pages of a node. Dropping it gives them back.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl NodePages {
         let node = NodePages::own(files, run, length);
         let mut buf = AlignedBuf::new(run.pages as usize);
         files.store.read_run(&run, 0, BlockKind::Node, &mut buf, Purpose::Recovery)?;
-        let read = &files.counters.pages_read[Kind::Node as usize];
+        let read = &files.counters.pages_read[kinds::NODE.index()];
         read.fetch_add(u64::from(run.pages), Relaxed);
         let mut bytes = Vec::with_capacity(run.pages as usize * PAYLOAD);
         (0..buf.pages()).for_each(|index| bytes.extend_from_slice(payload(buf.page(index))));

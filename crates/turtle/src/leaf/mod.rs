@@ -46,6 +46,8 @@ use spinney_io::Purpose;
 use build::{Built, Edits};
 use format::{Description, PAGE_BLOCKS, Section};
 
+use crate::kinds;
+
 /// Where leaves lie: a keyspace's store, its part of the page cache, and what was counted.
 #[derive(Debug)]
 pub(crate) struct LeafStore {
@@ -135,9 +137,10 @@ impl LeafStore {
     /// Counts pages of a section that were read from the file.
     fn count_read(&self, section: Section, pages: usize, purpose: Purpose) {
         let counters = &self.counters;
-        let counter = match purpose {
-            Purpose::Reorganize => &counters.pages_loaded,
-            _ => &counters.pages_read[kind(section) as usize],
+        let counter = if purpose == Purpose::Reorganize {
+            &counters.pages_loaded
+        } else {
+            &counters.pages_read[kind(section).index()]
         };
         counter.fetch_add(pages as u64, Relaxed);
     }
@@ -378,10 +381,10 @@ impl Drop for Leaf {
 #[inline]
 fn kind(section: Section) -> Kind {
     match section {
-        Section::Index => Kind::Index,
-        Section::Filter => Kind::Filter,
-        Section::Keys => Kind::Keys,
-        Section::Values => Kind::Values,
+        Section::Index => kinds::INDEX,
+        Section::Filter => kinds::FILTER,
+        Section::Keys => kinds::KEYS,
+        Section::Values => kinds::VALUES,
     }
 }
 

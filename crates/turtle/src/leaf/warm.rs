@@ -141,7 +141,7 @@ impl LeafStore {
             };
             let pages: Vec<_> = missing.iter().filter_map(|it| place(it.id).ok()).collect();
             for page in missing {
-                self.counters.pages_read[page.id.kind as usize].fetch_add(1, Relaxed);
+                self.counters.pages_read[page.id.kind.index()].fetch_add(1, Relaxed);
             }
             self.store.read_run_pages(&pages, BlockKind::Leaf, buf, purpose)
         })

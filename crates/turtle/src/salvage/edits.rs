@@ -9,11 +9,10 @@
 use std::collections::VecDeque;
 
 use spinney_base::PageNumber;
-use spinney_engine::{Damage, LostRange};
+use spinney_engine::{Damage, LostRange, Notes};
 use spinney_extent::{BlockKind, FoundPage, HEADER_BYTES, PageRun, Store};
 use spinney_io::AlignedBuf;
 
-use super::notes::Notes;
 use crate::leaf::format::{Description, KeyPage, PAYLOAD, Section};
 use crate::run::Op;
 

@@ -20,12 +20,11 @@ use std::sync::Arc;
 
 use spinney_base::{Generation, Lsn, PageNumber, Result, ValueRef};
 use spinney_engine::covered::Covered;
-use spinney_engine::{Damage, LostRange, Show};
+use spinney_engine::{Damage, LostRange, Notes, Show, Span};
 use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
 
 use super::edits::{Edits, Pages, Use};
-use super::notes::Notes;
-use super::walk::{RunId, Span, live, read_node};
+use super::walk::{RunId, live, read_node};
 use crate::leaf::blob;
 use crate::leaf::format::{Description, Head, read_u32};
 use crate::packed::{PackedNode, Root};
@@ -72,14 +71,14 @@ impl Scan {
                 scan.newest = scan.newest.max(header.generation);
             }
             match header {
-                Ok(header) if header.kind == BlockKind::Leaf => {
+                Ok(header) if BlockKind::Leaf.reads(header.kind) => {
                     let id = (page, header.generation);
                     scan.heads.extend(head(payload, id));
                 }
-                Ok(header) if header.kind == BlockKind::Node => {
+                Ok(header) if BlockKind::Node.reads(header.kind) => {
                     scan.add_node_page(page, header.generation);
                 }
-                Ok(header) if header.kind == BlockKind::Checkpoint => {
+                Ok(header) if BlockKind::Checkpoint.reads(header.kind) => {
                     scan.redo = scan.redo.max(header.lsn);
                     if let Some(root) = root(payload) {
                         let (generation, redo) = (header.generation, Some(header.lsn));
@@ -90,8 +89,7 @@ impl Scan {
                 }
                 Ok(_) => {}
                 Err(damage) => {
-                    let unreadable = damage.expected.starts_with("a page");
-                    if unreadable || block.iter().any(|byte| *byte != 0) {
+                    if damage.is_of_written(block) {
                         scan.damaged.push((page, damage));
                     }
                 }

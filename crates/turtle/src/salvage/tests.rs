@@ -16,13 +16,13 @@ use spinney_io::{AlignedBuf, OpenMode, Purpose};
 
 use super::Salvage;
 use super::edits::{Edits, Use};
-use super::notes::Notes;
 use crate::disk::DiskFiles;
 use crate::leaf::format::Section;
 use crate::leaf::{Leaf, LeafStore};
 use crate::runs::Runs;
 use crate::tests::{limits, run};
 use crate::tree::Tree;
+use spinney_engine::Notes;
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
 const PATH: &str = "/turtle";

@@ -9,12 +9,11 @@
 use std::collections::HashSet;
 
 use spinney_base::{Generation, PageNumber, Result, ValueRef};
-use spinney_engine::{LostRange, Show};
+use spinney_engine::{LostRange, Notes, Show, Span};
 use spinney_extent::{BlockKind, FoundPage, HEADER_BYTES, PageRun, Store};
 use spinney_io::AlignedBuf;
 
 use super::edits::{Edits, Pages, Use};
-use super::notes::Notes;
 use crate::leaf::blob;
 use crate::leaf::format::{Description, PAYLOAD};
 use crate::packed::{PackedNode, PackedSegment, Root};
@@ -22,31 +21,6 @@ use crate::run::Op;
 
 /// What tells one run of pages from any other of the file, at any time.
 pub(super) type RunId = (PageNumber, Generation);
-
-/// Keys from one on and before another.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Span<'a> {
-    pub(super) lower: &'a [u8],
-    pub(super) upper: Option<&'a [u8]>,
-}
-
-impl<'a> Span<'a> {
-    pub(super) const ALL: Span<'static> = Span { lower: b"", upper: None };
-
-    /// What both have; `None` if that is nothing.
-    pub(super) fn meet(self, lower: &'a [u8], upper: Option<&'a [u8]>) -> Option<Span<'a>> {
-        let lower = self.lower.max(lower);
-        let upper = match (self.upper, upper) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-        upper.is_none_or(|upper| lower < upper).then_some(Span { lower, upper })
-    }
-
-    pub(super) fn to_range(self) -> LostRange {
-        LostRange { lower: self.lower.to_vec(), upper: self.upper.map(<[u8]>::to_vec) }
-    }
-}
 
 /// A segment and where its edits are live.
 #[derive(Clone, Copy, Debug)]

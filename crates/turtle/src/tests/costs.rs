@@ -14,6 +14,7 @@ use spinney_io::sim::SimDisk;
 
 use super::{limits, run};
 use crate::disk::DiskFiles;
+use crate::kinds;
 use crate::leaf::LeafStore;
 use crate::leaf::format::PAYLOAD;
 use crate::leaf::read::Place;
@@ -78,13 +79,13 @@ impl World {
     }
 
     fn read(&self, kind: Kind) -> u64 {
-        self.files.files.counters.pages_read[kind as usize].load(Relaxed)
+        self.files.files.counters.pages_read[kind.index()].load(Relaxed)
     }
 
     /// Pages of keys and values that were looked into, wherever they were.
     fn data_pages(&self) -> u64 {
         let hits = |kind| self.cache.stats().of(kind).hits;
-        let both = [Kind::Keys, Kind::Values];
+        let both = [kinds::KEYS, kinds::VALUES];
         both.iter().map(|kind| self.read(*kind) + hits(*kind)).sum()
     }
 
@@ -124,9 +125,9 @@ impl World {
             }
             touched += 1;
             self.cool();
-            let before = self.read(Kind::Index);
+            let before = self.read(kinds::INDEX);
             let begin = leaf.find(from).unwrap();
-            pages += self.read(Kind::Index) - before;
+            pages += self.read(kinds::INDEX) - before;
             let end = match upper.filter(|upper| *upper <= last) {
                 Some(upper) => leaf.find(upper).unwrap(),
                 None => {
@@ -158,7 +159,7 @@ fn a_scan_of_50_on_a_cold_cache_reads_what_its_records_fill_and_little_more() {
         let (allowed, touched) = world.allowed(first, last);
         for direction in [Direction::Forward, Direction::Reverse] {
             world.cool();
-            let kinds = [Kind::Node, Kind::Filter, Kind::Index, Kind::Keys, Kind::Values];
+            let kinds = [kinds::NODE, kinds::FILTER, kinds::INDEX, kinds::KEYS, kinds::VALUES];
             let before = kinds.map(|kind| world.read(kind));
             let (lower, upper) = match direction {
                 Direction::Forward => (Bound::Included(&first[..]), Bound::Unbounded),
@@ -195,7 +196,7 @@ fn a_scan_of_50_on_a_cold_cache_reads_what_its_records_fill_and_little_more() {
 fn a_scan_of_keys_reads_no_page_of_values() {
     let world = world();
     world.cool();
-    let (keys_before, values_before) = (world.read(Kind::Keys), world.read(Kind::Values));
+    let (keys_before, values_before) = (world.read(kinds::KEYS), world.read(kinds::VALUES));
     for direction in [Direction::Forward, Direction::Reverse] {
         let request = ScanRequest {
             lower: Bound::Unbounded,
@@ -211,8 +212,8 @@ fn a_scan_of_keys_reads_no_page_of_values() {
         assert!(chunk.finished && chunk.len() == world.keys.len());
         assert!((0..chunk.len()).all(|at| chunk.get(at).1.bytes.is_empty()));
     }
-    assert_eq!(world.read(Kind::Values), values_before);
-    assert!(world.read(Kind::Keys) > keys_before, "they were not cached");
+    assert_eq!(world.read(kinds::VALUES), values_before);
+    assert!(world.read(kinds::KEYS) > keys_before, "they were not cached");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::kinds;
+
 #[test]
 fn several_leaves_are_read_together() {
     let bed = Bed::new(0);
@@ -127,10 +129,10 @@ fn what_several_cursors_expect_comes_in_one_batch() {
         // So many as the page of keys has, whichever way.
         let last = cursors[1].expect(40).unwrap();
         cursors[0].expect_up_to(&last);
-        let before = bed.files.counters.pages_read[Kind::Values as usize].load(Relaxed);
+        let before = bed.files.counters.pages_read[kinds::VALUES.index()].load(Relaxed);
         bed.files.bring_in(&[&cursors[0], &cursors[1]]);
         let read =
-            |bed: &Bed| bed.files.counters.pages_read[Kind::Values as usize].load(Relaxed) - before;
+            |bed: &Bed| bed.files.counters.pages_read[kinds::VALUES.index()].load(Relaxed) - before;
         let brought = read(&bed);
         let mut delivered = 0;
         for cursor in &mut cursors {

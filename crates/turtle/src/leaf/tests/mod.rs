@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{KeyspaceId, Lsn, PageNumber, Poison, ValueRef};
-use spinney_cache::{Cache, Kind};
+use spinney_cache::Cache;
 use spinney_engine::Direction;
 use spinney_extent::{BlockKind, HEADER_BYTES, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
@@ -71,7 +71,7 @@ impl Bed {
 
     /// Pages read for a purpose while something was done.
     fn pages_read<T>(&self, purpose: Purpose, work: impl FnOnce() -> T) -> (u64, T) {
-        let read = || self.disk.counters().snapshot().by_purpose[purpose as usize].read_bytes;
+        let read = || self.disk.counters().snapshot().by_purpose[purpose.index()].read_bytes;
         let before = read();
         let result = work();
         ((read() - before) / PAGE_BYTES as u64, result)

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use spinney_base::PageNumber;
-use spinney_engine::{Damage, DamagedPage, LostRange, SalvageFindings};
+use spinney_extent::header::Damage;
 use spinney_extent::{FoundPage, Store};
+
+use crate::salvage::{LostRange, SalvageFindings};
+use crate::scrub::DamagedPage;
 
 /// Damaged pages and ranges that suffered from them.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub struct Notes {
     damaged: BTreeMap<PageNumber, String>,
     lost: Ranges,
     older: Ranges,
@@ -16,7 +19,7 @@ pub(super) struct Notes {
 
 impl Notes {
     /// A page should be one of something that is in use.
-    pub(super) fn page(&mut self, page: PageNumber, found: &FoundPage) {
+    pub fn page(&mut self, page: PageNumber, found: &FoundPage) {
         match found {
             FoundPage::Whole => {}
             FoundPage::Other(damage) | FoundPage::Blank(damage) | FoundPage::Damaged(damage) => {
@@ -25,35 +28,36 @@ impl Notes {
         }
     }
 
-    pub(super) fn damaged(&mut self, page: PageNumber, damage: &Damage) {
+    /// A page is damaged.
+    pub fn damaged(&mut self, page: PageNumber, damage: &Damage) {
         let what = || format!("expected {}, found {}", damage.expected, damage.found);
         self.damaged.entry(page).or_insert_with(what);
     }
 
     /// Records of this range are lost.
-    pub(super) fn lost(&mut self, range: LostRange) {
+    pub fn lost(&mut self, range: LostRange) {
         self.lost.add(range);
     }
 
     /// Records of this range may be older ones.
-    pub(super) fn older(&mut self, range: LostRange) {
+    pub fn older(&mut self, range: LostRange) {
         self.older.add(range);
     }
 
     /// The newest record of a key is gone; whether an older one was found.
-    pub(super) fn key(&mut self, key: &[u8], is_older: bool) {
+    pub fn key(&mut self, key: &[u8], is_older: bool) {
         let ranges = if is_older { &mut self.older } else { &mut self.lost };
         ranges.add_key(key);
     }
 
     /// A record is there: what comes later is a range of its own.
-    pub(super) fn whole(&mut self) {
+    pub fn whole(&mut self) {
         self.lost.is_open = false;
         self.older.is_open = false;
     }
 
     /// Takes in what was met meanwhile.
-    pub(super) fn add(&mut self, other: Notes) {
+    pub fn add(&mut self, other: Notes) {
         for (page, what) in other.damaged {
             self.damaged.entry(page).or_insert(what);
         }
@@ -62,7 +66,7 @@ impl Notes {
     }
 
     /// Adds all that was met to what is reported.
-    pub(super) fn tell(self, store: &Store, findings: &mut SalvageFindings) {
+    pub fn tell(self, store: &Store, findings: &mut SalvageFindings) {
         for (page, what) in self.damaged {
             let (file, offset) = (store.path().to_owned(), page.offset());
             findings.damaged.push(DamagedPage { file, offset, what });
@@ -112,7 +116,7 @@ impl Ranges {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,0 +1,71 @@
+//! The registry row of an engine: everything that the crates above must know of it beside the
+//! contract. Each engine crate fills in one [`Row`], and the database's registry lists the rows.
+//! The manifest, messages, salvage, the benchmark, the program and the proving ground derive what
+//! they need from the row, so none of them names an engine.
+
+use std::sync::Arc;
+
+use spinney_base::{KeyspaceId, Lsn, Result};
+use spinney_extent::BlockKind;
+use spinney_io::{Directory, Purpose};
+
+use crate::{Capabilities, Engine, EngineContext, KeyspaceSalvage};
+
+/// What the house knows of one engine.
+#[derive(Debug)]
+pub struct Row {
+    /// Name in options, output and messages: lower-case letters and digits.
+    pub name: &'static str,
+    /// Number in the manifest, above 0. A number is never given to another engine.
+    pub number: u8,
+    /// What its keyspaces can do.
+    pub capabilities: Capabilities,
+    /// Makes the files of a new keyspace, whose log records all come after the LSN.
+    pub create: fn(EngineContext, Lsn) -> Result<Arc<dyn Engine>>,
+    /// Opens the files of a keyspace at its newest checkpoint.
+    pub open: fn(EngineContext) -> Result<Arc<dyn Engine>>,
+    /// Opens a keyspace's file for salvage.
+    pub salvage: OpenSalvage,
+    /// Checks the name and value of an option of the engine's own.
+    pub check_option: fn(&str, &str) -> Result<()>,
+    /// The kinds of block that hold its records or lead to them. Without a manifest a salvage tells
+    /// by these which engine has written a file, so no two engines share one.
+    pub blocks: &'static [BlockKind],
+    /// What its I/O is for, beside the purposes that all engines share.
+    pub purposes: &'static [Purpose],
+    /// What the proving ground does with the engine and must see of it.
+    pub proving: Proving,
+}
+
+/// Opens the file of a name in a directory, of a keyspace; the flag says whether it was logged.
+pub type OpenSalvage =
+    fn(&dyn Directory, &str, KeyspaceId, bool) -> Result<Box<dyn KeyspaceSalvage>>;
+
+/// Options by name, with their values.
+pub type OwnOptions = &'static [(&'static str, &'static str)];
+
+/// A state of a database, as probes name it, and how many crashes must meet it, in units of the tier.
+pub type StateSeen = (&'static str, u64);
+
+/// What the proving ground does with an engine and must see of it.
+#[derive(Debug)]
+pub struct Proving {
+    /// Options that its keyspaces are made with: a run takes those at its seed modulo the length.
+    pub options: &'static [OwnOptions],
+    /// States that simulated crashes must meet: in short runs, and in long ones with salvage.
+    pub states: [&'static [StateSeen]; 2],
+    /// Where the watch over the disk finds which pages are owned.
+    pub watched: Watched,
+}
+
+/// Where an engine says on disk which pages it owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Structure records in the log name them.
+    Records,
+    /// The payload of a checkpoint names a root, and the tree of nodes below it names the rest, in
+    /// the layout that `proving` walks.
+    Roots,
+    /// Nowhere that the watch knows: its disk is not watched.
+    Nowhere,
+}

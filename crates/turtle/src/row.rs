@@ -1,0 +1,57 @@
+//! The engine's row in the registry.
+
+use std::sync::Arc;
+
+use spinney_engine::{BlockKind, Engine, Proving, Row, Watched};
+
+use spinney_io::Purpose;
+
+use crate::{Salvage, Turtle, check_option};
+
+/// TurtleKV's row.
+pub const ROW: Row = Row {
+    name: "turtle",
+    number: 2,
+    capabilities: Turtle::CAPABILITIES,
+    create: |context, redo| Ok(Arc::new(Turtle::create(context, redo)?) as Arc<dyn Engine>),
+    open: |context| Ok(Arc::new(Turtle::open(context)?) as Arc<dyn Engine>),
+    salvage: |directory, name, keyspace, logged| {
+        Ok(Box::new(Salvage::open(directory, name, keyspace, logged)?))
+    },
+    check_option,
+    blocks: &[BlockKind::Leaf, BlockKind::Node],
+    purposes: &[
+        Purpose::Flush,
+        Purpose::Early,
+        Purpose::Merge,
+        Purpose::Tidy,
+        Purpose::Leaf,
+        Purpose::Node,
+    ],
+    proving: Proving {
+        options: &[
+            &[],
+            &[("leaf", "16KiB")],
+            &[],
+            &[("chi", "1"), ("filter-bits", "0")],
+            &[("leaf", "16KiB")],
+            &[],
+            &[("chi", "3"), ("leaf", "16KiB")],
+            &[("leaf", "16KiB")],
+            &[],
+            &[],
+        ],
+        states: [
+            &[("seal", 1), ("chi change", 1), ("snapshot kept", 1), ("page free", 1)],
+            &[
+                ("seal", 1),
+                ("checkpoint build", 1),
+                ("root publish", 1),
+                ("chi change", 1),
+                ("page free", 1),
+                ("salvage", 1),
+            ],
+        ],
+        watched: Watched::Roots,
+    },
+};
