@@ -27,6 +27,13 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "name": one.name,
             "engine": one.engine,
             "is_parked": one.is_parked,
+            "memory": one.memory.map(|memory| json!({
+                "used": memory.used,
+                "target": memory.target,
+                "floor": memory.floor,
+                "worth": memory.worth,
+                "why": memory.why,
+            })),
             "cache_hits": one.cache_hits,
             "cache_misses": one.cache_misses,
             "records_cached": one.records_cached,
@@ -191,6 +198,16 @@ pub(crate) fn to_text(stats: &Stats) -> String {
     }
     for one in &stats.keyspaces {
         line(format!("keyspace     {} ({})", one.name, one.engine));
+        if let Some(memory) = &one.memory {
+            line(format!(
+                "  {} of {} in memory ({}), at least {}; the last MiB gives {} hits a second",
+                display_bytes(memory.used),
+                display_bytes(memory.target),
+                memory.why,
+                display_bytes(memory.floor),
+                memory.worth
+            ));
+        }
         line(format!(
             "  {} in {} pages, {} overflow pages, {} staged ones and {} free ones",
             display_bytes(one.file_bytes),

@@ -4,7 +4,7 @@
 //! [`KeyspaceState`]; see `place`.
 //!
 //! **Lock order**, first to last: `checkpointing`, [`Place::kept`], `log_part`, `door`, `manifest`, `places`,
-//! `keyspaces`, `large_batch`; then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
+//! `sharing`, `keyspaces`, `KeyspaceState::seen_use`, `large_batch`; then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
 //! are held for memory work only.
 
 use std::path::PathBuf;
