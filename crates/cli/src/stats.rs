@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use spinney::{PagesByKind, Stats, TurtleStats, purposes};
+use spinney::{KeyspaceMemory, PagesByKind, Stats, TurtleStats, purposes};
 use spinney_base::size::display_bytes;
 
 /// Everything, as one JSON object.
@@ -23,17 +23,10 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         (purpose.name().to_owned(), counts)
     });
     let keyspaces = stats.keyspaces.iter().map(|one| {
-        json!({
+        let mut keyspace = json!({
             "name": one.name,
             "engine": one.engine,
             "is_parked": one.is_parked,
-            "memory": one.memory.map(|memory| json!({
-                "used": memory.used,
-                "target": memory.target,
-                "floor": memory.floor,
-                "worth": memory.worth,
-                "why": memory.why,
-            })),
             "cache_hits": one.cache_hits,
             "cache_misses": one.cache_misses,
             "records_cached": one.records_cached,
@@ -72,7 +65,9 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "checkpoints": one.checkpoints,
             "pages_restored": one.pages_restored,
             "turtle": one.turtle.as_ref().map(turtle),
-        })
+        });
+        keyspace["memory"] = one.memory.as_ref().map(memory).into();
+        keyspace
     });
     json!({
         "memory_bytes": stats.memory_bytes,
@@ -105,6 +100,17 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "longest_stall_ns": stats.longest_stall_ns,
         "io": io.collect::<Value>(),
         "keyspaces": keyspaces.collect::<Value>(),
+    })
+}
+
+/// The memory of a keyspace that is open.
+fn memory(memory: &KeyspaceMemory) -> Value {
+    json!({
+        "used": memory.used,
+        "target": memory.target,
+        "floor": memory.floor,
+        "worth": memory.worth,
+        "why": memory.why,
     })
 }
 
