@@ -472,26 +472,32 @@ fn a_full_ring_of_few_records_names_one_of_them_and_grows_for_what_is_reserved()
         found
     };
     for key in &keys {
-        loop {
+        let words = loop {
             match cache.prepare(id_of(key), key, Some(value)) {
-                Prepared::Ready => break,
+                Prepared::Ready(words) => break words,
                 Prepared::Dirty(victim) => assert!(write_back(&victim), "{victim:?} is none"),
                 Prepared::Busy => panic!("nobody else is there"),
             }
-        }
-        cache.put(id_of(key), key, Some(value), &mut Vec::new());
+        };
+        cache.put(id_of(key), key, Some(value), words, &mut Vec::new());
     }
     assert!(cache.usage().bytes <= 8 << 10);
-    for key in &keys {
-        let prepared = loop {
-            match cache.prepare(id_of(key), key, Some(value)) {
-                Prepared::Dirty(victim) => assert!(write_back(&victim)),
-                prepared => break prepared,
+    // All of a batch is prepared before any is put.
+    let prepared: Vec<usize> = keys
+        .iter()
+        .map(|key| {
+            loop {
+                match cache.prepare(id_of(key), key, Some(value)) {
+                    Prepared::Ready(words) => break words,
+                    Prepared::Dirty(victim) => assert!(write_back(&victim)),
+                    Prepared::Busy => panic!("its own batch has all the room"),
+                }
             }
-        };
-        assert_eq!(prepared, Prepared::Ready, "all of a batch is prepared before any is put");
+        })
+        .collect();
+    for (key, words) in keys.iter().zip(prepared) {
+        cache.put(id_of(key), key, Some(value), words, &mut Vec::new());
     }
-    keys.iter().for_each(|key| _ = cache.put(id_of(key), key, Some(value), &mut Vec::new()));
     cache.resize(8 << 10);
     assert!(cache.usage().bytes > 100_000, "dirty records keep what they need");
     let mut soon = Vec::new();
