@@ -5,7 +5,7 @@
 //! the targets share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::shim::Mutex;
 
@@ -16,7 +16,10 @@ pub struct MemoryAccount {
     name: String,
     used: AtomicU64,
     target: AtomicU64,
+    /// The budget when it was opened.
+    most: u64,
     worth: AtomicU64,
+    is_full: AtomicBool,
 }
 
 impl MemoryAccount {
@@ -38,11 +41,24 @@ impl MemoryAccount {
         self.target.load(Relaxed)
     }
 
-    /// How much the last bytes were worth: a count of hits in the part of memory that would be
-    /// given up first.
+    /// Bytes that the target may reach: the whole budget, as it was when the account was opened. What is
+    /// made for good, such as the number of a cache's shards, goes by it.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// How many hits the last mebibyte has given since the account was opened: what would be missed
+    /// first, and about what one more would give.
     #[must_use]
     pub fn worth(&self) -> u64 {
         self.worth.load(Relaxed)
+    }
+
+    /// Whether the component has filled its target and could use more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.is_full.load(Relaxed)
     }
 
     /// Says what is held now.
@@ -55,9 +71,14 @@ impl MemoryAccount {
         self.target.store(bytes, Relaxed);
     }
 
-    /// Says how many hits the last bytes have brought so far.
+    /// Says how many hits the last mebibyte has given so far.
     pub fn set_worth(&self, hits: u64) {
         self.worth.store(hits, Relaxed);
+    }
+
+    /// Says whether the target is filled and more could be used.
+    pub fn set_full(&self, is_full: bool) {
+        self.is_full.store(is_full, Relaxed);
     }
 }
 
@@ -92,7 +113,9 @@ impl MemoryBudget {
             name: name.into(),
             used: AtomicU64::new(0),
             target: AtomicU64::new(target),
+            most: self.total().max(target),
             worth: AtomicU64::new(0),
+            is_full: AtomicBool::new(false),
         });
         self.accounts.lock().push(account.clone());
         account

@@ -25,6 +25,8 @@ pub struct OpenConfig {
     pub torn_writes: TornWrites,
     /// Client threads that will hold a session at the same time.
     pub threads: usize,
+    /// Keyspaces to make; 1 for engines that are driven through one.
+    pub keyspaces: usize,
     /// Engine options, which [`Driver::check_knobs`] has passed.
     pub knobs: Knobs,
 }
@@ -86,6 +88,11 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The memory of some keyspaces together. By default it does not tell.
+    fn memory_of(&self, _keyspaces: &[usize]) -> Option<KeyspaceMemory> {
+        None
+    }
+
     /// What the engine really does, where that differs from what was asked for.
     fn terms(&self) -> Terms;
 
@@ -100,6 +107,9 @@ pub trait Store: Send + Sync {
 
 /// One client thread of an open engine.
 pub trait Session: Send {
+    /// Operations go to this keyspace from now on; to the first one until it is said. By default there is only one.
+    fn turn_to(&mut self, _keyspace: usize) {}
+
     /// Reads the value of `key` into `value`, which is cleared first; whether it was there.
     ///
     /// # Errors
@@ -165,6 +175,15 @@ pub struct Scanned {
     pub records: u64,
     /// Removed records that were passed over.
     pub tombstones: u64,
+}
+
+/// Memory of some keyspaces together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceMemory {
+    /// Bytes that they may hold.
+    pub target: u64,
+    /// Bytes that they hold.
+    pub used: u64,
 }
 
 /// Counters since an engine was opened; `None` is unknown.

@@ -24,6 +24,7 @@ mod permutation;
 mod process;
 mod queue;
 mod table;
+mod turns;
 mod worker;
 
 pub use driver::{Counters, Driver, OpenConfig, Session, Store};

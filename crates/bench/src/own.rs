@@ -1,13 +1,15 @@
 //! Drivers for our own engines, through the same face that every user has.
 
-use spinney::{Db, EngineKind, Keyspace, KeyspaceOptions, Options};
+use spinney::{Db, EngineKind, EngineStats, Keyspace, KeyspaceOptions, Options};
 use spinney_base::{Error, Result};
 
-use crate::driver::{Counters, Driver, Knobs, OpenConfig, Scanned, Session, Store, Terms};
+use crate::driver::{
+    Counters, Driver, KeyspaceMemory, Knobs, OpenConfig, Scanned, Session, Store, Terms,
+};
 use crate::plan::{Durability, TornWrites};
 use crate::shape::Shape;
 
-/// The keyspace that is measured.
+/// The keyspace that is measured; of several the first one, and others bear a number behind it.
 const KEYSPACE: &str = "bench";
 
 /// The one knob that is an option of the database and not of the keyspace.
@@ -44,13 +46,19 @@ impl Own {
     }
 }
 
+/// The name of a keyspace.
+fn name_of(number: usize) -> String {
+    if number == 0 { KEYSPACE.to_owned() } else { format!("{KEYSPACE}{number}") }
+}
+
 struct OwnStore {
     db: Db,
-    keyspace: Keyspace,
+    keyspaces: Vec<Keyspace>,
     durability: Durability,
 }
 
 struct OwnSession {
+    keyspaces: Vec<Keyspace>,
     keyspace: Keyspace,
 }
 
@@ -85,14 +93,17 @@ impl Driver for Own {
             .torn_writes(torn_writes);
         let keyspace_options = keyspace_options.logged(config.durability != Durability::None);
         let db = Db::open(&config.directory, options)?;
-        let keyspace = db.keyspace(KEYSPACE, keyspace_options)?;
-        Ok(Box::new(OwnStore { db, keyspace, durability: config.durability }))
+        let keyspaces = (0..config.keyspaces)
+            .map(|number| db.keyspace(&name_of(number), keyspace_options.clone()));
+        let keyspaces = keyspaces.collect::<Result<_>>()?;
+        Ok(Box::new(OwnStore { db, keyspaces, durability: config.durability }))
     }
 }
 
 impl Store for OwnStore {
     fn session(&self) -> Result<Box<dyn Session>> {
-        Ok(Box::new(OwnSession { keyspace: self.keyspace.clone() }))
+        let keyspaces = self.keyspaces.clone();
+        Ok(Box::new(OwnSession { keyspace: keyspaces[0].clone(), keyspaces }))
     }
 
     /// What was acknowledged is on stable storage afterwards: through the log where there is one.
@@ -109,20 +120,21 @@ impl Store for OwnStore {
 
     fn counters(&self) -> Result<Counters> {
         let stats = self.db.stats();
-        let keyspace = self.keyspace.stats();
+        let sum =
+            |of: fn(&EngineStats) -> u64| Some(stats.keyspaces.iter().map(|one| of(one)).sum());
         #[expect(clippy::cast_precision_loss, reason = "milliseconds are shown with a few digits")]
         let stall_ms = stats.stall_ns as f64 / 1e6;
         let logged = self.durability != Durability::None;
         Ok(Counters {
             io: Some(stats.io),
-            cache_hits: Some(keyspace.cache_hits),
-            cache_misses: Some(keyspace.cache_misses),
+            cache_hits: sum(|one| one.cache_hits),
+            cache_misses: sum(|one| one.cache_misses),
             scanned: Some(Scanned {
-                pages: keyspace.scan_pages,
-                records: keyspace.scan_records,
-                tombstones: keyspace.scan_tombstones,
+                pages: sum(|one| one.scan_pages).unwrap_or(0),
+                records: sum(|one| one.scan_records).unwrap_or(0),
+                tombstones: sum(|one| one.scan_tombstones).unwrap_or(0),
             }),
-            pages_read: Some(keyspace.pages_read),
+            pages_read: sum(|one| one.pages_read),
             stall_ms: Some(stall_ms),
             commits: logged.then_some(stats.log.commits),
             log_flushes: logged.then_some(stats.log.flushes),
@@ -130,7 +142,18 @@ impl Store for OwnStore {
     }
 
     fn describe(&self) -> Option<Shape> {
-        Some(Shape::from(&self.keyspace.stats()))
+        Some(Shape::from(&self.keyspaces[0].stats()))
+    }
+
+    fn memory_of(&self, keyspaces: &[usize]) -> Option<KeyspaceMemory> {
+        let stats = self.db.stats();
+        let names: Vec<String> = keyspaces.iter().map(|number| name_of(*number)).collect();
+        let of = stats.keyspaces.iter().filter(|one| names.contains(&one.name));
+        let memory = of.filter_map(|one| one.memory);
+        Some(memory.fold(KeyspaceMemory::default(), |sum, one| KeyspaceMemory {
+            target: sum.target + one.target,
+            used: sum.used + one.used,
+        }))
     }
 
     fn terms(&self) -> Terms {
@@ -144,13 +167,17 @@ impl Store for OwnStore {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        let OwnStore { db, keyspace, .. } = *self;
-        drop(keyspace);
+        let OwnStore { db, keyspaces, .. } = *self;
+        drop(keyspaces);
         db.close()
     }
 }
 
 impl Session for OwnSession {
+    fn turn_to(&mut self, keyspace: usize) {
+        self.keyspace = self.keyspaces[keyspace].clone();
+    }
+
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         self.keyspace.get_into(key, value)
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use spinney_base::limits::MEMORY_BYTES_MIN;
+use spinney_base::limits::{KEYSPACES_MAX, MEMORY_BYTES_MIN};
 use spinney_base::{Error, Result};
 
 use crate::dataset::DatasetName;
@@ -47,6 +47,12 @@ pub struct Plan {
     pub scan_length: Option<usize>,
     /// Keys that each operation of `m` asks for.
     pub multi_get: usize,
+    /// How many keyspaces there are. Each that is ever driven holds all records; the others are empty.
+    pub keyspaces: usize,
+    /// How many of them are driven at a time.
+    pub busy: usize,
+    /// Seconds after which others are driven, in turn; 0 for never.
+    pub turns: f64,
     /// A directory of this engine's own; it exists and is empty.
     pub directory: PathBuf,
     /// The seed of keys and choices.
@@ -74,11 +80,24 @@ impl Plan {
             (self.operations != Some(0), "--operations must be at least 1"),
             (self.memory >= MEMORY_BYTES_MIN, "--memory must be at least 1MiB"),
             (!self.workloads.is_empty(), "--workloads names no workload"),
+            ((1..=KEYSPACES_MAX).contains(&self.keyspaces), "--keyspaces must be 1 to 4096"),
+            ((1..=self.keyspaces).contains(&self.busy), "--busy must be 1 to --keyspaces"),
+            ((0.0..1e6).contains(&self.turns), "--turns must be 0 or more seconds"),
+            (
+                self.keyspaces == 1 || !self.workloads.iter().any(|one| one.inserts()),
+                "d, e, queue and drift insert records: --keyspaces must be 1 with them",
+            ),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, message)) => Err(Error::invalid(*message)),
             None => Ok(()),
         }
+    }
+
+    /// How many keyspaces are driven at some time: the first ones.
+    #[must_use]
+    pub fn driven(&self) -> usize {
+        if self.turns > 0.0 { self.keyspaces } else { self.busy }
     }
 
     /// The distribution of `workload` in this run: `d` reads the latest records whatever was asked for.
@@ -158,6 +177,13 @@ named! {
         Drift = "drift",
         /// Reads whose hot set jumps ten times.
         Shift = "shift",
+    }
+}
+
+impl Workload {
+    /// Whether it inserts records beside those that were loaded.
+    fn inserts(self) -> bool {
+        matches!(self, Workload::D | Workload::E | Workload::Queue | Workload::Drift)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{
     AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
 };
@@ -19,6 +20,7 @@ use crate::queue::Windows;
 use crate::row::{Row, io_by_purpose};
 use crate::shape::Shape;
 use crate::table::grouped;
+use crate::turns::{self, Look, Turn};
 use crate::worker::{MEASURE, STOP, Shared, Tally, Tickets, WARM, Worker};
 
 /// How often the runner looks at its threads.
@@ -93,6 +95,7 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
         durability: plan.durability,
         torn_writes: plan.torn_writes,
         threads: plan.threads,
+        keyspaces: plan.keyspaces,
         knobs: plan.knobs.clone(),
     })?;
     let terms = store.terms();
@@ -261,6 +264,9 @@ impl Runner<'_> {
             scan_length: plan.scan_length,
             multi_get: plan.multi_get,
             seed: plan.seed ^ state.begun << 8,
+            busy: plan.busy,
+            driven: plan.driven(),
+            turn: AtomicU64::new(0),
             clock: self.clock.clone(),
             records: plan.records,
             phase: AtomicU8::new(if workload == Workload::Load { MEASURE } else { WARM }),
@@ -297,6 +303,7 @@ impl Runner<'_> {
         let (mut told, mut told_sum) = (started, first);
         let (mut point, mut point_sum) = (started, first);
         let mut ticks = vec![(started, 0)];
+        let mut turn = Turn::default();
         loop {
             let finished = shared.finished.load(SeqCst) >= self.plan.threads;
             let now = self.clock.now();
@@ -349,11 +356,50 @@ impl Runner<'_> {
                 })?;
                 (point, point_sum) = (now, total);
             }
+            if self.plan.turns > 0.0 && measured.is_some() && seconds.is_some() {
+                self.follow_turn(shared, &mut turn, now, started, total, over)?;
+            }
             if over {
                 return Ok(ticks);
             }
             self.clock.sleep(TICK);
         }
+    }
+
+    /// Looks at the keyspaces whose turn it is, and turns to others when it is over.
+    fn follow_turn(
+        &mut self,
+        shared: &Shared,
+        turn: &mut Turn,
+        now: Duration,
+        started: Duration,
+        operations: u64,
+        over: bool,
+    ) -> Result<()> {
+        let number = shared.turn.load(Relaxed);
+        let busy: Vec<usize> = turns::busy(number, shared.busy, shared.driven).collect();
+        if (turn.is_due(now) || over)
+            && let Some(memory) = self.store.memory_of(&busy)
+        {
+            let counters = self.store.counters()?;
+            let reads = counters.io.iter().flat_map(|io| io.by_purpose.iter());
+            let read_bytes: u64 = reads.map(|one| one.read_bytes).sum();
+            let pages_read = read_bytes / PAGE_BYTES as u64;
+            turn.add(Look { at: now, operations, pages_read, memory });
+        }
+        let ends = started + Duration::from_secs_f64(self.plan.turns).mul_f64((number + 1) as f64);
+        if now >= ends || over {
+            // A record has a header and its part of a table beside it.
+            let bytes = self.plan.record_size as u64 + 16;
+            if let Some(note) = std::mem::take(turn).note(bytes) {
+                let (engine, workload) = (&self.plan.engine, shared.workload);
+                let note =
+                    format!("{engine} {workload}, turn {number}, keyspaces {busy:?}: {note}");
+                (self.emit)(Event::Note(note))?;
+            }
+            shared.turn.store(number + 1, Relaxed);
+        }
+        Ok(())
     }
 
     fn tell_errors(&mut self, measured: &Measured) -> Result<()> {

@@ -17,6 +17,7 @@ use crate::dataset::Dataset;
 use crate::distribution::Chooser;
 use crate::driver::Session;
 use crate::plan::Workload;
+use crate::turns;
 use crate::value;
 
 /// Operations run but are not counted.
@@ -94,6 +95,11 @@ pub(crate) struct Shared {
     pub(crate) multi_get: usize,
     /// Another one for each workload of a run: the second of two `c` is not to ask for the first one's keys again.
     pub(crate) seed: u64,
+    /// Keyspaces that are driven at a time, and at some time.
+    pub(crate) busy: usize,
+    pub(crate) driven: usize,
+    /// Which turn it is.
+    pub(crate) turn: AtomicU64,
     pub(crate) clock: Runtime,
     /// `load` inserts up to here; nobody else has a bound.
     pub(crate) records: u64,
@@ -197,6 +203,8 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     index: usize,
     session: Box<dyn Session>,
+    /// The keyspace that the session has turned to.
+    keyspace: usize,
     random: SplitMix,
     key: Vec<u8>,
     value: Vec<u8>,
@@ -217,6 +225,7 @@ impl Worker {
             shared,
             index,
             session,
+            keyspace: 0,
             random,
             key: Vec::new(),
             value: Vec::new(),
@@ -266,6 +275,9 @@ impl Worker {
 
     /// One operation; false when there is nothing left to do.
     fn operate(&mut self) -> Result<bool> {
+        if self.shared.driven > 1 && self.shared.workload != Workload::Load {
+            self.turn();
+        }
         let roll = self.random.below(600);
         match action(self.shared.workload, roll) {
             Action::Read => self.read()?,
@@ -284,6 +296,18 @@ impl Worker {
             Action::DriftInsert => self.drift()?,
         }
         Ok(true)
+    }
+
+    /// Turns to one of the keyspaces that are driven now.
+    fn turn(&mut self) {
+        let shared = &self.shared;
+        let mut busy = turns::busy(shared.turn.load(Relaxed), shared.busy, shared.driven);
+        let nth = if shared.busy > 1 { self.random.below(shared.busy) } else { 0 };
+        let keyspace = busy.nth(nth).unwrap_or(0);
+        if keyspace != self.keyspace {
+            self.session.turn_to(keyspace);
+            self.keyspace = keyspace;
+        }
     }
 
     /// Makes `key` the key of some record that is there.
@@ -367,8 +391,14 @@ impl Worker {
         self.shared.dataset.key(ordinal, &mut self.key);
         self.fill_value();
         // An insert that failed keeps its slot, so that nobody reads the record that is missing.
-        self.session.insert(&self.key, &self.value)?;
-        self.tally.logical_bytes += self.record_bytes();
+        for keyspace in 0..self.shared.driven {
+            if self.shared.driven > 1 {
+                self.session.turn_to(keyspace);
+                self.keyspace = keyspace;
+            }
+            self.session.insert(&self.key, &self.value)?;
+            self.tally.logical_bytes += self.record_bytes();
+        }
         self.shared.inserts.done(self.index);
         Ok(true)
     }

@@ -74,6 +74,15 @@ pub(crate) struct YcsbArguments {
     /// Keys that each operation of m reads
     #[arg(long, default_value_t = 32)]
     multi_get: usize,
+    /// Keyspaces of each engine: those that are driven hold all records, the others none
+    #[arg(long, default_value_t = 1)]
+    keyspaces: usize,
+    /// How many of them are driven at a time
+    #[arg(long, default_value_t = 1)]
+    busy: usize,
+    /// Drive others after this many seconds, in turn; 0 for never
+    #[arg(long, default_value_t = 0.0)]
+    turns: f64,
     /// Which records are asked for: uniform, zipfian or latest
     #[arg(long, default_value = "zipfian")]
     distribution: Distribution,
@@ -182,11 +191,19 @@ fn plan(
             dataset: arguments.dataset.clone(),
             scan_length: arguments.scan_length,
             multi_get: arguments.multi_get,
+            keyspaces: arguments.keyspaces,
+            busy: arguments.busy,
+            turns: arguments.turns,
             directory: PathBuf::new(),
             seed: arguments.seed,
             knobs: knobs.remove(engine).unwrap_or_default(),
         };
         plan.check()?;
+        if plan.keyspaces > 1 && driver.is_peer() {
+            return Err(Failure::usage(format!(
+                "--keyspaces is for our own engines, not for {engine}"
+            )));
+        }
         driver.check_knobs(&plan.knobs).map_err(|error| error.context(format!("--{engine}")))?;
         plans.push(plan);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use spinney::{PagesByKind, Stats, TurtleStats, purposes};
+use spinney::{KeyspaceMemory, PagesByKind, Stats, TurtleStats, purposes};
 use spinney_base::size::display_bytes;
 
 /// Everything, as one JSON object.
@@ -23,7 +23,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         (purpose.name().to_owned(), counts)
     });
     let keyspaces = stats.keyspaces.iter().map(|one| {
-        json!({
+        let mut keyspace = json!({
             "name": one.name,
             "engine": one.engine,
             "is_parked": one.is_parked,
@@ -67,7 +67,9 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "checkpoints": one.checkpoints,
             "pages_restored": one.pages_restored,
             "turtle": one.turtle.as_ref().map(turtle),
-        })
+        });
+        keyspace["memory"] = one.memory.as_ref().map(memory).into();
+        keyspace
     });
     json!({
         "memory_bytes": stats.memory_bytes,
@@ -100,6 +102,17 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "longest_stall_ns": stats.longest_stall_ns,
         "io": io.collect::<Value>(),
         "keyspaces": keyspaces.collect::<Value>(),
+    })
+}
+
+/// The memory of a keyspace that is open.
+fn memory(memory: &KeyspaceMemory) -> Value {
+    json!({
+        "used": memory.used,
+        "target": memory.target,
+        "floor": memory.floor,
+        "worth": memory.worth,
+        "why": memory.why,
     })
 }
 
@@ -193,6 +206,16 @@ pub(crate) fn to_text(stats: &Stats) -> String {
     }
     for one in &stats.keyspaces {
         line(format!("keyspace     {} ({})", one.name, one.engine));
+        if let Some(memory) = &one.memory {
+            line(format!(
+                "  {} of {} in memory ({}), at least {}; the last MiB gives {} hits a second",
+                display_bytes(memory.used),
+                display_bytes(memory.target),
+                memory.why,
+                display_bytes(memory.floor),
+                memory.worth
+            ));
+        }
         line(format!(
             "  {} in {} pages, {} overflow pages, {} staged ones and {} free ones",
             display_bytes(one.file_bytes),

@@ -182,7 +182,6 @@ impl Db {
                 "a database has at most {KEYSPACES_MAX} keyspaces (KEYSPACES_MAX)"
             )));
         }
-        let share = state.first_share();
         let entry = ManifestKeyspace { id: manifest.next_id, name: name.to_owned(), options };
         let mut next = manifest.clone();
         next.next_id = KeyspaceId(entry.id.0 + 1);
@@ -201,7 +200,7 @@ impl Db {
         let redo = state.log.last_lsn();
         state.log.ensure_durable(redo)?;
         let place = Place::new(&entry, state.owner);
-        let made = state.assemble(&place, Some(redo), redo, share)?;
+        let made = state.assemble(&place, Some(redo), redo, state.opening_share())?;
         let durable =
             state.directory.sync().and_then(|()| next.write(&*state.directory, &state.poison));
         if durable.is_err() && state.poison.check().is_ok() {
@@ -444,7 +443,8 @@ impl Db {
             .map(|place| {
                 let (numbers, is_parked) = state.stats_of(place);
                 let engine = place.options.engine.name();
-                KeyspaceStats { name: place.name.clone(), engine, is_parked, numbers }
+                let memory = state.open_one(place.id).map(|open| open.memory_stats());
+                KeyspaceStats { name: place.name.clone(), engine, is_parked, memory, numbers }
             })
             .collect();
         let account = |account: Arc<spinney_base::MemoryAccount>| AccountStats {

@@ -12,6 +12,7 @@ mod compact;
 mod cursor;
 mod database;
 mod engines;
+mod governor;
 mod keyspace;
 mod large;
 mod maintain;
@@ -46,7 +47,7 @@ pub use restore::{RestoreProgress, RestoreReport};
 pub use salvage::{SalvageProgress, SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
 pub use snapshot::Snapshot;
-pub use stats::{AccountStats, KeyspaceStats, LogStats, Stats};
+pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
 pub use turtle::TurtleKeyspace;
 pub use value::Value;
 

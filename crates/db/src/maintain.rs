@@ -202,12 +202,15 @@ impl State {
         }
         let state = self.clone();
         *self.park_task.lock() = Some(self.spawn(move || state.park_unused())?);
+        let (state, mut soon) = (self.clone(), 0);
+        *self.memory_task.lock() = Some(self.spawn(move || Ok(state.govern(&mut soon)))?);
         self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
     }
 
     /// Makes jobs look that wait for a keyspace to be opened.
     pub(crate) fn wake_jobs(&self) {
-        for task in [&self.park_task, &self.checkpoint_task, &self.log_task] {
+        let own = [&self.park_task, &self.checkpoint_task, &self.log_task, &self.memory_task];
+        for task in own {
             if let Some(task) = &*task.lock() {
                 task.wake();
             }
@@ -254,7 +257,13 @@ impl State {
 
     /// Stops all jobs and waits for them to end.
     pub(crate) fn stop_jobs(&self) {
-        let own = [&self.log_task, &self.checkpoint_task, &self.scrub_task, &self.park_task];
+        let own = [
+            &self.log_task,
+            &self.checkpoint_task,
+            &self.scrub_task,
+            &self.park_task,
+            &self.memory_task,
+        ];
         let own = own.map(|task| task.lock().take());
         own.into_iter().flatten().for_each(|task| task.stop());
         for keyspace in self.keyspaces() {

@@ -151,6 +151,7 @@ pub(crate) fn assemble(
         me: Mutex::new(Weak::new()),
         recovered_to: recovered.last_lsn(),
         park_task: Mutex::new(None),
+        memory_task: Mutex::new(None),
         checkpointing: Mutex::new(()),
         hurried: AtomicUsize::new(0),
         last_checkpoint: Mutex::new(opened_at),
@@ -263,7 +264,7 @@ impl State {
             if named.contains(&place.id) {
                 continue;
             }
-            let opened = self.open_recovered(place, recovered)?;
+            let opened = self.open_recovered(place, recovered, 1)?;
             if opened.engine.is_unproven() {
                 // Its next checkpoint adds the proof, and it must have one before the log is trimmed.
                 named.insert(place.id);
@@ -308,9 +309,16 @@ impl State {
     }
 
     /// Opens a keyspace at its checkpoint, and checks that it fits the log.
-    fn open_recovered(&self, place: &Place, recovered: &Recovered) -> Result<Arc<KeyspaceState>> {
+    /// It is one of `count` that are open together.
+    fn open_recovered(
+        &self,
+        place: &Place,
+        recovered: &Recovered,
+        count: usize,
+    ) -> Result<Arc<KeyspaceState>> {
         // What the log has of it is replayed.
-        let keyspace = self.assemble(place, None, Lsn::ZERO, self.first_share()).map_err(lost)?;
+        let share = self.first_share(count);
+        let keyspace = self.assemble(place, None, Lsn::ZERO, share).map_err(lost)?;
         let redo = keyspace.engine.redo();
         // A keyspace that was parked does not hold the log. Where slots have copies its own is known to be
         // the newest (P28), and whatever the log was trimmed of is in its file.
@@ -333,7 +341,7 @@ impl State {
         // In the order of ids, so that a simulated recovery does the same every time.
         let mut by_id: BTreeMap<KeyspaceId, Arc<KeyspaceState>> = BTreeMap::new();
         for place in group {
-            let keyspace = self.open_recovered(place, recovered)?;
+            let keyspace = self.open_recovered(place, recovered, group.len())?;
             keyspace.set_changed();
             by_id.insert(place.id, keyspace);
         }

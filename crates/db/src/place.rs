@@ -31,7 +31,7 @@
 //! stays as it is. A crash right after parking finds records that the file has already: replaying them changes nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use spinney_base::shim::{Mutex, MutexGuard};
@@ -69,6 +69,8 @@ pub(crate) struct Place {
     /// Which open database it belongs to.
     pub(crate) owner: u64,
     pub(crate) open: Parkable<KeyspaceState>,
+    /// How often the scrub came.
+    scrubs: AtomicU64,
     dropped: AtomicBool,
     /// Held while it is opened, parked or dropped.
     pub(crate) kept: Mutex<Kept>,
@@ -97,9 +99,20 @@ impl Place {
             options: entry.options,
             owner,
             open: Parkable::default(),
+            scrubs: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
             kept: Mutex::default(),
         })
+    }
+
+    /// How often it was used, or about to be. The scrub is no use: it has no favourites.
+    pub(crate) fn uses(&self) -> u64 {
+        self.open.entries().saturating_sub(self.scrubs.load(Ordering::Relaxed))
+    }
+
+    /// The scrub is about to come.
+    pub(crate) fn count_scrub(&self) {
+        self.scrubs.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
@@ -222,8 +235,8 @@ impl State {
         self.manifest.lock().check_there(&*self.directory)?;
         // All that was written to it before lies at or below this, and is in its file.
         let opened_at = self.log.last_lsn();
-        let share = self.first_share();
-        let keyspace = self.assemble(place, None, opened_at, share).map_err(crate::open::lost)?;
+        let opened = self.assemble(place, None, opened_at, self.opening_share());
+        let keyspace = opened.map_err(crate::open::lost)?;
         let ready = || {
             let end = if kept.was_open { opened_at } else { self.recovered_to };
             check_end(place, &keyspace, end)?;

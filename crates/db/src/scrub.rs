@@ -163,6 +163,7 @@ impl State {
         }
         let opened = self.scrub.lock().opened;
         // Nobody who asks for the numbers waits for the disk.
+        place.count_scrub();
         let seen = match self.enter(&place) {
             Ok(keyspace) => keyspace.engine.scrub(&from),
             Err(error) => self.cannot_be_opened(place.id, &error),

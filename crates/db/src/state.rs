@@ -4,7 +4,7 @@
 //! [`KeyspaceState`]; see `place`.
 //!
 //! **Lock order**, first to last: `checkpointing`, [`Place::kept`], `log_part`, `door`, `manifest`, `places`,
-//! `keyspaces`, `large_batch`; then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
+//! `sharing`, `keyspaces`, `KeyspaceState::seen_use`, `large_batch`; then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
 //! are held for memory work only.
 
 use std::path::PathBuf;
@@ -23,6 +23,7 @@ use spinney_sync::LockTable;
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
+use crate::governor;
 use crate::manifest::Manifest;
 use crate::options::{KeptOptions, Options};
 use crate::place::{Place, dropped};
@@ -41,8 +42,8 @@ const LOG_BYTES_MAX: u64 = 2 << 20;
 /// Of that, what each kind of buffer keeps, at least.
 const LOG_SPARE_BYTES_MIN: u64 = 16 << 10;
 
-/// Least memory of one keyspace.
-const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
+/// Least memory that a keyspace is opened with, in bytes; the number of open ones is limited by it.
+pub(crate) const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
 
 /// Descriptors that a database needs beside those of keyspaces: of the directory, its locks and the log, and one
 /// for what a backup copies.
@@ -70,6 +71,8 @@ pub(crate) struct KeyspaceState {
     seen: Mutex<(u64, Duration)>,
     /// When its job last had something to do, in nanoseconds of the runtime.
     busy_at: AtomicU64,
+    /// What the memory governor has seen of it.
+    pub(crate) seen_use: Mutex<governor::Seen>,
 }
 
 /// What happened to an open keyspace: its file may lack something; its last scrub is of before; users wrote to it since
@@ -187,6 +190,7 @@ pub(crate) struct State {
     /// The log's end when the database was opened.
     pub(crate) recovered_to: Lsn,
     pub(crate) park_task: Mutex<Option<Task>>,
+    pub(crate) memory_task: Mutex<Option<Task>>,
     pub(crate) checkpoint_task: Mutex<Option<Task>>,
     pub(crate) log_task: Mutex<Option<Task>>,
     /// Why the last background checkpoint failed, until one succeeds.
@@ -309,23 +313,15 @@ impl State {
             changes: AtomicU8::new(0),
             seen: Mutex::new((entry.open.entries(), self.runtime.now())),
             busy_at: AtomicU64::new(0),
+            seen_use: governor::Seen::new(entry.uses()),
         }))
     }
 
-    /// What each of `count` keyspaces gets of a budget of `total` bytes.
-    ///
-    /// # Errors
-    /// `InvalidArgument` when that is less than a keyspace can work with.
-    pub(crate) fn share(total: u64, count: usize) -> Result<u64> {
+    /// Bytes of the budget that keyspaces share.
+    pub(crate) fn shareable(&self) -> u64 {
+        let total = self.budget.total();
         let overhead = OVERHEAD_BYTES + Self::log_bytes(total) + Self::tail_bytes(total);
-        let share = total.saturating_sub(overhead) / count.max(1) as u64;
-        if share < KEYSPACE_BYTES_MIN {
-            return Err(Error::invalid(format!(
-                "a memory budget of {total} bytes is too small for {count} keyspaces, which need {KEYSPACE_BYTES_MIN} each and \
-                 {overhead} together"
-            )));
-        }
-        Ok(share)
+        total.saturating_sub(overhead)
     }
 
     /// What a budget leaves to the buffers of the log, beyond what is always there.
@@ -349,23 +345,15 @@ impl State {
         self.budget.used() + self.stripes.bytes() as u64 + self.log.memory_bytes()
     }
 
-    /// What each of `count` open keyspaces gets of the budget. One too many gets what it needs.
-    pub(crate) fn share_of(&self, count: usize) -> u64 {
-        Self::share(self.budget.total(), count).unwrap_or(KEYSPACE_BYTES_MIN)
-    }
-
-    /// What a keyspace is opened with: as much as it would have with as many open as there may be. What is
-    /// made for good by that, such as tables of locks, then fits whatever is opened later.
-    pub(crate) fn first_share(&self) -> u64 {
-        let all = (self.places.read().len() + 1).min(self.open_max());
-        self.share_of(all.max(self.keyspaces.read().len() + 1))
+    /// What each of `count` keyspaces gets that recovery opens together: nobody knows yet which of them will
+    /// be used.
+    pub(crate) fn first_share(&self, count: usize) -> u64 {
+        (self.shareable() / count.max(1) as u64).max(KEYSPACE_BYTES_MIN)
     }
 
     /// How many keyspaces may be open at once: as many as the budget and the descriptors are enough for.
     pub(crate) fn open_max(&self) -> usize {
-        let total = self.budget.total();
-        let overhead = OVERHEAD_BYTES + Self::log_bytes(total) + Self::tail_bytes(total);
-        let by_memory = total.saturating_sub(overhead) / KEYSPACE_BYTES_MIN;
+        let by_memory = self.shareable() / KEYSPACE_BYTES_MIN;
         let by_memory = usize::try_from(by_memory).unwrap_or(usize::MAX);
         let by_descriptors = match self.disk.descriptors_max() {
             Some(all) => (all / 2).saturating_sub(OTHER_DESCRIPTORS).max(OPEN_MIN),
@@ -373,22 +361,6 @@ impl State {
         };
         let by_descriptors = usize::try_from(by_descriptors).unwrap_or(usize::MAX);
         by_memory.min(by_descriptors).max(1)
-    }
-
-    /// Shares the budget out among the keyspaces that are open.
-    pub(crate) fn share_out(&self) {
-        let _one_at_a_time = self.sharing.lock();
-        let keyspaces = self.keyspaces.read();
-        let share = self.share_of(keyspaces.len());
-        for keyspace in &*keyspaces {
-            keyspace.memory.set_target(share);
-            // One that is far from its share follows when it next looks.
-            if keyspace.memory.used() > share / 4 * 3
-                && let Some(task) = &*keyspace.task.lock()
-            {
-                task.wake();
-            }
-        }
     }
 }
 

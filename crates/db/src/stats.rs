@@ -50,8 +50,26 @@ pub struct AccountStats {
     pub used: u64,
     /// Bytes that may be held.
     pub target: u64,
-    /// What the last bytes were worth, in hits.
+    /// How many hits the last mebibyte has given since the account was opened.
     pub worth: u64,
+}
+
+/// The memory of a keyspace that is open, and why it has that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyspaceMemory {
+    /// Bytes that it holds.
+    pub used: u64,
+    /// Bytes that it may hold.
+    pub target: u64,
+    /// Bytes that it keeps whatever others want: its engine names them, and they change with its data.
+    pub floor: u64,
+    /// Hits that its last mebibyte gives in a second, by what was seen last: what would be missed first, and about what
+    /// one more would give.
+    pub worth: u64,
+    /// Why the target is what it is: `fills` (used, and has not filled it), `wants` (used and filled: gets what others can
+    /// give), `yields` (used and filled, but memory is worth more to others), `idle` (not used, and nobody
+    /// wants what it has), `gives` (not used, and gives all but its floor to others) or `lent` (for a batch).
+    pub why: &'static str,
 }
 
 /// One keyspace.
@@ -65,6 +83,8 @@ pub struct KeyspaceStats {
     /// they were when it was parked; of one that was not used since the database was opened they are what
     /// its file tells without being read.
     pub is_parked: bool,
+    /// Its memory; a parked one has none.
+    pub memory: Option<KeyspaceMemory>,
     /// What the engine counts, since the keyspace was last opened.
     pub numbers: EngineStats,
 }

@@ -6,11 +6,12 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use spinney_base::{Error, ErrorKind, Lsn, Result, ValueRef};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
 use spinney_engine::{Found, POINTER_BYTES_MAX, Prepared, Resident, Write};
 use spinney_io::without_reserve;
 use spinney_sync::{StripeGuards, Version, hash_key};
@@ -100,6 +101,9 @@ pub(crate) fn check_value(length: u64) -> Result<()> {
     Ok(())
 }
 
+/// A batch takes one in so many bytes of the memory budget at most, however many keyspaces there are.
+const BATCH_PART: u64 = 8;
+
 /// A thread keeps its encoding buffer up to this size.
 const RECORD_BYTES_KEPT: usize = 64 << 10;
 
@@ -135,6 +139,7 @@ impl State {
             })
             .collect();
         self.check_batch(&writes)?;
+        self.lend_for(&writes);
         self.write(&writes, durability)
     }
 
@@ -145,14 +150,23 @@ impl State {
                 "a batch of {bytes} bytes is too large (BATCH_BYTES_MAX, {BATCH_BYTES_MAX})"
             )));
         }
-        let memory =
-            writes.iter().map(|write| write.keyspace.memory.target()).min().unwrap_or(u64::MAX);
-        if writes.len() > 1 && bytes as u64 > memory / 8 {
+        let memory = self.budget.total();
+        if writes.len() > 1 && bytes as u64 > memory / BATCH_PART {
             return Err(Error::invalid(format!(
-                "a batch of {bytes} bytes is more than an eighth of a keyspace's memory of {memory} bytes"
+                "a batch of {bytes} bytes is more than an eighth of the memory budget of {memory} bytes"
             )));
         }
         Ok(())
+    }
+
+    /// Has each keyspace of a batch hold its part of it.
+    fn lend_for(&self, writes: &[KeyspaceWrite<'_>]) {
+        let mut parts: BTreeMap<KeyspaceId, (&KeyspaceState, usize)> = BTreeMap::new();
+        for write in writes {
+            let part = parts.entry(write.keyspace.id).or_insert((write.keyspace, 0));
+            part.1 += write.bytes();
+        }
+        parts.values().for_each(|(keyspace, bytes)| self.lend(keyspace, *bytes as u64));
     }
 
     /// Writes operations on different keys atomically.

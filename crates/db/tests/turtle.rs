@@ -931,7 +931,7 @@ fn auto_follows_what_is_done() {
             }
             look_up(&main, &mut random, gets, records);
             runtime.sleep(Duration::from_millis(100));
-            steps(&runtime, 6);
+            steps(&runtime, 8);
             assert!((1..=most).contains(&distance()), "{} of {most}", distance());
             if tenth % 10 == 9 {
                 seen.push(distance());

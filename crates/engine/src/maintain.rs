@@ -16,6 +16,10 @@ pub trait Maintain {
     /// What stopped it; it is tried again later.
     fn background(&self) -> Result<Next>;
 
+    /// Bytes of memory that it keeps though others want them: what it cannot do without now, such as its
+    /// index, and the least that its caches work with. It changes with the data. Waits for no I/O.
+    fn memory_floor(&self) -> u64;
+
     /// Whether foreground writers would like [`Engine::background`] to run now.
     fn wants_background(&self) -> bool;
 

@@ -1,7 +1,7 @@
 //! A bounded pool of aligned buffers, kept by page count, so that transfers do not allocate in the
 //! steady state.
 //!
-//! **Invariants.** (1) The pages kept never exceed the bound given at creation; what does not fit
+//! **Invariants.** (1) The pages kept never exceed the bound that was given last; what does not fit
 //! is freed. (2) A buffer handed out is owned by its taker alone.
 //!
 //! **Concurrency.** Any thread; one short lock around a push or a pop, never held while memory is
@@ -16,12 +16,12 @@ use crate::AlignedBuf;
 /// Buffers waiting to be used again. Thread-safe.
 #[derive(Debug)]
 pub struct BufferPool {
-    pages_max: usize,
     kept: Mutex<Kept>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
+    pages_max: usize,
     pages: usize,
     by_pages: BTreeMap<usize, Vec<AlignedBuf>>,
 }
@@ -30,7 +30,7 @@ impl BufferPool {
     /// A pool that keeps at most `pages_max` pages in all.
     #[must_use]
     pub fn new(pages_max: usize) -> Self {
-        BufferPool { pages_max, kept: Mutex::new(Kept::default()) }
+        BufferPool { kept: Mutex::new(Kept { pages_max, ..Kept::default() }) }
     }
 
     /// A buffer of exactly `pages` pages. Its bytes are whatever its last user left, or zeros.
@@ -51,13 +51,18 @@ impl BufferPool {
     pub fn give(&self, buffer: AlignedBuf) {
         let pages = buffer.pages();
         let mut kept = self.kept.lock();
-        if kept.pages + pages <= self.pages_max {
+        if kept.pages + pages <= kept.pages_max {
             kept.pages += pages;
             kept.by_pages.entry(pages).or_default().push(buffer);
             return;
         }
         drop(kept);
         drop(buffer);
+    }
+
+    /// Changes the bound. What is kept above it goes with the next [`BufferPool::trim`].
+    pub fn set_pages_max(&self, pages: usize) {
+        self.kept.lock().pages_max = pages;
     }
 
     /// Frees buffers, the largest first, until at most `pages` are kept.

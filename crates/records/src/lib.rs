@@ -37,9 +37,9 @@ mod share;
 mod tests;
 
 pub use shard::{Prepared, Visit};
-pub use share::{More, Rules, Share, Side};
+pub use share::{More, Rules, Share, Side, Worth};
 
-use memory::SHARD_BYTES_MIN;
+use memory::{SHARD_BYTES_MAX, SHARD_BYTES_MIN};
 use shard::{Cause, Shard};
 use spinney_base::ValueRef;
 
@@ -104,12 +104,25 @@ pub struct Became {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u32);
 
-/// Fewest bytes that a cache can work with.
-pub const CACHE_BYTES_MIN: u64 = SHARD_BYTES_MIN as u64;
+/// Fewest bytes that are worth a cache beside others.
+pub const CACHE_BYTES_MIN: u64 = 128 << 10;
 
-/// Bytes per shard that a new cache aims at.
-const SHARD_BYTES_AIM: u64 = 1 << 20;
-const SHARDS_MAX: u64 = 1024;
+/// One shard for each so many bytes that a cache may ever have, up to [`FEW_SHARDS`]; above that one for
+/// each [`LARGE_SHARD_BYTES`], up to [`SHARDS_MAX`]. More are only made where a shard could not address
+/// its part. Each is there from the start and takes half a kibibyte, so few do for a cache that may
+/// stay small; too few, and writers wait for each other.
+const SHARD_BYTES: u64 = 1 << 20;
+const FEW_SHARDS: u64 = 16;
+const LARGE_SHARD_BYTES: u64 = 4 << 20;
+const SHARDS_MAX: u64 = 128;
+
+/// How many shards a cache has that may have `most` bytes: a power of two.
+fn shards_for(most: u64) -> u64 {
+    let few = (most / SHARD_BYTES).clamp(1, FEW_SHARDS);
+    let many = (most / LARGE_SHARD_BYTES).min(SHARDS_MAX);
+    let needed = (most / (SHARD_BYTES_MAX as u64 / 2)).next_power_of_two();
+    (1 << few.max(many).ilog2()).max(needed)
+}
 
 /// All shards. Thread-safe.
 #[derive(Debug)]
@@ -118,10 +131,9 @@ pub struct RecordCache {
 }
 
 impl RecordCache {
-    /// An empty cache of about `bytes` bytes.
-    pub fn new(bytes: u64) -> Self {
-        let shards = (bytes / SHARD_BYTES_AIM).clamp(1, SHARDS_MAX);
-        let shards = 1 << shards.ilog2();
+    /// An empty cache that may have about `bytes` bytes now, and up to about `most` later.
+    pub fn new(bytes: u64, most: u64) -> Self {
+        let shards = shards_for(most.max(bytes));
         let each = bytes / shards;
         RecordCache { shards: (0..shards).map(|_| Shard::new(each)).collect() }
     }
@@ -225,13 +237,18 @@ impl RecordCache {
         self.shards.iter().for_each(Shard::forget_clean);
     }
 
+    /// Fewest bytes that it can work with.
+    pub fn bytes_min(&self) -> u64 {
+        (self.shards.len() * SHARD_BYTES_MIN) as u64
+    }
+
     /// How many shards there are.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
     /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps
-    /// its size for now.
+    /// its size until they are written back, which [`RecordCache::soon_evicted`] asks for.
     pub fn resize(&self, bytes: u64) {
         let each = bytes / self.shards.len() as u64;
         self.shards.iter().for_each(|shard| shard.resize(each));
@@ -243,6 +260,7 @@ impl RecordCache {
             records: sum.records + one.records,
             dirty: sum.dirty + one.dirty,
             bytes: sum.bytes + one.bytes,
+            held: sum.held + one.held,
             filled: sum.filled + one.filled,
             passed: sum.passed + one.passed,
             worth: sum.worth + one.worth,
@@ -261,8 +279,10 @@ pub struct Usage {
     pub records: u64,
     /// How many of them are dirty.
     pub dirty: u64,
-    /// Bytes of memory, of rings and tables.
+    /// Bytes of memory that rings and tables may take, or take if that is more.
     pub bytes: u64,
+    /// Bytes of rings that records have reached, and of tables: what is taken now.
+    pub held: u64,
     /// Bytes of rings that hold anything.
     pub filled: u64,
     /// Bytes that the hands have passed since the cache had this size.

@@ -54,9 +54,13 @@ pub(super) const PRIORITY_MAX: u8 = 3;
 /// Most words that a bucket can address.
 const WORDS_MAX: usize = (1 << 24) - 2;
 
-/// Smallest shard: room for many of the largest records, so that reservations of many threads fit
-/// together.
-pub(super) const SHARD_BYTES_MIN: usize = 128 << 10;
+/// Smallest limit of a shard, in bytes: room for the largest record beside the table. Reservations that
+/// need more than the limit make a shard grow past it until they are written back.
+pub(super) const SHARD_BYTES_MIN: usize = 8 << 10;
+
+/// What a shard takes before it has records, in bytes: it doubles until it has what it may take. So
+/// tables follow the data, and a budget far above that costs nothing.
+pub(super) const FIRST_BYTES: usize = 512;
 
 /// Most memory of a shard: a bucket cannot name words behind that.
 pub(super) const SHARD_BYTES_MAX: usize = (WORDS_MAX - 1) * 8;
@@ -146,7 +150,7 @@ pub(super) struct Shape {
 impl Shape {
     /// Of about `bytes` bytes for records of about `record` words.
     pub(super) fn new(bytes: u64, record: usize) -> Self {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(SHARD_BYTES_MIN);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).max(FIRST_BYTES);
         let bytes = bytes.min(SHARD_BYTES_MAX);
         let record = record.clamp(2, RECORD_WORDS_MAX);
         let buckets = bytes / (record * 8 * LOAD_PERCENT / 100 + BUCKET_BYTES) + 16;
@@ -187,6 +191,11 @@ impl Memory {
     pub(super) fn bytes(&self) -> u64 {
         (self.words.len() * 8 + self.buckets.len() * size_of::<AtomicU32>() + self.notes.len())
             as u64
+    }
+
+    /// Bytes of the table alone.
+    pub(super) fn table_bytes(&self) -> u64 {
+        (self.buckets.len() * size_of::<AtomicU32>() + self.notes.len()) as u64
     }
 
     /// Words of the ring.

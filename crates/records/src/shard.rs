@@ -43,8 +43,8 @@ use spinney_base::shim::{Mutex, MutexGuard};
 use spinney_sync::VersionLatch;
 
 use super::memory::{
-    DIRTY, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX, SHARD_BYTES_MAX,
-    SHARD_BYTES_MIN, SOON, Shape, TOMBSTONE, WRITING, record_words,
+    DIRTY, FIRST_BYTES, Header, LARGE, LIVE, Memory, PRIORITY_MAX, Place, RECORD_WORDS_MAX,
+    SHARD_BYTES_MAX, SHARD_BYTES_MIN, SOON, Shape, TOMBSTONE, WRITING, record_words,
 };
 use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
@@ -84,9 +84,9 @@ const CHANGES: usize = 16;
 /// Words of an average record that a new shard expects.
 const RECORD_WORDS_EXPECTED: usize = 9;
 
-/// What a shard takes before it has records: it doubles until it has what it may take. So tables follow the data, and
-/// a budget far above that costs nothing.
-const FIRST_BYTES: u64 = SHARD_BYTES_MIN as u64;
+/// A shard that takes more than its limit by one part of so many has its dirty records written back, so
+/// that it can shrink.
+const OVER_PART: u64 = 16;
 
 /// How [`RecordCache::prepare`](crate::RecordCache::prepare) ended.
 #[derive(Debug, PartialEq, Eq)]
@@ -165,7 +165,7 @@ enum Step {
 impl Shard {
     pub(super) fn new(limit: u64) -> Self {
         let limit = limit.clamp(SHARD_BYTES_MIN as u64, SHARD_BYTES_MAX as u64);
-        let bytes = limit.min(FIRST_BYTES);
+        let bytes = limit.min(FIRST_BYTES as u64);
         Shard {
             latch: VersionLatch::new(),
             worth: AtomicU64::new(0),
@@ -221,7 +221,9 @@ impl Shard {
     pub(super) fn prepare(&self, key: usize, value: usize) -> Prepared {
         let words = record_words(key, value);
         let mut state = self.state.lock();
-        if let Err(met) = self.make_room(&mut state, words, usize::MAX) {
+        if let Err(met) = self.make_room(&mut state, words, usize::MAX)
+            && !self.grow_for_reserved(&mut state, words)
+        {
             let memory = self.memory.load();
             let Some(position) = met.or_else(|| state.first_dirty(&memory)) else {
                 return Prepared::Busy;
@@ -428,20 +430,22 @@ impl Shard {
         let capacity = memory.capacity() as u64;
         let used = state.head - state.tail;
         // While ring and table have free room, or may grow, the hand will not come by.
-        if state.next_bytes().is_some() || state.dirty * 100 < state.records * DIRTY_PERCENT {
+        let is_over = state.is_over();
+        let few_dirty = state.dirty * 100 < state.records * DIRTY_PERCENT;
+        if !is_over && (state.next_bytes().is_some() || few_dirty) {
             return;
         }
         let average = used / state.records.max(1) as u64;
         let places = memory.records_max().saturating_sub(state.records) as u64;
         let free = (capacity - used).min(places * average);
-        let window = (capacity / SOON as u64).saturating_sub(free);
+        let window = if is_over { used } else { (capacity / SOON as u64).saturating_sub(free) };
         let mut position = state.tail;
         while position < state.tail + window && position < state.head && keys.len() < most {
             let word = state.word(&memory, position);
             let header = memory.header(word);
             if header.has(LIVE) && header.has(DIRTY) && !header.has(WRITING) {
                 let place = memory.find(header.id(), |at, _| at == word);
-                if place.is_some_and(|place| memory.priority(place.bucket) == 0) {
+                if place.is_some_and(|place| is_over || memory.priority(place.bucket) == 0) {
                     let mut key = Vec::with_capacity(header.key_length());
                     memory.read_key(word, header, &mut key);
                     keys.push(key);
@@ -468,17 +472,22 @@ impl Shard {
 
     pub(super) fn usage(&self) -> Usage {
         let state = self.state.lock();
+        let memory = self.memory.load();
+        let bytes = state.limit.max(state.bytes);
         Usage {
             records: state.records as u64,
             dirty: state.dirty as u64,
-            bytes: Shape::new(state.limit, state.record_words).bytes(),
+            bytes: Shape::new(bytes, state.record_words).bytes(),
+            held: state.head.min(memory.capacity() as u64) * 8 + memory.table_bytes(),
             filled: (state.head - state.tail) * 8,
             passed: state.tail * 8,
             worth: self.worth.load(Relaxed),
         }
     }
 
-    /// Follows a new size, unless the dirty records would not fit. What it may take is taken when records come.
+    /// Follows a new limit. What it may take is taken when records come. While dirty records or
+    /// reservations would not fit, it keeps what it has: [`Shard::soon_evicted`] then names dirty records,
+    /// whoever they are, and the next call tries again.
     pub(super) fn resize(&self, bytes: u64) {
         let bytes = bytes.clamp(SHARD_BYTES_MIN as u64, SHARD_BYTES_MAX as u64);
         let mut state = self.state.lock();
@@ -488,8 +497,28 @@ impl Shard {
             // Rebuilding costs a copy of everything: what must be given up is given up together with what will be soon.
             let follow = (bytes - bytes / 64).max(SHARD_BYTES_MIN as u64);
             let record_words = state.record_words;
-            if !self.rebuild(&mut state, follow, record_words) {
-                state.limit = state.bytes;
+            self.rebuild(&mut state, follow, record_words);
+        }
+    }
+
+    /// Makes the ring larger, past its limit if need be, where reservations take most of it: nothing that
+    /// a writer could write back makes room for the other records of its own batch. Says whether there is
+    /// room for `words` now.
+    fn grow_for_reserved(&self, state: &mut State, words: usize) -> bool {
+        let record_words = state.record_words;
+        loop {
+            let memory = self.memory.load();
+            let is_most = (state.reserved_words + words) * 2 > memory.capacity()
+                || (state.reserved_records + 1) * 2 > memory.records_max();
+            let bytes = 2 * state.bytes;
+            if !is_most
+                || bytes > SHARD_BYTES_MAX as u64
+                || !self.rebuild(state, bytes, record_words)
+            {
+                return false;
+            }
+            if state.has_room(&self.memory.load(), words) {
+                return true;
             }
         }
     }
@@ -532,7 +561,10 @@ impl Shard {
             if state.has_room(&memory, words) {
                 return Ok(());
             }
-            if passed > DIRTY_LOOK_AHEAD || state.tail == state.head || state.tail > end {
+            // A ring of few records: behind the first one met its place is not known any more.
+            let is_round = candidate.is_some_and(|position| state.tail >= position);
+            if passed > DIRTY_LOOK_AHEAD || is_round || state.tail == state.head || state.tail > end
+            {
                 break;
             }
             if let Step::KeptDirty(position) = state.step(&memory) {
@@ -621,6 +653,11 @@ impl State {
     fn next_bytes(&self) -> Option<u64> {
         let bytes = (2 * self.bytes).min(self.limit);
         (bytes > self.bytes + self.bytes / 32).then_some(bytes)
+    }
+
+    /// Whether it takes clearly more than it may.
+    fn is_over(&self) -> bool {
+        self.bytes > self.limit + self.limit / OVER_PART
     }
 
     fn word(&self, memory: &Memory, position: u64) -> usize {

@@ -22,6 +22,9 @@ const PARTS: u64 = 16;
 /// Without any of them the second side has this share, to find out what more would be worth.
 const PROBE_SHARE: u64 = 128;
 
+/// Fewest bytes that hits at a margin are divided by.
+const MARGIN_BYTES_MIN: u64 = 16 << 10;
+
 /// What those who divide may choose.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
@@ -124,6 +127,35 @@ impl Share {
     }
 }
 
+/// What more memory would be worth to a keyspace, from what was counted at the margins of its caches.
+/// Not thread-safe.
+#[derive(Debug, Default)]
+pub struct Worth {
+    seen: Vec<u64>,
+    sum: f64,
+}
+
+impl Worth {
+    /// Follows the caches, always the same in the same order, and answers how many hits the last
+    /// mebibyte has given so far, since the start: at each look that of the cache where it gave most.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a sum of what is not negative, for comparisons"
+    )]
+    pub fn follow(&mut self, caches: &[Side]) -> u64 {
+        self.seen.resize(caches.len(), 0);
+        let new = caches.iter().zip(&mut self.seen).map(|(cache, seen)| {
+            let hits = cache.worth.saturating_sub(std::mem::replace(seen, cache.worth));
+            // Where next to nothing is cached a few hits say little.
+            per_byte(hits, cache.bytes.max(MARGIN_BYTES_MIN)) * (1 << 20) as f64
+        });
+        self.sum += new.fold(0.0, f64::max);
+        self.sum as u64
+    }
+}
+
 fn of_parts(all: u64, parts: u64) -> u64 {
     match parts {
         0 => all / PROBE_SHARE,
@@ -179,6 +211,18 @@ mod tests {
         assert_eq!(quiet, [3 * QUARTER; 5], "nothing is concluded from next to nothing");
         let first = shares(share, [5000, 10], wanted, 4);
         assert_eq!(first, [2 * QUARTER, QUARTER, PROBE, PROBE], "the first again");
+    }
+
+    #[test]
+    fn worth_is_of_the_last_mebibyte_where_it_gave_most() {
+        let mut worth = Worth::default();
+        let side = |worth, bytes| Side { worth, bytes };
+        assert_eq!(worth.follow(&[side(100, 2 << 20), side(10, 1 << 20)]), 50);
+        assert_eq!(worth.follow(&[side(100, 2 << 20), side(10, 1 << 20)]), 50, "nothing new");
+        assert_eq!(worth.follow(&[side(110, 2 << 20), side(40, 1 << 20)]), 80);
+        // Another cache counts from nothing.
+        assert_eq!(worth.follow(&[side(0, 2 << 20), side(50, 1 << 20)]), 90);
+        assert_eq!(worth.follow(&[side(64, 0), side(50, 1 << 20)]), 90 + 64 * 64);
     }
 
     #[test]

@@ -35,7 +35,11 @@ struct Driver {
 
 impl Driver {
     fn new(bytes: u64) -> Self {
-        Driver { cache: RecordCache::new(bytes), pages: HashMap::new(), model: HashMap::new() }
+        Driver {
+            cache: RecordCache::new(bytes, bytes),
+            pages: HashMap::new(),
+            model: HashMap::new(),
+        }
     }
 
     fn put(&mut self, key: &[u8], value: Option<&[u8]>) {
@@ -163,7 +167,7 @@ proptest! {
     #[test]
     fn what_is_kept_is_the_newest(seed in any::<u64>(), keys in 1usize..2000, longest in 1usize..3000) {
         let mut random = SplitMix(seed);
-        let cache = RecordCache::new(CACHE_BYTES_MIN * 3);
+        let cache = RecordCache::new(CACHE_BYTES_MIN * 3, CACHE_BYTES_MIN * 3);
         let mut values: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
         let mut lookups: Vec<(Vec<u8>, Vec<u8>, Ticket)> = Vec::new();
         let (mut kept, mut refused) = (0, 0);
@@ -268,7 +272,7 @@ fn what_is_asked_for_again_is_kept() {
             Some(*sum)
         })
         .collect();
-    let cache = RecordCache::new(1 << 20);
+    let cache = RecordCache::new(1 << 20, 1 << 20);
     let mut random = SplitMix(11);
     let mut look_up = |shift: usize, lookups: usize| {
         let mut misses = 0;
@@ -302,7 +306,7 @@ fn what_is_asked_for_again_is_kept() {
 fn readers_see_whole_values() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-    let cache = Arc::new(RecordCache::new(CACHE_BYTES_MIN));
+    let cache = Arc::new(RecordCache::new(CACHE_BYTES_MIN, CACHE_BYTES_MIN));
     let stop = Arc::new(AtomicBool::new(false));
     let keys: Vec<Vec<u8>> = (0..64u32).map(|number| number.to_be_bytes().to_vec()).collect();
     let readers: Vec<_> = (0..2)
@@ -368,7 +372,7 @@ fn readers_see_whole_values() {
 #[test]
 fn reserved_room_outlasts_a_smaller_size() {
     for (count, length) in [(600u32, 1000), (5000, 1)] {
-        let cache = RecordCache::new(1 << 20);
+        let cache = RecordCache::new(1 << 20, 1 << 20);
         let value = vec![7; length];
         let key = |number: u32| number.to_be_bytes();
         let prepare = |number| {
@@ -395,7 +399,7 @@ fn reserved_room_outlasts_a_smaller_size() {
 /// Room that was reserved stays, also where nothing leaves for what is read meanwhile.
 #[test]
 fn reserved_room_outlasts_what_is_read() {
-    let cache = RecordCache::new(CACHE_BYTES_MIN);
+    let cache = RecordCache::new(CACHE_BYTES_MIN, CACHE_BYTES_MIN);
     let value = [7; 60];
     let value = || Some(ValueRef::inline(&value));
     let key = |number: u32| number.to_be_bytes();
@@ -448,4 +452,58 @@ fn dirty_records_wait_while_there_are_clean_ones() {
         driver.cache.soon_evicted(0, 100, &mut brought);
     }
     assert!(!brought.is_empty(), "all records are dirty");
+}
+
+/// Where a ring has room for few records, all of them dirty, the one that is named for write-back is one of them; and what
+/// writers under way have reserved makes a ring grow past its limit, which it has again once its records are written back.
+#[test]
+fn a_full_ring_of_few_records_names_one_of_them_and_grows_for_what_is_reserved() {
+    let cache = RecordCache::new(8 << 10, 8 << 10);
+    let keys: Vec<[u8; 4]> = (0..100u32).map(u32::to_be_bytes).collect();
+    let value = ValueRef::inline(&[7; 1000]);
+    let write_back = |key: &[u8]| {
+        let mut found = false;
+        let show: super::Show<'_> = &mut |shown, _| {
+            found |= shown == key;
+            shown == key
+        };
+        cache.visit_dirty(id_of(key), Visit::BeginWrite, &mut Scratch::default(), show);
+        cache.end_write(id_of(key), key, true);
+        found
+    };
+    for key in &keys {
+        let words = loop {
+            match cache.prepare(id_of(key), key, Some(value)) {
+                Prepared::Ready(words) => break words,
+                Prepared::Dirty(victim) => assert!(write_back(&victim), "{victim:?} is none"),
+                Prepared::Busy => panic!("nobody else is there"),
+            }
+        };
+        cache.put(id_of(key), key, Some(value), words, &mut Vec::new());
+    }
+    assert!(cache.usage().bytes <= 8 << 10);
+    // All of a batch is prepared before any is put.
+    let prepared: Vec<usize> = keys
+        .iter()
+        .map(|key| {
+            loop {
+                match cache.prepare(id_of(key), key, Some(value)) {
+                    Prepared::Ready(words) => break words,
+                    Prepared::Dirty(victim) => assert!(write_back(&victim)),
+                    Prepared::Busy => panic!("its own batch has all the room"),
+                }
+            }
+        })
+        .collect();
+    for (key, words) in keys.iter().zip(prepared) {
+        cache.put(id_of(key), key, Some(value), words, &mut Vec::new());
+    }
+    cache.resize(8 << 10);
+    assert!(cache.usage().bytes > 100_000, "dirty records keep what they need");
+    let mut soon = Vec::new();
+    cache.soon_evicted(0, 1000, &mut soon);
+    assert!(soon.len() >= 99, "{} are to be written back", soon.len());
+    keys.iter().for_each(|key| _ = write_back(key));
+    cache.resize(8 << 10);
+    assert!(cache.usage().bytes <= 8 << 10);
 }

@@ -22,10 +22,10 @@ pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Durability,
     EngineKind, EngineStats, Error, ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo,
-    KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats, LostRange, Options,
-    PagesByKind, Readers, RestoreProgress, RestoreReport, Result, SalvageProgress, SalvageReport,
-    SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats, TornWrites, TurtleKeyspace,
-    TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
+    KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats,
+    LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
+    SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats,
+    TornWrites, TurtleKeyspace, TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.

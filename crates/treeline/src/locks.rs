@@ -13,8 +13,9 @@
 //! and its overflow page. So a lookup waits only while its own page is rewritten, and of a
 //! reorganization only for the moment in which the index changes.
 //!
-//! Both are striped by page number, so they cost nothing per page; two segments of one stripe only
-//! wait for each other more often. They are held across I/O; so are the write-back gate and the
+//! Both are striped by page number; two segments of one stripe only wait for each other more often.
+//! Stripes are made in chunks when the first of a chunk is locked, and the pages of a short file have
+//! few ([`stripe_of`]): so a keyspace that may get much memory has small tables while it has few pages. They are held across I/O; so are the write-back gate and the
 //! lock of the journal of changes, and no other of the engine's.
 //!
 //! **Invariants**
@@ -27,27 +28,75 @@
 //!    new IR. So neither writers nor readers starve a reorganization.
 //! 3. Who holds one never waits for a record-cache reservation.
 
+use std::sync::OnceLock;
+
 use spinney_base::PageNumber;
+use spinney_base::shim::atomic::{AtomicUsize, Ordering::Relaxed};
 use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Few where schedules are tried, for every lock costs there.
 const STRIPES_MAX: usize = if cfg!(feature = "shuttle") { 64 } else { 4096 };
 const STRIPES_MIN: usize = 64;
 
-/// One stripe for so many bytes of a keyspace's memory: what has little memory has little at once
-/// that could be locked.
+/// One stripe for so many bytes that a keyspace's memory may reach, from [`STRIPES_MIN`] to
+/// [`STRIPES_MAX`]: what has little memory has little at once that could be locked.
 const BYTES_PER_STRIPE: u64 = 4096;
 
-/// How many stripes the locks of a keyspace with so much memory have: a power of two.
+/// Stripes that are made at once.
+const CHUNK: usize = 64;
+
+/// How many stripes the locks of a keyspace have that may get so much memory: a power of two.
 pub(crate) fn stripes_for(memory: u64) -> usize {
     let stripes = usize::try_from(memory / BYTES_PER_STRIPE).unwrap_or(STRIPES_MAX);
     stripes.clamp(STRIPES_MIN, STRIPES_MAX).next_power_of_two()
 }
 
-/// The stripe of a page among so many, a power of two and at least two.
+/// The stripe of a page among so many, a power of two and at least two. Pages of a power of two up to
+/// the next have as many stripes of their own, at the places of their numbers, as long as there are
+/// enough; those behind share all.
 fn stripe_of(page: PageNumber, stripes: usize) -> usize {
+    let first = match page.0.checked_ilog2() {
+        Some(power) if 2 << power <= stripes => 1 << power,
+        _ => 0,
+    };
+    let among: usize = if first == 0 { stripes } else { first };
     // Extents begin at round numbers; the product spreads them.
-    (page.0.wrapping_mul(0x9E37_79B1) >> (u32::BITS - stripes.ilog2())) as usize
+    let spread = u64::from(page.0.wrapping_mul(0x9E37_79B1)) * among as u64;
+    first + (spread >> u32::BITS) as usize
+}
+
+/// Stripes of one kind, made when they are needed.
+#[derive(Debug)]
+struct Stripes<T> {
+    chunks: Box<[OnceLock<Box<[T]>>]>,
+    made: AtomicUsize,
+}
+
+impl<T: Default> Stripes<T> {
+    fn new(stripes: usize) -> Self {
+        let chunks = (0..stripes.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
+        Stripes { chunks, made: AtomicUsize::new(0) }
+    }
+
+    fn len(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    fn get(&self, stripe: usize) -> &T {
+        let make = || {
+            self.made.fetch_add(1, Relaxed);
+            (0..CHUNK).map(|_| T::default()).collect()
+        };
+        &self.chunks[stripe / CHUNK].get_or_init(make)[stripe % CHUNK]
+    }
+
+    fn of(&self, page: PageNumber) -> &T {
+        self.get(stripe_of(page, self.len()))
+    }
+
+    fn bytes(&self) -> u64 {
+        (size_of_val(&*self.chunks) + self.made.load(Relaxed) * CHUNK * size_of::<T>()) as u64
+    }
 }
 
 fn ascending(pages: impl Iterator<Item = PageNumber>, among: usize) -> Vec<usize> {
@@ -138,7 +187,7 @@ enum Mode {
 /// Locks of segments.
 #[derive(Debug)]
 pub(crate) struct SegmentLocks {
-    stripes: Box<[Stripe]>,
+    stripes: Stripes<Stripe>,
 }
 
 /// Holds one segment in IR.
@@ -161,7 +210,7 @@ pub(crate) struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        self.stripes.iter().for_each(|stripe| self.locks.stripes[*stripe].release(self.mode));
+        self.stripes.iter().for_each(|stripe| self.locks.stripes.get(*stripe).release(self.mode));
     }
 }
 
@@ -174,31 +223,31 @@ impl Reorganizing<'_> {
     /// dropped.
     pub(crate) fn upgrade(&self) {
         let Held { locks, stripes, .. } = &self.0;
-        stripes.iter().for_each(|stripe| locks.stripes[*stripe].upgrade());
+        stripes.iter().for_each(|stripe| locks.stripes.get(*stripe).upgrade());
     }
 }
 
 impl SegmentLocks {
     /// Locks of so many stripes; see [`stripes_for`].
     pub(crate) fn new(stripes: usize) -> Self {
-        SegmentLocks { stripes: (0..stripes).map(|_| Stripe::default()).collect() }
+        SegmentLocks { stripes: Stripes::new(stripes) }
     }
 
     /// Bytes of memory that they hold.
     pub(crate) fn bytes(&self) -> u64 {
-        size_of_val(&*self.stripes) as u64
+        self.stripes.bytes()
     }
 
     /// IR on one segment.
     pub(crate) fn read(&self, segment: PageNumber) -> Reading<'_> {
-        let stripe = &self.stripes[stripe_of(segment, self.stripes.len())];
+        let stripe = self.stripes.of(segment);
         stripe.read();
         Reading(stripe)
     }
 
     /// IR on one segment, if that needs no waiting.
     pub(crate) fn try_read(&self, segment: PageNumber) -> Option<Reading<'_>> {
-        let stripe = &self.stripes[stripe_of(segment, self.stripes.len())];
+        let stripe = self.stripes.of(segment);
         stripe.try_read().then(|| Reading(stripe))
     }
 
@@ -227,7 +276,7 @@ impl SegmentLocks {
         take: fn(&Stripe),
     ) -> Held<'_> {
         let stripes = ascending(segments, self.stripes.len());
-        stripes.iter().for_each(|stripe| take(&self.stripes[*stripe]));
+        stripes.iter().for_each(|stripe| take(self.stripes.get(*stripe)));
         Held { locks: self, mode, stripes }
     }
 }
@@ -235,28 +284,28 @@ impl SegmentLocks {
 /// Locks of pages.
 #[derive(Debug)]
 pub(crate) struct PageLocks {
-    stripes: Box<[RwLock<()>]>,
+    stripes: Stripes<RwLock<()>>,
 }
 
 impl PageLocks {
     /// Locks of so many stripes; see [`stripes_for`].
     pub(crate) fn new(stripes: usize) -> Self {
-        PageLocks { stripes: (0..stripes).map(|_| RwLock::new(())).collect() }
+        PageLocks { stripes: Stripes::new(stripes) }
     }
 
     /// Bytes of memory that they hold.
     pub(crate) fn bytes(&self) -> u64 {
-        size_of_val(&*self.stripes) as u64
+        self.stripes.bytes()
     }
 
     /// Locks one page for reading.
     pub(crate) fn read(&self, page: PageNumber) -> RwLockReadGuard<'_, ()> {
-        self.stripes[stripe_of(page, self.stripes.len())].read()
+        self.stripes.of(page).read()
     }
 
     /// Locks one page for reading, if that needs no waiting.
     pub(crate) fn try_read(&self, page: PageNumber) -> Option<RwLockReadGuard<'_, ()>> {
-        self.stripes[stripe_of(page, self.stripes.len())].try_read()
+        self.stripes.of(page).try_read()
     }
 
     /// Locks many pages for reading.
@@ -266,7 +315,7 @@ impl PageLocks {
     ) -> Vec<RwLockReadGuard<'_, ()>> {
         ascending(pages, self.stripes.len())
             .into_iter()
-            .map(|stripe| self.stripes[stripe].read())
+            .map(|stripe| self.stripes.get(stripe).read())
             .collect()
     }
 
@@ -277,7 +326,7 @@ impl PageLocks {
     ) -> Vec<RwLockWriteGuard<'_, ()>> {
         ascending(pages, self.stripes.len())
             .into_iter()
-            .map(|stripe| self.stripes[stripe].write())
+            .map(|stripe| self.stripes.get(stripe).write())
             .collect()
     }
 }
@@ -292,6 +341,28 @@ mod tests {
 
     fn one() -> impl Iterator<Item = PageNumber> {
         std::iter::once(PAGE)
+    }
+
+    /// A short file has few stripes, a long one all, and neighbours have different ones.
+    #[test]
+    fn stripes_follow_the_pages() {
+        const STRIPES: usize = 4096;
+        let made = |pages: std::ops::Range<u32>| {
+            let locks = PageLocks::new(STRIPES);
+            pages.for_each(|page| drop(locks.read(PageNumber(page))));
+            locks.bytes()
+        };
+        let (short, all) = (made(0..64), made(0..8192));
+        assert!(short < all / 16, "{short} bytes of {all}");
+        assert!(all >= STRIPES as u64 * size_of::<RwLock<()>>() as u64);
+        for (first, pages, least) in [(0, 64, 40), (2048, 2048, 1200), (1 << 20, 16_384, 4000)] {
+            let stripes = (first..first + pages).map(|page| stripe_of(PageNumber(page), STRIPES));
+            let used: std::collections::BTreeSet<_> = stripes.collect();
+            assert!(used.len() >= least && *used.last().unwrap() < STRIPES, "{}", used.len());
+        }
+        // Round numbers, as segments begin at, are spread.
+        let rounds = (64..128).map(|at| stripe_of(PageNumber(at * 16), STRIPES));
+        assert!(rounds.collect::<std::collections::BTreeSet<_>>().len() > 40);
     }
 
     type Hold = for<'a> fn(&'a SegmentLocks) -> Box<dyn std::fmt::Debug + 'a>;
@@ -377,7 +448,7 @@ mod tests {
                     let mut held = Some(locks.write_many(one()));
                     both_write.wait();
                     while !done.load(SeqCst) {
-                        let waiting = locks.stripes[stripe_of(PAGE, STRIPES_MIN)].state.lock();
+                        let waiting = locks.stripes.of(PAGE).state.lock();
                         let wanted = waiting.waiting_to_reorganize > 0;
                         drop(waiting);
                         if wanted {

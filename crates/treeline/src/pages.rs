@@ -87,9 +87,9 @@ pub(crate) struct PageCache {
 }
 
 impl PageCache {
-    /// An empty cache, of a keyspace with so much memory, with the fewest frames.
-    pub(crate) fn new(memory: u64) -> Self {
-        let shards = (memory / BYTES_PER_SHARD).clamp(1, SHARDS_MAX);
+    /// An empty cache, of a keyspace that may get so much memory, with the fewest frames.
+    pub(crate) fn new(most: u64) -> Self {
+        let shards = (most / BYTES_PER_SHARD).clamp(1, SHARDS_MAX);
         let cache = PageCache {
             shards: (0..1 << shards.ilog2()).map(|_| Mutex::default()).collect(),
             hits: AtomicU64::new(0),

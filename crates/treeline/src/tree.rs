@@ -34,8 +34,7 @@ use crate::stage::Novelty;
 use crate::tidy::Tidying;
 use crate::tuning::{Staging, Tuning};
 use spinney_records::{
-    Became, CACHE_BYTES_MIN, Cached, More, Prepared as Room, RecordCache, RecordId, Rules, Share,
-    Side, Usage,
+    Became, Cached, More, Prepared as Room, RecordCache, RecordId, Rules, Share, Side, Usage, Worth,
 };
 use spinney_sync::Gap;
 
@@ -112,8 +111,9 @@ pub struct TreeLine {
     pub(crate) published: AtomicU64,
     /// Buffers of batches.
     pub(crate) buffers: BufferPool,
-    /// Pages of buffers that are kept when nothing is written.
-    buffer_pages_max: usize,
+    /// Bytes that it keeps though others want its memory.
+    floor: AtomicU64,
+    worth: Mutex<Worth>,
     /// Most bytes that the index has had.
     index_bytes_most: AtomicU64,
     /// Bulk loads under way: nothing is written meanwhile that need not be.
@@ -190,13 +190,10 @@ impl TreeLine {
     ) -> TreeLine {
         let published = AtomicU64::new(index.sequence());
         let memory = context.memory.target();
-        let stripes = stripes_for(memory);
-        let buffer_pages = usize::try_from(memory / BUFFERS_SHARE).unwrap_or(usize::MAX);
-        let buffer_pages_max = (buffer_pages / PAGE_BYTES).min(BUFFER_PAGES_MAX);
-        let buffers = (buffer_pages_max * PAGE_BYTES) as u64;
+        // What is made for good goes by what the target may become.
+        let most = context.memory.most();
+        let stripes = stripes_for(most);
         let (segment_locks, page_locks) = (SegmentLocks::new(stripes), PageLocks::new(stripes));
-        let held = index.bytes() + segment_locks.bytes() + page_locks.bytes() + buffers;
-        let cache_bytes = memory.saturating_sub(held).max(CACHE_BYTES_MIN);
         let forecaster =
             Forecaster::new(context.runtime.random(), FORECAST_EPOCH_INSERTS, FORECAST_EPOCHS);
         let store = Arc::new(store);
@@ -204,7 +201,7 @@ impl TreeLine {
         TreeLine {
             context,
             index,
-            cache: RecordCache::new(cache_bytes),
+            cache: RecordCache::new(memory, most),
             segment_locks,
             page_locks,
             pages_in_doubt: AtomicBool::new(false),
@@ -221,8 +218,9 @@ impl TreeLine {
             slots: Mutex::new(()),
             redo: AtomicU64::new(redo.0),
             published,
-            buffers: BufferPool::new(BUFFERS_BURST * buffer_pages_max),
-            buffer_pages_max,
+            buffers: BufferPool::new(BUFFERS_BURST * buffer_pages_for(memory)),
+            floor: AtomicU64::new(0),
+            worth: Mutex::default(),
             index_bytes_most: AtomicU64::new(0),
             loads: AtomicUsize::new(0),
             loading_pages: AtomicU64::new(0),
@@ -237,7 +235,7 @@ impl TreeLine {
             sparse: Mutex::new(BTreeSet::new()),
             removed: Mutex::new(BTreeSet::new()),
             tidying: Mutex::new(Tidying::default()),
-            pages: PageCache::new(memory),
+            pages: PageCache::new(most),
             share: Mutex::new(Share::new(SHARES)),
             filters: PageFilters::new(memory),
             filter_share: Mutex::new(Share::new(FILTER_SHARES)),
@@ -407,6 +405,11 @@ impl TreeLine {
         Ok(true)
     }
 
+    /// Pages of buffers that are kept when nothing is written.
+    fn buffer_pages_max(&self) -> usize {
+        buffer_pages_for(self.context.memory.target())
+    }
+
     /// Gives the cache what all else leaves of the keyspace's memory.
     fn follow_memory(&self) {
         let locks = self.segment_locks.bytes() + self.page_locks.bytes();
@@ -416,13 +419,21 @@ impl TreeLine {
         // The general allocator keeps most of what the dirty lists of the index gave back, and more with it.
         let index_most = self.index_bytes_most.fetch_max(index, Ordering::Relaxed).max(index);
         let index_taken = index_most + index_most / INDEX_HEAP_PART;
-        let taken = held - index + index_taken + (self.buffer_pages_max * PAGE_BYTES) as u64;
-        let left = self.context.memory.target().saturating_sub(taken).max(CACHE_BYTES_MIN);
+        let (account, pages_max) = (&self.context.memory, self.buffer_pages_max());
+        self.buffers.set_pages_max(BUFFERS_BURST * pages_max);
+        let taken = held - index + index_taken + (pages_max * PAGE_BYTES) as u64;
+        let left = account.target().saturating_sub(taken).max(self.cache.bytes_min());
         let usage = self.share_memory(left);
-        let buffers = self.buffers.pages_kept().min(self.buffer_pages_max) * PAGE_BYTES;
-        let cached = usage.bytes + self.pages.bytes() + self.filters.bytes();
-        self.context.memory.set_used(held + buffers as u64 + cached);
-        self.context.memory.set_worth(usage.worth);
+        let buffers = self.buffers.pages_kept().min(pages_max) * PAGE_BYTES;
+        let pages = self.pages.bytes();
+        let cached = usage.held + pages + self.filters.bytes();
+        account.set_used(held + buffers as u64 + cached);
+        account.set_full(cached >= left / 8 * 7);
+        let records = Side { worth: usage.worth, bytes: usage.filled };
+        let of_pages = Side { worth: self.pages.hits().1, bytes: pages };
+        account.set_worth(self.worth.lock().follow(&[records, of_pages]));
+        let least = self.cache.bytes_min().min(usage.held) + self.pages.bytes_min().min(pages);
+        self.floor.store(held - index + index_taken + least, Ordering::Relaxed);
     }
 }
 
@@ -451,7 +462,7 @@ impl TreeLine {
             self.filters.resize(of_filters);
         }
         let of_records = if self.tuning.record_cache() { bytes - of_pages } else { 0 };
-        self.cache.resize(of_records.max(CACHE_BYTES_MIN));
+        self.cache.resize(of_records.max(self.cache.bytes_min()));
         let usage = self.cache.usage();
         // Dirty records that have to wait may keep more.
         let of_pages = of_pages.min(bytes.saturating_sub(usage.bytes));
@@ -467,7 +478,7 @@ impl TreeLine {
             return 0;
         }
         // Records keep what they cannot do without.
-        let bytes = bytes.saturating_sub(CACHE_BYTES_MIN);
+        let bytes = bytes.saturating_sub(self.cache.bytes_min());
         let filters = Side { worth: self.filters.refused(), bytes: self.filters.bytes() };
         let mut share = self.filter_share.lock();
         let is_filled = filters.bytes >= share.of_second(bytes) / 8 * 7;
@@ -719,7 +730,7 @@ impl Maintain for TreeLine {
         let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
         self.journal.publish_if_due(&self.context, &self.store, !wrote)?;
         if !wrote {
-            self.buffers.trim(self.buffer_pages_max);
+            self.buffers.trim(self.buffer_pages_max());
         }
         if wrote || loading {
             self.disturb_tidying();
@@ -728,6 +739,10 @@ impl Maintain for TreeLine {
         }
         let wrote = wrote || self.give_back_space()?;
         Ok(if wrote { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn memory_floor(&self) -> u64 {
+        self.floor.load(Ordering::Relaxed)
     }
 
     fn wants_background(&self) -> bool {
@@ -786,6 +801,12 @@ impl Maintain for TreeLine {
     ) -> Result<Box<dyn KeyspaceBackup + '_>> {
         Ok(Box::new(self.copy_to(directory, name)?))
     }
+}
+
+/// Pages of buffers that a keyspace of so much memory keeps when nothing is written.
+fn buffer_pages_for(memory: u64) -> usize {
+    let pages = usize::try_from(memory / BUFFERS_SHARE).unwrap_or(usize::MAX) / PAGE_BYTES;
+    pages.min(BUFFER_PAGES_MAX)
 }
 
 #[expect(

@@ -5,12 +5,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use spinney_base::{Lsn, Result, Stalls, mapping};
+use spinney_base::{Generation, Lsn, Result, Stalls, mapping};
 use spinney_engine::EngineContext;
 use spinney_extent::values::LargeList;
-use spinney_extent::{Store, Values};
+use spinney_extent::{Extent, Store, Values};
 use spinney_sync::Stripes;
 
 use crate::auto::Auto;
@@ -20,7 +21,7 @@ use crate::large::ByMemtable;
 use crate::memtable::Memtable;
 use crate::options::Tuning;
 use crate::payload;
-use crate::pipeline::Limits;
+use crate::pipeline::{BATCH_PARTS, Limits};
 use crate::records::Records;
 use crate::residents::Residents;
 use crate::run::Run;
@@ -54,6 +55,9 @@ pub(crate) struct Core {
     pub(crate) auto: Auto,
     /// What writes have held of late.
     pub(crate) room: Mutex<Room>,
+    /// The memory that leaves are made for.
+    pub(crate) shaped: Mutex<Shaped>,
+    pub(crate) shaped_bytes: AtomicU64,
     /// As much for the mappings that they are held in.
     pub(crate) set_aside: mapping::SetAside,
     /// Threads for which memory is kept free.
@@ -133,6 +137,31 @@ impl Room {
         let part = passed.as_micros() * u128::from(over) / lasts.as_micros();
         let forgotten = u64::try_from(part).unwrap_or(over);
         *self = Room { bytes: held + over - forgotten, at: now, ..*self };
+        self.bytes
+    }
+}
+
+/// The memory that leaves are made for: it follows the target up at once and down slowly. A keyspace that
+/// gives its memory to others for a while, or was opened a moment ago and has not got its own yet, would
+/// otherwise cut its leaves into small ones with the first flush.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shaped {
+    bytes: u64,
+    /// When it was as much as the target last, or went down.
+    at: Duration,
+}
+
+/// After so long with less memory it goes down to half, at most.
+const SHAPE_LASTS: Duration = Duration::from_secs(30);
+
+impl Shaped {
+    /// What it is now that the target is so much.
+    pub(crate) fn follow(&mut self, target: u64, now: Duration) -> u64 {
+        if target >= self.bytes {
+            *self = Shaped { bytes: target, at: now };
+        } else if now.saturating_sub(self.at) >= SHAPE_LASTS {
+            *self = Shaped { bytes: target.max(self.bytes / 2), at: now };
+        }
         self.bytes
     }
 }
@@ -242,6 +271,8 @@ impl Core {
             tuning,
             auto: Auto::default(),
             room: Mutex::default(),
+            shaped: Mutex::default(),
+            shaped_bytes: AtomicU64::new(0),
             set_aside: mapping::SetAside::default(),
             crew: Mutex::default(),
             idle: Mutex::default(),
@@ -270,6 +301,7 @@ impl Core {
         self.follow_limits();
         let tree = Tree::open(&self.files, &root)?;
         let mut owned = tree.owned();
+        self.shape_as_it_is(&owned);
         owned.extend(self.large.owned());
         self.files.store.adopt(&owned)?;
         if !self.context.log.was_closed() {
@@ -280,6 +312,18 @@ impl Core {
         self.replace(|view| View::new(view.tables.clone(), tree));
         self.follow_memory();
         Ok(())
+    }
+
+    /// Goes on with leaves as large as those of the file, which may have been written with more memory than the
+    /// keyspace is opened with, as far as the budget allows.
+    fn shape_as_it_is(&self, owned: &[(Extent, Generation)]) {
+        // The largest piece of a leaf is more than half of it.
+        let pages = owned.iter().map(|(extent, _)| extent.pages()).max().unwrap_or(0);
+        let leaf = u64::from(pages) * PAGE_BYTES as u64 / 2 * 3;
+        let memory = leaf * 64 / BATCH_PARTS;
+        let now = self.context.runtime.now();
+        self.shaped.lock().follow(memory.min(self.context.memory.most()), now);
+        self.follow_limits();
     }
 
     /// Puts another view in the place of the one there is.
@@ -334,6 +378,17 @@ impl Core {
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn leaves_are_made_for_less_memory_only_where_that_lasts() {
+        let mut shaped = Shaped::default();
+        let mut at = |target, seconds| shaped.follow(target, Duration::from_secs(seconds));
+        assert_eq!(at(800, 1), 800);
+        assert_eq!(at(100, 20), 800);
+        assert_eq!(at(900, 25), 900);
+        assert_eq!((at(100, 54), at(100, 55), at(100, 84)), (900, 450, 450));
+        assert_eq!(at(300, 85), 300);
+    }
 
     /// Between checkpoints what writes held is kept for them; where no batch comes it is soon the caches'.
     #[test]

@@ -268,7 +268,7 @@ impl Engine for Turtle {
         let mut turtle = TurtleStats {
             checkpoint_distance: core.chi(),
             is_distance_automatic: core.tuning.chi().is_none(),
-            leaf_bytes: limits.leaf(),
+            leaf_bytes: core.leaf_bytes(),
             batch_bytes: limits.batch,
             memtables: view.tables.len() as u64,
             memtable_bytes: view.tables.iter().map(|table| table.bytes()).sum(),
@@ -316,7 +316,9 @@ impl Maintain for Turtle {
     fn background(&self) -> Result<Next> {
         let core = &self.core;
         core.wanted.store(false, Relaxed);
+        core.seal_full();
         core.follow_memory();
+        core.follow_use();
         core.follow_records();
         core.follow_chi();
         core.release_idle();
@@ -329,6 +331,10 @@ impl Maintain for Turtle {
         }
         let gave = core.files.store.give_back(GiveBack::Much)? > 0;
         Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
+    }
+
+    fn memory_floor(&self) -> u64 {
+        self.core.memory_floor()
     }
 
     fn wants_background(&self) -> bool {
@@ -362,7 +368,7 @@ impl Maintain for Turtle {
     }
 
     fn step_bytes(&self) -> u64 {
-        2 * self.core.limits().leaf().min(self.core.files.pages() * PAGE_BYTES as u64)
+        2 * self.core.leaf_bytes().min(self.core.files.pages() * PAGE_BYTES as u64)
     }
 
     fn make_room(&self) -> Result<()> {

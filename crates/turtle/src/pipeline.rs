@@ -34,6 +34,7 @@ use spinney_base::{Lsn, Result, probe};
 use spinney_extent::values::{LargeExtent, Loaded};
 use spinney_extent::{Checkpoint, GiveBack};
 use spinney_io::without_reserve;
+use spinney_records::Side;
 use spinney_wal::CHECKPOINT_FULLNESS;
 
 use crate::core::{Core, Mark, Work, count};
@@ -67,7 +68,7 @@ const PARTS: u64 = 64;
 
 /// The shares of the account's target, in parts of 64. What writes do not hold is the cache's, and what reads
 /// need is for [`crate::auto`] to say, so writes may have nearly all while nobody reads.
-const BATCH_PARTS: u64 = 4;
+pub(crate) const BATCH_PARTS: u64 = 4;
 const PENDING_PARTS: u64 = 43;
 const SOFT_PARTS: u64 = 51;
 const HARD_PARTS: u64 = 55;
@@ -99,6 +100,9 @@ const LOG_SHARE: f64 = 0.875;
 
 /// A memtable of fewer tombstones is not sealed for ranges.
 const TOMBSTONES_MIN: u64 = 64;
+
+/// Least that a keyspace works with beside its nodes and large values: a memtable and a batch under way.
+const FLOOR_BYTES: u64 = 32 << 10;
 
 /// Smallest memtable, whatever the memory.
 const BATCH_BYTES_MIN: u64 = 4 << 10;
@@ -145,7 +149,9 @@ impl Core {
     /// Has leaves as large as the memory allows, and gives the page cache what all else leaves.
     pub(crate) fn follow_limits(&self) {
         let memory = self.context.memory.target();
-        self.files.disk.shape(memory, self.limits().leaf(), self.tuning.filter_bits());
+        let shaped = self.shaped.lock().follow(memory, self.context.runtime.now());
+        self.shaped_bytes.store(shaped, Relaxed);
+        self.files.disk.shape(memory, self.leaf_bytes(), self.tuning.filter_bits());
         let room = self.room_of_writes() + self.under_way();
         self.set_aside.set(usize::try_from(room).unwrap_or(usize::MAX));
         let left = self.left_for_reads();
@@ -180,6 +186,36 @@ impl Core {
 
     pub(crate) fn limits(&self) -> Limits {
         Limits::of(self.context.memory.target(), self.tuning.leaf_bytes())
+    }
+
+    /// Bytes of the leaves that are written now.
+    pub(crate) fn leaf_bytes(&self) -> u64 {
+        Limits::of(self.shaped_bytes.load(Relaxed), self.tuning.leaf_bytes()).leaf()
+    }
+
+    /// Seals the active memtable where the memory has become so little that it is full.
+    pub(crate) fn seal_full(&self) {
+        let limits = self.limits();
+        if self.view.load().tables[0].bytes() >= limits.batch {
+            self.seal_if(|active| active.bytes() >= limits.batch);
+        }
+    }
+
+    /// Says what the last bytes were worth, whether more could be used, and what cannot be given. For the background.
+    pub(crate) fn follow_use(&self) {
+        let (account, cache) = (&self.context.memory, self.files.cache.stats());
+        let pages = Side { worth: cache.regretted, bytes: cache.regret_bytes };
+        account.set_worth(self.records.follow_worth(pages));
+        let left = self.left_for_reads();
+        let read = cache.used_bytes + self.records.usage().held;
+        let is_read_full = cache.evicted > 0 && read >= left / 8 * 7;
+        let is_written_full = self.room_of_writes() >= self.limits().pending / 8 * 7;
+        account.set_full(is_read_full || is_written_full);
+    }
+
+    /// Bytes that it keeps though others want them.
+    pub(crate) fn memory_floor(&self) -> u64 {
+        FLOOR_BYTES + self.large.bytes() + self.view.load().tree.node_bytes()
     }
 
     /// The largest checkpoint distance: what memory allows and, where the keyspace is logged and alone in the log, what
@@ -358,7 +394,7 @@ impl Core {
         let tree = &self.view.load().tree;
         let kept = tree.pages_beside().saturating_sub(self.kept_pages.load(Relaxed));
         let grown = tree.pages().saturating_sub(work.published.pages());
-        let leaves = KEPT_LEAVES_MIN * self.limits().leaf() / PAGE_BYTES as u64;
+        let leaves = KEPT_LEAVES_MIN * self.leaf_bytes() / PAGE_BYTES as u64;
         kept > (self.files.pages() / KEPT_PART + KEPT_OF_GROWN * grown).max(leaves)
     }
 

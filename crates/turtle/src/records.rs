@@ -29,7 +29,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Write;
 use spinney_records::{
-    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Rules, Share, Side, Ticket, Usage,
+    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Rules, Share, Side, Ticket, Usage, Worth,
 };
 
 use crate::core::{Core, MISSES, RECORD_HITS};
@@ -51,12 +51,14 @@ pub(crate) struct Records {
     division: Mutex<Division>,
     /// What the cache takes.
     bytes: AtomicU64,
+    worth: Mutex<Worth>,
 }
 
 impl Default for Records {
     fn default() -> Self {
         let division = Mutex::default();
-        Records { cache: ArcSwapOption::empty(), division, bytes: AtomicU64::new(0) }
+        let (cache, worth) = (ArcSwapOption::empty(), Mutex::default());
+        Records { cache, division, bytes: AtomicU64::new(0), worth }
     }
 }
 
@@ -98,6 +100,16 @@ impl Records {
     /// Bytes that it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
+    }
+
+    /// Follows what the last bytes of pages and records were worth, which are counted in the order of the
+    /// arguments.
+    pub(crate) fn follow_worth(&self, pages: Side) -> u64 {
+        let usage = self.usage();
+        // Before the hand has passed all it is not known which records are cold.
+        let is_settled = usage.passed >= usage.filled;
+        let worth = if is_settled { usage.worth } else { 0 };
+        self.worth.lock().follow(&[pages, Side { worth, bytes: usage.filled }])
     }
 
     /// What is kept.
@@ -153,7 +165,7 @@ impl Core {
                 bytes += (bytes / 8).max(all / STEP_PART);
             }
         }
-        let wanted = bytes.min(division.share.of_second(all)).max(CACHE_BYTES_MIN);
+        let wanted = bytes.min(division.share.of_second(all)).max(cache.bytes_min());
         let step = all / STEP_PART;
         if wanted > self.records.bytes() || wanted + step < self.records.bytes() {
             if wanted > self.records.bytes() {
@@ -184,7 +196,10 @@ impl Core {
 
     /// Begins to keep records, in the least that a cache needs; they have part of so many bytes later.
     pub(crate) fn begin_records(&self, all: u64) {
-        let cache = RecordCache::new(all / 4);
+        let cache = RecordCache::new(0, self.context.memory.most());
+        if cache.bytes_min() > all / 2 {
+            return;
+        }
         cache.resize(CACHE_BYTES_MIN);
         let bytes = cache.usage().bytes;
         // Nobody writes meanwhile.

@@ -24,6 +24,11 @@ impl Maintain for Toy {
         Ok(Next::Wait(IDLE))
     }
 
+    /// All of it: nothing can go.
+    fn memory_floor(&self) -> u64 {
+        self.context.memory.used()
+    }
+
     fn wants_background(&self) -> bool {
         false
     }

@@ -1,0 +1,597 @@
+//! The memory governor: memory follows use.
+//!
+//! ```text
+//!   budget = overhead | floors | what is in use ........................ | what nobody has filled
+//!                        ^         ^ idle keyspaces give it, bit by bit     ^ to whoever could use it
+//!                        |         ^ busy ones only to others of more worth
+//!                        `- stays whatever others want
+//! ```
+//!
+//! A job looks every [`LOOK`] at the open keyspaces: how often each was entered, what it holds, whether
+//! it has filled its target, and how many hits its last mebibyte has given. [`divide`] says what
+//! each should have, and targets move there. The number of keyspaces does not count: a keyspace that is not used and
+//! one that does not fill its target give all but a floor, which its engine names, to those that do. Between keyspaces that are
+//! used and filled memory moves in steps, and only where it is clearly worth more.
+//!
+//! A keyspace that has just been opened or used again is filled soon, and gets what others can give with each look: most
+//! of it within two seconds.
+//!
+//! **Batches.** A batch is not bounded by what its keyspaces have now. Before it is written each of them is lent what
+//! the batch needs ([`State::lend`]), out of what others have not filled or do not use, and keeps it until the next look.
+//!
+//! **Invariants**
+//! 1. The targets of all open keyspaces come to no more than the budget beside its overhead, unless their floors do.
+//! 2. A target is raised only by what the others have given: as long as one of them still holds more than its
+//!    own target, that much is kept back.
+//! 3. Nothing is decided, and no time is taken, while no keyspace is open: parked ones have no account.
+//!
+//! [`divide`] is pure: what it is told decides.
+
+use std::time::Duration;
+
+use spinney_base::Next;
+use spinney_base::shim::Mutex;
+
+use crate::place::{NOTHING_OPEN, Place};
+use crate::state::{KEYSPACE_BYTES_MIN, KeyspaceState, State};
+use crate::stats::KeyspaceMemory;
+
+/// How often the job looks while any keyspace is open.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How soon it looks again where a keyspace holds more than it should, which others wait for; and how
+/// often in a row.
+const SOON: Duration = Duration::from_millis(25);
+const SOON_MOST: u32 = 8;
+
+/// A keyspace that was not entered for so many looks is idle.
+const IDLE_LOOKS: u32 = 2;
+
+/// A keyspace that has filled its target wants more for so many looks, if what it holds goes on growing
+/// by so many bytes a look.
+const HUNGRY_LOOKS: u32 = 8;
+const GROWTH: u64 = 64 << 10;
+
+/// What a keyspace keeps beside what it holds, to grow into: a part of that, and so many bytes.
+const SLACK_PART: u64 = 4;
+const SLACK_BYTES: u64 = 64 << 10;
+
+/// Between keyspaces that are used a step of so large a part of the budget moves at once,
+const STEP_PART: u64 = 16;
+/// where the last bytes are worth so many times as much.
+const RATIO: f64 = 2.0;
+
+/// One use of a keyspace counts as so large a part of a hit for each mebibyte that it holds, where
+/// fewer hits were counted: writers, whose batching is not counted, keep something beside readers.
+const USE_PART: f64 = 8.0;
+
+/// A batch needs so many times its bytes while it is written.
+const LOAN: u64 = 2;
+
+/// How long a batch waits for memory that was lent to it, at most. What is missing then is taken beyond
+/// the budget for a moment.
+const LOAN_WAIT: Duration = Duration::from_millis(200);
+const LOAN_NAP: Duration = Duration::from_millis(1);
+
+/// What is known of one keyspace.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Claim {
+    /// Bytes that it keeps whatever others want.
+    pub(crate) floor: u64,
+    /// Bytes that it holds.
+    pub(crate) used: u64,
+    /// Bytes that it may hold now.
+    pub(crate) target: u64,
+    /// Hits that its last mebibyte gives in a look.
+    pub(crate) worth: f64,
+    /// Whether it is used.
+    pub(crate) is_busy: bool,
+    /// Whether it has filled its target and could use more.
+    pub(crate) is_hungry: bool,
+}
+
+impl Claim {
+    fn wants_more(&self) -> bool {
+        self.is_busy && self.is_hungry
+    }
+
+    /// What is left to it before anything is given to anybody.
+    fn kept(&self, others_want: bool) -> u64 {
+        let held = self.used + self.used / SLACK_PART + SLACK_BYTES;
+        let kept = match (self.is_busy, others_want) {
+            (true, _) if self.is_hungry => self.target,
+            (false, true) => {
+                let half = self.used.min(self.target) / 2;
+                if half > self.floor + SLACK_BYTES { half } else { self.floor }
+            }
+            _ => held.min(self.target),
+        };
+        kept.max(self.floor)
+    }
+}
+
+/// What each keyspace should have of `total` bytes. See the module.
+pub(crate) fn divide(total: u64, claims: &[Claim]) -> Vec<u64> {
+    let others_want = claims.iter().any(Claim::wants_more);
+    let mut targets: Vec<u64> = claims.iter().map(|claim| claim.kept(others_want)).collect();
+    // Those that are not used give first, then all in proportion to what they have above their floors.
+    let floor = |claim: &Claim| claim.floor;
+    cut(&mut targets, claims, total, |claim| if claim.is_busy { u64::MAX } else { claim.floor });
+    cut(&mut targets, claims, total, floor);
+    cut(&mut targets, claims, total, |_| 0);
+    let free = total.saturating_sub(targets.iter().sum());
+    let receives = |claim: &Claim| match others_want {
+        true => claim.wants_more(),
+        false => claim.is_busy || !claims.iter().any(|other| other.is_busy),
+    };
+    let weight = |claim: &Claim| if others_want { claim.worth } else { 1.0 };
+    spread(&mut targets, claims, free, receives, weight);
+    if others_want && free < total / STEP_PART {
+        exchange(&mut targets, claims, total / STEP_PART);
+    }
+    targets
+}
+
+/// Takes what is above `total` away from all, in proportion to what they have above `least`.
+fn cut(targets: &mut [u64], claims: &[Claim], total: u64, least: impl Fn(&Claim) -> u64) {
+    let sum: u64 = targets.iter().sum();
+    let over = sum.saturating_sub(total);
+    let above = |target: u64, claim: &Claim| target.saturating_sub(least(claim));
+    let all: u64 = targets.iter().zip(claims).map(|(target, claim)| above(*target, claim)).sum();
+    if over == 0 || all == 0 {
+        return;
+    }
+    for (target, claim) in targets.iter_mut().zip(claims) {
+        let part = u128::from(above(*target, claim)) * u128::from(over.min(all));
+        *target -= u64::try_from(part.div_ceil(u128::from(all))).unwrap_or(0).min(*target);
+    }
+}
+
+/// Gives `free` bytes to those that receive any: half of it evenly, half by weight.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "shares of bytes, which are cut off"
+)]
+fn spread(
+    targets: &mut [u64],
+    claims: &[Claim],
+    free: u64,
+    receives: impl Fn(&Claim) -> bool,
+    weight: impl Fn(&Claim) -> f64,
+) {
+    let receivers = claims.iter().filter(|claim| receives(claim));
+    let (count, all) =
+        receivers.fold((0u64, 0.0), |(count, all), claim| (count + 1, all + weight(claim)));
+    for (target, claim) in targets.iter_mut().zip(claims).filter(|(_, claim)| receives(claim)) {
+        let even = 1.0 / count as f64;
+        let part = if all > 0.0 { weight(claim) / all } else { even };
+        // Of one alone, all.
+        let share = if count == 1 { 1.0 } else { (even + part) / 2.0 };
+        *target += (free as f64 * share) as u64;
+    }
+}
+
+/// Moves up to `step` bytes from the keyspace whose last bytes are worth least to the one that wants more and has
+/// most of them, where that is clearly more.
+fn exchange(targets: &mut [u64], claims: &[Claim], step: u64) {
+    let by_worth = |a: &usize, b: &usize| claims[*a].worth.total_cmp(&claims[*b].worth);
+    let all = 0..claims.len();
+    let Some(to) = all.clone().filter(|at| claims[*at].wants_more()).max_by(by_worth) else {
+        return;
+    };
+    let gives = |at: &usize| *at != to && targets[*at] > claims[*at].floor;
+    let Some(from) = all.filter(gives).min_by(by_worth) else { return };
+    if claims[to].worth > RATIO * claims[from].worth {
+        let step = step.min(targets[from] - claims[from].floor);
+        targets[from] -= step;
+        targets[to] += step;
+    }
+}
+
+/// Why a keyspace has the memory that it has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It is used and has not filled what it has.
+    #[default]
+    Fills,
+    /// It is used, has filled what it has, and gets what others can give.
+    Wants,
+    /// It is used and has filled what it has, but others get more out of memory.
+    Yields,
+    /// It is not used, and nobody wants what it has.
+    Idle,
+    /// It is not used, and gives what it has to others.
+    Gives,
+    /// A batch was lent it.
+    Lent,
+}
+
+impl Why {
+    /// The word that statistics use.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Why::Fills => "fills",
+            Why::Wants => "wants",
+            Why::Yields => "yields",
+            Why::Idle => "idle",
+            Why::Gives => "gives",
+            Why::Lent => "lent",
+        }
+    }
+}
+
+/// What the last looks at a keyspace have seen.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    uses: u64,
+    used: u64,
+    hits: u64,
+    /// Hits of the last mebibyte in a look: half of what it was, and half of what the last look saw.
+    worth: f64,
+    idle_looks: u32,
+    hungry_looks: u32,
+    why: Why,
+}
+
+impl Seen {
+    /// Of a keyspace that is being opened, and so is used.
+    pub(crate) fn new(uses: u64) -> Mutex<Seen> {
+        Mutex::new(Seen { uses, ..Seen::default() })
+    }
+
+    /// Looks once more at a keyspace that was used so often, holds so much and has filled its target or not.
+    #[expect(clippy::cast_precision_loss, reason = "for comparisons")]
+    fn look(&mut self, uses: u64, used: u64, hits: u64, is_full: bool) {
+        let new_uses = uses.saturating_sub(std::mem::replace(&mut self.uses, uses));
+        let new_hits = hits.saturating_sub(std::mem::replace(&mut self.hits, hits));
+        let grew = used.saturating_sub(std::mem::replace(&mut self.used, used));
+        // Snapshots and readers of large values come in once.
+        let is_used = new_uses > 0 || new_hits > 0;
+        self.idle_looks = if is_used { 0 } else { self.idle_looks.saturating_add(1) };
+        self.hungry_looks = match is_full {
+            true => HUNGRY_LOOKS,
+            false if grew >= GROWTH => self.hungry_looks.saturating_sub(1),
+            false => 0,
+        };
+        let mebibytes = used.max(SLACK_BYTES) as f64 / (1 << 20) as f64;
+        // Where not all is filled it is not known which bytes are the last: all are worth the same.
+        let part = if is_full { USE_PART } else { 1.0 };
+        let now = (new_hits as f64).max(new_uses as f64 / part / mebibytes);
+        self.worth = self.worth.midpoint(now);
+    }
+}
+
+impl State {
+    /// What the job does: looks at the open keyspaces, and moves their targets.
+    pub(crate) fn govern(&self, soon: &mut u32) -> Next {
+        if self.keyspaces.read().is_empty() {
+            return Next::Wait(NOTHING_OPEN);
+        }
+        // Looks in between measure nothing: their time is too short.
+        let is_kept_back = self.move_targets(*soon == 0, None);
+        *soon = if is_kept_back && *soon < SOON_MOST { *soon + 1 } else { 0 };
+        Next::Wait(if *soon > 0 { SOON } else { LOOK })
+    }
+
+    /// Shares the budget out anew among the keyspaces that are open: one came or went, or the budget changed.
+    pub(crate) fn share_out(&self) {
+        self.move_targets(false, None);
+    }
+
+    /// Memory that a keyspace is opened with beside those that are open: what nobody else has filled or uses.
+    /// [`State::share_out`] takes it from the others when it is one of them.
+    pub(crate) fn opening_share(&self) -> u64 {
+        let keyspaces = self.keyspaces.read();
+        let mut claims: Vec<Claim> =
+            keyspaces.iter().map(|keyspace| keyspace.claim(&keyspace.seen_use.lock())).collect();
+        let (floor, is_busy) = (KEYSPACE_BYTES_MIN, true);
+        claims.push(Claim { floor, target: floor, is_busy, ..Claim::default() });
+        divide(self.shareable(), &claims).pop().unwrap_or(floor)
+    }
+
+    /// Has a keyspace hold a batch of so many bytes, whatever its target is now. No lock is held.
+    pub(crate) fn lend(&self, keyspace: &KeyspaceState, bytes: u64) {
+        let needed = LOAN * bytes;
+        if keyspace.memory.target() >= needed {
+            return;
+        }
+        let until = self.runtime.now() + LOAN_WAIT;
+        while self.move_targets(false, Some((keyspace, needed))) {
+            if keyspace.memory.target() >= needed || self.runtime.now() >= until {
+                return;
+            }
+            if !self.runtime.help() {
+                self.runtime.sleep(LOAN_NAP);
+            }
+        }
+    }
+
+    /// Moves the targets of all open keyspaces to what they should be; `measured` where a look has passed since the last time.
+    /// Says whether some is kept back, because others hold more than they should.
+    fn move_targets(&self, measured: bool, loan: Option<(&KeyspaceState, u64)>) -> bool {
+        let places = self.places.read();
+        let _one_at_a_time = self.sharing.lock();
+        let keyspaces = self.keyspaces.read();
+        let uses = |keyspace: &KeyspaceState| {
+            let found = places.binary_search_by_key(&keyspace.id, |place| place.id);
+            found.map_or(0, |found| Place::uses(&places[found]))
+        };
+        let mut claims: Vec<Claim> = Vec::with_capacity(keyspaces.len());
+        for keyspace in &*keyspaces {
+            let (account, mut seen) = (&keyspace.memory, keyspace.seen_use.lock());
+            if measured {
+                seen.look(uses(keyspace), account.used(), account.worth(), account.is_full());
+            }
+            claims.push(keyspace.claim(&seen));
+        }
+        let total = self.shareable();
+        let lent = loan.and_then(|(keyspace, needed)| {
+            let at = keyspaces.iter().position(|one| one.id == keyspace.id)?;
+            let floors: u64 = claims.iter().map(|claim| claim.floor).sum();
+            let most = total.saturating_sub(floors - claims[at].floor);
+            claims[at].floor = claims[at].floor.max(needed.min(most));
+            Some(at)
+        });
+        let wanted = divide(total, &claims);
+        let wants = claims.iter().any(Claim::wants_more);
+        for (at, (keyspace, claim)) in keyspaces.iter().zip(&claims).enumerate() {
+            keyspace.seen_use.lock().why = match claim.is_busy {
+                _ if lent == Some(at) => Why::Lent,
+                true if claim.is_hungry && wanted[at] < claim.target => Why::Yields,
+                true if claim.is_hungry => Why::Wants,
+                true => Why::Fills,
+                false if wants => Why::Gives,
+                false => Why::Idle,
+            };
+        }
+        set_targets(total, &keyspaces, &claims, &wanted)
+    }
+}
+
+/// Lowers targets at once, and raises others by what those have given. Says whether some is kept back.
+fn set_targets(
+    total: u64,
+    keyspaces: &[std::sync::Arc<KeyspaceState>],
+    claims: &[Claim],
+    wanted: &[u64],
+) -> bool {
+    let (grants, is_kept_back) = grant(total, claims, wanted);
+    for (keyspace, granted) in keyspaces.iter().zip(grants) {
+        let account = &keyspace.memory;
+        account.set_target(granted);
+        // One that is near its target, or beyond it, follows when it next looks: now.
+        if account.used() > granted / 4 * 3
+            && let Some(task) = &*keyspace.task.lock()
+        {
+            task.wake();
+        }
+    }
+    is_kept_back
+}
+
+/// The targets that can be set now, and whether these are less than what is wanted.
+fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
+    let all = || claims.iter().zip(wanted);
+    let taken: u64 = all().map(|(claim, wanted)| claim.target.min(*wanted).max(claim.used)).sum();
+    let more: u64 =
+        all().map(|(claim, wanted)| wanted.saturating_sub(claim.target.max(claim.used))).sum();
+    let free = total.saturating_sub(taken).min(more);
+    let granted = |(claim, wanted): (&Claim, &u64)| {
+        let from = claim.target.max(claim.used);
+        let part = u128::from(wanted.saturating_sub(from)) * u128::from(free);
+        let part = u64::try_from(part / u128::from(more.max(1))).unwrap_or(0);
+        if *wanted <= claim.target { *wanted } else { (*wanted).min(from + part) }
+    };
+    (all().map(granted).collect(), free < more)
+}
+
+impl KeyspaceState {
+    /// What it has, and why.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "hits, which are not negative"
+    )]
+    pub(crate) fn memory_stats(&self) -> KeyspaceMemory {
+        let (worth, why) = {
+            let seen = self.seen_use.lock();
+            (seen.worth, seen.why)
+        };
+        KeyspaceMemory {
+            used: self.memory.used(),
+            target: self.memory.target(),
+            floor: self.memory_floor(),
+            worth: (worth / LOOK.as_secs_f64()) as u64,
+            why: why.word(),
+        }
+    }
+
+    fn claim(&self, seen: &Seen) -> Claim {
+        Claim {
+            floor: self.memory_floor(),
+            used: self.memory.used(),
+            target: self.memory.target(),
+            worth: seen.worth,
+            is_busy: seen.idle_looks < IDLE_LOOKS,
+            is_hungry: seen.hungry_looks > 0,
+        }
+    }
+
+    /// Bytes that it keeps whatever others want.
+    fn memory_floor(&self) -> u64 {
+        self.engine.memory_floor().max(FLOOR_BYTES_MIN)
+    }
+}
+
+/// Floor of any keyspace, in bytes.
+const FLOOR_BYTES_MIN: u64 = KEYSPACE_BYTES_MIN / 4;
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const TOTAL: u64 = 64 * MIB;
+    const FLOOR: u64 = MIB / 8;
+
+    /// Used, and filled up to its target.
+    fn hungry(target: u64, worth: f64) -> Claim {
+        let (is_busy, is_hungry) = (true, true);
+        Claim { floor: FLOOR, used: target, target, worth, is_busy, is_hungry }
+    }
+
+    /// Used, and holding less than its target.
+    fn filling(used: u64, target: u64) -> Claim {
+        Claim { used, is_hungry: false, ..hungry(target, 1.0) }
+    }
+
+    fn idle(used: u64, target: u64) -> Claim {
+        Claim { is_busy: false, worth: 0.0, ..filling(used, target) }
+    }
+
+    fn check(claims: &[Claim]) -> Vec<u64> {
+        let targets = divide(TOTAL, claims);
+        assert!(targets.iter().sum::<u64>() <= TOTAL, "{targets:?}");
+        assert!(targets.iter().zip(claims).all(|(target, claim)| *target >= claim.floor));
+        targets
+    }
+
+    fn is_near(bytes: u64, expected: u64) -> bool {
+        bytes.abs_diff(expected) <= TOTAL / 64
+    }
+
+    /// Looks again and again while the first holds what it may, and the others what they had at most.
+    fn settle(claims: &mut [Claim], looks: u32) -> Vec<u64> {
+        for _ in 0..looks {
+            let targets = divide(TOTAL, claims);
+            for (claim, target) in claims.iter_mut().zip(targets) {
+                claim.target = target;
+                claim.used = if claim.is_hungry { target } else { claim.used.min(target) };
+            }
+        }
+        check(claims)
+    }
+
+    #[test]
+    fn one_alone_has_all_whatever_it_does() {
+        for claim in [hungry(MIB, 0.0), hungry(TOTAL, 9.0), filling(0, MIB), idle(MIB, 2 * MIB)] {
+            assert_eq!(check(&[claim]), [TOTAL]);
+        }
+        assert_eq!(divide(TOTAL, &[]), [0u64; 0]);
+    }
+
+    #[test]
+    fn idle_and_empty_ones_give_all_but_their_floor_at_once() {
+        let mut claims = vec![hungry(MIB, 5.0)];
+        claims.resize(256, idle(FLOOR, TOTAL / 256));
+        let targets = check(&claims);
+        assert_eq!(targets[1..], [FLOOR; 255]);
+        assert_eq!(targets[0], TOTAL - 255 * FLOOR);
+        // However many there are.
+        claims.truncate(3);
+        assert_eq!(check(&claims)[0], TOTAL - 2 * FLOOR);
+    }
+
+    #[test]
+    fn what_an_idle_one_holds_goes_by_halves() {
+        let mut claims = [hungry(FLOOR, 5.0), idle(60 * MIB, 60 * MIB)];
+        let first = check(&claims);
+        assert!(is_near(first[1], 30 * MIB), "{first:?}");
+        let later = settle(&mut claims, 6);
+        assert!(later[0] > TOTAL / 10 * 9, "most of it within two seconds: {later:?}");
+        assert_eq!(settle(&mut claims, 10), [TOTAL - FLOOR, FLOOR]);
+    }
+
+    #[test]
+    fn nothing_moves_where_nobody_wants_it() {
+        let targets = check(&[filling(MIB, 10 * MIB), idle(20 * MIB, 30 * MIB)]);
+        assert!(targets[1] >= 20 * MIB, "it keeps what it holds: {targets:?}");
+        assert!(targets[0] > 30 * MIB, "what nobody has filled is for who is used");
+        let all_idle = check(&[idle(MIB, 10 * MIB), idle(MIB, 20 * MIB)]);
+        assert!(is_near(all_idle[0], TOTAL / 2) && is_near(all_idle[1], TOTAL / 2));
+    }
+
+    #[test]
+    fn one_that_does_not_fill_its_target_gives_the_rest() {
+        let targets = check(&[hungry(32 * MIB, 1.0), filling(MIB, 32 * MIB)]);
+        assert!((MIB..2 * MIB).contains(&targets[1]), "{targets:?}");
+        assert_eq!(targets[0], TOTAL - targets[1]);
+    }
+
+    #[test]
+    fn between_used_ones_memory_goes_where_it_is_worth_more() {
+        let half = TOTAL / 2;
+        for ratio in [0.6, 1.0, 1.9] {
+            let targets = check(&[hungry(half, 10.0), hungry(half, 10.0 * ratio)]);
+            assert_eq!(targets, [half; 2], "{ratio}: nothing moves between equals");
+        }
+        let targets = check(&[hungry(half, 10.0), hungry(half, 21.0)]);
+        assert_eq!(targets, [half - TOTAL / STEP_PART, half + TOTAL / STEP_PART]);
+        let mut claims = [hungry(half, 10.0), hungry(half, 50.0)];
+        assert_eq!(settle(&mut claims, 20), [FLOOR, TOTAL - FLOOR]);
+    }
+
+    #[test]
+    fn several_that_want_share_by_worth_and_none_gets_nothing() {
+        let claims =
+            [hungry(MIB, 30.0), hungry(MIB, 10.0), hungry(MIB, 0.0), idle(FLOOR, 61 * MIB)];
+        let targets = check(&claims);
+        assert!(targets[0] > targets[1] && targets[1] > targets[2], "{targets:?}");
+        assert!(targets[2] > 8 * MIB, "{targets:?}");
+    }
+
+    #[test]
+    fn less_budget_and_higher_floors_are_kept() {
+        let claims = [hungry(60 * MIB, 5.0), idle(60 * MIB, 60 * MIB), filling(9 * MIB, 60 * MIB)];
+        let targets = check(&claims);
+        assert_eq!(targets[1], FLOOR, "{targets:?}");
+        // A loan is a floor.
+        let lent = Claim { floor: 16 * MIB, ..filling(FLOOR, FLOOR) };
+        let targets = check(&[hungry(64 * MIB, 5.0), lent]);
+        assert!(targets[1] >= 16 * MIB && targets[0] <= 48 * MIB, "{targets:?}");
+        let many = divide(TOTAL, &[Claim { floor: MIB, ..Claim::default() }; 100]);
+        assert!(many.iter().all(|target| *target > MIB / 2) && many.iter().sum::<u64>() <= TOTAL);
+    }
+
+    #[test]
+    fn who_gives_gives_first() {
+        let claims = [hungry(MIB, 5.0), idle(40 * MIB, 40 * MIB)];
+        let wanted = [TOTAL - 10 * MIB, 10 * MIB];
+        let (granted, is_kept_back) = grant(TOTAL, &claims, &wanted);
+        assert_eq!((granted, is_kept_back), (vec![TOTAL - 40 * MIB, 10 * MIB], true));
+        let given = [claims[0], Claim { used: 10 * MIB, target: 10 * MIB, ..claims[1] }];
+        assert_eq!(grant(TOTAL, &given, &wanted), (wanted.to_vec(), false));
+    }
+
+    #[test]
+    fn a_pause_is_not_idleness_and_growth_is_hunger() {
+        let mut seen = Seen::default();
+        let mut look = |uses, used, is_full| {
+            seen.look(uses, used, 0, is_full);
+            (seen.idle_looks < IDLE_LOOKS, seen.hungry_looks > 0)
+        };
+        assert_eq!(look(10, MIB, true), (true, true));
+        assert_eq!(look(10, MIB, true), (true, true), "one look without a use");
+        assert_eq!(look(10, MIB, true), (false, true));
+        assert_eq!(look(11, 2 * MIB, false), (true, true), "it has more, and is filling it");
+        assert_eq!(look(12, 2 * MIB, false), (true, false), "it has all that it needs");
+        let hungry = (1..20).take_while(|at| look(12 + at, (2 + at) * MIB, false).1).count();
+        assert!(hungry < 8, "not for ever: {hungry}");
+    }
+
+    #[test]
+    fn worth_is_of_hits_or_else_of_uses() {
+        let mut seen = Seen::default();
+        for step in 1..20 {
+            seen.look(1000 * step, 8 * MIB, 500 * step, true);
+        }
+        assert!((499.0..=500.0).contains(&seen.worth), "{}", seen.worth);
+        let mut writer = Seen::default();
+        for step in 1..20 {
+            writer.look(1024 * step, 8 * MIB, 0, true);
+        }
+        assert!((15.9..=16.0).contains(&writer.worth), "{}", writer.worth);
+    }
+}
