@@ -83,9 +83,9 @@ fn misses(runtime: &Runtime, directory: &Path, name: &str) -> Result<()> {
     let file = directory.open(name, OpenMode::CREATE)?;
     let buffer = spinney_io::AlignedBuf::new(256);
     for step in 0..u64::from(FILE_PAGES) / 256 {
-        file.write_at(buffer.bytes(), step * (256 * PAGE_BYTES) as u64, Purpose::Tool)?;
+        file.write_at(buffer.bytes(), step * (256 * PAGE_BYTES) as u64, Purpose::TOOL)?;
     }
-    file.sync(Purpose::Tool)?;
+    file.sync(Purpose::TOOL)?;
     for threads in [1, 4, 16] {
         let cache = Cache::new(u64::from(FILE_PAGES / 32) * FRAME_BYTES);
         let pages = Arc::new(cache.file());
@@ -99,7 +99,7 @@ fn misses(runtime: &Runtime, directory: &Path, name: &str) -> Result<()> {
                     while runtime.now() - before < MISS_TIME {
                         let id = id(random.below(FILE_PAGES as usize) as u32);
                         let read = |out: &mut [u8; PAGE_BYTES]| {
-                            file.read_at(out, id.page.offset(), Purpose::Tool)
+                            file.read_at(out, id.page.offset(), Purpose::TOOL)
                         };
                         pages.get(id, read).expect("a page of the file");
                     }

@@ -122,7 +122,7 @@ impl Manifest {
             directory.remove(NEW_NAME)?;
         }
         let file = directory.open(NEW_NAME, OpenMode::CREATE.cached())?;
-        file.write_at(buf.bytes(), 0, Purpose::Manifest)?;
+        file.write_at(buf.bytes(), 0, Purpose::MANIFEST)?;
         Ok(file)
     }
 
@@ -138,7 +138,7 @@ impl Manifest {
             return Err(damaged("a manifest of whole pages", format!("{length} bytes")));
         }
         let mut buf = AlignedBuf::new(pages);
-        file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
+        file.read_at(buf.bytes_mut(), 0, Purpose::RECOVERY)?;
         Manifest::decode(buf.bytes()).map_err(|problem| match problem {
             Problem::Version(version) => Error::new(
                 ErrorKind::Unsupported,
@@ -220,7 +220,7 @@ impl Manifest {
 }
 
 fn put_in_place(file: &dyn File, directory: &dyn Directory) -> Result<()> {
-    file.sync(Purpose::Manifest)?;
+    file.sync(Purpose::MANIFEST)?;
     directory.rename(NEW_NAME, NAME)?;
     directory.sync()
 }

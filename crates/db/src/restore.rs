@@ -149,7 +149,7 @@ pub(crate) fn copy(
         let count = CHUNK_PAGES.min(pages - first);
         let offset = |page: usize| (page * PAGE_BYTES) as u64;
         let chunk = &mut buf.bytes_mut()[..count * PAGE_BYTES];
-        source.read_at(chunk, offset(first), Purpose::Tool)?;
+        source.read_at(chunk, offset(first), Purpose::TOOL)?;
         let is_hole = |page: usize| {
             let bytes = &chunk[page * PAGE_BYTES..(page + 1) * PAGE_BYTES];
             // The last page makes the file as long as it was.
@@ -163,12 +163,12 @@ pub(crate) fn copy(
             }
             if page > start {
                 let bytes = &chunk[start * PAGE_BYTES..page * PAGE_BYTES];
-                file.write_at(bytes, offset(first + start), Purpose::Tool)?;
+                file.write_at(bytes, offset(first + start), Purpose::TOOL)?;
             }
             page += usize::from(page < count);
         }
         watch(chunk.len() as u64)?;
     }
-    file.sync(Purpose::Tool)?;
+    file.sync(Purpose::TOOL)?;
     Ok(length)
 }

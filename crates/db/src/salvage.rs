@@ -347,7 +347,7 @@ fn tag_of_log(old: &dyn Directory) -> Result<u64> {
     let file = old.open(LOG_NAME, OpenMode::EXISTING.read_only())?;
     let mut buf = AlignedBuf::new(1);
     for slot in 0..2 {
-        file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::Tool)?;
+        file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::TOOL)?;
         if let Ok(superblock) = Superblock::decode(slot, buf.page(0)) {
             return Ok(superblock.tag);
         }

@@ -126,7 +126,7 @@ impl State {
             Next::Wait(Duration::from_nanos((nanos / rate.max(1)).max(1_000)))
         };
         let io = self.disk.counters().snapshot();
-        let reads = [Purpose::Lookup, Purpose::Scan].map(|one| io.by_purpose[one.index()].reads);
+        let reads = [Purpose::LOOKUP, Purpose::SCAN].map(|one| io.by_purpose[one.index()].reads);
         let reads = reads.iter().sum::<u64>();
         let (id, from) = {
             let mut scrub = self.scrub.lock();

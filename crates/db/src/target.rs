@@ -191,8 +191,8 @@ fn is_of_database(name: &str) -> bool {
 /// Marks a directory, and only then takes the mark of another kind away that may be there.
 fn mark(directory: &dyn Directory, name: &str) -> Result<()> {
     let file = directory.open(name, OpenMode::CREATE.cached())?;
-    file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::Tool)?;
-    file.sync(Purpose::Tool)?;
+    file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::TOOL)?;
+    file.sync(Purpose::TOOL)?;
     directory.sync()?;
     let other = if name == MARK { SALVAGING } else { MARK };
     if directory.exists(other)? {

@@ -23,7 +23,7 @@ fn open(disk: &SimDisk, memory: u64) -> (Db, Runtime) {
 }
 
 fn pages_looked_up(db: &Db) -> u64 {
-    db.stats().io.by_purpose[Purpose::Lookup.index()].read_bytes / 4096
+    db.stats().io.by_purpose[Purpose::LOOKUP.index()].read_bytes / 4096
 }
 
 /// Keys in any order, those of even numbers apart from those of odd ones.

@@ -42,7 +42,7 @@ fn look_up_while_it_is_written(
 ) -> (Option<Value>, bool) {
     let (home, writer) = (db.clone(), keyspace.clone());
     let (threads, thread) = mpsc::channel();
-    disk.act_inside(Call::Read(Purpose::Lookup), move || {
+    disk.act_inside(Call::Read(Purpose::LOOKUP), move || {
         let (ends, end) = mpsc::channel();
         let thread = thread::spawn("writer", move || {
             writer.insert(b"k", b"new").unwrap();

@@ -29,7 +29,7 @@ fn many_lookups_read_each_page_once() {
     }
     let db = Db::open(directory.path(), options()).unwrap();
     let keyspace = db.existing_keyspace("k").unwrap();
-    let reads = || db.stats().io.by_purpose[Purpose::Lookup.index()];
+    let reads = || db.stats().io.by_purpose[Purpose::LOOKUP.index()];
     let ask = |numbers: &[u64]| {
         let before = reads();
         let keys: Vec<_> = numbers.iter().map(|number| key(*number)).collect();
@@ -81,7 +81,7 @@ fn many_lookups_see_staged_pages() {
     let db = open();
     let keyspace = db.keyspace("k", options()).unwrap();
     let staged = |number: u64| (5000..5030).contains(&number) && number.is_multiple_of(2);
-    let reads = || db.stats().io.by_purpose[Purpose::Lookup.index()].read_bytes / 4096;
+    let reads = || db.stats().io.by_purpose[Purpose::LOOKUP.index()].read_bytes / 4096;
     for order in [[5003, 5001, 5000, 5002], [5000, 5001, 5002, 5003], [5002, 5003, 5000, 5001]] {
         let before = reads();
         let keys: Vec<_> = order.iter().chain(&[5028, 5029, 5031]).map(|n| (*n, key(*n))).collect();
@@ -143,7 +143,7 @@ fn lookups_read_no_staged_page_in_vain() {
     let db = open_stepped(directory.path());
     let keyspace = db.keyspace("k", options()).unwrap();
     stage_long_records(&db, &keyspace);
-    let reads = |db: &Db| db.stats().io.by_purpose[Purpose::Lookup.index()].read_bytes / 4096;
+    let reads = |db: &Db| db.stats().io.by_purpose[Purpose::LOOKUP.index()].read_bytes / 4096;
     let pages_of_all = |db: &Db, offset: u64, from: u64| {
         let keyspace = db.keyspace("k", options()).unwrap();
         // The record cache has forgotten those that are asked for.

@@ -195,8 +195,8 @@ fn p20_an_unknown_id_is_corruption() {
     let file = image.open(manifest, OpenMode::EXISTING.cached()).unwrap();
     let mut buf = AlignedBuf::new(old.len() / 4096);
     buf.bytes_mut().copy_from_slice(&old);
-    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(buf.bytes(), 0, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
     let error = try_open(&image).unwrap_err();
     assert!(error.is_corruption(), "{error}");
 }

@@ -133,8 +133,8 @@ fn contents(disk: &SimDisk, name: &str) -> Model {
 fn zero(disk: &SimDisk, path: &str, pages: std::ops::Range<u64>) {
     let file = disk.open(Path::new(path), OpenMode::EXISTING).unwrap();
     let count = usize::try_from(pages.end - pages.start).unwrap();
-    file.write_at(AlignedBuf::new(count).bytes(), pages.start * 4096, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(AlignedBuf::new(count).bytes(), pages.start * 4096, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
 }
 
 fn remove(disk: &SimDisk, path: &str) {
@@ -273,9 +273,9 @@ fn forget_origins(disk: &SimDisk, chosen: impl Fn(usize, bool) -> bool) {
         block.bytes_mut()[origin] = 0xFF;
         let hash = xxhash_rust::xxh3::xxh3_64(&block.bytes()[8..]);
         block.bytes_mut()[..8].copy_from_slice(&hash.to_le_bytes());
-        file.write_at(block.bytes(), number as u64 * 4096, Purpose::Tool).unwrap();
+        file.write_at(block.bytes(), number as u64 * 4096, Purpose::TOOL).unwrap();
     }
-    file.sync(Purpose::Tool).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
 }
 
 /// Pages that do not tell where they come from are placed by index and log; without these they give what they hold, and
@@ -664,8 +664,8 @@ fn p22_a_file_of_an_unknown_engine_is_refused() {
     let mut buf = AlignedBuf::new(bytes.len() / 4096);
     buf.bytes_mut().copy_from_slice(&bytes);
     let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
-    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(buf.bytes(), 0, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
     let try_it = || Db::salvage("/db", NEW, options(&disk, &Runtime::stepped(1)));
     // The manifest says whose it is; its pages are damaged then.
     let report = try_it().unwrap();

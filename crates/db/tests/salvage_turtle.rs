@@ -133,8 +133,8 @@ fn contents(disk: &SimDisk, name: &str) -> Model {
 fn zero(disk: &SimDisk, pages: std::ops::Range<u64>) {
     let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
     let count = usize::try_from(pages.end - pages.start).unwrap();
-    file.write_at(AlignedBuf::new(count).bytes(), pages.start * 4096, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(AlignedBuf::new(count).bytes(), pages.start * 4096, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
 }
 
 fn remove(disk: &SimDisk, path: &str) {
@@ -444,9 +444,9 @@ fn p22_random_damage_brings_nothing_that_never_was() {
                     let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
                     let mut buf = AlignedBuf::new(1);
                     let from = random.random_range(0..pages) * 4096;
-                    file.read_at(buf.bytes_mut(), from, Purpose::Tool).unwrap();
-                    file.write_at(buf.bytes(), page * 4096, Purpose::Tool).unwrap();
-                    file.sync(Purpose::Tool).unwrap();
+                    file.read_at(buf.bytes_mut(), from, Purpose::TOOL).unwrap();
+                    file.write_at(buf.bytes(), page * 4096, Purpose::TOOL).unwrap();
+                    file.sync(Purpose::TOOL).unwrap();
                 }
             }
         }

@@ -74,7 +74,7 @@ fn damage_is_found_that_nobody_read() {
         let db = open(&disk, &runtime, 1 << 20);
         pass_time(&runtime, Duration::from_secs(10));
         let stats = db.stats();
-        let lookups = stats.io.by_purpose[Purpose::Lookup.index()].reads;
+        let lookups = stats.io.by_purpose[Purpose::LOOKUP.index()].reads;
         assert_eq!((lookups, stats.scrub.damaged_pages), (0, 3), "{:?}", stats.scrub);
         let mut found: Vec<u64> = stats.scrub.damaged.iter().map(|page| page.offset).collect();
         found.sort_unstable();

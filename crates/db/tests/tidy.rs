@@ -101,7 +101,7 @@ fn a_quiet_keyspace_is_packed_once() {
     // The next life does not know that all is packed: it looks at a few pages, and is at peace.
     let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
     let main = db.keyspace("main", KeyspaceOptions::default().logged(false)).unwrap();
-    let pages_read = || db.stats().io.by_purpose[Purpose::Reorganize.index()].read_bytes / 4096;
+    let pages_read = || db.stats().io.by_purpose[Purpose::REORGANIZE.index()].read_bytes / 4096;
     let before = pages_read();
     pass_time(&runtime, Duration::from_secs(30));
     let read = pages_read() - before;

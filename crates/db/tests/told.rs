@@ -234,7 +234,7 @@ fn e6_what_was_left_unfinished_can_be_made_again() {
                 // Something of the user's own is in the way, and stays.
                 let place = Path::new("/to/wallpaper.png");
                 let file = left.open(place, OpenMode::CREATE).unwrap();
-                file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::Tool).unwrap();
+                file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::TOOL).unwrap();
                 let error = make(&left).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
                 assert!(error.to_string().contains("wallpaper.png"), "{error}");

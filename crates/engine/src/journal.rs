@@ -102,7 +102,7 @@ impl Journal {
             Some(change) => change.sequence,
             None => return Ok(()),
         };
-        store.sync(Purpose::Reorganize)?;
+        store.sync(Purpose::REORGANIZE)?;
         loop {
             let Change { sequence, record, freed } = match self.pending.lock().changes.front() {
                 Some(change) if change.sequence <= last => change.clone(),

@@ -91,15 +91,15 @@ impl DoubleWrite {
         let places = || pages.iter().map(|page| page.offset());
         let all = blocks.bytes_mut().chunks_exact_mut(PAGE_BYTES).zip(places());
         let mut reads: Vec<_> = all.map(|(block, at)| Transfer::read(block, at)).collect();
-        file.transfer(&mut reads, Purpose::Recovery);
+        file.transfer(&mut reads, Purpose::RECOVERY);
         reads.into_iter().try_for_each(|read| read.result)?;
         let mut area = AlignedBuf::new((END_PAGE - first) as usize);
-        file.read_at(area.bytes_mut(), PageNumber(*first).offset(), Purpose::Recovery)?;
+        file.read_at(area.bytes_mut(), PageNumber(*first).offset(), Purpose::RECOVERY)?;
         let all = blocks.bytes().chunks_exact(PAGE_BYTES).zip(places());
         let mut writes: Vec<_> = all.map(|(block, at)| Transfer::write(block, at)).collect();
-        file.transfer(&mut writes, Purpose::Recovery);
+        file.transfer(&mut writes, Purpose::RECOVERY);
         let written = writes.into_iter().try_for_each(|write| write.result);
-        let clear = |()| clear(file, *first, &mut area, Purpose::Recovery, sync);
+        let clear = |()| clear(file, *first, &mut area, Purpose::RECOVERY, sync);
         wrote(written.and_then(clear))?;
         self.due = None;
         Ok(())
@@ -118,8 +118,8 @@ impl DoubleWrite {
     /// `Full` or `Io`, and no number is left as before; what `sync` answers.
     pub fn begin_anew(&mut self, file: &dyn File, sync: impl Fn() -> Result<()>) -> Result<()> {
         let mut area = AlignedBuf::new(2 * HALF_PAGES);
-        file.read_at(area.bytes_mut(), PageNumber(FIRST_PAGE).offset(), Purpose::DoubleWrite)?;
-        clear(file, FIRST_PAGE, &mut area, Purpose::DoubleWrite, sync)?;
+        file.read_at(area.bytes_mut(), PageNumber(FIRST_PAGE).offset(), Purpose::DOUBLE_WRITE)?;
+        clear(file, FIRST_PAGE, &mut area, Purpose::DOUBLE_WRITE, sync)?;
         self.number = 0;
         Ok(())
     }
@@ -136,7 +136,7 @@ impl DoubleWrite {
         let offset = (FIRST_PAGE as usize + half) * PAGE_BYTES;
         self.number += 1;
         name_batch(pages, self.number);
-        let written = file.write_at(pages, offset as u64, Purpose::DoubleWrite);
+        let written = file.write_at(pages, offset as u64, Purpose::DOUBLE_WRITE);
         name_batch(pages, 0);
         written?;
         self.second_half = !self.second_half;
@@ -192,7 +192,7 @@ pub fn recover(
     let first = if is_released { FIRST_PAGE_RELEASED } else { FIRST_PAGE };
     let pages = (END_PAGE - first) as usize;
     let mut area = AlignedBuf::new(pages);
-    file.read_at(area.bytes_mut(), PageNumber(first).offset(), Purpose::Recovery)?;
+    file.read_at(area.bytes_mut(), PageNumber(first).offset(), Purpose::RECOVERY)?;
     let found: Vec<(usize, BlockHeader, u16)> = (0..pages)
         .filter_map(|index| {
             let (header, batch) = BlockHeader::decode_copy(area.page(index)).ok()?;
@@ -204,7 +204,7 @@ pub fn recover(
     let mut copies: BTreeMap<PageNumber, (Age, usize)> = BTreeMap::new();
     for (index, header, batch) in &found {
         BlockHeader::name_batch(area.page_mut(*index), 0);
-        let ours = BlockKind::Data.reads(header.kind)
+        let ours = BlockKind::DATA.reads(header.kind)
             && header.keyspace == keyspace
             && *batch >= oldest
             && owned(header.page) == Some(header.generation);
@@ -235,18 +235,18 @@ fn restore(
     let mut page = AlignedBuf::new(1);
     for (number, (_, index)) in copies {
         let Some(generation) = owned(*number) else { continue };
-        file.read_at(page.bytes_mut(), number.offset(), Purpose::Recovery)?;
+        file.read_at(page.bytes_mut(), number.offset(), Purpose::RECOVERY)?;
         let whole = BlockHeader::check(
             page.page(0),
             file.path(),
-            BlockKind::Data,
+            BlockKind::DATA,
             keyspace,
             *number,
             generation,
         );
         if whole.is_err() {
             let mut write = [Transfer::write(area.page(*index), number.offset())];
-            file.transfer(&mut write, Purpose::Recovery);
+            file.transfer(&mut write, Purpose::RECOVERY);
             let [write] = write;
             write.result?;
             restored += 1;

@@ -50,20 +50,17 @@ pub struct BlockKind {
     name: &'static str,
 }
 
-#[allow(non_upper_case_globals, missing_docs, reason = "renamed in one go")]
 impl BlockKind {
     /// Records, in the slotted layout.
-    pub const Data: BlockKind = BlockKind::new(1, "data");
+    pub const DATA: BlockKind = BlockKind::new(1, "data");
     /// One of the two checkpoint slots. Version 2 has a copy of the slot.
-    pub const Slot: BlockKind = BlockKind { version: 2, ..BlockKind::new(2, "slot") };
+    pub const SLOT: BlockKind = BlockKind { version: 2, ..BlockKind::new(2, "slot") };
     /// A piece of what a checkpoint slot points to.
-    pub const Checkpoint: BlockKind = BlockKind::new(3, "checkpoint");
+    pub const CHECKPOINT: BlockKind = BlockKind::new(3, "checkpoint");
     /// A piece of a large value.
-    pub const Large: BlockKind = BlockKind::new(4, "large value");
+    pub const LARGE: BlockKind = BlockKind::new(4, "large value");
     /// The kinds that files of all engines have.
-    const SHARED: [BlockKind; 3] = [BlockKind::Slot, BlockKind::Checkpoint, BlockKind::Large];
-    pub const Leaf: BlockKind = BlockKind::new(5, "leaf");
-    pub const Node: BlockKind = BlockKind::new(6, "node");
+    const SHARED: [BlockKind; 3] = [BlockKind::SLOT, BlockKind::CHECKPOINT, BlockKind::LARGE];
 
     /// A kind of a number above 0, whose layout is of version 1.
     ///
@@ -288,7 +285,7 @@ mod tests {
 
     fn sample() -> (BlockHeader, [u8; PAGE_BYTES]) {
         let header = BlockHeader {
-            kind: BlockKind::Data,
+            kind: BlockKind::DATA,
             page: PageNumber(128),
             generation: Generation(7),
             keyspace: KeyspaceId(3),
@@ -345,12 +342,12 @@ mod tests {
                 Generation(generation),
             )
         };
-        assert!(check(BlockKind::Data, 3, 128, 7).is_ok());
+        assert!(check(BlockKind::DATA, 3, 128, 7).is_ok());
         for error in [
-            check(BlockKind::Slot, 3, 128, 7),
-            check(BlockKind::Data, 4, 128, 7),
-            check(BlockKind::Data, 3, 129, 7),
-            check(BlockKind::Data, 3, 128, 8),
+            check(BlockKind::SLOT, 3, 128, 7),
+            check(BlockKind::DATA, 4, 128, 7),
+            check(BlockKind::DATA, 3, 129, 7),
+            check(BlockKind::DATA, 3, 128, 8),
         ] {
             assert!(error.unwrap_err().is_corruption());
         }

@@ -60,7 +60,7 @@ impl Store {
                 let block = buf.page_mut(index);
                 block[HEADER_BYTES..HEADER_BYTES + piece.len()].copy_from_slice(piece);
                 let header = BlockHeader {
-                    kind: BlockKind::Large,
+                    kind: BlockKind::LARGE,
                     page: nth(page, index),
                     generation,
                     keyspace: self.keyspace(),
@@ -69,7 +69,7 @@ impl Store {
                 header.seal(block);
             }
             self.options.poison.check()?;
-            self.file.write_at(buf.bytes(), page.offset(), Purpose::LargeValue)?;
+            self.file.write_at(buf.bytes(), page.offset(), Purpose::LARGE_VALUE)?;
         }
         Ok(())
     }
@@ -86,12 +86,12 @@ impl Store {
         let mut left = left as usize;
         for Run { page, pages, generation } in runs(&pointer.extents, offset, left) {
             let mut buf = AlignedBuf::new(pages);
-            self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::LargeValue)?;
+            self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::LARGE_VALUE)?;
             for index in 0..pages {
                 let block = buf.page(index);
                 let (path, keyspace) = (self.path(), self.keyspace());
                 let page = nth(page, index);
-                BlockHeader::check(block, path, BlockKind::Large, keyspace, page, generation)?;
+                BlockHeader::check(block, path, BlockKind::LARGE, keyspace, page, generation)?;
                 let piece = left.min(PIECE_BYTES);
                 out.extend_from_slice(&block[HEADER_BYTES..HEADER_BYTES + piece]);
                 left -= piece;
@@ -116,20 +116,20 @@ impl Store {
         let pages = (extent.pages() - from).min(CALL_PAGES as u32);
         let first = PageNumber(extent.page.0 + from);
         let mut buf = AlignedBuf::new(pages as usize);
-        self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::Tool)?;
+        self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::TOOL)?;
         for index in 0..pages as usize {
             let (path, keyspace) = (self.path(), self.keyspace());
             let page = nth(first, index);
             BlockHeader::check(
                 buf.page(index),
                 path,
-                BlockKind::Large,
+                BlockKind::LARGE,
                 keyspace,
                 page,
                 generation,
             )?;
         }
-        target.file.write_at(buf.bytes(), first.offset(), Purpose::Tool)?;
+        target.file.write_at(buf.bytes(), first.offset(), Purpose::TOOL)?;
         Ok(pages)
     }
 
@@ -144,7 +144,7 @@ impl Store {
         let pages = extent.pages().saturating_sub(from).min(CALL_PAGES as u32);
         let first = PageNumber(extent.page.0 + from);
         let mut buf = AlignedBuf::new(pages as usize);
-        if let Err(error) = self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::Tool) {
+        if let Err(error) = self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::TOOL) {
             show(first, Err(error));
             return pages;
         }
@@ -152,7 +152,7 @@ impl Store {
             let (path, keyspace, page) = (self.path(), self.keyspace(), nth(first, index));
             let block = buf.page(index);
             let checked =
-                BlockHeader::check(block, path, BlockKind::Large, keyspace, page, generation);
+                BlockHeader::check(block, path, BlockKind::LARGE, keyspace, page, generation);
             show(page, checked.map(|_| ()));
         }
         pages

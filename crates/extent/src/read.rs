@@ -115,7 +115,7 @@ impl Store {
         generation: Generation,
     ) -> Result<BlockHeader> {
         let keyspace = self.options.keyspace;
-        BlockHeader::check(block, self.file.path(), BlockKind::Data, keyspace, page, generation)
+        BlockHeader::check(block, self.file.path(), BlockKind::DATA, keyspace, page, generation)
     }
 }
 

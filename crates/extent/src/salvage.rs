@@ -93,7 +93,7 @@ impl Store {
         let mut lost = None;
         for page in (0..SLOT_PAGES).map(PageNumber) {
             let mut buf = AlignedBuf::new(1);
-            let read = self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::Tool);
+            let read = self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::TOOL);
             let slot = read.and_then(|()| {
                 let slot = Slot::decode(buf.page(0), self.keyspace(), page);
                 slot.map_err(|damage| damage.at(self.path(), page))
@@ -105,7 +105,7 @@ impl Store {
             }
         }
         // Whether what cannot be read may have been the newest.
-        if SlotPages::read(&*self.file, self.keyspace(), Purpose::Tool).is_ok() {
+        if SlotPages::read(&*self.file, self.keyspace(), Purpose::TOOL).is_ok() {
             lost = None;
         }
         slots.sort_unstable_by_key(|slot| std::cmp::Reverse(slot.generation));
@@ -147,11 +147,11 @@ impl Store {
     ) -> Vec<FoundPage> {
         let pages = buf.pages();
         let first = PageNumber(run.first.0.saturating_add(from));
-        let whole = self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::Tool).is_ok();
+        let whole = self.file.read_at(buf.bytes_mut(), first.offset(), Purpose::TOOL).is_ok();
         let mut found = Vec::with_capacity(pages);
         for (index, number) in (first.0..).take(pages).enumerate() {
             let (page, block) = (PageNumber(number), buf.page_mut(index));
-            if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::Tool) {
+            if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::TOOL) {
                 found.push(FoundPage::Damaged(Damage::new("a page that can be read", error)));
                 continue;
             }
@@ -197,11 +197,11 @@ impl Store {
         while first < end {
             let count = CHUNK_PAGES.min(end - first);
             let bytes = &mut buf.bytes_mut()[..count as usize * PAGE_BYTES];
-            let whole = self.file.read_at(bytes, PageNumber(first).offset(), Purpose::Tool).is_ok();
+            let whole = self.file.read_at(bytes, PageNumber(first).offset(), Purpose::TOOL).is_ok();
             for index in 0..count {
                 let page = PageNumber(first + index);
                 let block = buf.page_mut(index as usize);
-                if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::Tool)
+                if !whole && let Err(error) = self.file.read_at(block, page.offset(), Purpose::TOOL)
                 {
                     block.fill(0);
                     if !show(page, Err(Damage::new("a page that can be read", error)), block) {
@@ -228,9 +228,9 @@ impl Store {
         block: &mut Block,
     ) -> bool {
         let mut buf = AlignedBuf::new(1);
-        let read = self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::Tool);
+        let read = self.file.read_at(buf.bytes_mut(), page.offset(), Purpose::TOOL);
         let is_it = |header: &BlockHeader| {
-            BlockKind::Data.reads(header.kind) && header.generation == generation
+            BlockKind::DATA.reads(header.kind) && header.generation == generation
         };
         if read.is_ok() && self.header_at(page, buf.page(0)).is_ok_and(|header| is_it(&header)) {
             block.copy_from_slice(buf.page(0));
@@ -253,11 +253,11 @@ impl Store {
         // From behind the slots of a released format, which have no copies.
         for number in 2..END_PAGE {
             let offset = PageNumber(number).offset();
-            if self.file.read_at(buf.bytes_mut(), offset, Purpose::Tool).is_err() {
+            if self.file.read_at(buf.bytes_mut(), offset, Purpose::TOOL).is_err() {
                 continue;
             }
             let Ok((header, batch)) = BlockHeader::decode_copy(buf.page(0)) else { continue };
-            if BlockKind::Data.reads(header.kind) && header.keyspace == self.keyspace() {
+            if BlockKind::DATA.reads(header.kind) && header.keyspace == self.keyspace() {
                 BlockHeader::name_batch(buf.page_mut(0), 0);
                 found.push(((batch, header.lsn), header, Box::new(*buf.page(0))));
             }

@@ -170,7 +170,7 @@ impl Slot {
         } else {
             Slot::page(slot.generation).0 == page.0 % 2
         };
-        let is_slot = BlockKind::Slot.reads(header.kind);
+        let is_slot = BlockKind::SLOT.reads(header.kind);
         if !is_slot || header != slot.header(keyspace, page) || !belongs {
             return Err(Damage::new(
                 format!("a slot of keyspace {keyspace} in page {page}"),
@@ -182,7 +182,7 @@ impl Slot {
 
     fn header(&self, keyspace: KeyspaceId, page: PageNumber) -> BlockHeader {
         let generation = low_half(self.generation);
-        BlockHeader { kind: BlockKind::Slot, page, generation, keyspace, lsn: self.redo }
+        BlockHeader { kind: BlockKind::SLOT, page, generation, keyspace, lsn: self.redo }
     }
 }
 
@@ -308,7 +308,7 @@ mod tests {
         fn nonsense_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), PAGE_BYTES)) {
             let mut block: [u8; PAGE_BYTES] = bytes.try_into().unwrap();
             let header = BlockHeader {
-                kind: BlockKind::Slot,
+                kind: BlockKind::SLOT,
                 page: PageNumber(0),
                 generation: Generation(0),
                 keyspace: KeyspaceId(1),

@@ -47,11 +47,11 @@ pub(crate) struct SlotPages {
 /// # Errors
 /// `Corruption` when the newest slot is damaged, or may be; `Full` or `Io`.
 pub fn mend_copied_slots(file: &dyn File, keyspace: KeyspaceId) -> Result<()> {
-    SlotPages::read(file, keyspace, Purpose::Tool)?.write_due(|slot, page| {
+    SlotPages::read(file, keyspace, Purpose::TOOL)?.write_due(|slot, page| {
         let mut buf = AlignedBuf::new(1);
         slot.encode(keyspace, page, buf.page_mut(0));
-        file.write_at(buf.bytes(), page.offset(), Purpose::Tool)?;
-        file.sync(Purpose::Tool)
+        file.write_at(buf.bytes(), page.offset(), Purpose::TOOL)?;
+        file.sync(Purpose::TOOL)
     })
 }
 

@@ -178,8 +178,8 @@ impl Store {
                 slot.encode(options.keyspace, page, buf.page_mut(page.0 as usize));
             }
         }
-        file.write_at(buf.bytes(), 0, Purpose::Checkpoint)?;
-        options.poison.guard(file.sync(Purpose::Checkpoint))?;
+        file.write_at(buf.bytes(), 0, Purpose::CHECKPOINT)?;
+        options.poison.guard(file.sync(Purpose::CHECKPOINT))?;
         let slots =
             Slots { newest: slot, is_released: false, is_settled: true, damaged: Vec::new() };
         let store = Self::new(file, options, SlotPages::new(slots));
@@ -218,7 +218,7 @@ impl Store {
             self.write_due(&mut slots)?;
         }
         // For a released format, and a disk with no room for a write over what is there.
-        self.sync(Purpose::Recovery)
+        self.sync(Purpose::RECOVERY)
     }
 
     /// The same of a file that is not written.
@@ -226,7 +226,7 @@ impl Store {
         file: Arc<dyn File>,
         options: StoreOptions,
     ) -> Result<(Store, Checkpoint, Vec<u8>)> {
-        let slots = SlotPages::read(&*file, options.keyspace, Purpose::Recovery)?;
+        let slots = SlotPages::read(&*file, options.keyspace, Purpose::RECOVERY)?;
         let slot = slots.newest();
         let length = file.len()?;
         if length < slot.end.offset() {
@@ -321,7 +321,7 @@ impl Store {
         }
         self.options.poison.check()?;
         let mut area = self.double_write.lock();
-        let sync = || self.options.poison.guard(self.file.sync(Purpose::Recovery));
+        let sync = || self.options.poison.guard(self.file.sync(Purpose::RECOVERY));
         // As for any write in place: half a page may be left.
         let wrote = |written: Result<()>| match written {
             Err(error) if !error.is_full() => self.options.poison.guard(Err(error)),
@@ -448,8 +448,8 @@ impl Store {
             self.options.poison.check()?;
             let mut buf = AlignedBuf::new(1);
             slot.encode(self.options.keyspace, page, buf.page_mut(0));
-            self.file.write_at(buf.bytes(), page.offset(), Purpose::Checkpoint)?;
-            self.sync(Purpose::Checkpoint)
+            self.file.write_at(buf.bytes(), page.offset(), Purpose::CHECKPOINT)?;
+            self.sync(Purpose::CHECKPOINT)
         })
     }
 
@@ -472,8 +472,8 @@ impl Store {
             self.options.poison.check()?;
             let mut buf = AlignedBuf::new(1);
             slot.encode(self.options.keyspace, page, buf.page_mut(0));
-            self.file.write_at(buf.bytes(), page.offset(), Purpose::Recovery)?;
-            self.sync(Purpose::Recovery)
+            self.file.write_at(buf.bytes(), page.offset(), Purpose::RECOVERY)?;
+            self.sync(Purpose::RECOVERY)
         });
         match written {
             Err(error) if error.is_full() => Ok(()),
@@ -486,7 +486,7 @@ impl Store {
         if space.end == DATA_PAGE_FIRST && self.file.len()? < PageNumber(DATA_PAGE_FIRST).offset() {
             // The double-write area takes room page by page, when it is written.
             let last = PageNumber(DATA_PAGE_FIRST - 1).offset();
-            self.file.write_at(AlignedBuf::new(1).bytes(), last, Purpose::DoubleWrite)?;
+            self.file.write_at(AlignedBuf::new(1).bytes(), last, Purpose::DOUBLE_WRITE)?;
         }
         let wanted = (space.end - DATA_PAGE_FIRST) / 8;
         let wanted = wanted.clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
@@ -637,10 +637,10 @@ impl Store {
             // Held over the in-place writes, so that the sync of the next batch covers them.
             let mut double_write = self.double_write.lock();
             if double_write.is_used_up() {
-                double_write.begin_anew(&*self.file, || self.sync(Purpose::DoubleWrite))?;
+                double_write.begin_anew(&*self.file, || self.sync(Purpose::DOUBLE_WRITE))?;
             }
             double_write.protect(&*self.file, bytes)?;
-            self.sync(Purpose::DoubleWrite)?;
+            self.sync(Purpose::DOUBLE_WRITE)?;
             self.write_over(&runs_of(pages, bytes), purpose)?;
         }
         Ok(())
@@ -682,7 +682,7 @@ impl Store {
         let extents = self.allocate_payload(payload.len())?;
         let written = self.write_payload(payload, &extents, checkpoint.redo);
         if let Err(error) =
-            written.and_then(|()| self.sync(Purpose::Checkpoint)).and_then(|()| log_durable())
+            written.and_then(|()| self.sync(Purpose::CHECKPOINT)).and_then(|()| log_durable())
         {
             // No slot names them.
             extents.iter().for_each(|(extent, _)| self.release(*extent));
@@ -791,7 +791,7 @@ impl Store {
                 let page = PageNumber(extent.page.0 + index);
                 let keyspace = self.options.keyspace;
                 let header = BlockHeader {
-                    kind: BlockKind::Checkpoint,
+                    kind: BlockKind::CHECKPOINT,
                     page,
                     generation: *generation,
                     keyspace,
@@ -800,7 +800,7 @@ impl Store {
                 header.seal(block);
             }
             self.options.poison.check()?;
-            self.file.write_at(buf.bytes(), extent.page.offset(), Purpose::Checkpoint)?;
+            self.file.write_at(buf.bytes(), extent.page.offset(), Purpose::CHECKPOINT)?;
         }
         Ok(())
     }
@@ -822,11 +822,11 @@ impl Store {
         let mut payload = Vec::new();
         for (extent, generation) in &slot.extents {
             let mut buf = AlignedBuf::new(extent.pages() as usize);
-            self.file.read_at(buf.bytes_mut(), extent.page.offset(), Purpose::Recovery)?;
+            self.file.read_at(buf.bytes_mut(), extent.page.offset(), Purpose::RECOVERY)?;
             for index in 0..extent.pages() {
                 let page = PageNumber(extent.page.0 + index);
                 let block = buf.page(index as usize);
-                let kind = BlockKind::Checkpoint;
+                let kind = BlockKind::CHECKPOINT;
                 BlockHeader::check(block, path, kind, self.options.keyspace, page, *generation)?;
                 payload.extend_from_slice(&block[HEADER_BYTES..]);
             }
@@ -854,7 +854,7 @@ impl Store {
         let slot = {
             // No slot is written meanwhile.
             let slots = self.slots.lock();
-            let stored = SlotPages::read(&*self.file, self.options.keyspace, Purpose::Tool)?;
+            let stored = SlotPages::read(&*self.file, self.options.keyspace, Purpose::TOOL)?;
             let at = |(page, damage): (PageNumber, Damage)| damage.at(self.file.path(), page);
             let newest = slots.check(&stored).map_err(at)?;
             newest.clone()

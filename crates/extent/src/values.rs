@@ -180,7 +180,7 @@ impl Values {
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
     pub fn seal(&self, pointers: &[LargePointer]) -> Result<()> {
-        self.syncs.join(|| self.store.sync(Purpose::LargeValue))?;
+        self.syncs.join(|| self.store.sync(Purpose::LARGE_VALUE))?;
         let live = || pointers.iter().for_each(|pointer| self.table.applied(pointer, 0));
         self.owner.sealed(&mut pointers.iter().flat_map(LargeExtent::all_of), &live)
     }

@@ -44,7 +44,7 @@ fn open(disk: &SimDisk) -> Result<(Store, Checkpoint, Vec<u8>)> {
 /// A page whose bytes say which version it is.
 fn fill(buf: &mut AlignedBuf, index: usize, (page, generation): Page, version: u8, lsn: Lsn) {
     buf.page_mut(index).fill(version);
-    let header = BlockHeader { kind: BlockKind::Data, page, generation, keyspace: KEYSPACE, lsn };
+    let header = BlockHeader { kind: BlockKind::DATA, page, generation, keyspace: KEYSPACE, lsn };
     header.seal(buf.page_mut(index));
 }
 
@@ -66,16 +66,16 @@ fn write_with_lsn(
     }
     let numbers: Vec<PageNumber> = pages.iter().map(|(page, _)| *page).collect();
     if in_place {
-        store.write_in_place(&numbers, &mut buf, Purpose::WriteBack)
+        store.write_in_place(&numbers, &mut buf, Purpose::WRITE_BACK)
     } else {
-        store.write_fresh(&numbers, &buf, Purpose::Reorganize)
+        store.write_fresh(&numbers, &buf, Purpose::REORGANIZE)
     }
 }
 
 /// Which version a page has.
 fn version(store: &Store, (page, generation): Page) -> Result<u8> {
     let mut buf = AlignedBuf::new(1);
-    store.read(page, generation, buf.page_mut(0), Purpose::Lookup)?;
+    store.read(page, generation, buf.page_mut(0), Purpose::LOOKUP)?;
     assert!(buf.page(0)[32..].iter().all(|byte| *byte == buf.page(0)[32]));
     Ok(buf.page(0)[32])
 }
@@ -88,7 +88,7 @@ fn pages(store: &Store, count: usize) -> Vec<Page> {
     };
     let pages: Vec<Page> = (0..count).map(allocate).collect();
     write(store, &pages, 1, false).unwrap();
-    store.sync(Purpose::Reorganize).unwrap();
+    store.sync(Purpose::REORGANIZE).unwrap();
     pages
 }
 
@@ -506,7 +506,7 @@ fn p28_a_page_that_rots_does_not_become_an_older_copy() {
     write_with_lsn(&store, &pages[..1], 4, true, Lsn(7)).unwrap();
     write_with_lsn(&store, &pages[..1], 5, true, Lsn(7)).unwrap();
     for newest in [5, 6] {
-        store.sync(Purpose::Checkpoint).unwrap();
+        store.sync(Purpose::CHECKPOINT).unwrap();
         for rotten in 0..3 {
             let image = disk.crash(CrashMode::LoseAll);
             image.flip_bit(path(), pages[rotten].0.offset() + 1000, 1).unwrap();
@@ -534,7 +534,7 @@ fn p18_copies_of_one_life_mean_nothing_in_the_next() {
     let (store, ..) = open(&disk).unwrap();
     store.adopt(&owned(&pages)).unwrap();
     write(&store, &pages, 6, true).unwrap();
-    store.sync(Purpose::Checkpoint).unwrap();
+    store.sync(Purpose::CHECKPOINT).unwrap();
     let image = disk.crash(CrashMode::LoseAll);
     image.flip_bit(path(), pages[0].0.offset() + 1000, 1).unwrap();
     let (store, ..) = open(&image).unwrap();
@@ -593,7 +593,7 @@ fn p18_a_whole_page_is_never_touched() {
     write(&store, &[last], 3, true).unwrap();
     write(&store, &pages[..1], 4, true).unwrap();
     write(&store, &pages[..1], 5, true).unwrap();
-    store.sync(Purpose::Checkpoint).unwrap();
+    store.sync(Purpose::CHECKPOINT).unwrap();
     let image = disk.crash(CrashMode::LoseAll);
     let (store, ..) = open(&image).unwrap();
     assert_eq!(store.adopt(&owned(&pages)).unwrap(), 0);
@@ -633,10 +633,10 @@ fn p21_a_failed_sync_stops_the_store() {
     let pages = pages(&store, 2);
     publish(&store, 1).unwrap();
     disk.inject(Fault::SyncError { at: disk.syncs() + 1 });
-    assert!(store.sync(Purpose::Checkpoint).unwrap_err().is_poisoned());
+    assert!(store.sync(Purpose::CHECKPOINT).unwrap_err().is_poisoned());
     let writes = disk.writes();
     let refused = [
-        store.sync(Purpose::Checkpoint),
+        store.sync(Purpose::CHECKPOINT),
         write(&store, &pages, 2, false),
         write(&store, &pages, 2, true),
         publish(&store, 2),
@@ -800,7 +800,7 @@ fn p29_an_opening_writes_torn_pages_only() {
     assert_eq!((disk.writes(), disk.syncs()), (writes, syncs));
     let mut buf = AlignedBuf::new(1);
     for (page, generation) in &pages {
-        store.read(*page, *generation, buf.page_mut(0), Purpose::Lookup).unwrap();
+        store.read(*page, *generation, buf.page_mut(0), Purpose::LOOKUP).unwrap();
     }
     assert!(store.allocate(0).unwrap_err().is_full());
     disk.set_capacity(None);
@@ -822,9 +822,9 @@ fn p21_a_read_that_fails_in_what_is_due_is_no_poison() {
     store.adopt(&owned(&pages)).unwrap();
     for later in 1..10 {
         disk.inject(Fault::ReadError { at: disk.reads() + later });
-        assert_eq!(store.sync(Purpose::Checkpoint).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(store.sync(Purpose::CHECKPOINT).unwrap_err().kind(), ErrorKind::Io);
     }
-    store.sync(Purpose::Checkpoint).unwrap();
+    store.sync(Purpose::CHECKPOINT).unwrap();
     write(&store, &pages, 3, true).unwrap();
 }
 
@@ -843,8 +843,8 @@ fn p28_the_area_of_a_released_file_goes_before_copies_of_slots_come() {
     let file = disk.at("/db").open("store", OpenMode::CREATE).unwrap();
     let mut buf = AlignedBuf::new(bytes.len() / PAGE_BYTES);
     buf.bytes_mut().copy_from_slice(&bytes);
-    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(buf.bytes(), 0, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
     disk.sync_dir(Path::new("/db")).unwrap();
     let options = || StoreOptions { keyspace: KeyspaceId(1), ..options() };
     let (store, before, _) = Store::open(&*disk.at("/db"), "store", options()).unwrap();

@@ -185,7 +185,7 @@ fn p21_a_checkpoint_does_not_pass_a_sync_that_fails_beside_it() {
     let (word, waits) = channel();
     endings.lock().push_back(Ending::Late(begun, waits));
     std::thread::scope(|scope| {
-        let ahead = scope.spawn(|| store.sync(Purpose::Checkpoint));
+        let ahead = scope.spawn(|| store.sync(Purpose::CHECKPOINT));
         has_begun.recv().unwrap();
         let publisher = scope.spawn(|| publish(&store, 2));
         // So long it may go on: if it can end, it will have.

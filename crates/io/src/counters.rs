@@ -12,50 +12,43 @@ pub struct Purpose {
 /// Most purposes that there may be: their numbers are below.
 pub const PURPOSES_MAX: usize = 32;
 
-#[allow(non_upper_case_globals, missing_docs, reason = "renamed in one go")]
 impl Purpose {
     /// Records appended to the log, and its superblock.
-    pub const Log: Purpose = Purpose::new(0, "log");
+    pub const LOG: Purpose = Purpose::new(0, "log");
     /// A page read for a lookup.
-    pub const Lookup: Purpose = Purpose::new(1, "lookup");
+    pub const LOOKUP: Purpose = Purpose::new(1, "lookup");
     /// Pages read for a range scan.
-    pub const Scan: Purpose = Purpose::new(2, "scan");
+    pub const SCAN: Purpose = Purpose::new(2, "scan");
     /// Pages read or written to make in-place pages hold their dirty records.
-    pub const WriteBack: Purpose = Purpose::new(3, "write-back");
+    pub const WRITE_BACK: Purpose = Purpose::new(3, "write-back");
     /// Pages read or written because a structure changed shape.
-    pub const Reorganize: Purpose = Purpose::new(4, "reorganize");
+    pub const REORGANIZE: Purpose = Purpose::new(4, "reorganize");
     /// Checkpoint slots and what they point to.
-    pub const Checkpoint: Purpose = Purpose::new(5, "checkpoint");
+    pub const CHECKPOINT: Purpose = Purpose::new(5, "checkpoint");
     /// The double-write area.
-    pub const DoubleWrite: Purpose = Purpose::new(6, "double-write");
+    pub const DOUBLE_WRITE: Purpose = Purpose::new(6, "double-write");
     /// The manifest.
-    pub const Manifest: Purpose = Purpose::new(7, "manifest");
+    pub const MANIFEST: Purpose = Purpose::new(7, "manifest");
     /// Anything read or written while a database opens.
-    pub const Recovery: Purpose = Purpose::new(8, "recovery");
+    pub const RECOVERY: Purpose = Purpose::new(8, "recovery");
     /// Verification, the scrub and other tools.
-    pub const Tool: Purpose = Purpose::new(9, "tool");
+    pub const TOOL: Purpose = Purpose::new(9, "tool");
     /// The bytes of large values.
-    pub const LargeValue: Purpose = Purpose::new(10, "large-value");
-    pub const Flush: Purpose = Purpose::new(11, "flush");
-    pub const Early: Purpose = Purpose::new(12, "early");
-    pub const Merge: Purpose = Purpose::new(13, "merge");
-    pub const Tidy: Purpose = Purpose::new(14, "tidy");
-    pub const Leaf: Purpose = Purpose::new(15, "leaf");
-    pub const Node: Purpose = Purpose::new(16, "node");
+    pub const LARGE_VALUE: Purpose = Purpose::new(10, "large-value");
 
     /// The purposes that all engines share. Those of one engine are in its registry row.
     pub const SHARED: [Purpose; 11] = [
-        Purpose::Log,
-        Purpose::Lookup,
-        Purpose::Scan,
-        Purpose::WriteBack,
-        Purpose::Reorganize,
-        Purpose::Checkpoint,
-        Purpose::DoubleWrite,
-        Purpose::Manifest,
-        Purpose::Recovery,
-        Purpose::Tool,
-        Purpose::LargeValue,
+        Purpose::LOG,
+        Purpose::LOOKUP,
+        Purpose::SCAN,
+        Purpose::WRITE_BACK,
+        Purpose::REORGANIZE,
+        Purpose::CHECKPOINT,
+        Purpose::DOUBLE_WRITE,
+        Purpose::MANIFEST,
+        Purpose::RECOVERY,
+        Purpose::TOOL,
+        Purpose::LARGE_VALUE,
     ];
 
     /// A purpose with a number of its own below [`PURPOSES_MAX`].
@@ -84,7 +77,7 @@ impl Purpose {
     /// for the scrub, which reads all the time.
     #[must_use]
     pub fn is_waited_for(self) -> bool {
-        self != Purpose::Tool
+        self != Purpose::TOOL
     }
 }
 

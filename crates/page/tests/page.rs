@@ -116,7 +116,7 @@ fn the_largest_record_fits_any_prefix() {
 fn compaction_keeps_the_header() {
     let mut page = sample();
     let header = BlockHeader {
-        kind: BlockKind::Data,
+        kind: BlockKind::DATA,
         page: PageNumber(200),
         generation: Generation(3),
         keyspace: KeyspaceId(9),

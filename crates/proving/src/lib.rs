@@ -28,7 +28,7 @@ pub mod ops;
 pub mod outage;
 pub mod play;
 pub mod product;
-mod roots;
+pub mod roots;
 pub mod suite;
 pub mod threads;
 pub mod tier;

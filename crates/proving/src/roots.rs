@@ -32,6 +32,11 @@ use spinney_extent::store::DATA_PAGE_FIRST;
 use spinney_extent::{HEADER_BYTES, Slot};
 use spinney_io::sim::SimView;
 
+/// A page of a leaf or segment.
+pub const LEAF: BlockKind = BlockKind::new(5, "leaf");
+/// A page of a node.
+pub const NODE: BlockKind = BlockKind::new(6, "node");
+
 type Page = [u8; PAGE_BYTES];
 
 /// A page and the allocation that made it.
@@ -179,7 +184,7 @@ fn reach(
     let mut payload = Vec::new();
     for (extent, generation) in &slot.extents {
         let pages = extent.page.0..extent.page.0 + extent.pages();
-        walk.own(pages, generation.0, BlockKind::Checkpoint, &mut payload)?;
+        walk.own(pages, generation.0, BlockKind::CHECKPOINT, &mut payload)?;
     }
     payload.truncate(usize::try_from(slot.payload_length).unwrap_or(usize::MAX));
     if !payload.is_empty() {
@@ -251,7 +256,7 @@ impl Walk<'_, '_> {
             let all = (fields.number::<4>(), fields.number::<1>(), fields.number::<4>());
             let (Some(first), Some(order), Some(generation)) = all else { continue };
             let pages = first..first + (1 << (order & 0x7f));
-            self.own(pages, generation, BlockKind::Large, &mut Vec::new())?;
+            self.own(pages, generation, BlockKind::LARGE, &mut Vec::new())?;
         }
         Ok(())
     }
@@ -264,7 +269,7 @@ impl Walk<'_, '_> {
         };
         let mut payload = Vec::new();
         let pages = first..first.saturating_add(length.div_ceil(PAYLOAD));
-        self.own(pages, generation, BlockKind::Node, &mut payload)?;
+        self.own(pages, generation, NODE, &mut payload)?;
         payload.truncate(length as usize);
         let (height, children, segments) =
             parse_node(&payload).ok_or_else(|| no_such("a node's payload"))?;
@@ -287,7 +292,7 @@ impl Walk<'_, '_> {
             + blocks.div_ceil(FILTER_BLOCKS_OF_A_PAGE)
             + keys
             + values.div_ceil(PAYLOAD);
-        self.own(first..first + pages, generation, BlockKind::Leaf, &mut Vec::new())
+        self.own(first..first + pages, generation, LEAF, &mut Vec::new())
     }
 }
 

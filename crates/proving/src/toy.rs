@@ -83,14 +83,14 @@ impl Product for Toy {
         let mut page = AlignedBuf::new(1);
         while state.end < pages {
             let offset = state.end * PAGE_BYTES as u64;
-            file.read_at(page.bytes_mut(), offset, Purpose::Recovery)?;
+            file.read_at(page.bytes_mut(), offset, Purpose::RECOVERY)?;
             let length = number(page.bytes(), 0) as usize;
             let span = (length + HEADER_BYTES).div_ceil(PAGE_BYTES);
             if length == 0 || span as u64 > pages - state.end {
                 break;
             }
             let mut record = AlignedBuf::new(span);
-            file.read_at(record.bytes_mut(), offset, Purpose::Recovery)?;
+            file.read_at(record.bytes_mut(), offset, Purpose::RECOVERY)?;
             let body = &record.bytes()[HEADER_BYTES..HEADER_BYTES + length];
             let right = number(record.bytes(), 4) == checksum(body, state.end);
             if !right && self.0 != Bug::TrustsEveryByte {
@@ -102,12 +102,12 @@ impl Product for Toy {
         if self.0 != Bug::LeavesOldTail {
             page.bytes_mut().fill(0);
             for place in state.end..pages {
-                file.write_at(page.bytes(), place * PAGE_BYTES as u64, Purpose::Recovery)?;
+                file.write_at(page.bytes(), place * PAGE_BYTES as u64, Purpose::RECOVERY)?;
             }
         }
         // What was kept is made durable before anything builds on it.
         if self.0 != Bug::ForgetsSync {
-            file.sync(Purpose::Recovery)?;
+            file.sync(Purpose::RECOVERY)?;
         }
         Ok(Box::new(ToyDatabase { bug: self.0, file, state: Mutex::new(state) }))
     }
@@ -178,9 +178,9 @@ impl ToyDatabase {
         header[4..].copy_from_slice(&checksum(body, state.end).to_le_bytes());
         rest[..body.len()].copy_from_slice(body);
         let offset = state.end * PAGE_BYTES as u64;
-        let mut result = self.file.write_at(record.bytes(), offset, Purpose::Log);
+        let mut result = self.file.write_at(record.bytes(), offset, Purpose::LOG);
         if result.is_ok() && promise == Promise::Sync && self.bug != Bug::ForgetsSync {
-            result = self.file.sync(Purpose::Log);
+            result = self.file.sync(Purpose::LOG);
         }
         state.failed = result.as_ref().is_err_and(|error| !error.is_full());
         result?;
@@ -210,7 +210,7 @@ impl ToyDatabase {
             }
         }
         if body.len() == 1 && self.bug == Bug::SplitsBatches {
-            return if promise == Promise::Sync { self.file.sync(Purpose::Log) } else { Ok(()) };
+            return if promise == Promise::Sync { self.file.sync(Purpose::LOG) } else { Ok(()) };
         }
         self.append(state, &body, promise)
     }
@@ -310,7 +310,7 @@ impl Database for ToyDatabase {
 
     fn flush(&self) -> Result<()> {
         let mut state = self.state.lock();
-        let result = self.file.sync(Purpose::Log);
+        let result = self.file.sync(Purpose::LOG);
         state.failed |= result.is_err();
         result
     }

@@ -185,7 +185,7 @@ impl WriteObserver for Watch {
             if is_log(path) {
                 let Some(run) = state.log_written(first + index, page) else { continue };
                 let checked = named_pages(&run).and_then(|named| {
-                    let large = named.iter().filter(|named| named.kind == BlockKind::Large).count();
+                    let large = named.iter().filter(|named| named.kind == BlockKind::LARGE).count();
                     self.large_checked.fetch_add(large as u64, Relaxed);
                     self.records_checked.fetch_add((named.len() - large) as u64, Relaxed);
                     named.iter().try_for_each(|named| check_named(view, path, named))
@@ -258,11 +258,11 @@ fn named_pages(mut stream: &[u8]) -> Result<Vec<Named>, String> {
             (RecordKind::Structure(keyspace), Some(2)) => {
                 let pages =
                     large_pages(payload).ok_or("a record of large values does not parse")?;
-                named.push(Named { keyspace, rule: "P17", kind: BlockKind::Large, pages });
+                named.push(Named { keyspace, rule: "P17", kind: BlockKind::LARGE, pages });
             }
             (RecordKind::Structure(keyspace), _) => {
                 let pages = added_pages(payload).ok_or("a structure record does not parse")?;
-                named.push(Named { keyspace, rule: "P13", kind: BlockKind::Data, pages });
+                named.push(Named { keyspace, rule: "P13", kind: BlockKind::DATA, pages });
             }
             (RecordKind::User, _) => {
                 named.extend(pointed_pages(payload).ok_or("a user record does not parse")?);
@@ -338,7 +338,7 @@ fn pointed_pages(payload: &[u8]) -> Option<Vec<Named>> {
                 (0..extent.pages()).map(|index| (extent.page.0 + index, generation.0))
             });
             let pages = pages.collect();
-            named.push(Named { keyspace, rule: "P17", kind: BlockKind::Large, pages });
+            named.push(Named { keyspace, rule: "P17", kind: BlockKind::LARGE, pages });
         }
     }
     left.is_empty().then_some(named)

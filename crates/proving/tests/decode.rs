@@ -183,14 +183,14 @@ fn damage_does_not_panic(engine: EngineKind) {
         let file = image.open(path, OpenMode::EXISTING).unwrap();
         let mut buf = AlignedBuf::new(1);
         let offset = (*random.pick(&used) * PAGE_BYTES) as u64;
-        file.read_at(buf.bytes_mut(), offset, Purpose::Tool).unwrap();
+        file.read_at(buf.bytes_mut(), offset, Purpose::TOOL).unwrap();
         for _ in 0..random.within(1..4) {
             let bound = *random.pick(&[64, 160, PAGE_BYTES]);
             let at = random.below(bound);
             buf.bytes_mut()[at] = u8::try_from(random.below(256)).unwrap();
         }
         reseal(buf.page_mut(0));
-        file.write_at(buf.bytes(), offset, Purpose::Tool).unwrap();
+        file.write_at(buf.bytes(), offset, Purpose::TOOL).unwrap();
         let Ok(db) = open(&image) else { return };
         if let Ok(main) = db.existing_keyspace("main") {
             let _ = main.iter().take(5000).filter(Result::is_err).count();
@@ -240,7 +240,7 @@ fn a_page_with_another_prefix_is_damage() {
             let file = image.open(&stores[0], OpenMode::EXISTING).unwrap();
             let mut buf = AlignedBuf::new(1);
             buf.page_mut(0).copy_from_slice(&forged);
-            file.write_at(buf.bytes(), (page * PAGE_BYTES) as u64, Purpose::Tool).unwrap();
+            file.write_at(buf.bytes(), (page * PAGE_BYTES) as u64, Purpose::TOOL).unwrap();
             let Ok(db) = open(&image) else { continue };
             let Ok(main) = db.existing_keyspace("main") else { continue };
             for number in 0..600u32 {

@@ -189,8 +189,8 @@ fn released(version: &str) -> (Made, Made) {
         let file = disk.open(&path, OpenMode::CREATE.cached()).unwrap();
         let mut buf = AlignedBuf::new(bytes.len().div_ceil(PAGE_BYTES));
         buf.bytes_mut()[..bytes.len()].copy_from_slice(&bytes);
-        file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
-        file.sync(Purpose::Tool).unwrap();
+        file.write_at(buf.bytes(), 0, Purpose::TOOL).unwrap();
+        file.sync(Purpose::TOOL).unwrap();
     }
     disk.sync_dir(Path::new("/db")).unwrap();
     let released = Made::new(format!("released {version}"), &disk.crash(CrashMode::LoseAll), "/db");

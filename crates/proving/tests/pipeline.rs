@@ -12,6 +12,7 @@ use spinney_base::shim::Mutex;
 use spinney_base::{ErrorKind, Result, Runtime, probe};
 use spinney_extent::{BlockHeader, BlockKind};
 use spinney_io::sim::{CrashMode, Fault, SimDisk, SimView, WriteObserver};
+use spinney_proving::roots::{LEAF, NODE};
 use spinney_proving::tier;
 
 const KEYS: u64 = 3000;
@@ -61,12 +62,12 @@ impl WriteObserver for Steps {
         let of_snapshot = probe::current().contains(&"snapshot written");
         let step = match header.map(|header| header.kind) {
             _ if is_log(path) => "log write",
-            Some(kind) if kind == BlockKind::Leaf && of_snapshot => "leaf write of a snapshot",
-            Some(kind) if kind == BlockKind::Node && of_snapshot => "node write of a snapshot",
-            Some(kind) if kind == BlockKind::Leaf => "leaf write",
-            Some(kind) if kind == BlockKind::Node => "node write",
-            Some(kind) if kind == BlockKind::Checkpoint => "payload write",
-            Some(kind) if kind == BlockKind::Slot => "slot write",
+            Some(kind) if kind == LEAF && of_snapshot => "leaf write of a snapshot",
+            Some(kind) if kind == NODE && of_snapshot => "node write of a snapshot",
+            Some(kind) if kind == LEAF => "leaf write",
+            Some(kind) if kind == NODE => "node write",
+            Some(kind) if kind == BlockKind::CHECKPOINT => "payload write",
+            Some(kind) if kind == BlockKind::SLOT => "slot write",
             _ => "other write",
         };
         if !is_log(path) {

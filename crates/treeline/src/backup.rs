@@ -119,9 +119,9 @@ impl Copying<'_> {
         }
         pages.sort_unstable();
         let mut buf = self.tree.buffers.lend(pages.len());
-        self.tree.read_pages(&pages, &mut buf, Purpose::Tool)?;
+        self.tree.read_pages(&pages, &mut buf, Purpose::TOOL)?;
         let numbers: Vec<PageNumber> = pages.iter().map(|page| page.page).collect();
-        self.copy.target().write_fresh(&numbers, &buf, Purpose::Tool)?;
+        self.copy.target().write_fresh(&numbers, &buf, Purpose::TOOL)?;
         Ok((pages.len() * PAGE_BYTES) as u64)
     }
 }

@@ -148,7 +148,7 @@ impl<'a> BulkLoad<'a> {
         }
         let runs: Vec<(PageNumber, &[u8])> =
             self.gathered.iter().map(|(base, segment)| (base.page, segment.blocks())).collect();
-        self.tree.store.write_runs(&runs, Purpose::Reorganize)?;
+        self.tree.store.write_runs(&runs, Purpose::REORGANIZE)?;
         self.gathered.clear();
         Ok(())
     }

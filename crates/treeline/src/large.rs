@@ -134,7 +134,7 @@ impl TreeLine {
         let mut named: HashSet<(PageNumber, Generation)> = HashSet::new();
         for pages in pages.chunks(SWEEP_PAGES) {
             let mut buf = self.buffers.lend(pages.len());
-            self.read_pages(pages, &mut buf, Purpose::Recovery)?;
+            self.read_pages(pages, &mut buf, Purpose::RECOVERY)?;
             for index in 0..pages.len() {
                 let view = PageView::trusted(buf.page(index));
                 for value in (0..view.len()).map(|index| view.value(index)) {

@@ -50,7 +50,7 @@ impl TreeLine {
                     let cached = self.pages.get(page, buf.page_mut(0));
                     if !cached {
                         read += 1;
-                        self.read_page(page, buf.page_mut(0), Purpose::Lookup)?;
+                        self.read_page(page, buf.page_mut(0), Purpose::LOOKUP)?;
                     }
                     let view = PageView::trusted(buf.page(0));
                     let value = view.find(key);

@@ -93,7 +93,7 @@ impl TreeLine {
             asked: Vec::with_capacity(round.len()),
             missed: 0,
         };
-        self.store.read_as_found(&mut buf, Purpose::Lookup, &mut round)?;
+        self.store.read_as_found(&mut buf, Purpose::LOOKUP, &mut round)?;
         round.answer_rest(&buf);
         self.accesses.missed(round.missed, round.named as u64);
         // Once there is room for no more pages nobody asks for the next key.

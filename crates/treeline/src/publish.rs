@@ -70,7 +70,7 @@ impl TreeLine {
         {
             // Nothing was written since the last checkpoint but what is not logged, and that only
             // needs a sync.
-            self.store.sync(Purpose::Checkpoint)?;
+            self.store.sync(Purpose::CHECKPOINT)?;
         } else {
             self.publish_index(redo, &cut)?;
         }

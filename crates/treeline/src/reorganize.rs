@@ -234,7 +234,7 @@ impl TreeLine {
         let lsn = self.lsn_of_taken();
         let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
-        self.read_pages(&refs, &mut buf, Purpose::Reorganize)?;
+        self.read_pages(&refs, &mut buf, Purpose::REORGANIZE)?;
         let owners = region.iter().flat_map(|one| one.segment.all().map(move |page| (one, page)));
         for (index, (located, page)) in owners.enumerate() {
             self.check_bounds(located, page, buf.page(index))?;
@@ -397,7 +397,7 @@ impl TreeLine {
         }
         let runs: Vec<(PageNumber, &[u8])> =
             placed.iter().map(|(extent, _, segment)| (extent.page, segment.blocks())).collect();
-        let written = self.store.write_runs(&runs, Purpose::Reorganize);
+        let written = self.store.write_runs(&runs, Purpose::REORGANIZE);
         if let Err(error) = written {
             placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
             return Err(error);

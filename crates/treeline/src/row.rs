@@ -15,7 +15,7 @@ pub const ROW: Row = Row {
     open: |context| Ok(Arc::new(TreeLine::open(context)?) as Arc<dyn Engine>),
     salvage: |directory, name, keyspace, _| Ok(Box::new(Salvage::open(directory, name, keyspace)?)),
     check_option,
-    blocks: &[BlockKind::Data],
+    blocks: &[BlockKind::DATA],
     purposes: &[],
     proving: Proving {
         options: &[

@@ -268,7 +268,7 @@ impl KeyspaceSalvage for Salvage {
                 Ok((Stray { found, lower, upper }, origin))
             };
             let found = match header {
-                Ok(header) if BlockKind::Data.reads(header.kind) => read(header, block),
+                Ok(header) if BlockKind::DATA.reads(header.kind) => read(header, block),
                 Ok(_) => return,
                 Err(damage) => match copies.get(&page) {
                     Some((header, copy)) => read(*header, copy),

@@ -248,7 +248,7 @@ impl TreeLine {
     /// whether there were any.
     fn read_scanned(&self, pages: &[PageRef], buf: &mut AlignedBuf, keep: bool) -> Result<bool> {
         let missing = self.missing_pages(pages, buf);
-        self.read_some(&missing, buf, Purpose::Scan)?;
+        self.read_some(&missing, buf, Purpose::SCAN)?;
         if keep {
             missing.iter().for_each(|(index, page)| self.pages.put(*page, buf.page(*index)));
         }

@@ -28,7 +28,7 @@ impl TreeLine {
         }
         let mut read = |page: PageRef| {
             let result =
-                with_page_buffer(|buf| self.read_page(page, buf.page_mut(0), Purpose::Tool));
+                with_page_buffer(|buf| self.read_page(page, buf.page_mut(0), Purpose::TOOL));
             seen.note(self.store.path(), page.page, result);
         };
         for index in 0..segment.base_pages() {

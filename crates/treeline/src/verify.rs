@@ -56,7 +56,7 @@ impl TreeLine {
             let run = Run { pages: 0..segment.base_pages().max(1), located: located.clone() };
             let dirty = self.copy_dirty(&run, |_| true);
             let mut buf = self.buffers.lend(refs.len().max(1));
-            self.read_pages(&refs, &mut buf, Purpose::Tool)?;
+            self.read_pages(&refs, &mut buf, Purpose::TOOL)?;
             let base = 0..segment.base_pages();
             let owners = base.chain(segment.overflows.iter().map(|one| usize::from(one.index)));
             let owners = owners.map(Some).chain(segment.staged.iter().map(|_| None));

@@ -432,7 +432,7 @@ impl TreeLine {
         }
         let mut buf = self.buffers.lend(pages.len().max(1));
         let missing = self.missing_pages(&pages, &mut buf);
-        self.read_some(&missing, &mut buf, Purpose::WriteBack)?;
+        self.read_some(&missing, &mut buf, Purpose::WRITE_BACK)?;
         let mut output = Output::default();
         let mut next = 0;
         for (index, target) in targets.iter_mut().enumerate() {
@@ -632,7 +632,7 @@ impl TreeLine {
             }
             let numbers: Vec<PageNumber> = pages.iter().map(|(page, _)| page.page).collect();
             if fresh {
-                self.store.write_fresh(&numbers, &buf, Purpose::Reorganize)?;
+                self.store.write_fresh(&numbers, &buf, Purpose::REORGANIZE)?;
                 continue;
             }
             // Until it is known what became of them nobody may find them.
@@ -640,7 +640,7 @@ impl TreeLine {
                 pages.iter().map(|(page, _)| self.pages.forget(*page)).collect();
             let filtered: Vec<bool> =
                 pages.iter().map(|(page, _)| self.filters.forget(*page)).collect();
-            self.store.write_in_place(&numbers, &mut buf, Purpose::WriteBack)?;
+            self.store.write_in_place(&numbers, &mut buf, Purpose::WRITE_BACK)?;
             for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| cached[*index]) {
                 self.pages.put(*page, buf.page(index));
             }
@@ -655,6 +655,6 @@ impl TreeLine {
     pub(crate) fn seal(&self, page: PageRef, lsn: Lsn, block: &mut [u8; PAGE_BYTES]) {
         let PageRef { page, generation } = page;
         let keyspace = self.context.keyspace;
-        BlockHeader { kind: BlockKind::Data, page, generation, keyspace, lsn }.seal(block);
+        BlockHeader { kind: BlockKind::DATA, page, generation, keyspace, lsn }.seal(block);
     }
 }

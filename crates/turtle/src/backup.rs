@@ -57,9 +57,9 @@ impl<'a> Copying<'a> {
         let pages = (run.pages - self.run_page).min(PIECE_PAGES);
         let mut buf = AlignedBuf::new(pages as usize);
         let store = &self.core.files.store;
-        store.read_run(run, self.run_page, *kind, &mut buf, Purpose::Tool)?;
+        store.read_run(run, self.run_page, *kind, &mut buf, Purpose::TOOL)?;
         let target = self.copy.target();
-        target.write_runs(&[(run.page(self.run_page), buf.bytes())], Purpose::Tool)?;
+        target.write_runs(&[(run.page(self.run_page), buf.bytes())], Purpose::TOOL)?;
         self.run_page += pages;
         if self.run_page == run.pages {
             self.left.pop();

@@ -34,10 +34,10 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result};
-use spinney_io::Purpose;
 
 use crate::edit::separator;
 use crate::files::{Files, Limits, Load};
+use crate::kinds::purpose;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::range::KeyRange;
 use crate::run::{Run, Size};
@@ -517,7 +517,7 @@ impl<F: Files> Merging<'_, F> {
             if writes {
                 let mut parts = made.full_parts(self.run_bytes);
                 made = parts.pop().unwrap_or_default();
-                let leaves = write_parts(self.files, &parts, Purpose::Merge)?;
+                let leaves = write_parts(self.files, &parts, purpose::MERGE)?;
                 for (part, leaf) in parts.iter().zip(leaves) {
                     merged.push_written(self.keys, part, leaf, &mut last);
                 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use spinney_engine::{BlockKind, Engine, Proving, Row, Watched};
+use spinney_engine::{Engine, Proving, Row, Watched};
 
-use spinney_io::Purpose;
-
+use crate::kinds::{block, purpose};
 use crate::{Salvage, Turtle, check_option};
 
 /// TurtleKV's row.
@@ -19,14 +18,14 @@ pub const ROW: Row = Row {
         Ok(Box::new(Salvage::open(directory, name, keyspace, logged)?))
     },
     check_option,
-    blocks: &[BlockKind::Leaf, BlockKind::Node],
+    blocks: &[block::LEAF, block::NODE],
     purposes: &[
-        Purpose::Flush,
-        Purpose::Early,
-        Purpose::Merge,
-        Purpose::Tidy,
-        Purpose::Leaf,
-        Purpose::Node,
+        purpose::FLUSH,
+        purpose::EARLY,
+        purpose::MERGE,
+        purpose::TIDY,
+        purpose::LEAF,
+        purpose::NODE,
     ],
     proving: Proving {
         options: &[

@@ -50,7 +50,7 @@ impl SyncAhead {
         let started = thread::spawn("spinney-sync", move || {
             let _inside = probe::enter("sync ahead");
             // Whoever writes next hears of an error.
-            let _ = store.sync(Purpose::Checkpoint);
+            let _ = store.sync(Purpose::CHECKPOINT);
             is_busy.store(false, SeqCst);
         });
         if started.is_err() {

@@ -42,11 +42,12 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
 use spinney_base::{Result, probe};
 use spinney_engine::Compacted;
-use spinney_io::{Purpose, without_reserve};
+use spinney_io::without_reserve;
 
 use crate::core::Core;
 use crate::crew::CREW_MAX;
 use crate::files::{Files, Limits};
+use crate::kinds::purpose;
 use crate::levels::{Key, Part, pivot_of};
 use crate::merge::Superseded;
 use crate::node::{Child, Node, Replacement, TOMBSTONE_BYTES};
@@ -255,7 +256,7 @@ impl<F: Files> Tree<F> {
         let mut update = Update::new(files, self.activity, superseded, Some(0));
         update.is_sparing = step.is_sparing;
         update.threads = update.threads.min(THREADS_MAX);
-        update.purpose = Purpose::Tidy;
+        update.purpose = purpose::TIDY;
         let Some(siblings) = update.tidy(node, step.goal)? else { return Ok(None) };
         self.of_children(update, as_children(siblings)).map(Some)
     }

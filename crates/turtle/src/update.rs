@@ -39,6 +39,7 @@ use spinney_io::Purpose;
 
 use crate::edit::separator;
 use crate::files::{Files, Limits, batches_below};
+use crate::kinds::purpose;
 use crate::levels::Key;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::node::{Child, Leaf, Node, Replacement};
@@ -133,7 +134,7 @@ impl<'a, F: Files> Update<'a, F> {
         if left.is_none() {
             limits.merge_bytes = u64::MAX;
         }
-        let (purpose, threads) = (Purpose::Flush, files.threads());
+        let (purpose, threads) = (purpose::FLUSH, files.threads());
         Update { files, limits, activity, superseded, ahead, purpose, threads, is_sparing: false }
     }
 

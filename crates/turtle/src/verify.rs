@@ -72,7 +72,7 @@ impl Core {
             let first = from.saturating_sub(run.first.0);
             let end = run.pages.min(first + PIECE_PAGES);
             for index in first..end {
-                let read = store.read_run_page(&run, index, kind, buf.page_mut(0), Purpose::Tool);
+                let read = store.read_run_page(&run, index, kind, buf.page_mut(0), Purpose::TOOL);
                 seen.note(store.path(), run.page(index), read);
             }
             Some((run.first.0 + end).to_be_bytes().to_vec())

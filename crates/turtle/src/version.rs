@@ -23,6 +23,7 @@ use crate::edit::packed_bytes;
 use crate::files::{Files as _, Limits, PIVOTS_MAX, Passed};
 use crate::growth::{Growth, remembered_bytes};
 use crate::kinds;
+use crate::kinds::block;
 use crate::leaf::LeafStore;
 use crate::levels::Key;
 use crate::node::Totals;
@@ -401,8 +402,8 @@ impl Tree {
         let mut runs = Vec::new();
         self.0.tree.walk(|owned| {
             runs.push(match owned {
-                Owned::Leaf(leaf) => (leaf.run(), BlockKind::Leaf),
-                Owned::Node(pages) => (pages.run(), BlockKind::Node),
+                Owned::Leaf(leaf) => (leaf.run(), block::LEAF),
+                Owned::Node(pages) => (pages.run(), block::NODE),
             });
         });
         runs
@@ -431,7 +432,7 @@ impl Tree {
             report.pages += u64::from(run.pages);
             for from in (0..run.pages).step_by(VERIFY_PAGES as usize) {
                 let mut buf = AlignedBuf::new((run.pages - from).min(VERIFY_PAGES) as usize);
-                files.store.read_run(&run, from, kind, &mut buf, Purpose::Tool)?;
+                files.store.read_run(&run, from, kind, &mut buf, Purpose::TOOL)?;
                 watch(u64::from((run.pages - from).min(VERIFY_PAGES)))?;
             }
         }

@@ -22,6 +22,7 @@ use spinney_base::Result;
 use spinney_io::Purpose;
 
 use crate::files::{Files, Limits, batches_below};
+use crate::kinds::purpose;
 use crate::levels::{Level, Part, Segment};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Node};
@@ -42,7 +43,7 @@ impl<F: Files> Tree<F> {
         let root = merge_memory(root, files, &limits, superseded)?;
         let mut parts = Vec::new();
         plan(&root, files, &limits, What::All, &mut parts);
-        let mut written = write_parts(files, &parts, Purpose::Leaf)?.into_iter();
+        let mut written = write_parts(files, &parts, purpose::LEAF)?.into_iter();
         drop(parts);
         let root = place(&root, files, &limits, What::All, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
@@ -63,7 +64,7 @@ impl<F: Files> Tree<F> {
         if parts.is_empty() {
             return Ok(self.clone());
         }
-        let mut written = write_parts(files, &parts, Purpose::Early)?.into_iter();
+        let mut written = write_parts(files, &parts, purpose::EARLY)?.into_iter();
         drop(parts);
         let root = place(root, files, &limits, what, &mut written)?;
         Ok(Tree { root: Some(root), activity: self.activity })
@@ -118,7 +119,7 @@ impl<F: Files> Node<F> {
     pub(crate) fn write_levels(&mut self, files: &F) -> Result<()> {
         let mut parts = Vec::new();
         plan_levels(self, &files.limits(), What::All, &mut parts);
-        let mut written = write_parts(files, &parts, Purpose::Leaf)?.into_iter();
+        let mut written = write_parts(files, &parts, purpose::LEAF)?.into_iter();
         self.levels = place_levels(self, &files.limits(), What::All, &mut written);
         Ok(())
     }

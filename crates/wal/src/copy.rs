@@ -103,7 +103,7 @@ impl LogCopy {
         let count = run::encode(head, bytes, records.into_iter(), &mut self.blocks);
         let written = &self.blocks.bytes()[..count as usize * PAGE_BYTES];
         let offset = segment_offset(0, 1) + self.position * PAGE_BYTES as u64;
-        self.file.write_at(written, offset, Purpose::Tool)?;
+        self.file.write_at(written, offset, Purpose::TOOL)?;
         self.position += u64::from(count);
         self.first = self.next;
         self.stream.clear();
@@ -138,9 +138,9 @@ impl LogCopy {
                 segment_blocks: self.segment_blocks,
                 closed: Some(Lsn(self.first.0 - 1)),
             };
-            superblock.write(&*self.file, Purpose::Tool)?;
+            superblock.write(&*self.file, Purpose::TOOL)?;
         }
-        self.file.sync(Purpose::Tool)?;
+        self.file.sync(Purpose::TOOL)?;
         self.file.len()
     }
 }

@@ -298,7 +298,7 @@ impl Log {
             let now = extent.blocks.min(count - done);
             let range = |blocks: u64| usize::try_from(blocks).expect("a run in memory") * page;
             let bytes = &blocks.bytes()[range(done)..range(done + now)];
-            self.file.write_at(bytes, extent.offset, Purpose::Log)?;
+            self.file.write_at(bytes, extent.offset, Purpose::LOG)?;
             done += now;
         }
         Ok(())
@@ -313,7 +313,7 @@ impl Log {
             writer.open = None;
             self.written_lsn()
         };
-        self.file.sync(Purpose::Log).map_err(|error| self.fail(error))?;
+        self.file.sync(Purpose::LOG).map_err(|error| self.fail(error))?;
         self.counters.syncs.fetch_add(1, SeqCst);
         self.durable.fetch_max(written.0, SeqCst);
         Ok(())

@@ -169,11 +169,11 @@ impl Log {
             cut_lsn: Lsn::ZERO,
             closed: None,
         };
-        superblock.write(&*file, Purpose::Log)?;
+        superblock.write(&*file, Purpose::LOG)?;
         // The second slot too, so that both exist and rot in one leaves the other.
         superblock.generation = 2;
-        superblock.write(&*file, Purpose::Log)?;
-        file.sync(Purpose::Log)?;
+        superblock.write(&*file, Purpose::LOG)?;
+        file.sync(Purpose::LOG)?;
         directory.sync()?;
         let reader = directory.open(name, OpenMode::EXISTING.read_only())?;
         let head = RunStart { position: 0, first: Lsn(1) };
@@ -429,7 +429,7 @@ impl Log {
         next.start = start.position;
         next.start_lsn = start.first;
         // Without room the slot is as it was.
-        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail_unless_full(error))?;
+        next.write(&*self.file, Purpose::LOG).map_err(|error| self.fail_unless_full(error))?;
         self.sync_file()?;
         *superblock = next;
         self.writer.lock().promise(Lsn(start.first.0 - 1));
@@ -493,7 +493,7 @@ impl Log {
             return Ok(());
         }
         let superblock = self.superblock.lock();
-        match superblock.write(&*self.file, Purpose::Log) {
+        match superblock.write(&*self.file, Purpose::LOG) {
             Err(error) if error.is_full() => return Err(error),
             written => written.map_err(|error| self.fail(error))?,
         }
@@ -515,7 +515,7 @@ impl Log {
             while offset < end {
                 let bytes = usize::try_from(end - offset)
                     .map_or(zeros.bytes().len(), |rest| rest.min(zeros.bytes().len()));
-                self.file.write_at(&zeros.bytes()[..bytes], offset, Purpose::Log)?;
+                self.file.write_at(&zeros.bytes()[..bytes], offset, Purpose::LOG)?;
                 offset += bytes as u64;
             }
         }
@@ -593,7 +593,7 @@ impl Log {
         let mut next = superblock.clone();
         next.generation += 1;
         next.closed = Some(self.last_lsn());
-        next.write(&*self.file, Purpose::Log).map_err(|error| self.fail_unless_full(error))?;
+        next.write(&*self.file, Purpose::LOG).map_err(|error| self.fail_unless_full(error))?;
         self.sync_file()?;
         let is_empty = next.is_closed_and_empty();
         *superblock = next;
@@ -605,7 +605,7 @@ impl Log {
             let _ = self.give_back(0);
         }
         let _ = self.tail.truncate(0);
-        let _ = self.file.sync(Purpose::Log);
+        let _ = self.file.sync(Purpose::LOG);
         Ok(())
     }
 

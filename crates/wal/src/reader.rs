@@ -35,7 +35,7 @@ impl<'a> BlockReader<'a> {
             let wanted = usize::try_from(extent.blocks)
                 .map_or(CHUNK_BLOCKS, |blocks| blocks.min(CHUNK_BLOCKS));
             let bytes = &mut self.buf.bytes_mut()[..wanted * PAGE_BYTES];
-            self.file.read_at(bytes, extent.offset, Purpose::Recovery)?;
+            self.file.read_at(bytes, extent.offset, Purpose::RECOVERY)?;
             self.offset = extent.offset;
             self.filled = wanted;
         }

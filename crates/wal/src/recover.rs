@@ -83,10 +83,10 @@ impl Log {
         let file = directory.open(name, OpenMode::EXISTING.cached())?;
         let tail = directory.open(&tail_name(name), OpenMode::CREATE.cached())?;
         let kept = Kept::read(&*tail, superblock.tag, superblock.epoch, kept_to)?;
-        file.sync(Purpose::Recovery)?;
+        file.sync(Purpose::RECOVERY)?;
         let next = begin_life(&superblock, &walk, path)?;
-        next.write(&*file, Purpose::Recovery)?;
-        file.sync(Purpose::Recovery)?;
+        next.write(&*file, Purpose::RECOVERY)?;
+        file.sync(Purpose::RECOVERY)?;
         let table = scan.finish(walk, &next);
         let start = RunStart { position: next.start, first: next.start_lsn };
         let files = Files { file, reader, tail };

@@ -253,7 +253,7 @@ impl Superblock {
         for slot in 0..SUPERBLOCKS {
             let mut buf = AlignedBuf::new(1);
             let end = (slot + 1) * PAGE_BYTES as u64;
-            match file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::Recovery) {
+            match file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::RECOVERY) {
                 Ok(()) => {}
                 // The file ends inside its own superblocks. What a read alone says is no end: the other
                 // superblock may be older than records that were promised.

@@ -148,7 +148,7 @@ impl Tail {
                 frame.extend_from_slice(record);
                 frame.resize(bytes, 0);
                 // Half a frame is none; the next one takes its place.
-                if file.write_bytes(&frame, at as u64, Purpose::Log).is_err() {
+                if file.write_bytes(&frame, at as u64, Purpose::LOG).is_err() {
                     return false;
                 }
             }
@@ -186,7 +186,7 @@ impl Kept {
             return Ok(Kept::default());
         }
         let mut buf = AlignedBuf::new(1);
-        file.read_at(buf.bytes_mut(), 0, Purpose::Recovery)?;
+        file.read_at(buf.bytes_mut(), 0, Purpose::RECOVERY)?;
         let header = read_header(tag, buf.page(0)).map_err(|damaged| {
             let path = file.path().display();
             Error::corruption(path, damaged as u64, "the header of a tail", "something else")
@@ -205,7 +205,7 @@ impl Kept {
         if shape.fits(length) {
             let mut area = AlignedBuf::new(shape.pages as usize);
             for index in 0..shape.areas as usize {
-                file.read_at(area.bytes_mut(), shape.begin(index) as u64, Purpose::Recovery)?;
+                file.read_at(area.bytes_mut(), shape.begin(index) as u64, Purpose::RECOVERY)?;
                 take_frames(area.bytes(), tag, epoch, &mut frames);
             }
         }
@@ -230,7 +230,7 @@ impl Kept {
             return Ok(());
         }
         write_header(file, tag, epoch, Shape { areas: 0, pages: 0 })?;
-        file.sync(Purpose::Recovery)
+        file.sync(Purpose::RECOVERY)
     }
 }
 
@@ -245,7 +245,7 @@ fn write_header(file: &dyn File, tag: u64, epoch: Epoch, shape: Shape) -> Result
         let checksum = xxh3_64_with_seed(&header[MAGIC_AT..], tag);
         put_u64(header, CHECKSUM_AT, checksum);
     }
-    file.write_at(buf.bytes(), 0, Purpose::Log)
+    file.write_at(buf.bytes(), 0, Purpose::LOG)
 }
 
 /// The newer of the two headers in a page, `None` if none was ever written.

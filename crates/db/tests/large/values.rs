@@ -140,8 +140,8 @@ fn forge(disk: &SimDisk, needle: &[u8], change: impl FnOnce(&mut [u8])) {
     let checksum = xxhash_rust::xxh3::xxh3_64(&buf.bytes()[8..]);
     buf.bytes_mut()[..8].copy_from_slice(&checksum.to_le_bytes());
     let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
-    file.write_at(buf.bytes(), offset as u64, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(buf.bytes(), offset as u64, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
 }
 
 /// Whole pages with right checksums, but of another generation, another kind, or with other bytes

@@ -245,7 +245,7 @@ impl RealFile {
         while at < to {
             let left = usize::try_from(to - at).unwrap_or(usize::MAX);
             let chunk = &zeros.bytes()[..left.min(zeros.bytes().len())];
-            self.counters.write(Purpose::Tool, chunk.len());
+            self.counters.write(Purpose::TOOL, chunk.len());
             self.write_rest(chunk, at, 0)?;
             at += chunk.len() as u64;
         }

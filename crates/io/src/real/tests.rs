@@ -30,16 +30,16 @@ fn what_is_written_is_read() {
             let mut out = AlignedBuf::new(3);
             out.bytes_mut().fill(9);
             out.page_mut(1).fill(8);
-            file.write_at(out.bytes(), PAGE, Purpose::WriteBack).unwrap();
-            file.sync(Purpose::WriteBack).unwrap();
+            file.write_at(out.bytes(), PAGE, Purpose::WRITE_BACK).unwrap();
+            file.sync(Purpose::WRITE_BACK).unwrap();
             assert_eq!(file.len().unwrap(), 4 * PAGE);
             let mut back = AlignedBuf::new(4);
-            file.read_at(back.bytes_mut(), 0, Purpose::Lookup).unwrap();
+            file.read_at(back.bytes_mut(), 0, Purpose::LOOKUP).unwrap();
             assert_eq!(back.page(0), &[0; PAGE_BYTES]);
             assert_eq!(&back.bytes()[PAGE_BYTES..], out.bytes());
         }
         let counts = disk.counters().snapshot();
-        let (write, read) = (Purpose::WriteBack.index(), Purpose::Lookup.index());
+        let (write, read) = (Purpose::WRITE_BACK.index(), Purpose::LOOKUP.index());
         assert_eq!(counts.by_purpose[write].write_bytes, 6 * PAGE);
         assert_eq!(counts.by_purpose[write].syncs, 2);
         assert_eq!(counts.by_purpose[read].reads, 2);
@@ -60,7 +60,7 @@ fn a_batch_deeper_than_the_ring_is_whole() {
             .enumerate()
             .map(|(index, page)| Transfer::write(page.bytes(), (299 - index) as u64 * PAGE))
             .collect();
-        file.transfer(&mut batch, Purpose::WriteBack);
+        file.transfer(&mut batch, Purpose::WRITE_BACK);
         assert!(batch.iter().all(|transfer| transfer.result.is_ok()));
 
         let mut back: Vec<AlignedBuf> = (0..301).map(|_| AlignedBuf::new(1)).collect();
@@ -69,14 +69,14 @@ fn a_batch_deeper_than_the_ring_is_whole() {
             .enumerate()
             .map(|(index, page)| Transfer::read(page.bytes_mut(), index as u64 * PAGE))
             .collect();
-        file.transfer(&mut batch, Purpose::Scan);
+        file.transfer(&mut batch, Purpose::SCAN);
         let past_the_end = batch.pop().unwrap().result.unwrap_err();
         assert_eq!(past_the_end.kind(), ErrorKind::Corruption);
         assert!(batch.iter().all(|transfer| transfer.result.is_ok()));
         for (index, page) in back[..300].iter().enumerate() {
             assert_eq!(page.bytes()[17], u8::try_from((299 - index) % 251).unwrap());
         }
-        assert_eq!(disk.counters().snapshot().by_purpose[Purpose::Scan.index()].reads, 301);
+        assert_eq!(disk.counters().snapshot().by_purpose[Purpose::SCAN.index()].reads, 301);
     });
 }
 
@@ -87,7 +87,7 @@ fn a_file_that_ends_too_soon_is_corrupt_and_not_padded() {
         for mode in [OpenMode::EXISTING, OpenMode::EXISTING.cached().read_only()] {
             let file = at(&disk, place).open("short", mode).unwrap();
             let mut buf = AlignedBuf::new(2);
-            let error = file.read_at(buf.bytes_mut(), 0, Purpose::Lookup).unwrap_err();
+            let error = file.read_at(buf.bytes_mut(), 0, Purpose::LOOKUP).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corruption);
             assert!(error.to_string().contains("short"), "{error}");
             let mut two = [AlignedBuf::new(1), AlignedBuf::new(1)];
@@ -96,7 +96,7 @@ fn a_file_that_ends_too_soon_is_corrupt_and_not_padded() {
                 .enumerate()
                 .map(|(index, page)| Transfer::read(page.bytes_mut(), index as u64 * PAGE))
                 .collect();
-            file.transfer(&mut batch, Purpose::Lookup);
+            file.transfer(&mut batch, Purpose::LOOKUP);
             assert!(batch[0].result.is_ok());
             assert!(batch[1].result.as_ref().unwrap_err().is_corruption());
         }
@@ -109,12 +109,12 @@ fn allocation_grows_and_never_shrinks() {
         let file = at(&disk, place).open("data", OpenMode::CREATE).unwrap();
         let mut page = AlignedBuf::new(1);
         page.page_mut(0).fill(5);
-        file.write_at(page.bytes(), 0, Purpose::WriteBack).unwrap();
+        file.write_at(page.bytes(), 0, Purpose::WRITE_BACK).unwrap();
         file.allocate(64 * PAGE).unwrap();
         file.allocate(2 * PAGE).unwrap();
         assert_eq!(file.len().unwrap(), 64 * PAGE);
         let mut back = AlignedBuf::new(64);
-        file.read_at(back.bytes_mut(), 0, Purpose::Lookup).unwrap();
+        file.read_at(back.bytes_mut(), 0, Purpose::LOOKUP).unwrap();
         assert_eq!(back.page(0), page.page(0));
         assert!(back.bytes()[PAGE_BYTES..].iter().all(|byte| *byte == 0));
         // More than any file system holds: refused, and nothing has changed.
@@ -129,9 +129,9 @@ fn bytes_at_any_place() {
     both(|disk, place| {
         let file = at(&disk, place).open("bytes", OpenMode::CREATE.cached()).unwrap();
         file.allocate(4 * PAGE).unwrap();
-        file.write_bytes(&[7; 5000], 4001, Purpose::Log).unwrap();
+        file.write_bytes(&[7; 5000], 4001, Purpose::LOG).unwrap();
         let mut buf = AlignedBuf::new(4);
-        file.read_at(buf.bytes_mut(), 0, Purpose::Lookup).unwrap();
+        file.read_at(buf.bytes_mut(), 0, Purpose::LOOKUP).unwrap();
         assert!(
             buf.bytes().iter().enumerate().all(|(index, byte)| {
                 *byte == if (4001..9001).contains(&index) { 7 } else { 0 }
@@ -146,7 +146,7 @@ fn bytes_at_any_place() {
             use std::os::unix::fs::MetadataExt;
             assert!(std::fs::metadata(place.join("holes")).unwrap().blocks() * 512 >= 64 * PAGE);
             mapping.store(63 * PAGE_BYTES + 8, &[3; 9]);
-            holes.read_at(buf.bytes_mut(), 60 * PAGE, Purpose::Lookup).unwrap();
+            holes.read_at(buf.bytes_mut(), 60 * PAGE, Purpose::LOOKUP).unwrap();
             assert_eq!(buf.page(3)[7..18], [0, 3, 3, 3, 3, 3, 3, 3, 3, 3, 0]);
         }
         assert!(
@@ -174,7 +174,7 @@ fn names_are_made_listed_renamed_and_removed() {
         assert!(directory.exists("sub").unwrap());
         directory.remove("w").unwrap();
         let page = AlignedBuf::new(1);
-        handle.write_at(page.bytes(), 0, Purpose::Tool).unwrap();
+        handle.write_at(page.bytes(), 0, Purpose::TOOL).unwrap();
         let again = directory.remove("w").unwrap_err();
         assert_eq!(again.kind(), ErrorKind::NotFound);
         let none = disk.directory(&place.join("none"), IfMissing::Fail).unwrap_err();
@@ -262,7 +262,7 @@ fn writing_through_a_read_only_handle_is_an_error() {
         let file = at(&disk, place).open("data", OpenMode::EXISTING.read_only()).unwrap();
         let page = AlignedBuf::new(1);
         assert_eq!(
-            file.write_at(page.bytes(), 0, Purpose::Tool).unwrap_err().kind(),
+            file.write_at(page.bytes(), 0, Purpose::TOOL).unwrap_err().kind(),
             ErrorKind::Io
         );
     });
@@ -276,9 +276,9 @@ fn a_full_device_is_full() {
     let file =
         at(&RealDisk::new(), "/dev".as_ref()).open("full", OpenMode::EXISTING.cached()).unwrap();
     let page = AlignedBuf::new(1);
-    assert!(file.write_at(page.bytes(), 0, Purpose::Tool).unwrap_err().is_full());
+    assert!(file.write_at(page.bytes(), 0, Purpose::TOOL).unwrap_err().is_full());
     let mut batch = [Transfer::write(page.bytes(), 0), Transfer::write(page.bytes(), PAGE)];
-    file.transfer(&mut batch, Purpose::Tool);
+    file.transfer(&mut batch, Purpose::TOOL);
     assert!(batch.iter().all(|one| one.result.as_ref().unwrap_err().is_full()));
 }
 
@@ -296,8 +296,8 @@ fn holes_give_room_back() {
     let file = at(&RealDisk::new(), directory.path()).open("f", OpenMode::CREATE).unwrap();
     let mut buf = AlignedBuf::new(64);
     buf.bytes_mut().fill(7);
-    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(buf.bytes(), 0, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
     let blocks = || std::fs::metadata(&path).unwrap().blocks();
     let before = blocks();
     if !file.punch_hole(16 * 4096, 32 * 4096).unwrap() {
@@ -306,7 +306,7 @@ fn holes_give_room_back() {
     }
     assert!(blocks() <= before - 32 * 8, "{} blocks of {before}", blocks());
     let mut read = AlignedBuf::new(64);
-    file.read_at(read.bytes_mut(), 0, Purpose::Tool).unwrap();
+    file.read_at(read.bytes_mut(), 0, Purpose::TOOL).unwrap();
     let zeros = read.bytes().iter().filter(|byte| **byte == 0).count();
     assert_eq!((zeros, file.len().unwrap()), (32 * 4096, 64 * 4096));
 }
@@ -323,18 +323,18 @@ fn reads_that_are_waited_for_are_polled_for() {
         for index in 0..64 {
             pages.page_mut(index).fill(u8::try_from(index).unwrap());
         }
-        file.write_at(pages.bytes(), 0, Purpose::Lookup).unwrap();
-        file.read_at(pages.bytes_mut(), 0, Purpose::Tool).unwrap();
+        file.write_at(pages.bytes(), 0, Purpose::LOOKUP).unwrap();
+        file.read_at(pages.bytes_mut(), 0, Purpose::TOOL).unwrap();
         assert_eq!(disk.counters().snapshot().polls, 0);
         let mut page = AlignedBuf::new(1);
         for index in (0..64).cycle().take(1000) {
-            file.read_at(page.bytes_mut(), index * PAGE, Purpose::Lookup).unwrap();
+            file.read_at(page.bytes_mut(), index * PAGE, Purpose::LOOKUP).unwrap();
             assert!(page.bytes().iter().all(|byte| u64::from(*byte) == index));
         }
-        let error = file.read_at(page.bytes_mut(), 64 * PAGE, Purpose::Lookup).unwrap_err();
+        let error = file.read_at(page.bytes_mut(), 64 * PAGE, Purpose::LOOKUP).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corruption);
         let counted = disk.counters().snapshot();
-        assert_eq!(counted.by_purpose[Purpose::Lookup.index()].reads, 1001);
+        assert_eq!(counted.by_purpose[Purpose::LOOKUP.index()].reads, 1001);
         assert_eq!(counted.polls > 0, polls);
         assert!(counted.polls_in_vain <= counted.polls && counted.polls <= 1001);
     }
@@ -369,7 +369,7 @@ impl Steps for Backwards<'_> {
             let mut more = AlignedBuf::new(2);
             let (one, two) = more.bytes_mut().split_at_mut(PAGE_BYTES);
             let mut inner = [Transfer::read(one, 0), Transfer::read(two, PAGE)];
-            self.file.transfer(&mut inner, Purpose::Tool);
+            self.file.transfer(&mut inner, Purpose::TOOL);
             assert!(inner.iter().all(|transfer| transfer.result.is_ok()));
             assert_eq!((more.page(0)[5], more.page(1)[5]), (0, 1));
         }
@@ -404,13 +404,13 @@ fn steps_are_taken_while_others_are_under_way() {
         for index in 0..200 {
             pages.page_mut(index).fill(u8::try_from(index).unwrap());
         }
-        file.write_at(pages.bytes(), 0, Purpose::Tool).unwrap();
+        file.write_at(pages.bytes(), 0, Purpose::TOOL).unwrap();
         for most in [200, 150, 3, 0] {
             let mut back = AlignedBuf::new(200);
             let chunks = back.bytes_mut().chunks_mut(PAGE_BYTES);
             let mut batch: Vec<_> = chunks.map(|page| Transfer::read(page, 0)).collect();
             let mut steps = Backwards { file: &*file, most, began: 0, shown: vec![0; 200] };
-            file.transfer_in_steps(&mut batch, Purpose::Lookup, &mut steps);
+            file.transfer_in_steps(&mut batch, Purpose::LOOKUP, &mut steps);
             assert!(steps.shown.iter().enumerate().all(|(at, n)| *n == usize::from(at < most)));
             let (last, first) = (back.page(199)[0], back.page(0)[0]);
             assert_eq!((last, first), (0, if most > 0 { 199 } else { 0 }));
@@ -422,11 +422,11 @@ fn steps_are_taken_while_others_are_under_way() {
         for at_begin in [false, true] {
             let mut steps = Panics { at_begin, ended: 0 };
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                file.transfer_in_steps(&mut batch, Purpose::Lookup, &mut steps);
+                file.transfer_in_steps(&mut batch, Purpose::LOOKUP, &mut steps);
             }));
             assert!(panicked.is_err());
         }
-        file.transfer(&mut batch, Purpose::Lookup);
+        file.transfer(&mut batch, Purpose::LOOKUP);
         assert!(batch.iter().all(|transfer| transfer.result.is_ok()));
     });
 }

@@ -28,13 +28,13 @@ fn create(disk: &SimDisk, path: &str) -> Arc<dyn File> {
 }
 
 fn write(file: &Arc<dyn File>, number: u64, byte: u8) {
-    file.write_at(page(byte).bytes(), number * PAGE, Purpose::WriteBack).unwrap();
+    file.write_at(page(byte).bytes(), number * PAGE, Purpose::WRITE_BACK).unwrap();
 }
 
 fn read(disk: &SimDisk, path: &str, number: u64, mode: OpenMode) -> Vec<u8> {
     let mut buf = AlignedBuf::new(1);
     let file = disk.open(Path::new(path), mode).unwrap();
-    file.read_at(buf.bytes_mut(), number * PAGE, Purpose::Lookup).unwrap();
+    file.read_at(buf.bytes_mut(), number * PAGE, Purpose::LOOKUP).unwrap();
     buf.bytes().to_vec()
 }
 
@@ -43,7 +43,7 @@ fn half_synced(seed: u64) -> SimDisk {
     let disk = SimDisk::new(seed);
     let file = create(&disk, "/db/f");
     (0..3).for_each(|number| write(&file, number, 1));
-    file.sync(Purpose::WriteBack).unwrap();
+    file.sync(Purpose::WRITE_BACK).unwrap();
     disk.sync_dir(Path::new("/db")).unwrap();
     write(&file, 0, 2);
     write(&file, 1, 2);
@@ -102,11 +102,11 @@ fn names_are_durable_only_after_their_directory() {
         let disk = SimDisk::new(seed);
         let old = create(&disk, "/db/manifest");
         write(&old, 0, 1);
-        old.sync(Purpose::Manifest).unwrap();
+        old.sync(Purpose::MANIFEST).unwrap();
         disk.sync_dir(Path::new("/db")).unwrap();
         let new = create(&disk, "/db/manifest.new");
         write(&new, 0, 2);
-        new.sync(Purpose::Manifest).unwrap();
+        new.sync(Purpose::MANIFEST).unwrap();
         disk.rename(Path::new("/db/manifest.new"), path).unwrap();
         let image = disk.crash(CrashMode::Torn512);
         outcomes.insert(image.contents(path).unwrap()[0]);
@@ -141,10 +141,10 @@ fn the_cut_step_and_all_later_ones_fail() {
         let _state = spinney_base::probe::enter("writing");
         let mut four = AlignedBuf::new(4);
         four.bytes_mut().fill(9);
-        let error = file.write_at(four.bytes(), 0, Purpose::Tool).unwrap_err();
+        let error = file.write_at(four.bytes(), 0, Purpose::TOOL).unwrap_err();
         assert!(SimDisk::is_power_cut(&error) && disk.power_is_off());
         assert_eq!(disk.states_at_power_cut(), ["writing"]);
-        assert!(file.read_at(four.bytes_mut(), 0, Purpose::Tool).is_err());
+        assert!(file.read_at(four.bytes_mut(), 0, Purpose::TOOL).is_err());
         assert!(disk.sync_dir(Path::new("/db")).is_err());
         let image = disk.crash(CrashMode::KeepAll).contents(Path::new("/db/f")).unwrap();
         partial.insert(image.chunks(PAGE_BYTES).filter(|page| page[0] == 9).count());
@@ -168,18 +168,18 @@ fn a_failed_sync_drops_what_it_should_have_kept() {
     for seed in 0..40 {
         let disk = half_synced(seed);
         let file = disk.open(Path::new("/db/f"), OpenMode::EXISTING.cached()).unwrap();
-        file.sync(Purpose::Log).unwrap();
+        file.sync(Purpose::LOG).unwrap();
         write(&file, 0, 7);
         disk.inject(Fault::SyncError { at: disk.syncs() + 1 });
-        assert_eq!(file.sync(Purpose::Log).unwrap_err().kind(), ErrorKind::Io);
-        file.sync(Purpose::Log).unwrap();
+        assert_eq!(file.sync(Purpose::LOG).unwrap_err().kind(), ErrorKind::Io);
+        file.sync(Purpose::LOG).unwrap();
         assert_eq!(disk.faults_struck(), 1);
         assert_eq!(read(&disk, "/db/f", 0, OpenMode::EXISTING.cached()), vec![7; PAGE_BYTES]);
         let media = read(&disk, "/db/f", 0, OpenMode::EXISTING);
         let image = disk.crash(CrashMode::KeepAll).contents(Path::new("/db/f")).unwrap();
         assert_eq!(image[..PAGE_BYTES], media);
         write(&file, 0, 8);
-        file.sync(Purpose::Log).unwrap();
+        file.sync(Purpose::LOG).unwrap();
         let image = disk.crash(CrashMode::LoseAll).contents(Path::new("/db/f")).unwrap();
         assert_eq!(image[..PAGE_BYTES], vec![8; PAGE_BYTES]);
     }
@@ -195,7 +195,7 @@ fn faults_strike_once_at_their_number() {
     disk.inject(Fault::ReadError { at: disk.reads() + 1 });
     disk.inject(Fault::ShortRead { at: disk.reads() + 2 });
     let kinds: Vec<_> = (0..3)
-        .map(|_| file.read_at(buf.bytes_mut(), 0, Purpose::Lookup).err().map(|e| e.kind()))
+        .map(|_| file.read_at(buf.bytes_mut(), 0, Purpose::LOOKUP).err().map(|e| e.kind()))
         .collect();
     assert_eq!(kinds, [Some(ErrorKind::Io), Some(ErrorKind::Corruption), None]);
 
@@ -208,11 +208,11 @@ fn faults_strike_once_at_their_number() {
     disk.inject(Fault::NoSpace { at: disk.room_requests() + 1 });
     let nine = page(9);
     let kinds: Vec<_> = (0..5)
-        .map(|_| file.write_at(nine.bytes(), 2 * PAGE, Purpose::Tool).err().map(|e| e.kind()))
+        .map(|_| file.write_at(nine.bytes(), 2 * PAGE, Purpose::TOOL).err().map(|e| e.kind()))
         .collect();
     assert_eq!(kinds, [Some(ErrorKind::Io), None, None, Some(ErrorKind::Full), None]);
     assert_eq!(disk.contents(Path::new("/db/g")).unwrap(), vec![9; PAGE_BYTES]);
-    let grown = file.write_at(nine.bytes(), 9 * PAGE, Purpose::Tool);
+    let grown = file.write_at(nine.bytes(), 9 * PAGE, Purpose::TOOL);
     assert!(grown.unwrap_err().is_full() && file.len().unwrap() == 4 * PAGE);
     disk.flip_bit(Path::new("/db/g"), 100, 1).unwrap();
     assert_eq!(read(&disk, "/db/g", 0, OpenMode::EXISTING)[100], 11);
@@ -229,7 +229,7 @@ fn capacity_bounds_growth_and_room_returns() {
     file.allocate(2 * PAGE).unwrap();
     assert!(file.allocate(3 * PAGE).unwrap_err().is_full());
     write(&file, 1, 1);
-    assert!(file.write_at(page(1).bytes(), 2 * PAGE, Purpose::Tool).unwrap_err().is_full());
+    assert!(file.write_at(page(1).bytes(), 2 * PAGE, Purpose::TOOL).unwrap_err().is_full());
     assert_eq!(file.len().unwrap(), 2 * PAGE);
     disk.remove(Path::new("/db/g")).unwrap();
     file.allocate(4 * PAGE).unwrap();
@@ -246,7 +246,7 @@ fn a_batch_ends_in_any_order_with_the_cut_between() {
         let mut batch: Vec<Transfer<'_>> = (0..3)
             .map(|number| Transfer::write(pages[number].bytes(), number as u64 * PAGE))
             .collect();
-        file.transfer(&mut batch, Purpose::WriteBack);
+        file.transfer(&mut batch, Purpose::WRITE_BACK);
         let ended: Vec<bool> = batch.iter().map(|one| one.result.is_ok()).collect();
         assert_eq!(ended.iter().filter(|ok| **ok).count(), 1);
         images.insert(ended);
@@ -277,7 +277,7 @@ fn an_observer_sees_the_media() {
     let file = create(&disk, "/db/f");
     write(&file, 0, 1);
     write(&file, 0, 2);
-    file.sync(Purpose::WriteBack).unwrap();
+    file.sync(Purpose::WRITE_BACK).unwrap();
     write(&file, 0, 3);
     let expected = ["write 1 None true", "write 2 None false", "sync 4096", "write 3 Some(2) true"];
     assert_eq!(*seen.0.lock(), expected);
@@ -336,7 +336,7 @@ fn what_an_observer_knows_is_a_state_of_every_thread() {
     write(&file, 0, 1);
     let _here = spinney_base::probe::enter("here");
     disk.cut_power_at(disk.steps() + 1);
-    file.sync(Purpose::WriteBack).unwrap_err();
+    file.sync(Purpose::WRITE_BACK).unwrap_err();
     let states: Vec<_> = disk.take_captures().into_iter().map(|one| one.states).collect();
     assert_eq!(states, [vec!["written"], vec!["here", "written"]]);
     assert_eq!(disk.states_at_power_cut(), ["here", "written"]);
@@ -351,13 +351,13 @@ fn holes_take_no_room() {
     let file = disk.open(path, OpenMode::CREATE).unwrap();
     let mut buf = AlignedBuf::new(8);
     buf.bytes_mut().fill(7);
-    file.write_at(buf.bytes(), 0, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(buf.bytes(), 0, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
     disk.sync_dir(Path::new("/")).unwrap();
     assert!(file.punch_hole(2 * 4096, 3 * 4096).unwrap());
     assert_eq!((file.len().unwrap(), disk.room(path).unwrap()), (8 * 4096, 5 * 4096));
     let mut read = AlignedBuf::new(8);
-    file.read_at(read.bytes_mut(), 0, Purpose::Tool).unwrap();
+    file.read_at(read.bytes_mut(), 0, Purpose::TOOL).unwrap();
     let zeroed: Vec<bool> = read.bytes().chunks(4096).map(|page| page == [0; 4096]).collect();
     assert_eq!(zeroed, [false, false, true, true, true, false, false, false]);
     let lost = disk.crash(CrashMode::LoseAll);
@@ -365,14 +365,14 @@ fn holes_take_no_room() {
         (lost.room(path).unwrap(), lost.contents(path).unwrap()),
         (8 * 4096, vec![7; 8 * 4096])
     );
-    file.sync(Purpose::Tool).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
     let kept = disk.crash(CrashMode::LoseAll);
     assert_eq!(kept.room(path).unwrap(), 5 * 4096);
     disk.set_capacity(Some(7 * 4096));
-    file.write_at(&buf.bytes()[..8192], 3 * 4096, Purpose::Tool).unwrap();
-    let full = file.write_at(&buf.bytes()[..4096], 2 * 4096, Purpose::Tool);
+    file.write_at(&buf.bytes()[..8192], 3 * 4096, Purpose::TOOL).unwrap();
+    let full = file.write_at(&buf.bytes()[..4096], 2 * 4096, Purpose::TOOL);
     assert!(full.unwrap_err().is_full());
-    file.write_at(&buf.bytes()[..8192], 3 * 4096, Purpose::Tool).unwrap();
+    file.write_at(&buf.bytes()[..8192], 3 * 4096, Purpose::TOOL).unwrap();
     assert_eq!(disk.room(path).unwrap(), 7 * 4096);
     disk.refuse_holes();
     assert!(!file.punch_hole(0, 4096).unwrap());
@@ -385,7 +385,7 @@ fn holes_take_no_room() {
 fn a_handle_stays_with_its_directory() {
     let disk = SimDisk::new(1);
     for path in ["/a", "/b"] {
-        create(&disk, &format!("{path}/db/f")).write_at(page(1).bytes(), 0, Purpose::Tool).unwrap();
+        create(&disk, &format!("{path}/db/f")).write_at(page(1).bytes(), 0, Purpose::TOOL).unwrap();
     }
     disk.set_working_directory(Path::new("/a")).unwrap();
     let directory = disk.directory(Path::new("db"), IfMissing::Fail).unwrap();

@@ -10,13 +10,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use spinney_base::{Error, Generation, Lsn, PageNumber, Result};
 use spinney_extent::header::Damage;
 use spinney_extent::run::RUN_PAGES_MAX;
-use spinney_extent::{BlockKind, HEADER_BYTES, PageRun};
+use spinney_extent::{HEADER_BYTES, PageRun};
 use spinney_io::{AlignedBuf, Purpose};
 
 use super::format::{PAYLOAD, read_u32};
 use super::{LeafStore, payload};
 
 use crate::kinds;
+use crate::kinds::{block, purpose};
 
 /// Pages of a node. Dropping it gives them back.
 #[derive(Debug)]
@@ -51,8 +52,8 @@ impl NodePages {
         #[expect(clippy::cast_possible_truncation, reason = "at most 128 MiB")]
         let length = bytes.len() as u32;
         let node = NodePages::own(files, run, length);
-        files.store.seal_run(&run, 0, BlockKind::Node, &mut buf, lsn);
-        files.store.write_runs(&[(run.first, buf.bytes())], Purpose::Node)?;
+        files.store.seal_run(&run, 0, block::NODE, &mut buf, lsn);
+        files.store.write_runs(&[(run.first, buf.bytes())], purpose::NODE)?;
         files.counters.nodes_written.fetch_add(1, Relaxed);
         files.counters.node_pages_written.fetch_add(u64::from(pages), Relaxed);
         files.counters.pages_written.fetch_add(u64::from(pages), Relaxed);
@@ -68,7 +69,7 @@ impl NodePages {
             .map_err(|damage| damage.at(files.store.path(), PageNumber::NONE))?;
         let node = NodePages::own(files, run, length);
         let mut buf = AlignedBuf::new(run.pages as usize);
-        files.store.read_run(&run, 0, BlockKind::Node, &mut buf, Purpose::Recovery)?;
+        files.store.read_run(&run, 0, block::NODE, &mut buf, Purpose::RECOVERY)?;
         let read = &files.counters.pages_read[kinds::NODE.index()];
         read.fetch_add(u64::from(run.pages), Relaxed);
         let mut bytes = Vec::with_capacity(run.pages as usize * PAYLOAD);

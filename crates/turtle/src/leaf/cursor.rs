@@ -442,12 +442,12 @@ impl<'a> Window<'a> {
     fn borrow(&mut self, leaf: &'a Leaf, wanted: &Range<u32>) -> Result<()> {
         self.lent.retain(|(page, _)| wanted.contains(page));
         if wanted.len() - self.lent.len() > 1 {
-            leaf.bring_in(self.section, wanted.clone(), Purpose::Scan);
+            leaf.bring_in(self.section, wanted.clone(), Purpose::SCAN);
         }
         for page in wanted.clone() {
             if self.lent.iter().all(|(there, _)| *there != page) {
                 self.used += 1;
-                self.lent.push((page, leaf.page(self.section, page, Purpose::Scan)?));
+                self.lent.push((page, leaf.page(self.section, page, Purpose::SCAN)?));
             }
         }
         self.lent.sort_unstable_by_key(|(page, _)| *page);
@@ -502,7 +502,7 @@ impl<'a> Window<'a> {
     fn read(&mut self, leaf: &Leaf, pages: Range<u32>, bytes: &mut Vec<u8>) -> Result<()> {
         self.used = self.used.saturating_add(pages.len() as u32);
         bytes.reserve(pages.len() * PAYLOAD);
-        leaf.read_pages(self.section, pages, Purpose::Scan, bytes)
+        leaf.read_pages(self.section, pages, Purpose::SCAN, bytes)
     }
 }
 

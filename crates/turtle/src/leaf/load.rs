@@ -14,12 +14,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use spinney_base::Result;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_cache::PageRef;
+use spinney_extent::HEADER_BYTES;
 use spinney_extent::header::Damage;
-use spinney_extent::{BlockKind, HEADER_BYTES};
 use spinney_io::{AlignedBuf, Purpose};
 
 use super::format::{Item, KeyPage, PAYLOAD, Section};
 use super::{Leaf, LeafStore, payload};
+use crate::kinds::block;
 use crate::run::{Position, Run, RunOver};
 use crate::source::Bytes;
 
@@ -70,7 +71,7 @@ impl LeafStore {
         let plans: Vec<Plan<'_>> = loads.iter().map(Plan::of).collect::<Result<_>>()?;
         let spans: Vec<Span<'_>> = plans.iter().map(Plan::first_span).collect();
         let mut read: Vec<Payloads> = spans.iter().map(|span| Payloads::of(span.1.len())).collect();
-        self.read_spans(&spans, &mut read, Purpose::Reorganize)?;
+        self.read_spans(&spans, &mut read, Purpose::REORGANIZE)?;
         let ranges: Vec<Range<u32>> = plans
             .iter()
             .zip(&read)
@@ -84,7 +85,7 @@ impl LeafStore {
         for (read, values) in read.iter_mut().zip(&ranges) {
             read.reserve(values.len());
         }
-        self.read_spans(&spans, &mut read, Purpose::Reorganize)?;
+        self.read_spans(&spans, &mut read, Purpose::REORGANIZE)?;
         for ((plan, read), values) in plans.into_iter().zip(read).zip(ranges) {
             let base = u64::from(values.start) * PAYLOAD as u64;
             loaded.push(plan.leaf.collect(read.into(), plan.pages, plan.items, base)?);
@@ -113,7 +114,7 @@ impl LeafStore {
             parts.push((leaf.run(), span.start, bytes));
             missing.push(span);
         }
-        self.store.read_runs(&mut parts, BlockKind::Leaf, purpose)?;
+        self.store.read_runs(&mut parts, block::LEAF, purpose)?;
         for (((leaf, pages), read), missing) in spans.iter().zip(read).zip(missing) {
             let cached = pages.clone().zip(read.appended()).filter(|(at, _)| !missing.contains(at));
             for (index, to) in cached {

@@ -40,13 +40,14 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Lsn, Result};
 use spinney_cache::{CacheFile, Kind, PageId, PageRef};
 use spinney_extent::header::Damage;
-use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
+use spinney_extent::{HEADER_BYTES, PageRun, Store};
 use spinney_io::Purpose;
 
 use build::{Built, Edits};
 use format::{Description, PAGE_BLOCKS, Section};
 
 use crate::kinds;
+use crate::kinds::block;
 
 /// Where leaves lie: a keyspace's store, its part of the page cache, and what was counted.
 #[derive(Debug)]
@@ -137,7 +138,7 @@ impl LeafStore {
     /// Counts pages of a section that were read from the file.
     fn count_read(&self, section: Section, pages: usize, purpose: Purpose) {
         let counters = &self.counters;
-        let counter = if purpose == Purpose::Reorganize {
+        let counter = if purpose == Purpose::REORGANIZE {
             &counters.pages_loaded
         } else {
             &counters.pages_read[kind(section).index()]
@@ -178,8 +179,8 @@ impl Leaf {
         let leaf = Leaf::own(files, description);
         built.set_place(description);
         let front_pages = run.pages - built.body.pages() as u32;
-        store.seal_run(&run, 0, BlockKind::Leaf, &mut built.front, lsn);
-        store.seal_run(&run, front_pages, BlockKind::Leaf, &mut built.body, lsn);
+        store.seal_run(&run, 0, block::LEAF, &mut built.front, lsn);
+        store.seal_run(&run, front_pages, block::LEAF, &mut built.body, lsn);
         let body = (run.page(front_pages), built.body.bytes());
         store.write_runs(&[(first, built.front.bytes()), body], purpose)?;
         leaf.keep(&built);
@@ -275,7 +276,7 @@ impl Leaf {
             let index = self.section(section).0 + page;
             let run = self.run();
             self.files.count_read(section, 1, purpose);
-            self.files.store.read_run_page(&run, index, BlockKind::Leaf, buf, purpose)
+            self.files.store.read_run_page(&run, index, block::LEAF, buf, purpose)
         })
     }
 
@@ -354,13 +355,13 @@ impl Reach for Loading {
 
     #[inline]
     fn page<'a>(&self, leaf: &'a Leaf, section: Section, page: u32) -> Result<PageRef<'a>> {
-        leaf.page(section, page, Purpose::Lookup)
+        leaf.page(section, page, Purpose::LOOKUP)
     }
 
     /// One request in the place of one for each page.
     fn expect(&self, leaf: &Leaf, pages: Range<u64>) {
         let page = |page| u32::try_from(page).unwrap_or(u32::MAX);
-        leaf.bring_in(Section::Values, page(pages.start)..page(pages.end), Purpose::Lookup);
+        leaf.bring_in(Section::Values, page(pages.start)..page(pages.end), Purpose::LOOKUP);
     }
 
     fn is_corruption(stop: &Error) -> bool {

@@ -119,7 +119,7 @@ impl Leaf {
     /// The same, with the page of keys where it was looked for.
     pub(crate) fn find_in(&self, key: &[u8]) -> Result<(Place, PageRef<'_>)> {
         let at = self.search(key, &Loading)?;
-        let page = self.page(Section::Keys, at.page, Purpose::Lookup)?;
+        let page = self.page(Section::Keys, at.page, Purpose::LOOKUP)?;
         let look = || {
             let group = KeyPage::decode(payload(&page))?.group(at.group as usize)?;
             let (index, found) = group.search(key)?;

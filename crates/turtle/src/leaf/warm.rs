@@ -13,12 +13,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::{Error, Result};
 use spinney_cache::{PageId, PageRef};
-use spinney_extent::{BlockKind, PageRun};
+use spinney_extent::PageRun;
 use spinney_io::Purpose;
 
 use super::cursor::LeafCursor;
 use super::format::Section;
 use super::{Leaf, LeafStore, Reach};
+
+use crate::kinds::block;
 
 /// More batches than a lookup needs: filter, two pages of the index, keys, value, and its end.
 const BATCHES_MAX: usize = 7;
@@ -105,7 +107,7 @@ impl LeafStore {
             wanted.dedup_by_key(|(id, ..)| id.page);
             wanted.truncate(BATCH_PAGES_MAX);
             // Whoever looks up hears of an error.
-            if wanted.is_empty() || self.read_in(&wanted, Purpose::Lookup).is_err() {
+            if wanted.is_empty() || self.read_in(&wanted, Purpose::LOOKUP).is_err() {
                 return;
             }
         }
@@ -127,7 +129,7 @@ impl LeafStore {
         wanted.truncate(BATCH_PAGES_MAX);
         if wanted.len() > 1 {
             // Whoever reads them hears of an error.
-            let _ = self.read_in(&wanted, Purpose::Scan);
+            let _ = self.read_in(&wanted, Purpose::SCAN);
         }
         of_others
     }
@@ -143,7 +145,7 @@ impl LeafStore {
             for page in missing {
                 self.counters.pages_read[page.id.kind.index()].fetch_add(1, Relaxed);
             }
-            self.store.read_run_pages(&pages, BlockKind::Leaf, buf, purpose)
+            self.store.read_run_pages(&pages, block::LEAF, buf, purpose)
         })
     }
 }

@@ -10,9 +10,10 @@ use std::collections::VecDeque;
 
 use spinney_base::PageNumber;
 use spinney_engine::{Damage, LostRange, Notes};
-use spinney_extent::{BlockKind, FoundPage, HEADER_BYTES, PageRun, Store};
+use spinney_extent::{FoundPage, HEADER_BYTES, PageRun, Store};
 use spinney_io::AlignedBuf;
 
+use crate::kinds::block;
 use crate::leaf::format::{Description, KeyPage, PAYLOAD, Section};
 use crate::run::Op;
 
@@ -200,7 +201,7 @@ impl<'a> Pages<'a> {
             window.buf = AlignedBuf::new((count - page).min(PAGES_AT_ONCE) as usize);
             window.first = page;
             let from = first + page;
-            window.found = self.store.read_found(&run, from, BlockKind::Leaf, &mut window.buf);
+            window.found = self.store.read_found(&run, from, block::LEAF, &mut window.buf);
         }
         let at = (page - window.first) as usize;
         match &window.found[at] {

@@ -25,6 +25,7 @@ use spinney_extent::{BlockKind, HEADER_BYTES, PageRun, Store};
 
 use super::edits::{Edits, Pages, Use};
 use super::walk::{RunId, live, read_node};
+use crate::kinds::block;
 use crate::leaf::blob;
 use crate::leaf::format::{Description, Head, read_u32};
 use crate::packed::{PackedNode, Root};
@@ -66,19 +67,19 @@ impl Scan {
         store.show_blocks(|page, header, block| {
             let payload = &block[HEADER_BYTES..];
             if let Ok(header) = &header
-                && [BlockKind::Leaf, BlockKind::Node].contains(&header.kind)
+                && [block::LEAF, block::NODE].contains(&header.kind)
             {
                 scan.newest = scan.newest.max(header.generation);
             }
             match header {
-                Ok(header) if BlockKind::Leaf.reads(header.kind) => {
+                Ok(header) if block::LEAF.reads(header.kind) => {
                     let id = (page, header.generation);
                     scan.heads.extend(head(payload, id));
                 }
-                Ok(header) if BlockKind::Node.reads(header.kind) => {
+                Ok(header) if block::NODE.reads(header.kind) => {
                     scan.add_node_page(page, header.generation);
                 }
-                Ok(header) if BlockKind::Checkpoint.reads(header.kind) => {
+                Ok(header) if BlockKind::CHECKPOINT.reads(header.kind) => {
                     scan.redo = scan.redo.max(header.lsn);
                     if let Some(root) = root(payload) {
                         let (generation, redo) = (header.generation, Some(header.lsn));

@@ -17,6 +17,7 @@ use spinney_io::{AlignedBuf, OpenMode, Purpose};
 use super::Salvage;
 use super::edits::{Edits, Use};
 use crate::disk::DiskFiles;
+use crate::kinds::{block, purpose};
 use crate::leaf::format::Section;
 use crate::leaf::{Leaf, LeafStore};
 use crate::runs::Runs;
@@ -61,7 +62,7 @@ fn p22_a_leaf_gives_all_that_is_whole() {
             .map(|number| (key(number), (number % 11 != 3).then(|| value(number))))
             .collect();
         let all = run(edits.iter().map(|(key, value)| (&key[..], value.as_deref())));
-        let leaf = Leaf::write(&files, &Runs::from(all), 10, Lsn(7), Purpose::Leaf).unwrap();
+        let leaf = Leaf::write(&files, &Runs::from(all), 10, Lsn(7), purpose::LEAF).unwrap();
         let description = *leaf.description();
         let pages = description.section_pages();
         assert!(pages[Section::Keys as usize] > 10 && pages[Section::Values as usize] > 10);
@@ -228,8 +229,8 @@ impl World {
 
 fn zero(disk: &SimDisk, page: PageNumber) {
     let file = disk.open(Path::new(PATH), OpenMode::EXISTING).unwrap();
-    file.write_at(AlignedBuf::new(1).bytes(), page.offset(), Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(AlignedBuf::new(1).bytes(), page.offset(), Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
 }
 
 /// Whatever the shape of the tree: all of it, without slots as well as with them.
@@ -326,7 +327,7 @@ fn p22_an_older_checkpoint_is_told() {
         };
         for slot in 0..2 {
             let disk = world.disk.kill();
-            let lost = newest(BlockKind::Checkpoint).chain(newest(BlockKind::Node)).chain([slot]);
+            let lost = newest(BlockKind::CHECKPOINT).chain(newest(block::NODE)).chain([slot]);
             lost.for_each(|page| zero(&disk, PageNumber(page)));
             let (older, salvage) = world.salvage(&disk, &format!("seed {seed}, slot {slot}"));
             assert!(older == 0 || salvage.findings().checkpoint.is_some());
@@ -362,7 +363,7 @@ fn p22_nonsense_does_not_panic() {
                     buf.bytes_mut()[at] = byte;
                 }
                 header.seal(buf.page_mut(0));
-                file.write_at(buf.bytes(), PageNumber(page).offset(), Purpose::Tool).unwrap();
+                file.write_at(buf.bytes(), PageNumber(page).offset(), Purpose::TOOL).unwrap();
             }
             if round % 3 == 0 {
                 zero(&disk, PageNumber(0));

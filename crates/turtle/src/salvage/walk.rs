@@ -10,10 +10,11 @@ use std::collections::HashSet;
 
 use spinney_base::{Generation, PageNumber, Result, ValueRef};
 use spinney_engine::{LostRange, Notes, Show, Span};
-use spinney_extent::{BlockKind, FoundPage, HEADER_BYTES, PageRun, Store};
+use spinney_extent::{FoundPage, HEADER_BYTES, PageRun, Store};
 use spinney_io::AlignedBuf;
 
 use super::edits::{Edits, Pages, Use};
+use crate::kinds::block;
 use crate::leaf::blob;
 use crate::leaf::format::{Description, PAYLOAD};
 use crate::packed::{PackedNode, PackedSegment, Root};
@@ -75,7 +76,7 @@ impl<'a> Walk<'a> {
         let mut buf = AlignedBuf::new(1);
         let mut other = |(first, generation): &RunId| {
             let run = PageRun { first: *first, pages: 1, generation: *generation };
-            let found = self.store.read_found(&run, 0, BlockKind::Leaf, &mut buf);
+            let found = self.store.read_found(&run, 0, block::LEAF, &mut buf);
             matches!(found[..], [FoundPage::Other(_)])
         };
         Ok(!self.is_of_another_time && !survey.named.iter().any(&mut other))
@@ -211,7 +212,7 @@ pub(super) fn read_node(
     met: &mut dyn FnMut(PageNumber, &FoundPage),
 ) -> Option<PackedNode> {
     let mut buf = AlignedBuf::new(run.pages as usize);
-    let found = store.read_found(run, 0, BlockKind::Node, &mut buf);
+    let found = store.read_found(run, 0, block::NODE, &mut buf);
     for (index, found) in found.iter().enumerate() {
         met(PageNumber(run.first.0 + index as u32), found);
     }

@@ -20,6 +20,7 @@ use super::limits;
 use crate::check::check;
 use crate::disk::DiskFiles;
 use crate::files::Files as _;
+use crate::kinds::purpose;
 use crate::leaf::LeafStore;
 use crate::leaf::format::Description;
 use crate::packed::{Owned, PackedNode, PackedPivot, Root};
@@ -93,7 +94,7 @@ impl World {
         self.tree = self.tree.write(&self.files, &mut Vec::new()).unwrap();
         let payload = self.tree.describe(&self.files).unwrap();
         let store = &self.files.files.store;
-        store.sync(Purpose::Checkpoint).unwrap();
+        store.sync(Purpose::CHECKPOINT).unwrap();
         let checkpoint = Checkpoint { redo: Lsn::ZERO, structure: 0 };
         store.publish(checkpoint, &payload, || Ok(())).unwrap();
         self.published = (self.tree.clone(), self.model.clone());
@@ -203,7 +204,7 @@ fn trees_on_a_disk_are_what_a_map_says() {
 fn pages_of_two_leaves_are_damage() {
     let World { disk, cache, files, .. } = World::new(7);
     let run = super::run([(&b"a"[..], Some(&b"value"[..])), (b"b", Some(b"value"))]);
-    let leaf = files.write_leaf(&Runs::from(run), Purpose::Leaf).unwrap();
+    let leaf = files.write_leaf(&Runs::from(run), purpose::LEAF).unwrap();
     let description = *leaf.description();
     let packed_bytes = description.packed_bytes + 1;
     let alike = Description { packed_bytes, ..description }.encode().to_vec();
@@ -223,7 +224,7 @@ fn pages_of_two_leaves_are_damage() {
         let payload = PackedNode { height: 1, pivots, levels: Vec::new() }.encode();
         let node = files.write_node(&payload).unwrap();
         let store = &files.files.store;
-        store.sync(Purpose::Checkpoint).unwrap();
+        store.sync(Purpose::CHECKPOINT).unwrap();
         let checkpoint = Checkpoint { redo: Lsn::ZERO, structure: 0 };
         store.publish(checkpoint, &Root::of_node(&node.describe()), || Ok(())).unwrap();
         let image = disk.crash(CrashMode::LoseAll);

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use spinney_io::Purpose;
 
 use super::{limits, run};
 use crate::double::Double;
 use crate::edit::packed_bytes;
 use crate::files::{Files, Limits, Lookup};
+use crate::kinds::purpose;
 use crate::levels::{Key, Level, Part, Pivots, Segment, by_pivot, set};
 use crate::node::{Child, Leaf, Node, Replacement};
 use crate::runs::Runs;
@@ -43,7 +43,7 @@ fn level(rng: &mut StdRng, files: &Double, keys: &[Key]) -> Level<Double> {
         level.parts.push(if rng.random_bool(0.3) {
             Part::Run(run)
         } else {
-            let leaf = files.write_leaf(&runs, Purpose::Leaf).unwrap();
+            let leaf = files.write_leaf(&runs, purpose::LEAF).unwrap();
             let lower = runs.first_key().unwrap().into();
             Part::Segment(Segment { leaf, lower, upper: None, active })
         });

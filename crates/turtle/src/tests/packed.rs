@@ -2,11 +2,11 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use spinney_io::Purpose;
 
 use super::{limits, run};
 use crate::double::Double;
 use crate::files::Files;
+use crate::kinds::purpose;
 use crate::packed::{PackedNode, PackedPivot, PackedSegment};
 use crate::runs::Runs;
 use crate::tree::Tree;
@@ -148,7 +148,7 @@ fn nodes_that_do_not_make_a_tree_are_damage() {
     let files = Double::new(limits(1000, 8));
     let leaf = || {
         let run = Runs::from(run([(&b"key"[..], Some(&b"value"[..]))]));
-        let leaf = files.write_leaf(&run, Purpose::Leaf).unwrap();
+        let leaf = files.write_leaf(&run, purpose::LEAF).unwrap();
         let mut description = Vec::new();
         files.describe_leaf(&leaf, &mut description);
         files.crash(leaf);

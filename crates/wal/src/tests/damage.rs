@@ -39,9 +39,9 @@ fn with_contents(bytes: &[u8]) -> SimDisk {
     for (index, block) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
         let mut buf = AlignedBuf::new(1);
         buf.page_mut(0).copy_from_slice(block);
-        file.write_at(buf.bytes(), (index * PAGE_BYTES) as u64, Purpose::Tool).unwrap();
+        file.write_at(buf.bytes(), (index * PAGE_BYTES) as u64, Purpose::TOOL).unwrap();
     }
-    file.sync(Purpose::Tool).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
     disk.sync_dir(Path::new("/db")).unwrap();
     disk
 }

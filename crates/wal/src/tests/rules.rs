@@ -36,8 +36,8 @@ fn block_of(disk: &SimDisk, lsn: Lsn) -> u64 {
 /// Makes a block what it was before it was ever written.
 fn lose(disk: &SimDisk, offset: u64) {
     let file = disk.open(path(), OpenMode::EXISTING.cached()).unwrap();
-    file.write_at(AlignedBuf::new(1).bytes(), offset, Purpose::Tool).unwrap();
-    file.sync(Purpose::Tool).unwrap();
+    file.write_at(AlignedBuf::new(1).bytes(), offset, Purpose::TOOL).unwrap();
+    file.sync(Purpose::TOOL).unwrap();
 }
 
 fn corruption(disk: &SimDisk) -> Error {
@@ -252,13 +252,13 @@ fn p08_a_cut_life_s_watermark_promises_nothing() {
     let offset = block_of(&disk, Lsn(2));
     let mut contents = AlignedBuf::new(1);
     let file = disk.open(path(), OpenMode::EXISTING.cached()).unwrap();
-    file.read_at(contents.bytes_mut(), offset, Purpose::Tool).unwrap();
+    file.read_at(contents.bytes_mut(), offset, Purpose::TOOL).unwrap();
     let header = BlockHeader::decode(tiny().tag, contents.page(0)).unwrap();
     lose(&disk, offset);
     drop(open(&disk));
     let stale = BlockHeader { first: Lsn(900), last: Lsn(900), durable: Lsn(899), epoch, ..header };
     stale.seal(tiny().tag, contents.page_mut(0));
-    file.write_at(contents.bytes(), offset, Purpose::Tool).unwrap();
+    file.write_at(contents.bytes(), offset, Purpose::TOOL).unwrap();
     assert_eq!(open(&disk).1.last_lsn(), Lsn(1));
 }
 

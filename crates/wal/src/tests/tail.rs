@@ -140,9 +140,9 @@ fn p08_a_tail_of_a_later_life_than_the_logs_is_refused() {
     // The tail of the second life beside the log of the first.
     let file = later.open(Path::new(TAIL), spinney_io::OpenMode::EXISTING.cached()).unwrap();
     let mut buf = spinney_io::AlignedBuf::new(1);
-    file.read_at(buf.bytes_mut(), 0, spinney_io::Purpose::Tool).unwrap();
+    file.read_at(buf.bytes_mut(), 0, spinney_io::Purpose::TOOL).unwrap();
     let file = disk.open(Path::new(TAIL), spinney_io::OpenMode::EXISTING.cached()).unwrap();
-    file.write_at(buf.bytes(), 0, spinney_io::Purpose::Tool).unwrap();
+    file.write_at(buf.bytes(), 0, spinney_io::Purpose::TOOL).unwrap();
     let error = Log::open(&*disk.at("/db"), "wal", &tiny()).unwrap_err();
     assert!(error.is_corruption(), "{error}");
     assert!(error.to_string().contains("no tail after life 1"), "{error}");

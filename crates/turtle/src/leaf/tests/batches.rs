@@ -3,6 +3,7 @@
 use super::*;
 
 use crate::kinds;
+use crate::kinds::purpose;
 
 #[test]
 fn several_leaves_are_read_together() {
@@ -41,8 +42,8 @@ fn a_real_disk_does_as_well() {
     let files = LeafStore::new(Arc::new(store), cache.file());
     let mut random = SplitMix(8);
     let model = random_model(&mut random, 3000);
-    let leaf = Arc::new(Leaf::write(&files, &model, 12, Lsn(7), Purpose::Leaf).unwrap());
-    files.store.sync(Purpose::Reorganize).unwrap();
+    let leaf = Arc::new(Leaf::write(&files, &model, 12, Lsn(7), purpose::LEAF).unwrap());
+    files.store.sync(Purpose::REORGANIZE).unwrap();
     check(&leaf, &model, &mut random);
     let lookup = |key| Lookup { leaf: &leaf, key, hash: hash(key), is_last: false };
     let lookups: Vec<_> = model.keys().take(50).map(|key| lookup(key)).collect();

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+use crate::kinds::{block, purpose};
+
 /// Whatever bit flips, a reader hears of it or gets what was written.
 #[test]
 fn damage_is_found() {
@@ -58,15 +60,15 @@ fn lying_pages_are_survived() {
             let index = random.below(run.pages as usize) as u32;
             let mut buf = AlignedBuf::new(1);
             let store = &bed.files.store;
-            store.read_run(&run, index, BlockKind::Leaf, &mut buf, Purpose::Tool).unwrap();
+            store.read_run(&run, index, block::LEAF, &mut buf, Purpose::TOOL).unwrap();
             for _ in 0..1 + random.below(20) {
                 // Counts and places lie at the beginning.
                 let most = [16, 200, PAYLOAD][random.below(3)];
                 let at = HEADER_BYTES + random.below(most);
                 buf.page_mut(0)[at] = random.next_u64() as u8;
             }
-            store.seal_run(&run, index, BlockKind::Leaf, &mut buf, Lsn::ZERO);
-            store.write_runs(&[(run.page(index), buf.bytes())], Purpose::Tool).unwrap();
+            store.seal_run(&run, index, block::LEAF, &mut buf, Lsn::ZERO);
+            store.write_runs(&[(run.page(index), buf.bytes())], Purpose::TOOL).unwrap();
         }
         for key in model.keys() {
             let _ = leaf.get(key, hash(key), &mut Vec::new());
@@ -99,12 +101,12 @@ fn what_does_not_fit_is_refused_and_owns_nothing() {
     let long_key = Model::from([(vec![0; KEY_BYTES_MAX + 1], value.clone())]);
     let long_value = Model::from([(vec![], Some((vec![0; VALUE_BYTES_MAX + 1], false)))]);
     for model in [Model::new(), long_key, long_value] {
-        let refused = Leaf::write(&bed.files, &model, 12, Lsn::ZERO, Purpose::Leaf).unwrap_err();
+        let refused = Leaf::write(&bed.files, &model, 12, Lsn::ZERO, purpose::LEAF).unwrap_err();
         assert_eq!(refused.kind(), spinney_base::ErrorKind::InvalidArgument);
     }
     bed.disk.set_capacity(Some(300 * 4096));
     let large = records(4 << 20);
-    assert!(Leaf::write(&bed.files, &large, 12, Lsn::ZERO, Purpose::Leaf).unwrap_err().is_full());
+    assert!(Leaf::write(&bed.files, &large, 12, Lsn::ZERO, purpose::LEAF).unwrap_err().is_full());
     assert_eq!(used(), before);
     bed.disk.set_capacity(None);
     bed.write(&Model::from([(vec![], value)]), 12);

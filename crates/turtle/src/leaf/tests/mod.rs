@@ -15,7 +15,7 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::{KeyspaceId, Lsn, PageNumber, Poison, ValueRef};
 use spinney_cache::Cache;
 use spinney_engine::Direction;
-use spinney_extent::{BlockKind, HEADER_BYTES, Store, StoreOptions};
+use spinney_extent::{HEADER_BYTES, Store, StoreOptions};
 use spinney_io::sim::SimDisk;
 use spinney_io::{AlignedBuf, Disk, IfMissing, Purpose, RealDisk};
 
@@ -29,6 +29,7 @@ use super::load::Load;
 use super::warm::Lookup;
 use super::{Leaf, LeafStore};
 use crate::edit::{Edit, Hit};
+use crate::kinds::{block, purpose};
 use crate::run::Op;
 
 const KEYSPACE: KeyspaceId = KeyspaceId(3);
@@ -59,7 +60,7 @@ impl Bed {
     }
 
     fn write(&self, model: &Model, filter_bits: u32) -> Arc<Leaf> {
-        Arc::new(Leaf::write(&self.files, model, filter_bits, Lsn(7), Purpose::Leaf).unwrap())
+        Arc::new(Leaf::write(&self.files, model, filter_bits, Lsn(7), purpose::LEAF).unwrap())
     }
 
     /// Nothing is cached any more.
@@ -333,7 +334,7 @@ fn lookups_read_the_pages_they_need() {
             bed.chill();
             out.clear();
             let (pages, hit) =
-                bed.pages_read(Purpose::Lookup, || leaf.get(key, hash(key), &mut out));
+                bed.pages_read(Purpose::LOOKUP, || leaf.get(key, hash(key), &mut out));
             assert_eq!(hit.unwrap().unwrap().1, Hit::Inline);
             (sum, most) = (sum + pages, most.max(pages));
         }
@@ -349,9 +350,9 @@ fn lookups_read_the_pages_they_need() {
             bed.files.cache.forget(leaf.page_id(Section::Values, page).page, 1);
         }
         let key = sample.next().unwrap();
-        let (pages, _) = bed.pages_read(Purpose::Lookup, || leaf.get(key, hash(key), &mut out));
+        let (pages, _) = bed.pages_read(Purpose::LOOKUP, || leaf.get(key, hash(key), &mut out));
         assert!((1..=2).contains(&pages), "{pages} of {all}");
-        let (pages, hit) = bed.pages_read(Purpose::Lookup, || leaf.get(key, hash(key), &mut out));
+        let (pages, hit) = bed.pages_read(Purpose::LOOKUP, || leaf.get(key, hash(key), &mut out));
         assert!(pages == 0 && hit.unwrap().is_some());
     }
 }
@@ -371,7 +372,7 @@ fn a_value_is_read_by_one_request_however_many_pages_it_is_on() {
         }
         let reads = bed.disk.reads();
         let mut out = b"before".to_vec();
-        let (pages, hit) = bed.pages_read(Purpose::Lookup, || leaf.get(key, hash(key), &mut out));
+        let (pages, hit) = bed.pages_read(Purpose::LOOKUP, || leaf.get(key, hash(key), &mut out));
         assert_eq!(hit.unwrap().unwrap().1, Hit::Inline);
         assert_eq!(out[6..], value(key[0]).0);
         assert!((3..=5).contains(&pages), "{pages}");
@@ -379,7 +380,7 @@ fn a_value_is_read_by_one_request_however_many_pages_it_is_on() {
         // One in the middle of them has gone: nothing that is there is read again.
         let inner = leaf.description().section_pages()[Section::Values as usize] / 2;
         bed.files.cache.forget(leaf.page_id(Section::Values, inner).page, 1);
-        let (pages, _) = bed.pages_read(Purpose::Lookup, || leaf.get(key, hash(key), &mut out));
+        let (pages, _) = bed.pages_read(Purpose::LOOKUP, || leaf.get(key, hash(key), &mut out));
         assert!(pages <= 1);
     }
     // Without room it is read page by page.
@@ -396,7 +397,7 @@ fn the_filter_ends_lookups_of_absent_keys() {
     let leaf = bed.write(&model, 12);
     let counters = &bed.files.counters;
     let mut random = SplitMix(77);
-    let (pages, ()) = bed.pages_read(Purpose::Lookup, || {
+    let (pages, ()) = bed.pages_read(Purpose::LOOKUP, || {
         for _ in 0..10_000 {
             let key = random.next_u64().to_be_bytes();
             assert_eq!(leaf.get(&key, hash(&key), &mut Vec::new()).unwrap(), None);
@@ -445,7 +446,7 @@ fn scans_read_what_they_fill() {
         for count in [1, 50, 1000] {
             for with_values in [true, false] {
                 bed.chill();
-                let (pages, filled) = bed.pages_read(Purpose::Scan, || {
+                let (pages, filled) = bed.pages_read(Purpose::SCAN, || {
                     let mut cursor =
                         LeafCursor::new(&leaf, Bound::Included(&key), direction).unwrap();
                     let mut filled = 0;
@@ -489,12 +490,12 @@ fn values_that_are_expected_come_in_one_piece_and_stay() {
                 records
             };
             bed.chill();
-            let (pages, alone) = bed.pages_read(Purpose::Scan, || scan(0));
+            let (pages, alone) = bed.pages_read(Purpose::SCAN, || scan(0));
             bed.chill();
             // Index and keys: what is left are values, of which a page of keys may end in the middle.
             drop(LeafCursor::new(&leaf, Bound::Included(key), direction).unwrap());
             let reads = bed.disk.reads();
-            let (more, together) = bed.pages_read(Purpose::Scan, || scan(COUNT));
+            let (more, together) = bed.pages_read(Purpose::SCAN, || scan(COUNT));
             assert_eq!(alone, together);
             assert!(more <= pages, "{more} pages in the place of {pages}");
             let reads = bed.disk.reads() - reads;
@@ -565,7 +566,7 @@ fn golden_bytes() {
     let hex = |index: u32, length: usize| {
         let mut buf = AlignedBuf::new(1);
         let run = leaf.description().run();
-        bed.files.store.read_run(&run, index, BlockKind::Leaf, &mut buf, Purpose::Tool).unwrap();
+        bed.files.store.read_run(&run, index, block::LEAF, &mut buf, Purpose::TOOL).unwrap();
         let bytes = &buf.page(0)[HEADER_BYTES..][..length];
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
     };
@@ -602,7 +603,7 @@ fn what_was_written_is_in_memory_where_there_is_room() {
     let models: Vec<Model> = [300_000, 400_000, 600_000].map(records).into();
     let leaves: Vec<_> = models.iter().map(|model| bed.write(model, 12)).collect();
     let read_all = |leaf: &Arc<Leaf>, model: &Model| {
-        bed.pages_read(Purpose::Lookup, || {
+        bed.pages_read(Purpose::LOOKUP, || {
             for key in model.keys() {
                 assert!(leaf.get(key, hash(key), &mut Vec::new()).unwrap().is_some());
             }
