@@ -141,7 +141,6 @@ impl Worth {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
         reason = "a sum of what is not negative, for comparisons"
     )]
     pub fn follow(&mut self, caches: &[Side]) -> u64 {
