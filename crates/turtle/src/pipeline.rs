@@ -208,7 +208,9 @@ impl Core {
         account.set_worth(self.records.follow_worth(pages));
         let left = self.left_for_reads();
         let read = cache.used_bytes + self.records.usage().held;
-        let is_read_full = cache.evicted > 0 && read >= left / 8 * 7;
+        // With hardly any memory no page is ever kept, and none leaves for another.
+        let is_short = cache.evicted > 0 || cache.private > 0;
+        let is_read_full = is_short && read >= left / 8 * 7;
         let is_written_full = self.room_of_writes() >= self.limits().pending / 8 * 7;
         account.set_full(is_read_full || is_written_full);
     }
