@@ -118,8 +118,10 @@ fn keyspaces_are_apart() {
         serde_json::from_str(&expect(0, &["stats", db, "--json"], b"")).unwrap();
     let turtle = stats["keyspaces"].as_array().unwrap().last().unwrap()["turtle"].clone();
     assert_eq!(turtle["is_distance_automatic"], true, "{stats}");
-    assert_eq!(turtle["leaf_bytes"], turtle["batch_bytes"], "{stats}");
-    assert!(turtle["leaf_bytes"].as_u64() < Some(2 << 20), "a leaf is cut to the memory: {stats}");
+    let bytes = |name: &str| turtle[name].as_u64().unwrap();
+    assert!(bytes("leaf_bytes") < 2 << 20, "a leaf is cut to the memory: {stats}");
+    // Memory has just moved to other keyspaces; leaves follow slowly.
+    assert!(bytes("batch_bytes") <= bytes("leaf_bytes"), "{stats}");
     fails(2, &["keyspaces", "create", db, "other", "--engine", "hare"], b"");
     let list = expect(0, &["keyspaces", "list", db], b"");
     assert!(

@@ -1,8 +1,9 @@
-//! What idle keyspaces cost: makes many in a directory, leaves them alone, and prints threads, descriptors,
-//! memory and processor time; then opens the database again and says how long that took.
+//! What idle keyspaces cost: makes many in a directory, writes and reads records in all of them in turn,
+//! leaves them alone, and prints threads, descriptors, memory with its peak, and processor time; then
+//! opens the database again and says how long that took.
 //!
 //! ```text
-//! (ulimit -n 256; cargo run --release -p spinney-proving --example idle -- DIRECTORY [KEYSPACES [MEBIBYTES]])
+//! (ulimit -n 256; cargo run --release -p spinney-proving --example idle -- DIRECTORY [KEYSPACES [MEBIBYTES [RECORDS]]])
 //! ```
 
 use std::path::Path;
@@ -55,15 +56,33 @@ fn look(db: &Db) {
     let each = (processor().saturating_sub(before)) / 10;
     let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) - 1;
     println!(
-        "{} threads, {descriptors} descriptors, {} KiB resident, {each:?} of processor a second, {} open",
+        "{} threads, {descriptors} descriptors, {} KiB resident ({} at most), {each:?} of processor a second, {} open",
         status("Threads"),
         status("VmRSS"),
+        status("VmHWM"),
         open(),
     );
     let stats = db.stats();
     for one in stats.keyspaces.iter().filter(|keyspace| !keyspace.is_parked).take(8) {
         println!("{} ({}) is open, with {} dirty records", one.name, one.engine, one.records_dirty);
     }
+}
+
+/// Writes and reads records of 100 bytes, a hundred in one keyspace after the other.
+fn work(db: &Db, records: u64) -> spinney::Result<()> {
+    let names: Vec<String> = db.keyspaces().into_iter().map(|info| info.name).collect();
+    for first in (0..records).step_by(100) {
+        let name = &names[(first / 100) as usize % names.len()];
+        let keyspace = db.existing_keyspace(name)?;
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        for number in first..first + 100 {
+            keyspace.insert_with(&key(number), &[number as u8; 92], Durability::Buffered)?;
+        }
+        for number in first..first + 100 {
+            assert!(keyspace.contains_key(&key(number))?);
+        }
+    }
+    Ok(())
 }
 
 fn main() -> spinney::Result<()> {
@@ -80,6 +99,7 @@ fn main() -> spinney::Result<()> {
             db.keyspace(&format!("k{number}"), KeyspaceOptions::default().engine(engine))?;
         keyspace.insert_with(b"key", b"value", Durability::Buffered)?;
     }
+    work(&db, number(4, 0))?;
     look(&db);
     db.close()?;
     let db = open(path, mebibytes)?;

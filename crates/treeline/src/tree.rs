@@ -678,7 +678,7 @@ impl Engine for TreeLine {
             cache_misses,
             records_cached: usage.records,
             records_dirty: usage.dirty,
-            cache_bytes: usage.bytes,
+            cache_bytes: usage.held,
             page_cache_bytes: self.pages.bytes(),
             page_cache_hits: self.pages.hits().0,
             page_filter_bytes: self.filters.bytes(),
