@@ -12,7 +12,7 @@
 //! * **P14**: a page that the newest durable slot reaches, or one written after it, is not written.
 //! * **P16**: no page is written twice under one generation, in this life or an earlier one.
 //!
-//! **[`PAGE_FREE`]**. To free a page is a matter of memory alone: on the disk nothing tells it from a page that is owned
+//! **`PAGE_FREE`**. To free a page is a matter of memory alone: on the disk nothing tells it from a page that is owned
 //! still, until somebody else's is written there. So this is the state that crashes strike: pages that an earlier slot
 //! of this life named, and the newest does not, were given back and are being written over, whoever let them go last (the
 //! checkpoint that was published, a snapshot, a reader), and no slot was made durable since. Whatever still

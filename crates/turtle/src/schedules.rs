@@ -10,7 +10,7 @@ use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{
-    Chunk, Direction, Engine, EngineContext, Found, Resident, ScanRequest, Write,
+    Chunk, Direction, Engine, EngineContext, Found, Maintain, Resident, ScanRequest, Write,
 };
 use spinney_io::sim::SimDisk;
 use spinney_wal::{Log, LogOptions};
@@ -54,8 +54,11 @@ fn write<'a>(key: &'a [u8], value: &'a [u8]) -> Write<'a> {
 /// Writes the same value at some keys, as one batch.
 fn put(turtle: &Turtle, keys: &[&[u8]], value: u8) {
     turtle.enter().unwrap();
-    keys.iter().for_each(|key| turtle.prepare(&write(key, &[value])).unwrap());
-    keys.iter().for_each(|key| turtle.apply(&write(key, &[value])));
+    let prepare = |key: &&[u8]| turtle.prepare(&write(key, &[value])).unwrap();
+    let prepared: Vec<_> = keys.iter().map(prepare).collect();
+    for (key, prepared) in keys.iter().zip(prepared) {
+        turtle.apply(&write(key, &[value]), prepared, Lsn(1));
+    }
     turtle.leave();
 }
 

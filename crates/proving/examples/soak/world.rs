@@ -482,8 +482,9 @@ impl<'a> World<'a> {
         let kept = Kept { engine, logged: !self.random.one_in(5) };
         trace(|| format!("make {name}: {kept:?}"));
         let mut options = KeyspaceOptions::default().engine(engine).logged(kept.logged);
-        if engine == EngineKind::Turtle && self.random.one_in(2) {
-            options = options.set("leaf", "16KiB").expect("an option");
+        let own = *self.random.pick(engine.row().proving.options);
+        for (name, value) in own {
+            options = options.set(name, value).expect("an option");
         }
         match self.db().keyspace(name, options) {
             Ok(keyspace) => {
