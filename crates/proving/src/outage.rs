@@ -4,6 +4,7 @@
 //! Each image is kept together with what was acknowledged at that moment. Seeds shape the load; the
 //! schedule is the machine's.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use spinney_base::shim::Mutex;
@@ -117,6 +118,19 @@ pub fn run(product: &dyn Product, config: &Config, rounds: u64, seed: u64) {
     }
 }
 
+/// Says what else is found of a key that one keyspace lacks: by a range, by a second look, and by a
+/// verification.
+fn tell(database: &dyn Database, key: &[u8]) {
+    for keyspace in KEYSPACES {
+        let bound = || Bound::Included(key.to_vec());
+        let in_range = database.range(keyspace, bound(), bound()).count();
+        let again = database.get(keyspace, key).map(|found| found.is_some());
+        let all = database.range(keyspace, Bound::Unbounded, Bound::Unbounded).count();
+        eprintln!("{keyspace}: {in_range} in a range of one, {all} in all, again {again:?}");
+    }
+    eprintln!("verified: {:?}", database.verify());
+}
+
 /// Four writers meet a failed sync, a failed write or a full disk: each ends with an error or not at all
 /// hindered, none waits for ever, reads go on, and nothing acknowledged is lost.
 ///
@@ -200,6 +214,9 @@ fn check_image(
             })
         });
         let books = format!("{acknowledged} was acknowledged, {begun} was the last begun");
+        if one != two {
+            tell(&*database, &key);
+        }
         assert!(one == two, "{when}: half a batch: {one:?} and {two:?}, {books}");
         let right = match one {
             Some(number) => (*acknowledged..=*begun).contains(&number),
