@@ -175,7 +175,7 @@ pub trait Bulk: Debug {
     fn install(self: Box<Self>) -> Result<()>;
 }
 
-/// How long [`Engine::background`] asks to wait when it found nothing to do, and only then.
+/// How long [`Maintain::background`] asks to wait when it found nothing to do, and only then.
 pub const IDLE: Duration = Duration::from_millis(20);
 
 /// One keyspace's engine: points, ranges, writes, checkpoints and recovery. What keeps it in order is

@@ -20,7 +20,7 @@ pub trait Maintain {
     /// index, and the least that its caches work with. It changes with the data. Waits for no I/O.
     fn memory_floor(&self) -> u64;
 
-    /// Whether foreground writers would like [`Engine::background`] to run now.
+    /// Whether foreground writers would like [`Maintain::background`] to run now.
     fn wants_background(&self) -> bool;
 
     /// Reads everything and proves that it is consistent: every block, every order, and that every

@@ -9,7 +9,7 @@ use crate::{Chunk, Found, OwnedValue, ScanRequest};
 /// A keyspace as it was at one moment between two batches, until it is dropped. Thread-safe.
 ///
 /// It keeps what it needs of memory and disk. Pointers to large values that it answers can be read
-/// by [`Values::read`](crate::Values::read) for as long as it lasts. Where memory
+/// by [`Pieces`](spinney_extent::large_io::Pieces) for as long as it lasts. Where memory
 /// becomes too short for it and it cannot be written out, it ends: everything answers `SnapshotTooOld`
 /// from then on, with what kept it from being written out, and never something of another moment.
 pub trait EngineSnapshot: Send + Sync + Debug {

@@ -91,7 +91,7 @@ const OVER_PART: u64 = 16;
 /// How [`RecordCache::prepare`](crate::RecordCache::prepare) ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// So many words of room are reserved: [`RecordCache::put`] takes them, or [`RecordCache::cancel`].
+    /// So many words of room are reserved: [`put`](crate::RecordCache::put) takes them, or [`cancel`](crate::RecordCache::cancel).
     Ready(usize),
     /// The hand met only dirty records: bring this key's page home and try again.
     Dirty(Vec<u8>),
