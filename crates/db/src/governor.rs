@@ -275,7 +275,7 @@ impl State {
         Next::Wait(if *soon > 0 { SOON } else { LOOK })
     }
 
-    /// Shares the budget out anew among the keyspaces that are open: one came or went, or the budget changed.
+    /// Divides the budget among the open keyspaces after one came or went, or the budget changed.
     pub(crate) fn share_out(&self) {
         self.move_targets(false, None);
     }
@@ -293,10 +293,10 @@ impl State {
 
     /// Has a keyspace hold a batch of so many bytes, whatever its target is now. No lock is held.
     pub(crate) fn lend(&self, keyspace: &KeyspaceState, bytes: u64) {
-        let needed = LOAN * bytes;
-        if keyspace.memory.target() >= needed {
+        if keyspace.holds_batch(bytes) {
             return;
         }
+        let needed = LOAN * bytes;
         let until = self.runtime.now() + LOAN_WAIT;
         while self.move_targets(false, Some((keyspace, needed))) {
             if keyspace.memory.target() >= needed || self.runtime.now() >= until {
@@ -388,6 +388,11 @@ fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
 }
 
 impl KeyspaceState {
+    /// Whether its target is enough for a batch of this many bytes.
+    pub(crate) fn holds_batch(&self, bytes: u64) -> bool {
+        self.memory.target() >= LOAN * bytes
+    }
+
     /// What it has, and why.
     #[expect(
         clippy::cast_possible_truncation,
@@ -508,7 +513,7 @@ mod tests {
     fn nothing_moves_where_nobody_wants_it() {
         let targets = check(&[filling(MIB, 10 * MIB), idle(20 * MIB, 30 * MIB)]);
         assert!(targets[1] >= 20 * MIB, "it keeps what it holds: {targets:?}");
-        assert!(targets[0] > 30 * MIB, "what nobody has filled is for who is used");
+        assert!(targets[0] > 30 * MIB, "a used keyspace gets what nobody has filled");
         let all_idle = check(&[idle(MIB, 10 * MIB), idle(MIB, 20 * MIB)]);
         assert!(is_near(all_idle[0], TOTAL / 2) && is_near(all_idle[1], TOTAL / 2));
     }

@@ -161,6 +161,10 @@ impl State {
 
     /// Has each keyspace of a batch hold its part of it.
     fn lend_for(&self, writes: &[KeyspaceWrite<'_>]) {
+        let all = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() as u64;
+        if writes.iter().all(|write| write.keyspace.holds_batch(all)) {
+            return;
+        }
         let mut parts: BTreeMap<KeyspaceId, (&KeyspaceState, usize)> = BTreeMap::new();
         for write in writes {
             let part = parts.entry(write.keyspace.id).or_insert((write.keyspace, 0));
