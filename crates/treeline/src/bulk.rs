@@ -83,7 +83,6 @@ impl TreeLine {
             large: Loaded::new(&self.large),
         };
         self.write_back_everything(&mut |_| false)?;
-        drop(self.gate.write());
         load.begun = self.written();
         Ok(load)
     }

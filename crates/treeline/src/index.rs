@@ -19,8 +19,11 @@
 //!    any moment: its entry is replaced and never removed.
 //! 2. [`SegmentIndex::version`] changes with every change of structure, so a place found before is
 //!    still right if the version is.
-//! 3. A dirty list is in the order of becoming dirty, unless [`SegmentIndex::mixed`] says that long
-//!    ones became one; what was taken and put back is at its front again.
+//! 3. A dirty list is in the order of becoming dirty, but for what was taken and put back, which is at its
+//!    front again, and for lists that became one. The first so many entries of a list are *due*: what
+//!    was listed when a checkpoint began ([`SegmentIndex::mark_due`]) is due until it is taken, however
+//!    segments split and join, and due again when it is put back. So a checkpoint has brought everything
+//!    home when nothing is due and nobody is writing (P14).
 //! 4. An entry's segment and bounds never change. What changes them makes a new entry and leaves
 //!    the old one without a list, so an id put on a list is on that of a segment of the index, or
 //!    is told that there is none and looks again.
@@ -56,13 +59,16 @@ mod listed;
 
 pub(crate) use listed::Listed;
 
-/// A dirty list of at most so many entries is taken whole by every write-back.
-pub(crate) const LONG_LIST: usize = 2048;
-
 /// How often a lookup is tried before it keeps changes out.
 const TRIES_MAX: usize = 4;
 
-type DirtyList = ThinVec<Listed>;
+/// A dirty list.
+#[derive(Debug, Default)]
+struct DirtyList {
+    entries: ThinVec<Listed>,
+    /// So many of the first are due.
+    due: usize,
+}
 
 #[derive(Debug)]
 struct Entry {
@@ -78,9 +84,8 @@ pub(crate) struct SegmentIndex {
     structure: Mutex<Structure>,
     /// Odd while a change is under way.
     version: AtomicU64,
-    /// How often long dirty lists of several segments became one, so that its ids are not in the
-    /// order of becoming dirty.
-    mixed: AtomicU64,
+    /// How many entries of all dirty lists are due.
+    due: AtomicUsize,
     /// Bytes of all dirty lists and lists of overflow pages.
     list_bytes: AtomicUsize,
 }
@@ -132,7 +137,7 @@ impl SegmentIndex {
             entries: ArtMap::new(),
             structure: Mutex::new(Structure { sequence, ..Structure::default() }),
             version: AtomicU64::new(0),
-            mixed: AtomicU64::new(0),
+            due: AtomicUsize::new(0),
             list_bytes: AtomicUsize::new(0),
         };
         index.insert_all(&mut index.structure.lock(), segments);
@@ -142,11 +147,6 @@ impl SegmentIndex {
     /// Changes with every change of structure; odd while one is under way.
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::SeqCst)
-    }
-
-    /// Changes whenever long dirty lists of several segments become one.
-    pub(crate) fn mixed(&self) -> u64 {
-        self.mixed.load(Ordering::SeqCst)
     }
 
     /// Where a key belongs.
@@ -181,15 +181,15 @@ impl SegmentIndex {
     /// Tells the key's segment that the record `id` is dirty; returns how long its list is now.
     pub(crate) fn push_dirty(&self, key: &[u8], id: RecordId) -> usize {
         self.with_floor(key, |lower, segment, list| {
-            list.push(Listed::new(lower, segment, key, id));
-            list.len()
+            list.entries.push(Listed::new(lower, segment, key, id));
+            list.entries.len()
         })
     }
 
     /// Ids of records that may be dirty in these pages of the segment with this lower bound.
     pub(crate) fn dirty(&self, lower: &[u8], pages: &Range<usize>) -> Vec<RecordId> {
         let here = |list: &mut DirtyList| {
-            let here = list.iter().filter(|listed| pages.contains(&listed.page()));
+            let here = list.entries.iter().filter(|listed| pages.contains(&listed.page()));
             here.map(|listed| listed.id()).collect()
         };
         self.with_list_at(lower, here).unwrap_or_default()
@@ -198,7 +198,7 @@ impl SegmentIndex {
     /// The oldest entries of the dirty list of the segment with this lower bound, at most `most`.
     /// They stay listed: whoever reads the segment meanwhile must find them.
     pub(crate) fn oldest_dirty(&self, lower: &[u8], most: usize) -> Vec<Listed> {
-        let oldest = |list: &mut DirtyList| list[..list.len().min(most)].to_vec();
+        let oldest = |list: &mut DirtyList| list.entries[..list.entries.len().min(most)].to_vec();
         self.with_list_at(lower, oldest).unwrap_or_default()
     }
 
@@ -217,10 +217,17 @@ impl SegmentIndex {
             _ => true,
         };
         self.with_list_at(lower, |list| {
-            list.retain(&mut is_to_stay);
-            if list.is_empty() {
+            let (mut place, mut due) = (0, list.due);
+            list.entries.retain(|listed| {
+                let stays = is_to_stay(listed);
+                due -= usize::from(!stays && place < list.due);
+                place += 1;
+                stays
+            });
+            list.due = due;
+            if list.entries.is_empty() {
                 // And its memory with it.
-                *list = DirtyList::new();
+                *list = DirtyList::default();
             }
         });
     }
@@ -234,41 +241,48 @@ impl SegmentIndex {
     }
 
     /// Puts records that were taken back to the front of the list of the segment with this lower bound, where
-    /// they came from.
+    /// they came from. They are due: nobody knows any more whether they were.
     pub(crate) fn return_dirty<'k>(
         &self,
         lower: &[u8],
         taken: impl Iterator<Item = (&'k [u8], RecordId)> + Clone,
     ) {
         self.with_floor(lower, |lower, segment, list| {
-            let later = std::mem::take(list);
+            let later = std::mem::take(&mut list.entries);
             let taken = taken.clone().map(|(key, id)| Listed::new(lower, segment, key, id));
-            list.extend(taken.chain(later));
+            list.due += taken.clone().count();
+            list.entries.extend(taken.chain(later));
         });
     }
 
-    /// Length of the longest dirty list.
-    pub(crate) fn longest_dirty(&self) -> usize {
+    /// Makes everything due that is listed now.
+    pub(crate) fn mark_due(&self) {
         let _structure = self.structure.lock();
         let pinned = Pinned::new();
-        let entries = self.from(Bound::Unbounded, &pinned);
-        entries.filter_map(|(_, entry)| Some(entry.dirty.lock().as_ref()?.len())).max().unwrap_or(0)
+        for (_, entry) in self.from(Bound::Unbounded, &pinned) {
+            self.with_list(entry, |list| list.due = list.entries.len());
+        }
     }
 
-    /// At most `most` segments with a dirty list, from the one that `from` belongs to on; and where
+    /// Whether anything is due.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::SeqCst) > 0
+    }
+
+    /// At most `most` segments of whose dirty lists something is due, from the one that `from` belongs to on; and where
     /// to go on, unless all were seen. Adds to `looked` how many segments it looked at.
-    pub(crate) fn dirty_segments(
+    pub(crate) fn due_segments(
         &self,
         from: &[u8],
         most: usize,
         looked: &mut usize,
     ) -> (Vec<Located>, Option<Vec<u8>>) {
         let count = Cell::new(0);
-        let is_dirty = |entry: &Entry| {
+        let is_due = |entry: &Entry| {
             count.set(count.get() + 1);
-            entry.dirty.lock().as_ref().is_some_and(|list| !list.is_empty())
+            entry.dirty.lock().as_ref().is_some_and(|list| list.due > 0)
         };
-        let found = self.entries_where(from, most, is_dirty);
+        let found = self.entries_where(from, most, is_due);
         *looked += count.get();
         found
     }
@@ -297,32 +311,41 @@ impl SegmentIndex {
     ) -> Result<()> {
         let mut structure = self.structure.lock();
         self.check_neighbours(&change.before)?;
-        let mut dirty = ThinVec::new();
+        let (mut due, mut later) = (ThinVec::new(), ThinVec::new());
         self.change(&mut structure, |structure| {
             let pinned = Pinned::new();
             for (lower, _) in &change.before {
                 let entry = self.entries.lend(lower, &pinned).expect("checked above");
-                dirty.append(&mut self.retire(structure, entry));
-            }
-            if change.before.len() > 1 && dirty.len() > LONG_LIST {
-                self.mixed.fetch_add(1, Ordering::SeqCst);
+                let mut list = self.retire(structure, entry);
+                later.extend(list.entries.drain(list.due..));
+                due.append(&mut list.entries);
             }
             for (lower, segment) in &change.after {
-                self.insert(structure, lower, segment.clone(), ThinVec::new());
+                self.insert(structure, lower, segment.clone(), DirtyList::default());
             }
             for (lower, _) in &change.before {
                 if !change.after.iter().any(|(bound, _)| bound == lower) {
                     self.entries.take(lower, &pinned);
                 }
             }
-            for id in dirty.into_iter().map(Listed::id) {
+            let again = |id: RecordId, add: &dyn Fn(&mut DirtyList, Listed)| {
                 for key in keys(id) {
                     // A key of another segment that shares the id is listed there already; once
                     // more does no harm.
                     let (lower, entry) = self.floor(&key, &pinned);
                     let listed = Listed::new(lower, &entry.segment, &key, id);
-                    self.with_list(entry, |list| list.push(listed));
+                    self.with_list(entry, |list| add(list, listed));
                 }
+            };
+            // What is due goes in front of all that is not, there too.
+            for listed in due {
+                again(listed.id(), &|list, listed| {
+                    list.entries.insert(list.due, listed);
+                    list.due += 1;
+                });
+            }
+            for listed in later {
+                again(listed.id(), &|list, listed| list.entries.push(listed));
             }
             structure.sequence += 1;
             recorded(structure.sequence);
@@ -473,11 +496,15 @@ impl SegmentIndex {
     fn with_list<R>(&self, entry: &Entry, change: impl FnOnce(&mut DirtyList) -> R) -> Option<R> {
         let mut dirty = entry.dirty.lock();
         let list = dirty.as_mut()?;
-        let before = list_bytes(list);
+        let (bytes, due) = (list_bytes(&list.entries), list.due);
         let result = change(list);
-        let after = list_bytes(list);
-        if after != before {
-            self.list_bytes.fetch_add(after.wrapping_sub(before), Ordering::SeqCst);
+        let more = list_bytes(&list.entries).wrapping_sub(bytes);
+        if more != 0 {
+            self.list_bytes.fetch_add(more, Ordering::SeqCst);
+        }
+        let more = list.due.wrapping_sub(due);
+        if more != 0 {
+            self.due.fetch_add(more, Ordering::SeqCst);
         }
         Some(result)
     }
@@ -557,18 +584,19 @@ impl SegmentIndex {
     /// Puts in entries of these segments, or of the one of a keyspace that never held data.
     fn insert_all(&self, structure: &mut Structure, segments: Segments) {
         if segments.is_empty() {
-            self.insert(structure, &[], Segment::virtual_one(), ThinVec::new());
+            self.insert(structure, &[], Segment::virtual_one(), DirtyList::default());
         }
         for (lower, segment) in segments {
-            self.insert(structure, &lower, segment, ThinVec::new());
+            self.insert(structure, &lower, segment, DirtyList::default());
         }
     }
 
     /// Puts an entry in the place of the one with the same bound, which was retired.
     fn insert(&self, structure: &mut Structure, lower: &[u8], segment: Segment, dirty: DirtyList) {
         structure.counts.change(&segment, u64::wrapping_add);
-        let bytes = list_bytes(&segment.overflows) + list_bytes(&dirty);
+        let bytes = list_bytes(&segment.overflows) + list_bytes(&dirty.entries);
         self.list_bytes.fetch_add(bytes, Ordering::SeqCst);
+        self.due.fetch_add(dirty.due, Ordering::SeqCst);
         let entry = Entry { segment, dirty: Mutex::new(Some(dirty)) };
         self.entries.put(lower, entry, &Pinned::new());
     }
@@ -577,8 +605,9 @@ impl SegmentIndex {
     fn retire(&self, structure: &mut Structure, entry: &Entry) -> DirtyList {
         structure.counts.change(&entry.segment, u64::wrapping_sub);
         let dirty = entry.dirty.lock().take().unwrap_or_default();
-        let bytes = list_bytes(&entry.segment.overflows) + list_bytes(&dirty);
+        let bytes = list_bytes(&entry.segment.overflows) + list_bytes(&dirty.entries);
         self.list_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        self.due.fetch_sub(dirty.due, Ordering::SeqCst);
         dirty
     }
 

@@ -29,9 +29,10 @@
 //! 3. Who holds one never waits for a record-cache reservation.
 
 use std::sync::OnceLock;
+// Of the system, not of schedules: it is counted where a `OnceLock` keeps others out.
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use spinney_base::PageNumber;
-use spinney_base::shim::atomic::{AtomicUsize, Ordering::Relaxed};
 use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Few where schedules are tried, for every lock costs there.

@@ -20,7 +20,6 @@ use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
 use crate::segment::Change;
 use crate::tree::{BATCH_PAGES, TreeLine};
-use crate::write_back::TARGET_RECORDS_MIN;
 
 /// A checkpoint beside which other write-backs find no room begins again this often. Then the disk is full.
 const WRITE_BACK_TRIES: u32 = 3;
@@ -47,23 +46,7 @@ impl TreeLine {
     ) -> Result<()> {
         let _inside = probe::enter("checkpoint");
         let cut = self.large.cut(redo.0);
-        for tries_left in (0..WRITE_BACK_TRIES).rev() {
-            let failures = self.failures.load(Ordering::SeqCst);
-            self.write_back_everything(rest)?;
-            // Batches that others began before may hold records up to `redo`.
-            drop(self.gate.write());
-            if self.failures.load(Ordering::SeqCst) == failures {
-                break;
-            }
-            // What another's batch did not write is dirty again. Room may have come since.
-            let failure = self.last_failure.lock().clone();
-            if let Some(failure) = failure
-                && (tries_left == 0 || !failure.is_full())
-            {
-                let text = "a write-back failed while a checkpoint waited for it";
-                return Err(failure.context(text));
-            }
-        }
+        self.write_back_everything(rest)?;
         if self.redo.load(Ordering::Acquire) == redo.0
             && self.published.load(Ordering::Acquire) == self.index.sequence()
             && !self.large.settles(&cut)
@@ -114,37 +97,74 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Brings home every record that is dirty now. Calls `rest` in between with the share of the segments
-    /// that it has passed, with no lock held.
+    /// Brings home every record that is dirty now, and waits for those that others are bringing home. Calls `rest`
+    /// in between with the share of the segments that it has passed, with no lock held.
+    ///
+    /// # Errors
+    /// As a write-back has, another's too that failed meanwhile.
     pub(crate) fn write_back_everything(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
-        // One batch takes the oldest entries of a list, so many at least; so many passes reach the
-        // end that the longest one has now, however it is split meanwhile. Only where long lists became one are
-        // ages mixed; after that, only a pass that leaves nothing of any list is the last.
-        let mixed = self.index.mixed();
-        let all: u64 = self.index.counts().segments.iter().sum();
-        let passes = self.index.longest_dirty().div_ceil(TARGET_RECORDS_MIN);
-        let mut has_time = rest(0.0);
-        for pass in 1.. {
-            let mut left = false;
-            let mut from = Some(Vec::new());
-            let mut looked = 0;
-            while let Some(lower) = from {
-                let some = if has_time { self.few_pages() } else { BATCH_PAGES };
-                let (segments, next) = self.index.dirty_segments(&lower, some, &mut looked);
-                let missed = self.write_back_segments(&segments)?;
-                left |= missed.left;
-                // A segment that others reorganized meanwhile left records to its successors that
-                // they did not take along: the pass goes on from there, with what came.
-                from = missed.changed.or(next);
-                #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-                let done = looked as f64 / all.max(1) as f64;
-                has_time = rest(if pass == 1 { done.min(1.0) } else { 1.0 });
+        self.index.mark_due();
+        let mut progress = Progress { share: 0.0, has_time: rest(0.0), rest };
+        let mut tries_left = WRITE_BACK_TRIES;
+        loop {
+            let failures = self.failures.load(Ordering::SeqCst);
+            while self.index.is_due() {
+                self.write_back_due(&mut progress)?;
             }
-            if !left || (pass >= passes && self.index.mixed() == mixed) {
-                break;
+            // Batches that others began before may hold what is due. What they do not bring home, whether they fail or
+            // others are in their way, is listed again before they end.
+            let gate = self.gate.write();
+            let is_due = self.index.is_due();
+            drop(gate);
+            if !is_due {
+                return Ok(());
+            }
+            if self.failures.load(Ordering::SeqCst) == failures {
+                continue;
+            }
+            // Room may have come since.
+            tries_left -= 1;
+            let failure = self.last_failure.lock().clone();
+            if let Some(failure) = failure
+                && (tries_left == 0 || !failure.is_full())
+            {
+                let text = "a write-back failed while a checkpoint waited for it";
+                return Err(failure.context(text));
             }
         }
+    }
+
+    /// Brings home what is due, segment by segment. Of long lists something may be left, and where others were in the way.
+    fn write_back_due(&self, progress: &mut Progress<'_>) -> Result<()> {
+        let all: u64 = self.index.counts().segments.iter().sum();
+        let mut from = Some(Vec::new());
+        let mut looked = 0;
+        while let Some(lower) = from {
+            let some = if progress.has_time { self.few_pages() } else { BATCH_PAGES };
+            let (segments, next) = self.index.due_segments(&lower, some, &mut looked);
+            let missed = self.write_back_segments(&segments)?;
+            // A segment that others reorganized meanwhile left records to its successors that
+            // they did not take along: the pass goes on from there, with what came.
+            from = missed.changed.or(next);
+            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+            progress.passed(looked as f64 / all.max(1) as f64);
+        }
         Ok(())
+    }
+}
+
+/// How far a checkpoint is, and whom it tells.
+struct Progress<'r> {
+    share: f64,
+    has_time: bool,
+    rest: &'r mut dyn FnMut(f64) -> bool,
+}
+
+impl Progress<'_> {
+    /// So large a part of the segments was passed, for the first time or again.
+    fn passed(&mut self, share: f64) {
+        self.share = self.share.max(share.min(1.0));
+        self.has_time = (self.rest)(self.share);
     }
 }
 
@@ -160,10 +180,12 @@ mod tests {
     use spinney_wal::{Log, LogOptions};
 
     use super::*;
+    use crate::reorganize::Why;
+    use crate::write_back::Missed;
 
     const KEYSPACE: KeyspaceId = KeyspaceId(1);
 
-    fn tree() -> TreeLine {
+    fn tree(memory: u64) -> TreeLine {
         let disk = SimDisk::new(1);
         disk.create_dir(Path::new("/db")).unwrap();
         let log = LogOptions::sized(7, 1 << 20);
@@ -176,26 +198,34 @@ mod tests {
             log: Log::create(&*disk.at("/db"), "wal", &log).unwrap(),
             runtime: Runtime::stepped(1),
             poison: Arc::new(Poison::new()),
-            memory: MemoryBudget::new(4 << 20).open("keyspace", 4 << 20),
+            memory: MemoryBudget::new(memory).open("keyspace", memory),
         };
         TreeLine::create(context, Lsn::ZERO).unwrap()
     }
 
+    fn key(number: u32) -> [u8; 4] {
+        number.wrapping_mul(0x9e37_79b1).to_be_bytes()
+    }
+
+    fn write(tree: &TreeLine, key: &[u8], value: Option<ValueRef<'_>>) {
+        let write = Write { key, hash: hash_key(KEYSPACE, key), value };
+        let prepared = tree.prepare(&write).unwrap();
+        tree.apply(&write, prepared, Lsn::ZERO);
+    }
+
+    fn remove(tree: &TreeLine, key: &[u8]) {
+        write(tree, key, None);
+    }
+
     fn put_all(tree: &TreeLine, value: &[u8]) {
-        for number in 0..8000u32 {
-            let key = number.wrapping_mul(0x9e37_79b1).to_be_bytes();
-            let value = Some(ValueRef::inline(value));
-            let write = Write { key: &key, hash: hash_key(KEYSPACE, &key), value };
-            let prepared = tree.prepare(&write).unwrap();
-            tree.apply(&write, prepared, Lsn::ZERO);
-        }
+        (0..8000).for_each(|number| write(tree, &key(number), Some(ValueRef::inline(value))));
     }
 
     /// The shares rise to the whole, pieces are small while there is time, and who writes may do so
     /// meanwhile.
     #[test]
     fn a_checkpoint_says_how_far_it_is_and_lets_others_write() {
-        let tree = tree();
+        let tree = tree(4 << 20);
         put_all(&tree, &[1; 100]);
         tree.checkpoint(Lsn(1)).unwrap();
         put_all(&tree, &[2; 100]);
@@ -218,5 +248,32 @@ mod tests {
         // What was put before the hand came by is home.
         let dirty = tree.stats().records_dirty;
         assert!(dirty < 4000, "{dirty}");
+    }
+
+    /// P14: segments become one while a checkpoint is under way, so that one long list holds what was short lists, longer
+    /// ones than a batch takes; all of what was there when it began is home when it ends.
+    #[test]
+    fn p14_lists_that_become_one_are_brought_home_whole() {
+        let tree = tree(64 << 20);
+        tree.set_option("page-grouping", "off").unwrap();
+        put_all(&tree, &[1; 100]);
+        tree.checkpoint(Lsn(1)).unwrap();
+        // Few records stay, so that segments may be joined.
+        (0..8000).filter(|number| number % 16 > 0).for_each(|number| remove(&tree, &key(number)));
+        tree.checkpoint(Lsn(2)).unwrap();
+        // Removals of nothing, with long keys, so that batches take few.
+        for number in 8000..20000 {
+            remove(&tree, &[&key(number)[..], &[0; 1000]].concat());
+        }
+        let mut is_joined = false;
+        let rest = &mut |_| {
+            if !std::mem::replace(&mut is_joined, true) {
+                let first = tree.index.find(&[]);
+                assert!(tree.reorganize(&first, Why::Compact, &mut Missed::default()).unwrap());
+            }
+            false
+        };
+        tree.write_back_everything(rest).unwrap();
+        assert_eq!(tree.stats().records_dirty, 0);
     }
 }

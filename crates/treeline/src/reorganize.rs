@@ -217,7 +217,7 @@ impl TreeLine {
             return (Vec::new(), Vec::new());
         }
         let mut room = DIRTY_BYTES_MAX - bytes.len();
-        let most = self.oldest_within(located, &mut room, missed, |_| ());
+        let most = self.oldest_within(located, &mut room, |_| ());
         self.mark_dirty(located, most, bytes, |_, _| Some(0))
     }
 

@@ -44,11 +44,11 @@ use crate::tuning::Staging;
 use spinney_records::{RecordId, Scratch, Visit};
 
 /// Most dirty records that one batch takes of one segment, which bounds its memory.
-const TARGET_RECORDS_MAX: usize = crate::index::LONG_LIST;
+const TARGET_RECORDS_MAX: usize = 2048;
 
 /// So many entries of a list, the oldest, a batch takes however long the records are: 500 KiB of the
 /// longest.
-pub(crate) const TARGET_RECORDS_MIN: usize = 128;
+const TARGET_RECORDS_MIN: usize = 128;
 
 /// A batch with so many bytes of dirty records takes no more, which bounds its memory.
 const BATCH_BYTES_MAX: usize = 256 << 10;
@@ -87,8 +87,6 @@ struct Chosen<'a> {
 pub(crate) struct Missed {
     /// Where the first segment began that others changed before it was locked.
     pub(crate) changed: Option<Vec<u8>>,
-    /// Whether entries of a list were left, because it was long.
-    pub(crate) left: bool,
 }
 
 impl Missed {
@@ -190,7 +188,7 @@ impl TreeLine {
         }
         let mut left = &left[..];
         while !left.is_empty() {
-            let (batch, pages) = self.choose_batch(&mut left, missed);
+            let (batch, pages) = self.choose_batch(&mut left);
             let _pages = self.page_locks.write_many(pages.iter().copied());
             let mut bytes = Bytes::new(&self.buffers);
             let mut targets = Vec::with_capacity(batch.len());
@@ -221,11 +219,7 @@ impl TreeLine {
 
     /// Chooses segments for one batch, how many entries of each dirty list, and the pages that these
     /// belong to; what is not chosen stays in `left`.
-    fn choose_batch(
-        &self,
-        left: &mut &[Located],
-        missed: &mut Missed,
-    ) -> (Vec<(Located, usize)>, BTreeSet<PageNumber>) {
+    fn choose_batch(&self, left: &mut &[Located]) -> (Vec<(Located, usize)>, BTreeSet<PageNumber>) {
         let mut batch = Vec::new();
         let mut pages = BTreeSet::new();
         let mut bytes = 0;
@@ -235,7 +229,7 @@ impl TreeLine {
             *left = rest;
             let segment = &located.segment;
             let mut room = BATCH_BYTES_MAX - bytes;
-            let most = self.oldest_within(located, &mut room, missed, |key| {
+            let most = self.oldest_within(located, &mut room, |key| {
                 pages.insert(segment.base_page(located.page_of(key)).page);
             });
             bytes = BATCH_BYTES_MAX - room;
@@ -245,17 +239,16 @@ impl TreeLine {
     }
 
     /// How many of the oldest entries of a segment's dirty list stand for no more than `room` bytes of
-    /// records, or are few; `room` becomes what is left of it. Shows the keys, and notes whether the list is longer.
+    /// records, or are few; `room` becomes what is left of it. Shows the keys.
     pub(crate) fn oldest_within(
         &self,
         located: &Located,
         room: &mut usize,
-        missed: &mut Missed,
         mut key_of: impl FnMut(&[u8]),
     ) -> usize {
-        let listed = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX + 1);
+        let listed = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
         let mut most = 0;
-        for some in listed[..listed.len().min(TARGET_RECORDS_MAX)].chunks(TARGET_RECORDS_MIN) {
+        for some in listed.chunks(TARGET_RECORDS_MIN) {
             let ids: Vec<RecordId> = some.iter().map(|listed| listed.id()).collect();
             self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
                 if located.contains(key) {
@@ -269,7 +262,6 @@ impl TreeLine {
                 break;
             }
         }
-        missed.left |= most < listed.len();
         most
     }
 

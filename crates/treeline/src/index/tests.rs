@@ -8,7 +8,20 @@ use spinney_base::runtime::SplitMix;
 use spinney_base::{Generation, PageNumber};
 use std::collections::BTreeMap;
 
-type Model = BTreeMap<Vec<u8>, (Segment, Vec<RecordId>)>;
+/// What is on a dirty list: first what is due, then the rest.
+#[derive(Default)]
+struct Ids {
+    due: Vec<RecordId>,
+    later: Vec<RecordId>,
+}
+
+impl Ids {
+    fn all(&self) -> Vec<RecordId> {
+        self.due.iter().chain(&self.later).copied().collect()
+    }
+}
+
+type Model = BTreeMap<Vec<u8>, (Segment, Ids)>;
 
 fn segment(page: u32) -> Segment {
     let base = PageRef { page: PageNumber(page), generation: Generation(1) };
@@ -34,7 +47,7 @@ struct Pair {
 impl Pair {
     fn new(seed: u64) -> Pair {
         let mut model = Model::new();
-        model.insert(Vec::new(), (segment(1), Vec::new()));
+        model.insert(Vec::new(), (segment(1), Ids::default()));
         let index = SegmentIndex::new(vec![(Vec::new(), segment(1))], 7);
         Pair { index, model, random: SplitMix(seed), pages: 1 }
     }
@@ -71,15 +84,20 @@ impl Pair {
                 (bound, segment(self.pages))
             })
             .collect();
-        let mut ids = Vec::new();
+        let mut ids = Ids::default();
         for (lower, _) in &before {
-            ids.extend(self.model.remove(lower).unwrap().1);
+            let Ids { due, later } = self.model.remove(lower).unwrap().1;
+            ids.due.extend(due);
+            ids.later.extend(later);
         }
         for (lower, segment) in &after {
-            self.model.insert(lower.clone(), (segment.clone(), Vec::new()));
+            self.model.insert(lower.clone(), (segment.clone(), Ids::default()));
         }
-        for id in ids {
-            self.model.range_mut(..=key(id.0)).next_back().unwrap().1.1.push(id);
+        for id in ids.due {
+            self.model.range_mut(..=key(id.0)).next_back().unwrap().1.1.due.push(id);
+        }
+        for id in ids.later {
+            self.model.range_mut(..=key(id.0)).next_back().unwrap().1.1.later.push(id);
         }
         let sequence = self.index.sequence();
         let mut told = 0;
@@ -110,24 +128,33 @@ impl Pair {
     fn dirty(&mut self) {
         let number = self.number();
         let list = &mut self.model.range_mut(..=key(number)).next_back().unwrap().1.1;
-        list.push(RecordId(number));
-        assert_eq!(self.index.push_dirty(&key(number), RecordId(number)), list.len());
+        list.later.push(RecordId(number));
+        assert_eq!(self.index.push_dirty(&key(number), RecordId(number)), list.all().len());
     }
 
     fn take(&mut self) {
         let at = key(self.number());
         let most = self.random.below(20);
         let (lower, (_, list)) = self.model.range_mut(..=at).next_back().unwrap();
-        let taken: Vec<_> = list.drain(..most.min(list.len())).collect();
+        let of_due = most.min(list.due.len());
+        let of_later = (most - of_due).min(list.later.len());
+        let taken: Vec<_> = list.due.drain(..of_due).chain(list.later.drain(..of_later)).collect();
         let shown: Vec<_> = self.index.take_dirty(lower, most).iter().map(|one| one.id()).collect();
         assert_eq!(shown, taken);
         if most.is_multiple_of(3) {
-            list.splice(..0, taken.iter().copied());
+            list.due.splice(..0, taken.iter().copied());
             let keys: Vec<_> = taken.iter().map(|id| (key(id.0), *id)).collect();
             let taken = keys.iter().map(|(key, id)| (key.as_slice(), *id));
             self.index.return_dirty(lower, taken);
         }
-        assert_eq!(self.index.dirty(lower, &(0..16)), *list);
+        assert_eq!(self.index.dirty(lower, &(0..16)), list.all());
+    }
+
+    fn mark_due(&mut self) {
+        self.index.mark_due();
+        for (_, ids) in self.model.values_mut() {
+            ids.due.append(&mut ids.later);
+        }
     }
 
     fn check(&mut self) {
@@ -150,16 +177,16 @@ impl Pair {
         let expected =
             self.model.iter().map(|(lower, (segment, _))| (lower.clone(), segment.clone()));
         assert_eq!(shown, expected.collect::<Vec<_>>());
-        let longest = self.model.values().map(|(_, list)| list.len()).max();
-        assert_eq!(self.index.longest_dirty(), longest.unwrap());
-        let (mut dirty, mut from) = (Vec::new(), Some(Vec::new()));
+        let (mut due, mut from) = (Vec::new(), Some(Vec::new()));
         while let Some(here) = from {
-            let (found, next) = self.index.dirty_segments(&here, 3, &mut 0);
-            dirty.extend(found.into_iter().map(|located| located.lower.bytes().to_vec()));
+            let (found, next) = self.index.due_segments(&here, 3, &mut 0);
+            due.extend(found.into_iter().map(|located| located.lower.bytes().to_vec()));
             from = next;
         }
-        let expected = self.model.iter().filter(|(_, (_, list))| !list.is_empty());
-        assert_eq!(dirty, expected.map(|(lower, _)| lower.clone()).collect::<Vec<_>>());
+        let expected = self.model.iter().filter(|(_, (_, list))| !list.due.is_empty());
+        assert_eq!(due, expected.map(|(lower, _)| lower.clone()).collect::<Vec<_>>());
+        let count: usize = self.model.values().map(|(_, list)| list.due.len()).sum();
+        assert_eq!(self.index.due.load(Ordering::SeqCst), count);
         let counts = self.index.counts();
         assert_eq!(counts.base_pages(), self.model.len() as u64);
         let overflows = self.model.values().filter(|(segment, _)| !segment.overflows.is_empty());
@@ -175,10 +202,11 @@ proptest! {
         let mut pair = Pair::new(seed);
         let empty = pair.index.bytes();
         for _ in 0..300 {
-            match pair.random.below(10) {
-                0 | 1 => pair.change(),
-                2 => pair.overflow(),
-                3 | 4 => pair.take(),
+            match pair.random.below(40) {
+                0..8 => pair.change(),
+                8..12 => pair.overflow(),
+                12..20 => pair.take(),
+                20 => pair.mark_due(),
                 _ => pair.dirty(),
             }
         }
@@ -189,7 +217,7 @@ proptest! {
         let change = Change { before: before.collect(), after: vec![(Vec::new(), segment(1))] };
         pair.index.apply(&change, keys_of, |_| ()).unwrap();
         pair.index.take_dirty(&[], usize::MAX);
-        prop_assert_eq!(pair.index.bytes(), empty);
+        prop_assert_eq!((pair.index.bytes(), pair.index.is_due()), (empty, false));
         // The same without a number, from any segments to any others.
         let sequence = pair.index.sequence();
         let all = |from: u32| -> Vec<(Vec<u8>, Segment)> {
