@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use spinney_base::{Error, Lsn, Result, probe};
+use spinney_base::{Lsn, Result, probe};
 use spinney_engine::Engine;
 use spinney_extent::Checkpoint;
 use spinney_extent::values::Cut;
@@ -21,20 +21,10 @@ use crate::counters::add;
 use crate::segment::Change;
 use crate::tree::{BATCH_PAGES, TreeLine};
 
-/// A checkpoint beside which other write-backs find no room begins again this often. Then the disk is full.
-const WRITE_BACK_TRIES: u32 = 3;
-
 impl TreeLine {
     /// Notes a change of structure for the log.
     pub(crate) fn note_change(&self, sequence: u64, change: &Change) {
         self.journal.push(sequence, encode_change(change, sequence), change.freed());
-    }
-
-    /// Notes that a write-back failed: what it took is dirty and listed again. The caller still holds
-    /// the gate, so that a checkpoint which waits for it sees the failure.
-    pub(crate) fn note_failure(&self, error: &Error) {
-        *self.last_failure.lock() = Some(error.clone());
-        self.failures.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Brings everything applied up to `redo` home and publishes it (P14). Rests in between as
@@ -101,35 +91,19 @@ impl TreeLine {
     /// in between with the share of the segments that it has passed, with no lock held.
     ///
     /// # Errors
-    /// As a write-back has, another's too that failed meanwhile.
+    /// As a write-back has.
     pub(crate) fn write_back_everything(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
         self.index.mark_due();
         let mut progress = Progress { share: 0.0, has_time: rest(0.0), rest };
-        let mut tries_left = WRITE_BACK_TRIES;
         loop {
-            let failures = self.failures.load(Ordering::SeqCst);
             while self.index.is_due() {
                 self.write_back_due(&mut progress)?;
             }
-            // Batches that others began before may hold what is due. What they do not bring home, whether they fail or
-            // others are in their way, is listed again before they end.
-            let gate = self.gate.write();
-            let is_due = self.index.is_due();
-            drop(gate);
-            if !is_due {
+            // Batches that others began before may hold what is due. What they do not bring home, because they fail or
+            // others are in their way, is listed again before they end: then it is this one's.
+            let _no_write_back = self.gate.write();
+            if !self.index.is_due() {
                 return Ok(());
-            }
-            if self.failures.load(Ordering::SeqCst) == failures {
-                continue;
-            }
-            // Room may have come since.
-            tries_left -= 1;
-            let failure = self.last_failure.lock().clone();
-            if let Some(failure) = failure
-                && (tries_left == 0 || !failure.is_full())
-            {
-                let text = "a write-back failed while a checkpoint waited for it";
-                return Err(failure.context(text));
             }
         }
     }
@@ -142,10 +116,8 @@ impl TreeLine {
         while let Some(lower) = from {
             let some = if progress.has_time { self.few_pages() } else { BATCH_PAGES };
             let (segments, next) = self.index.due_segments(&lower, some, &mut looked);
-            let missed = self.write_back_segments(&segments)?;
-            // A segment that others reorganized meanwhile left records to its successors that
-            // they did not take along: the pass goes on from there, with what came.
-            from = missed.changed.or(next);
+            self.write_back_segments(&segments)?;
+            from = next;
             #[expect(clippy::cast_precision_loss, reason = "an estimate")]
             progress.passed(looked as f64 / all.max(1) as f64);
         }
@@ -180,8 +152,7 @@ mod tests {
     use spinney_wal::{Log, LogOptions};
 
     use super::*;
-    use crate::reorganize::Why;
-    use crate::write_back::Missed;
+    use crate::reorganize::{Outcome, Why};
 
     const KEYSPACE: KeyspaceId = KeyspaceId(1);
 
@@ -269,7 +240,7 @@ mod tests {
         let rest = &mut |_| {
             if !std::mem::replace(&mut is_joined, true) {
                 let first = tree.index.find(&[]);
-                assert!(tree.reorganize(&first, Why::Compact, &mut Missed::default()).unwrap());
+                assert_eq!(tree.reorganize(&first, Why::Compact).unwrap(), Outcome::Done);
             }
             false
         };

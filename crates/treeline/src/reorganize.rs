@@ -36,7 +36,6 @@ use crate::merge::{Dirty, Pages, Records, appends};
 use crate::segment::{Change, Located, PageRef, STAGED_MAX, Segment};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
-use crate::write_back::Missed;
 
 /// How many neighbours on each side may take part.
 const RADIUS: usize = 5;
@@ -95,6 +94,17 @@ impl Why {
     }
 }
 
+/// What came of a reorganization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Other segments are in the place of those there were.
+    Done,
+    /// They would take no fewer pages.
+    NotWorthIt,
+    /// Others changed the segments first.
+    Changed,
+}
+
 /// Neighbouring segments, read and merged with their dirty records.
 struct Merged<'a> {
     region: Region<'a>,
@@ -109,12 +119,11 @@ struct Merged<'a> {
 type Placed<'p> = (Extent, Generation, NewSegment<'p>);
 
 impl TreeLine {
-    /// Reorganizes a segment and, maybe, neighbours; says whether it did. If others changed it first,
-    /// that is noted.
+    /// Reorganizes a segment and, maybe, neighbours.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io`, `Corruption`: everything is as it was.
-    pub(crate) fn reorganize(&self, seed: &Located, why: Why, missed: &mut Missed) -> Result<bool> {
+    pub(crate) fn reorganize(&self, seed: &Located, why: Why) -> Result<Outcome> {
         let region = self.choose_region(seed, why);
         let merges = region.iter().any(|located| !located.segment.staged.is_empty());
         let _inside = probe::enter(if merges { "stage merge" } else { "reorganize" });
@@ -123,14 +132,13 @@ impl TreeLine {
         let unchanged = !region.is_empty()
             && region.iter().all(|old| self.index.find(old.lower.bytes()) == *old);
         if !unchanged {
-            missed.note_changed(seed.lower.bytes());
-            return Ok(false);
+            return Ok(Outcome::Changed);
         }
         let mut bytes = Bytes::new(&self.buffers);
         let mut taken: Vec<Vec<Taken>> = Vec::with_capacity(region.len());
         let mut shown = Vec::with_capacity(region.len());
         for located in &region {
-            let (ids, records) = self.take_all_dirty(located, &mut bytes, missed);
+            let (ids, records) = self.take_all_dirty(located, &mut bytes);
             shown.push(ids);
             taken.push(records);
         }
@@ -141,10 +149,10 @@ impl TreeLine {
             }
         };
         let result = self.make_anew(&region, &bytes, &taken, why, &held, forget);
-        if !matches!(result, Ok(true)) {
+        if !matches!(result, Ok(Outcome::Done)) {
             taken.iter().for_each(|taken| self.end_write(&bytes, taken, false));
         }
-        result.inspect_err(|error| self.note_failure(error))
+        result
     }
 
     /// The segments that take part, in order; none if the seed is not what it was.
@@ -210,10 +218,8 @@ impl TreeLine {
         &self,
         located: &Located,
         bytes: &mut Bytes<'_>,
-        missed: &mut Missed,
     ) -> (Vec<Listed>, Vec<Taken>) {
         if bytes.len() >= DIRTY_BYTES_MAX {
-            missed.note_changed(located.lower.bytes());
             return (Vec::new(), Vec::new());
         }
         let mut room = DIRTY_BYTES_MAX - bytes.len();
@@ -221,7 +227,7 @@ impl TreeLine {
         self.mark_dirty(located, most, bytes, |_, _| Some(0))
     }
 
-    /// Rebuilds the segments of a region; says whether it was worth it.
+    /// Rebuilds the segments of a region, if that is worth it.
     fn make_anew(
         &self,
         region: &[Located],
@@ -230,7 +236,7 @@ impl TreeLine {
         why: Why,
         held: &Reorganizing<'_>,
         forget: impl FnOnce(),
-    ) -> Result<bool> {
+    ) -> Result<Outcome> {
         let lsn = self.lsn_of_taken();
         let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
         let mut buf = self.buffers.lend(refs.len().max(1));
@@ -247,7 +253,9 @@ impl TreeLine {
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
         self.novelty.lock().came_home(records.inserted(), came);
-        let (Some(first), Some(last)) = (region.first(), region.last()) else { return Ok(false) };
+        let (Some(first), Some(last)) = (region.first(), region.last()) else {
+            return Ok(Outcome::NotWorthIt);
+        };
         let whole = Region {
             lower: first.lower.bytes(),
             upper: last.upper.as_ref().map(|upper| upper.bytes()),
@@ -264,7 +272,7 @@ impl TreeLine {
             0.0
         };
         let merged = Merged { region: whole, fit, new_share, pages: refs.len() };
-        let Some(placed) = self.place(&merged, why)? else { return Ok(false) };
+        let Some(placed) = self.place(&merged, why)? else { return Ok(Outcome::NotWorthIt) };
         let all = (0..refs.len()).map(|index| buf.page(index));
         let superseded = self.superseded_by_merge(all, &records);
         let durable = self.ensure_durable(lsn, taken.iter().flatten(), &superseded);
@@ -302,7 +310,7 @@ impl TreeLine {
         add(&self.writes.packed_pages_out, if why.packs() { pages_out } else { 0 });
         add(&self.writes.pages_written_back, pages_out);
         add(&self.writes.records_written_back, dirty.len());
-        Ok(true)
+        Ok(Outcome::Done)
     }
 
     /// How the records of a region are to be laid out. What is to take fewer pages has few records:
@@ -446,11 +454,10 @@ impl TreeLine {
         }
         let _inside = probe::enter("join");
         let _gate = self.gate.read();
-        let missed = &mut Missed::default();
-        let done = (located.segment.pages() > 1
-            && self.reorganize(&located, Why::Shrink, missed)?)
-            || self.reorganize(&located, Why::JoinRight, missed)?
-            || self.reorganize(&located, Why::JoinLeft, missed)?;
+        let try_to = |why| Ok::<_, Error>(self.reorganize(&located, why)? == Outcome::Done);
+        let done = (located.segment.pages() > 1 && try_to(Why::Shrink)?)
+            || try_to(Why::JoinRight)?
+            || try_to(Why::JoinLeft)?;
         if done {
             // What was made may take in another.
             self.note_sparse(self.index.find(&key).lower.bytes());

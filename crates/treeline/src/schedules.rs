@@ -14,9 +14,8 @@ use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions};
 
-use crate::reorganize::Why;
+use crate::reorganize::{Outcome, Why};
 use crate::tree::TreeLine;
-use crate::write_back::Missed;
 use spinney_records::{RecordId, Scratch, Visit};
 
 const KEYSPACE: KeyspaceId = KeyspaceId(1);
@@ -262,7 +261,7 @@ fn p23_a_reorganization_ends_no_mark_but_its_own() {
             }
             tree.write_back(&[vec![last]]).unwrap();
         });
-        assert!(tree.reorganize(&located, Why::Full, &mut Missed::default()).unwrap());
+        assert_eq!(tree.reorganize(&located, Why::Full).unwrap(), Outcome::Done);
         other.join().unwrap();
         putter.join().unwrap();
         check_home(&tree, &[last], 2);
@@ -297,7 +296,7 @@ fn p23_a_scan_beside_a_reorganization() {
                 assert!(newest, "an older version came back");
             }
         });
-        assert!(tree.reorganize(&located, Why::Full, &mut Missed::default()).unwrap());
+        assert_eq!(tree.reorganize(&located, Why::Full).unwrap(), Outcome::Done);
         reader.join().unwrap();
     });
 }

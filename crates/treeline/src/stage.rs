@@ -39,7 +39,6 @@ use crate::segment::{Located, PageRef, STAGED_MAX};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::tuning::Staging;
-use crate::write_back::Missed;
 
 /// Records are long if a page holds no more of them.
 const LONG_PER_PAGE: usize = 8;
@@ -235,7 +234,7 @@ impl TreeLine {
         *self.last_merged.lock() = next.unwrap_or_default();
         let Some(located) = found.first() else { return Ok(true) };
         let _gate = self.gate.read();
-        self.reorganize(located, Why::Tidy, &mut Missed::default()).map(|_| true)
+        self.reorganize(located, Why::Tidy).map(|_| true)
     }
 }
 

@@ -40,10 +40,9 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{ErrorKind, Result};
 use spinney_engine::Compacted;
 
-use crate::reorganize::{REGION_PAGES_MAX, Why};
+use crate::reorganize::{Outcome, REGION_PAGES_MAX, Why};
 use crate::segment::{Located, Segment};
 use crate::tree::TreeLine;
-use crate::write_back::Missed;
 
 /// So often in a row the background must have found nothing to do.
 const QUIET_ROUNDS: u32 = 4;
@@ -272,9 +271,9 @@ impl TreeLine {
         let mut full = false;
         if let Some(located) = found.first() {
             let _gate = self.gate.read();
-            match self.reorganize(located, Why::Tidy, &mut Missed::default()) {
+            match self.reorganize(located, Why::Tidy) {
                 Err(error) if error.kind() == ErrorKind::Full => full = true,
-                done => changed = done?,
+                done => changed = done? == Outcome::Done,
             }
         }
         let mut tidying = self.tidying.lock();
@@ -320,12 +319,11 @@ impl TreeLine {
         for _ in 0..TRIES_MAX {
             let seed = found.first().filter(|located| !located.segment.is_virtual());
             let Some(seed) = seed else { break };
-            let mut missed = Missed::default();
-            {
+            let outcome = {
                 let _gate = self.gate.read();
-                self.reorganize(seed, Why::Compact, &mut missed)?;
-            }
-            if missed.changed.is_none() {
+                self.reorganize(seed, Why::Compact)?
+            };
+            if outcome != Outcome::Changed {
                 break;
             }
             // A writer was there first.
@@ -361,16 +359,16 @@ impl TreeLine {
         let (found, mut next) = self.region_from(from);
         let segments = found.len();
         let seed = found.first().filter(|located| !located.segment.is_virtual());
-        let mut done = Ok(false);
+        let mut done = Ok(Outcome::NotWorthIt);
         if let Some(located) = seed {
             let _gate = self.gate.read();
-            done = self.reorganize(located, Why::Pack, &mut Missed::default());
+            done = self.reorganize(located, Why::Pack);
         }
         if done.as_ref().is_err_and(spinney_base::Error::is_full) {
             self.tidying.lock().packing.go_on(None);
             return Ok(());
         }
-        let pass_by = self.tidying.lock().packing.found(done?) * segments;
+        let pass_by = self.tidying.lock().packing.found(done? == Outcome::Done) * segments;
         if let (Some(from), 1..) = (&next, pass_by) {
             let left = Cell::new(pass_by);
             let is_behind = |_: &Segment| left.replace(left.get().max(1) - 1) == 0;

@@ -99,9 +99,6 @@ pub struct TreeLine {
     pub(crate) taking: Mutex<()>,
     /// Held shared by every write-back, exclusively by who must know that none is under way.
     pub(crate) gate: RwLock<()>,
-    /// Write-backs that failed, and why the last one did.
-    pub(crate) failures: AtomicU64,
-    pub(crate) last_failure: Mutex<Option<Error>>,
     pub(crate) journal: Journal,
     /// Held while a checkpoint is made and its slot written.
     pub(crate) slots: Mutex<()>,
@@ -212,8 +209,6 @@ impl TreeLine {
             store,
             taking: Mutex::new(()),
             gate: RwLock::new(()),
-            failures: AtomicU64::new(0),
-            last_failure: Mutex::new(None),
             journal: Journal::default(),
             slots: Mutex::new(()),
             redo: AtomicU64::new(redo.0),

@@ -12,8 +12,8 @@
 //!    written (P23).
 //! 2. No page is written before the log records in it are durable, whatever the keyspace's
 //!    durability; the page's LSN says up to where (P10).
-//! 3. If anything fails, every record that was taken is dirty and listed again, and pages that were
-//!    allocated are given back.
+//! 3. If anything fails or others are in the way, every record that was taken is dirty and listed again
+//!    before the gate is left, and pages that were allocated are given back.
 //! 4. A record is marked as being written only by who holds its page exclusively or its segment in
 //!    O, so there is one writer of it at a time.
 //!
@@ -82,21 +82,6 @@ struct Chosen<'a> {
     only: Option<&'a BTreeSet<Vec<u8>>>,
 }
 
-/// What a write-back did not take along.
-#[derive(Debug, Default)]
-pub(crate) struct Missed {
-    /// Where the first segment began that others changed before it was locked.
-    pub(crate) changed: Option<Vec<u8>>,
-}
-
-impl Missed {
-    pub(crate) fn note_changed(&mut self, lower: &[u8]) {
-        if self.changed.as_deref().is_none_or(|first| lower < first) {
-            self.changed = Some(lower.to_vec());
-        }
-    }
-}
-
 /// What one batch writes.
 #[derive(Default)]
 struct Output<'p> {
@@ -128,12 +113,12 @@ impl TreeLine {
         }
         // Measured against: only what must go is written.
         let only = (!self.tuning.batch_writeout()).then(|| keys.iter().cloned().collect());
-        self.write_back_part(&segments, only.as_ref()).map(|_| ())
+        self.write_back_part(&segments, only.as_ref())
     }
 
     /// Brings home the dirty records of segments. Those that others changed before they were locked
     /// are passed over.
-    pub(crate) fn write_back_segments(&self, segments: &[Located]) -> Result<Missed> {
+    pub(crate) fn write_back_segments(&self, segments: &[Located]) -> Result<()> {
         self.write_back_part(segments, None)
     }
 
@@ -142,33 +127,31 @@ impl TreeLine {
         &self,
         segments: &[Located],
         only: Option<&BTreeSet<Vec<u8>>>,
-    ) -> Result<Missed> {
-        let mut missed = Missed::default();
+    ) -> Result<()> {
         if segments.is_empty() {
-            return Ok(missed);
+            return Ok(());
         }
         let _inside = probe::enter("write-back");
         let _gate = self.gate.read();
         let mut wanted = Vec::new();
-        self.write_in_place(segments, only, &mut missed, &mut wanted)?;
+        self.write_in_place(segments, only, &mut wanted)?;
         for (located, why) in wanted {
             match why {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft => {
                     self.note_sparse(located.lower.bytes())
                 }
                 Why::Full | Why::Merge | Why::Tidy | Why::Pack | Why::Compact => {
-                    self.reorganize(&located, why, &mut missed)?;
+                    self.reorganize(&located, why)?;
                 }
             }
         }
-        Ok(missed)
+        Ok(())
     }
 
     fn write_in_place(
         &self,
         segments: &[Located],
         only: Option<&BTreeSet<Vec<u8>>>,
-        missed: &mut Missed,
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
         let bases = segments.iter().map(|located| located.segment.base.page);
@@ -179,8 +162,9 @@ impl TreeLine {
             // The bounds too: a neighbour may have changed without this one changing place.
             let same = now.segment.base == old.segment.base;
             if !(same && now.lower == old.lower && now.upper == old.upper) {
-                missed.note_changed(old.lower.bytes());
-            } else if now.segment.is_virtual() {
+                continue;
+            }
+            if now.segment.is_virtual() {
                 wanted.push((now, Why::Full));
             } else {
                 left.push(now);
@@ -196,7 +180,7 @@ impl TreeLine {
                 // Another writer may have added overflow pages before these pages were locked.
                 let located = self.index.find(located.lower.bytes());
                 let chosen = Chosen { most, pages: &pages, only };
-                let dirty = self.take_dirty(&located, chosen, &mut bytes, missed);
+                let dirty = self.take_dirty(&located, chosen, &mut bytes);
                 if !dirty.is_empty() {
                     self.targets_of(located, &bytes, dirty, &mut targets);
                 }
@@ -208,9 +192,6 @@ impl TreeLine {
                 for Target { located, dirty, .. } in &targets {
                     self.give_back(&bytes, located.lower.bytes(), dirty);
                 }
-                // Only now: a checkpoint that counts the failure before it looks at the lists must
-                // find the records there.
-                self.note_failure(&error);
                 return Err(error);
             }
         }
@@ -272,7 +253,6 @@ impl TreeLine {
         located: &Located,
         chosen: Chosen<'_>,
         bytes: &mut Bytes<'_>,
-        missed: &mut Missed,
     ) -> Vec<Taken> {
         let Chosen { most, pages, only } = chosen;
         let lower = located.lower.bytes();
@@ -289,11 +269,8 @@ impl TreeLine {
             }
             Some(page)
         });
+        // Another writer took what was looked at, if these came in its stead.
         self.index.forget_dirty(lower, &shown, &elsewhere);
-        if !elsewhere.is_empty() {
-            // Another writer took what was looked at, and these came in its stead.
-            missed.note_changed(lower);
-        }
         taken
     }
 
