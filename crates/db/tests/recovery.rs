@@ -46,35 +46,6 @@ fn idle(runtime: &Runtime) {
     }
 }
 
-/// The parts of a batch that were prepared before another part found no room are given back, every
-/// time.
-#[test]
-fn p02_a_refused_batch_gives_its_room_back() {
-    let disk = SimDisk::new(1);
-    let db = open(&disk);
-    let a = keyspace(&db, "a");
-    a.insert(b"warm", b"the log has a segment").unwrap();
-    let b = db.keyspace("b", KeyspaceOptions::default().logged(false)).unwrap();
-    let all: u64 = disk.files().iter().map(|file| disk.room(file).unwrap()).sum();
-    disk.set_capacity(Some(all));
-    let full = (0..).find(|number| b.insert(&key(*number), &[7; 500]).is_err());
-    assert!(full.is_some());
-    for _ in 0..500 {
-        let mut batch = Batch::new();
-        batch.insert(&a, *b"k", vec![1; 3000]);
-        for number in 0..8 {
-            batch.insert(&b, key(1_000_000 + number), vec![8; 3000]);
-        }
-        assert_eq!(db.write(batch).unwrap_err().kind(), ErrorKind::Full);
-    }
-    // Were their room still reserved, it would be more than there is. On a full disk only removals go on.
-    for number in 0..60 {
-        a.remove(&key(number)).unwrap();
-    }
-    a.remove(b"warm").unwrap();
-    assert_eq!(a.get(b"warm").unwrap(), None);
-}
-
 /// Much more is written than the log holds: checkpoints are asked for in time, so that no writer
 /// waits for long, and none for ever.
 #[test]

@@ -1,7 +1,8 @@
 //! Rules of the write path, recovery and cursors, each by its number, on the simulated disk.
 #![cfg(not(feature = "shuttle"))]
 
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use spinney_base::{ErrorKind, KeyspaceId, Runtime};
@@ -42,31 +43,81 @@ fn fill_up(disk: &SimDisk, keyspace: &Keyspace) -> usize {
     unreachable!("the range is endless")
 }
 
-/// A batch over A and B whose part for B finds no room: nothing of it happens, now or after a
-/// crash.
+/// A keyspace without a log that is full of dirty records which cannot come home, because its pages are damaged.
+struct Stuck {
+    keyspace: Keyspace,
+    /// A key that is refused.
+    refused: Vec<u8>,
+    damaged: (PathBuf, Range<u64>),
+}
+
+impl Stuck {
+    fn new(disk: &SimDisk, db: &Db, file: &str) -> Stuck {
+        let keyspace = db.keyspace("stuck", KeyspaceOptions::default().logged(false)).unwrap();
+        (0..4000).for_each(|number| keyspace.insert(&key(number), &[7; 500]).unwrap());
+        db.checkpoint().unwrap();
+        let file = Path::new("/db").join(file);
+        // Of data, not the slots before them.
+        let pages = 128..disk.contents(&file).unwrap().len() as u64 / 4096;
+        let mut stuck = Stuck { keyspace, refused: Vec::new(), damaged: (file, pages) };
+        stuck.flip(disk);
+        // A turn of the cache's hand later there may be room after all.
+        let is_refused = |key: &Vec<u8>| {
+            let error = || stuck.keyspace.insert(key, &[8; 500]).err();
+            (0..100).all(|_| error().is_some_and(|error| error.kind() == ErrorKind::Corruption))
+        };
+        stuck.refused = (0..8000).map(key).find(is_refused).expect("memory ends");
+        stuck
+    }
+
+    /// Damages its pages, or mends them.
+    fn flip(&self, disk: &SimDisk) {
+        let (file, pages) = &self.damaged;
+        pages.clone().for_each(|page| disk.flip_bit(file, page * 4096 + 40, 3).unwrap());
+    }
+}
+
+/// A batch over A and B whose part for B finds no room in memory: nothing of it happens, now or after a crash.
 #[test]
 fn p02_prepare_before_the_log() {
     let disk = SimDisk::new(2);
     let db = open(&disk);
     let a = keyspace(&db, "a");
     a.insert(b"warm", b"the log has a segment").unwrap();
-    // Not logged, so that it is the engine that finds no room.
-    let b = db.keyspace("b", KeyspaceOptions::default().logged(false)).unwrap();
-    fill_up(&disk, &b);
+    let b = Stuck::new(&disk, &db, "keyspace-00000002.spn");
     let before = db.stats().log.last_lsn;
     let mut batch = Batch::new();
     batch.insert(&a, *b"k", *b"half");
-    for number in 0..8 {
-        batch.insert(&b, key(1_000 + number), vec![8; 3000]);
-    }
-    assert_eq!(db.write(batch).unwrap_err().kind(), ErrorKind::Full);
+    batch.insert(&b.keyspace, b.refused.clone(), vec![8; 500]);
+    assert_eq!(db.write(batch).unwrap_err().kind(), ErrorKind::Corruption);
     assert_eq!(a.get(b"k").unwrap(), None);
     assert_eq!(db.stats().log.last_lsn, before, "nothing was said to the log");
     let after = disk.crash(CrashMode::KeepAll);
-    after.set_capacity(None);
+    b.flip(&after);
     let db = open(&after);
     assert_eq!(keyspace(&db, "a").get(b"k").unwrap(), None);
     db.verify().unwrap();
+}
+
+/// The parts of a batch that were prepared before another part found no room are given back, every time.
+#[test]
+fn p02_a_refused_batch_gives_its_room_back() {
+    let disk = SimDisk::new(1);
+    let db = open(&disk);
+    let a = keyspace(&db, "a");
+    a.insert(b"k", &[1; 3000]).unwrap();
+    let b = Stuck::new(&disk, &db, "keyspace-00000002.spn");
+    let before = a.stats().cache_bytes;
+    for _ in 0..500 {
+        let mut batch = Batch::new();
+        batch.insert(&a, *b"k", vec![2; 3000]);
+        batch.insert(&b.keyspace, b.refused.clone(), vec![8; 500]);
+        assert_eq!(db.write(batch).unwrap_err().kind(), ErrorKind::Corruption);
+    }
+    // Were their room still reserved, the cache would have grown for it.
+    assert!(a.stats().cache_bytes <= 2 * before, "{before}");
+    a.insert(b"k", &[3; 3000]).unwrap();
+    assert_eq!(a.get(b"k").unwrap().unwrap(), &[3; 3000][..]);
 }
 
 /// Full is an error that goes away: reads go on, and writes again once room returns.
