@@ -292,7 +292,7 @@ impl State {
             if engine.values().wants_checkpoint() {
                 self.want_checkpoint();
             }
-            if engine.wants_background()
+            if engine.takes_wish()
                 && let Some(task) = &*keyspace.task.lock()
             {
                 task.wake();

@@ -20,8 +20,9 @@ pub trait Maintain {
     /// index, and the least that its caches work with. It changes with the data. Waits for no I/O.
     fn memory_floor(&self) -> u64;
 
-    /// Whether foreground writers would like [`Maintain::background`] to run now.
-    fn wants_background(&self) -> bool;
+    /// Whether work for [`Maintain::background`] has come up that should not wait; says so once, to the writer who
+    /// then wakes it.
+    fn takes_wish(&self) -> bool;
 
     /// Reads everything and proves that it is consistent: every block, every order, and that every
     /// page is owned once or free. Counts what a scan would find. Calls `watch` after each piece, while

@@ -740,8 +740,8 @@ impl Maintain for TreeLine {
         self.floor.load(Ordering::Relaxed)
     }
 
-    fn wants_background(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
+    fn takes_wish(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Relaxed)
     }
 
     fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {

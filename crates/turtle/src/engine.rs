@@ -337,8 +337,8 @@ impl Maintain for Turtle {
         self.core.memory_floor()
     }
 
-    fn wants_background(&self) -> bool {
-        self.core.wanted.load(Relaxed)
+    fn takes_wish(&self) -> bool {
+        self.core.wanted.load(Relaxed) && self.core.wanted.swap(false, Relaxed)
     }
 
     fn verify(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {

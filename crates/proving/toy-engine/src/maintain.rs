@@ -29,7 +29,7 @@ impl Maintain for Toy {
         self.context.memory.used()
     }
 
-    fn wants_background(&self) -> bool {
+    fn takes_wish(&self) -> bool {
         false
     }
 
