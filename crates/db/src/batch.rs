@@ -10,8 +10,8 @@ use crate::place::Place;
 ///
 /// At most [`BATCH_OPERATIONS_MAX`](spinney_base::limits::BATCH_OPERATIONS_MAX) operations and
 /// [`BATCH_BYTES_MAX`](spinney_base::limits::BATCH_BYTES_MAX) bytes of keys and values, and no more
-/// than an eighth of the memory of the smallest keyspace in it. A value that is kept outside of
-/// pages counts by its pointer, and is written before the batch.
+/// than an eighth of the memory budget. A value that is kept outside of pages counts by its pointer,
+/// and is written before the batch.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     pub(crate) operations: Vec<Operation>,
