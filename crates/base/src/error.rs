@@ -41,6 +41,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The caller stopped a long operation through its progress function. Nothing of it is left.
     Cancelled,
+    /// A condition did not hold (see `Keyspace::compare_and_swap`): another value was there. Nothing changed.
+    Conflict,
     /// A snapshot ended: the memory that it kept was needed, and it could not be written out; the
     /// message says why. A new one can be taken.
     SnapshotTooOld,
@@ -62,6 +64,7 @@ impl ErrorKind {
             ErrorKind::NotFound => "not-found",
             ErrorKind::ReadOnly => "read-only",
             ErrorKind::Cancelled => "cancelled",
+            ErrorKind::Conflict => "conflict",
             ErrorKind::SnapshotTooOld => "snapshot-too-old",
         }
     }
@@ -199,6 +202,26 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.inner.kind.name(), self.inner.message)
+    }
+}
+
+/// Its kind is the system's own where the system refused, else the nearest one.
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> std::io::Error {
+        use std::io::ErrorKind as Os;
+        let system = std::error::Error::source(&error)
+            .and_then(|source| source.downcast_ref::<std::io::Error>())
+            .map(std::io::Error::kind);
+        let kind = match error.kind() {
+            ErrorKind::Corruption => Os::InvalidData,
+            ErrorKind::Full => Os::StorageFull,
+            ErrorKind::InvalidArgument => Os::InvalidInput,
+            ErrorKind::Unsupported => Os::Unsupported,
+            ErrorKind::NotFound => Os::NotFound,
+            ErrorKind::ReadOnly => Os::ReadOnlyFilesystem,
+            _ => Os::Other,
+        };
+        std::io::Error::new(system.unwrap_or(kind), error)
     }
 }
 

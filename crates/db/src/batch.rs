@@ -32,20 +32,44 @@ impl Batch {
     }
 
     /// Puts a value at a key.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// use spinney_db::{Batch, Db, KeyspaceOptions, Options};
+    /// let db = Db::open(directory.path(), Options::default())?;
+    /// let users = db.keyspace("users", KeyspaceOptions::default())?;
+    /// let by_year = db.keyspace("by year", KeyspaceOptions::default())?;
+    /// let mut batch = Batch::new();
+    /// batch.insert(&users, "ada", "1815").insert(&by_year, "1815 ada", "").remove(&users, "eve");
+    /// db.write(batch)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn insert(
         &mut self,
         keyspace: &Keyspace,
-        key: impl Into<Vec<u8>>,
-        value: impl Into<Vec<u8>>,
-    ) {
-        let place = keyspace.place.clone();
-        self.operations.push(Operation { place, key: key.into(), value: Some(value.into()) });
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> &mut Self {
+        self.add(keyspace, key.as_ref(), Some(value.as_ref()));
+        self
     }
 
     /// Removes a key, if it is there.
-    pub fn remove(&mut self, keyspace: &Keyspace, key: impl Into<Vec<u8>>) {
-        let place = keyspace.place.clone();
-        self.operations.push(Operation { place, key: key.into(), value: None });
+    pub fn remove(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut Self {
+        self.add(keyspace, key.as_ref(), None);
+        self
+    }
+
+    /// Takes all operations out. Their memory stays for those that follow.
+    pub fn clear(&mut self) {
+        self.operations.clear();
+    }
+
+    fn add(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) {
+        let (place, value) = (keyspace.place.clone(), value.map(<[u8]>::to_vec));
+        self.operations.push(Operation { place, key: key.to_vec(), value });
     }
 
     /// How many operations it holds.

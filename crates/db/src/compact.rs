@@ -11,12 +11,13 @@
 //!
 //! **Invariant**: a compaction changes no record and no answer, whenever it ends or fails.
 
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow};
 
 use spinney_base::Result;
 
 use crate::database::go_on;
 use crate::keyspace::Keyspace;
+use crate::range::KeyRange;
 
 /// How far a compaction has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,17 +68,14 @@ impl Keyspace {
     /// # Errors
     /// `Full`, `Io`, `Corruption` naming a page, `Poisoned` or `Closed`. The records are as they were.
     pub fn compact(&self) -> Result<CompactReport> {
-        self.compact_range::<&[u8]>(..)
+        self.compact_range(..)
     }
 
     /// Compacts the records of a range; see [`Keyspace::compact`].
     ///
     /// # Errors
     /// As [`Keyspace::compact`].
-    pub fn compact_range<K: AsRef<[u8]>>(
-        &self,
-        range: impl RangeBounds<K>,
-    ) -> Result<CompactReport> {
+    pub fn compact_range(&self, range: impl KeyRange) -> Result<CompactReport> {
         self.compact_with(range, |_| ControlFlow::Continue(()))
     }
 
@@ -86,19 +84,19 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::compact`]; `Cancelled` when `progress` ended it: what was compacted stays.
-    pub fn compact_with<K: AsRef<[u8]>>(
+    pub fn compact_with(
         &self,
-        range: impl RangeBounds<K>,
+        range: impl KeyRange,
         mut progress: impl FnMut(CompactProgress) -> ControlFlow<()>,
     ) -> Result<CompactReport> {
         let state = &self.handle.state;
         state.check_writable()?;
         let keyspace = self.enter()?.pin();
-        let from = match range.start_bound() {
-            Bound::Included(key) | Bound::Excluded(key) => key.as_ref().to_vec(),
+        let from = match range.lower() {
+            Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
             Bound::Unbounded => Vec::new(),
         };
-        let upper = range.end_bound().map(AsRef::as_ref);
+        let upper = range.upper();
         let bytes_before = self.bytes_in_use();
         // What was written before is in pages then, where the engine finds it.
         state.checkpoint()?;

@@ -35,6 +35,8 @@ thread_local! {
 #[derive(Debug)]
 pub struct Cursor {
     source: Source,
+    /// The bounds that it was made with.
+    range: [Bound<Vec<u8>>; 2],
     /// The part of the range that was not read yet.
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
@@ -47,6 +49,8 @@ pub struct Cursor {
     chunk_records: usize,
     /// Records that it still gives, if that is limited.
     left: Option<usize>,
+    /// Whether its front is the end of the range.
+    reversed: bool,
     /// No value of them will be asked for.
     keys_only: bool,
     error: Option<Error>,
@@ -90,6 +94,7 @@ impl Cursor {
         let exhausted = is_empty(&lower, &upper);
         Cursor {
             source,
+            range: [lower.clone(), upper.clone()],
             lower,
             upper,
             exhausted,
@@ -98,6 +103,7 @@ impl Cursor {
             large: (Vec::new(), Value::default()),
             chunk_records: CHUNK_RECORDS_MIN,
             left: None,
+            reversed: false,
             keys_only: false,
             error: None,
         }
@@ -121,6 +127,60 @@ impl Cursor {
     pub fn limit(mut self, records: usize) -> Self {
         self.left = Some(records);
         self
+    }
+
+    /// Turns it around: what came last comes first. A limit before or after it counts from the new front.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// (0..10u8).try_for_each(|n| keyspace.insert([n], ""))?;
+    /// let newest: Vec<_> = keyspace.iter().rev().limit(2).collect::<Result<_, _>>()?;
+    /// assert_eq!([&newest[0].0, &newest[1].0], [&[9], &[8]]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn rev(mut self) -> Self {
+        self.reversed = !self.reversed;
+        self
+    }
+
+    /// Goes on with the first record at `key` or behind it, forwards or back, within the range. Behind means lower in a
+    /// cursor that was turned around with [`Cursor::rev`].
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// (0..10u8).try_for_each(|n| keyspace.insert([n], ""))?;
+    /// let mut cursor = keyspace.range([2]..);
+    /// cursor.seek([7]);
+    /// assert_eq!(cursor.next().expect("it is there")?.0, [7]);
+    /// cursor.seek([0]);
+    /// assert_eq!(cursor.next().expect("the range begins there")?.0, [2]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        let key = key.as_ref();
+        let [mut lower, mut upper] = self.range.clone();
+        if self.reversed {
+            if is_inside_upper(&upper, key) {
+                upper = Bound::Included(key.to_vec());
+            }
+        } else if is_inside_lower(&lower, key) {
+            lower = Bound::Included(key.to_vec());
+        }
+        self.exhausted = is_empty(&lower, &upper);
+        (self.lower, self.upper) = (lower, upper);
+        (self.front.left, self.back.left) = (0..0, 0..0);
+        self.chunk_records = CHUNK_RECORDS_MIN;
     }
 
     /// Gives a reader in the place of each value, so that no large one need be whole in memory.
@@ -176,7 +236,7 @@ impl Cursor {
     /// # Errors
     /// As the iterator's.
     pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        self.lend(Direction::Forward)
+        self.lend(self.ahead())
     }
 
     /// The next record from the back, lent until the cursor is asked again.
@@ -184,7 +244,17 @@ impl Cursor {
     /// # Errors
     /// As the iterator's.
     pub fn next_back_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        self.lend(Direction::Reverse)
+        self.lend(self.behind())
+    }
+
+    /// The way of its iterator.
+    fn ahead(&self) -> Direction {
+        if self.reversed { Direction::Reverse } else { Direction::Forward }
+    }
+
+    /// The other one.
+    fn behind(&self) -> Direction {
+        if self.reversed { Direction::Forward } else { Direction::Reverse }
     }
 
     fn lend(&mut self, direction: Direction) -> Result<Option<(&[u8], &[u8])>> {
@@ -332,6 +402,22 @@ impl Cursor {
     }
 }
 
+fn is_inside_lower(lower: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match lower {
+        Bound::Included(lower) => key >= &lower[..],
+        Bound::Excluded(lower) => key > &lower[..],
+        Bound::Unbounded => true,
+    }
+}
+
+fn is_inside_upper(upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match upper {
+        Bound::Included(upper) => key <= &upper[..],
+        Bound::Excluded(upper) => key < &upper[..],
+        Bound::Unbounded => true,
+    }
+}
+
 fn is_empty(lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>) -> bool {
     match (lower, upper) {
         (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
@@ -345,13 +431,13 @@ impl Iterator for Cursor {
     type Item = Result<(Vec<u8>, Value)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step_whole(Direction::Forward)
+        self.step_whole(self.ahead())
     }
 }
 
 impl DoubleEndedIterator for Cursor {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step_whole(Direction::Reverse)
+        self.step_whole(self.behind())
     }
 }
 
@@ -363,13 +449,13 @@ impl Iterator for Readers {
     type Item = Result<(Vec<u8>, ValueReader)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.step_reader(Direction::Forward)
+        self.0.step_reader(self.0.ahead())
     }
 }
 
 impl DoubleEndedIterator for Readers {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.step_reader(Direction::Reverse)
+        self.0.step_reader(self.0.behind())
     }
 }
 
@@ -383,19 +469,36 @@ impl Keys {
         cursor.keys_only = true;
         Keys(cursor)
     }
+
+    /// Ends after so many keys; see [`Cursor::limit`].
+    #[must_use]
+    pub fn limit(self, keys: usize) -> Self {
+        Keys(self.0.limit(keys))
+    }
+
+    /// Turns it around; see [`Cursor::rev`].
+    #[must_use]
+    pub fn rev(self) -> Self {
+        Keys(self.0.rev())
+    }
+
+    /// Goes on with the first key at `key` or behind it; see [`Cursor::seek`].
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        self.0.seek(key);
+    }
 }
 
 impl Iterator for Keys {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next_key(Direction::Forward).transpose()
+        self.0.next_key(self.0.ahead()).transpose()
     }
 }
 
 impl DoubleEndedIterator for Keys {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_key(Direction::Reverse).transpose()
+        self.0.next_key(self.0.behind()).transpose()
     }
 }
 

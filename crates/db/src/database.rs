@@ -1,5 +1,6 @@
 //! The handle of an open database.
 
+use std::borrow::Borrow;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -323,7 +324,7 @@ impl Db {
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
-    pub fn write(&self, batch: Batch) -> Result<()> {
+    pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
         self.write_with(batch, self.handle.state.options.durability)
     }
 
@@ -331,8 +332,8 @@ impl Db {
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
-    pub fn write_with(&self, batch: Batch, durability: Durability) -> Result<()> {
-        self.handle.state.write_batch(batch, durability)
+    pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
+        self.handle.state.write_batch(batch.borrow(), durability)
     }
 
     /// Makes everything acknowledged so far, in whatever durability, durable in the log.

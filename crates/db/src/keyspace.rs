@@ -1,10 +1,9 @@
 //! The handle of one keyspace: points, ranges, conditional writes.
 
 use std::io::Read;
-use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use spinney_base::{KeyspaceId, Lsn, Result, ValueRef};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
 use spinney_engine::{Capabilities, Direction, EngineStats, Found};
 use spinney_sync::hash_key;
 
@@ -14,6 +13,7 @@ use crate::engines::EngineKind;
 use crate::large::ValueReader;
 use crate::options::Durability;
 use crate::place::{Open, Place};
+use crate::range::KeyRange;
 use crate::snapshot::{Snapshot, Source};
 use crate::value::Value;
 use crate::write::{KeyspaceWrite, check_key, check_value};
@@ -42,6 +42,13 @@ impl std::fmt::Display for CompareAndSwapError {
 
 impl std::error::Error for CompareAndSwapError {}
 
+/// For `compare_and_swap(..)??`, where nobody asks for the value that was there.
+impl From<CompareAndSwapError> for Error {
+    fn from(error: CompareAndSwapError) -> Error {
+        Error::new(ErrorKind::Conflict, error.to_string())
+    }
+}
+
 impl Keyspace {
     /// Its name.
     #[must_use]
@@ -55,6 +62,12 @@ impl Keyspace {
         self.place.id
     }
 
+    /// The engine that keeps it.
+    #[must_use]
+    pub fn engine(&self) -> EngineKind {
+        self.place.options.engine
+    }
+
     /// What it can do.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
@@ -66,9 +79,9 @@ impl Keyspace {
     /// # Errors
     /// `Corruption` when the page that should hold it is damaged, `Io`, `InvalidArgument` for a key
     /// that is too long, `Closed`.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value)?.then(|| Value::from(value)))
+        Ok(self.read_into(key.as_ref(), &mut value)?.then(|| Value::from(value)))
     }
 
     /// Reads the value of a key into `out`, which is emptied first; says whether there is one.
@@ -76,7 +89,11 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::get`].
-    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    pub fn get_into(&self, key: impl AsRef<[u8]>, out: &mut Vec<u8>) -> Result<bool> {
+        self.read_into(key.as_ref(), out)
+    }
+
+    fn read_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
         let hash = hash_key(self.place.id, key);
         let state = &self.handle.state;
@@ -95,7 +112,8 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::get`].
-    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = key.as_ref();
         let hash = hash_key(self.place.id, key);
         let keyspace = self.enter()?;
         let (found, _) = self.handle.state.read(&keyspace, key, hash, &mut Vec::new())?;
@@ -125,8 +143,8 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::get`]; damage further on is found by the reader.
-    pub fn get_reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
-        ValueReader::open(self, key)
+    pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
+        ValueReader::open(self, key.as_ref())
     }
 
     /// The values of many keys, in their order; cold ones are read together. Each is of one moment,
@@ -134,7 +152,15 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::get`].
-    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Value>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        self.get_all(&keys.iter().map(K::as_ref).collect::<Vec<_>>())
+    }
+
+    fn get_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         let state = &self.handle.state;
         let keyspace = self.enter()?;
         keys.iter().try_for_each(|key| check_key(key))?;
@@ -163,7 +189,7 @@ impl Keyspace {
     /// file systems that copy on write, which may refuse a block of the log that was there: the write is
     /// seen, and becomes as safe as any other with the next that succeeds. `Poisoned` or `Io`: whether the write happened is unknown until the
     /// database is reopened. `Closed`.
-    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<()> {
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.insert_with(key, value, self.handle.state.options.durability)
     }
 
@@ -171,10 +197,18 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
-    pub fn insert_with(&self, key: &[u8], value: &[u8], durability: Durability) -> Result<()> {
-        let value = ValueRef::inline(value);
+    pub fn insert_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.write(key.as_ref(), Some(ValueRef::inline(value.as_ref())), durability)
+    }
+
+    fn write(&self, key: &[u8], value: Option<ValueRef<'_>>, durability: Durability) -> Result<()> {
         let keyspace = self.enter()?;
-        self.handle.state.write(&[KeyspaceWrite::new(&keyspace, key, Some(value))], durability)
+        self.handle.state.write(&[KeyspaceWrite::new(&keyspace, key, value)], durability)
     }
 
     /// Puts a value of `length` bytes, read from `reader`, at a key, with the database's durability.
@@ -198,7 +232,7 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::insert`]; `InvalidArgument` when the reader ends before `length` bytes, `Io`
     /// with its own error when it fails: nothing has changed then.
-    pub fn insert_from(&self, key: &[u8], length: u64, reader: impl Read) -> Result<()> {
+    pub fn insert_from(&self, key: impl AsRef<[u8]>, length: u64, reader: impl Read) -> Result<()> {
         self.insert_from_with(key, length, reader, self.handle.state.options.durability)
     }
 
@@ -209,20 +243,20 @@ impl Keyspace {
     /// As [`Keyspace::insert_from`].
     pub fn insert_from_with(
         &self,
-        key: &[u8],
+        key: impl AsRef<[u8]>,
         length: u64,
         mut reader: impl Read,
         durability: Durability,
     ) -> Result<()> {
         let keyspace = self.enter()?;
-        self.handle.state.insert_from(&keyspace, key, length, &mut reader, durability)
+        self.handle.state.insert_from(&keyspace, key.as_ref(), length, &mut reader, durability)
     }
 
     /// Removes a key, if it is there, with the database's durability.
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
-    pub fn remove(&self, key: &[u8]) -> Result<()> {
+    pub fn remove(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.remove_with(key, self.handle.state.options.durability)
     }
 
@@ -230,9 +264,8 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::insert`].
-    pub fn remove_with(&self, key: &[u8], durability: Durability) -> Result<()> {
-        let keyspace = self.enter()?;
-        self.handle.state.write(&[KeyspaceWrite::new(&keyspace, key, None)], durability)
+    pub fn remove_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.write(key.as_ref(), None, durability)
     }
 
     /// Sets a key to `new` (or removes it) if its value is `expected` (or it has none).
@@ -242,13 +275,13 @@ impl Keyspace {
     #[expect(clippy::missing_panics_doc, reason = "the closure always leaves an answer")]
     pub fn compare_and_swap(
         &self,
-        key: &[u8],
+        key: impl AsRef<[u8]>,
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Result<(), CompareAndSwapError>> {
         let mut other = None;
         let keyspace = self.enter()?;
-        let lsn = self.handle.state.change(&keyspace, key, |current| {
+        let lsn = self.handle.state.change(&keyspace, key.as_ref(), |current| {
             if current == expected {
                 return Some(new.map(<[u8]>::to_vec));
             }
@@ -271,12 +304,12 @@ impl Keyspace {
     /// As [`Keyspace::insert`].
     pub fn update(
         &self,
-        key: &[u8],
+        key: impl AsRef<[u8]>,
         mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Value>> {
         let mut made = None;
         let keyspace = self.enter()?;
-        let lsn = self.handle.state.change(&keyspace, key, |current| {
+        let lsn = self.handle.state.change(&keyspace, key.as_ref(), |current| {
             made = f(current);
             Some(made.clone())
         })?;
@@ -360,7 +393,7 @@ impl Keyspace {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Cursor {
+    pub fn range(&self, range: impl KeyRange) -> Cursor {
         Source::Now(self.clone()).range(&range)
     }
 
@@ -372,13 +405,13 @@ impl Keyspace {
 
     /// The records whose keys begin with `prefix`, from either end; see [`Keyspace::range`].
     #[must_use]
-    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
-        Source::Now(self.clone()).prefix(prefix)
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Cursor {
+        Source::Now(self.clone()).prefix(prefix.as_ref())
     }
 
     /// The keys of a range, from either end; see [`Keyspace::range`]. Values are not copied and, on `turtle`, their pages
     /// not read.
-    pub fn keys<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Keys {
+    pub fn keys(&self, range: impl KeyRange) -> Keys {
         Keys::of(self.range(range))
     }
 
@@ -431,10 +464,6 @@ impl Keyspace {
         Snapshot::take(self)
     }
 
-    pub(crate) fn kind(&self) -> EngineKind {
-        self.place.options.engine
-    }
-
     /// Sets an option of the engine's own until the database is closed.
     pub(crate) fn set_own(&self, name: &str, value: &str) -> Result<()> {
         self.handle.state.set_own(&self.place, &[(name.to_owned(), value.to_owned())])
@@ -454,5 +483,15 @@ impl Keyspace {
         let keyspace = self.handle.state.enter(&self.place)?;
         keyspace.check_alive()?;
         Ok(keyspace)
+    }
+}
+
+/// All records; see [`Keyspace::iter`].
+impl IntoIterator for &Keyspace {
+    type Item = Result<(Vec<u8>, Value)>;
+    type IntoIter = Cursor;
+
+    fn into_iter(self) -> Cursor {
+        self.iter()
     }
 }

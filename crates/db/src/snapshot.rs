@@ -1,6 +1,6 @@
 //! Repeatable views of a keyspace, and what cursors read from: a keyspace or such a view.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, Result};
@@ -10,6 +10,7 @@ use spinney_sync::hash_key;
 use crate::cursor::{Cursor, Keys};
 use crate::keyspace::Keyspace;
 use crate::large::ValueReader;
+use crate::range::KeyRange;
 use crate::state::KeyspaceState;
 use crate::value::Value;
 use crate::write::check_key;
@@ -81,16 +82,20 @@ impl Snapshot {
     ///
     /// # Errors
     /// `SnapshotTooOld` when it had to end, with the cause; else as [`Keyspace::get`].
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let mut value = Vec::new();
-        Ok(self.get_into(key, &mut value)?.then(|| Value::from(value)))
+        Ok(self.read_into(key.as_ref(), &mut value)?.then(|| Value::from(value)))
     }
 
     /// Reads the value that a key had into `out`, which is emptied first; says whether there was one.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
-    pub fn get_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+    pub fn get_into(&self, key: impl AsRef<[u8]>, out: &mut Vec<u8>) -> Result<bool> {
+        self.read_into(key.as_ref(), out)
+    }
+
+    fn read_into(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
         let found = self.read(key, out)?;
         if found == Found::Large {
@@ -109,15 +114,23 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Snapshot::get`].
-    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.read(key, &mut Vec::new())? != Found::Absent)
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.read(key.as_ref(), &mut Vec::new())? != Found::Absent)
     }
 
     /// The values that many keys had, in their order; cold ones are read together.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
-    pub fn multi_get(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Value>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        self.get_all(&keys.iter().map(K::as_ref).collect::<Vec<_>>())
+    }
+
+    fn get_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         self.check_readable()?;
         keys.iter().try_for_each(|key| check_key(key))?;
         let hashed: Vec<(&[u8], u64)> =
@@ -138,9 +151,9 @@ impl Snapshot {
     ///
     /// # Errors
     /// As [`Snapshot::get`].
-    pub fn get_reader(&self, key: &[u8]) -> Result<Option<ValueReader>> {
+    pub fn get_reader(&self, key: impl AsRef<[u8]>) -> Result<Option<ValueReader>> {
         let mut value = Vec::new();
-        Ok(match self.read(key, &mut value)? {
+        Ok(match self.read(key.as_ref(), &mut value)? {
             Found::Absent => None,
             Found::Inline => Some(ValueReader::over(&Source::Then(self.clone()), value)),
             Found::Large => Some(ValueReader::kept(self, &value)?),
@@ -148,7 +161,7 @@ impl Snapshot {
     }
 
     /// The records of a range, from either end, all of the snapshot's moment.
-    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Cursor {
+    pub fn range(&self, range: impl KeyRange) -> Cursor {
         Source::Then(self.clone()).range(&range)
     }
 
@@ -160,12 +173,12 @@ impl Snapshot {
 
     /// The records whose keys begin with `prefix`, from either end.
     #[must_use]
-    pub fn prefix(&self, prefix: &[u8]) -> Cursor {
-        Source::Then(self.clone()).prefix(prefix)
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Cursor {
+        Source::Then(self.clone()).prefix(prefix.as_ref())
     }
 
     /// The keys of a range, from either end; pages of values are not read.
-    pub fn keys<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Keys {
+    pub fn keys(&self, range: impl KeyRange) -> Keys {
         Keys::of(self.range(range))
     }
 
@@ -189,6 +202,16 @@ impl Snapshot {
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.inner.engine().stats()
+    }
+}
+
+/// All records; see [`Snapshot::iter`].
+impl IntoIterator for &Snapshot {
+    type Item = Result<(Vec<u8>, Value)>;
+    type IntoIter = Cursor;
+
+    fn into_iter(self) -> Cursor {
+        self.iter()
     }
 }
 
@@ -247,9 +270,9 @@ impl Source {
         }
     }
 
-    pub(crate) fn range<K: AsRef<[u8]>>(self, range: &impl RangeBounds<K>) -> Cursor {
-        let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        Cursor::new(self, own(range.start_bound()), own(range.end_bound()))
+    pub(crate) fn range(self, range: &impl KeyRange) -> Cursor {
+        let own = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        Cursor::new(self, own(range.lower()), own(range.upper()))
     }
 
     pub(crate) fn iter(self) -> Cursor {

@@ -32,7 +32,7 @@ impl Keyspace {
     /// # Errors
     /// `Unsupported` when another engine keeps it.
     pub fn turtle(&self) -> Result<TurtleKeyspace> {
-        if self.kind() != EngineKind::Turtle {
+        if self.engine() != EngineKind::Turtle {
             let message = format!("{} is no keyspace of turtle", self.name());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }

@@ -6,7 +6,7 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ thread_local! {
 
 impl State {
     /// Writes a batch.
-    pub(crate) fn write_batch(&self, mut batch: Batch, durability: Durability) -> Result<()> {
+    pub(crate) fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<()> {
         if batch.operations.len() > BATCH_OPERATIONS_MAX {
             return Err(Error::invalid(format!(
                 "a batch of {} operations is too long (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})",
@@ -128,10 +128,9 @@ impl State {
                 foreign.place.name
             )));
         }
-        keep_last(&mut batch.operations);
-        let entered = self.enter_all(batch.operations.iter().map(|operation| &*operation.place))?;
-        let writes: Vec<KeyspaceWrite<'_>> = batch
-            .operations
+        let operations = last_of_each(&batch.operations);
+        let entered = self.enter_all(operations.iter().map(|operation| &*operation.place))?;
+        let writes: Vec<KeyspaceWrite<'_>> = operations
             .iter()
             .map(|operation| {
                 let value = operation.value.as_deref().map(ValueRef::inline);
@@ -525,20 +524,20 @@ fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
     count > 0
 }
 
-/// Keeps the last operation on each key (P5).
-fn keep_last(operations: &mut Vec<Operation>) {
+/// The last operation on each key, in their order (P5).
+fn last_of_each(operations: &[Operation]) -> Vec<&Operation> {
     if operations.len() < 2 {
-        return;
+        return operations.iter().collect();
     }
-    let mut seen = std::collections::HashSet::new();
-    let mut kept: Vec<bool> = operations
-        .iter()
-        .rev()
-        .map(|operation| seen.insert((operation.place.id, operation.key.clone())))
-        .collect();
+    let mut seen = HashSet::with_capacity(operations.len());
+    let mut kept = Vec::with_capacity(operations.len());
+    for operation in operations.iter().rev() {
+        if seen.insert((operation.place.id, &operation.key[..])) {
+            kept.push(operation);
+        }
+    }
     kept.reverse();
-    let mut kept = kept.into_iter();
-    operations.retain(|_| kept.next().unwrap_or(true));
+    kept
 }
 
 /// Stops all writing if a panic passes by: what was half-done under the stripes stays unknown until

@@ -70,7 +70,7 @@ impl Story {
                 match &value {
                     Some(value) => batch.insert(keyspace, key.clone(), value.clone()),
                     None => batch.remove(keyspace, key.clone()),
-                }
+                };
                 batch.insert(keyspace, NUMBER, self.written.to_be_bytes());
             }
             db.write(batch).unwrap();

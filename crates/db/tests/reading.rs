@@ -282,13 +282,15 @@ fn c1_a_full_disk_takes_every_removal() {
                         Err(error) => panic!("{context}: {error}"),
                     }
                 }
-                let keys: Vec<_> = keyspace.keys::<&[u8]>(..).map(Result::unwrap).collect();
+                let keys: Vec<_> = keyspace.keys(..).map(Result::unwrap).collect();
                 let bytes = keys.len() as u64 * 250;
                 assert!(bytes > capacity / 6, "{context}, round {round}: {} records", keys.len());
                 let longest = db.stats().log.bytes_used + (512 << 10);
                 for (at, keys) in keys.chunks(batch).enumerate() {
                     let mut writes = Batch::new();
-                    keys.iter().for_each(|key| writes.remove(&keyspace, key.clone()));
+                    keys.iter().for_each(|key| {
+                        writes.remove(&keyspace, key.clone());
+                    });
                     let removed = db.write(writes);
                     removed.unwrap_or_else(|e| panic!("{context}, round {round}, {at}: {e}"));
                     if at % 4 == 0 {

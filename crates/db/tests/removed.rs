@@ -350,7 +350,7 @@ fn d1_compact_gives_back_the_room_of_removed_records() {
         let mut seen = Vec::new();
         let report = world
             .main
-            .compact_with::<&[u8]>(.., |progress| {
+            .compact_with(.., |progress| {
                 seen.push(progress);
                 std::ops::ControlFlow::Continue(())
             })
@@ -365,7 +365,7 @@ fn d1_compact_gives_back_the_room_of_removed_records() {
         assert_eq!(stats.tombstones, 0);
         assert!(stats.live_bytes.abs_diff(live) < live / 3, "{} {live}", stats.live_bytes);
         assert!(stats.dead_bytes < live / 2, "{} {live}", stats.dead_bytes);
-        let keys = world.main.keys::<&[u8]>(..).map(Result::unwrap);
+        let keys = world.main.keys(..).map(Result::unwrap);
         assert!(keys.eq(left.iter().map(|number| key(*number).to_vec())));
         world.db.verify().unwrap();
     }

@@ -205,7 +205,9 @@ fn a_batch_is_bounded_by_the_budget() {
     let keyspace = make(&db, "k", EngineKind::TreeLine);
     let batch_of = |bytes: u64| {
         let mut batch = Batch::new();
-        (0..bytes / 1008).for_each(|number| batch.insert(&keyspace, key(number), vec![1; 1000]));
+        (0..bytes / 1008).for_each(|number| {
+            batch.insert(&keyspace, key(number), vec![1; 1000]);
+        });
         batch
     };
     db.write(batch_of(MIB - 2048)).unwrap();

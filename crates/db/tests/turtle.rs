@@ -74,7 +74,7 @@ fn p25_a_snapshot_is_of_one_moment() {
     assert_eq!(main.iter().count(), 500);
     let found = snapshot.iter().map(Result::unwrap).map(|(key, value)| (key, value.to_vec()));
     assert_eq!(found.collect::<BTreeMap<_, _>>(), then);
-    let mut back: Vec<_> = snapshot.keys::<&[u8]>(..).rev().map(Result::unwrap).collect();
+    let mut back: Vec<_> = snapshot.keys(..).rev().map(Result::unwrap).collect();
     back.reverse();
     assert!(back.iter().eq(then.keys()));
     assert_eq!(snapshot.prefix(b"pict").readers().count(), 1);
@@ -119,7 +119,9 @@ fn p25_batches_are_whole_beside_threads() {
     let main = db.keyspace("main", own).unwrap();
     let write = |number: u64| {
         let mut batch = Batch::new();
-        (0..4).for_each(|place| batch.insert(&main, key(place), number.to_le_bytes()));
+        (0..4).for_each(|place| {
+            batch.insert(&main, key(place), number.to_le_bytes());
+        });
         db.write(batch).unwrap();
     };
     write(0);

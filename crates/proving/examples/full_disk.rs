@@ -98,7 +98,9 @@ impl Run {
             let keys: Vec<u64> = promises.keys().copied().step_by(2).collect();
             for keys in keys.chunks(self.batch()) {
                 let mut batch = Batch::new();
-                keys.iter().for_each(|key| batch.remove(&keyspace, key.to_be_bytes()));
+                keys.iter().for_each(|key| {
+                    batch.remove(&keyspace, key.to_be_bytes());
+                });
                 match db.write_with(batch, self.durability) {
                     Ok(()) => keys.iter().for_each(|key| _ = promises.remove(key)),
                     Err(error) if error.kind() == ErrorKind::Full => refused_removals.push(error),
@@ -148,7 +150,9 @@ impl Run {
         let keys: Vec<u64> = promises.keys().copied().collect();
         for keys in keys.chunks(self.batch()) {
             let mut batch = Batch::new();
-            keys.iter().for_each(|key| batch.remove(&keyspace, key.to_be_bytes()));
+            keys.iter().for_each(|key| {
+                batch.remove(&keyspace, key.to_be_bytes());
+            });
             let removed = db.write_with(batch, self.durability);
             removed.map_err(|error| format!("remove after the restart: {error}"))?;
         }

@@ -204,9 +204,9 @@ impl Database for SpinneyDatabase {
         for write in writes {
             let keyspace = self.keyspace(&write.keyspace)?;
             match &write.value {
-                Some(value) => batch.insert(&keyspace, write.key.clone(), value.clone()),
-                None => batch.remove(&keyspace, write.key.clone()),
-            }
+                Some(value) => batch.insert(&keyspace, &write.key, value),
+                None => batch.remove(&keyspace, &write.key),
+            };
         }
         self.db.write_with(batch, durability(promise))
     }

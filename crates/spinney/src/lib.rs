@@ -21,7 +21,7 @@
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Durability,
-    EngineKind, EngineStats, Error, ErrorKind, Keys, Keyspace, KeyspaceId, KeyspaceInfo,
+    EngineKind, EngineStats, Error, ErrorKind, KeyRange, Keys, Keyspace, KeyspaceId, KeyspaceInfo,
     KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats,
     LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
     SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats,

@@ -44,7 +44,7 @@ fn p17_values_of_all_lengths_come_back() {
     assert!(main.iter().readers().rev().map(|one| one.unwrap().0).eq(model.keys().rev().cloned()));
     let read = disk.reads();
     assert!(main.contains_key(&key(13)).unwrap());
-    assert_eq!(main.keys::<&[u8]>(..).count(), lengths.len());
+    assert_eq!(main.keys(..).count(), lengths.len());
     assert!(disk.reads() - read < 40, "keys alone read no large values");
     db.verify().unwrap();
     for disk in [disk.crash(CrashMode::LoseAll), disk.kill()] {
@@ -121,7 +121,7 @@ fn p17_damage_is_found() {
     assert!(part == value(1, 1000));
     assert!(reader.read_to_end(&mut part).unwrap_err().to_string().contains("checksum"));
     assert!(main.get(b"b").unwrap().unwrap() == *value(2, 300_000));
-    assert_eq!(main.keys::<&[u8]>(..).count(), 2);
+    assert_eq!(main.keys(..).count(), 2);
     assert!(main.iter().next().unwrap().unwrap_err().is_corruption());
     assert!(db.verify().unwrap_err().is_corruption());
     main.remove(b"a").unwrap();

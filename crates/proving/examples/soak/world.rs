@@ -564,7 +564,7 @@ impl<'a> World<'a> {
             match value {
                 Some(value) => batch.insert(&keyspace, key.clone(), &**value),
                 None => batch.remove(&keyspace, key.clone()),
-            }
+            };
         }
         self.db().write_with(batch, durability)
     }

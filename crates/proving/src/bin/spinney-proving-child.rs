@@ -78,7 +78,7 @@ fn batch(keyspaces: &[Keyspace], thread: usize, slot: usize, number: u64) -> Bat
         match kill::removes(number) {
             true => batch.remove(keyspace, key),
             false => batch.insert(keyspace, key, kill::value(number)),
-        }
+        };
     }
     batch
 }
