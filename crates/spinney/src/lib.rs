@@ -18,6 +18,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod guide;
+
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Durability,

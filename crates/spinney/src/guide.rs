@@ -1,0 +1,23 @@
+//! The guide: one page for each question that comes up first.
+//!
+//! Begin with [which engine](engines), [how much memory](memory) and [what survives](durability).
+
+macro_rules! pages {
+    ($($name:ident $file:literal)*) => {$(
+        #[doc = include_str!(concat!("../../../docs/guide/", $file, ".md"))]
+        pub mod $name {}
+    )*};
+}
+
+pages! {
+    engines "engines"
+    memory "memory"
+    durability "durability"
+    keys_and_values "keys-and-values"
+    batches "batches"
+    snapshots "snapshots"
+    backup "backup"
+    trouble "trouble"
+    processes "processes"
+    coming_from "coming-from"
+}
