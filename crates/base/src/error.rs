@@ -5,6 +5,7 @@
 //! the same cause to every later write.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// `Result` with Spinney's [`Error`].
@@ -79,13 +80,36 @@ pub struct Error {
 struct Inner {
     kind: ErrorKind,
     message: String,
+    place: Option<Place>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The file that an error is about, and where in it.
+#[derive(Clone)]
+struct Place {
+    path: PathBuf,
+    offset: Option<u64>,
 }
 
 impl Error {
     /// An error of `kind` that says `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Error { inner: Arc::new(Inner { kind, message: message.into(), source: None }) }
+        let inner = Inner { kind, message: message.into(), place: None, source: None };
+        Error { inner: Arc::new(inner) }
+    }
+
+    /// The same error, about this file and, if one is given, the bytes from this offset on.
+    #[must_use]
+    pub fn with_place(self, path: impl Into<PathBuf>, offset: Option<u64>) -> Self {
+        let place = Some(Place { path: path.into(), offset });
+        let inner = match Arc::try_unwrap(self.inner) {
+            Ok(inner) => Inner { place, ..inner },
+            Err(shared) => {
+                let (kind, message) = (shared.kind, shared.message.clone());
+                Inner { kind, message, place, source: Some(Box::new(Error { inner: shared })) }
+            }
+        };
+        Error { inner: Arc::new(inner) }
     }
 
     /// An operating-system error met while doing `context` (for example `read 4096 bytes at 8192 of
@@ -103,7 +127,8 @@ impl Error {
 
     fn of_system(kind: ErrorKind, context: impl fmt::Display, source: std::io::Error) -> Self {
         let message = format!("{context}: {source}");
-        Error { inner: Arc::new(Inner { kind, message, source: Some(Box::new(source)) }) }
+        let inner = Inner { kind, message, place: None, source: Some(Box::new(source)) };
+        Error { inner: Arc::new(inner) }
     }
 
     /// Why a file that a user named cannot be opened or made: `InvalidArgument` when that lies in its name or
@@ -129,10 +154,9 @@ impl Error {
         expected: impl fmt::Display,
         found: impl fmt::Display,
     ) -> Self {
-        Error::new(
-            ErrorKind::Corruption,
-            format!("{file} at offset {offset}: expected {expected}, found {found}"),
-        )
+        let file = file.to_string();
+        let message = format!("{file} at offset {offset}: expected {expected}, found {found}");
+        Error::new(ErrorKind::Corruption, message).with_place(file, Some(offset))
     }
 
     /// An argument outside its range.
@@ -145,7 +169,8 @@ impl Error {
     #[must_use]
     pub fn wrap(self, kind: ErrorKind, context: impl fmt::Display) -> Self {
         let message = format!("{context}: {}", self.inner.message);
-        Error { inner: Arc::new(Inner { kind, message, source: Some(Box::new(self)) }) }
+        let place = self.inner.place.clone();
+        Error { inner: Arc::new(Inner { kind, message, place, source: Some(Box::new(self)) }) }
     }
 
     /// The same error, of the same kind, with `context` before its sentence.
@@ -159,6 +184,25 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
+    }
+
+    /// The file or directory that it is about, if it is about one.
+    ///
+    /// ```
+    /// use spinney_base::Error;
+    /// let error = Error::corruption("db/wal", 8192, "a superblock", "zeros");
+    /// assert_eq!(error.path(), Some("db/wal".as_ref()));
+    /// assert_eq!(error.offset(), Some(8192));
+    /// ```
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.inner.place.as_ref().map(|place| place.path.as_path())
+    }
+
+    /// Where in that file the damaged bytes begin, or those that could not be read or written.
+    #[must_use]
+    pub fn offset(&self) -> Option<u64> {
+        self.inner.place.as_ref()?.offset
     }
 
     /// Whether this is damage on disk.

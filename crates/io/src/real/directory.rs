@@ -50,6 +50,11 @@ impl RealDirectory {
         format!("{what} {}", self.path.join(name).display())
     }
 
+    /// The error of a call about a name.
+    fn refused(&self, what: &str, name: &str, error: Errno) -> Error {
+        named(self.context(what, name), error).with_place(self.path.join(name), None)
+    }
+
     /// Takes the lock of one descriptor, if the file system has locks for such a file.
     ///
     /// # Errors
@@ -62,7 +67,7 @@ impl RealDirectory {
             Err(error @ (Errno::BADF | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOLCK)) => {
                 Ok(Taken::Impossible(error, self.context("lock", name)))
             }
-            Err(error) => Err(named(self.context("lock", name), error)),
+            Err(error) => Err(self.refused("lock", name, error)),
         }
     }
 
@@ -78,10 +83,10 @@ impl RealDirectory {
                 match retry_on_intr(there) {
                     Ok(file) => Ok(Some(file)),
                     Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
-                    Err(error) => Err(named(self.context("lock", LOCK_NAME), error)),
+                    Err(error) => Err(self.refused("lock", LOCK_NAME, error)),
                 }
             }
-            Err(error) => Err(named(self.context("lock", LOCK_NAME), error)),
+            Err(error) => Err(self.refused("lock", LOCK_NAME, error)),
         }
     }
 
@@ -90,7 +95,7 @@ impl RealDirectory {
     fn open_to_lock(&self) -> Result<OwnedFd> {
         let opened =
             retry_on_intr(|| rustix::fs::openat(&self.descriptor, ".", OPEN, Mode::empty()));
-        opened.map_err(|error| named(self.context("lock", ""), error))
+        opened.map_err(|error| self.refused("lock", "", error))
     }
 
     fn locked_by_another(&self, descriptor: &OwnedFd) -> Error {
@@ -118,7 +123,7 @@ fn open(path: &Path) -> Result<OwnedFd, Errno> {
 fn refused(path: &Path, error: Errno) -> Error {
     match error {
         Errno::NOTDIR => Error::invalid(format!("{} is not a directory", path.display())),
-        error => named(format!("open directory {}", path.display()), error),
+        error => named(format!("open directory {}", path.display()), error).with_place(path, None),
     }
 }
 
@@ -176,12 +181,14 @@ impl Directory for RealDirectory {
         match retry_on_intr(stat) {
             Ok(_) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
-            Err(error) => Err(named(self.context("look for", name), error)),
+            Err(error) => Err(self.refused("look for", name, error)),
         }
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        let failed = |error: Errno| named(format!("list {}", self.path.display()), error);
+        let failed = |error: Errno| {
+            named(format!("list {}", self.path.display()), error).with_place(&self.path, None)
+        };
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.descriptor).map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -216,12 +223,14 @@ impl Directory for RealDirectory {
     fn remove(&self, name: &str) -> Result<()> {
         check_name(name)?;
         retry_on_intr(|| rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty()))
-            .map_err(|error| named(self.context("remove", name), error))
+            .map_err(|error| self.refused("remove", name, error))
     }
 
     fn sync(&self) -> Result<()> {
-        retry_on_intr(|| rustix::fs::fsync(&self.descriptor))
-            .map_err(|error| named(format!("sync directory {}", self.path.display()), error))
+        retry_on_intr(|| rustix::fs::fsync(&self.descriptor)).map_err(|error| {
+            let context = format!("sync directory {}", self.path.display());
+            named(context, error).with_place(&self.path, None)
+        })
     }
 
     fn lock(&self) -> Result<Box<dyn DirectoryLock>> {
@@ -250,7 +259,7 @@ impl Directory for RealDirectory {
         let file = match there {
             Ok(file) => Some(file),
             Err(Errno::NOENT | Errno::ACCESS) => None,
-            Err(error) => return Err(named(self.context("lock", LOCK_NAME), error)),
+            Err(error) => return Err(self.refused("lock", LOCK_NAME, error)),
         };
         file.as_ref().map(|file| self.take(file, LOCK_NAME, how)).transpose()?;
         Ok(Box::new(RealLock { _directory: directory, _file: file }))

@@ -189,9 +189,15 @@ impl RealFile {
         Ok(())
     }
 
+    /// The error of a call that was about the file as a whole.
+    fn refused(&self, context: String, error: Errno) -> Error {
+        Error::io(context, error.into()).with_place(&self.path, None)
+    }
+
     pub(super) fn failed(&self, what: &str, bytes: usize, offset: u64, error: Errno) -> Error {
         let path = self.path.display();
         Error::io(format!("{what} {bytes} bytes at {offset} of {path}"), error.into())
+            .with_place(&self.path, Some(offset))
     }
 
     /// The transfers of a batch, one after the other.
@@ -287,7 +293,7 @@ impl File for RealFile {
     fn sync(&self, purpose: Purpose) -> Result<()> {
         self.counters.sync(purpose);
         rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.descriptor))
-            .map_err(|error| Error::io(format!("sync {}", self.path.display()), error.into()))
+            .map_err(|error| self.refused(format!("sync {}", self.path.display()), error))
     }
 
     fn len(&self) -> Result<u64> {
@@ -308,7 +314,7 @@ impl File for RealFile {
         let result = match grown {
             Ok(()) => return Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(before, bytes),
-            Err(error) => Err(Error::io(context(), error.into())),
+            Err(error) => Err(self.refused(context(), error)),
         };
         if result.is_err() {
             // A growth that failed half-way is taken back, so that the room it took is free again.
@@ -327,7 +333,7 @@ impl File for RealFile {
         rustix::io::retry_on_intr(|| rustix::fs::ftruncate(&self.descriptor, bytes)).map_err(
             |error| {
                 let context = format!("shorten {} to {bytes} bytes", self.path.display());
-                Error::io(context, error.into())
+                self.refused(context, error)
             },
         )
     }
@@ -346,7 +352,7 @@ impl File for RealFile {
             Err(error) => {
                 let context =
                     format!("give back {bytes} bytes at {offset} of {}", self.path.display());
-                Err(Error::io(context, error.into()))
+                Err(self.refused(context, error))
             }
         }
     }

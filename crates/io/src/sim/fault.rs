@@ -168,19 +168,19 @@ impl Faults {
 pub(super) fn input_output(what: &str, path: &Path) -> Error {
     const EIO: i32 = 5;
     let error = std::io::Error::from_raw_os_error(EIO);
-    Error::io(format!("{what} {} (simulated)", path.display()), error)
+    Error::io(format!("{what} {} (simulated)", path.display()), error).with_place(path, None)
 }
 
 /// `ENOSPC`, as the real disk would tell it.
 pub(super) fn no_space(path: &Path) -> Error {
     const ENOSPC: i32 = 28;
     let error = std::io::Error::from_raw_os_error(ENOSPC);
-    Error::io(format!("make room in {} (simulated)", path.display()), error)
+    Error::io(format!("make room in {} (simulated)", path.display()), error).with_place(path, None)
 }
 
 /// `EMFILE`, as the real disk would tell it.
 pub(super) fn no_descriptor(path: &Path) -> Error {
     const EMFILE: i32 = 24;
     let error = std::io::Error::from_raw_os_error(EMFILE);
-    Error::io(format!("open {} (simulated)", path.display()), error)
+    Error::io(format!("open {} (simulated)", path.display()), error).with_place(path, None)
 }
