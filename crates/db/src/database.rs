@@ -409,18 +409,21 @@ impl Db {
     }
 
     /// Changes the memory budget; caches follow in the background. Where it is too small for all keyspaces that are
-    /// open, those that are not used are parked.
+    /// open, one for each 128 KiB, those that were used least recently are parked in the background too. Whoever uses more
+    /// than that in turn has them parked and opened again and again, at milliseconds each.
     ///
     /// # Errors
     /// `InvalidArgument` when it is out of range; `Closed`.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
-        self.handle.state.check_open()?;
-        let _no_checkpoint = self.handle.state.hold_checkpoints();
         let state = &self.handle.state;
+        state.check_open()?;
         state.options.clone().memory(bytes).check()?;
         state.budget.set_total(bytes);
         state.limit_log(bytes);
-        state.make_way_held(false);
+        // Keyspaces are parked in the background where it is too small for all that are open.
+        if let Some(task) = &*state.park_task.lock() {
+            task.wake();
+        }
         state.share_out();
         Ok(())
     }

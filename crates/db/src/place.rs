@@ -382,23 +382,29 @@ impl State {
     pub(crate) fn make_way_held(&self, one: bool) -> bool {
         let mut has_parked = false;
         while (one && !has_parked) || self.keyspaces.read().len() >= self.open_max() {
-            let now = self.runtime.now();
-            let mut open: Vec<_> = self.keyspaces();
-            let since = |keyspace: &Arc<KeyspaceState>| {
-                let place = self.place(keyspace.id);
-                place.map_or(now, |place| keyspace.unused_since(&place, now))
-            };
-            open.sort_by_cached_key(since);
-            let ids: Vec<KeyspaceId> = open.drain(..).map(|keyspace| keyspace.id).collect();
-            let parked = |id: &KeyspaceId| {
-                self.place(*id).is_some_and(|place| self.park(&place).unwrap_or(false))
-            };
-            if !ids.iter().any(parked) {
+            if !self.park_longest_unused() {
                 break;
             }
             has_parked = true;
         }
         has_parked
+    }
+
+    /// Parks the keyspace that was used least recently of those that can be, for who holds `checkpointing`; says
+    /// whether there was one.
+    fn park_longest_unused(&self) -> bool {
+        let now = self.runtime.now();
+        let mut open: Vec<_> = self.keyspaces();
+        let since = |keyspace: &Arc<KeyspaceState>| {
+            let place = self.place(keyspace.id);
+            place.map_or(now, |place| keyspace.unused_since(&place, now))
+        };
+        open.sort_by_cached_key(since);
+        let ids: Vec<KeyspaceId> = open.drain(..).map(|keyspace| keyspace.id).collect();
+        let parked = |id: &KeyspaceId| {
+            self.place(*id).is_some_and(|place| self.park(&place).unwrap_or(false))
+        };
+        ids.iter().any(parked)
     }
 
     /// What the job does: parks what nobody has used for a while.
@@ -429,6 +435,13 @@ impl State {
                 }
                 self.trim()?;
             }
+        }
+        // The budget became smaller. One at a time: who opens or checkpoints waits for each.
+        if self.keyspaces.read().len() > self.open_max()
+            && let Some(_one_at_a_time) = self.checkpointing.try_lock()
+            && self.park_longest_unused()
+        {
+            return Ok(Next::Again);
         }
         if !self.keyspaces.read().is_empty() {
             return Ok(Next::Wait(after / LOOKS));
