@@ -154,7 +154,7 @@ impl Db {
             let KeptOptions { engine, logged } = options.kept;
             if found.options != options.kept {
                 return Err(Error::invalid(format!(
-                    "keyspace {name:?} exists with engine {} and logged {}, not {engine} and {logged}",
+                    "keyspace {name:?} exists with engine {} and logged {}, not {engine} and {logged}: existing_keyspace opens it as it is",
                     found.options.engine, found.options.logged
                 )));
             }
@@ -484,7 +484,8 @@ impl Db {
     ///
     /// # Errors
     /// What kept the checkpoint from being taken: the database is closed all the same, and the next
-    /// open recovers.
+    /// open recovers what the log holds. What was written to keyspaces without a log since their last
+    /// checkpoint is gone then. Where that matters, call [`Db::checkpoint`] until it succeeds, and close after it.
     pub fn close(self) -> Result<()> {
         let state = &self.handle.state;
         state.process.check()?;

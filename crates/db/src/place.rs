@@ -54,6 +54,10 @@ pub(crate) const NOTHING_OPEN: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(1);
 
+/// How long an operation waits for a descriptor where the process has none left: others use keyspaces for milliseconds, and
+/// one whose own batch uses them all is told.
+const DESCRIPTORS_WAIT: Duration = Duration::from_secs(2);
+
 /// How many hold a keyspace that is not pinned and no more among the open ones: its place, and who parks it.
 const HOLDERS: usize = 2;
 
@@ -212,6 +216,7 @@ impl State {
     ) -> Result<Open<'a>> {
         self.check_open()?;
         let mut tried = false;
+        let until = self.runtime.now() + DESCRIPTORS_WAIT;
         loop {
             self.make_way(held.is_some(), tried);
             let mut kept = place.kept.lock();
@@ -222,8 +227,17 @@ impl State {
             // A reader may need it, and a full disk must not refuse a read.
             match self.with_last_room(|| self.open_place(place, &mut kept)) {
                 Ok(open) => return Ok(open),
-                Err(error) if error.is_out_of_descriptors() && !tried => tried = true,
-                Err(error) => return Err(error),
+                Err(error) if !error.is_out_of_descriptors() => return Err(error),
+                Err(_) if !tried => tried = true,
+                // All that are open are in use, for as long as an operation takes.
+                Err(_) if !self.runtime.is_stepped() && self.runtime.now() < until => {
+                    drop(kept);
+                    self.runtime.sleep(NAP);
+                }
+                Err(error) => {
+                    let text = "a keyspace cannot be opened beside those in use (more descriptors help: ulimit -n)";
+                    return Err(error.context(text));
+                }
             }
         }
     }
