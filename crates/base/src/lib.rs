@@ -3,6 +3,7 @@
 //!
 //! It does no I/O and knows no engine. Read [`error`] first, then [`runtime`].
 
+pub mod allocator;
 pub mod error;
 pub mod fork;
 pub mod ids;

@@ -7,16 +7,24 @@
 //!
 //! A job takes a thread while it works and none while it waits. **No job waits for another**: when
 //! the last idle thread takes a job, another thread is started, so a job that blocks, however long,
-//! keeps nobody from running. Threads beyond [`IDLE_MAX`] end after a while without work.
+//! keeps no other from running. Threads beyond [`IDLE_MAX`] end after a while without work.
+//!
+//! The exception is the *crowd*: jobs of which there may be thousands, one for each keyspace. At most
+//! [`crowd_max`] of them run at once, the one that has been due longest first. Each thread has buffers,
+//! a ring and an allocator's arena of its own, so the process's memory and descriptors would grow with
+//! the number of keyspaces that are written at once. A job of the crowd therefore waits for no other
+//! of it.
 //!
 //! **Invariants**
 //! 1. A job is either running (its closure is with a thread) or has a time at which it is due.
 //! 2. While there are jobs, some thread is idle or about to be started, unless the operating system
 //!    refuses one: then jobs wait for those that run.
+//! 3. No more than [`crowd_max`] jobs of the crowd run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::runtime::{Job, Next};
@@ -29,6 +37,23 @@ const IDLE_MAX: usize = 2;
 
 /// How long a thread beyond them waits for work.
 const IDLE_TIME: Duration = Duration::from_secs(2);
+
+/// Most jobs of the crowd that run at once: two for each processor, for half of them wait for the device at
+/// any time; at least four, so that a few that take long do not hold up all others.
+fn crowd_max() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    *MOST.get_or_init(|| (2 * processors()).clamp(4, 16))
+}
+
+/// Whether there may be many like a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// It runs whenever it is due.
+    Single,
+    /// It is of the crowd.
+    Crowd,
+}
 
 /// Threads and the jobs that they run.
 #[derive(Debug, Default)]
@@ -43,13 +68,17 @@ pub(crate) struct Pool {
 #[derive(Default)]
 struct State {
     jobs: BTreeMap<u64, Slot>,
-    due: BTreeSet<(Duration, u64)>,
+    /// When jobs that do not run are due: single ones, and those of the crowd.
+    due: [BTreeSet<(Duration, u64)>; 2],
+    /// How many jobs of the crowd run.
+    crowd: usize,
     next_id: u64,
     threads: usize,
     idle: usize,
 }
 
 struct Slot {
+    kind: Kind,
     /// `None` while it runs.
     job: Option<Job>,
     due: Duration,
@@ -66,12 +95,29 @@ impl std::fmt::Debug for State {
 /// The time of a runtime.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
+impl State {
+    /// The job that is due next, and may run.
+    fn first(&self) -> Option<(Duration, u64)> {
+        let [single, crowd] = &self.due;
+        let crowd = crowd.first().filter(|_| self.crowd < crowd_max());
+        single.first().into_iter().chain(crowd).min().copied()
+    }
+
+    fn set_due(&mut self, kind: Kind, due: Duration, id: u64) {
+        self.due[kind as usize].insert((due, id));
+    }
+
+    fn take_due(&mut self, kind: Kind, due: Duration, id: u64) {
+        self.due[kind as usize].remove(&(due, id));
+    }
+}
+
 impl Pool {
     /// Adds a job, which is due at once.
     ///
     /// # Errors
     /// `Io` when there is no thread to run it, and none can be started.
-    pub(crate) fn add(self: &Arc<Self>, job: Job, clock: &Clock) -> Result<u64> {
+    pub(crate) fn add(self: &Arc<Self>, kind: Kind, job: Job, clock: &Clock) -> Result<u64> {
         let mut state = self.state.lock();
         if state.idle == 0
             && let Err(error) = self.start(&mut state, clock)
@@ -82,8 +128,8 @@ impl Pool {
         let id = state.next_id;
         state.next_id += 1;
         let due = clock();
-        state.jobs.insert(id, Slot { job: Some(job), due, woken: false, stopping: false });
-        state.due.insert((due, id));
+        state.jobs.insert(id, Slot { kind, job: Some(job), due, woken: false, stopping: false });
+        state.set_due(kind, due, id);
         drop(state);
         self.changed.notify_one();
         Ok(id)
@@ -104,12 +150,13 @@ impl Pool {
         let mut idle_since = clock();
         loop {
             let now = clock();
-            let first = state.due.first().copied();
-            if let Some((_, id)) = first.filter(|(due, _)| *due <= now) {
-                state.due.pop_first();
-                let Some(job) = state.jobs.get_mut(&id).and_then(|slot| slot.job.take()) else {
-                    continue;
-                };
+            let first = state.first();
+            if let Some((due, id)) = first.filter(|(due, _)| *due <= now) {
+                let taken = state.jobs.get_mut(&id).map(|slot| (slot.kind, slot.job.take()));
+                let Some((kind, job)) = taken else { continue };
+                state.take_due(kind, due, id);
+                let Some(job) = job else { continue };
+                state.crowd += usize::from(kind == Kind::Crowd);
                 state.idle -= 1;
                 if state.idle == 0 {
                     // Jobs that become due meanwhile wait for none.
@@ -117,6 +164,11 @@ impl Pool {
                 }
                 drop(state);
                 state = self.run(id, job, clock);
+                if kind == Kind::Crowd {
+                    state.crowd -= 1;
+                    // One of those that could not run may now.
+                    self.changed.notify_one();
+                }
                 state.idle += 1;
                 idle_since = clock();
                 continue;
@@ -165,7 +217,8 @@ impl Pool {
         slot.woken = false;
         slot.due = due;
         slot.job = job;
-        state.due.insert((due, id));
+        let kind = slot.kind;
+        state.set_due(kind, due, id);
         state
     }
 
@@ -182,8 +235,9 @@ impl Pool {
             slot.due = before;
             return;
         }
-        state.due.remove(&(before, id));
-        state.due.insert((now, id));
+        let kind = slot.kind;
+        state.take_due(kind, before, id);
+        state.set_due(kind, now, id);
         drop(state);
         self.changed.notify_one();
     }
@@ -193,8 +247,8 @@ impl Pool {
         let mut state = self.state.lock();
         let Some(slot) = state.jobs.get_mut(&id) else { return };
         if slot.job.is_some() {
-            let due = slot.due;
-            state.due.remove(&(due, id));
+            let (kind, due) = (slot.kind, slot.due);
+            state.take_due(kind, due, id);
             let gone = state.jobs.remove(&id);
             let is_last = state.jobs.is_empty();
             drop(state);

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::pool::{Clock, Pool};
+use crate::pool::{Clock, Kind, Pool};
 use crate::shim::{Condvar, Mutex, thread};
 use crate::{Error, Result};
 
@@ -135,9 +135,22 @@ impl Runtime {
     /// # Errors
     /// `Io` when the operating system has no room for a thread.
     pub fn spawn(&self, job: impl FnMut() -> Next + Send + 'static) -> Result<Task> {
+        self.spawn_of(Kind::Single, job)
+    }
+
+    /// The same for a job of which there may be many: only some of them run at once, so none may wait for another
+    /// one.
+    ///
+    /// # Errors
+    /// As [`Runtime::spawn`].
+    pub fn spawn_in_crowd(&self, job: impl FnMut() -> Next + Send + 'static) -> Result<Task> {
+        self.spawn_of(Kind::Crowd, job)
+    }
+
+    fn spawn_of(&self, kind: Kind, job: impl FnMut() -> Next + Send + 'static) -> Result<Task> {
         match &*self.inner {
             Inner::Threads { clock, pool } => {
-                let id = pool.add(Box::new(job), clock)?;
+                let id = pool.add(kind, Box::new(job), clock)?;
                 let (pool, clock) = (pool.clone(), clock.clone());
                 Ok(Task { kind: TaskKind::Pooled { pool, clock, id } })
             }
@@ -358,6 +371,46 @@ mod tests {
         task.wake();
         task.stop();
         assert_eq!(count.load(SeqCst), after);
+    }
+
+    /// However many jobs of the crowd are due, only some run at once, all of them do, and a single one is kept from
+    /// running by none.
+    #[test]
+    fn d4_a_crowd_takes_few_threads() {
+        const JOBS: u32 = 300;
+        let runtime = Runtime::threads();
+        let (most, now, done) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        let counts = Arc::new((most, now, done));
+        let open = Arc::new(Mutex::new(()));
+        let closed = open.lock();
+        let job = || {
+            let (counts, open) = (Arc::clone(&counts), Arc::clone(&open));
+            move || {
+                let (most, now, done) = &*counts;
+                most.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+                drop(open.lock());
+                now.fetch_sub(1, SeqCst);
+                done.fetch_add(1, SeqCst);
+                Next::Stop
+            }
+        };
+        let all: Vec<Task> = (0..JOBS).map(|_| runtime.spawn_in_crowd(job()).unwrap()).collect();
+        while counts.1.load(SeqCst) < 4 {
+            thread::yield_now();
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let single = runtime.spawn(move || {
+            sender.send(()).expect("somebody waits");
+            Next::Stop
+        });
+        receiver.recv().expect("it runs beside a crowd that is blocked");
+        drop((single, closed));
+        while counts.2.load(SeqCst) < JOBS {
+            thread::yield_now();
+        }
+        let most = counts.0.load(SeqCst);
+        assert!((4..=16).contains(&most), "{most} ran at once");
+        drop(all);
     }
 
     /// However many jobs block, one more runs; and a thousand that wait have hardly a thread.

@@ -155,7 +155,7 @@ impl Db {
             let KeptOptions { engine, logged } = options.kept;
             if found.options != options.kept {
                 return Err(Error::invalid(format!(
-                    "keyspace {name:?} exists with engine {} and logged {}, not {engine} and {logged}",
+                    "keyspace {name:?} exists with engine {} and logged {}, not {engine} and {logged}: existing_keyspace opens it as it is",
                     found.options.engine, found.options.logged
                 )));
             }
@@ -410,18 +410,21 @@ impl Db {
     }
 
     /// Changes the memory budget; caches follow in the background. Where it is too small for all keyspaces that are
-    /// open, those that are not used are parked.
+    /// open, one for each 128 KiB, those that were used least recently are parked in the background too. Whoever uses more
+    /// than that in turn has them parked and opened again and again, at milliseconds each.
     ///
     /// # Errors
     /// `InvalidArgument` when it is out of range; `Closed`.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
-        self.handle.state.check_open()?;
-        let _no_checkpoint = self.handle.state.hold_checkpoints();
         let state = &self.handle.state;
+        state.check_open()?;
         state.options.clone().memory(bytes).check()?;
         state.budget.set_total(bytes);
         state.limit_log(bytes);
-        state.make_way_held(false);
+        // Keyspaces are parked in the background where it is too small for all that are open.
+        if let Some(task) = &*state.park_task.lock() {
+            task.wake();
+        }
         state.share_out();
         Ok(())
     }
@@ -482,7 +485,8 @@ impl Db {
     ///
     /// # Errors
     /// What kept the checkpoint from being taken: the database is closed all the same, and the next
-    /// open recovers.
+    /// open recovers what the log holds. What was written to keyspaces without a log since their last
+    /// checkpoint is gone then. Where that matters, call [`Db::checkpoint`] until it succeeds, and close after it.
     pub fn close(self) -> Result<()> {
         let state = &self.handle.state;
         state.process.check()?;

@@ -30,6 +30,7 @@
 use std::time::Duration;
 
 use spinney_base::Next;
+use spinney_base::allocator::{give_back, resident_bytes};
 use spinney_base::shim::Mutex;
 
 use crate::place::{NOTHING_OPEN, Place};
@@ -64,6 +65,34 @@ const RATIO: f64 = 2.0;
 /// One use of a keyspace counts as so large a part of a hit for each mebibyte that it holds, where
 /// fewer hits were counted: writers, whose batching is not counted, keep something beside readers.
 const USE_PART: f64 = 8.0;
+
+/// The process may take this many bytes beside its budget before the allocator is asked to give back: half of the
+/// 64 MiB that are promised, so that what comes until the next look fits beside it.
+const BESIDE_MAX: u64 = 32 << 20;
+
+/// The allocator is asked again after [`HEAP_PAUSE_MIN`], and twice as late each time that it gave less than
+/// [`HEAP_GAVE_MIN`] bytes, up to [`HEAP_PAUSE_MAX`]: then it is the caller's own memory that is in use.
+const HEAP_PAUSE_MIN: Duration = Duration::from_secs(1);
+const HEAP_PAUSE_MAX: Duration = Duration::from_secs(60);
+const HEAP_GAVE_MIN: u64 = 4 << 20;
+
+/// When the allocator may be asked again, and how long that was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeapPause {
+    until: Duration,
+    length: Duration,
+}
+
+impl HeapPause {
+    /// The next one, after the allocator gave so many bytes.
+    fn after(self, gave: u64, now: Duration) -> HeapPause {
+        let length = match gave {
+            HEAP_GAVE_MIN.. => HEAP_PAUSE_MIN,
+            _ => (2 * self.length).clamp(HEAP_PAUSE_MIN, HEAP_PAUSE_MAX),
+        };
+        HeapPause { until: now + length, length }
+    }
+}
 
 /// A batch needs so many times its bytes while it is written.
 const LOAN: u64 = 2;
@@ -271,8 +300,27 @@ impl State {
         }
         // Looks in between measure nothing: their time is too short.
         let is_kept_back = self.move_targets(*soon == 0, None);
+        if *soon == 0 && !self.runtime.is_stepped() {
+            self.give_back_heap();
+        }
         *soon = if is_kept_back && *soon < SOON_MOST { *soon + 1 } else { 0 };
         Next::Wait(if *soon > 0 { SOON } else { LOOK })
+    }
+
+    /// Has the allocator give back what it keeps, where the process takes much more than its budget.
+    fn give_back_heap(&self) {
+        let now = self.runtime.now();
+        let Some(mut pause) = self.heap_pause.try_lock() else { return };
+        if now < pause.until {
+            return;
+        }
+        let Some(before) = resident_bytes() else { return };
+        if before <= self.budget.total() + BESIDE_MAX {
+            return;
+        }
+        give_back();
+        let gave = before.saturating_sub(resident_bytes().unwrap_or(before));
+        *pause = pause.after(gave, now);
     }
 
     /// Divides the budget among the open keyspaces after one came or went, or the budget changed.
@@ -436,6 +484,19 @@ const FLOOR_BYTES_MIN: u64 = KEYSPACE_BYTES_MIN / 4;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_allocator_that_gives_little_is_asked_less_and_less() {
+        let (mut pause, mut now, mut times) = (HeapPause::default(), Duration::ZERO, 0);
+        while now < Duration::from_secs(600) {
+            now = now.max(pause.until);
+            pause = pause.after(1 << 20, now);
+            times += 1;
+        }
+        assert!((10..=20).contains(&times), "{times} in ten minutes");
+        pause = pause.after(HEAP_GAVE_MIN, now);
+        assert_eq!(pause, HeapPause { until: now + HEAP_PAUSE_MIN, length: HEAP_PAUSE_MIN });
+    }
 
     const MIB: u64 = 1 << 20;
     const TOTAL: u64 = 64 * MIB;

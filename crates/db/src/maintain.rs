@@ -238,7 +238,7 @@ impl State {
         let Some(me) = self.me.lock().upgrade() else { return Ok(()) };
         // Weakly: what is parked is let go of by its job, too, and told from what is in use.
         let (state, engine, weak) = (me.clone(), keyspace.engine.clone(), Arc::downgrade(keyspace));
-        let task = me.spawn(move || {
+        let task = me.runtime.spawn_in_crowd(me.guarded(move || {
             let next = engine.background()?;
             let room = engine.unwritten_bytes() + engine.step_bytes();
             if state.engine_room.fetch_max(room, Ordering::Relaxed) < room {
@@ -250,7 +250,7 @@ impl State {
                 keyspace.set_busy(state.runtime.now());
             }
             Ok(next)
-        })?;
+        }))?;
         *keyspace.task.lock() = Some(task);
         Ok(())
     }

@@ -258,7 +258,8 @@ impl Options {
     }
 }
 
-/// How a keyspace is made. An existing keyspace keeps its engine and whether it is logged.
+/// How a keyspace is made. An existing keyspace keeps its engine and whether it is logged: [`Db::keyspace`](crate::Db::keyspace)
+/// refuses other ones, and [`Db::existing_keyspace`](crate::Db::existing_keyspace) opens it as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceOptions {
     pub(crate) kept: KeptOptions,

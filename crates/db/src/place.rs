@@ -54,6 +54,10 @@ pub(crate) const NOTHING_OPEN: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(1);
 
+/// How long an operation waits for a descriptor where the process has none left: others use keyspaces for milliseconds, and
+/// one whose own batch uses them all is told.
+const DESCRIPTORS_WAIT: Duration = Duration::from_secs(2);
+
 /// How many hold a keyspace that is not pinned and no more among the open ones: its place, and who parks it.
 const HOLDERS: usize = 2;
 
@@ -212,6 +216,7 @@ impl State {
     ) -> Result<Open<'a>> {
         self.check_open()?;
         let mut tried = false;
+        let until = self.runtime.now() + DESCRIPTORS_WAIT;
         loop {
             self.make_way(held.is_some(), tried);
             let mut kept = place.kept.lock();
@@ -222,8 +227,17 @@ impl State {
             // A reader may need it, and a full disk must not refuse a read.
             match self.with_last_room(|| self.open_place(place, &mut kept)) {
                 Ok(open) => return Ok(open),
-                Err(error) if error.is_out_of_descriptors() && !tried => tried = true,
-                Err(error) => return Err(error),
+                Err(error) if !error.is_out_of_descriptors() => return Err(error),
+                Err(_) if !tried => tried = true,
+                // All that are open are in use, for as long as an operation takes.
+                Err(_) if !self.runtime.is_stepped() && self.runtime.now() < until => {
+                    drop(kept);
+                    self.runtime.sleep(NAP);
+                }
+                Err(error) => {
+                    let text = "a keyspace cannot be opened beside those in use (more descriptors help: ulimit -n)";
+                    return Err(error.context(text));
+                }
             }
         }
     }
@@ -382,23 +396,29 @@ impl State {
     pub(crate) fn make_way_held(&self, one: bool) -> bool {
         let mut has_parked = false;
         while (one && !has_parked) || self.keyspaces.read().len() >= self.open_max() {
-            let now = self.runtime.now();
-            let mut open: Vec<_> = self.keyspaces();
-            let since = |keyspace: &Arc<KeyspaceState>| {
-                let place = self.place(keyspace.id);
-                place.map_or(now, |place| keyspace.unused_since(&place, now))
-            };
-            open.sort_by_cached_key(since);
-            let ids: Vec<KeyspaceId> = open.drain(..).map(|keyspace| keyspace.id).collect();
-            let parked = |id: &KeyspaceId| {
-                self.place(*id).is_some_and(|place| self.park(&place).unwrap_or(false))
-            };
-            if !ids.iter().any(parked) {
+            if !self.park_longest_unused() {
                 break;
             }
             has_parked = true;
         }
         has_parked
+    }
+
+    /// Parks the keyspace that was used least recently of those that can be, for who holds `checkpointing`; says
+    /// whether there was one.
+    fn park_longest_unused(&self) -> bool {
+        let now = self.runtime.now();
+        let mut open: Vec<_> = self.keyspaces();
+        let since = |keyspace: &Arc<KeyspaceState>| {
+            let place = self.place(keyspace.id);
+            place.map_or(now, |place| keyspace.unused_since(&place, now))
+        };
+        open.sort_by_cached_key(since);
+        let ids: Vec<KeyspaceId> = open.drain(..).map(|keyspace| keyspace.id).collect();
+        let parked = |id: &KeyspaceId| {
+            self.place(*id).is_some_and(|place| self.park(&place).unwrap_or(false))
+        };
+        ids.iter().any(parked)
     }
 
     /// What the job does: parks what nobody has used for a while.
@@ -429,6 +449,13 @@ impl State {
                 }
                 self.trim()?;
             }
+        }
+        // The budget became smaller. One at a time: who opens or checkpoints waits for each.
+        if self.keyspaces.read().len() > self.open_max()
+            && let Some(_one_at_a_time) = self.checkpointing.try_lock()
+            && self.park_longest_unused()
+        {
+            return Ok(Next::Again);
         }
         if !self.keyspaces.read().is_empty() {
             return Ok(Next::Wait(after / LOOKS));

@@ -496,3 +496,41 @@ fn d4_many_keyspaces_with_few_descriptors() {
     }
     db.verify().unwrap();
 }
+
+/// Threads use more keyspaces at once than the process has descriptors for: they wait for each other, and none is
+/// refused. One whose own batch needs them all is told what helps.
+#[test]
+fn b2_threads_wait_for_descriptors() {
+    let disk = SimDisk::new(1);
+    let db = Db::open(Path::new("/db"), options(&disk, &Runtime::threads())).unwrap();
+    let name = |number: usize| format!("k{number}");
+    let all: Vec<Keyspace> = (0..40)
+        .map(|number| db.keyspace(&name(number), kind(ENGINES[number % 2])).unwrap())
+        .collect();
+    all.iter().for_each(|keyspace| keyspace.insert(b"k", b"v").unwrap());
+    db.close().unwrap();
+    let db = Db::open(Path::new("/db"), options(&disk, &Runtime::threads())).unwrap();
+    let all: Vec<Keyspace> =
+        (0..40).map(|number| db.existing_keyspace(&name(number)).unwrap()).collect();
+    disk.limit_descriptors(Some(disk.descriptors() + 4));
+    std::thread::scope(|scope| {
+        for thread in 0..12 {
+            let all = &all;
+            scope.spawn(move || {
+                for step in 0..60 {
+                    let keyspace = &all[(step * 31 + thread * 7) % all.len()];
+                    assert_eq!(keyspace.get(b"k").unwrap().unwrap(), b"v");
+                }
+            });
+        }
+    });
+    let mut batch = Batch::new();
+    for keyspace in &all {
+        batch.insert(keyspace, "k", "w");
+    }
+    let error = db.write(batch).unwrap_err();
+    assert!(error.is_out_of_descriptors() && error.to_string().contains("ulimit -n"), "{error}");
+    disk.limit_descriptors(None);
+    assert_eq!(all[0].get(b"k").unwrap().unwrap(), b"v");
+    db.close().unwrap();
+}

@@ -54,9 +54,10 @@ pub(super) const PRIORITY_MAX: u8 = 3;
 /// Most words that a bucket can address.
 const WORDS_MAX: usize = (1 << 24) - 2;
 
-/// Smallest limit of a shard, in bytes: room for the largest record beside the table. Reservations that
-/// need more than the limit make a shard grow past it until they are written back.
-pub(super) const SHARD_BYTES_MIN: usize = 8 << 10;
+/// Smallest limit of a shard, in bytes: some twenty records of 64 bytes. A cache that may become large has many shards
+/// while it is small, so this is what a keyspace with little memory cannot go below. Reservations that
+/// need more than the limit, the largest record's too, make a shard grow past it until they are written back.
+pub(super) const SHARD_BYTES_MIN: usize = 2 << 10;
 
 /// What a shard takes before it has records, in bytes: it doubles until it has what it may take. So
 /// tables follow the data, and a budget far above that costs nothing.

@@ -162,14 +162,7 @@ impl Forecaster {
             future_epochs: future_epochs.clamp(1, FUTURE_MAX),
             sample_mask: (1 << every.ilog2()) - 1,
             inserts: AtomicU64::new(0),
-            sample: Mutex::new(Sample {
-                random: SplitMix(!seed),
-                keys: Keys::default(),
-                offered: 0,
-                highest: Vec::new(),
-                edge: None,
-                history: Vec::new(),
-            }),
+            sample: Mutex::new(Sample::new(seed)),
             frozen: RwLock::new(Arc::default()),
         }
     }
@@ -202,6 +195,17 @@ impl Forecaster {
         ForecastStats { inserts, ..self.frozen.read().stats }
     }
 
+    /// Forgets what it knows, and begins with an epoch without forecasts.
+    pub(crate) fn forget(&self) {
+        let mut sample = self.sample.lock();
+        if sample.offered == 0 && self.frozen.read().histogram.is_none() {
+            return;
+        }
+        *sample = Sample::new(self.seed);
+        let stats = self.frozen.read().stats;
+        *self.frozen.write() = Arc::new(Frozen { stats, ..Frozen::default() });
+    }
+
     /// Bytes of memory that it holds.
     pub(crate) fn bytes(&self) -> u64 {
         let sample = self.sample.lock();
@@ -217,6 +221,17 @@ impl Forecaster {
 }
 
 impl Sample {
+    fn new(seed: u64) -> Self {
+        Sample {
+            random: SplitMix(!seed),
+            keys: Keys::default(),
+            offered: 0,
+            highest: Vec::new(),
+            edge: None,
+            history: Vec::new(),
+        }
+    }
+
     /// Algorithm R: of all that were offered each is kept with the same probability.
     fn offer(&mut self, key: &[u8]) {
         self.offered += 1;

@@ -59,6 +59,10 @@ const FILTER_SHARES: Rules = Rules { ratio: 2.0, step: 2, most: 8 };
 const FORECAST_EPOCH_INSERTS: u64 = 2_000;
 const FORECAST_EPOCHS: u32 = 8;
 
+/// Least memory of a keyspace whose inserts are forecast, in bytes: what forecasting keeps, about 88 KiB, would
+/// be a large part of less, and the floor of a small keyspace among many.
+const FORECAST_MEMORY_MIN: u64 = 1 << 20;
+
 /// Most pages of buffers that wait for the next batch: 2 MiB.
 const BUFFER_PAGES_MAX: usize = 512;
 
@@ -119,6 +123,8 @@ pub struct TreeLine {
     pub(crate) loading_pages: AtomicU64,
     pub(crate) tuning: Tuning,
     pub(crate) forecaster: Forecaster,
+    /// Whether there is memory for it.
+    forecasts: AtomicBool,
     pub(crate) accesses: AccessCounters,
     pub(crate) writes: WriteCounters,
     /// Which shard the background looks at next.
@@ -221,6 +227,7 @@ impl TreeLine {
             loading_pages: AtomicU64::new(0),
             tuning: Tuning::default(),
             forecaster,
+            forecasts: AtomicBool::new(memory >= FORECAST_MEMORY_MIN),
             accesses: AccessCounters::default(),
             writes: WriteCounters::default(),
             hand: AtomicUsize::new(0),
@@ -405,8 +412,18 @@ impl TreeLine {
         buffer_pages_for(self.context.memory.target())
     }
 
+    /// Forecasts inserts, or forgets what it knows of them, by the memory that there is and what was chosen.
+    fn choose_forecasts(&self) {
+        let has_memory = self.context.memory.target() >= FORECAST_MEMORY_MIN;
+        let forecasts = has_memory && self.tuning.forecast();
+        if self.forecasts.swap(forecasts, Ordering::Relaxed) && !forecasts {
+            self.forecaster.forget();
+        }
+    }
+
     /// Gives the cache what all else leaves of the keyspace's memory.
     fn follow_memory(&self) {
+        self.choose_forecasts();
         let locks = self.segment_locks.bytes() + self.page_locks.bytes();
         let known = self.forecaster.bytes() + self.large.bytes();
         let index = self.index.bytes();
@@ -555,7 +572,7 @@ impl Engine for TreeLine {
         let Became { dirty, may_be_new } =
             self.cache.put(id, write.key, write.value, reserved(prepared), &mut replaced);
         self.accesses.put(may_be_new && write.value.is_some());
-        if may_be_new && write.value.is_some() && self.tuning.forecast() {
+        if may_be_new && write.value.is_some() && self.forecasts.load(Ordering::Relaxed) {
             self.forecaster.record(write.key);
         }
         if dirty && self.index.push_dirty(write.key, id).is_multiple_of(LONG_LIST) {
@@ -655,7 +672,9 @@ impl Engine for TreeLine {
     }
 
     fn set_option(&self, name: &str, value: &str) -> Result<()> {
-        self.tuning.set(name, value)
+        self.tuning.set(name, value)?;
+        self.choose_forecasts();
+        Ok(())
     }
 
     fn stats(&self) -> EngineStats {
