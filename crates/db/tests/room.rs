@@ -82,7 +82,8 @@ fn b1_every_write_of_a_checkpoint_is_refused_once() {
         let is_full = |error: &spinney_base::Error| error.kind() == ErrorKind::Full;
         assert!(checkpoint.as_ref().err().is_none_or(is_full), "{at}: {checkpoint:?}");
         if disk.faults_struck() == 0 {
-            assert!(at > 10 && db.stats().log.bytes_used < before, "{at}: nothing was trimmed");
+            let used = db.stats().log.bytes_used;
+            assert!(at > 5 && used < before, "{at}: {before} to {used}");
             break;
         }
         put(600).unwrap();
