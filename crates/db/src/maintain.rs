@@ -330,7 +330,7 @@ mod tests {
         let unlogged = db.keyspace("unlogged", KeyspaceOptions::default().logged(false)).unwrap();
         let checkpoints = || db.stats().keyspaces[0].numbers.checkpoints;
         for number in 0..3000u32 {
-            logged.insert(&number.to_be_bytes(), &[1; 1000]).unwrap();
+            logged.insert(number.to_be_bytes(), [1; 1000]).unwrap();
         }
         let before = checkpoints();
         let end = runtime.now() + 5 * QUIET;
@@ -354,7 +354,7 @@ mod tests {
         let keyspace = db.keyspace("k", KeyspaceOptions::default().logged(false)).unwrap();
         let key = |number: u32| number.wrapping_mul(0x9e37_79b1).to_be_bytes();
         let put_all = |value: &[u8; 100]| {
-            (0..10_000).for_each(|number| keyspace.insert(&key(number), value).unwrap());
+            (0..10_000).for_each(|number| keyspace.insert(key(number), value).unwrap());
         };
         put_all(&[1; 100]);
         db.checkpoint().unwrap();

@@ -36,7 +36,7 @@ const COUNT: u64 = 100_000;
 /// Puts records of 64 bytes with the keys of even numbers.
 fn fill(keyspace: &Keyspace, runtime: &Runtime) {
     for number in 0..COUNT {
-        keyspace.insert_with(&key(2 * number), &[7; 56], Durability::Buffered).unwrap();
+        keyspace.insert_with(key(2 * number), [7; 56], Durability::Buffered).unwrap();
         if number.is_multiple_of(1000) {
             runtime.step();
         }
@@ -54,7 +54,7 @@ fn ask_in_vain(
     let before = pages_looked_up(db);
     for lookup in 0..lookups {
         let absent = key(random.next_u64() | 1);
-        assert_eq!(keyspace.get(&absent).unwrap(), None);
+        assert_eq!(keyspace.get(absent).unwrap(), None);
         if lookup.is_multiple_of(50) {
             runtime.step();
         }
@@ -78,7 +78,7 @@ fn absent_keys_read_hardly_a_page() {
             let then = ask_in_vain(&database, &keyspace, random, 100_000);
             for _ in 0..100_000 {
                 let there = key(2 * (random.next_u64() % COUNT));
-                assert!(keyspace.get(&there).unwrap().is_some());
+                assert!(keyspace.get(there).unwrap().is_some());
             }
             let again = ask_in_vain(&database, &keyspace, random, 200_000);
             drop(keyspace);
@@ -101,7 +101,7 @@ fn inserts_that_ask_first_read_hardly_a_page() {
         let keyspace = db.keyspace("main", KeyspaceOptions::default()).unwrap();
         for number in 0..2 * COUNT {
             let value = [7; 56];
-            keyspace.compare_and_swap(&key(number), None, Some(&value)).unwrap().unwrap();
+            keyspace.compare_and_swap(key(number), None, Some(&value)).unwrap().unwrap();
             if number.is_multiple_of(200) {
                 runtime.step();
             }
@@ -301,7 +301,7 @@ fn filters_give_their_memory_back() {
     for step in 0..2_000_000u64 {
         let records = if step.is_multiple_of(2) { COUNT / 20 } else { COUNT };
         let there = key(2 * (random.next_u64() % records));
-        assert!(keyspace.get(&there).unwrap().is_some());
+        assert!(keyspace.get(there).unwrap().is_some());
         if step.is_multiple_of(50) {
             runtime.step();
         }

@@ -216,12 +216,12 @@ fn p26_keyspaces_without_a_log() {
     let key = |n: u64| format!("key {:06}", n.wrapping_mul(7919) % 3_000).into_bytes();
     let value = |round: u64| [&round.to_be_bytes()[..], &[7; 300]].concat();
     for number in 0..3_000 {
-        cache.insert(&key(number), &value(0)).unwrap();
+        cache.insert(key(number), value(0)).unwrap();
     }
     let mut written = 0;
     db.backup_with(COPY, &BackupOptions::default(), |_| {
         for _ in 0..200 {
-            cache.insert(&key(written * 31), &value(1 + written)).unwrap();
+            cache.insert(key(written * 31), value(1 + written)).unwrap();
             written += 1;
         }
         ControlFlow::Continue(())
@@ -231,7 +231,7 @@ fn p26_keyspaces_without_a_log() {
     copy.verify().unwrap();
     let copied = copy.existing_keyspace("cache").unwrap();
     for number in 0..3_000 {
-        let found = copied.get(&key(number)).unwrap().expect("it was there all the time");
+        let found = copied.get(key(number)).unwrap().expect("it was there all the time");
         let round = u64::from_be_bytes(found[..8].try_into().unwrap());
         assert!(found.len() == 308 && round <= written);
     }
@@ -246,7 +246,7 @@ fn p26_keyspaces_come_and_go_meanwhile() {
     let gone = keyspace(&db, "gone");
     story.write(&db, 1_500);
     for number in 0..500_u32 {
-        gone.insert(&number.to_be_bytes(), &[1; 200]).unwrap();
+        gone.insert(number.to_be_bytes(), [1; 200]).unwrap();
     }
     let mut calls = 0_u32;
     db.backup_with(COPY, &BackupOptions::default(), |_| {
@@ -257,7 +257,7 @@ fn p26_keyspaces_come_and_go_meanwhile() {
             _ => {}
         }
         if calls > 2 {
-            keyspace(&db, "new").insert(&calls.to_be_bytes(), b"new").unwrap();
+            keyspace(&db, "new").insert(calls.to_be_bytes(), b"new").unwrap();
         }
         story.write(&db, 20);
         ControlFlow::Continue(())
@@ -338,7 +338,7 @@ fn p26_faults_leave_nothing_half_made() {
                 }
             }
             if !db.flush().is_err_and(|error| error.is_poisoned()) {
-                db.existing_keyspace("a").unwrap().insert(NUMBER, &written.to_be_bytes()).unwrap();
+                db.existing_keyspace("a").unwrap().insert(NUMBER, written.to_be_bytes()).unwrap();
                 db.backup(if result.is_ok() { "/second" } else { COPY }).unwrap();
             }
             drop(db);
@@ -377,7 +377,7 @@ fn a1_a_restored_database_has_both_copies_of_its_slots() {
         let db = open_at(&disk, "/db", 18);
         let kept = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
         for number in 0..300u32 {
-            kept.insert(&number.to_be_bytes(), &[7; 200]).unwrap();
+            kept.insert(number.to_be_bytes(), [7; 200]).unwrap();
         }
         db.backup(COPY).unwrap();
         let file = Path::new(COPY).join("keyspace-00000001.spn");
@@ -649,9 +649,9 @@ fn p26_large_values() {
             for _ in 0..count {
                 written += 1;
                 if written % 11 == 0 {
-                    big.remove(&key(written)).unwrap();
+                    big.remove(key(written)).unwrap();
                 } else {
-                    big.insert(&key(written), &value(written)).unwrap();
+                    big.insert(key(written), value(written)).unwrap();
                 }
             }
             written

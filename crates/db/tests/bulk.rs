@@ -198,7 +198,7 @@ fn p15_large_values_are_loaded() {
             let held = keyspace.stats().large_values;
             assert_eq!(held, if is_empty { 0 } else { large }, "step {step}");
         }
-        keyspace.remove(&7u32.to_be_bytes()).unwrap();
+        keyspace.remove(7u32.to_be_bytes()).unwrap();
         db.close().unwrap();
         let stats = open(&disk).keyspace("k", options()).unwrap().stats();
         assert_eq!((stats.large_values, stats.large_freed_bytes), (large - 1, 0));
@@ -247,7 +247,7 @@ fn p04_what_was_noted_before_a_load_is_forgotten() {
         .update(b"k", |value| {
             match seen.len() {
                 // Memory does not know the key, so what the leaf says is noted.
-                0 => other.insert(&neighbour, b"hot").unwrap(),
+                0 => other.insert(neighbour, b"hot").unwrap(),
                 1 => assert_eq!(keyspace.bulk_load([(b"k", b"1")]).unwrap(), 1),
                 _ => {}
             }

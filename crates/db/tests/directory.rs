@@ -134,7 +134,7 @@ fn a2_a_directory_that_is_moved() {
         other.close().unwrap();
         let db = Db::open("/db", options(&disk)).unwrap();
         let one = db.keyspace("one", kind(engine)).unwrap();
-        (0..200u32).for_each(|key| one.insert(&key.to_be_bytes(), &[7; 900]).unwrap());
+        (0..200u32).for_each(|key| one.insert(key.to_be_bytes(), [7; 900]).unwrap());
         disk.move_directory(Path::new("/db"), Path::new("/moved")).unwrap();
         disk.move_directory(Path::new("/other"), Path::new("/db")).unwrap();
         db.keyspace("two", kind(engine)).unwrap().insert(b"k", b"2").unwrap();
@@ -241,7 +241,7 @@ fn a2_a_database_that_comes_into_a_copy_stays() {
         other.close().unwrap();
         let db = Db::open("/db", options(&disk)).unwrap();
         let one = db.keyspace("one", kind(EngineKind::Turtle)).unwrap();
-        (0..200u32).for_each(|key| one.insert(&key.to_be_bytes(), &[7; 900]).unwrap());
+        (0..200u32).for_each(|key| one.insert(key.to_be_bytes(), [7; 900]).unwrap());
         let mut moved = false;
         let manifest = Path::new("/other/MANIFEST");
         let result = db.backup_with("/copy", &BackupOptions::default(), |_| {
@@ -470,9 +470,9 @@ fn b2_a_database_runs_on_what_it_has_open() {
         disk.limit_descriptors(Some(0));
         let one = db.existing_keyspace("one").unwrap();
         for key in 0..2000u32 {
-            one.insert(&key.to_be_bytes(), &[9; 300]).unwrap();
+            one.insert(key.to_be_bytes(), [9; 300]).unwrap();
         }
-        one.insert(b"large", &vec![1; 100_000]).unwrap();
+        one.insert(b"large", vec![1; 100_000]).unwrap();
         db.checkpoint().unwrap();
         assert_eq!(one.iter().count(), 2001);
         db.verify().unwrap();

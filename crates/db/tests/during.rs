@@ -29,7 +29,7 @@ fn database(disk: &SimDisk) -> (Db, Keyspace, Runtime) {
 /// Writes more than the cache holds, in a place of its own, so that everything else leaves it.
 fn evict(keyspace: &Keyspace, turn: u8) {
     for number in 0..200u8 {
-        keyspace.insert(&[b'x', turn, number], &[3; 3000]).unwrap();
+        keyspace.insert([b'x', turn, number], [3; 3000]).unwrap();
     }
 }
 

@@ -30,7 +30,7 @@ fn run(forecast: &str) -> EngineStats {
     for insert in 0..INSERTS {
         let place = mix(mix(insert / WINDOW) ^ (mix(insert) % 4));
         let key = ((place << 32) | (mix(insert ^ 77) & 0xFFFF_FFFF)).to_be_bytes();
-        keyspace.insert_with(&key, &[7; 56], Durability::Buffered).unwrap();
+        keyspace.insert_with(key, [7; 56], Durability::Buffered).unwrap();
         if insert % CHECKPOINT == CHECKPOINT - 1 {
             db.checkpoint().unwrap();
         }

@@ -61,7 +61,7 @@ fn p17_a_value_is_never_whole_in_memory() {
     let db =
         Db::open(directory.path().join("db"), Options::default().memory(MEMORY as u64)).unwrap();
     let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
-    main.insert(b"warm", &[1; 100_000]).unwrap();
+    main.insert(b"warm", [1; 100_000]).unwrap();
     let length = VALUE_BYTES_MAX as u64;
     let written = peak(|| main.insert_from(b"k", length, std::io::repeat(7)).unwrap());
     assert!(written < PIECES, "{written} bytes while it was written");

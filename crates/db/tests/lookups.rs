@@ -74,7 +74,7 @@ fn many_lookups_see_staged_pages() {
         keyspace.bulk_load((0..COUNT).map(|number| (key(number), value(number)))).unwrap();
         // Every other one of some neighbours anew, as many as a page of their own is made for.
         for number in (5000..5030).step_by(2) {
-            keyspace.insert(&key(number), &value(number + 1)).unwrap();
+            keyspace.insert(key(number), value(number + 1)).unwrap();
         }
         db.close().unwrap();
     }
@@ -127,7 +127,7 @@ fn stage_long_records(db: &Db, keyspace: &Keyspace) {
     keyspace.bulk_load((0..LONG_COUNT).map(|number| (old(number), long(number)))).unwrap();
     for (from, offset) in [(0, 1), (3, 2)] {
         for number in some(from) {
-            keyspace.insert(&key(4 * number + offset), &long(number + offset)).unwrap();
+            keyspace.insert(key(4 * number + offset), long(number + offset)).unwrap();
         }
         db.checkpoint().unwrap();
     }
@@ -148,11 +148,11 @@ fn lookups_read_no_staged_page_in_vain() {
         let keyspace = db.keyspace("k", options()).unwrap();
         // The record cache has forgotten those that are asked for.
         for number in (0..LONG_COUNT).filter(|number| !number.is_multiple_of(3)) {
-            keyspace.get(&old(number)).unwrap();
+            keyspace.get(old(number)).unwrap();
         }
         let before = reads(db);
         for number in some(from) {
-            let found = keyspace.get(&key(4 * number + offset)).unwrap();
+            let found = keyspace.get(key(4 * number + offset)).unwrap();
             assert_eq!(found.as_deref(), Some(&long(number + offset)[..]), "{number}");
         }
         reads(db) - before
@@ -161,9 +161,9 @@ fn lookups_read_no_staged_page_in_vain() {
     let others = pages_of_all(&db, 0, 3);
     assert!((500..=505).contains(&others), "{others} pages beside the staged ones");
     let overwritten = key(4 * 3 + 2);
-    keyspace.insert(&overwritten, b"newer").unwrap();
+    keyspace.insert(overwritten, b"newer").unwrap();
     db.checkpoint().unwrap();
-    assert_eq!(keyspace.get(&overwritten).unwrap().as_deref(), Some(&b"newer"[..]));
+    assert_eq!(keyspace.get(overwritten).unwrap().as_deref(), Some(&b"newer"[..]));
     db.verify().unwrap();
     drop(keyspace);
     db.close().unwrap();

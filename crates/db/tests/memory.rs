@@ -137,11 +137,11 @@ fn accounts_hold_under_sixteen_threads() {
                 let any = key((number >> 20) % (each * THREADS));
                 match step % 32 {
                     _ if !mixed => {
-                        main.insert(&key(step * THREADS + thread), &vec![7; value]).unwrap();
+                        main.insert(key(step * THREADS + thread), vec![7; value]).unwrap();
                     }
                     0 => assert!(main.range(any.to_vec()..).limit(50).count() > 0),
-                    step if step % 2 == 1 => main.insert(&any, &vec![8; value]).unwrap(),
-                    _ => assert!(main.get(&any).unwrap().is_some()),
+                    step if step % 2 == 1 => main.insert(any, vec![8; value]).unwrap(),
+                    _ => assert!(main.get(any).unwrap().is_some()),
                 }
             }
         };
@@ -218,12 +218,12 @@ fn turtle_holds_its_budget_at_every_checkpoint_distance() {
                 let any = key((number >> 20) % (each * THREADS));
                 match step % 32 {
                     _ if !mixed => {
-                        main.insert(&key(step * THREADS + thread), &value(number >> 30)).unwrap();
+                        main.insert(key(step * THREADS + thread), value(number >> 30)).unwrap();
                     }
                     0 => assert!(main.range(any.to_vec()..).limit(50).count() > 0),
-                    1 => main.remove(&any).unwrap(),
-                    step if step % 2 == 1 => main.insert(&any, &value(number >> 30)).unwrap(),
-                    _ => _ = main.get(&any).unwrap(),
+                    1 => main.remove(any).unwrap(),
+                    step if step % 2 == 1 => main.insert(any, value(number >> 30)).unwrap(),
+                    _ => _ = main.get(any).unwrap(),
                 }
             }
         };

@@ -67,7 +67,7 @@ fn d4_an_unused_keyspace_is_parked_and_opened_again() {
                 let keyspace = db.keyspace("k", kind(engine).logged(logged)).unwrap();
                 for round in 0..3u8 {
                     let key = [life, round];
-                    keyspace.insert(&key, &[round; 500]).unwrap();
+                    keyspace.insert(key, [round; 500]).unwrap();
                     expected.insert(key.to_vec(), vec![round; 500]);
                     let open = disk.descriptors();
                     assert_eq!(parked(&db), [false]);
@@ -104,7 +104,7 @@ fn d4_an_opening_parks_what_the_log_does_not_name() {
     let (db, _) = open(&disk);
     for number in 0..10u8 {
         let keyspace = db.keyspace(&format!("k{number}"), kind(ENGINES[usize::from(number) % 2]));
-        keyspace.unwrap().insert(b"k", &[number]).unwrap();
+        keyspace.unwrap().insert(b"k", [number]).unwrap();
     }
     db.close().unwrap();
     let (db, _) = open(&disk);
@@ -162,10 +162,10 @@ fn p09_what_a_killed_process_left_outlasts_a_life_that_does_not_use_it() {
             let (db, _) = open(&disk);
             let keyspace = db.keyspace("k", kind(engine).logged(logged)).unwrap();
             let other = db.keyspace("other", kind(engine)).unwrap();
-            keyspace.insert(b"a", &[1; 500]).unwrap();
-            other.insert(b"a", &[1; 500]).unwrap();
+            keyspace.insert(b"a", [1; 500]).unwrap();
+            other.insert(b"a", [1; 500]).unwrap();
             db.checkpoint().unwrap();
-            keyspace.insert(b"b", &[2; 500]).unwrap();
+            keyspace.insert(b"b", [2; 500]).unwrap();
             disk.cut_power_at(disk.steps() + step);
             let is_whole = db.checkpoint().is_ok();
             drop((keyspace, other, db));
@@ -173,7 +173,7 @@ fn p09_what_a_killed_process_left_outlasts_a_life_that_does_not_use_it() {
             let (db, _) = open(&killed);
             let was_parked = parked(&db)[0];
             let other = db.existing_keyspace("other").unwrap();
-            other.insert(b"b", &[3; 500]).unwrap();
+            other.insert(b"b", [3; 500]).unwrap();
             db.checkpoint().unwrap();
             drop(other);
             db.close().unwrap();
@@ -277,7 +277,7 @@ fn d4_more_keyspaces_than_may_be_open() {
         let most = |db: &Db| parked(db).iter().filter(|parked| !**parked).count();
         for number in 0..ALL {
             let keyspace = db.keyspace(&number.to_string(), kind(engine)).unwrap();
-            keyspace.insert(b"k", &[number]).unwrap();
+            keyspace.insert(b"k", [number]).unwrap();
             assert!(most(&db) <= 10, "{}", most(&db));
         }
         db.verify().unwrap();
@@ -319,7 +319,7 @@ fn d4_what_is_in_use_is_not_parked() {
     let tree = db.keyspace("tree", kind(EngineKind::TreeLine)).unwrap();
     turtle.turtle().unwrap().set_checkpoint_distance(2).unwrap();
     turtle.insert(b"k", b"1").unwrap();
-    tree.insert(b"large", &[5; 100_000]).unwrap();
+    tree.insert(b"large", [5; 100_000]).unwrap();
     let snapshot = turtle.snapshot().unwrap();
     let mut reader = tree.get_reader(b"large").unwrap().unwrap();
     pass(&runtime, IDLE);
@@ -355,7 +355,7 @@ fn d4_parked_keyspaces_are_read() {
     let disk = SimDisk::new(1);
     let (db, runtime) = open(&disk);
     for (number, engine) in (0..6u8).zip(ENGINES.into_iter().cycle()) {
-        db.keyspace(&number.to_string(), kind(engine)).unwrap().insert(b"k", &[number]).unwrap();
+        db.keyspace(&number.to_string(), kind(engine)).unwrap().insert(b"k", [number]).unwrap();
     }
     pass(&runtime, IDLE);
     db.existing_keyspace("1").unwrap().insert(b"k", b"new").unwrap();
@@ -391,7 +391,7 @@ fn d4_a_backup_copies_what_was_parked() {
         assert_eq!(parked(&db), [true; 4]);
         // The log goes on without those that are parked, and one of them is opened behind it.
         let b = db.existing_keyspace("b").unwrap();
-        (0..300u32).for_each(|number| b.insert(&number.to_be_bytes(), &[1; 900]).unwrap());
+        (0..300u32).for_each(|number| b.insert(number.to_be_bytes(), [1; 900]).unwrap());
         db.checkpoint().unwrap();
         assert!(db.existing_keyspace("a").unwrap().get(b"old").unwrap().is_some());
         assert_eq!(parked(&db), [false, false, true, true]);
@@ -430,7 +430,7 @@ fn d4_generations_last() {
         let (db, runtime) = open(&disk);
         let keyspace = db.keyspace("k", kind(engine)).unwrap();
         for round in 0..40u8 {
-            keyspace.insert(b"k", &[round; 100]).unwrap();
+            keyspace.insert(b"k", [round; 100]).unwrap();
             pass(&runtime, IDLE);
             assert_eq!(parked(&db), [true]);
         }
@@ -475,7 +475,7 @@ fn d4_many_keyspaces_with_few_descriptors() {
     let name = |number: u32| format!("k{number}");
     for number in 0..ALL {
         let keyspace = db.keyspace(&name(number), kind(ENGINES[number as usize % 2])).unwrap();
-        keyspace.insert_with(b"k", &number.to_le_bytes(), Durability::Buffered).unwrap();
+        keyspace.insert_with(b"k", number.to_le_bytes(), Durability::Buffered).unwrap();
         assert!(open_now().0 <= 64);
     }
     let is_idle = |db: &Db| parked(db).iter().all(|parked| *parked);

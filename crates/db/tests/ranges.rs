@@ -61,7 +61,7 @@ fn pages_that_hold_no_key_do_not_end_a_range() {
         if let Some((key, _)) = model.pop_last() {
             main.remove_with(&key, Durability::Buffered).unwrap();
             if round % 2 == 0 {
-                main.insert_with(&key, &vec![7; 4096 - 90 - key.len()], Durability::Buffered)
+                main.insert_with(&key, vec![7; 4096 - 90 - key.len()], Durability::Buffered)
                     .unwrap();
                 model.insert(key.clone(), vec![7; 4096 - 90 - key.len()]);
             }

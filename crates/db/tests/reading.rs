@@ -118,7 +118,7 @@ fn c2_a_budget_that_is_too_small_names_one_that_does() {
         let mut model = Model::new();
         for number in 0..40_000u32 {
             let value = vec![number as u8; 200];
-            keyspace.insert_with(&key(number), &value, Durability::Buffered).unwrap();
+            keyspace.insert_with(key(number), &value, Durability::Buffered).unwrap();
             model.insert(key(number), value);
         }
         drop((keyspace, db));
@@ -158,7 +158,7 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
                 let mut model = Model::new();
                 let full = (0..100_000u32).find_map(|number| {
                     let value = vec![number as u8; 100 + (number % 300) as usize];
-                    let result = keyspace.insert_with(&key(number % 20_000), &value, durability);
+                    let result = keyspace.insert_with(key(number % 20_000), &value, durability);
                     if result.is_ok() {
                         model.insert(key(number % 20_000), value);
                     }
@@ -168,7 +168,7 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
                 let full = full.expect("the disk is full some time");
                 assert!(full.is_full(), "{context}: {full}");
                 // Another write refused, and the process ends.
-                let again = keyspace.insert_with(b"once more", &[1; 3000], durability);
+                let again = keyspace.insert_with(b"once more", [1; 3000], durability);
                 assert!(again.is_ok() || again.unwrap_err().is_full(), "{context}");
                 drop((keyspace, db));
                 model.remove(&b"once more"[..]);
@@ -183,7 +183,7 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
                 all += 1;
                 if db.is_read_only() {
                     let keyspace = db.existing_keyspace("k").unwrap();
-                    assert!(keyspace.remove(&key(1)).unwrap_err().is_full(), "{context}");
+                    assert!(keyspace.remove(key(1)).unwrap_err().is_full(), "{context}");
                 } else {
                     writable += 1;
                     let keyspace = db.existing_keyspace("k").unwrap();
@@ -196,7 +196,7 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
                     }
                     for number in 0..200 {
                         keyspace
-                            .remove_with(&key(number), durability)
+                            .remove_with(key(number), durability)
                             .unwrap_or_else(|error| panic!("{context}: remove {number}: {error}"));
                         model.remove(&key(number));
                     }
@@ -238,9 +238,9 @@ fn c1_tidying_on_a_full_disk_leaves_the_reserve() {
         let db = Db::open("/db", options(&disk).runtime(runtime.clone())).unwrap();
         let kept = KeyspaceOptions::default().engine(engine);
         let keyspace = db.keyspace("k", kept).unwrap();
-        (0..30_000u32).for_each(|number| keyspace.insert(&key(number), &[7; 300]).unwrap());
+        (0..30_000u32).for_each(|number| keyspace.insert(key(number), [7; 300]).unwrap());
         for number in (0..30_000u32).filter(|number| number % 8 != 0) {
-            keyspace.remove(&key(number)).unwrap();
+            keyspace.remove(key(number)).unwrap();
         }
         db.checkpoint().unwrap();
         disk.set_capacity(Some(disk.used()));
@@ -275,7 +275,7 @@ fn c1_a_full_disk_takes_every_removal() {
                     if number % 16 == 0 {
                         runtime.step();
                     }
-                    match keyspace.insert(&key(number), &value) {
+                    match keyspace.insert(key(number), &value) {
                         Ok(()) => refused = 0,
                         Err(error) if error.is_full() && refused < 8 => refused += 1,
                         Err(error) if error.is_full() => break,

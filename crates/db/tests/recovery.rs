@@ -55,7 +55,7 @@ fn p12_writers_outlive_a_small_log() {
     let db = Db::open(Path::new("/db"), options(&disk, &runtime).log_bytes_max(1 << 20)).unwrap();
     let a = keyspace(&db, "a");
     for number in 0..3000 {
-        a.insert_with(&key(number % 500), &[1; 100], Durability::Buffered).unwrap();
+        a.insert_with(key(number % 500), [1; 100], Durability::Buffered).unwrap();
     }
     let stats = db.stats();
     assert!(stats.log.bytes_used <= 1 << 20);
@@ -74,7 +74,7 @@ fn p12_the_log_is_no_longer_than_memory_replays() {
     let a = keyspace(&db, "a");
     let mut longest = 0;
     for number in 0..60_000 {
-        a.insert_with(&key(number % 5000), &[1; 100], Durability::Buffered).unwrap();
+        a.insert_with(key(number % 5000), [1; 100], Durability::Buffered).unwrap();
         if number % 500 == 0 {
             runtime.sleep(Duration::from_millis(20));
             runtime.step();
@@ -125,7 +125,7 @@ fn p15_changes_that_a_checkpoint_holds_are_not_replayed() {
             let options = options(&image, &runtime).log_bytes_max(64 << 20);
             let db = Db::open(Path::new("/db"), options).unwrap();
             let a = keyspace(&db, "a");
-            assert!((0..count).all(|number| a.contains_key(&key(number)).unwrap()));
+            assert!((0..count).all(|number| a.contains_key(key(number)).unwrap()));
             db.verify().unwrap();
         }
     }
@@ -139,7 +139,7 @@ fn p19_replay_appends_nothing() {
     let db = open(&disk);
     let a = keyspace(&db, "a");
     for number in 0..50 {
-        a.insert(&key(number), b"1").unwrap();
+        a.insert(key(number), b"1").unwrap();
     }
     let last = db.stats().log.last_lsn;
     let mut disk = disk;
@@ -186,7 +186,7 @@ fn p20_keyspaces_come_and_go_whole() {
         let goes = keyspace(&db, "goes");
         let made = disk.steps();
         for number in 0..20 {
-            goes.insert(&key(number), b"v").unwrap();
+            goes.insert(key(number), b"v").unwrap();
         }
         let filled = disk.steps();
         db.drop_keyspace("goes").unwrap();
@@ -325,11 +325,11 @@ fn p23_a_failed_write_back_keeps_its_records() {
         let db = open(&disk);
         let a = db.keyspace("a", KeyspaceOptions::default().logged(false)).unwrap();
         for number in 0..100 {
-            a.insert(&key(number), &[1; 200]).unwrap();
+            a.insert(key(number), [1; 200]).unwrap();
         }
         db.checkpoint().unwrap();
         for number in 0..100 {
-            a.insert(&key(number), &[2; 200]).unwrap();
+            a.insert(key(number), [2; 200]).unwrap();
         }
         disk.inject(Fault::WriteError { at: disk.writes() + at });
         let failed = db.checkpoint();
@@ -340,7 +340,7 @@ fn p23_a_failed_write_back_keeps_its_records() {
         let db = open(&disk.crash(CrashMode::LoseAll));
         let a = db.existing_keyspace("a").unwrap();
         for number in 0..100 {
-            let value = a.get(&key(number)).unwrap().unwrap();
+            let value = a.get(key(number)).unwrap().unwrap();
             assert_eq!(value, &[2; 200][..], "write {at}: {failed:?}");
         }
     }

@@ -57,13 +57,13 @@ impl World {
 
     fn fill(&self, numbers: std::ops::Range<u64>) {
         for number in numbers {
-            self.main.insert_with(&key(number), &[7; 300], Durability::Buffered).unwrap();
+            self.main.insert_with(key(number), [7; 300], Durability::Buffered).unwrap();
         }
     }
 
     fn remove(&self, numbers: impl IntoIterator<Item = u64>) {
         for number in numbers {
-            self.main.remove_with(&key(number), Durability::Buffered).unwrap();
+            self.main.remove_with(key(number), Durability::Buffered).unwrap();
         }
     }
 
@@ -145,7 +145,7 @@ fn d1_what_was_overwritten_takes_little_room_after_a_quiet_minute() {
             for number in 0..60_000_u64 {
                 let number = (number.wrapping_mul(7_919) + round) % 60_000;
                 let value = [round as u8; 300];
-                world.main.insert_with(&key(number), &value, Durability::Buffered).unwrap();
+                world.main.insert_with(key(number), value, Durability::Buffered).unwrap();
             }
         }
         pass_time(&world.runtime, MINUTE);
@@ -163,11 +163,11 @@ fn d1_what_was_removed_takes_no_room_on_a_real_disk() {
         let db = Db::open(directory.path(), Options::default().memory(64 << 20)).unwrap();
         let main = db.keyspace("main", KeyspaceOptions::default().engine(engine)).unwrap();
         for number in 0..200_000 {
-            main.insert_with(&key(number), &[7; 300], Durability::Buffered).unwrap();
+            main.insert_with(key(number), [7; 300], Durability::Buffered).unwrap();
         }
         db.checkpoint().unwrap();
         for number in 0..200_000 {
-            main.remove_with(&key(number), Durability::Buffered).unwrap();
+            main.remove_with(key(number), Durability::Buffered).unwrap();
         }
         let blocks = || -> u64 {
             let files = std::fs::read_dir(directory.path()).unwrap().map(Result::unwrap);

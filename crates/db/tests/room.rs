@@ -27,33 +27,33 @@ fn b1_a_log_without_room_is_full() {
         let db = open(&disk, &runtime, durability);
         let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
         let key = |number: u32| number.to_be_bytes();
-        (0..300).for_each(|number| keyspace.insert(&key(number), &[1; 300]).unwrap());
+        (0..300).for_each(|number| keyspace.insert(key(number), [1; 300]).unwrap());
         for round in 0..4 {
             disk.set_capacity(Some(0));
             let first = key(1000 + round);
-            let error = keyspace.insert(&first, &[2; 300]).unwrap_err();
+            let error = keyspace.insert(first, [2; 300]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Full, "{error}");
             for _ in 0..5 {
                 runtime.sleep(std::time::Duration::from_millis(300));
                 runtime.step();
-                let error = keyspace.insert(b"refused", &[3; 300]).unwrap_err();
+                let error = keyspace.insert(b"refused", [3; 300]).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Full, "{error}");
                 assert_eq!(keyspace.get(b"refused").unwrap(), None);
-                assert!(keyspace.get(&key(7)).unwrap().is_some());
+                assert!(keyspace.get(key(7)).unwrap().is_some());
                 let checkpoint = db.checkpoint();
                 let is_full = |error: &spinney_base::Error| error.kind() == ErrorKind::Full;
                 assert!(checkpoint.as_ref().err().is_none_or(is_full), "{checkpoint:?}");
             }
             disk.set_capacity(None);
-            keyspace.insert(&key(2000 + round), &[4; 300]).unwrap();
+            keyspace.insert(key(2000 + round), [4; 300]).unwrap();
             // What met the full disk first was said to be kept until there is room.
             for image in [disk.kill(), disk.crash(CrashMode::LoseAll)] {
                 if durability == Durability::Sync || image.writes() == 0 {
                     let db = open(&image, &Runtime::stepped(2), durability);
                     let keyspace = db.existing_keyspace("k").unwrap();
-                    let found = keyspace.get(&key(2000 + round)).unwrap();
+                    let found = keyspace.get(key(2000 + round)).unwrap();
                     if found.is_some() {
-                        assert!(keyspace.get(&first).unwrap().is_some());
+                        assert!(keyspace.get(first).unwrap().is_some());
                     }
                     assert!(found.is_some() || durability == Durability::Buffered);
                     db.verify().unwrap();
@@ -75,7 +75,7 @@ fn b1_every_write_of_a_checkpoint_is_refused_once() {
         let disk = SimDisk::new(1);
         let db = open(&disk, &Runtime::stepped(1), Durability::Sync);
         let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
-        let put = |number: u32| keyspace.insert(&number.to_be_bytes(), &[1; 1000]);
+        let put = |number: u32| keyspace.insert(number.to_be_bytes(), [1; 1000]);
         (0..600).for_each(|number| put(number).unwrap());
         (0..2)
             .for_each(|next| disk.inject(Fault::NoSpaceInPlace { at: disk.writes() + at + next }));
@@ -111,7 +111,7 @@ fn b1_every_write_is_refused_once() {
                 disk.inject(Fault::NoSpaceInPlace { at: disk.writes() + at });
                 let mut kept = 0;
                 for number in 0..60u32 {
-                    match keyspace.insert(&number.to_be_bytes(), &[1; 2000]) {
+                    match keyspace.insert(number.to_be_bytes(), [1; 2000]) {
                         Ok(()) => kept += 1,
                         Err(error) => assert_eq!(error.kind(), ErrorKind::Full, "{at}: {error}"),
                     }

@@ -35,7 +35,7 @@ fn key(number: usize) -> Vec<u8> {
 fn fill_up(disk: &SimDisk, keyspace: &Keyspace) -> usize {
     disk.set_capacity(Some(0));
     for number in 0.. {
-        if let Err(error) = keyspace.insert(&key(number), &[7; 500]) {
+        if let Err(error) = keyspace.insert(key(number), [7; 500]) {
             assert_eq!(error.kind(), ErrorKind::Full, "{error}");
             return number;
         }
@@ -54,7 +54,7 @@ struct Stuck {
 impl Stuck {
     fn new(disk: &SimDisk, db: &Db, file: &str) -> Stuck {
         let keyspace = db.keyspace("stuck", KeyspaceOptions::default().logged(false)).unwrap();
-        (0..4000).for_each(|number| keyspace.insert(&key(number), &[7; 500]).unwrap());
+        (0..4000).for_each(|number| keyspace.insert(key(number), [7; 500]).unwrap());
         db.checkpoint().unwrap();
         let file = Path::new("/db").join(file);
         // Of data, not the slots before them.
@@ -63,7 +63,7 @@ impl Stuck {
         stuck.flip(disk);
         // A turn of the cache's hand later there may be room after all.
         let is_refused = |key: &Vec<u8>| {
-            let error = || stuck.keyspace.insert(key, &[8; 500]).err();
+            let error = || stuck.keyspace.insert(key, [8; 500]).err();
             (0..100).all(|_| error().is_some_and(|error| error.kind() == ErrorKind::Corruption))
         };
         stuck.refused = (0..8000).map(key).find(is_refused).expect("memory ends");
@@ -105,7 +105,7 @@ fn p02_a_refused_batch_gives_its_room_back() {
     let disk = SimDisk::new(1);
     let db = open(&disk);
     let a = keyspace(&db, "a");
-    a.insert(b"k", &[1; 3000]).unwrap();
+    a.insert(b"k", [1; 3000]).unwrap();
     let b = Stuck::new(&disk, &db, "keyspace-00000002.spn");
     let before = a.stats().cache_bytes;
     for _ in 0..500 {
@@ -116,7 +116,7 @@ fn p02_a_refused_batch_gives_its_room_back() {
     }
     // Were their room still reserved, the cache would have grown for it.
     assert!(a.stats().cache_bytes <= 2 * before, "{before}");
-    a.insert(b"k", &[3; 3000]).unwrap();
+    a.insert(b"k", [3; 3000]).unwrap();
     assert_eq!(a.get(b"k").unwrap().unwrap(), &[3; 3000][..]);
 }
 
@@ -129,7 +129,7 @@ fn p02_a_full_disk_goes_away() {
     let count = fill_up(&disk, &a);
     assert!(count > 1000);
     for number in 0..count {
-        assert!(a.contains_key(&key(number)).unwrap());
+        assert!(a.contains_key(key(number)).unwrap());
     }
     disk.set_capacity(None);
     a.insert(b"more", b"room").unwrap();
@@ -138,7 +138,7 @@ fn p02_a_full_disk_goes_away() {
     let db = open(&disk);
     let a = db.existing_keyspace("a").unwrap();
     assert_eq!(a.get(b"more").unwrap().unwrap(), b"room");
-    assert!((0..count).all(|number| a.contains_key(&key(number)).unwrap()));
+    assert!((0..count).all(|number| a.contains_key(key(number)).unwrap()));
 }
 
 /// Another key of the same stripe: of 64 Ki stripes one in 64 Ki keys shares one.
@@ -257,8 +257,8 @@ fn p15_each_keyspace_has_its_own_redo() {
     // Made in this order, so that the second one's checkpoint fails.
     let (first, second) = (keyspace(&db, "first"), keyspace(&db, "second"));
     for number in 0..300 {
-        first.insert(&key(number), b"1").unwrap();
-        second.insert(&key(number), b"1").unwrap();
+        first.insert(key(number), b"1").unwrap();
+        second.insert(key(number), b"1").unwrap();
     }
     let mut nth = 0;
     let failed = loop {
@@ -280,7 +280,7 @@ fn p15_each_keyspace_has_its_own_redo() {
     let db = open(&image);
     for name in ["first", "second"] {
         let keyspace = db.existing_keyspace(name).unwrap();
-        assert!((0..300).all(|number| keyspace.contains_key(&key(number)).unwrap()), "{name}");
+        assert!((0..300).all(|number| keyspace.contains_key(key(number)).unwrap()), "{name}");
     }
 }
 
@@ -297,7 +297,7 @@ fn p19_replay_keeps_lsns_and_may_crash() {
         let db = open(&disk).unwrap();
         let a = keyspace(&db, "a");
         for number in 0..count {
-            a.insert_with(&key(number), &[number as u8; 300], Durability::Buffered).unwrap();
+            a.insert_with(key(number), [number as u8; 300], Durability::Buffered).unwrap();
         }
         db.flush().unwrap();
         db.stats().log.last_lsn
@@ -319,7 +319,7 @@ fn p19_replay_keeps_lsns_and_may_crash() {
     assert!(db.stats().log.last_lsn >= last);
     let a = keyspace(&db, "a");
     for number in 0..count {
-        let value = a.get(&key(number)).unwrap();
+        let value = a.get(key(number)).unwrap();
         assert_eq!(value.as_deref(), Some(&[number as u8; 300][..]), "{number}");
     }
     db.verify().unwrap();
@@ -435,7 +435,7 @@ fn p24_a_cursor_holds_nothing() {
     let db = open(&disk);
     let a = keyspace(&db, "a");
     for number in 0..2000 {
-        a.insert_with(&key(number), &[1; 100], Durability::Buffered).unwrap();
+        a.insert_with(key(number), [1; 100], Durability::Buffered).unwrap();
     }
     db.checkpoint().unwrap();
     let mut seen = 0;
@@ -443,7 +443,7 @@ fn p24_a_cursor_holds_nothing() {
         let (key, _) = record.unwrap();
         // Behind the cursor, so that it ends; enough of it to split pages.
         let behind = [b"a".as_slice(), &key].concat();
-        a.insert_with(&behind, &[2; 200], Durability::Buffered).unwrap();
+        a.insert_with(&behind, [2; 200], Durability::Buffered).unwrap();
         if turn % 500 == 0 {
             db.checkpoint().unwrap();
         }
@@ -469,13 +469,13 @@ fn an_emptied_keyspace_gives_its_pages_back() {
     let db = Db::open(Path::new("/db"), options(&disk).runtime(runtime.clone())).unwrap();
     let a = keyspace(&db, "a");
     for number in 0..5000 {
-        a.insert_with(&key(number), &[1; 100], Durability::Buffered).unwrap();
+        a.insert_with(key(number), [1; 100], Durability::Buffered).unwrap();
     }
     db.checkpoint().unwrap();
     let full = a.stats();
     assert!(full.pages + full.overflow_pages > 150, "{full:?}");
     for number in (0..5000).filter(|number| number % 50 != 0) {
-        a.remove_with(&key(number), Durability::Buffered).unwrap();
+        a.remove_with(key(number), Durability::Buffered).unwrap();
     }
     db.checkpoint().unwrap();
     for _ in 0..3000 {
@@ -489,7 +489,7 @@ fn an_emptied_keyspace_gives_its_pages_back() {
     for db in [db, open(&disk.crash(CrashMode::LoseAll))] {
         let a = keyspace(&db, "a");
         assert_eq!(a.iter().count(), 100);
-        assert!((0..5000).step_by(50).all(|number| a.contains_key(&key(number)).unwrap()));
+        assert!((0..5000).step_by(50).all(|number| a.contains_key(key(number)).unwrap()));
     }
 }
 
@@ -501,7 +501,7 @@ fn p23_cached_pages_follow_what_is_written() {
     let keyspace = keyspace(&db, "k");
     for turn in 0..4u8 {
         for number in 0..100 {
-            keyspace.insert(&key(number), &[turn; 50]).unwrap();
+            keyspace.insert(key(number), [turn; 50]).unwrap();
         }
         db.checkpoint().unwrap();
         for again in 0..2 {

@@ -105,7 +105,7 @@ impl Old {
         {
             let key = format!("key {place:06}+{more}").into_bytes();
             let value = Some(vec![more; 60]);
-            self.main.insert_with(&key, &[more; 60], Durability::Buffered).unwrap();
+            self.main.insert_with(&key, [more; 60], Durability::Buffered).unwrap();
             self.model.insert(key.clone(), vec![more; 60]);
             self.ever.entry(key).or_default().push(value);
         }

@@ -27,7 +27,7 @@ fn fill(keyspace: &Keyspace, from: u64, to: u64) {
     for number in from..to {
         let key = format!("key {:08}", number.wrapping_mul(7919) % 10_000);
         let length = if number.is_multiple_of(97) { 30_000 } else { 300 };
-        keyspace.insert(key.as_bytes(), &vec![number as u8; length]).unwrap();
+        keyspace.insert(key.as_bytes(), vec![number as u8; length]).unwrap();
     }
 }
 

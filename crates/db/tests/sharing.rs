@@ -71,7 +71,7 @@ fn read_for(runtime: &Runtime, keyspace: &Keyspace, records: u64, time: Duration
     while runtime.now() < end {
         for _ in 0..20 {
             number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            assert!(keyspace.get(&key((number >> 20) % records)).unwrap().is_some());
+            assert!(keyspace.get(key((number >> 20) % records)).unwrap().is_some());
         }
         pass(runtime, Duration::from_millis(2));
     }
@@ -187,12 +187,12 @@ fn a_batch_does_not_depend_on_the_number_of_keyspaces() {
         for one in [3, 200] {
             let keyspace = db.existing_keyspace(&format!("k{one}")).unwrap();
             let here = (0..count).filter(|number| {
-                keyspace.get(&key(*number as u64)).unwrap().as_deref() == Some(&value[..])
+                keyspace.get(key(*number as u64)).unwrap().as_deref() == Some(&value[..])
             });
             assert_eq!(here.count(), count, "{engine}");
         }
         let spread = db.existing_keyspace("k77").unwrap();
-        assert!(spread.contains_key(&key((1 << 32) + 77)).unwrap());
+        assert!(spread.contains_key(key((1 << 32) + 77)).unwrap());
         db.verify().unwrap();
     }
 }
@@ -225,7 +225,7 @@ fn as_many_keyspaces_as_there_may_be_fit_into_64_mib() {
     for number in 0..COUNT {
         let engine = EngineKind::ALL[number % 2];
         let keyspace = make(&db, &format!("k{number}"), engine);
-        keyspace.insert(b"number", &number.to_be_bytes()).unwrap();
+        keyspace.insert(b"number", number.to_be_bytes()).unwrap();
         if number % 512 == 0 {
             let stats = db.stats();
             assert!(stats.memory_used <= 64 * MIB, "{} at {number}", stats.memory_used);

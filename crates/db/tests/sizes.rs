@@ -102,11 +102,11 @@ fn a_large_budget(engine: EngineKind) {
         let keyspace = db.keyspace("main", kind(engine)).unwrap();
         for key in 0..100_000u64 {
             let key = key.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
-            keyspace.insert(&key, &[7; 92]).unwrap();
+            keyspace.insert(key, [7; 92]).unwrap();
         }
         for key in 0..100_000u64 {
             let key = key.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes();
-            assert!(keyspace.get(&key).unwrap().is_some());
+            assert!(keyspace.get(key).unwrap().is_some());
         }
         db.checkpoint().unwrap();
         assert_eq!(keyspace.iter().count(), 100_000);
@@ -130,7 +130,7 @@ fn b3_every_other_size() {
             match Db::open("/log", options(&disk).log_bytes_max(number)) {
                 Ok(db) => {
                     let keyspace = db.keyspace("k", kind(engine)).unwrap();
-                    keyspace.insert(b"k", &[1; 3000]).unwrap();
+                    keyspace.insert(b"k", [1; 3000]).unwrap();
                     db.checkpoint().unwrap();
                     db.close().unwrap();
                     let db = Db::open("/log", options(&disk).log_bytes_max(number)).unwrap();
@@ -142,7 +142,7 @@ fn b3_every_other_size() {
             let all = options(&disk).runtime(runtime.clone()).scrub_bytes_per_second(number);
             let db = Db::open("/db", all).unwrap();
             let keyspace = db.keyspace("k", kind(engine)).unwrap();
-            (0..200u32).for_each(|key| keyspace.insert(&key.to_be_bytes(), &[1; 900]).unwrap());
+            (0..200u32).for_each(|key| keyspace.insert(key.to_be_bytes(), [1; 900]).unwrap());
             let distance = keyspace.turtle().and_then(|it| it.set_checkpoint_distance(number));
             let named = |error: &spinney_base::Error| {
                 refused(error) || error.kind() == ErrorKind::Unsupported
@@ -167,7 +167,7 @@ fn b3_every_other_size() {
                     assert!(set.as_ref().err().is_none_or(refused), "{set:?}");
                     if let Ok(set) = set {
                         let keyspace = db.keyspace("k", set).unwrap();
-                        keyspace.insert(b"once more", &[3; 900]).unwrap();
+                        keyspace.insert(b"once more", [3; 900]).unwrap();
                         db.checkpoint().unwrap();
                     }
                 }

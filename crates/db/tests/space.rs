@@ -23,7 +23,7 @@ fn value(number: u64, length: usize) -> Vec<u8> {
 fn fill(keyspace: &Keyspace, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let length = if number % 500 == 0 { 50_000 } else { 600 };
-        keyspace.insert_with(&key(number), &value(number, length), Durability::Buffered).unwrap();
+        keyspace.insert_with(key(number), value(number, length), Durability::Buffered).unwrap();
     }
 }
 
@@ -43,7 +43,7 @@ fn removed_data_takes_no_room_on_a_real_disk() {
     };
     let full = blocks();
     for number in 6_000..60_000 {
-        main.remove_with(&key(number), Durability::Buffered).unwrap();
+        main.remove_with(key(number), Durability::Buffered).unwrap();
     }
     // Pages in use, an eighth of them or 1 MiB that is free, and a few segments of the log.
     let expected = || {
@@ -91,7 +91,7 @@ fn shrunk(seed: u64) -> (SimDisk, Runtime, Db, Keyspace) {
     let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
     fill(&main, 0..12_000);
     for number in 1_000..12_000 {
-        main.remove_with(&key(number), Durability::Buffered).unwrap();
+        main.remove_with(key(number), Durability::Buffered).unwrap();
     }
     db.checkpoint().unwrap();
     pass_time(&runtime, Duration::from_secs(10));
@@ -164,7 +164,7 @@ fn p12_a_checkpoint_leaves_the_log_an_eighth() {
     let log = db.stats().log;
     let mut number = 0;
     while room() < log.bytes_max / 2 {
-        main.insert_with(&key(number), &value(number, 600), Durability::Sync).unwrap();
+        main.insert_with(key(number), value(number, 600), Durability::Sync).unwrap();
         number += 1;
     }
     db.checkpoint().unwrap();
@@ -175,7 +175,7 @@ fn p12_a_checkpoint_leaves_the_log_an_eighth() {
     disk.set_capacity(Some(all));
     let begin = number;
     let full = loop {
-        match main.insert_with(&key(number), &value(number, 600), Durability::Sync) {
+        match main.insert_with(key(number), value(number, 600), Durability::Sync) {
             Ok(()) => number += 1,
             Err(error) => break error,
         }
@@ -202,7 +202,7 @@ fn p16_a_crash_while_room_is_given_back() {
         let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
         fill(&main, 0..6_000);
         for number in 500..6_000 {
-            main.remove_with(&key(number), Durability::Buffered).unwrap();
+            main.remove_with(key(number), Durability::Buffered).unwrap();
         }
         db.checkpoint().unwrap();
         disk.capture_when(Arc::new(|step, states| {
@@ -232,7 +232,7 @@ fn files_without_holes() {
     let db = open(&disk, &runtime);
     let main = db.keyspace("main", KeyspaceOptions::default()).unwrap();
     fill(&main, 0..6_000);
-    (500..6_000).for_each(|number| main.remove(&key(number)).unwrap());
+    (500..6_000).for_each(|number| main.remove(key(number)).unwrap());
     pass_time(&runtime, Duration::from_secs(8));
     assert_eq!(main.stats().hole_bytes, 0);
     fill(&main, 500..900);

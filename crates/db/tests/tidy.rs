@@ -31,7 +31,7 @@ fn a_quiet_keyspace_loses_its_overflow_pages() {
     let db = Db::open(Path::new("/db"), options).unwrap();
     let main = db.keyspace("main", KeyspaceOptions::default().logged(false)).unwrap();
     for number in 0..RECORDS {
-        main.insert(&key(number), &[7; 56]).unwrap();
+        main.insert(key(number), [7; 56]).unwrap();
     }
     db.checkpoint().unwrap();
     let before = main.stats();
@@ -41,11 +41,11 @@ fn a_quiet_keyspace_loses_its_overflow_pages() {
     assert_eq!(after.overflow_pages, 0, "{after:?}");
     // A record takes its page; an absent one no second.
     for number in 0..RECORDS {
-        assert_eq!(main.get(&key(number)).unwrap().as_deref(), Some(&[7; 56][..]));
+        assert_eq!(main.get(key(number)).unwrap().as_deref(), Some(&[7; 56][..]));
     }
     let before = main.stats();
     for number in RECORDS..RECORDS + 100 {
-        assert_eq!(main.get(&key(number)).unwrap(), None);
+        assert_eq!(main.get(key(number)).unwrap(), None);
     }
     let looked = main.stats();
     assert!(looked.pages_read - before.pages_read <= 100, "{before:?} {looked:?}");
@@ -67,7 +67,7 @@ fn options(disk: &SimDisk, runtime: &Runtime) -> Options {
 fn load_kilobytes(db: &Db, records: u64) -> Keyspace {
     let main = db.keyspace("main", KeyspaceOptions::default().logged(false)).unwrap();
     for number in 0..records {
-        main.insert(&key(number), &[7; 1016]).unwrap();
+        main.insert(key(number), [7; 1016]).unwrap();
     }
     db.checkpoint().unwrap();
     main
@@ -93,7 +93,7 @@ fn a_quiet_keyspace_is_packed_once() {
     pass_time(&runtime, Duration::from_secs(30));
     assert_eq!(main.stats().pages_written_back, written, "nothing is left to do");
     for number in 0..6000 {
-        assert_eq!(main.get(&key(number)).unwrap().as_deref(), Some(&[7; 1016][..]));
+        assert_eq!(main.get(key(number)).unwrap().as_deref(), Some(&[7; 1016][..]));
     }
     db.verify().unwrap();
     drop(main);
@@ -121,7 +121,7 @@ fn room_stays_while_inserts_come_unless_scans_outweigh_them() {
         let mut next = 0;
         let mut insert = |many: u64| {
             for number in next..next + many {
-                main.insert(&key(number), &[7; 56]).unwrap();
+                main.insert(key(number), [7; 56]).unwrap();
             }
             next += many;
             next

@@ -69,9 +69,9 @@ fn e1_a_verification_counts_what_a_scan_finds() {
                     match number >> 40 & 3 {
                         0 => keyspace.remove(&key).unwrap(),
                         // Large, long and short.
-                        1 if number >> 48 & 31 == 0 => keyspace.insert(&key, &[1; 9000]).unwrap(),
-                        1 => keyspace.insert(&key, &[2; 900]).unwrap(),
-                        _ => keyspace.insert(&key, &[3; 60]).unwrap(),
+                        1 if number >> 48 & 31 == 0 => keyspace.insert(&key, [1; 9000]).unwrap(),
+                        1 => keyspace.insert(&key, [2; 900]).unwrap(),
+                        _ => keyspace.insert(&key, [3; 60]).unwrap(),
                     }
                     if number >> 56 & 7 == 0 {
                         runtime.step();
@@ -103,7 +103,7 @@ fn e1_a_verification_tells_how_far_it_is() {
         let disk = SimDisk::new(1);
         let db = open(&disk);
         let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
-        (0..3000).for_each(|number| keyspace.insert(&key(number), &[1; 300]).unwrap());
+        (0..3000).for_each(|number| keyspace.insert(key(number), [1; 300]).unwrap());
         db.checkpoint().unwrap();
         let mut last = 0;
         let report = db
@@ -207,7 +207,7 @@ fn e6_what_was_left_unfinished_can_be_made_again() {
     let disk = SimDisk::new(9);
     let db = open(&disk);
     let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
-    (0..300).for_each(|number| keyspace.insert(&key(number), &[1; 100]).unwrap());
+    (0..300).for_each(|number| keyspace.insert(key(number), [1; 100]).unwrap());
     drop(keyspace);
     db.close().unwrap();
     for (which, make) in again.into_iter().enumerate() {
@@ -294,7 +294,7 @@ fn e4_copies_can_be_ended() {
     let runtime = Runtime::stepped(1);
     let db = Db::open("/db", options(&disk, &runtime)).unwrap();
     let keyspace = db.keyspace("k", KeyspaceOptions::default()).unwrap();
-    (0..3000).for_each(|number| keyspace.insert(&key(number), &[1; 100]).unwrap());
+    (0..3000).for_each(|number| keyspace.insert(key(number), [1; 100]).unwrap());
     let left = || disk.files().iter().filter(|path| path.starts_with("/to")).count();
     let ended = |result: spinney_db::Result<()>| {
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Cancelled);
@@ -338,7 +338,7 @@ fn e8_a_child_cannot_use_its_parents_handles() {
                 batch.insert(&keyspace, *b"k", *b"v");
                 let errors = [
                     keyspace.get(b"key").map(|_| ()),
-                    keyspace.multi_get(&[b"key"]).map(|_| ()),
+                    keyspace.multi_get([b"key"]).map(|_| ()),
                     keyspace.insert(b"key", b"other"),
                     keyspace.remove(b"key"),
                     keyspace.update(b"key", |_| None).map(|_| ()),

@@ -39,7 +39,7 @@ fn key(number: u64) -> [u8; 8] {
 
 fn put(keyspace: &Keyspace, number: u64, value: u64) -> spinney_base::Result<()> {
     let value = value.to_le_bytes().repeat(25);
-    keyspace.insert_with(&key(number), &value, Durability::Buffered)
+    keyspace.insert_with(key(number), &value, Durability::Buffered)
 }
 
 fn fill(keyspace: &Keyspace, numbers: std::ops::Range<u64>, value: u64) {
@@ -57,15 +57,15 @@ fn p25_a_snapshot_is_of_one_moment() {
     assert!(main.capabilities().snapshots);
     fill(&main, 0..1000, 1);
     let picture = |value: u8| vec![value; 300_000];
-    main.insert(b"picture", &picture(1)).unwrap();
+    main.insert(b"picture", picture(1)).unwrap();
     let then: BTreeMap<Vec<u8>, Vec<u8>> =
         main.iter().map(Result::unwrap).map(|(key, value)| (key, value.to_vec())).collect();
     let snapshot = main.snapshot().unwrap();
     // Everything is put again and removed, written and published, several times over.
     for round in 2..5 {
         fill(&main, 0..1000, round);
-        main.insert(b"picture", &picture(2)).unwrap();
-        (0..500).for_each(|number| main.remove(&key(number)).unwrap());
+        main.insert(b"picture", picture(2)).unwrap();
+        (0..500).for_each(|number| main.remove(key(number)).unwrap());
         db.checkpoint().unwrap();
         main.remove(b"picture").unwrap();
         steps(&runtime, 50);
@@ -140,9 +140,9 @@ fn p25_batches_are_whole_beside_threads() {
         let mut kept = Vec::new();
         for round in 0..300 {
             let snapshot = main.snapshot().unwrap();
-            let first = snapshot.get(&key(0)).unwrap().unwrap();
+            let first = snapshot.get(key(0)).unwrap().unwrap();
             for place in 1..4 {
-                assert_eq!(snapshot.get(&key(place)).unwrap(), Some(first.clone()), "half a batch");
+                assert_eq!(snapshot.get(key(place)).unwrap(), Some(first.clone()), "half a batch");
             }
             kept.push((snapshot, first));
             if round % 10 == 9 {
@@ -170,7 +170,7 @@ fn p25_snapshots_give_memory_back() {
     assert!(stats.snapshots_ended == 0 && stats.snapshot_bytes < MEMORY / 2, "{stats:?}");
     assert!(!written.stats().ended);
     assert_eq!(written.iter().count(), 1000);
-    assert_eq!(written.get(&key(1)).unwrap().as_deref(), Some(&1u64.to_le_bytes().repeat(25)[..]));
+    assert_eq!(written.get(key(1)).unwrap().as_deref(), Some(&1u64.to_le_bytes().repeat(25)[..]));
     drop(written);
     db.checkpoint().unwrap();
     // Where a batch finds leaves that have to be flushed it is the write that is told of the full disk.
@@ -194,7 +194,7 @@ fn snapshots_end_on_a_full_disk(records: u64) -> bool {
     for length in [200_000, 20_000, 4_000] {
         for number in 0.. {
             let key = format!("filler-{length}-{number}");
-            if main.insert(key.as_bytes(), &vec![1; length]).is_err() {
+            if main.insert(key.as_bytes(), vec![1; length]).is_err() {
                 break;
             }
         }
@@ -217,14 +217,14 @@ fn snapshots_end_on_a_full_disk(records: u64) -> bool {
     }
     let ended = kept.iter().filter(|one| one.stats().ended).count();
     let Some(old) = kept.iter().find(|one| one.stats().ended) else { return false };
-    let error = old.get(&key(1)).unwrap_err();
+    let error = old.get(key(1)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::SnapshotTooOld);
     let cause = std::error::Error::source(&error).unwrap().to_string();
     assert!(error.to_string().ends_with(&cause) && cause.contains("No space"), "{error}");
     assert_eq!(old.iter().next().unwrap().unwrap_err().kind(), ErrorKind::SnapshotTooOld);
     assert_eq!(main.stats().turtle.unwrap().snapshots_ended, ended as u64);
     disk.set_capacity(None);
-    assert!(main.snapshot().unwrap().get(&key(1)).unwrap().is_some());
+    assert!(main.snapshot().unwrap().get(key(1)).unwrap().is_some());
     fill(&main, 0..100, 3);
     db.verify().unwrap();
     true
@@ -406,7 +406,7 @@ fn a_full_disk_is_an_error_that_goes_away() {
     assert_eq!(fulls, 3);
     let agree = |main: &Keyspace, model: &BTreeMap<u64, u64>| {
         for (number, value) in model {
-            let found = main.get(&key(*number)).unwrap().expect("it was put");
+            let found = main.get(key(*number)).unwrap().expect("it was put");
             assert_eq!(found[..8], value.to_le_bytes(), "{number}");
         }
     };
@@ -443,7 +443,7 @@ fn no_put_hangs_whatever_fails() {
             let mut model: BTreeMap<u64, u64> = BTreeMap::new();
             for number in 0..4000_u64 {
                 let value = number.to_le_bytes().repeat(25);
-                match main.insert_with(&key(number % 1500), &value, Durability::Sync) {
+                match main.insert_with(key(number % 1500), &value, Durability::Sync) {
                     Ok(()) => _ = model.insert(number % 1500, number),
                     Err(error) => {
                         let kind = error.kind();
@@ -459,7 +459,7 @@ fn no_put_hangs_whatever_fails() {
             }
             struck += disk.faults_struck();
             for (number, value) in &model {
-                let found = main.get(&key(*number)).unwrap().expect("it was put");
+                let found = main.get(key(*number)).unwrap().expect("it was put");
                 assert_eq!(found[..8], value.to_le_bytes(), "{number}");
             }
             _ = db.close();
@@ -467,7 +467,7 @@ fn no_put_hangs_whatever_fails() {
             let again = disk.kill();
             let (db, main) = open(&again, &Runtime::threads());
             for (number, value) in &model {
-                let found = main.get(&key(*number)).unwrap().expect("it was put");
+                let found = main.get(key(*number)).unwrap().expect("it was put");
                 assert_eq!(found[..8], value.to_le_bytes(), "{number}");
             }
             db.verify().unwrap();
@@ -484,10 +484,10 @@ fn p17_a_checkpoint_lists_no_value_that_it_lets_go() {
     let (db, main) = open(&disk, &runtime);
     let picture = |value: u8| vec![value; 300_000];
     for value in 1..3 {
-        main.insert(b"picture", &picture(value)).unwrap();
+        main.insert(b"picture", picture(value)).unwrap();
         db.checkpoint().unwrap();
     }
-    main.insert(b"another", &picture(3)).unwrap();
+    main.insert(b"another", picture(3)).unwrap();
     let image = disk.kill();
     let (db, main) = open(&image, &Runtime::stepped(2));
     assert_eq!(main.get(b"picture").unwrap().as_deref(), Some(&picture(2)[..]));
@@ -506,7 +506,7 @@ fn p19_a_replay_is_published_when_it_is_over() {
     let (db, main) = open(&disk, &runtime);
     let value = |number: u64| number.to_le_bytes().repeat(if number % 40 == 7 { 600 } else { 25 });
     for number in 0..6000 {
-        main.insert_with(&key(number % 1700), &value(number), Durability::Buffered).unwrap();
+        main.insert_with(key(number % 1700), value(number), Durability::Buffered).unwrap();
         if number == 300 {
             db.checkpoint().unwrap();
         }
@@ -515,7 +515,7 @@ fn p19_a_replay_is_published_when_it_is_over() {
     let check = |image: &SimDisk| {
         let (db, main) = open(image, &Runtime::stepped(2));
         for place in 0..1700 {
-            let found = main.get(&key(place)).unwrap();
+            let found = main.get(key(place)).unwrap();
             assert!(found.as_deref() == Some(&value(newest(place))[..]), "record {place}");
         }
         db.verify().unwrap();
@@ -578,7 +578,7 @@ fn favourites_are_kept_and_stay_new() {
         (0..200).map(|number| (number * 91, Some(1u64.to_le_bytes().repeat(25)))).collect();
     let look = |favourites: &BTreeMap<u64, Option<Vec<u8>>>| {
         for (number, value) in favourites {
-            assert_eq!(main.get(&key(*number)).unwrap().map(|value| value.to_vec()), *value);
+            assert_eq!(main.get(key(*number)).unwrap().map(|value| value.to_vec()), *value);
         }
         let keys: Vec<_> = favourites.keys().map(|number| key(*number)).collect();
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
@@ -586,7 +586,7 @@ fn favourites_are_kept_and_stay_new() {
         let found = found.iter().map(|value| value.as_ref().map(|value| value.to_vec()));
         assert!(found.eq(favourites.values().cloned()));
         // Lookups without favourites come between, so pages leave.
-        (0..400).for_each(|number| _ = main.get(&key(number * 37 % 20_000)).unwrap());
+        (0..400).for_each(|number| _ = main.get(key(number * 37 % 20_000)).unwrap());
         steps(&runtime, 20);
     };
     (0..60).for_each(|_| look(&favourites));
@@ -595,7 +595,7 @@ fn favourites_are_kept_and_stay_new() {
     assert!(kept.records_cached >= 200, "{kept:?}");
     assert!(kept.cache_bytes + kept.page_cache_bytes <= MEMORY, "{kept:?}");
     let pages = kept.pages_read;
-    favourites.keys().for_each(|number| _ = main.get(&key(*number)).unwrap());
+    favourites.keys().for_each(|number| _ = main.get(key(*number)).unwrap());
     assert_eq!(stats().pages_read, pages, "favourites are read again and again");
 
     // As long as before, longer, out of line, gone, and there again.
@@ -610,8 +610,8 @@ fn favourites_are_kept_and_stay_new() {
                 _ => continue,
             };
             match &new {
-                Some(new) => main.insert(&key(*number), new).unwrap(),
-                None => main.remove(&key(*number)).unwrap(),
+                Some(new) => main.insert(key(*number), new).unwrap(),
+                None => main.remove(key(*number)).unwrap(),
             }
             *value = new;
         }
@@ -644,7 +644,7 @@ fn reads_have_what_nobody_writes_with() {
     let memory = account().target;
     let read = || {
         for second in 0..80 {
-            (0..300).for_each(|number| _ = main.get(&key(number * 61 + second)).unwrap());
+            (0..300).for_each(|number| _ = main.get(key(number * 61 + second)).unwrap());
             runtime.sleep(Duration::from_secs(1));
             steps(&runtime, 5);
         }
@@ -655,7 +655,7 @@ fn reads_have_what_nobody_writes_with() {
     // Some memtables, while lookups fill what there is.
     for number in 0..2_000 {
         put(&main, number, 2).unwrap();
-        _ = main.get(&key(number * 7)).unwrap();
+        _ = main.get(key(number * 7)).unwrap();
     }
     assert!(account().used <= memory, "{:?}", account());
     db.checkpoint().unwrap();
@@ -789,7 +789,7 @@ fn a_sync_ahead_that_fails_stops_writers_alone() {
         assert!(put(&main, 1, 1).unwrap_err().is_poisoned());
         assert!(db.checkpoint().unwrap_err().is_poisoned());
         for (number, value) in &newest {
-            let found = main.get(&key(*number)).unwrap().expect("it was put");
+            let found = main.get(key(*number)).unwrap().expect("it was put");
             assert_eq!(found[..8], value.to_le_bytes(), "{number}");
         }
         assert!(main.iter().all(|record| record.is_ok()));
@@ -858,7 +858,7 @@ fn large(disk: &SimDisk, runtime: &Runtime) -> (Db, Keyspace, u64) {
 fn look_up(main: &Keyspace, random: &mut u64, count: u64, records: u64) {
     for _ in 0..count {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        assert!(main.get(&key((*random >> 33) % records)).unwrap().is_some());
+        assert!(main.get(key((*random >> 33) % records)).unwrap().is_some());
     }
 }
 

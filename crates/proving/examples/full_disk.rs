@@ -135,7 +135,7 @@ impl Run {
         }
         let (db, keyspace) = self.open()?;
         for (key, write) in &promises {
-            let found = keyspace.get(&key.to_be_bytes()).map_err(|error| error.to_string())?;
+            let found = keyspace.get(key.to_be_bytes()).map_err(|error| error.to_string())?;
             if found.as_deref() != Some(&value(*key, *write)) {
                 return Err(format!("key {key} does not hold what write {write} put there"));
             }

@@ -76,10 +76,10 @@ fn work(db: &Db, records: u64) -> spinney::Result<()> {
         let keyspace = db.existing_keyspace(name)?;
         let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         for number in first..first + 100 {
-            keyspace.insert_with(&key(number), &[number as u8; 92], Durability::Buffered)?;
+            keyspace.insert_with(key(number), [number as u8; 92], Durability::Buffered)?;
         }
         for number in first..first + 100 {
-            assert!(keyspace.contains_key(&key(number))?);
+            assert!(keyspace.contains_key(key(number))?);
         }
     }
     Ok(())

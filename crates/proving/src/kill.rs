@@ -167,7 +167,7 @@ fn check(
     for thread in 0..THREADS {
         for slot in 0..SLOTS {
             let found = keyspaces.each_ref().map(|keyspace| {
-                let found = keyspace.get(&key(thread, slot)).expect("what a kill left is whole");
+                let found = keyspace.get(key(thread, slot)).expect("what a kill left is whole");
                 found.map(|value| {
                     let number =
                         u64::from_be_bytes(value[..8].try_into().expect("it has a number"));

@@ -147,7 +147,7 @@ fn sample(engine: EngineKind) -> SimDisk {
     for number in 0..600u32 {
         let length = if number % 40 == 7 { 20_000 } else { random.below(300) };
         let value = vec![b'v'; length];
-        main.insert_with(&number.to_be_bytes(), &value, Durability::Buffered).unwrap();
+        main.insert_with(number.to_be_bytes(), &value, Durability::Buffered).unwrap();
         if number == 400 {
             db.checkpoint().unwrap();
         }
@@ -196,8 +196,8 @@ fn damage_does_not_panic(engine: EngineKind) {
             let _ = main.iter().take(5000).filter(Result::is_err).count();
             let _ = main.iter().rev().take(5000).filter(Result::is_err).count();
             for number in (0..600u32).step_by(7) {
-                let _ = main.get(&number.to_be_bytes());
-                let _ = main.insert(&number.to_be_bytes(), &[b'n'; 200]);
+                let _ = main.get(number.to_be_bytes());
+                let _ = main.insert(number.to_be_bytes(), [b'n'; 200]);
             }
         }
         let _ = db.verify();
@@ -244,7 +244,7 @@ fn a_page_with_another_prefix_is_damage() {
             let Ok(db) = open(&image) else { continue };
             let Ok(main) = db.existing_keyspace("main") else { continue };
             for number in 0..600u32 {
-                let _ = main.insert(&number.to_be_bytes(), &[b'n'; 200]);
+                let _ = main.insert(number.to_be_bytes(), [b'n'; 200]);
             }
             if let Err(error) = db.checkpoint() {
                 assert!(error.is_corruption(), "{error}");

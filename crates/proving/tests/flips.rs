@@ -58,7 +58,7 @@ struct Made {
 fn fill(keyspace: &Keyspace, from: u32, to: u32) {
     for number in from..to {
         let value = vec![number as u8; 10 + (number % 50) as usize];
-        keyspace.insert_with(&number.to_be_bytes(), &value, Durability::Buffered).unwrap();
+        keyspace.insert_with(number.to_be_bytes(), &value, Durability::Buffered).unwrap();
     }
 }
 

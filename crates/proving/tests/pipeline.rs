@@ -111,7 +111,7 @@ struct Books {
 impl Books {
     fn check(&self, main: &Keyspace, when: &str) {
         for (number, may) in &self.may {
-            let found = main.get(&key(*number)).unwrap_or_else(|it| panic!("{when}: {it:?}"));
+            let found = main.get(key(*number)).unwrap_or_else(|it| panic!("{when}: {it:?}"));
             let found = found.unwrap_or_else(|| panic!("{when}: key {number} is gone"));
             let found = u64::from_le_bytes(found[..8].try_into().unwrap());
             assert!(may.contains(&found), "{when}: key {number} is {found}, may be {may:?}");
@@ -121,7 +121,7 @@ impl Books {
 
     fn check_after_power_loss(&self, main: &Keyspace) {
         for (number, durable) in &self.durable {
-            let found = main.get(&key(*number)).unwrap().expect("it was durable");
+            let found = main.get(key(*number)).unwrap().expect("it was durable");
             let found = u64::from_le_bytes(found[..8].try_into().unwrap());
             assert!(found >= *durable, "key {number} is {found}, {durable} was durable");
         }
@@ -134,7 +134,7 @@ fn run(watch: Option<Arc<Steps>>, fault: impl FnOnce(&SimDisk) -> Option<Fault>)
     let (db, main) = open(&disk, &runtime);
     let mut books = Books { may: BTreeMap::new(), durable: BTreeMap::new() };
     for number in 0..KEYS {
-        main.insert_with(&key(number), &value(0), Durability::Buffered).unwrap();
+        main.insert_with(key(number), value(0), Durability::Buffered).unwrap();
         books.may.insert(number, BTreeSet::from([0]));
         books.durable.insert(number, 0);
     }
@@ -150,7 +150,7 @@ fn run(watch: Option<Arc<Steps>>, fault: impl FnOnce(&SimDisk) -> Option<Fault>)
         let number = put.wrapping_mul(7919) % KEYS;
         let durability = if put % 100 == 0 { Durability::Sync } else { Durability::Buffered };
         let may = books.may.get_mut(&number).unwrap();
-        match main.insert_with(&key(number), &value(put), durability) {
+        match main.insert_with(key(number), value(put), durability) {
             Ok(()) => {
                 *may = BTreeSet::from([put]);
                 if durability == Durability::Sync {
@@ -198,7 +198,7 @@ fn run(watch: Option<Arc<Steps>>, fault: impl FnOnce(&SimDisk) -> Option<Fault>)
     books.check(&main, &format!("{fault:?}"));
     for (at, snapshot) in &kept {
         let number = at.wrapping_mul(7919) % KEYS;
-        match snapshot.get(&key(number)) {
+        match snapshot.get(key(number)) {
             Ok(found) => {
                 let found = found.expect("it was there");
                 assert!(u64::from_le_bytes(found[..8].try_into().unwrap()) <= *at);

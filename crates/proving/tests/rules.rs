@@ -74,7 +74,7 @@ fn crowded(number: u64) -> Vec<u8> {
 fn check_crowded(db: &Db, end: u64) {
     let main = main_of(db);
     for number in 0..end {
-        let found = main.get(&crowded(number)).unwrap();
+        let found = main.get(crowded(number)).unwrap();
         assert!(found.as_deref() == Some(&value(number, 1)[..]), "record {number} is not there");
     }
 }
@@ -82,7 +82,7 @@ fn check_crowded(db: &Db, end: u64) {
 fn check_versions(db: &Db, numbers: std::ops::Range<u64>, versions: &[u64]) {
     let main = main_of(db);
     for number in numbers {
-        let found = main.get(&key(number)).unwrap();
+        let found = main.get(key(number)).unwrap();
         let right =
             versions.iter().any(|version| found.as_deref() == Some(&value(number, *version)[..]));
         assert!(
@@ -104,7 +104,7 @@ fn p10_no_page_before_its_records() {
     let db = Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
     let main = main_of(&db);
     for number in 0..3000 {
-        main.insert_with(&key(number), &value(number, 1), Durability::Buffered).unwrap();
+        main.insert_with(key(number), value(number, 1), Durability::Buffered).unwrap();
         runtime.step();
     }
     watch.check();
@@ -125,7 +125,7 @@ fn p13_what_it_adds_is_durable_before_it() {
     let db = Db::open(Path::new("/db"), options(&disk, &runtime, TornWrites::Assume4k)).unwrap();
     let main = main_of(&db);
     for number in 0..3000 {
-        main.insert_with(&key(number), &value(number, 1), Durability::Buffered).unwrap();
+        main.insert_with(key(number), value(number, 1), Durability::Buffered).unwrap();
         if number % 50 == 0 {
             db.flush().unwrap();
             // A quiet second, in which pending structure is published.
@@ -160,14 +160,14 @@ fn p13_a_slot_names_what_is_durable_and_nobody_writes_there() {
         for number in 0..2500 {
             let version = life + 1;
             match number % 40 {
-                7 => main.remove_with(&key(number / 2), Durability::Buffered).unwrap(),
-                8 => main.insert_with(&key(number), &[8; 9000], Durability::Buffered).unwrap(),
+                7 => main.remove_with(key(number / 2), Durability::Buffered).unwrap(),
+                8 => main.insert_with(key(number), [8; 9000], Durability::Buffered).unwrap(),
                 9 => drop(snapshot.replace(main.snapshot().unwrap())),
                 10 => drop(
                     main.turtle().unwrap().set_checkpoint_distance(1 + number / 40 % 9).unwrap(),
                 ),
                 _ => main
-                    .insert_with(&key(number), &value(number, version), Durability::Buffered)
+                    .insert_with(key(number), value(number, version), Durability::Buffered)
                     .unwrap(),
             }
             if number % 10 == 0 {
@@ -196,7 +196,7 @@ fn p14_publish_in_order() {
         let main = main_of(&db);
         for version in 1..4 {
             for number in 0..150 {
-                main.insert_with(&key(number), &value(number, version), Durability::Buffered)
+                main.insert_with(key(number), value(number, version), Durability::Buffered)
                     .unwrap();
             }
             db.flush().unwrap();
@@ -232,7 +232,7 @@ fn p17_large_values_are_durable_before_they_are_named() {
             batch.insert(&other, key(number % 20 + one), large(number));
         }
         db.write_with(batch, Durability::Buffered).unwrap();
-        main.insert_with(&key(number % 7), &large(number), Durability::Buffered).unwrap();
+        main.insert_with(key(number % 7), large(number), Durability::Buffered).unwrap();
         if number % 30 == 0 {
             db.checkpoint().unwrap();
         }
@@ -259,7 +259,7 @@ fn p16_what_is_freed_is_reused_only_when_its_freeing_is_durable() {
         let mut last = 0;
         // More than the cache holds, so that pages are written and split without any checkpoint.
         while last < 900 {
-            main.insert_with(&crowded(last), &value(last, 1), Durability::Buffered).unwrap();
+            main.insert_with(crowded(last), value(last, 1), Durability::Buffered).unwrap();
             last += 1;
         }
         db.flush().unwrap();
@@ -271,7 +271,7 @@ fn p16_what_is_freed_is_reused_only_when_its_freeing_is_durable() {
                 (if round % 2 == 0 { CrashMode::LoseAll } else { CrashMode::Torn512 }, 7),
                 || {
                     for number in from..last {
-                        main.insert_with(&crowded(number), &value(number, 1), Durability::Buffered)
+                        main.insert_with(crowded(number), value(number, 1), Durability::Buffered)
                             .unwrap();
                     }
                     db.flush().unwrap();
@@ -305,7 +305,7 @@ fn p16_nor_in_a_keyspace_without_a_log() {
         let db = Db::open(Path::new("/db"), options).unwrap();
         let main = db.keyspace("main", KeyspaceOptions::default().logged(false)).unwrap();
         for number in 0..900 {
-            main.insert(&crowded(number), &value(number, 1)).unwrap();
+            main.insert(crowded(number), value(number, 1)).unwrap();
         }
         db.checkpoint().unwrap();
         for round in 0..16 {
@@ -326,13 +326,13 @@ fn p16_nor_in_a_keyspace_without_a_log() {
                 (if round % 4 == 0 { CrashMode::Torn512 } else { CrashMode::KeepAll }, 9),
                 || {
                     for number in from..from + 400 {
-                        main.insert(&crowded(number), &value(number, 1)).unwrap();
+                        main.insert(crowded(number), value(number, 1)).unwrap();
                     }
                 },
                 |db| {
                     let main = db.existing_keyspace("main").unwrap();
                     for number in 0..900 {
-                        let found = main.get(&crowded(number)).unwrap();
+                        let found = main.get(crowded(number)).unwrap();
                         assert!(found.as_deref() == Some(&value(number, 1)[..]), "record {number}");
                     }
                 },
@@ -354,12 +354,12 @@ fn p18_torn_pages_are_restored() {
         let db = open(&disk);
         let main = main_of(&db);
         for number in 0..120 {
-            main.insert_with(&key(number), &value(number, 1), Durability::Buffered).unwrap();
+            main.insert_with(key(number), value(number, 1), Durability::Buffered).unwrap();
         }
         db.checkpoint().unwrap();
         for version in 2..4 {
             for number in 0..120 {
-                main.insert_with(&key(number), &value(number, version), Durability::Buffered)
+                main.insert_with(key(number), value(number, version), Durability::Buffered)
                     .unwrap();
             }
             db.flush().unwrap();

@@ -184,7 +184,7 @@ impl Worker<'_> {
             if batch {
                 together.insert(keyspace, key(*number), value.clone());
             } else {
-                keyspace.insert(&key(*number), &value).unwrap();
+                keyspace.insert(key(*number), &value).unwrap();
             }
             own.insert(*number, value);
             // A batch takes no more than a share of the memory.
@@ -199,7 +199,7 @@ impl Worker<'_> {
         let Part { keyspace, own, .. } = &mut self.parts[part];
         let numbers: Vec<u64> = own.range(numbers).map(|(number, _)| *number).collect();
         for number in numbers {
-            keyspace.remove(&key(number)).unwrap();
+            keyspace.remove(key(number)).unwrap();
             own.remove(&number);
         }
     }
@@ -382,7 +382,7 @@ fn run(seed: u64, choice: Choice, steps: u64) {
         let records = fixed.map(|number| (key(number), nobodys(number)));
         spaces[0].bulk_load(records).unwrap();
     } else {
-        fixed.for_each(|number| spaces[0].insert(&key(number), &nobodys(number)).unwrap());
+        fixed.for_each(|number| spaces[0].insert(key(number), nobodys(number)).unwrap());
     }
     let backups = directory.path().join("backups");
     std::fs::create_dir(&backups).unwrap();
@@ -425,7 +425,7 @@ fn run(seed: u64, choice: Choice, steps: u64) {
         for (keyspace, expected) in spaces.iter().zip(&expected) {
             same(&everything(keyspace), expected, when);
             for (number, value) in expected {
-                let found = keyspace.get(&key(*number)).unwrap();
+                let found = keyspace.get(key(*number)).unwrap();
                 assert!(found.as_deref() == Some(&value[..]), "{when}: get of {number}");
             }
         }

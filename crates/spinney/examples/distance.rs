@@ -23,7 +23,7 @@ fn pending(keyspace: &Keyspace) -> u64 {
 fn load(keyspace: &Keyspace, from: u64, value: &[u8], bytes: u64) -> spinney::Result<u64> {
     let mut number = from;
     while !number.is_multiple_of(1000) || pending(keyspace) < bytes {
-        keyspace.insert(&key(number), value)?;
+        keyspace.insert(key(number), value)?;
         number += 1;
     }
     Ok(number)
@@ -38,7 +38,7 @@ fn measure(directory: &str, record_bytes: usize, memory: u64) -> spinney::Result
     // A tree to be pending for.
     let mut next = 0;
     while next < 3 * memory / record_bytes as u64 {
-        keyspace.insert(&key(next), &value)?;
+        keyspace.insert(key(next), &value)?;
         next += 1;
     }
     println!("pending MiB  distance  until nothing is, ms  us for each KiB");

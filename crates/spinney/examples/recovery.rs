@@ -74,7 +74,7 @@ fn write_and_die(setup: &Setup) -> spinney::Result<()> {
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let key = key(mix(number) % setup.records);
-            keyspace.insert_with(&key, &value, Durability::Buffered)?;
+            keyspace.insert_with(key, &value, Durability::Buffered)?;
             if number % 1000 > 0 {
                 continue;
             }
@@ -120,7 +120,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
     for number in (0..setup.records).step_by(997) {
-        if keyspace.get(&key(number))?.is_none() {
+        if keyspace.get(key(number))?.is_none() {
             return Err(format!("record {number} is lost").into());
         }
     }

@@ -25,13 +25,13 @@ fn comes_back(engine: EngineKind) {
         let db = Db::open(directory.path(), options()).unwrap();
         let keyspace = db.keyspace("k", KeyspaceOptions::default().engine(engine)).unwrap();
         for number in 0..count {
-            keyspace.insert(&key(number), &value(number, 0)).unwrap();
+            keyspace.insert(key(number), value(number, 0)).unwrap();
         }
         for number in (0..count).step_by(3) {
-            keyspace.insert(&key(number), &value(number, 1)).unwrap();
+            keyspace.insert(key(number), value(number, 1)).unwrap();
         }
         for number in (0..count).step_by(7) {
-            keyspace.remove(&key(number)).unwrap();
+            keyspace.remove(key(number)).unwrap();
         }
         let report = db.verify().unwrap();
         assert!(report.pages > 1000, "{report:?}");
@@ -43,7 +43,7 @@ fn comes_back(engine: EngineKind) {
         (!number.is_multiple_of(7)).then(|| value(number, u32::from(number.is_multiple_of(3))))
     };
     for number in 0..count {
-        let found = keyspace.get(&key(number)).unwrap();
+        let found = keyspace.get(key(number)).unwrap();
         assert_eq!(found.as_deref(), expected(number).as_deref(), "key {number}");
     }
     let keys: Vec<Vec<u8>> = (0..1000).map(key).collect();
@@ -82,7 +82,7 @@ fn limits_are_named(engine: EngineKind) {
         (keyspace.insert(&long_key, b"").unwrap_err(), "KEY_BYTES_MAX"),
         (keyspace.get(&long_key).unwrap_err(), "KEY_BYTES_MAX"),
         (
-            keyspace.insert(b"k", &vec![0; limits::VALUE_BYTES_MAX + 1]).unwrap_err(),
+            keyspace.insert(b"k", vec![0; limits::VALUE_BYTES_MAX + 1]).unwrap_err(),
             "VALUE_BYTES_MAX",
         ),
         (db.keyspace("", KeyspaceOptions::default().engine(engine)).unwrap_err(), "empty"),
@@ -209,7 +209,7 @@ fn holds_what_threads_insert(engine: EngineKind) {
             scope.spawn(move || {
                 for number in 0..EACH {
                     let number = number * THREADS + thread;
-                    keyspace.insert(&key(number), &round_two(number)).unwrap();
+                    keyspace.insert(key(number), round_two(number)).unwrap();
                 }
             });
         }
@@ -217,7 +217,7 @@ fn holds_what_threads_insert(engine: EngineKind) {
     // Where memory keeps as good as nothing a lookup of turtle reads seven pages.
     let every = if engine == EngineKind::Turtle { 8 } else { 1 };
     for number in (0..THREADS * EACH).step_by(every) {
-        let found = keyspace.get(&key(number)).unwrap();
+        let found = keyspace.get(key(number)).unwrap();
         assert_eq!(found.as_deref(), Some(&round_two(number)[..]), "key {number}");
     }
     assert_eq!(keyspace.iter().count(), (THREADS * EACH) as usize);
@@ -241,19 +241,19 @@ fn scans_beside_background_work(engine: EngineKind) {
     let keyspace =
         db.keyspace("k", KeyspaceOptions::default().engine(engine).logged(false)).unwrap();
     let key = |number: u32| number.to_be_bytes();
-    let insert = |number: u32| keyspace.insert(&key(number), &[7; 60]).unwrap();
+    let insert = |number: u32| keyspace.insert(key(number), [7; 60]).unwrap();
     (0..2000).for_each(insert);
     std::thread::scope(|scope| {
         // Fills pages elsewhere, so that there is background work.
         let noise = scope.spawn(|| {
             for number in 0..20_000u32 {
                 let number = 1 << 31 | number.wrapping_mul(2_654_435_761) >> 1;
-                keyspace.insert(&key(number), &[8; 60]).unwrap();
+                keyspace.insert(key(number), [8; 60]).unwrap();
             }
         });
         for head in 0..6000 {
             insert(head + 2000);
-            keyspace.remove(&key(head)).unwrap();
+            keyspace.remove(key(head)).unwrap();
             let (first, _) = keyspace.first_key_value().unwrap().unwrap();
             assert_eq!(first, key(head + 1), "element {head} was removed");
             if head % 64 == 0 {

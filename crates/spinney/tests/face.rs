@@ -133,9 +133,12 @@ fn cursors_turn_around_and_go_to_keys() {
 fn values_convert_and_compare() {
     let World { fruit, .. } = world(EngineKind::TreeLine);
     let value = fruit.get("apple").unwrap().unwrap();
-    assert!(value == "red" && "red" == value && value == *"red" && value == String::from("red"));
+    let text = String::from("red");
+    assert!(value == "red" && value == text && value == *text);
     assert!(value == b"red" && value == *b"red" && value == b"red"[..] && value == b"red".to_vec());
-    assert!(b"red" == value && b"red".to_vec() == value);
+    let same: [bool; 4] =
+        ["red" == value, text == value, b"red" == value, b"red".to_vec() == value];
+    assert_eq!(same, [true; 4]);
     assert_eq!(fruit.get("apple").unwrap(), Some(Value::from("red")));
     assert_eq!(String::from_utf8(value.clone().into_vec()).unwrap(), "red");
     assert_eq!(String::try_from(value.clone()).unwrap(), "red");

@@ -64,15 +64,15 @@ fn check(db: &Db) {
     let cache = db.existing_keyspace("cache: not logged").unwrap();
     for number in 0..600u32 {
         let expected = (!number.is_multiple_of(3)).then(|| value(number));
-        assert_eq!(main.get(&key(number)).unwrap().as_deref(), expected.as_deref(), "{number}");
-        assert_eq!(cache.get(&key(number)).unwrap().as_deref(), Some(&value(number + 1)[..]));
+        assert_eq!(main.get(key(number)).unwrap().as_deref(), expected.as_deref(), "{number}");
+        assert_eq!(cache.get(key(number)).unwrap().as_deref(), Some(&value(number + 1)[..]));
     }
     for number in 0..200 {
-        assert_eq!(main.get(&key(1000 + number)).unwrap().as_deref(), Some(&value(number)[..]));
+        assert_eq!(main.get(key(1000 + number)).unwrap().as_deref(), Some(&value(number)[..]));
     }
     assert_eq!(main.get(b"").unwrap().unwrap(), b"the empty key");
     for number in 0..2000 {
-        assert_eq!(main.get(&tail(number)).unwrap().as_deref(), Some(&[7; 300][..]));
+        assert_eq!(main.get(tail(number)).unwrap().as_deref(), Some(&[7; 300][..]));
     }
     assert_eq!(main.iter().count(), 2601);
 }
@@ -343,7 +343,7 @@ fn turtle_opens() {
         assert!(verified.records > 1000 && large >= 2, "{verified:?} {stats:?}");
         let snapshot = db.existing_keyspace(KEYSPACES[0]).unwrap().snapshot().unwrap();
         assert_eq!(snapshot.get(b"").unwrap().unwrap(), b"the empty key");
-        assert_eq!(snapshot.get(&number(7000)).unwrap(), None, "it was removed");
+        assert_eq!(snapshot.get(number(7000)).unwrap(), None, "it was removed");
         drop(snapshot);
         db.close().unwrap();
     }
@@ -413,7 +413,7 @@ fn d4_released_formats_are_proven_before_they_are_parked() {
             let db = Db::open(place.path(), options().runtime(runtime.clone())).unwrap();
             let new = db.keyspace("one more", KeyspaceOptions::default()).unwrap();
             for number in 0..300u32 {
-                new.insert(&key(number), &[1; 2000]).unwrap();
+                new.insert(key(number), [1; 2000]).unwrap();
             }
             db.checkpoint().unwrap();
             while runtime.now() < std::time::Duration::from_secs(30) {

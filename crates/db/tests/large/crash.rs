@@ -171,7 +171,7 @@ fn p17_replay_passes_older_values_again() {
     };
     crowd();
     for version in 0..4 {
-        main.insert(b"a", &value(version, 30_000 + version as usize)).unwrap();
+        main.insert(b"a", value(version, 30_000 + version as usize)).unwrap();
         crowd();
     }
     assert_eq!(main.stats().checkpoints, 0);
@@ -181,7 +181,7 @@ fn p17_replay_passes_older_values_again() {
     assert!(main.get(b"a").unwrap().unwrap() == *value(3, 30_003));
     for round in 0..8 {
         db.checkpoint().unwrap();
-        main.insert(&key(round), &value(round + 10, 30_000)).unwrap();
+        main.insert(key(round), value(round + 10, 30_000)).unwrap();
         assert!(main.get(b"a").unwrap().unwrap() == *value(3, 30_003));
     }
     assert_eq!(main.stats().large_values, 9);
@@ -195,12 +195,12 @@ fn p17_a_leak_is_returned_at_open() {
     let disk = SimDisk::new(6);
     let db = open(&disk);
     let main = keyspace(&db);
-    main.insert(b"warm", &value(1, 10_000)).unwrap();
+    main.insert(b"warm", value(1, 10_000)).unwrap();
     db.checkpoint().unwrap();
     disk.capture_when(Arc::new(|_, states| {
         states.contains(&"large value").then_some(CrashMode::KeepAll)
     }));
-    main.insert(b"lost", &value(2, 500_000)).unwrap();
+    main.insert(b"lost", value(2, 500_000)).unwrap();
     disk.capture_when(Arc::new(|_, _| None));
     let last = disk.take_captures().pop().unwrap();
     let db = open(&last.image);
@@ -209,7 +209,7 @@ fn p17_a_leak_is_returned_at_open() {
     let before = main.stats();
     assert!(before.free_pages * 4096 >= 500_000, "{before:?}");
     db.verify().unwrap();
-    main.insert(b"again", &value(3, 250_000)).unwrap();
+    main.insert(b"again", value(3, 250_000)).unwrap();
     assert_eq!(main.stats().file_bytes, before.file_bytes, "the room was used again");
     db.verify().unwrap();
 }

@@ -9,11 +9,11 @@ fn p17_reused_only_when_nothing_names_it() {
     let disk = SimDisk::new(5);
     let db = open(&disk);
     let main = keyspace(&db);
-    main.insert(b"k", &value(0, 100_000)).unwrap();
+    main.insert(b"k", value(0, 100_000)).unwrap();
     db.checkpoint().unwrap();
     let image = disk.contents(Path::new(FILE)).unwrap();
     for version in 1..5 {
-        main.insert(b"k", &value(version, 100_000)).unwrap();
+        main.insert(b"k", value(version, 100_000)).unwrap();
     }
     // Neither the checkpoint's value nor any that the log has was touched.
     let later = disk.contents(Path::new(FILE)).unwrap();
@@ -26,7 +26,7 @@ fn p17_reused_only_when_nothing_names_it() {
     assert_eq!(changed, 0, "a large value that the log may show was written over");
     assert!(main.stats().large_freed_bytes >= 400_000);
     for version in 5..200 {
-        main.insert(b"k", &value(version, 100_000)).unwrap();
+        main.insert(b"k", value(version, 100_000)).unwrap();
         if version % 10 == 0 {
             db.checkpoint().unwrap();
         }
@@ -52,7 +52,7 @@ fn p17_a_reader_keeps_what_it_reads() {
     let mut found = vec![0; 10_000];
     reader.read_exact(&mut found).unwrap();
     for version in 2..6 {
-        main.insert(b"k", &value(version, 1_000_000)).unwrap();
+        main.insert(b"k", value(version, 1_000_000)).unwrap();
         db.checkpoint().unwrap();
         db.verify().unwrap();
     }
@@ -63,7 +63,7 @@ fn p17_a_reader_keeps_what_it_reads() {
     assert!(found == old, "a mixture of two values");
     drop(reader);
     db.checkpoint().unwrap();
-    main.insert(b"other", &value(9, 1_000_000)).unwrap();
+    main.insert(b"other", value(9, 1_000_000)).unwrap();
     assert_eq!(main.stats().large_freed_bytes, 0);
     drop(later);
     db.verify().unwrap();
@@ -84,12 +84,12 @@ fn p17_a_full_disk_gives_everything_back() {
     let db = open(&disk);
     let main = keyspace(&db);
     main.insert(b"small", b"1").unwrap();
-    main.insert(b"large", &value(1, 100_000)).unwrap();
+    main.insert(b"large", value(1, 100_000)).unwrap();
     db.checkpoint().unwrap();
     let length = disk.contents(Path::new(FILE)).unwrap().len();
     let all: usize = disk.files().iter().map(|file| disk.contents(file).unwrap().len()).sum();
     disk.set_capacity(Some((all + 200_000) as u64));
-    let error = main.insert(b"huge", &value(2, 10 << 20)).unwrap_err();
+    let error = main.insert(b"huge", value(2, 10 << 20)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Full);
     assert_eq!(main.get(b"huge").unwrap(), None);
     db.verify().unwrap();
@@ -98,7 +98,7 @@ fn p17_a_full_disk_gives_everything_back() {
         disk.set_capacity(None);
         let writes = disk.writes();
         disk.inject(Fault::NoSpaceInPlace { at: writes + 1 + at });
-        match main.insert(b"huge", &value(2, 1_000_000)) {
+        match main.insert(b"huge", value(2, 1_000_000)) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::Full),
             // What was kept for a full disk was taken for it.
             Ok(()) => {
@@ -110,14 +110,14 @@ fn p17_a_full_disk_gives_everything_back() {
     }
     db.checkpoint().unwrap();
     assert_eq!(main.stats().large_values, 1);
-    main.insert(b"huge", &value(2, 1_000_000)).unwrap();
+    main.insert(b"huge", value(2, 1_000_000)).unwrap();
     assert!(length > 0 && main.get(b"huge").unwrap().unwrap() == *value(2, 1_000_000));
     // Room that only a checkpoint can give back is asked for before the disk counts as full.
     let all: usize = disk.files().iter().map(|file| disk.contents(file).unwrap().len()).sum();
     // Beside what is kept for a recovery.
     disk.set_capacity(Some(all as u64 + 1_500_000 + (2 << 20)));
     for version in 3..9 {
-        main.insert(b"huge", &value(version, 1_000_000)).unwrap();
+        main.insert(b"huge", value(version, 1_000_000)).unwrap();
     }
     db.verify().unwrap();
 }
@@ -204,13 +204,13 @@ fn p17_closing_gives_everything_back() {
         let main = db.keyspace("main", options()).unwrap();
         for version in 0..5 {
             for number in 0..5 {
-                main.insert(&key(number), &value(version * 10 + number, 20_000)).unwrap();
+                main.insert(key(number), value(version * 10 + number, 20_000)).unwrap();
             }
             if version == 2 {
                 db.checkpoint().unwrap();
             }
         }
-        main.remove(&key(0)).unwrap();
+        main.remove(key(0)).unwrap();
         db.close().unwrap();
         let db = open(&disk);
         let stats = db.keyspace("main", options()).unwrap().stats();

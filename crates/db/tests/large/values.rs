@@ -43,7 +43,7 @@ fn p17_values_of_all_lengths_come_back() {
     assert!(readers.next().is_none());
     assert!(main.iter().readers().rev().map(|one| one.unwrap().0).eq(model.keys().rev().cloned()));
     let read = disk.reads();
-    assert!(main.contains_key(&key(13)).unwrap());
+    assert!(main.contains_key(key(13)).unwrap());
     assert_eq!(main.keys(..).count(), lengths.len());
     assert!(disk.reads() - read < 40, "keys alone read no large values");
     db.verify().unwrap();
@@ -101,8 +101,8 @@ fn p17_damage_is_found() {
     let disk = SimDisk::new(10);
     let db = open(&disk);
     let main = keyspace(&db);
-    main.insert(b"a", &value(1, 300_000)).unwrap();
-    main.insert(b"b", &value(2, 300_000)).unwrap();
+    main.insert(b"a", value(1, 300_000)).unwrap();
+    main.insert(b"b", value(2, 300_000)).unwrap();
     db.close().unwrap();
     let image = disk.contents(Path::new(FILE)).unwrap();
     let needle = &value(1, 300_000)[280_000..280_032];
@@ -153,7 +153,7 @@ fn p17_pages_that_are_not_the_ones_meant_are_damage() {
         let disk = SimDisk::new(11);
         let db = open(&disk);
         let main = keyspace(&db);
-        main.insert(b"a", &value(1, 20_000)).unwrap();
+        main.insert(b"a", value(1, 20_000)).unwrap();
         db.close().unwrap();
         forge(&disk, &value(1, 20_000)[9_000..9_032], |page| page[at] ^= 5);
         let db = open(&disk);
@@ -215,12 +215,12 @@ fn p04_conditional_writes_see_every_large_value() {
     let disk = SimDisk::new(15);
     let db = open(&disk);
     let main = keyspace(&db);
-    main.insert(b"k", &value(1, 20_000)).unwrap();
+    main.insert(b"k", value(1, 20_000)).unwrap();
     let mut seen = Vec::new();
     main.update(b"k", |old| {
         seen.push(old.unwrap().to_vec());
         if seen.len() == 1 {
-            main.insert(b"k", &value(2, 20_000)).unwrap();
+            main.insert(b"k", value(2, 20_000)).unwrap();
         }
         Some(value(3, 20_000))
     })
@@ -317,14 +317,14 @@ fn a_limit_counts_what_is_given() {
     let db = open(&SimDisk::new(1));
     let main = keyspace(&db);
     for number in 0..6 {
-        main.insert(&key(number), &value(number, 6000)).unwrap();
+        main.insert(key(number), value(number, 6000)).unwrap();
     }
     let mut ahead = main.iter().limit(3);
     let mut back = main.iter().limit(3);
     assert_eq!(ahead.next().unwrap().unwrap().0, key(0));
     assert_eq!(back.next_back().unwrap().unwrap().0, key(5));
-    main.remove(&key(1)).unwrap();
-    main.remove(&key(4)).unwrap();
+    main.remove(key(1)).unwrap();
+    main.remove(key(4)).unwrap();
     let ahead: Vec<_> = ahead.map(|record| record.unwrap().0).collect();
     assert_eq!(ahead, [key(2), key(3)]);
     let back: Vec<_> = back.rev().map(|record| record.unwrap().0).collect();

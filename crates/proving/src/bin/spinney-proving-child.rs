@@ -112,7 +112,7 @@ fn look(
     };
     let holds = |number: u64| (!kill::removes(number)).then(|| kill::value(number));
     for (slot, number) in then.iter().rev().take(20) {
-        let found = snapshot.get(&kill::key(thread, *slot)).expect("a good disk");
+        let found = snapshot.get(kill::key(thread, *slot)).expect("a good disk");
         assert!(found.as_deref() == holds(*number).as_deref(), "slot {slot} of a snapshot");
     }
     // Of an earlier life there may be others.
