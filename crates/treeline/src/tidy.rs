@@ -238,7 +238,7 @@ impl TreeLine {
         let start = self.context.runtime.now();
         let (what, from) = {
             let mut tidying = self.tidying.lock();
-            let inserted = self.forecaster.stats().inserts;
+            let (_, inserted) = self.accesses.puts();
             tidying.watch.look(start, inserted, self.accesses.pages_scanned(), pages);
             tidying.quiet_rounds += 1;
             if tidying.quiet_rounds <= QUIET_ROUNDS || pages == 0 {

@@ -60,8 +60,8 @@ const FORECAST_EPOCH_INSERTS: u64 = 2_000;
 const FORECAST_EPOCHS: u32 = 8;
 
 /// Least memory of a keyspace whose inserts are forecast, in bytes: what forecasting keeps, about 88 KiB, would
-/// be a large part of less, and the floor of a small keyspace among many.
-const FORECAST_MEMORY_MIN: u64 = 1 << 20;
+/// be more than a third of less, and most of the floor of a small keyspace among many.
+const FORECAST_MEMORY_MIN: u64 = 240 << 10;
 
 /// Most pages of buffers that wait for the next batch: 2 MiB.
 const BUFFER_PAGES_MAX: usize = 512;
