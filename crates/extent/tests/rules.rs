@@ -554,6 +554,9 @@ fn p29_a_recovery_takes_no_more_room() {
     let (store, ..) = open(&disk).unwrap();
     store.adopt(&owned(&pages)).unwrap();
     assert_eq!(version(&store, pages[0]).unwrap(), 2);
+    // The first write ends the recovery, which clears the area.
+    write(&store, &pages, 3, true).unwrap();
+    assert_eq!(version(&store, pages[0]).unwrap(), 3);
 }
 
 /// When the numbers of batches begin anew no copy has a higher one.
