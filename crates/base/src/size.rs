@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 
-/// Parses a count or size: `K`, `M`, `G` are decimal, `KiB`, `MiB`, `GiB` (and `B`) binary; no
+/// Parses a count or size: `K`, `M`, `G` are decimal, `KiB`, `MiB`, `GiB`, `TiB` (and `B`) binary; no
 /// suffix is units.
 ///
 /// # Errors
@@ -26,13 +26,20 @@ pub fn parse(text: &str) -> Result<u64> {
         "kib" => 1 << 10,
         "mib" => 1 << 20,
         "gib" => 1 << 30,
-        _ => return Err(Error::invalid(format!("unknown size suffix {suffix:?} in {text:?}"))),
+        "tib" => 1 << 40,
+        _ => {
+            let text = format!("unknown size suffix {suffix:?} in {text:?}: {SUFFIXES}");
+            return Err(Error::invalid(text));
+        }
     };
-    let number: u64 = digits.replace('_', "").parse().map_err(|_| {
-        Error::invalid(format!("{text:?} is not a whole number with a size suffix"))
+    let number: u64 = digits.trim_end().replace('_', "").parse().map_err(|_| {
+        Error::invalid(format!("{text:?} is not a whole number with a size suffix: {SUFFIXES}"))
     })?;
     number.checked_mul(unit).ok_or_else(|| Error::invalid(format!("{text:?} does not fit 64 bits")))
 }
+
+/// What messages say of suffixes.
+const SUFFIXES: &str = "there are K, M, G, KiB, MiB, GiB and TiB";
 
 /// Writes `bytes` with a binary suffix and at most one decimal: `85.0MiB`.
 #[must_use]
@@ -54,7 +61,7 @@ mod tests {
     #[test]
     fn suffixes() {
         for (text, value) in
-            [("0", 0), ("4096", 4096), ("500K", 500_000), ("1GiB", 1 << 30), ("8kib", 8192)]
+            [("0", 0), ("500K", 500_000), ("64 MiB", 64 << 20), ("1TiB", 1 << 40), ("8kib", 8192)]
         {
             assert_eq!(parse(text).unwrap(), value, "{text}");
         }
