@@ -319,7 +319,9 @@ fn room_is_used_again_without_a_log(engine: EngineKind, small: u16) {
     keyspace.insert(b"b", &large(2)).unwrap();
     db.checkpoint().unwrap();
     let mut batch = Batch::new();
-    (0..small).for_each(|number| batch.insert(&keyspace, number.to_be_bytes(), *b"small"));
+    for number in 0..small {
+        batch.insert(&keyspace, number.to_be_bytes(), "small");
+    }
     db.write(batch).unwrap();
     let (writing, crashing) = (keyspace.clone(), disk.clone());
     let writer = shuttle::thread::spawn(move || {
