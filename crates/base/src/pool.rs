@@ -96,11 +96,12 @@ impl std::fmt::Debug for State {
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 impl State {
-    /// The job that is due next, and may run.
-    fn first(&self) -> Option<(Duration, u64)> {
+    /// The job that is due next and may run: when, which, and of which kind.
+    fn first(&self) -> Option<(Duration, u64, Kind)> {
         let [single, crowd] = &self.due;
         let crowd = crowd.first().filter(|_| self.crowd < crowd_max());
-        single.first().into_iter().chain(crowd).min().copied()
+        let single = single.first().map(|(due, id)| (*due, *id, Kind::Single));
+        single.into_iter().chain(crowd.map(|(due, id)| (*due, *id, Kind::Crowd))).min()
     }
 
     fn set_due(&mut self, kind: Kind, due: Duration, id: u64) {
@@ -151,11 +152,11 @@ impl Pool {
         loop {
             let now = clock();
             let first = state.first();
-            if let Some((due, id)) = first.filter(|(due, _)| *due <= now) {
-                let taken = state.jobs.get_mut(&id).map(|slot| (slot.kind, slot.job.take()));
-                let Some((kind, job)) = taken else { continue };
+            if let Some((due, id, kind)) = first.filter(|(due, ..)| *due <= now) {
                 state.take_due(kind, due, id);
-                let Some(job) = job else { continue };
+                let Some(job) = state.jobs.get_mut(&id).and_then(|slot| slot.job.take()) else {
+                    continue;
+                };
                 state.crowd += usize::from(kind == Kind::Crowd);
                 state.idle -= 1;
                 if state.idle == 0 {
@@ -177,7 +178,7 @@ impl Pool {
             if spare || state.jobs.is_empty() {
                 break;
             }
-            let until_due = first.map_or(IDLE_TIME, |(due, _)| due - now);
+            let until_due = first.map_or(IDLE_TIME, |(due, ..)| due - now);
             let wait = if state.idle > IDLE_MAX { until_due.min(IDLE_TIME) } else { until_due };
             self.changed.wait_for(&mut state, wait);
         }

@@ -294,23 +294,22 @@ impl Seen {
 
 impl State {
     /// What the job does: looks at the open keyspaces, and moves their targets.
-    pub(crate) fn govern(&self, soon: &mut u32) -> Next {
+    pub(crate) fn govern(&self, soon: &mut u32, pause: &mut HeapPause) -> Next {
         if self.keyspaces.read().is_empty() {
             return Next::Wait(NOTHING_OPEN);
         }
         // Looks in between measure nothing: their time is too short.
         let is_kept_back = self.move_targets(*soon == 0, None);
         if *soon == 0 && !self.runtime.is_stepped() {
-            self.give_back_heap();
+            self.give_back_heap(pause);
         }
         *soon = if is_kept_back && *soon < SOON_MOST { *soon + 1 } else { 0 };
         Next::Wait(if *soon > 0 { SOON } else { LOOK })
     }
 
     /// Has the allocator give back what it keeps, where the process takes much more than its budget.
-    fn give_back_heap(&self) {
+    fn give_back_heap(&self, pause: &mut HeapPause) {
         let now = self.runtime.now();
-        let Some(mut pause) = self.heap_pause.try_lock() else { return };
         if now < pause.until {
             return;
         }

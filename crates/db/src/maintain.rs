@@ -10,6 +10,7 @@ use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, probe};
 
 use spinney_engine::IDLE;
 
+use crate::governor::HeapPause;
 use crate::place::NOTHING_OPEN;
 use crate::room::NOTHING_COVERED;
 use crate::state::{KeyspaceState, State};
@@ -202,8 +203,9 @@ impl State {
         }
         let state = self.clone();
         *self.park_task.lock() = Some(self.spawn(move || state.park_unused())?);
-        let (state, mut soon) = (self.clone(), 0);
-        *self.memory_task.lock() = Some(self.spawn(move || Ok(state.govern(&mut soon)))?);
+        let (state, mut soon, mut pause) = (self.clone(), 0, HeapPause::default());
+        *self.memory_task.lock() =
+            Some(self.spawn(move || Ok(state.govern(&mut soon, &mut pause)))?);
         self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
     }
 

@@ -148,7 +148,6 @@ pub(crate) fn assemble(
         places: RwLock::new(Vec::new()),
         keyspaces: RwLock::new(Vec::new()),
         sharing: Mutex::new(()),
-        heap_pause: Mutex::default(),
         me: Mutex::new(Weak::new()),
         recovered_to: recovered.last_lsn(),
         park_task: Mutex::new(None),

@@ -23,7 +23,7 @@ use spinney_sync::LockTable;
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
-use crate::governor::{self, HeapPause};
+use crate::governor;
 use crate::manifest::Manifest;
 use crate::options::{KeptOptions, Options};
 use crate::place::{Place, dropped};
@@ -163,8 +163,6 @@ pub(crate) struct State {
     pub(crate) stripes: LockTable,
     /// Held while the budget is shared out.
     pub(crate) sharing: Mutex<()>,
-    /// Until when the allocator is not asked to give back.
-    pub(crate) heap_pause: Mutex<HeapPause>,
     pub(crate) budget: MemoryBudget,
     pub(crate) double_write: bool,
     /// Held shared by every write from its check to its apply; exclusively to close or to drop a

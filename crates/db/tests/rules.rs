@@ -43,7 +43,7 @@ fn fill_up(disk: &SimDisk, keyspace: &Keyspace) -> usize {
     unreachable!("the range is endless")
 }
 
-/// A keyspace without a log that is full of dirty records which cannot come home, because its pages are damaged.
+/// A keyspace without a log, full of dirty records that cannot be written back, because its pages are damaged.
 struct Stuck {
     keyspace: Keyspace,
     /// A key that is refused.

@@ -20,10 +20,10 @@
 //! 2. [`SegmentIndex::version`] changes with every change of structure, so a place found before is
 //!    still right if the version is.
 //! 3. A dirty list is in the order of becoming dirty, but for what was taken and put back, which is at its
-//!    front again, and for lists that became one. The first so many entries of a list are *due*: what
-//!    was listed when a checkpoint began ([`SegmentIndex::mark_due`]) is due until it is taken, however
-//!    segments split and join, and due again when it is put back. So a checkpoint has brought everything
-//!    home when nothing is due and nobody is writing (P14).
+//!    front again, and for lists that became one. The first `due` entries of a list are *due*: an
+//!    entry listed when a checkpoint began ([`SegmentIndex::mark_due`]) is due until it is taken, however
+//!    segments split and join, and due again when it is put back. So a checkpoint has written everything
+//!    back when nothing is due and no write-back runs (P14).
 //! 4. An entry's segment and bounds never change. What changes them makes a new entry and leaves
 //!    the old one without a list, so an id put on a list is on that of a segment of the index, or
 //!    is told that there is none and looks again.
@@ -66,7 +66,7 @@ const TRIES_MAX: usize = 4;
 #[derive(Debug, Default)]
 struct DirtyList {
     entries: ThinVec<Listed>,
-    /// So many of the first are due.
+    /// Number of entries at the front that are due.
     due: usize,
 }
 

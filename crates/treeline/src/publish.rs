@@ -87,7 +87,7 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Brings home every record that is dirty now, and waits for those that others are bringing home. Calls `rest`
+    /// Writes back every record that is dirty now, and waits for write-backs of others. Calls `rest`
     /// in between with the share of the segments that it has passed, with no lock held.
     ///
     /// # Errors
@@ -99,8 +99,8 @@ impl TreeLine {
             while self.index.is_due() {
                 self.write_back_due(&mut progress)?;
             }
-            // Batches that others began before may hold what is due. What they do not bring home, because they fail or
-            // others are in their way, is listed again before they end: then it is this one's.
+            // A write-back that began before may hold due records. Those it does not write, because it fails or
+            // others are in its way, it lists again before it ends: then this checkpoint writes them.
             let _no_write_back = self.gate.write();
             if !self.index.is_due() {
                 return Ok(());
@@ -108,7 +108,7 @@ impl TreeLine {
         }
     }
 
-    /// Brings home what is due, segment by segment. Of long lists something may be left, and where others were in the way.
+    /// Writes back due records, segment by segment. Some of a long list may be left, and where others were in the way.
     fn write_back_due(&self, progress: &mut Progress<'_>) -> Result<()> {
         let all: u64 = self.index.counts().segments.iter().sum();
         let mut from = Some(Vec::new());

@@ -97,7 +97,7 @@ impl Why {
 /// What came of a reorganization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Other segments are in the place of those there were.
+    /// Other segments replaced the region.
     Done,
     /// They would take no fewer pages.
     NotWorthIt,
