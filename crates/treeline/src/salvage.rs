@@ -243,7 +243,10 @@ impl KeyspaceSalvage for Salvage {
 
     fn end_of_log(&mut self, first: Lsn, last: Lsn) {
         if let Some(index) = &mut self.index {
-            index.whole = index.redo.next() >= first && index.redo <= last;
+            // A keyspace that rested did not hold the log. What that was trimmed of is in the checkpoint, if
+            // this is known to be the newest (P28).
+            let begins = index.redo.next() >= first || !self.store.is_unproven();
+            index.whole = begins && index.redo <= last;
         }
     }
 
