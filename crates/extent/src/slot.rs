@@ -301,6 +301,56 @@ mod tests {
         }
     }
 
+    /// A block as released programs wrote it.
+    fn released(generation: u64) -> [u8; PAGE_BYTES] {
+        let slot = Slot {
+            generation,
+            redo: Lsn(generation * 10),
+            structure: generation,
+            payload_length: 0,
+            payload_hash: 0,
+            next_generation: Generation(12),
+            end: PageNumber(400),
+            extents: Vec::new(),
+        };
+        let (keyspace, page) = (KeyspaceId(2), Slot::page(generation));
+        let mut block = [0; PAGE_BYTES];
+        slot.encode(keyspace, page, &mut block);
+        BlockHeader { kind: BlockKind::new(2, "slot"), ..slot.header(keyspace, page) }
+            .seal(&mut block);
+        block
+    }
+
+    /// Whichever byte of a released pair is damaged, the older slot is never taken for the newest; and
+    /// damage to the older one that leaves its generation alone hides nothing.
+    #[test]
+    fn p28_the_older_slot_of_a_released_pair_is_never_taken() {
+        let empty = [0; PAGE_BYTES];
+        for newest in [6, 7] {
+            let (mut taken, mut refused) = (0, 0);
+            for (generation, at) in [newest, newest - 1]
+                .into_iter()
+                .flat_map(|g| (0..PAGE_BYTES).map(move |at| (g, at)))
+            {
+                let mut pair = [newest, newest - 1].map(released);
+                pair[usize::from(generation != newest)][at] ^= 1 << (at % 8);
+                pair.rotate_right(usize::from(newest % 2 == 1));
+                match Slots::choose([&pair[0], &pair[1], &empty, &empty], KeyspaceId(2)) {
+                    Ok(slots) => {
+                        assert_eq!(slots.newest.generation, newest, "byte {at} of {generation}");
+                        taken += 1;
+                    }
+                    Err((page, _)) => {
+                        assert_eq!(page, Slot::page(generation));
+                        refused += 1;
+                    }
+                }
+            }
+            // All of the newest, and both places of the older one's generation.
+            assert_eq!((taken, refused), (PAGE_BYTES - 12, PAGE_BYTES + 12));
+        }
+    }
+
     proptest! {
         /// Bytes that pass the checksum by design but are nonsense inside are refused or decoded,
         /// never a panic.
