@@ -259,50 +259,68 @@ fn c1_tidying_on_a_full_disk_leaves_the_reserve() {
 /// much again: the log stays short, and what may wait takes no page that the next checkpoint needs.
 #[test]
 fn c1_a_full_disk_takes_every_removal() {
-    for (engine, batch) in EngineKind::ALL.iter().flat_map(|engine| [(engine, 1), (engine, 32)]) {
-        for seed in [0u64, 4, 9] {
-            let (disk, runtime) = (SimDisk::new(seed), Runtime::stepped(seed));
-            let capacity = (6 << 20) + seed * 377_000;
-            disk.set_capacity(Some(capacity));
-            let db = Db::open("/db", options(&disk).runtime(runtime.clone())).unwrap();
-            let kept = KeyspaceOptions::default().engine(*engine);
-            let keyspace = db.keyspace("k", kept).unwrap();
-            let context = format!("{engine} {batch} {seed}");
-            for round in 0..3 {
-                let mut refused = 0;
-                for number in 0.. {
-                    let value = vec![number as u8; 100 + (number % 300) as usize];
-                    if number % 16 == 0 {
-                        runtime.step();
-                    }
-                    match keyspace.insert(key(number), &value) {
-                        Ok(()) => refused = 0,
-                        Err(error) if error.is_full() && refused < 8 => refused += 1,
-                        Err(error) if error.is_full() => break,
-                        Err(error) => panic!("{context}: {error}"),
-                    }
-                }
-                let keys: Vec<_> = keyspace.keys(..).map(Result::unwrap).collect();
-                let bytes = keys.len() as u64 * 250;
-                assert!(bytes > capacity / 6, "{context}, round {round}: {} records", keys.len());
-                let longest = db.stats().log.bytes_used + (512 << 10);
-                for (at, keys) in keys.chunks(batch).enumerate() {
-                    let mut writes = Batch::new();
-                    keys.iter().for_each(|key| {
-                        writes.remove(&keyspace, key.clone());
-                    });
-                    let removed = db.write(writes);
-                    removed.unwrap_or_else(|e| panic!("{context}, round {round}, {at}: {e}"));
-                    if at % 4 == 0 {
-                        runtime.step();
-                    }
-                    let log = db.stats().log.bytes_used;
-                    assert!(log <= longest, "{context}, round {round}, {at}: a log of {log} bytes");
-                }
-                assert_eq!(keyspace.iter().count(), 0, "{context}");
-                db.checkpoint().unwrap_or_else(|error| panic!("{context}: {error}"));
-            }
-            db.verify().unwrap();
+    for (engine, batch) in EngineKind::ALL.iter().flat_map(|engine| [(*engine, 1), (*engine, 32)]) {
+        for seed in [0, 4, 9] {
+            takes_every_removal(engine, batch, seed, 3, 2 << 20, (6 << 20) + seed * 377_000);
         }
     }
+}
+
+/// Nor does what waits in a large memory take more than the disk has.
+#[test]
+fn c1_a_full_disk_takes_every_removal_of_a_large_memory() {
+    for (engine, megabytes) in EngineKind::ALL.iter().flat_map(|e| [25, 33, 37].map(|m| (*e, m))) {
+        takes_every_removal(engine, 1, 0, 1, 16 << 20, megabytes * 1_000_000);
+    }
+}
+
+fn takes_every_removal(
+    engine: EngineKind,
+    batch: usize,
+    seed: u64,
+    rounds: usize,
+    memory: u64,
+    capacity: u64,
+) {
+    let (disk, runtime) = (SimDisk::new(seed), Runtime::stepped(seed));
+    disk.set_capacity(Some(capacity));
+    let db = Db::open("/db", options(&disk).memory(memory).runtime(runtime.clone())).unwrap();
+    let kept = KeyspaceOptions::default().engine(engine);
+    let keyspace = db.keyspace("k", kept).unwrap();
+    let context = format!("{engine} {batch} {seed} {memory} {capacity}");
+    for round in 0..rounds {
+        let mut refused = 0;
+        for number in 0.. {
+            let value = vec![number as u8; 100 + (number % 300) as usize];
+            if number % 16 == 0 {
+                runtime.step();
+            }
+            match keyspace.insert(key(number), &value) {
+                Ok(()) => refused = 0,
+                Err(error) if error.is_full() && refused < 8 => refused += 1,
+                Err(error) if error.is_full() => break,
+                Err(error) => panic!("{context}: {error}"),
+            }
+        }
+        let keys: Vec<_> = keyspace.keys(..).map(Result::unwrap).collect();
+        let bytes = keys.len() as u64 * 250;
+        assert!(bytes > capacity / 6, "{context}, round {round}: {} records", keys.len());
+        let longest = db.stats().log.bytes_used + (512 << 10);
+        for (at, keys) in keys.chunks(batch).enumerate() {
+            let mut writes = Batch::new();
+            keys.iter().for_each(|key| {
+                writes.remove(&keyspace, key.clone());
+            });
+            let removed = db.write(writes);
+            removed.unwrap_or_else(|e| panic!("{context}, round {round}, {at}: {e}"));
+            if at % 4 == 0 {
+                runtime.step();
+            }
+            let log = db.stats().log.bytes_used;
+            assert!(log <= longest, "{context}, round {round}, {at}: a log of {log} bytes");
+        }
+        assert_eq!(keyspace.iter().count(), 0, "{context}");
+        db.checkpoint().unwrap_or_else(|error| panic!("{context}: {error}"));
+    }
+    db.verify().unwrap();
 }
