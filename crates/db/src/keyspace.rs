@@ -207,8 +207,9 @@ impl Keyspace {
     }
 
     fn write(&self, key: &[u8], value: Option<ValueRef<'_>>, durability: Durability) -> Result<()> {
-        let keyspace = self.enter()?;
-        self.handle.state.write(&[KeyspaceWrite::new(&keyspace, key, value)], durability)
+        let (keyspace, state) = (self.enter()?, &self.handle.state);
+        let lsn = state.write_if(&[KeyspaceWrite::new(&keyspace, key, value)], |_| true)?;
+        state.commit(lsn.unwrap_or(Lsn::ZERO), durability)
     }
 
     /// Puts a value of `length` bytes, read from `reader`, at a key, with the database's durability.

@@ -81,14 +81,14 @@ impl<'a> KeyspaceWrite<'a> {
 }
 
 /// Checks the limits of a key.
+#[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
-    if key.len() > KEY_BYTES_MAX {
-        return Err(Error::invalid(format!(
-            "a key of {} bytes is too long (KEY_BYTES_MAX, {KEY_BYTES_MAX})",
-            key.len()
-        )));
-    }
-    Ok(())
+    if key.len() > KEY_BYTES_MAX { Err(too_long(key.len())) } else { Ok(()) }
+}
+
+#[cold]
+fn too_long(bytes: usize) -> Error {
+    Error::invalid(format!("a key of {bytes} bytes is too long (KEY_BYTES_MAX, {KEY_BYTES_MAX})"))
 }
 
 /// Checks the limits of a value.
