@@ -9,8 +9,10 @@
 mod backup;
 mod batch;
 mod compact;
+mod convert;
 mod cursor;
 mod database;
+mod engine_options;
 mod engines;
 mod governor;
 mod keyspace;
@@ -40,6 +42,7 @@ pub use batch::Batch;
 pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
+pub use engine_options::{Staging, TreeLineOptions, TurtleOptions};
 pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
@@ -53,11 +56,12 @@ pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
 pub use turtle::TurtleKeyspace;
 pub use value::Value;
 
-pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
+pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result, Runtime};
 pub use spinney_engine::{
     Capabilities, DamagedPage, EngineStats, LostRange, PagesByKind, SnapshotStats, TurtleStats,
     VerifyReport,
 };
+pub use spinney_io::{Disk, IoSnapshot};
 
 #[doc(hidden)]
 pub mod fuzzing {

@@ -22,12 +22,13 @@ pub mod guide;
 
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
-    CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Durability,
-    EngineKind, EngineStats, Error, ErrorKind, KeyRange, Keys, Keyspace, KeyspaceId, KeyspaceInfo,
-    KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats,
-    LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
-    SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats,
-    TornWrites, TurtleKeyspace, TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
+    CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Disk, Durability,
+    EngineKind, EngineStats, Error, ErrorKind, IoSnapshot, KeyRange, Keys, Keyspace, KeyspaceId,
+    KeyspaceInfo, KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN,
+    LogStats, LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
+    Runtime, SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats,
+    Staging, Stats, TornWrites, TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, Value,
+    ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of the contract, checked before anything changes.
