@@ -20,6 +20,11 @@
 
 pub mod guide;
 
+/// Compiles the snippet of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
     CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Disk, Durability,
