@@ -6,6 +6,7 @@
 //! `state` (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 
+mod approximate;
 mod backup;
 mod batch;
 mod compact;

@@ -336,6 +336,7 @@ fn a_name_changes_at_once_or_not_at_all() {
 /// A keyspace is opened once, though somebody finds it the moment it is made.
 #[test]
 fn p20_a_keyspace_is_opened_once_while_it_is_made() {
+    const KEYSPACES: usize = 800;
     let disk = SimDisk::new(5);
     let options = options(&disk, &Runtime::threads()).memory(64 << 20);
     let db = Db::open("/db", options).unwrap();
@@ -344,7 +345,7 @@ fn p20_a_keyspace_is_opened_once_while_it_is_made() {
             .map(|thread| {
                 let db = &db;
                 scope.spawn(move || {
-                    for number in 0..120 {
+                    for number in 0..KEYSPACES {
                         let found = loop {
                             match db.existing_keyspace(&format!("k{number}")) {
                                 Ok(found) => break found,
@@ -356,7 +357,7 @@ fn p20_a_keyspace_is_opened_once_while_it_is_made() {
                 })
             })
             .collect();
-        for number in 0..120 {
+        for number in 0..KEYSPACES {
             let engine = EngineKind::ALL[number % EngineKind::ALL.len()];
             db.keyspace(&format!("k{number}"), engine).unwrap();
         }

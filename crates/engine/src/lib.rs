@@ -346,6 +346,11 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         Err(Error::new(ErrorKind::Unsupported, "the engine of this keyspace takes no snapshots"))
     }
 
+    /// About how many bytes the records take whose keys lie from `lower` to below `upper`, large
+    /// values not counted. Reads no page; it may be off by what a leaf or a segment holds at either
+    /// end.
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64;
+
     /// Numbers about the engine now.
     fn stats(&self) -> EngineStats;
 }

@@ -77,8 +77,13 @@ pub trait Disk: Send + Sync + Debug {
         None
     }
 
-    /// How batches are carried out, for `stats`: `io_uring`, `pread` or `simulated`.
+    /// How batches are carried out, for `stats`: `io_uring`, `pread`, `memory` or `simulated`.
     fn backend(&self) -> &'static str;
+
+    /// Bytes of memory that the files themselves take, if they lie in memory.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// An open directory. Names are those of files directly inside: one that holds a `/` is
