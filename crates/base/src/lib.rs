@@ -5,6 +5,7 @@
 
 pub mod allocator;
 pub mod error;
+pub mod events;
 pub mod fork;
 pub mod ids;
 pub mod limits;

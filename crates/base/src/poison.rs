@@ -28,6 +28,7 @@ impl Poison {
     pub fn set(&self, cause: Error) {
         let mut slot = self.cause.lock();
         if slot.is_none() {
+            crate::events::stopped(&cause);
             *slot = Some(if cause.is_poisoned() {
                 cause
             } else {

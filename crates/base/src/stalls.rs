@@ -21,6 +21,7 @@ impl Stalls {
         let ns = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
         self.ns.fetch_add(ns, Relaxed);
         self.longest_ns.fetch_max(ns, Relaxed);
+        crate::events::stall(stall);
         result
     }
 

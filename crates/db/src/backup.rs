@@ -68,6 +68,7 @@ impl BackupOptions {
 
 /// How far a backup has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupProgress {
     /// Bytes of pages copied so far; pages that moved meanwhile count again.
     pub bytes: u64,
@@ -77,6 +78,7 @@ pub struct BackupProgress {
 
 /// What a backup holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupReport {
     /// Keyspaces.
     pub keyspaces: u64,

@@ -21,6 +21,7 @@ use crate::range::KeyRange;
 
 /// How far a compaction has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactProgress {
     /// Bytes of pages gone through so far.
     pub bytes: u64,
@@ -30,6 +31,7 @@ pub struct CompactProgress {
 
 /// What a compaction came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactReport {
     /// Bytes of pages gone through.
     pub bytes: u64,

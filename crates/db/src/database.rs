@@ -89,6 +89,7 @@ impl Drop for Handle {
 
 /// One keyspace of a database, as the manifest knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyspaceInfo {
     /// Its id, never used again.
     pub id: KeyspaceId,
@@ -102,6 +103,7 @@ pub struct KeyspaceInfo {
 
 /// How far a verification has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyProgress {
     /// Pages read so far, those of large values among them.
     pub pages: u64,

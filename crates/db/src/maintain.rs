@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::shim::MutexGuard;
-use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, probe};
+use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, events, probe};
 
 use spinney_engine::IDLE;
 
@@ -107,8 +107,11 @@ impl State {
 
     /// The same; rests in between as [`Engine::checkpoint_slowly`] says.
     fn checkpoint_resting(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
+        let begin = self.runtime.now();
         let result = self.publish_all(rest);
-        *self.last_checkpoint.lock() = self.runtime.now();
+        let end = self.runtime.now();
+        *self.last_checkpoint.lock() = end;
+        events::checkpoint(end.saturating_sub(begin), result.as_ref().err());
         result
     }
 

@@ -177,7 +177,10 @@ pub(crate) fn assemble(
         engine_room: AtomicU64::new(0),
     };
     state.limit_log(state.options.memory);
+    let records = (recovered.last_lsn().0 + 1).saturating_sub(recovered.first_lsn().0);
     state.with_last_room(|| state.recover(recovered))?;
+    let took = state.runtime.now().saturating_sub(opened_at);
+    spinney_base::events::opened(state.directory.path(), records, took);
     let state = Arc::new(state);
     *state.me.lock() = Arc::downgrade(&state);
     if state.reading.is_none() {

@@ -21,6 +21,7 @@ const CHUNK_PAGES: usize = 256;
 
 /// How far a restore has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RestoreProgress {
     /// Bytes copied, and bytes of the copy verified so far.
     pub bytes: u64,
@@ -30,6 +31,7 @@ pub struct RestoreProgress {
 
 /// What a restore made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RestoreReport {
     /// Keyspaces.
     pub keyspaces: u64,

@@ -45,6 +45,7 @@ pub(crate) const LOG_COPY: &str = "wal.salvaged";
 
 /// How far a salvage has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvageProgress {
     /// Records and operations of the log that were written so far.
     pub records: u64,
@@ -52,6 +53,7 @@ pub struct SalvageProgress {
 
 /// What a salvage made and what it could not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvageReport {
     /// Why the manifest could not be read, if so: keyspaces are named after their files then.
     pub manifest: Option<String>,
@@ -65,6 +67,7 @@ pub struct SalvageReport {
 
 /// One keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvagedKeyspace {
     /// Its name.
     pub name: String,

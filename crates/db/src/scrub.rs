@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, ErrorKind, KeyspaceId, Next, Result};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Next, Result, events};
 use spinney_engine::{DamagedPage, Scrubbed};
 use spinney_io::Purpose;
 
@@ -44,6 +44,8 @@ const NAMED_MAX: usize = 256;
 
 /// What the scrub has seen since the database was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ScrubStats {
     /// Pages read and checked.
     pub pages: u64,
@@ -180,6 +182,9 @@ impl State {
         scrub.pages += seen.pages;
         if !seen.damaged.is_empty() {
             self.scrub_again(&place);
+        }
+        for page in &seen.damaged {
+            events::damage(&page.file, page.offset, &page.what);
         }
         scrub.note(seen.damaged);
         scrub.at = Some(match seen.next {

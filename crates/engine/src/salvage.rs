@@ -9,6 +9,7 @@ use crate::scrub::DamagedPage;
 
 /// Keys from one on and before another.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct LostRange {
     /// The first key.
     pub lower: Vec<u8>,

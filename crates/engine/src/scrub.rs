@@ -63,6 +63,7 @@ pub fn scrub(
 
 /// A page that does not read as what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DamagedPage {
     /// Its file.
     pub file: PathBuf,

@@ -39,6 +39,7 @@ pub trait EngineSnapshot: Send + Sync + Debug {
 
 /// What a snapshot keeps for itself alone, or with other snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct SnapshotStats {
     /// Bytes of memory, at most: what it shares with the keyspace of now is among them.
     pub memory_bytes: u64,

@@ -10,6 +10,7 @@ use spinney_extent::Values;
 /// pages and records, segments, reorganizations, forecasts and restored pages are always 0; what it
 /// has in their place is in [`EngineStats::turtle`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct EngineStats {
     /// Reads answered by the record cache. On `turtle` also those that memtables answered.
     pub cache_hits: u64,
@@ -135,6 +136,7 @@ impl EngineStats {
 
 /// Numbers about the pipeline and the tree of a turtle keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TurtleStats {
     /// The checkpoint distance, chi: so many batches gather before they are written.
     pub checkpoint_distance: u64,
@@ -206,6 +208,7 @@ pub struct TurtleStats {
 
 /// Pages of a turtle keyspace by what they hold. Counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PagesByKind {
     /// Nodes, which are read when a keyspace is opened.
     pub node: u64,
@@ -232,6 +235,7 @@ pub type Watch<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// What a verification saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct VerifyReport {
     /// Pages read and checked.
     pub pages: u64,

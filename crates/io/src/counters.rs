@@ -114,6 +114,8 @@ struct Cell {
 
 /// What one purpose cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PurposeCounts {
     /// Read requests.
     pub reads: u64,
@@ -129,6 +131,7 @@ pub struct PurposeCounts {
 
 /// All counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IoSnapshot {
     /// The counts of each purpose at its [`Purpose::index`].
     pub by_purpose: [PurposeCounts; PURPOSES_MAX],
