@@ -251,9 +251,10 @@ fn is_public(before: &str, after: &str) -> bool {
         }
         !attribute && !line.is_empty() && !line.starts_with("//")
     });
-    let inside = before.lines().rev().find(|line| {
-        line.starts_with('}') || line.starts_with("pub ") || line.starts_with("impl")
-    });
+    let inside = before
+        .lines()
+        .rev()
+        .find(|line| line.starts_with('}') || line.starts_with("pub ") || line.starts_with("impl"));
     let inside = inside.unwrap_or_default();
     item.is_some_and(|item| item.starts_with("pub "))
         || ["pub trait ", "pub enum "].iter().any(|start| inside.starts_with(start))
@@ -266,7 +267,8 @@ fn prose(text: &str, is_program: bool) -> Vec<Piece> {
     let (mut at, mut line) = (0, 1);
     while at < text.len() {
         let rest = &text[at..];
-        if let Some(marker) = ["//!", "///", "//"].iter().find(|marker| rest.starts_with(**marker)) {
+        if let Some(marker) = ["//!", "///", "//"].iter().find(|marker| rest.starts_with(**marker))
+        {
             let (start, first) = (at, line);
             let mut words = Vec::new();
             while let Some(comment) = text[at..].strip_prefix(marker) {
