@@ -146,7 +146,7 @@ fn every_file_says_what_it_is_and_stays_small() {
 const WORDS_IN_COMMENTS_MAX: usize = 60;
 
 /// Beginnings of paths that are still to be rewritten: their matches are printed, not refused.
-const TO_REWRITE: [&str; 14] = [
+const TO_REWRITE: [&str; 12] = [
     "README.md",
     "ARCHITECTURE.md",
     "docs/",
@@ -159,11 +159,9 @@ const TO_REWRITE: [&str; 14] = [
     "crates/db/src/stats.rs",
     "crates/db/src/manifest.rs",
     "crates/db/src/convert.rs",
-    "CHANGELOG.md",
-    "crates/",
 ];
 
-/// Who reads a piece of text.
+/// The readers of a piece of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Documents, documentation of public items and modules, messages.

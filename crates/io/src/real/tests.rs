@@ -394,7 +394,7 @@ impl Steps for Panics {
     }
 }
 
-/// Whoever takes steps may use the disk itself; what does not begin does not happen; and what panics leaves
+/// Any thread that takes steps may use the disk itself; what does not begin does not happen; and what panics leaves
 /// nothing under way.
 #[test]
 fn steps_are_taken_while_others_are_under_way() {
