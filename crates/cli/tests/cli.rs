@@ -185,7 +185,7 @@ fn the_command_line_is_checked() {
         let told = fails(2, &["bench", "ycsb", "--engines", "oak"], b"");
         assert!(!told.contains("--features"), "{told}");
     }
-    assert!(expect(0, &["--help"], b"").contains("Exit codes: 0 done"));
+    assert!(expect(0, &["--help"], b"").contains("Exit codes:\n  0    done"));
 }
 
 #[test]
