@@ -23,7 +23,7 @@
 //!   2048   32 the same once more
 //! ```
 //!
-//! The header stands twice in its page, so that a damaged byte is told from a header that was never
+//! The header stands twice in its page, so that a damaged byte is distinguished from a header that was never
 //! written: with both damaged the file is refused, for frames that were promised may lie behind it
 //! (rule P28). Released formats have it once.
 //!
