@@ -1,5 +1,4 @@
 //! Pointers to large values: values in extents of their own (rule P17).
-//! P17).
 //!
 //! ```text
 //!  pointer (in a page, the cache, a log record)          store file

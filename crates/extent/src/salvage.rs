@@ -121,7 +121,7 @@ impl Store {
     /// is one. Engines unknown to this program write unknown kinds.
     ///
     /// # Errors
-    /// `NotFound` or `Io` when the file cannot be opened or its length cannot be told.
+    /// `NotFound` or `Io` when the file cannot be opened or its length cannot be read.
     pub fn kind_of_data(
         directory: &dyn Directory,
         name: &str,
@@ -176,7 +176,7 @@ impl Store {
     /// position, or what is wrong with it. A page of zeros was never written.
     ///
     /// # Errors
-    /// `Io` when the file's length cannot be told.
+    /// `Io` when the file's length cannot be read.
     pub fn show_blocks(
         &self,
         mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &Block),

@@ -12,9 +12,9 @@
 //!       +-----------+-----------+------------+------------+
 //! ```
 //!
-//! So one damaged page never hides a promised checkpoint, and a damaged page is told from one that
-//! was never written: [`Slots::choose`] takes the newest slot of all pages, and refuses a file in
-//! which both pages of the other pair are damaged, because they may have held a newer one.
+//! So one damaged page never hides a promised checkpoint, and a damaged page is distinguished from
+//! one that was never written: [`Slots::choose`] takes the newest slot of all pages, and refuses a
+//! file in which both pages of the other pair are damaged, because they may have held a newer one.
 //!
 //! After the block header (kind 2; the header's generation is the low half of the slot's, its LSN
 //! the redo LSN, its page the page it lies in):

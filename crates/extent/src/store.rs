@@ -1,8 +1,8 @@
 //! One store file: reading and writing checked pages, space, and checkpoints.
 //!
 //! **Invariants**
-//! 1. A page is read only by who knows its generation, and a page that is not what its owner
-//!    expects is an error, never data.
+//! 1. A page is read only by a caller that knows its generation, and a page that is not what its
+//!    owner expects is an error, never data.
 //! 2. Pages reach the file only sealed, and only while the database is not poisoned (P21).
 //! 3. What is freed is reused only once its freeing is durable: [`Store::retire`] holds it back
 //!    until [`Store::reclaim`] says so (P16).

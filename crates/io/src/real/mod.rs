@@ -6,7 +6,7 @@
 //!   `filesystem.rs`).
 //! * `poll.rs`: waiting for reads without sleeping, where that is free and pays.
 //! * `filesystem.rs`: where a store into a mapped file never needs room.
-//! * `directory.rs`: one open directory, its names, the lock; `holder.rs`: who holds that.
+//! * `directory.rs`: one open directory, its names, the lock; `holder.rs`: the holder of the lock.
 //! * this file: what the platform can do.
 //!
 //! **Crash.** Nothing is durable before the `sync` of the file (data, size) or of the directory
