@@ -162,8 +162,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// P3: a writer through the cache never finds an old version there, however long lookups take to keep
-    /// what they have read.
+    /// P3: a writer through the cache never finds an old version there, however long lookups take
+    /// to keep what they have read.
     #[test]
     fn what_is_kept_is_the_newest(seed in any::<u64>(), keys in 1usize..2000, longest in 1usize..3000) {
         let mut random = SplitMix(seed);
@@ -261,8 +261,9 @@ fn hot_records_stay() {
     assert!(stayed.count() > 900);
 }
 
-/// A reader by Zipf's law misses at most a fourth more than if the most asked for were kept always; also after others
-/// have become that. What is known of it counts for what the last bytes are worth.
+/// A reader by Zipf's law misses at most a fourth more than if the most asked for were kept always;
+/// also after others have become that. What is known of it counts for what the last bytes are
+/// worth.
 #[test]
 fn what_is_asked_for_again_is_kept() {
     const KEYS: usize = 30_000;
@@ -454,8 +455,9 @@ fn dirty_records_wait_while_there_are_clean_ones() {
     assert!(!brought.is_empty(), "all records are dirty");
 }
 
-/// Where a ring has room for few records, all of them dirty, the one that is named for write-back is one of them; and what
-/// writers under way have reserved makes a ring grow past its limit, which it has again once its records are written back.
+/// Where a ring has room for few records, all of them dirty, the one that is named for write-back
+/// is one of them; and what writers under way have reserved makes a ring grow past its limit, which
+/// it has again once its records are written back.
 #[test]
 fn a_full_ring_of_few_records_names_one_of_them_and_grows_for_what_is_reserved() {
     let cache = RecordCache::new(8 << 10, 8 << 10);
