@@ -16,8 +16,8 @@
 //! mappings, of which only touched pages take memory. A leaf of the tree is a record's address.
 //!
 //! **Invariants**
-//! 1. A record does not change while its leaf is in the tree, nor while anybody is pinned who was
-//!    when it left. Its bytes are not given back before its chunk, which lives as long as the arena
+//! 1. A record does not change while its leaf is in the tree, nor while any thread is pinned that was when it
+//!    left. Its bytes are not given back before its chunk, which lives as long as the arena
 //!    and every [`Chunk`] of it.
 //! 2. Bytes are written only between the addition of one to `copying` and its subtraction; once
 //!    sealed, nobody writes any.

@@ -437,7 +437,7 @@ mod tests {
         list(&gap, &[b"d", b"f", b"h", b"k"]);
         assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));
         assert_eq!(listed(&gap, b"e"), pair("fh", "k"));
-        // Only who asked for all of them says which are gone.
+        // Only a look that asked for all of them says which are gone.
         let beyond = gap.look(b"e").unwrap();
         gap.found_listed(&beyond, 1);
         assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));
