@@ -13,7 +13,7 @@ use crate::shim::Mutex;
 /// otherwise.
 #[derive(Debug)]
 pub struct MemoryAccount {
-    name: String,
+    name: Mutex<String>,
     used: AtomicU64,
     target: AtomicU64,
     /// The budget when the account was opened.
@@ -25,8 +25,13 @@ pub struct MemoryAccount {
 impl MemoryAccount {
     /// Returns what the memory is for, for example `treeline/orders/records`.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
+    pub fn name(&self) -> String {
+        self.name.lock().clone()
+    }
+
+    /// Changes the name that statistics show.
+    pub fn rename(&self, name: impl Into<String>) {
+        *self.name.lock() = name.into();
     }
 
     /// Returns the bytes held now.
@@ -110,7 +115,7 @@ impl MemoryBudget {
     /// Opens an account that starts empty.
     pub fn open(&self, name: impl Into<String>, target: u64) -> Arc<MemoryAccount> {
         let account = Arc::new(MemoryAccount {
-            name: name.into(),
+            name: Mutex::new(name.into()),
             used: AtomicU64::new(0),
             target: AtomicU64::new(target),
             most: self.total().max(target),

@@ -9,11 +9,14 @@
 //! (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 
+mod approximate;
 mod backup;
 mod batch;
 mod compact;
+mod convert;
 mod cursor;
 mod database;
+mod engine_options;
 mod engines;
 mod governor;
 mod keyspace;
@@ -43,6 +46,7 @@ pub use batch::Batch;
 pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
+pub use engine_options::{Staging, TreeLineOptions, TurtleOptions};
 pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
@@ -56,11 +60,12 @@ pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
 pub use turtle::TurtleKeyspace;
 pub use value::Value;
 
-pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
+pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result, Runtime};
 pub use spinney_engine::{
     Capabilities, DamagedPage, EngineStats, LostRange, PagesByKind, SnapshotStats, TurtleStats,
     VerifyReport,
 };
+pub use spinney_io::{Disk, IoSnapshot};
 
 #[doc(hidden)]
 pub mod fuzzing {

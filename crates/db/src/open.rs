@@ -329,7 +329,7 @@ impl State {
                 format!(
                     "the log begins at record {}, but keyspace {:?} needs those after {redo}",
                     recovered.first_lsn(),
-                    place.name,
+                    place.name.get(),
                 ),
             ));
         }

@@ -48,7 +48,7 @@ use spinney_sync::{Entry, Parkable};
 use crate::manifest::ManifestKeyspace;
 use crate::options::KeptOptions;
 use crate::scrub::SOUND_FOR;
-use crate::state::{KeyspaceState, State};
+use crate::state::{KeyspaceState, State, file_name};
 
 /// Number of looks at an unused keyspace before it is parked.
 const LOOKS: u32 = 4;
@@ -71,11 +71,33 @@ const HOLDERS: usize = 2;
 /// A keyspace, entered for one operation.
 pub(crate) type Open<'a> = Entry<'a, KeyspaceState>;
 
+/// The name of a keyspace, which may change. Its clones are one name.
+#[derive(Clone, Debug)]
+pub(crate) struct Name(Arc<Mutex<String>>);
+
+impl Name {
+    fn new(name: &str) -> Name {
+        Name(Arc::new(Mutex::new(name.to_owned())))
+    }
+
+    pub(crate) fn get(&self) -> String {
+        self.0.lock().clone()
+    }
+
+    fn is(&self, name: &str) -> bool {
+        *self.0.lock() == name
+    }
+
+    pub(crate) fn set(&self, name: &str) {
+        name.clone_into(&mut self.0.lock());
+    }
+}
+
 /// One keyspace, open or not; shared by its handles.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) id: KeyspaceId,
-    pub(crate) name: String,
+    pub(crate) name: Name,
     pub(crate) options: KeptOptions,
     /// The open database that it belongs to.
     pub(crate) owner: u64,
@@ -106,7 +128,7 @@ impl Place {
     pub(crate) fn new(entry: &ManifestKeyspace, owner: u64) -> Arc<Place> {
         Arc::new(Place {
             id: entry.id,
-            name: entry.name.clone(),
+            name: Name::new(&entry.name),
             options: entry.options,
             owner,
             open: Parkable::default(),
@@ -129,7 +151,7 @@ impl Place {
 
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.dropped.load(Ordering::Acquire) {
-            return Err(dropped(&self.name));
+            return Err(dropped(&self.name.get()));
         }
         Ok(())
     }
@@ -162,13 +184,54 @@ impl State {
     }
 
     pub(crate) fn place_by_name(&self, name: &str) -> Option<Arc<Place>> {
-        self.places.read().iter().find(|place| place.name == name).cloned()
+        self.places.read().iter().find(|place| place.name.is(name)).cloned()
     }
 
     fn place(&self, id: KeyspaceId) -> Option<Arc<Place>> {
         let places = self.places.read();
         let found = places.binary_search_by_key(&id, |place| place.id).ok()?;
         Some(places[found].clone())
+    }
+
+    /// Makes the files of a keyspace that no manifest names yet. A file of that name is left from a
+    /// failed creation, and is replaced. The caller holds `checkpointing`.
+    pub(crate) fn make_files(&self, place: &Place) -> Result<Arc<KeyspaceState>> {
+        let file = file_name(place.id);
+        if self.directory.exists(&file)? {
+            self.directory.remove(&file)?;
+        }
+        // The keyspace begins at the log's end. Were that end not durable, a crash could take it
+        // back while the keyspace stays, and the next life's records would lie at or below the
+        // keyspace's redo LSN, where replay passes over them.
+        let redo = self.log.last_lsn();
+        self.log.ensure_durable(redo)?;
+        self.assemble(place, Some(redo), redo, self.opening_share()).inspect_err(|_| {
+            if self.poison.check().is_ok() {
+                let _ = self.directory.remove(&file);
+            }
+        })
+    }
+
+    /// Drops a keyspace that the manifest no longer names. The caller holds `checkpointing`, the
+    /// place's `kept` and the door.
+    pub(crate) fn forget(&self, place: &Place, open: Option<&Arc<KeyspaceState>>) {
+        place.set_dropped();
+        self.places.write().retain(|other| other.id != place.id);
+        if let Some(open) = open {
+            open.set_dropped();
+            self.keyspaces.write().retain(|keyspace| keyspace.id != place.id);
+            self.budget.close(&open.memory);
+        }
+    }
+
+    /// Removes the file of a dropped keyspace.
+    pub(crate) fn remove_file_of(&self, id: KeyspaceId) -> Result<()> {
+        match self.directory.remove(&file_name(id)) {
+            // Another process has removed it.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        self.directory.sync()
     }
 
     /// Returns the open keyspace with this id.
@@ -273,7 +336,7 @@ impl State {
         kept.was_open = true;
         self.add_open(place, keyspace)?;
         // It cannot be parked meanwhile, because that takes `kept`.
-        place.open.enter().ok_or_else(|| dropped(&place.name))
+        place.open.enter().ok_or_else(|| dropped(&place.name.get()))
     }
 
     /// Gives an engine the options that were chosen for its keyspace.
@@ -322,6 +385,27 @@ impl State {
             self.wake_jobs();
         }
         Ok(())
+    }
+
+    /// Makes a new keyspace known, which is open. A thread that finds it waits until it is listed
+    /// as open; otherwise it would take it for a parked one.
+    pub(crate) fn add_new(
+        &self,
+        place: &Arc<Place>,
+        keyspace: Arc<KeyspaceState>,
+        publish: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut kept = place.kept.lock();
+        publish()?;
+        kept.was_open = true;
+        self.add_open(place, keyspace)
+    }
+
+    /// Lists a keyspace, in the order of ids.
+    pub(crate) fn list(&self, place: &Arc<Place>) {
+        let mut places = self.places.write();
+        let at = places.partition_point(|other| other.id < place.id);
+        places.insert(at, place.clone());
     }
 
     /// Does the same for a keyspace that recovery has opened: there are no jobs yet.
@@ -557,7 +641,7 @@ impl State {
 pub(crate) fn check_end(place: &Place, keyspace: &KeyspaceState, end: Lsn) -> Result<()> {
     let redo = keyspace.engine.redo();
     if redo > end {
-        let name = &place.name;
+        let name = place.name.get();
         return Err(Error::new(
             ErrorKind::Corruption,
             format!(

@@ -25,10 +25,11 @@ use spinney_sync::LockTable;
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
+use crate::engines::EngineKind;
 use crate::governor;
 use crate::manifest::Manifest;
 use crate::options::{KeptOptions, Options};
-use crate::place::{Place, dropped};
+use crate::place::{Name, Place, dropped};
 use crate::reading::Reading;
 use crate::scrub::Scrub;
 
@@ -61,15 +62,15 @@ const OPEN_MIN: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct KeyspaceState {
     pub(crate) id: KeyspaceId,
-    pub(crate) name: String,
+    pub(crate) name: Name,
     pub(crate) options: KeptOptions,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) memory: Arc<MemoryAccount>,
     /// The log's end when the keyspace was opened: the log has none of its records between its
     /// checkpoint and here.
     opened_at: Lsn,
-    /// Set under the exclusive door when the keyspace is dropped.
-    pub(crate) dropped: AtomicBool,
+    /// Set under the exclusive door when it is dropped.
+    standing: AtomicU8,
     pub(crate) task: Mutex<Option<Task>>,
     /// [`CHANGED`], [`UNSCRUBBED`] and [`WRITTEN`].
     changes: AtomicU8,
@@ -143,11 +144,60 @@ impl KeyspaceState {
     }
 
     pub(crate) fn check_alive(&self) -> Result<()> {
-        if self.dropped.load(Ordering::Acquire) {
-            return Err(dropped(&self.name));
+        if self.standing.load(Ordering::Acquire) == DROPPED {
+            return Err(dropped(&self.name.get()));
         }
         Ok(())
     }
+
+    /// Whether it may be written to. A caller holds the door.
+    ///
+    /// # Errors
+    /// `Closed` when it was dropped, `Conflict` while it is frozen.
+    pub(crate) fn check_thawed(&self) -> Result<()> {
+        match self.standing.load(Ordering::Acquire) {
+            ALIVE => Ok(()),
+            FROZEN => Err(frozen(&self.name.get())),
+            _ => Err(dropped(&self.name.get())),
+        }
+    }
+
+    /// Refuses writes from now on. A caller has drained the door.
+    ///
+    /// # Errors
+    /// As [`KeyspaceState::check_thawed`].
+    pub(crate) fn freeze(&self) -> Result<()> {
+        self.check_thawed()?;
+        self.standing.store(FROZEN, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes writes again, unless it was dropped.
+    pub(crate) fn thaw(&self) {
+        let _ = self.standing.compare_exchange(FROZEN, ALIVE, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// From now on it has gone.
+    pub(crate) fn set_dropped(&self) {
+        self.standing.store(DROPPED, Ordering::Release);
+    }
+}
+
+/// What a keyspace's state stands for: it takes reads and writes, reads only, or nothing.
+const ALIVE: u8 = 0;
+const FROZEN: u8 = 1;
+const DROPPED: u8 = 2;
+
+#[cold]
+fn frozen(name: &str) -> Error {
+    let text =
+        format!("keyspace {name:?} is being converted to another engine, and can only be read");
+    Error::new(ErrorKind::Conflict, text)
+}
+
+/// Name of the memory account of a keyspace.
+pub(crate) fn account_name(engine: EngineKind, name: &str) -> String {
+    format!("{engine}/{name}")
 }
 
 #[cold]
@@ -291,7 +341,7 @@ impl State {
         opened_at: Lsn,
         share: u64,
     ) -> Result<Arc<KeyspaceState>> {
-        let memory = self.budget.open(format!("{}/{}", entry.options.engine, entry.name), share);
+        let memory = self.budget.open(account_name(entry.options.engine, &entry.name.get()), share);
         let context = EngineContext {
             directory: self.directory.clone(),
             name: file_name(entry.id),
@@ -316,7 +366,7 @@ impl State {
             engine,
             memory,
             opened_at,
-            dropped: AtomicBool::new(false),
+            standing: AtomicU8::new(ALIVE),
             task: Mutex::new(None),
             changes: AtomicU8::new(0),
             seen: Mutex::new((entry.open.entries(), self.runtime.now())),

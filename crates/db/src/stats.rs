@@ -12,11 +12,14 @@ pub struct Stats {
     pub memory_bytes: u64,
     /// What the accounts, the lock table and the log's buffers hold, in bytes.
     pub memory_used: u64,
+    /// Bytes of memory that the files take, on top of the budget: 0 but for a database of
+    /// [`Db::in_memory`](crate::Db::in_memory).
+    pub files_in_memory_bytes: u64,
     /// Memory by component.
     pub accounts: Vec<AccountStats>,
     /// Calls and bytes by purpose.
     pub io: IoSnapshot,
-    /// How batches of transfers are carried out: `io_uring`, `pread` or `simulated`.
+    /// How batches of transfers are carried out: `io_uring`, `pread`, `memory` or `simulated`.
     pub io_backend: &'static str,
     /// How pages are protected from tearing: `double-write` or `assume-4k`.
     pub torn_writes: &'static str,

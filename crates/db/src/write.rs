@@ -125,7 +125,7 @@ impl State {
         {
             return Err(Error::invalid(format!(
                 "keyspace {:?} of the batch belongs to another database",
-                foreign.place.name
+                foreign.place.name.get()
             )));
         }
         let operations = last_of_each(&batch.operations);
@@ -239,7 +239,7 @@ impl State {
         let _one_at_a_time = large.then(|| self.large_batch.lock());
         let _door = self.door.read();
         self.check_writable()?;
-        writes.iter().try_for_each(|write| write.keyspace.check_alive())?;
+        writes.iter().try_for_each(|write| write.keyspace.check_thawed())?;
         let _inside = Entered::enter(writes).inspect_err(|error| self.note(error))?;
         self.prepare(writes)?;
         let points = writes.iter().any(|one| one.write.value.is_some_and(|value| value.large));

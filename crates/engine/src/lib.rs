@@ -352,6 +352,10 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         Err(Error::new(ErrorKind::Unsupported, "the engine of this keyspace takes no snapshots"))
     }
 
+    /// Returns about how many bytes the records with keys from `lower` to below `upper` take,
+    /// without large values. It reads no page, and may be off by a leaf or a segment at either end.
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64;
+
     /// Returns the statistics of the engine.
     fn stats(&self) -> EngineStats;
 }

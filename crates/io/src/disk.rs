@@ -76,8 +76,13 @@ pub trait Disk: Send + Sync + Debug {
         None
     }
 
-    /// Returns how batches are carried out, for `stats`: `io_uring`, `pread` or `simulated`.
+    /// Returns how batches are carried out, for `stats`: `io_uring`, `pread`, `memory` or `simulated`.
     fn backend(&self) -> &'static str;
+
+    /// Returns the bytes of memory that the files take, if they lie in memory.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
 }
 
 /// An open directory. Names are those of files directly inside; a name with a `/` is

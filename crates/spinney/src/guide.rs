@@ -19,5 +19,7 @@ pages! {
     backup "backup"
     trouble "trouble"
     processes "processes"
+    limits "limits"
+    space "space"
     coming_from "coming-from"
 }

@@ -20,14 +20,20 @@
 
 pub mod guide;
 
+/// Compiles the snippet of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
-    CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Durability,
-    EngineKind, EngineStats, Error, ErrorKind, KeyRange, Keys, Keyspace, KeyspaceId, KeyspaceInfo,
-    KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats,
-    LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
-    SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats,
-    TornWrites, TurtleKeyspace, TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
+    CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Disk, Durability,
+    EngineKind, EngineStats, Error, ErrorKind, IoSnapshot, KeyRange, Keys, Keyspace, KeyspaceId,
+    KeyspaceInfo, KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN,
+    LogStats, LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
+    Runtime, SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats,
+    Staging, Stats, TornWrites, TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, Value,
+    ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of keys, values, batches and databases.

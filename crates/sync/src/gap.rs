@@ -48,7 +48,7 @@ const NAMED_MAX: usize = 64;
 /// let look = gap.look(b"a").unwrap();
 /// assert_eq!(look.from(), b"a");
 /// gap.found(look, [&b"m"[..]], None);
-/// // Whoever looks from there on begins where that one ended,
+/// // A look from there on begins where that one ended,
 /// let look = gap.look(b"c").unwrap();
 /// assert_eq!(look.from(), b"m");
 /// gap.found(look, [&b"m"[..], b"p"], None);
