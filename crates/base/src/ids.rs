@@ -27,7 +27,7 @@ id! {
     Epoch(u32)
 }
 id! {
-    /// Number of a keyspace in its database, from 1; never reused (rule P20).
+    /// Number of a keyspace in its database, from 1; never reused.
     KeyspaceId(u32)
 }
 id! {
