@@ -1,4 +1,5 @@
-//! The table that people read: a line per workload and engine, ratios to the first peer of the same run.
+//! The table that people read: a line per workload and engine, ratios to the first peer of the same
+//! run.
 
 use comfy_table::{CellAlignment, Table, presets};
 use spinney_base::limits::PAGE_BYTES;
@@ -70,7 +71,8 @@ pub(crate) fn draw(lines: &[Line], peer: Option<&str>) -> String {
     table.trim_fmt()
 }
 
-/// The first row of `engine` that ran the `occurrence`-th time what `lines[index]` ran is its counterpart.
+/// The first row of `engine` that ran the `occurrence`-th time what `lines[index]` ran is its
+/// counterpart.
 fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
     let row = &lines[index].row;
     let same = |other: &Row, engine: &str| other.engine == engine && other.workload == row.workload;
@@ -80,7 +82,8 @@ fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
     (base > 0.0).then(|| row.ops_per_second / base)
 }
 
-/// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the most first.
+/// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the
+/// most first.
 #[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
 pub(crate) fn written(lines: &[Line]) -> Vec<String> {
     let mut sentences = Vec::new();
@@ -101,7 +104,8 @@ pub(crate) fn written(lines: &[Line]) -> Vec<String> {
     sentences
 }
 
-/// The geometric mean of an engine's ratios to `peer`, over all workloads but `load`, and of `load` alone.
+/// The geometric mean of an engine's ratios to `peer`, over all workloads but `load`, and of `load`
+/// alone.
 pub(crate) fn means(lines: &[Line], peer: &str) -> Vec<String> {
     let mut engines: Vec<&str> = Vec::new();
     for line in lines {

@@ -185,7 +185,7 @@ fn the_command_line_is_checked() {
         let told = fails(2, &["bench", "ycsb", "--engines", "oak"], b"");
         assert!(!told.contains("--features"), "{told}");
     }
-    assert!(expect(0, &["--help"], b"").contains("Exit codes: 0 done"));
+    assert!(expect(0, &["--help"], b"").contains("Exit codes:\n  0    done"));
 }
 
 #[test]
@@ -493,7 +493,7 @@ fn d1_compact_gives_room_back() {
         assert_eq!(keyspace["tombstones"], 0);
         assert!(keyspace["live_bytes"].as_u64().unwrap() < 200_000, "{keyspace}");
     }
-    // What is left is there, and whoever names what is not is told so.
+    // What is left is there, and naming what is not there is an error.
     let left = expect(0, &["scan", db, "--keyspace", "other", "--limit", "1000"], b"");
     assert_eq!(left.lines().count(), 200);
     fails(2, &["compact", db, "--from", "k"], b"");

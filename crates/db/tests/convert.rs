@@ -199,7 +199,7 @@ fn a_conversion_that_fails_leaves_the_keyspace_as_it_was() {
     }
 }
 
-/// Writers beside a conversion are refused, and what they were told is true; readers read.
+/// Writers beside a conversion are refused, and what they were answered is true; readers read.
 #[test]
 fn nothing_is_lost_beside_a_conversion() {
     for from in EngineKind::ALL {
