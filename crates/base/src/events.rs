@@ -16,8 +16,10 @@ use std::time::Duration;
 use crate::Error;
 
 /// Shorter stalls are no events.
+#[cfg(feature = "tracing")]
 const STALL_MIN: Duration = Duration::from_millis(1);
 /// A stall that users notice.
+#[cfg(feature = "tracing")]
 const STALL_LONG: Duration = Duration::from_millis(100);
 
 /// A database was opened after `records` of its log were replayed.
