@@ -46,7 +46,7 @@ pub(crate) enum Command {
     Import(ImportArguments),
     /// Writes all records, so that importing them gives the same bytes
     Export(ExportArguments),
-    /// Lists, makes and removes keyspaces
+    /// Lists, makes, renames, converts and removes keyspaces
     #[command(subcommand)]
     Keyspaces(KeyspacesCommand),
     /// Prints what the database holds and how it is doing

@@ -140,6 +140,46 @@ fn keyspaces_are_apart() {
 }
 
 #[test]
+fn keyspaces_are_renamed_and_converted() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let list = || expect(0, &["keyspaces", "list", db], b"");
+    fails(9, &["keyspaces", "rename", db, "oak", "elm"], b"");
+    fails(9, &["keyspaces", "convert", db, "oak", "--engine", "turtle"], b"");
+    assert!(!directory.path().join("db").exists());
+    expect(0, &["keyspaces", "create", db, "trees", "--unlogged"], b"");
+    expect(0, &["put", db, "oak", "tall", "--keyspace", "trees"], b"");
+    expect(0, &["put", db, "elm", "old", "--keyspace", "trees"], b"");
+    let records = "elm\told\noak\ttall\n";
+
+    assert_eq!(expect(0, &["keyspaces", "rename", db, "trees", "woods"], b""), "");
+    assert_eq!(list(), "woods\ttreeline\tnot logged\n");
+    assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);
+    fails(9, &["keyspaces", "rename", db, "trees", "other"], b"");
+
+    assert_eq!(expect(0, &["keyspaces", "convert", db, "woods", "--engine", "turtle"], b""), "");
+    assert_eq!(list(), "woods\tturtle\tnot logged\n");
+    assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);
+    expect(0, &["put", db, "ash", "new", "--keyspace", "woods"], b"");
+    // An engine that the keyspace has already is no error.
+    expect(0, &["keyspaces", "convert", db, "woods", "--engine", "turtle"], b"");
+    expect(0, &["keyspaces", "convert", db, "woods", "--engine", "treeline"], b"");
+    let records = format!("ash\tnew\n{records}");
+    assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);
+    expect(0, &["verify", db], b"");
+
+    expect(0, &["keyspaces", "create", db, "taken"], b"");
+    let told = fails(2, &["keyspaces", "rename", db, "woods", "taken"], b"");
+    assert!(told.contains("\"taken\""), "{told}");
+    fails(2, &["keyspaces", "rename", db, "woods", ""], b"");
+    fails(2, &["keyspaces", "rename", db, "woods"], b"");
+    fails(9, &["keyspaces", "convert", db, "trees", "--engine", "turtle"], b"");
+    fails(2, &["keyspaces", "convert", db, "woods", "--engine", "hare"], b"");
+    fails(2, &["keyspaces", "convert", db, "woods"], b"");
+    assert_eq!(list(), "woods\ttreeline\tnot logged\ntaken\ttreeline\tlogged\n");
+}
+
+#[test]
 fn health_is_told() {
     let directory = tempfile::tempdir().unwrap();
     let db = &database(directory.path());
