@@ -252,8 +252,12 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
         [&common[..], &["--workloads", "load,a,e,queue", "--json", &json, "--series", &series]]
             .concat();
     let table = expect(0, &all, b"");
-    for word in ["ops/s", "p99 us", "space amp", "peak memory", "| queue "] {
+    for word in ["ops/s", "p99 us", "read B", "memory", "| queue ", "e (95 % short scans"] {
         assert!(table.contains(word), "{word} is not in: {table}");
+    }
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    for word in ["pages a segment", "B written/op", "p99.9 us"] {
+        assert!(!table.contains(word), "{word} is in: {table}");
     }
     let rows: Vec<serde_json::Value> = std::fs::read_to_string(&json)
         .unwrap()
@@ -279,7 +283,10 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     let mut turtle = common;
     turtle[3] = "turtle";
     let chi = ["--workloads", "load,a,c,e", "--turtle.chi", "2", "--turtle.leaf", "64KiB"];
-    let table = expect(0, &[&turtle[..], &chi].concat(), b"");
+    let table = expect(0, &[&turtle[..], &chi, &["--explain"]].concat(), b"");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    assert!(table.contains("p99.9 us") && table.contains("pages written/op"), "{table}");
+    let table = table.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(table.contains("chi 2 of 64.0KiB, leaves of 64.0KiB, "), "{table}");
     assert!(table.contains("pages of the tree"), "{table}");
     assert!(table.contains("turtle load: B written/op: "), "{table}");
