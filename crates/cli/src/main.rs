@@ -1,7 +1,7 @@
 //! The `spinney` program: the door for people and scripts.
 //!
 //! Reading order: `args` (what can be asked), `exit` (how it ends), `directory` and `database` (how a database is opened), then a
-//! file per group of commands. `text`, `json` and `records` turn bytes into what people and other programs read, and back;
+//! file per group of commands. `text`, `json`, `records` and `dumps` turn bytes into what people and other programs read, and back;
 //! `output`, `progress` and `interrupt` are the terminal's side.
 
 // The numbers of a keyspace are one call of `json!`, which takes a level for each.
@@ -13,6 +13,7 @@ mod compact;
 mod copies;
 mod database;
 mod directory;
+mod dumps;
 mod exit;
 mod files;
 mod interrupt;
