@@ -7,7 +7,7 @@
 //!
 //! Read [`plan`] first (what a run is), then [`dataset`] and [`value`] (keys and values),
 //! [`distribution`] (which key next), [`driver`] (what an engine must do), `worker` and [`runner`]
-//! (the threads), [`parent`] (processes, table, files).
+//! (the threads), [`parent`] (processes, files), `table` and `conclusion` (what people read).
 
 pub mod dataset;
 pub mod distribution;
@@ -22,6 +22,7 @@ pub mod shape;
 pub mod value;
 
 mod cascade;
+mod conclusion;
 mod permutation;
 mod process;
 mod queue;

@@ -21,6 +21,7 @@ use spinney_base::shim::thread;
 use spinney_base::size::display_bytes;
 use spinney_base::{Error, ErrorKind, Result};
 
+use crate::conclusion;
 use crate::driver::Driver;
 use crate::plan::Plan;
 use crate::row::Row;
@@ -72,6 +73,8 @@ pub struct Run {
     pub directory: PathBuf,
     /// Leave the engines' files.
     pub keep: bool,
+    /// Print what the engines did inside, too.
+    pub explain: bool,
     /// Where to write rows, one a line.
     pub json: Option<PathBuf>,
     /// Where to write the time series.
@@ -93,7 +96,7 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
     let directory = OwnDirectory::create(&run.directory, run.keep)?;
     let mut results = Results::create(run)?;
     if let Some(plan) = run.plans.first() {
-        say(out, &headline(plan))?;
+        say(out, &table::wrap(&headline(plan)))?;
     }
     for plan in &run.plans {
         let own = directory.path.join(&plan.engine);
@@ -209,6 +212,7 @@ impl Drop for OwnDirectory {
 struct Results {
     lines: Vec<Line>,
     notes: Vec<String>,
+    internals: Vec<String>,
     failed: bool,
     interrupted: bool,
     json: Option<(PathBuf, BufWriter<File>)>,
@@ -270,6 +274,7 @@ impl Results {
         let mut results = Results {
             lines: Vec::new(),
             notes: Vec::new(),
+            internals: Vec::new(),
             failed: false,
             interrupted: false,
             json: create(&run.json)?,
@@ -284,19 +289,30 @@ impl Results {
         let engines = run.plans.iter().map(|plan| &plan.engine);
         let peer = engines.into_iter().find(|engine| run.peers.contains(engine));
         let peer = peer.filter(|peer| self.lines.iter().any(|line| line.row.engine == **peer));
+        let peer = peer.map(String::as_str);
         if !self.lines.is_empty() {
-            say(out, &table::draw(&self.lines, peer.map(String::as_str)))?;
-        }
-        if let Some(peer) = peer {
-            for sentence in table::means(&self.lines, peer) {
-                say(out, &sentence)?;
+            say(out, &table::draw(&self.lines))?;
+            say(out, "")?;
+            let means = peer.map(|peer| table::means(&self.lines, peer)).unwrap_or_default();
+            for sentence in conclusion::sentences(&self.lines).iter().chain(&means) {
+                say(out, &table::wrap(sentence))?;
             }
-        }
-        for sentence in table::written(&self.lines) {
-            say(out, &sentence)?;
+            say(out, "")?;
+            say(out, table::LEGEND)?;
+            say(out, "")?;
         }
         for note in &self.notes {
-            say(out, note)?;
+            say(out, &table::wrap(note))?;
+        }
+        if run.explain && !self.lines.is_empty() {
+            say(out, "")?;
+            say(out, &table::details(&self.lines, peer))?;
+            say(out, "")?;
+            for note in table::written(&self.lines).iter().chain(&self.internals) {
+                say(out, &table::wrap(note))?;
+            }
+        } else if !self.lines.is_empty() {
+            say(out, "--explain shows what the engines did inside.")?;
         }
         Ok(())
     }
@@ -377,6 +393,7 @@ impl Results {
                 self.lines.push(Line { row: *row, commits_per_flush, shape });
             }
             Event::Note(note) => self.notes.push(note),
+            Event::Internals(note) => self.internals.push(note),
             Event::Failed(message) => {
                 self.failed = true;
                 self.notes.push(format!("{}: failed: {message}", plan.engine));
@@ -450,4 +467,97 @@ fn tell_parent(output: &mut dyn Write, event: &Event) -> Result<()> {
     writeln!(output, "{line}")
         .and_then(|()| output.flush())
         .map_err(|error| Error::io("tell the parent process", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::sample;
+    use crate::table::WIDTH;
+
+    /// Every line fits a terminal, and counters of the engines' inside come with `explain` only.
+    #[test]
+    fn the_screen_is_narrow_and_internals_are_asked_for() {
+        let line = |engine: &str, workload: &str, rate| Line {
+            row: sample(engine, workload, rate),
+            commits_per_flush: Some(4.0),
+            shape: None,
+        };
+        let results = Results {
+            lines: vec![
+                line("treeline", "load", 1e6),
+                line("treeline", "queue", 1e6),
+                line("rocksdb", "load", 2e6),
+                line("rocksdb", "queue", 2.5e5),
+            ],
+            notes: vec![format!("treeline: {}", "condition ".repeat(20))],
+            internals: vec![format!("treeline load: {}", "counter ".repeat(30))],
+            ..Results::default()
+        };
+        let told = |explain| {
+            let run = Run {
+                plans: ["treeline", "rocksdb"].map(plan).to_vec(),
+                peers: vec!["rocksdb".to_owned()],
+                directory: PathBuf::new(),
+                keep: false,
+                explain,
+                json: None,
+                series: None,
+                child_arguments: Vec::new(),
+                interrupted: || false,
+            };
+            let mut text = Vec::new();
+            say(&mut text, &table::wrap(&headline(&run.plans[0]))).unwrap();
+            results.tell(&run, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let (short, long) = (told(false), told(true));
+        for line in short.lines().chain(long.lines()) {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        let sentences = [
+            "load (inserts of all records): rocksdb was 2.00 times as fast as treeline.",
+            "queue (inserts at the tail, removals and reads at the head): treeline was 4.00 times as fast as",
+            "treeline runs at 4.00x rocksdb (geometric mean without load)",
+            "read B     bytes read from the disk per operation",
+            "condition",
+        ];
+        for words in sentences {
+            assert!(short.contains(words) && long.contains(words), "{words} is not in:\n{short}");
+        }
+        for words in ["counter", "pages read/op", "commits/flush", " x rocksdb |"] {
+            assert!(!short.contains(words) && long.contains(words), "{words}:\n{short}\n{long}");
+        }
+        assert!(short.contains("--explain") && !long.contains("--explain"), "{short}");
+    }
+
+    fn plan(engine: &str) -> Plan {
+        use crate::dataset::DatasetName;
+        use crate::distribution::Distribution;
+        use crate::plan::{Durability, TornWrites, Workload};
+        Plan {
+            engine: engine.to_owned(),
+            workloads: vec![Workload::Load, Workload::Queue],
+            records: 1_000_000,
+            record_size: 64,
+            threads: 4,
+            warmup_seconds: 1.0,
+            seconds: 3.0,
+            operations: None,
+            distribution: Distribution::Zipfian,
+            theta: 0.99,
+            memory: 32 << 20,
+            durability: Durability::Buffered,
+            torn_writes: TornWrites::Auto,
+            dataset: DatasetName::Uniform,
+            scan_length: None,
+            multi_get: 32,
+            keyspaces: 1,
+            busy: 1,
+            turns: 0.0,
+            directory: PathBuf::new(),
+            seed: 1,
+            knobs: std::collections::BTreeMap::new(),
+        }
+    }
 }

@@ -184,6 +184,28 @@ named! {
 }
 
 impl Workload {
+    /// Its operations, in a few words.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Workload::Load => "inserts of all records",
+            Workload::A => "half reads, half updates",
+            Workload::B => "95 % reads, 5 % updates",
+            Workload::C => "reads",
+            Workload::D => "95 % reads of the latest records, 5 % inserts",
+            Workload::E => "95 % short scans, 5 % inserts",
+            Workload::F => "half reads, half read-modify-writes",
+            Workload::S => "short scans",
+            Workload::M => "reads of many keys at once",
+            Workload::Absent => "reads of keys that are not there",
+            Workload::Queue => "inserts at the tail, removals and reads at the head",
+            Workload::Drift => "half reads, half inserts at places that move",
+            Workload::Shift => "reads whose hot set jumps",
+        }
+    }
+}
+
+impl Workload {
     /// Whether it inserts records beside those that were loaded.
     fn inserts(self) -> bool {
         matches!(self, Workload::D | Workload::E | Workload::Queue | Workload::Drift)

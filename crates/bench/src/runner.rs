@@ -63,6 +63,8 @@ pub enum Event {
     },
     /// Something a reader of the table must know.
     Note(String),
+    /// What an engine did inside; `--explain` shows it.
+    Internals(String),
     /// The run cannot go on.
     Failed(String),
 }
@@ -118,10 +120,10 @@ pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> 
         let shape = measured.shape();
         if let Some(shape) = &shape {
             let note = format!("{} {workload}: {}", plan.engine, shape.note());
-            (runner.emit)(Event::Note(note))?;
+            (runner.emit)(Event::Internals(note))?;
         }
         if let Some(note) = measured.note() {
-            (runner.emit)(Event::Note(format!("{} {workload}: {note}", plan.engine)))?;
+            (runner.emit)(Event::Internals(format!("{} {workload}: {note}", plan.engine)))?;
         }
         let row = Box::new(runner.row(workload, &measured, &state)?);
         (runner.emit)(Event::Done { row, commits_per_flush, shape })?;

@@ -51,7 +51,7 @@ pub(crate) enum Command {
     Import(ImportArguments),
     /// Exports all records, so that importing them gives the same bytes
     Export(ExportArguments),
-    /// Lists, makes and removes keyspaces
+    /// Lists, makes, renames, converts and removes keyspaces
     #[command(subcommand)]
     Keyspaces(KeyspacesCommand),
     /// Prints what the database holds, and its statistics

@@ -112,6 +112,9 @@ pub(crate) struct YcsbArguments {
     /// Keep the engines' files
     #[arg(long)]
     keep: bool,
+    /// Show also what the engines did inside: pages, writes by purpose, reorganizations, checkpoints
+    #[arg(long)]
+    explain: bool,
     /// Seed of keys and random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -226,6 +229,7 @@ fn plan(
         peers: peers.collect(),
         directory: arguments.dir,
         keep: arguments.keep,
+        explain: arguments.explain,
         json: arguments.json,
         series: arguments.series,
         child_arguments: vec![CHILD_COMMAND.to_owned()],

@@ -503,6 +503,14 @@ pub(crate) enum KeyspacesCommand {
     Create(CreateArguments),
     /// Removes a keyspace and all its records
     Drop(DropArguments),
+    /// Gives a keyspace another name
+    Rename(RenameArguments),
+    /// Moves a keyspace to another engine, with all its records
+    ///
+    /// The records are copied into a new file, and the old file is removed at the end. The database needs
+    /// room on the disk for both until then. A command that is killed leaves the keyspace with one engine
+    /// or the other, with all its records.
+    Convert(ConvertArguments),
 }
 
 #[derive(Debug, Args)]
@@ -528,6 +536,27 @@ pub(crate) struct DropArguments {
     name: String,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct RenameArguments {
+    #[command(flatten)]
+    database: DatabaseArguments,
+    /// Name of the keyspace
+    name: String,
+    /// Its new name
+    to: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArguments {
+    #[command(flatten)]
+    database: DatabaseArguments,
+    /// Name of the keyspace
+    name: String,
+    /// Engine to move it to
+    #[arg(long)]
+    engine: EngineKind,
+}
+
 pub(crate) fn keyspaces(command: &KeyspacesCommand) -> Result<Outcome, Failure> {
     match command {
         KeyspacesCommand::List(arguments) => list(arguments),
@@ -547,6 +576,16 @@ pub(crate) fn keyspaces(command: &KeyspacesCommand) -> Result<Outcome, Failure> 
             let writing = arguments.database.open_for_writing(Missing::Fail)?;
             let dropped = writing.db.drop_keyspace(&arguments.name);
             writing.end(dropped.map(|()| Outcome::Done).map_err(Failure::from))
+        }
+        KeyspacesCommand::Rename(RenameArguments { database, name, to }) => {
+            let writing = database.open_for_writing(Missing::Fail)?;
+            let renamed = writing.db.rename_keyspace(name, to);
+            writing.end(renamed.map(|()| Outcome::Done).map_err(Failure::from))
+        }
+        KeyspacesCommand::Convert(ConvertArguments { database, name, engine }) => {
+            let writing = database.open_for_writing(Missing::Fail)?;
+            let converted = writing.db.convert_keyspace(name, *engine);
+            writing.end(converted.map(|_| Outcome::Done).map_err(Failure::from))
         }
     }
 }

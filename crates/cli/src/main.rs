@@ -1,8 +1,8 @@
 //! The `spinney` program, for people and scripts.
 //!
 //! Reading order: `args` (commands and options), `exit` (exit codes), `directory` and `database`
-//! (how a database is opened), then a file for each group of commands. `text`, `json` and `records`
-//! convert between bytes and text; `output`, `progress` and `interrupt` are for the terminal.
+//! (how a database is opened), then a file for each group of commands. `text`, `json`, `records` and
+//! `dumps` convert between bytes and text; `output`, `progress` and `interrupt` are for the terminal.
 
 // The statistics of a keyspace are one call of `json!`, which takes a level for each field.
 #![recursion_limit = "256"]
@@ -13,6 +13,7 @@ mod compact;
 mod copies;
 mod database;
 mod directory;
+mod dumps;
 mod exit;
 mod files;
 mod interrupt;

@@ -7,24 +7,64 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use clap::Args;
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 use spinney::{Cursor, Error, ErrorKind, Keyspace};
 
 use crate::database::{EncodingArguments, KeyspaceArguments};
+use crate::dumps::{self, Dump};
 use crate::exit::{Failure, Outcome};
 use crate::files::{self, OutputFile};
 use crate::interrupt::{self, Interruptible};
 use crate::output::stdout;
 use crate::progress::Progress;
 use crate::records::{self, Fields, Format, Record, Writer};
-use crate::text::{abridged, shortened};
+use crate::text::{Encoding, abridged, shortened};
 
 /// Number of refused records that are named; further ones are only counted.
 const REFUSALS_SHOWN: u64 = 10;
 
 /// Number of records after which the bar moves.
 const RECORDS_A_STEP: u64 = 256;
+
+/// What an import reads.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Records with fields that have names or numbers.
+    Fields(Format),
+    Dump(Dump),
+}
+
+impl ValueEnum for Source {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Source::Fields(Format::Csv),
+            Source::Fields(Format::Tsv),
+            Source::Fields(Format::Jsonl),
+            Source::Dump(Dump::Ldb),
+            Source::Dump(Dump::LdbText),
+            Source::Dump(Dump::Mdb),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Source::Fields(format) => format.to_possible_value(),
+            Source::Dump(dump) => dump.to_possible_value(),
+        }
+    }
+}
+
+impl Source {
+    /// What the numbers of its records count.
+    fn unit(self) -> &'static str {
+        match self {
+            Source::Fields(format) => format.unit(),
+            Source::Dump(_) => "line",
+        }
+    }
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArguments {
@@ -35,7 +75,7 @@ pub(crate) struct ImportArguments {
     /// Format of the file [default: by its name, which ends in .csv, .tsv, .jsonl, .ndjson or
     /// .json; else jsonl]
     #[arg(long, value_enum)]
-    format: Option<Format>,
+    format: Option<Source>,
     /// Field of the key; without it, the file is an export of this program
     #[arg(long)]
     key: Option<String>,
@@ -88,7 +128,8 @@ fn open_input(path: Option<&Path>) -> Result<Input, Failure> {
 pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
     interrupt::watch()?;
     let path = named(arguments.file.as_ref());
-    let format = arguments.format.unwrap_or_else(|| Format::of_file(path));
+    let source = arguments.format.unwrap_or_else(|| Source::Fields(Format::of_file(path)));
+    arguments.check(source)?;
     let (input, read, total) = open_input(path)?;
     let fields = Fields {
         key: arguments.key.clone(),
@@ -100,7 +141,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
     let bar = Progress::of_bytes("importing", total);
     let mut counts = Counts::default();
     let ended = interrupt::without_mark(input).and_then(|mut input| {
-        records::read(format, &fields, input.as_mut(), &mut |number, parsed| {
+        let sink: records::Sink<'_> = &mut |number, parsed| {
             if interrupt::is_set() {
                 return Err(Error::new(ErrorKind::Cancelled, "the import was interrupted").into());
             }
@@ -114,12 +155,16 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
                     counts.bytes += bytes;
                 }
                 Err(Rejection::Record(message)) => {
-                    refuse(&mut counts, &bar, &format!("{} {number}", format.unit()), &message);
+                    refuse(&mut counts, &bar, &format!("{} {number}", source.unit()), &message);
                 }
                 Err(Rejection::All(failure)) => return Err(failure),
             }
             Ok(())
-        })
+        };
+        match source {
+            Source::Fields(format) => records::read(format, &fields, input.as_mut(), sink),
+            Source::Dump(dump) => dumps::read(dump, input.as_mut(), sink),
+        }
     });
     drop(bar);
     let ended = ended.map_err(|failure| match (failure, path) {
@@ -155,6 +200,22 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
         return Ok(Outcome::Interrupted);
     }
     Ok(if counts.rejected > 0 { Outcome::Rejected } else { Outcome::Done })
+}
+
+impl ImportArguments {
+    /// Refuses options that do not go with the format.
+    fn check(&self, source: Source) -> Result<(), Failure> {
+        let is_text = self.encoding.encoding() == Encoding::Text;
+        match source {
+            Source::Dump(_) if self.key.is_some() || self.no_header || !is_text => {
+                Err(Failure::usage(
+                    "--key, --value, --no-header, --hex and --base64 are not for dumps: a dump says \
+                     itself what it holds",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Counts a refused record, and names it if it is among the first.

@@ -74,8 +74,8 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn approximate_len(&self) -> Result<u64> {
-        let counted = self.keys(..).take(COUNTED_MAX).collect::<Result<Vec<_>>>()?;
-        if counted.len() < COUNTED_MAX {
+        let counted = self.keys(..).take(COUNTED_MAX + 1).collect::<Result<Vec<_>>>()?;
+        if counted.len() <= COUNTED_MAX {
             return Ok(counted.len() as u64);
         }
         let bytes = self.enter()?.engine.approximate_bytes(&[], None);
@@ -91,8 +91,8 @@ impl Keyspace {
     /// # Errors
     /// As [`Keyspace::get`].
     pub fn approximate_bytes(&self, range: impl KeyRange) -> Result<u64> {
-        let (records, bytes) = count(self.range(&range).take(COUNTED_MAX))?;
-        if records < COUNTED_MAX as u64 {
+        let (records, bytes) = count(self.range(&range).take(COUNTED_MAX + 1))?;
+        if records <= COUNTED_MAX as u64 {
             return Ok(bytes);
         }
         let successor = |key: &[u8]| [key, &[0][..]].concat();
