@@ -27,10 +27,10 @@ use crate::index::SegmentIndex;
 use crate::large::ByLog;
 use crate::locks::{PageLocks, SegmentLocks, stripes_for};
 use crate::lookup::found_in;
+use crate::novelty::Novelty;
 use crate::pages::PageCache;
 use crate::reorganize::REGION_PAGES_MAX;
 use crate::segment::{Located, PageRef};
-use crate::stage::Novelty;
 use crate::tidy::Tidying;
 use crate::tuning::{Staging, Tuning};
 use spinney_records::{

@@ -34,10 +34,11 @@ use spinney_sync::hash_key;
 
 use crate::counters::add;
 use crate::index::Listed;
+use crate::marks::Marks;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
 use crate::reorganize::Why;
-use crate::segment::{Located, Overflow, PageRef, Segment};
-use crate::stage::{FilledPage, Marks, Staged};
+use crate::segment::{Located, Overflow, PageRef, Segment, Staged};
+use crate::stage::FilledPage;
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::tuning::Staging;
