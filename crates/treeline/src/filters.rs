@@ -36,11 +36,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use spinney_base::PageNumber;
 use spinney_base::shim::Mutex;
 use spinney_filter::{BLOCK_BYTES, build, may_contain};
-use spinney_page::PageView;
-use spinney_sync::hash_key;
 
 use crate::segment::PageRef;
-use crate::tree::TreeLine;
 
 /// Bits for each key of a page: one absent key in 200 passes. With fewer more pass; with more the
 /// filters of fewer pages fit.
@@ -143,12 +140,12 @@ impl PageFilters {
     }
 
     /// Whether a filter may be kept.
-    fn have_room(&self) -> bool {
+    pub(crate) fn have_room(&self) -> bool {
         self.bytes_max.load(Relaxed) > 0
     }
 
     /// Keeps the filter of a page that the caller has locked and whose keys have these hashes.
-    fn put(&self, page: PageRef, hashes: &[u64]) {
+    pub(crate) fn put(&self, page: PageRef, hashes: &[u64]) {
         let blocks = match hashes {
             // Without a block it would refuse nothing.
             [] => vec![0; BLOCK_BYTES],
@@ -246,25 +243,6 @@ impl Shard {
             self.filters.shrink_to_fit();
             self.places.shrink_to_fit();
         }
-    }
-}
-
-impl TreeLine {
-    /// Keeps the filter of a page that the caller has locked and read in vain, or written.
-    pub(crate) fn keep_filter(&self, page: PageRef, view: PageView<'_>) {
-        if !self.filters.have_room() {
-            return;
-        }
-        let mut key = view.prefix().to_vec();
-        let prefix = key.len();
-        let hashes: Vec<u64> = (0..view.len())
-            .map(|index| {
-                key.truncate(prefix);
-                key.extend_from_slice(view.suffix(index));
-                hash_key(self.context.keyspace, &key)
-            })
-            .collect();
-        self.filters.put(page, &hashes);
     }
 }
 

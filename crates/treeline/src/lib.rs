@@ -26,11 +26,14 @@
 //! over bytes and keys of any kind, and may be steps; deletes give their room back.
 #![forbid(unsafe_code)]
 
+mod background;
 mod backup;
 mod build;
 mod bulk;
+mod by_log;
 mod codec;
 mod counters;
+mod engine;
 mod filters;
 mod fit;
 mod forecast;
@@ -40,12 +43,14 @@ mod locks;
 mod lookup;
 mod lookup_many;
 mod marks;
+mod memory;
 mod merge;
 mod model;
 mod novelty;
 mod origin;
 mod pages;
 mod plr;
+mod policy;
 mod publish;
 mod reorganize;
 mod row;
@@ -55,12 +60,15 @@ mod scan;
 mod schedules;
 mod scrub;
 mod segment;
+mod shape;
 mod stage;
 mod taken;
 mod tidy;
+mod tidying;
 mod tree;
 mod tuning;
 mod verify;
+mod workload;
 mod write_back;
 
 pub use row::ROW;

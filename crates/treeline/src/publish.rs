@@ -18,13 +18,14 @@ use spinney_io::Purpose;
 
 use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
+use crate::policy::BATCH_PAGES;
 use crate::segment::Change;
-use crate::tree::{BATCH_PAGES, TreeLine};
+use crate::tree::TreeLine;
 
 impl TreeLine {
     /// Notes a change of structure for the log.
     pub(crate) fn note_change(&self, sequence: u64, change: &Change) {
-        self.journal.push(sequence, encode_change(change, sequence), change.freed());
+        self.shape.journal.push(sequence, encode_change(change, sequence), change.freed());
     }
 
     /// Brings everything applied up to `redo` home and publishes it (P14). Rests in between as
@@ -37,24 +38,24 @@ impl TreeLine {
         let _inside = probe::enter("checkpoint");
         let cut = self.large.cut(redo.0);
         self.write_back_everything(rest)?;
-        if self.redo.load(Ordering::Acquire) == redo.0
-            && self.published.load(Ordering::Acquire) == self.index.sequence()
+        if self.shape.redo.load(Ordering::Acquire) == redo.0
+            && self.shape.published.load(Ordering::Acquire) == self.shape.index.sequence()
             && !self.large.settles(&cut)
         {
             // Nothing was written since the last checkpoint but what is not logged, and that only
             // needs a sync.
-            self.store.sync(Purpose::CHECKPOINT)?;
+            self.shape.store.sync(Purpose::CHECKPOINT)?;
         } else {
             self.publish_index(redo, &cut)?;
         }
-        self.pages_in_doubt.store(false, Ordering::Relaxed);
+        self.shape.pages_in_doubt.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Publishes the index as it is, with everything applied up to `redo` home; `cut` divides the
     /// large values freed before all was brought home from those freed later.
     pub(crate) fn publish_index(&self, redo: Lsn, cut: &Cut) -> Result<()> {
-        let _one_at_a_time = self.slots.lock();
+        let _one_at_a_time = self.shape.slots.lock();
         self.publish_alone(redo, cut)
     }
 
@@ -67,23 +68,23 @@ impl TreeLine {
     pub(crate) fn publish_again(&self) -> Result<()> {
         let _inside = probe::enter("checkpoint");
         // A checkpoint that ends meanwhile moves the redo LSN, and the log may be trimmed up to it.
-        let _one_at_a_time = self.slots.lock();
+        let _one_at_a_time = self.shape.slots.lock();
         self.publish_alone(self.redo(), &Cut::NOTHING)
     }
 
     fn publish_alone(&self, redo: Lsn, cut: &Cut) -> Result<()> {
         let mut payload = SegmentsEncoder::default();
-        let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
+        let structure = self.shape.index.for_each(|lower, segment| payload.push(lower, segment));
         let payload = payload.finish(&self.large.list(cut));
         let log = &self.context.log;
-        self.store.publish(Checkpoint { redo, structure }, &payload, || {
+        self.shape.store.publish(Checkpoint { redo, structure }, &payload, || {
             log.ensure_durable(log.last_lsn())
         })?;
-        self.journal.cover(structure, &self.store);
+        self.shape.journal.cover(structure, &self.shape.store);
         self.large.settle(cut);
-        self.redo.store(redo.0, Ordering::Release);
-        self.published.store(structure, Ordering::Release);
-        add(&self.writes.checkpoints, 1);
+        self.shape.redo.store(redo.0, Ordering::Release);
+        self.shape.published.store(structure, Ordering::Release);
+        add(&self.workload.writes.checkpoints, 1);
         Ok(())
     }
 
@@ -93,16 +94,16 @@ impl TreeLine {
     /// # Errors
     /// As a write-back has.
     pub(crate) fn write_back_everything(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
-        self.index.mark_due();
+        self.shape.index.mark_due();
         let mut progress = Progress { share: 0.0, has_time: rest(0.0), rest };
         loop {
-            while self.index.is_due() {
+            while self.shape.index.is_due() {
                 self.write_back_due(&mut progress)?;
             }
             // A write-back that began before may hold due records. Those it does not write, because it fails or
             // others are in its way, it lists again before it ends: then this checkpoint writes them.
-            let _no_write_back = self.gate.write();
-            if !self.index.is_due() {
+            let _no_write_back = self.shape.gate.write();
+            if !self.shape.index.is_due() {
                 return Ok(());
             }
         }
@@ -110,12 +111,12 @@ impl TreeLine {
 
     /// Writes back due records, segment by segment. Some of a long list may be left, and where others were in the way.
     fn write_back_due(&self, progress: &mut Progress<'_>) -> Result<()> {
-        let all: u64 = self.index.counts().segments.iter().sum();
+        let all: u64 = self.shape.index.counts().segments.iter().sum();
         let mut from = Some(Vec::new());
         let mut looked = 0;
         while let Some(lower) = from {
             let some = if progress.has_time { self.few_pages() } else { BATCH_PAGES };
-            let (segments, next) = self.index.due_segments(&lower, some, &mut looked);
+            let (segments, next) = self.shape.index.due_segments(&lower, some, &mut looked);
             self.write_back_segments(&segments)?;
             from = next;
             #[expect(clippy::cast_precision_loss, reason = "an estimate")]
@@ -200,7 +201,7 @@ mod tests {
         put_all(&tree, &[1; 100]);
         tree.checkpoint(Lsn(1)).unwrap();
         put_all(&tree, &[2; 100]);
-        let segments: u64 = tree.index.counts().segments.iter().sum();
+        let segments: u64 = tree.shape.index.counts().segments.iter().sum();
         let mut shares = Vec::new();
         let rest = &mut |done| {
             if shares.len() == 2 {
@@ -213,7 +214,7 @@ mod tests {
         assert_eq!(tree.redo(), Lsn(2));
         assert!(segments > 40 && shares.is_sorted(), "{segments}: {shares:?}");
         #[expect(clippy::cast_precision_loss, reason = "a few segments")]
-        let pieces = 3.0 * crate::tree::FEW_PAGES as f64 / segments as f64;
+        let pieces = 3.0 * crate::policy::FEW_PAGES as f64 / segments as f64;
         assert!(shares[3] > 0.0 && shares[3] <= pieces + 0.01, "{shares:?}");
         assert_eq!(shares.last(), Some(&1.0));
         // What was put before the hand came by is home.
@@ -239,7 +240,7 @@ mod tests {
         let mut is_joined = false;
         let rest = &mut |_| {
             if !std::mem::replace(&mut is_joined, true) {
-                let first = tree.index.find(&[]);
+                let first = tree.shape.index.find(&[]);
                 assert_eq!(tree.reorganize(&first, Why::Compact).unwrap(), Outcome::Done);
             }
             false

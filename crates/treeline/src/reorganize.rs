@@ -14,7 +14,7 @@
 //! that takes fewer pages.
 //!
 //! **Invariants**
-//! 1. A region is bounded ([`REGION_PAGES_MAX`]), and so is the memory of a reorganization.
+//! 1. A region is bounded ([`REGION_PAGES_MAX`](crate::policy::REGION_PAGES_MAX)), and so is the memory of a reorganization.
 //! 2. Nothing is changed before everything new is written, so a failure leaves the old segments and
 //!    the dirty records as they were.
 //! 3. Write-back's invariants 1, 2 and 4 hold here too.
@@ -33,16 +33,13 @@ use crate::fit::{Fill, Fit};
 use crate::index::Listed;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
+use crate::policy::REGION_PAGES_MAX;
 use crate::segment::{Change, Located, PageRef, STAGED_MAX, Segment};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 
 /// How many neighbours on each side may take part.
 const RADIUS: usize = 5;
-
-/// Most pages, overflow pages included, that one reorganization reads; the segment that it is for
-/// takes part in any case.
-pub(crate) const REGION_PAGES_MAX: usize = 64;
 
 /// A segment of fewer pages is small.
 const SMALL_PAGES: usize = 4;
@@ -58,10 +55,6 @@ const FILL_APPEND_PERCENT: usize = 96;
 
 /// Most inserts that room is left for, as a share of the records that there are.
 const FORECAST_SHARE_MAX: f64 = 0.25;
-
-/// Most segments that wait for it to be looked whether they may shrink; more are noticed again when
-/// they change.
-const SPARSE_MAX: usize = 4096;
 
 /// Of those so many are looked at before other background work goes on.
 const SHRUNK_AT_ONCE: usize = 16;
@@ -128,13 +121,13 @@ impl TreeLine {
         let merges = region.iter().any(|located| !located.segment.staged.is_empty());
         let _inside = probe::enter(if merges { "stage merge" } else { "reorganize" });
         let bases = region.iter().map(|located| located.segment.base.page);
-        let held = self.segment_locks.reorganize(bases);
+        let held = self.shape.segment_locks.reorganize(bases);
         let unchanged = !region.is_empty()
-            && region.iter().all(|old| self.index.find(old.lower.bytes()) == *old);
+            && region.iter().all(|old| self.shape.index.find(old.lower.bytes()) == *old);
         if !unchanged {
             return Ok(Outcome::Changed);
         }
-        let mut bytes = Bytes::new(&self.buffers);
+        let mut bytes = Bytes::new(&self.memory.buffers);
         let mut taken: Vec<Vec<Taken>> = Vec::with_capacity(region.len());
         let mut shown = Vec::with_capacity(region.len());
         for located in &region {
@@ -145,7 +138,7 @@ impl TreeLine {
         // Readers go on until the index changes, so what they must find stays listed until then.
         let forget = || {
             for (located, shown) in region.iter().zip(&shown) {
-                self.index.forget_dirty(located.lower.bytes(), shown, &[]);
+                self.shape.index.forget_dirty(located.lower.bytes(), shown, &[]);
             }
         };
         let result = self.make_anew(&region, &bytes, &taken, why, &held, forget);
@@ -157,7 +150,7 @@ impl TreeLine {
 
     /// The segments that take part, in order; none if the seed is not what it was.
     fn choose_region(&self, seed: &Located, why: Why) -> Vec<Located> {
-        let found = self.index.find(seed.lower.bytes());
+        let found = self.shape.index.find(seed.lower.bytes());
         let same = found.segment.base == seed.segment.base && found.upper == seed.upper;
         if !same || found.lower != seed.lower {
             return Vec::new();
@@ -167,8 +160,9 @@ impl TreeLine {
             pages += neighbour.segment.pages();
             pages <= REGION_PAGES_MAX
         };
-        let right = |of: &Located| of.upper.as_ref().map(|upper| self.index.find(upper.bytes()));
-        let left = |of: &Located| self.index.find_below(Some(of.lower.bytes()));
+        let right =
+            |of: &Located| of.upper.as_ref().map(|upper| self.shape.index.find(upper.bytes()));
+        let left = |of: &Located| self.shape.index.find_below(Some(of.lower.bytes()));
         let mut region = std::collections::VecDeque::from([found.clone()]);
         if why == Why::Shrink {
             return vec![found];
@@ -239,11 +233,11 @@ impl TreeLine {
     ) -> Result<Outcome> {
         let lsn = self.lsn_of_taken();
         let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
-        let mut buf = self.buffers.lend(refs.len().max(1));
-        self.read_pages(&refs, &mut buf, Purpose::REORGANIZE)?;
+        let mut buf = self.memory.buffers.lend(refs.len().max(1));
+        self.shape.read_pages(&refs, &mut buf, Purpose::REORGANIZE)?;
         let owners = region.iter().flat_map(|one| one.segment.all().map(move |page| (one, page)));
         for (index, (located, page)) in owners.enumerate() {
-            self.check_bounds(located, page, buf.page(index))?;
+            self.shape.check_bounds(located, page, buf.page(index))?;
         }
         let (pages, staged) = pages_of(region, &buf);
         let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
@@ -252,7 +246,7 @@ impl TreeLine {
         let records = Records::merge_staged(&pages, &staged, &dirty);
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
-        self.novelty.lock().came_home(records.inserted(), came);
+        self.workload.novelty.lock().came_home(records.inserted(), came);
         let (Some(first), Some(last)) = (region.first(), region.last()) else {
             return Ok(Outcome::NotWorthIt);
         };
@@ -277,7 +271,7 @@ impl TreeLine {
         let superseded = self.superseded_by_merge(all, &records);
         let durable = self.ensure_durable(lsn, taken.iter().flatten(), &superseded);
         if let Err(error) = durable {
-            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            placed.iter().for_each(|(extent, ..)| self.shape.store.release(*extent));
             return Err(error);
         }
         let placed = self.write_segments(placed, lsn)?;
@@ -298,18 +292,22 @@ impl TreeLine {
             taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
             self.note_change(sequence, &change);
         };
-        self.index.apply(&change, |id| self.dirty_keys(id), record)?;
+        self.shape.index.apply(&change, |id| self.dirty_keys(id), record)?;
         superseded.iter().for_each(|pointer| self.large.superseded(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
         let full = matches!(why, Why::Full | Why::Merge);
         let old = (refs.len() as u64, old_bytes);
-        self.accesses.remade(self.index.counts().base_pages(), old, (pages_out as u64, new_bytes));
-        add(&self.writes.reorganizations, usize::from(full));
-        add(&self.writes.reorganized_pages_in, refs.len());
-        add(&self.writes.reorganized_pages_out, pages_out);
-        add(&self.writes.packed_pages_out, if why.packs() { pages_out } else { 0 });
-        add(&self.writes.pages_written_back, pages_out);
-        add(&self.writes.records_written_back, dirty.len());
+        self.workload.accesses.remade(
+            self.shape.index.counts().base_pages(),
+            old,
+            (pages_out as u64, new_bytes),
+        );
+        add(&self.workload.writes.reorganizations, usize::from(full));
+        add(&self.workload.writes.reorganized_pages_in, refs.len());
+        add(&self.workload.writes.reorganized_pages_out, pages_out);
+        add(&self.workload.writes.packed_pages_out, if why.packs() { pages_out } else { 0 });
+        add(&self.workload.writes.pages_written_back, pages_out);
+        add(&self.workload.writes.records_written_back, dirty.len());
         Ok(Outcome::Done)
     }
 
@@ -345,8 +343,8 @@ impl TreeLine {
     fn believed(&self, region: &Region<'_>, fit: &Fit) -> f64 {
         let average = region.bytes() / region.records.len().max(1);
         let page = fit.goal_bytes as f64 / average.max(1) as f64;
-        let records = self.index.counts().base_pages() as f64 * page;
-        let expected = self.forecaster.forecast(&[], None).inside;
+        let records = self.shape.index.counts().base_pages() as f64 * page;
+        let expected = self.workload.forecaster.forecast(&[], None).inside;
         if expected > 0.0 { (records * FORECAST_SHARE_MAX / expected).min(1.0) } else { 0.0 }
     }
 
@@ -355,7 +353,7 @@ impl TreeLine {
         let mut fit = merged.fit;
         loop {
             let pieces = merged.region.pieces(&fit, |lower, upper| {
-                merged.new_share * self.forecaster.forecast(lower, upper).inside
+                merged.new_share * self.workload.forecaster.forecast(lower, upper).inside
             });
             let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
             // Of many pages a fourth at least: rewriting the others costs as much as it saves later.
@@ -374,7 +372,7 @@ impl TreeLine {
             }
             let mut placed: Vec<Placed<'_>> = Vec::with_capacity(pieces.len());
             let mut failure: Option<Error> = None;
-            for segment in merged.region.build(&self.buffers, pieces) {
+            for segment in merged.region.build(&self.memory.buffers, pieces) {
                 match self.allocate(segment.order) {
                     Ok((extent, generation)) => placed.push((extent, generation, segment)),
                     Err(error) => {
@@ -384,7 +382,7 @@ impl TreeLine {
                 }
             }
             let Some(error) = failure else { return Ok(Some(placed)) };
-            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            placed.iter().for_each(|(extent, ..)| self.shape.store.release(*extent));
             // Where the disk has no long extents left it may have single pages.
             if !error.is_full() || !fit.origins {
                 return Err(error);
@@ -405,9 +403,9 @@ impl TreeLine {
         }
         let runs: Vec<(PageNumber, &[u8])> =
             placed.iter().map(|(extent, _, segment)| (extent.page, segment.blocks())).collect();
-        let written = self.store.write_runs(&runs, Purpose::REORGANIZE);
+        let written = self.shape.store.write_runs(&runs, Purpose::REORGANIZE);
         if let Err(error) = written {
-            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            placed.iter().for_each(|(extent, ..)| self.shape.store.release(*extent));
             return Err(error);
         }
         Ok(placed)
@@ -425,14 +423,6 @@ impl TreeLine {
         }
     }
 
-    /// Notes a segment that may take fewer pages.
-    pub(crate) fn note_sparse(&self, lower: &[u8]) {
-        let mut sparse = self.sparse.lock();
-        if sparse.len() < SPARSE_MAX {
-            sparse.insert(lower.to_vec());
-        }
-    }
-
     /// Looks at some segments that may take fewer pages; says whether any waited. So many at a time that the head of a
     /// queue, which leaves nearly empty ones behind as fast as they are written, is followed: what does not fit into
     /// the list stays as it is until the keyspace is quiet.
@@ -447,20 +437,20 @@ impl TreeLine {
 
     /// Looks at one segment that may take fewer pages; says whether any waited.
     pub(crate) fn shrink_sparse(&self) -> Result<bool> {
-        let Some(key) = self.sparse.lock().pop_first() else { return Ok(false) };
-        let located = self.index.find(&key);
+        let Some(key) = self.background.take_sparse() else { return Ok(false) };
+        let located = self.shape.index.find(&key);
         if located.lower.bytes() != key || located.segment.is_virtual() {
             return Ok(true);
         }
         let _inside = probe::enter("join");
-        let _gate = self.gate.read();
+        let _gate = self.shape.gate.read();
         let try_to = |why| Ok::<_, Error>(self.reorganize(&located, why)? == Outcome::Done);
         let done = (located.segment.pages() > 1 && try_to(Why::Shrink)?)
             || try_to(Why::JoinRight)?
             || try_to(Why::JoinLeft)?;
         if done {
             // What was made may take in another.
-            self.note_sparse(self.index.find(&key).lower.bytes());
+            self.background.note_sparse(self.shape.index.find(&key).lower.bytes());
         }
         Ok(true)
     }

@@ -43,7 +43,7 @@ pub(crate) struct Run {
 
 impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        let look = request.first_key_from().and_then(|from| self.gap.look(&from));
+        let look = request.first_key_from().and_then(|from| self.memory.gap.look(&from));
         let Some(look) = look else {
             return self.scan_from(Position::start(request), request, chunk);
         };
@@ -52,20 +52,20 @@ impl TreeLine {
         for (index, key) in look.listed().iter().enumerate() {
             if !request.contains(key) {
                 chunk.finished = true;
-                self.gap.found_listed(&look, index);
+                self.memory.gap.found_listed(&look, index);
                 return Ok(());
             }
             value.clear();
-            let found = self.cache.get(self.id_of(key), key, &mut value);
+            let found = self.memory.cache.get(self.id_of(key), key, &mut value);
             match found {
                 Cached::Present | Cached::Large => {
                     let value = ValueRef { bytes: &value, large: found == Cached::Large };
                     chunk.push(&[key], request.delivered(value));
-                    self.accesses.asked_for(false);
-                    self.gap.found_listed(&look, index);
+                    self.workload.accesses.asked_for(false);
+                    self.memory.gap.found_listed(&look, index);
                     return Ok(());
                 }
-                Cached::Absent => self.accesses.asked_for(true),
+                Cached::Absent => self.workload.accesses.asked_for(true),
                 // Its page knows.
                 Cached::Unknown => {
                     from = key;
@@ -77,7 +77,7 @@ impl TreeLine {
             && let Some(gone) = look.listed().first()
         {
             // Nothing is left of a list: what is home of it takes room for nothing.
-            self.note_removed(self.index.find(gone).lower.bytes());
+            self.background.note_removed(self.shape.index.find(gone).lower.bytes());
         }
         let start = Position::At(from.to_vec());
         // What is named behind the first lies in the pages that are read for it.
@@ -89,9 +89,9 @@ impl TreeLine {
                 Some(Bound::Included(end)) => Some(end.as_slice()),
                 _ => None,
             };
-            self.gap.found(look, found, end);
+            self.memory.gap.found(look, found, end);
         } else {
-            self.gap.found(look, None, None);
+            self.memory.gap.found(look, None, None);
         }
         chunk.truncate(request.records_max);
         result
@@ -136,33 +136,33 @@ impl TreeLine {
         pages_min: &mut usize,
     ) -> Result<Step> {
         let before = chunk.len();
-        let version = self.index.version();
+        let version = self.shape.index.version();
         let wanted = self.pages_wanted(request, chunk).max(*pages_min);
         let (runs, next) = self.choose_runs(position, request, wanted);
         let bases = runs.iter().map(|run| run.located.segment.base.page);
-        let _segments = self.segment_locks.read_many(bases);
+        let _segments = self.shape.segment_locks.read_many(bases);
         let base_pages = runs.iter().flat_map(|run| {
             run.pages.clone().map(|index| run.located.segment.base_page(index).page)
         });
-        let _pages = self.page_locks.read_many(base_pages);
-        let same = |run: &Run| self.index.find(run.located.lower.bytes()) == run.located;
-        if self.index.version() != version && !runs.iter().all(same) {
+        let _pages = self.shape.page_locks.read_many(base_pages);
+        let same = |run: &Run| self.shape.index.find(run.located.lower.bytes()) == run.located;
+        if self.shape.index.version() != version && !runs.iter().all(same) {
             return Ok(Step::Changed);
         }
         let copies: Vec<DirtyCopies> =
             runs.iter().map(|run| self.copy_wanted(run, position, request)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
-        let mut buf = self.buffers.lend(refs.len().max(1));
+        let mut buf = self.memory.buffers.lend(refs.len().max(1));
         let read = self.read_scanned(&refs, &mut buf, wanted < BATCH_PAGES_MAX)?;
         let mut at = 0;
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
             at = here.end;
             let removed = copies.removed();
-            self.accesses.passed_removed(removed as u64);
+            self.workload.accesses.passed_removed(removed as u64);
             if removed >= REMOVED_MAX {
-                self.gap.passed_much();
-                self.note_removed(run.located.lower.bytes());
+                self.memory.gap.passed_much();
+                self.background.note_removed(run.located.lower.bytes());
             }
             if !self.deliver(run, copies, (&buf, here), position, request, chunk) {
                 return Ok(Step::Full);
@@ -171,7 +171,7 @@ impl TreeLine {
         // Where pages hold nothing any more, more of them are read each time.
         let in_vain = read && chunk.len() == before;
         if in_vain {
-            self.gap.passed_much();
+            self.memory.gap.passed_much();
         }
         *pages_min = if in_vain { (2 * *pages_min).min(BATCH_PAGES_MAX) } else { 1 };
         Ok(Step::Done(next))
@@ -203,14 +203,14 @@ impl TreeLine {
                     }
                     _ => {
                         let records = Records::merge(std::slice::from_ref(one), &[]);
-                        self.accesses.scanned(1, records.len() as u64);
+                        self.workload.accesses.scanned(1, records.len() as u64);
                         deliver_merged(&records, |_| true, position, request, chunk)
                     }
                 }
             });
         }
         let records = Records::merge_staged(&pages, &staged, &copies.records());
-        self.accesses.scanned(pages.len() as u64, records.len() as u64);
+        self.workload.accesses.scanned(pages.len() as u64, records.len() as u64);
         // Staged pages hold keys of all pages of the segment.
         let whole = staged.is_empty();
         let of_run = |key: &[u8]| whole || run.pages.contains(&run.located.page_of(key));
@@ -225,8 +225,8 @@ impl TreeLine {
         request: &ScanRequest<'_>,
         chunk: &mut Chunk,
     ) -> bool {
-        self.accesses.scanned(1, view.len() as u64);
-        self.accesses.filled(1, view.used_bytes() as u64);
+        self.workload.accesses.scanned(1, view.len() as u64);
+        self.workload.accesses.filled(1, view.used_bytes() as u64);
         let in_range = view.range(request.lower, request.upper);
         let ahead = position.ahead(&view, request.direction);
         let (start, end) = (in_range.start.max(ahead.start), in_range.end.min(ahead.end));
@@ -247,10 +247,10 @@ impl TreeLine {
     /// Reads pages that the caller has locked, those that are not cached, and keeps them if asked to. Says
     /// whether there were any.
     fn read_scanned(&self, pages: &[PageRef], buf: &mut AlignedBuf, keep: bool) -> Result<bool> {
-        let missing = self.missing_pages(pages, buf);
-        self.read_some(&missing, buf, Purpose::SCAN)?;
+        let missing = self.memory.missing_pages(pages, buf);
+        self.shape.read_some(&missing, buf, Purpose::SCAN)?;
         if keep {
-            missing.iter().for_each(|(index, page)| self.pages.put(*page, buf.page(*index)));
+            missing.iter().for_each(|(index, page)| self.memory.pages.put(*page, buf.page(*index)));
         }
         Ok(!missing.is_empty())
     }
@@ -258,7 +258,7 @@ impl TreeLine {
     /// How many pages are likely to hold what the request still wants.
     fn pages_wanted(&self, request: &ScanRequest<'_>, chunk: &Chunk) -> usize {
         let left = request.records_wanted.saturating_sub(chunk.len());
-        let by_records = left.div_ceil(self.accesses.records_per_scanned_page());
+        let by_records = left.div_ceil(self.workload.accesses.records_per_scanned_page());
         let by_bytes = request.bytes_max.saturating_sub(chunk.bytes()).div_ceil(PAGE_BYTES);
         by_records.min(by_bytes).clamp(1, BATCH_PAGES_MAX)
     }
@@ -275,10 +275,10 @@ impl TreeLine {
         let mut next = Some(position.clone());
         while let Some(position) = next.take_if(|_| left > 0) {
             let located = match &position {
-                Position::At(key) => self.index.find(key),
-                Position::Below(key) => match self.index.find_below(key.as_deref()) {
+                Position::At(key) => self.shape.index.find(key),
+                Position::Below(key) => match self.shape.index.find_below(key.as_deref()) {
                     Some(located) => located,
-                    None => self.index.find(&[]),
+                    None => self.shape.index.find(&[]),
                 },
             };
             let count = located.segment.base_pages().max(1);
@@ -326,10 +326,10 @@ impl TreeLine {
     pub(crate) fn copy_dirty(&self, run: &Run, is_wanted: impl Fn(&[u8]) -> bool) -> DirtyCopies {
         let Run { located, pages } = run;
         let mut copies = DirtyCopies::default();
-        let mut ids = self.index.dirty(located.lower.bytes(), pages);
+        let mut ids = self.shape.index.dirty(located.lower.bytes(), pages);
         ids.sort_unstable();
         ids.dedup();
-        self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
+        self.memory.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
             let is_here = || located.contains(key) && pages.contains(&located.page_of(key));
             if is_wanted(key) && is_here() {
                 copies.push(key, value);

@@ -81,8 +81,8 @@ impl TreeLine {
                 let value = |value: Option<_>| value.map_or(0, spinney_base::ValueRef::len);
                 let bytes: usize = records().map(|(key, of)| key.len() + value(of)).sum();
                 bytes * LONG_PER_PAGE >= CAPACITY * dirty.len() && {
-                    let (puts, new) = self.accesses.puts();
-                    let mut novelty = self.novelty.lock();
+                    let (puts, new) = self.workload.accesses.puts();
+                    let mut novelty = self.workload.novelty.lock();
                     novelty.were_put(puts, new);
                     novelty.is_high()
                 }
@@ -108,7 +108,7 @@ impl TreeLine {
             if pages.len() == most {
                 return None;
             }
-            let mut page = self.buffers.lend(1);
+            let mut page = self.memory.buffers.lend(1);
             let records = {
                 let mut editor = PageEditor::format(page.page_mut(0), prefix, &origin);
                 let put = |(key, value): &Dirty<'_>| {
@@ -126,14 +126,14 @@ impl TreeLine {
 
     /// Merges the staged pages of one segment, in the order of keys; says whether there was one.
     pub(crate) fn merge_staged(&self) -> Result<bool> {
-        if self.index.counts().staged_pages == 0 {
+        if self.shape.index.counts().staged_pages == 0 {
             return Ok(false);
         }
-        let from = std::mem::take(&mut *self.last_merged.lock());
-        let (found, next) = self.index.segments_where(&from, 1, |one| !one.staged.is_empty());
-        *self.last_merged.lock() = next.unwrap_or_default();
+        let from = std::mem::take(&mut *self.background.last_merged.lock());
+        let (found, next) = self.shape.index.segments_where(&from, 1, |one| !one.staged.is_empty());
+        *self.background.last_merged.lock() = next.unwrap_or_default();
         let Some(located) = found.first() else { return Ok(true) };
-        let _gate = self.gate.read();
+        let _gate = self.shape.gate.read();
         self.reorganize(located, Why::Tidy).map(|_| true)
     }
 }

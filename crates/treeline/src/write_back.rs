@@ -30,7 +30,6 @@ use spinney_base::{Error, Lsn, PageNumber, Result, ValueRef, probe};
 use spinney_extent::{BlockHeader, BlockKind, Extent};
 use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_page::PageView;
-use spinney_sync::hash_key;
 
 use crate::counters::add;
 use crate::index::Listed;
@@ -109,7 +108,7 @@ impl TreeLine {
         let mut segments: Vec<Located> = Vec::with_capacity(keys.len());
         for key in keys {
             if !segments.iter().any(|located| located.contains(key)) {
-                segments.push(self.index.find(key));
+                segments.push(self.shape.index.find(key));
             }
         }
         // Measured against: only what must go is written.
@@ -133,13 +132,13 @@ impl TreeLine {
             return Ok(());
         }
         let _inside = probe::enter("write-back");
-        let _gate = self.gate.read();
+        let _gate = self.shape.gate.read();
         let mut wanted = Vec::new();
         self.write_in_place(segments, only, &mut wanted)?;
         for (located, why) in wanted {
             match why {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft => {
-                    self.note_sparse(located.lower.bytes())
+                    self.background.note_sparse(located.lower.bytes())
                 }
                 Why::Full | Why::Merge | Why::Tidy | Why::Pack | Why::Compact => {
                     self.reorganize(&located, why)?;
@@ -156,10 +155,10 @@ impl TreeLine {
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
         let bases = segments.iter().map(|located| located.segment.base.page);
-        let _held = self.segment_locks.write_many(bases);
+        let _held = self.shape.segment_locks.write_many(bases);
         let mut left = Vec::with_capacity(segments.len());
         for old in segments {
-            let now = self.index.find(old.lower.bytes());
+            let now = self.shape.index.find(old.lower.bytes());
             // The bounds too: a neighbour may have changed without this one changing place.
             let same = now.segment.base == old.segment.base;
             if !(same && now.lower == old.lower && now.upper == old.upper) {
@@ -174,12 +173,12 @@ impl TreeLine {
         let mut left = &left[..];
         while !left.is_empty() {
             let (batch, pages) = self.choose_batch(&mut left);
-            let _pages = self.page_locks.write_many(pages.iter().copied());
-            let mut bytes = Bytes::new(&self.buffers);
+            let _pages = self.shape.page_locks.write_many(pages.iter().copied());
+            let mut bytes = Bytes::new(&self.memory.buffers);
             let mut targets = Vec::with_capacity(batch.len());
             for (located, most) in batch {
                 // Another writer may have added overflow pages before these pages were locked.
-                let located = self.index.find(located.lower.bytes());
+                let located = self.shape.index.find(located.lower.bytes());
                 let chosen = Chosen { most, pages: &pages, only };
                 let dirty = self.take_dirty(&located, chosen, &mut bytes);
                 if !dirty.is_empty() {
@@ -228,11 +227,11 @@ impl TreeLine {
         room: &mut usize,
         mut key_of: impl FnMut(&[u8]),
     ) -> usize {
-        let listed = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
+        let listed = self.shape.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
         let mut most = 0;
         for some in listed.chunks(TARGET_RECORDS_MIN) {
             let ids: Vec<RecordId> = some.iter().map(|listed| listed.id()).collect();
-            self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
+            self.memory.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
                 if located.contains(key) {
                     *room = room.saturating_sub(key.len() + value.map_or(0, ValueRef::len));
                     key_of(key);
@@ -259,7 +258,7 @@ impl TreeLine {
         let lower = located.lower.bytes();
         // From looking at the list to taking off it: were two writers of one segment at it together,
         // each would take off what the other has marked, and with it what is put there in between.
-        let _one_at_a_time = self.taking.lock();
+        let _one_at_a_time = self.shape.taking.lock();
         let mut elsewhere = Vec::new();
         let (shown, taken) = self.mark_dirty(located, most, bytes, |id, key| {
             let page = located.page_of(key);
@@ -271,7 +270,7 @@ impl TreeLine {
             Some(page)
         });
         // Another writer took what was looked at, if these came in its stead.
-        self.index.forget_dirty(lower, &shown, &elsewhere);
+        self.shape.index.forget_dirty(lower, &shown, &elsewhere);
         taken
     }
 
@@ -284,12 +283,12 @@ impl TreeLine {
         bytes: &mut Bytes<'_>,
         mut page: impl FnMut(RecordId, &[u8]) -> Option<usize>,
     ) -> (Vec<Listed>, Vec<Taken>) {
-        let shown = self.index.oldest_dirty(located.lower.bytes(), most);
+        let shown = self.shape.index.oldest_dirty(located.lower.bytes(), most);
         let mut ids: Vec<RecordId> = shown.iter().map(|listed| listed.id()).collect();
         ids.sort_unstable();
         ids.dedup();
         let mut taken = Vec::with_capacity(ids.len());
-        self.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |id, key, value| {
+        self.memory.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |id, key, value| {
             let page = if located.contains(key) { page(id, key) } else { None };
             taken.extend(page.map(|page| bytes.push(key, value, page)));
             page.is_some()
@@ -301,7 +300,7 @@ impl TreeLine {
     /// The keys of dirty records that bear an id.
     pub(crate) fn dirty_keys(&self, id: RecordId) -> Vec<Vec<u8>> {
         let mut keys = Vec::new();
-        self.cache.visit_dirty(id, Visit::Look, &mut Scratch::default(), &mut |key, _| {
+        self.memory.cache.visit_dirty(id, Visit::Look, &mut Scratch::default(), &mut |key, _| {
             keys.push(key.to_vec());
             false
         });
@@ -315,18 +314,14 @@ impl TreeLine {
             return;
         }
         let taken = taken.iter().map(|taken| bytes.key(taken)).map(|key| (key, self.id_of(key)));
-        self.index.return_dirty(lower, taken);
+        self.shape.index.return_dirty(lower, taken);
     }
 
     pub(crate) fn end_write(&self, bytes: &Bytes<'_>, taken: &[Taken], written: bool) {
         for taken in taken {
             let key = bytes.key(taken);
-            self.cache.end_write(self.id_of(key), key, written);
+            self.memory.cache.end_write(self.id_of(key), key, written);
         }
-    }
-
-    pub(crate) fn id_of(&self, key: &[u8]) -> RecordId {
-        RecordId::of(hash_key(self.context.keyspace, key))
     }
 
     /// Every record taken was applied, so it has been appended: its LSN is at most this.
@@ -400,9 +395,9 @@ impl TreeLine {
                 pages.extend(located.segment.overflow(run[0].page()));
             }
         }
-        let mut buf = self.buffers.lend(pages.len().max(1));
-        let missing = self.missing_pages(&pages, &mut buf);
-        self.read_some(&missing, &mut buf, Purpose::WRITE_BACK)?;
+        let mut buf = self.memory.buffers.lend(pages.len().max(1));
+        let missing = self.memory.missing_pages(&pages, &mut buf);
+        self.shape.read_some(&missing, &mut buf, Purpose::WRITE_BACK)?;
         let mut output = Output::default();
         let mut next = 0;
         for (index, target) in targets.iter_mut().enumerate() {
@@ -422,7 +417,10 @@ impl TreeLine {
         let taken = targets.iter().flat_map(|target| &target.dirty);
         let durable = self.ensure_durable(lsn, taken, &output.superseded);
         if let Err(error) = durable.and_then(|()| self.write_output(&mut output, lsn)) {
-            output.fresh.iter().for_each(|(page, _)| self.store.release(Extent::single(page.page)));
+            output
+                .fresh
+                .iter()
+                .for_each(|(page, _)| self.shape.store.release(Extent::single(page.page)));
             for (lower, taken) in &output.refused {
                 self.give_back(bytes, lower, taken);
             }
@@ -432,26 +430,26 @@ impl TreeLine {
             let record = |sequence, change| self.note_change(sequence, &change);
             let Located { lower, segment, .. } = located;
             let with = |segment: &Segment| Some(segment.with_overflow(*overflow));
-            self.index.add_page(lower.bytes(), segment.base, with, record)?;
+            self.shape.index.add_page(lower.bytes(), segment.base, with, record)?;
         }
         for (index, staged) in &output.staged {
             let record = |sequence, change| self.note_change(sequence, &change);
             let target = &mut targets[*index];
             let Located { lower, segment, .. } = &target.located;
             let with = |segment: &Segment| segment.with_staged(*staged);
-            if self.index.add_page(lower.bytes(), segment.base, with, record)? {
+            if self.shape.index.add_page(lower.bytes(), segment.base, with, record)? {
                 continue;
             }
             // Others staged pages of the same segment meanwhile: there is room for no more.
-            self.store.release(Extent::single(staged.at.page));
+            self.shape.store.release(Extent::single(staged.at.page));
             output.wanted.push((target.located.clone(), Why::Merge));
             let dirty = std::mem::take(&mut target.dirty);
             output.refused.push((lower.bytes().to_vec(), dirty));
         }
         let written = output.in_place.len() + output.fresh.len();
-        add(&self.writes.pages_written_back, written);
+        add(&self.workload.writes.pages_written_back, written);
         let records = targets.iter().map(|target| target.dirty.len()).sum();
-        add(&self.writes.records_written_back, records);
+        add(&self.workload.writes.records_written_back, records);
         targets.iter().for_each(|target| self.end_write(bytes, &target.dirty, true));
         targets.clear();
         for (lower, taken) in &output.refused {
@@ -507,14 +505,14 @@ impl TreeLine {
             let records: Vec<Dirty<'_>> = run.iter().map(|taken| bytes.dirty(taken)).collect();
             let places = std::iter::once(located.segment.base_page(page));
             let mut places = places.chain(located.segment.overflow(page)).zip(base..*next);
-            let ours =
-                places.try_for_each(|(at, index)| self.check_bounds(located, at, buf.page(index)));
+            let ours = places
+                .try_for_each(|(at, index)| self.shape.check_bounds(located, at, buf.page(index)));
             if let Err(error) = ours {
                 output.error.get_or_insert(error);
                 refused.extend_from_slice(run);
                 continue;
             }
-            let edit = edit_in_place(&self.buffers, located, page, pages, &records);
+            let edit = edit_in_place(&self.memory.buffers, located, page, pages, &records);
             let edit = edit.map(|edit| self.with_doubtful_pages(edit, pages));
             let inserted = edit.as_ref().map_or(0, |edit| edit.inserted);
             match edit.map(|edit| self.note_edit(located, page, edit, output)) {
@@ -523,7 +521,7 @@ impl TreeLine {
                         why = why.or(Some(Why::Shrink));
                     }
                     output.superseded.append(&mut self.superseded_by(&[pages], &records));
-                    self.novelty.lock().came_home(inserted, records.len());
+                    self.workload.novelty.lock().came_home(inserted, records.len());
                     kept.extend_from_slice(run);
                 }
                 Some(Err(error)) => {
@@ -547,9 +545,9 @@ impl TreeLine {
     /// Has pages written as they are that an edit left as they were, if no sync may have kept what was replayed into
     /// them before (rule P21): a removal finds nothing to do there.
     fn with_doubtful_pages<'p>(&'p self, mut edit: Edit<'p>, pages: Pages<'_>) -> Edit<'p> {
-        if self.pages_in_doubt.load(Ordering::Relaxed) {
+        if self.shape.pages_in_doubt.load(Ordering::Relaxed) {
             let copy = |page: &[u8; PAGE_BYTES]| {
-                let mut copied = self.buffers.lend(1);
+                let mut copied = self.memory.buffers.lend(1);
                 copied.page_mut(0).copy_from_slice(page);
                 copied
             };
@@ -576,16 +574,11 @@ impl TreeLine {
         }
         if let Some(page) = &edit.base {
             let used = PageView::trusted(page.page(0)).used_bytes();
-            self.accesses.filled(1, used as u64);
+            self.workload.accesses.filled(1, used as u64);
         }
         output.in_place.extend(edit.base.map(|page| (segment.base_page(index), page)));
         output.in_place.extend(segment.overflow(index).zip(edit.overflow));
         Ok(edit.may_shrink)
-    }
-
-    pub(crate) fn allocate(&self, order: u8) -> Result<(Extent, spinney_base::Generation)> {
-        self.store.reclaim(self.context.log.durable_lsn());
-        self.store.allocate(order)
     }
 
     /// Writes new pages, then those that are changed, each run of neighbours in one piece.
@@ -595,28 +588,32 @@ impl TreeLine {
                 continue;
             }
             pages.sort_unstable_by_key(|(page, _)| page.page);
-            let mut buf = self.buffers.lend(pages.len());
+            let mut buf = self.memory.buffers.lend(pages.len());
             for (index, (page, block)) in pages.iter_mut().enumerate() {
                 self.seal(*page, lsn, block.page_mut(0));
                 buf.page_mut(index).copy_from_slice(block.page(0));
             }
             let numbers: Vec<PageNumber> = pages.iter().map(|(page, _)| page.page).collect();
             if fresh {
-                self.store.write_fresh(&numbers, &buf, Purpose::REORGANIZE)?;
+                self.shape.store.write_fresh(&numbers, &buf, Purpose::REORGANIZE)?;
                 continue;
             }
             // Until it is known what became of them nobody may find them.
             let cached: Vec<bool> =
-                pages.iter().map(|(page, _)| self.pages.forget(*page)).collect();
+                pages.iter().map(|(page, _)| self.memory.pages.forget(*page)).collect();
             let filtered: Vec<bool> =
-                pages.iter().map(|(page, _)| self.filters.forget(*page)).collect();
-            self.store.write_in_place(&numbers, &mut buf, Purpose::WRITE_BACK)?;
+                pages.iter().map(|(page, _)| self.memory.filters.forget(*page)).collect();
+            self.shape.store.write_in_place(&numbers, &mut buf, Purpose::WRITE_BACK)?;
             for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| cached[*index]) {
-                self.pages.put(*page, buf.page(index));
+                self.memory.pages.put(*page, buf.page(index));
             }
             for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| filtered[*index])
             {
-                self.keep_filter(*page, PageView::trusted(buf.page(index)));
+                self.memory.keep_filter(
+                    self.context.keyspace,
+                    *page,
+                    PageView::trusted(buf.page(index)),
+                );
             }
         }
         Ok(())
