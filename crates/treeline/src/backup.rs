@@ -26,7 +26,7 @@
 //! write-back gate exclusively between passes, for a moment, and through the last one.
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Generation, Lsn, PageNumber, Result};
+use spinney_base::{Generation, PageNumber, Result};
 use spinney_engine::KeyspaceBackup;
 use spinney_extent::StoreCopy;
 use spinney_io::{Directory, Purpose};
@@ -58,7 +58,7 @@ pub(crate) struct Copying<'a> {
 impl TreeLine {
     /// Begins a copy of this keyspace in a new file.
     pub(crate) fn copy_to(&self, directory: &dyn Directory, name: &str) -> Result<Copying<'_>> {
-        let redo = || (Lsn(self.shape.redo.load(std::sync::atomic::Ordering::Acquire)), ());
+        let redo = || (self.shape.redo_lsn(), ());
         let (copy, ()) = StoreCopy::begin(&self.large, directory, name, redo)?;
         let none = Generation(0);
         let passing = false;

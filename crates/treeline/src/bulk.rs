@@ -162,7 +162,7 @@ impl<'a> BulkLoad<'a> {
         tree.shape.index.for_each_place(|base| bases.push(base));
         let held = tree.shape.segment_locks.reorganize(bases.into_iter());
         held.upgrade();
-        let redo = tree.redo();
+        let redo = tree.shape.redo_lsn();
         // In the checkpoint's list, whose writing makes their bytes durable with everything else.
         self.large.apply(0);
         let before = tree.shape.index.replace_all(std::mem::take(&mut self.segments));

@@ -209,7 +209,7 @@ impl Engine for TreeLine {
     }
 
     fn redo(&self) -> Lsn {
-        Lsn(self.shape.redo.load(Ordering::Acquire))
+        self.shape.redo_lsn()
     }
 
     fn replay_structure(&self, lsn: Lsn, payload: &[u8]) -> Result<()> {

@@ -33,6 +33,19 @@ pub(crate) fn is_long_list(entries: usize) -> bool {
     entries.is_multiple_of(LONG_LIST)
 }
 
+/// Most dirty records that one batch takes of one segment. It bounds the batch's memory; with fewer, a
+/// segment with many is written more often.
+pub(crate) const TARGET_RECORDS_MAX: usize = 2048;
+
+/// Oldest entries of a dirty list that a batch takes however long the records are: 500 KiB of the longest.
+/// With more, long records take more memory than [`BATCH_BYTES_MAX`] bounds; with fewer, more batches are
+/// needed.
+pub(crate) const TARGET_RECORDS_MIN: usize = 128;
+
+/// A batch with this many bytes of dirty records takes no more. It bounds the batch's memory; with less, a
+/// batch writes fewer pages for its sync.
+pub(crate) const BATCH_BYTES_MAX: usize = 256 << 10;
+
 // ---- Memory ----
 
 /// How records and pages share memory, in sixteenths. Pages, the second, have three quarters at most: new

@@ -24,7 +24,7 @@
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
 use spinney_extent::Extent;
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_page::PageView;
 
 use crate::build::{NewSegment, Region};
@@ -232,17 +232,11 @@ impl TreeLine {
         forget: impl FnOnce(),
     ) -> Result<Outcome> {
         let lsn = self.lsn_of_taken();
-        let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
-        let mut buf = self.memory.buffers.lend(refs.len().max(1));
-        self.shape.read_pages(&refs, &mut buf, Purpose::REORGANIZE)?;
-        let owners = region.iter().flat_map(|one| one.segment.all().map(move |page| (one, page)));
-        for (index, (located, page)) in owners.enumerate() {
-            self.shape.check_bounds(located, page, buf.page(index))?;
-        }
+        let (buf, pages_in) = self.read_region(region)?;
         let (pages, staged) = pages_of(region, &buf);
         let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
         let used = |index| PageView::trusted(buf.page(index)).used_bytes() as u64;
-        let old_bytes: u64 = (0..refs.len()).map(used).sum();
+        let old_bytes: u64 = (0..pages_in).map(used).sum();
         let records = Records::merge_staged(&pages, &staged, &dirty);
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
@@ -265,9 +259,9 @@ impl TreeLine {
         } else {
             0.0
         };
-        let merged = Merged { region: whole, fit, new_share, pages: refs.len() };
+        let merged = Merged { region: whole, fit, new_share, pages: pages_in };
         let Some(placed) = self.place(&merged, why)? else { return Ok(Outcome::NotWorthIt) };
-        let all = (0..refs.len()).map(|index| buf.page(index));
+        let all = (0..pages_in).map(|index| buf.page(index));
         let superseded = self.superseded_by_merge(all, &records);
         let durable = self.ensure_durable(lsn, taken.iter().flatten(), &superseded);
         if let Err(error) = durable {
@@ -275,15 +269,7 @@ impl TreeLine {
             return Err(error);
         }
         let placed = self.write_segments(placed, lsn)?;
-        let before = region.iter().map(bounded).collect();
-        let after = placed
-            .iter()
-            .map(|(extent, generation, new)| {
-                let base = PageRef { page: extent.page, generation: *generation };
-                (new.lower.clone(), Segment::new(base, new.order, new.model))
-            })
-            .collect();
-        let change = Change { before, after };
+        let change = change_to(region, &placed);
         held.upgrade();
         forget();
         // Clean before anybody may write the new segments: whoever took a record there that was
@@ -295,20 +281,38 @@ impl TreeLine {
         self.shape.index.apply(&change, |id| self.dirty_keys(id), record)?;
         superseded.iter().for_each(|pointer| self.large.superseded(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
-        let full = matches!(why, Why::Full | Why::Merge);
-        let old = (refs.len() as u64, old_bytes);
         self.workload.accesses.remade(
             self.shape.index.counts().base_pages(),
-            old,
+            (pages_in as u64, old_bytes),
             (pages_out as u64, new_bytes),
         );
-        add(&self.workload.writes.reorganizations, usize::from(full));
-        add(&self.workload.writes.reorganized_pages_in, refs.len());
-        add(&self.workload.writes.reorganized_pages_out, pages_out);
-        add(&self.workload.writes.packed_pages_out, if why.packs() { pages_out } else { 0 });
-        add(&self.workload.writes.pages_written_back, pages_out);
-        add(&self.workload.writes.records_written_back, dirty.len());
+        self.count(why, pages_in, pages_out, dirty.len());
         Ok(Outcome::Done)
+    }
+
+    /// Reads the pages of a region in the order of [`Segment::all`], and checks whose they are. Returns
+    /// also how many there are.
+    fn read_region(&self, region: &[Located]) -> Result<(Lent<'_>, usize)> {
+        let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
+        let mut buf = self.memory.buffers.lend(refs.len().max(1));
+        self.shape.read_pages(&refs, &mut buf, Purpose::REORGANIZE)?;
+        let owners = region.iter().flat_map(|one| one.segment.all().map(move |page| (one, page)));
+        for (index, (located, page)) in owners.enumerate() {
+            self.shape.check_bounds(located, page, buf.page(index))?;
+        }
+        Ok((buf, refs.len()))
+    }
+
+    /// Counts a reorganization of `pages_in` pages into `pages_out`, with `records` dirty records.
+    fn count(&self, why: Why, pages_in: usize, pages_out: usize, records: usize) {
+        let counters = &self.workload.writes;
+        let full = matches!(why, Why::Full | Why::Merge);
+        add(&counters.reorganizations, usize::from(full));
+        add(&counters.reorganized_pages_in, pages_in);
+        add(&counters.reorganized_pages_out, pages_out);
+        add(&counters.packed_pages_out, if why.packs() { pages_out } else { 0 });
+        add(&counters.pages_written_back, pages_out);
+        add(&counters.records_written_back, records);
     }
 
     /// How the records of a region are to be laid out. What is to take fewer pages has few records:
@@ -474,8 +478,14 @@ fn in_bytes(records: f32, average: usize) -> usize {
     (f64::from(records) * average as f64).round() as usize
 }
 
-fn bounded(located: &Located) -> (Vec<u8>, Segment) {
-    (located.lower.bytes().to_vec(), located.segment.clone())
+/// The change by which the segments of a region give way to new ones.
+fn change_to(region: &[Located], placed: &[Placed<'_>]) -> Change {
+    let before = region.iter().map(|one| (one.lower.bytes().to_vec(), one.segment.clone()));
+    let after = placed.iter().map(|(extent, generation, new)| {
+        let base = PageRef { page: extent.page, generation: *generation };
+        (new.lower.clone(), Segment::new(base, new.order, new.model))
+    });
+    Change { before: before.collect(), after: after.collect() }
 }
 
 /// The pages of a region, read in the order of [`Segment::all`], and apart from them the staged

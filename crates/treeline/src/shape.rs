@@ -2,7 +2,7 @@
 //! both, and what makes their changes durable.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::{Mutex, RwLock};
@@ -59,6 +59,11 @@ impl Shape {
             large_unsettled: AtomicBool::new(false),
             index,
         }
+    }
+
+    /// Redo LSN of the newest checkpoint.
+    pub(crate) fn redo_lsn(&self) -> Lsn {
+        Lsn(self.redo.load(Ordering::Acquire))
     }
 
     /// Bytes of memory that the locks take.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{ErrorKind, Lsn, PageNumber, Result};
 use spinney_engine::{Capabilities, EngineContext};
 use spinney_extent::values::LargeList;
-use spinney_extent::{Extent, Store, Values};
+use spinney_extent::{BlockHeader, BlockKind, Extent, Store, Values};
 use spinney_page::RECORD_BYTES_MAX;
 use spinney_records::RecordId;
 use spinney_sync::hash_key;
@@ -17,6 +18,7 @@ use crate::codec::decode_segments;
 use crate::index::SegmentIndex;
 use crate::memory::Memory;
 use crate::policy::{BATCH_PAGES, FEW_PAGES};
+use crate::segment::PageRef;
 use crate::shape::Shape;
 use crate::tuning::Tuning;
 use crate::workload::Workload;
@@ -117,6 +119,13 @@ impl TreeLine {
     pub(crate) fn allocate(&self, order: u8) -> Result<(Extent, spinney_base::Generation)> {
         self.shape.store.reclaim(self.context.log.durable_lsn());
         self.shape.store.allocate(order)
+    }
+
+    /// Seals a page that holds records up to `lsn`.
+    pub(crate) fn seal(&self, page: PageRef, lsn: Lsn, block: &mut [u8; PAGE_BYTES]) {
+        let PageRef { page, generation } = page;
+        let keyspace = self.context.keyspace;
+        BlockHeader { kind: BlockKind::DATA, page, generation, keyspace, lsn }.seal(block);
     }
 }
 

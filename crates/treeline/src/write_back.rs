@@ -26,32 +26,21 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, Lsn, PageNumber, Result, ValueRef, probe};
-use spinney_extent::{BlockHeader, BlockKind, Extent};
+use spinney_base::{Error, Lsn, PageNumber, Result, probe};
+use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_page::PageView;
 
 use crate::counters::add;
-use crate::index::Listed;
 use crate::marks::Marks;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
+use crate::policy::BATCH_BYTES_MAX;
 use crate::reorganize::Why;
 use crate::segment::{Located, Overflow, PageRef, Segment, Staged};
 use crate::stage::FilledPage;
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::tuning::Staging;
-use spinney_records::{RecordId, Scratch, Visit};
-
-/// Most dirty records that one batch takes of one segment, which bounds its memory.
-const TARGET_RECORDS_MAX: usize = 2048;
-
-/// So many entries of a list, the oldest, a batch takes however long the records are: 500 KiB of the
-/// longest.
-const TARGET_RECORDS_MIN: usize = 128;
-
-/// A batch with so many bytes of dirty records takes no more, which bounds its memory.
-const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// A segment whose dirty records are being brought home.
 struct Target<'p> {
@@ -219,33 +208,6 @@ impl TreeLine {
         (batch, pages)
     }
 
-    /// How many of the oldest entries of a segment's dirty list stand for no more than `room` bytes of
-    /// records, or are few; `room` becomes what is left of it. Shows the keys.
-    pub(crate) fn oldest_within(
-        &self,
-        located: &Located,
-        room: &mut usize,
-        mut key_of: impl FnMut(&[u8]),
-    ) -> usize {
-        let listed = self.shape.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
-        let mut most = 0;
-        for some in listed.chunks(TARGET_RECORDS_MIN) {
-            let ids: Vec<RecordId> = some.iter().map(|listed| listed.id()).collect();
-            self.memory.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
-                if located.contains(key) {
-                    *room = room.saturating_sub(key.len() + value.map_or(0, ValueRef::len));
-                    key_of(key);
-                }
-                false
-            });
-            most += some.len();
-            if *room == 0 {
-                break;
-            }
-        }
-        most
-    }
-
     /// Takes the oldest entries off the dirty list of a segment and marks their records as being
     /// written, as far as they are chosen.
     fn take_dirty(
@@ -272,80 +234,6 @@ impl TreeLine {
         // Another writer took what was looked at, if these came in its stead.
         self.shape.index.forget_dirty(lower, &shown, &elsewhere);
         taken
-    }
-
-    /// Marks records of a segment as being written: of the oldest `most` entries of its dirty list
-    /// those for which `page` names a page. Returns the entries, and copies of the records, ascending.
-    pub(crate) fn mark_dirty(
-        &self,
-        located: &Located,
-        most: usize,
-        bytes: &mut Bytes<'_>,
-        mut page: impl FnMut(RecordId, &[u8]) -> Option<usize>,
-    ) -> (Vec<Listed>, Vec<Taken>) {
-        let shown = self.shape.index.oldest_dirty(located.lower.bytes(), most);
-        let mut ids: Vec<RecordId> = shown.iter().map(|listed| listed.id()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let mut taken = Vec::with_capacity(ids.len());
-        self.memory.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |id, key, value| {
-            let page = if located.contains(key) { page(id, key) } else { None };
-            taken.extend(page.map(|page| bytes.push(key, value, page)));
-            page.is_some()
-        });
-        bytes.sort(&mut taken);
-        (shown, taken)
-    }
-
-    /// The keys of dirty records that bear an id.
-    pub(crate) fn dirty_keys(&self, id: RecordId) -> Vec<Vec<u8>> {
-        let mut keys = Vec::new();
-        self.memory.cache.visit_dirty(id, Visit::Look, &mut Scratch::default(), &mut |key, _| {
-            keys.push(key.to_vec());
-            false
-        });
-        keys
-    }
-
-    /// Makes records dirty again that were taken, and lists them.
-    pub(crate) fn give_back(&self, bytes: &Bytes<'_>, lower: &[u8], taken: &[Taken]) {
-        self.end_write(bytes, taken, false);
-        if taken.is_empty() {
-            return;
-        }
-        let taken = taken.iter().map(|taken| bytes.key(taken)).map(|key| (key, self.id_of(key)));
-        self.shape.index.return_dirty(lower, taken);
-    }
-
-    pub(crate) fn end_write(&self, bytes: &Bytes<'_>, taken: &[Taken], written: bool) {
-        for taken in taken {
-            let key = bytes.key(taken);
-            self.memory.cache.end_write(self.id_of(key), key, written);
-        }
-    }
-
-    /// Every record taken was applied, so it has been appended: its LSN is at most this.
-    pub(crate) fn lsn_of_taken(&self) -> Lsn {
-        if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO }
-    }
-
-    /// Waits until the log is durable as far as pages with these records need it (P10). `superseded`
-    /// are the large values that they name no more (P17).
-    pub(crate) fn ensure_durable<'a>(
-        &self,
-        lsn: Lsn,
-        mut taken: impl Iterator<Item = &'a Taken>,
-        superseded: &[Vec<u8>],
-    ) -> Result<()> {
-        let superseded = self.log_superseded_large(superseded)?;
-        let log = &self.context.log;
-        // The extents of large values are in the log even when their records are not (P16).
-        let needed = match self.context.logged {
-            true => lsn.max(superseded),
-            false if taken.any(|taken| taken.large) => log.last_lsn(),
-            false => superseded,
-        };
-        if needed > Lsn::ZERO { log.ensure_durable(needed) } else { Ok(()) }
     }
 
     /// Decides how the dirty records of a segment come home.
@@ -384,20 +272,7 @@ impl TreeLine {
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
         let lsn = self.lsn_of_taken();
-        let mut pages: Vec<PageRef> = Vec::new();
-        for Target { located, dirty, how } in targets.iter() {
-            if !matches!(how, How::InPlace) {
-                continue;
-            }
-            for run in dirty.chunk_by(|a, b| a.page() == b.page()) {
-                let place = located.segment.base_page(run[0].page());
-                pages.push(place);
-                pages.extend(located.segment.overflow(run[0].page()));
-            }
-        }
-        let mut buf = self.memory.buffers.lend(pages.len().max(1));
-        let missing = self.memory.missing_pages(&pages, &mut buf);
-        self.shape.read_some(&missing, &mut buf, Purpose::WRITE_BACK)?;
+        let buf = self.read_targets(targets)?;
         let mut output = Output::default();
         let mut next = 0;
         for (index, target) in targets.iter_mut().enumerate() {
@@ -458,6 +333,25 @@ impl TreeLine {
         output.superseded.iter().for_each(|pointer| self.large.superseded(pointer));
         wanted.append(&mut output.wanted);
         output.error.map_or(Ok(()), Err)
+    }
+
+    /// Reads the pages that are to be edited, in the order of the targets and their records.
+    fn read_targets(&self, targets: &[Target<'_>]) -> Result<Lent<'_>> {
+        let mut pages: Vec<PageRef> = Vec::new();
+        for Target { located, dirty, how } in targets {
+            if !matches!(how, How::InPlace) {
+                continue;
+            }
+            for run in dirty.chunk_by(|a, b| a.page() == b.page()) {
+                let place = located.segment.base_page(run[0].page());
+                pages.push(place);
+                pages.extend(located.segment.overflow(run[0].page()));
+            }
+        }
+        let mut buf = self.memory.buffers.lend(pages.len().max(1));
+        let missing = self.memory.missing_pages(&pages, &mut buf);
+        self.shape.read_some(&missing, &mut buf, Purpose::WRITE_BACK)?;
+        Ok(buf)
     }
 
     /// Makes a staged page of the records of one target.
@@ -617,11 +511,5 @@ impl TreeLine {
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn seal(&self, page: PageRef, lsn: Lsn, block: &mut [u8; PAGE_BYTES]) {
-        let PageRef { page, generation } = page;
-        let keyspace = self.context.keyspace;
-        BlockHeader { kind: BlockKind::DATA, page, generation, keyspace, lsn }.seal(block);
     }
 }
