@@ -1,5 +1,7 @@
 //! Whether the records that are written are new, by which [`stage`](crate::stage) decides.
 
+use crate::policy::{self, NOVELTY_COUNTED_MAX};
+
 /// Whether what is written lately is new: of records that came home it is known, but what is staged tells only when
 /// it is merged; of records that are put it is known that they are not, where the cache has them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,27 +37,20 @@ struct ShareOfNew {
 }
 
 impl ShareOfNew {
-    /// So many records count, or the last that were noted; then both numbers are halved, so that old ones count
-    /// less.
-    const COUNTED_MAX: u64 = 4096;
-
-    /// Of so few records nothing can be told.
-    const COUNTED_MIN: u64 = 64;
-
     fn note(&mut self, new: u64, all: u64) {
-        if all > Self::COUNTED_MAX {
+        if all > NOVELTY_COUNTED_MAX {
             (self.new, self.all) = (0, 0);
         }
         self.new += new.min(all);
         self.all += all;
-        if self.all > Self::COUNTED_MAX {
+        if self.all > NOVELTY_COUNTED_MAX {
             (self.new, self.all) = (self.new / 2, self.all / 2);
         }
     }
 
     /// Whether all but one in eight were new.
     fn is_high(self) -> bool {
-        self.all >= Self::COUNTED_MIN && 8 * (self.all - self.new) <= self.all
+        policy::are_new(self.new, self.all)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reorganization: segments around one that is full, or that holds too little, give way to others
 //! made anew (TreeLine, section 4.5).
 //!
-//! 1. *Choose*: the segment, and neighbours on both sides, at most [`RADIUS`], as long as they have
+//! 1. *Choose*: the segment, and neighbours on both sides, at most [`REGION_RADIUS`](crate::policy::REGION_RADIUS), as long as they have
 //!    overflow pages, so that one reorganization saves several.
 //! 2. *Fit*: lock them (O: readers go on), read them whole, merge their pages with their dirty
 //!    records, and cut the records into pieces with a model each ([`fit`](crate::fit)).
@@ -33,31 +33,13 @@ use crate::fit::{Fill, Fit};
 use crate::index::Listed;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
-use crate::policy::REGION_PAGES_MAX;
+use crate::policy::{
+    self, REGION_DIRTY_BYTES_MAX, REGION_PAGES_MAX, REGION_RADIUS, SHRUNK_AT_ONCE,
+    SMALL_SEGMENT_PAGES,
+};
 use crate::segment::{Change, Located, PageRef, STAGED_MAX, Segment};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
-
-/// How many neighbours on each side may take part.
-const RADIUS: usize = 5;
-
-/// A segment of fewer pages is small.
-const SMALL_PAGES: usize = 4;
-
-/// Of so few pages it is worth it to make one fewer.
-const FEW_PAGES: usize = 9;
-
-/// A reorganization with so many bytes of dirty records takes no more.
-const DIRTY_BYTES_MAX: usize = 512 << 10;
-
-/// How full the pages behind an append are made: nothing will be inserted there.
-const FILL_APPEND_PERCENT: usize = 96;
-
-/// Most inserts that room is left for, as a share of the records that there are.
-const FORECAST_SHARE_MAX: f64 = 0.25;
-
-/// Of those so many are looked at before other background work goes on.
-const SHRUNK_AT_ONCE: usize = 16;
 
 /// Why a segment is reorganized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,18 +169,18 @@ impl TreeLine {
             Why::Full | Why::Merge => {
                 !segment.overflows.is_empty()
                     || segment.staged.len() + 1 >= STAGED_MAX
-                    || (!segment.staged.is_empty() && segment.base_pages() < SMALL_PAGES)
+                    || (!segment.staged.is_empty() && segment.base_pages() < SMALL_SEGMENT_PAGES)
             }
             _ => segment.has_more(),
         };
-        for _ in 0..RADIUS {
+        for _ in 0..REGION_RADIUS {
             let Some(neighbour) = region.back().and_then(right) else { break };
             if !gains(&neighbour.segment) || !fits(&neighbour) {
                 break;
             }
             region.push_back(neighbour);
         }
-        for _ in 0..RADIUS {
+        for _ in 0..REGION_RADIUS {
             let Some(neighbour) = region.front().and_then(left) else { break };
             if !gains(&neighbour.segment) || !fits(&neighbour) {
                 break;
@@ -213,10 +195,10 @@ impl TreeLine {
         located: &Located,
         bytes: &mut Bytes<'_>,
     ) -> (Vec<Listed>, Vec<Taken>) {
-        if bytes.len() >= DIRTY_BYTES_MAX {
+        if bytes.len() >= REGION_DIRTY_BYTES_MAX {
             return (Vec::new(), Vec::new());
         }
-        let mut room = DIRTY_BYTES_MAX - bytes.len();
+        let mut room = REGION_DIRTY_BYTES_MAX - bytes.len();
         let most = self.oldest_within(located, &mut room, |_| ());
         self.mark_dirty(located, most, bytes, |_, _| Some(0))
     }
@@ -255,7 +237,7 @@ impl TreeLine {
         let fit = self.fit(&whole, fill, appends);
         let forecast = self.tuning.forecast() && why == Why::Full && !appends;
         let new_share = if forecast {
-            new_share(records.inserted(), dirty.len()) * self.believed(&whole, &fit)
+            policy::new_share(records.inserted(), dirty.len()) * self.believed(&whole, &fit)
         } else {
             0.0
         };
@@ -328,7 +310,7 @@ impl TreeLine {
         if let Some(goal) = self.tuning.goal() {
             fit.goal_bytes = in_bytes(goal, average).clamp(1, room);
         } else if appends {
-            fit.goal_bytes = room * FILL_APPEND_PERCENT / 100;
+            fit.goal_bytes = policy::filled_by_appends(room);
             fit.epsilon_bytes = (room - fit.goal_bytes) / 2;
         }
         if let Some(epsilon) = self.tuning.epsilon() {
@@ -349,7 +331,7 @@ impl TreeLine {
         let page = fit.goal_bytes as f64 / average.max(1) as f64;
         let records = self.shape.index.counts().base_pages() as f64 * page;
         let expected = self.workload.forecaster.forecast(&[], None).inside;
-        if expected > 0.0 { (records * FORECAST_SHARE_MAX / expected).min(1.0) } else { 0.0 }
+        policy::believed(records, expected)
     }
 
     /// Cuts the records into segments and finds room for them; `None` if it is not worth it.
@@ -360,15 +342,11 @@ impl TreeLine {
                 merged.new_share * self.workload.forecaster.forecast(lower, upper).inside
             });
             let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
-            // Of many pages a fourth at least: rewriting the others costs as much as it saves later.
             let (now, then) = (merged.pages, pages as usize);
             let saves = match why {
-                // Once for all, for every scan from then on.
-                Why::Pack => then < now && then * 10 <= now * 9,
-                Why::Shrink | Why::JoinRight | Why::JoinLeft if now > FEW_PAGES => {
-                    then * 4 <= now * 3
-                }
-                Why::Shrink | Why::JoinRight | Why::JoinLeft | Why::Compact => then < now,
+                Why::Pack => policy::packing_pays(now, then),
+                Why::Shrink | Why::JoinRight | Why::JoinLeft => policy::shrinking_pays(now, then),
+                Why::Compact => then < now,
                 Why::Full | Why::Merge | Why::Tidy => true,
             };
             if !saves {
@@ -458,13 +436,6 @@ impl TreeLine {
         }
         Ok(true)
     }
-}
-
-/// The share of new keys among the records that came home to a region. Nobody knew when they were
-/// put, so all were counted as inserts; without any, those are believed.
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn new_share(new: usize, dirty: usize) -> f64 {
-    ((new + 1) as f64 / (dirty + 1) as f64).min(1.0)
 }
 
 /// What so many records of this size take, in bytes.

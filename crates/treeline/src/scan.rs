@@ -23,17 +23,10 @@ use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 
 use crate::merge::{Dirty, Pages, Records};
+use crate::policy::{self, SCAN_PAGES_MAX, SCAN_REMOVED_MAX};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
 use spinney_records::{Cached, Visit};
-
-/// Most pages of one batch, without overflow pages: 256 KiB. A scan that wants so many at a time goes
-/// on to more of them, and would only drive the favourites of others out of the page cache.
-const BATCH_PAGES_MAX: usize = 64;
-
-/// So many removals that a scan had to look at are worth bringing home, so that the next one finds
-/// fewer.
-const REMOVED_MAX: usize = 16;
 
 /// Some pages of one segment that are read together.
 pub(crate) struct Run {
@@ -153,14 +146,14 @@ impl TreeLine {
             runs.iter().map(|run| self.copy_wanted(run, position, request)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
         let mut buf = self.memory.buffers.lend(refs.len().max(1));
-        let read = self.read_scanned(&refs, &mut buf, wanted < BATCH_PAGES_MAX)?;
+        let read = self.read_scanned(&refs, &mut buf, wanted < SCAN_PAGES_MAX)?;
         let mut at = 0;
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
             at = here.end;
             let removed = copies.removed();
             self.workload.accesses.passed_removed(removed as u64);
-            if removed >= REMOVED_MAX {
+            if removed >= SCAN_REMOVED_MAX {
                 self.memory.gap.passed_much();
                 self.background.note_removed(run.located.lower.bytes());
             }
@@ -173,7 +166,7 @@ impl TreeLine {
         if in_vain {
             self.memory.gap.passed_much();
         }
-        *pages_min = if in_vain { (2 * *pages_min).min(BATCH_PAGES_MAX) } else { 1 };
+        *pages_min = if in_vain { (2 * *pages_min).min(SCAN_PAGES_MAX) } else { 1 };
         Ok(Step::Done(next))
     }
 
@@ -258,9 +251,8 @@ impl TreeLine {
     /// How many pages are likely to hold what the request still wants.
     fn pages_wanted(&self, request: &ScanRequest<'_>, chunk: &Chunk) -> usize {
         let left = request.records_wanted.saturating_sub(chunk.len());
-        let by_records = left.div_ceil(self.workload.accesses.records_per_scanned_page());
-        let by_bytes = request.bytes_max.saturating_sub(chunk.bytes()).div_ceil(PAGE_BYTES);
-        by_records.min(by_bytes).clamp(1, BATCH_PAGES_MAX)
+        let per_page = self.workload.accesses.records_per_scanned_page();
+        policy::pages_wanted(left, per_page, request.bytes_max.saturating_sub(chunk.bytes()))
     }
 
     /// The next `wanted` pages of a scan, and where it goes on after them.

@@ -13,7 +13,8 @@ use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 
 use crate::index::SegmentIndex;
-use crate::locks::{PageLocks, SegmentLocks, stripes_for};
+use crate::locks::{PageLocks, SegmentLocks};
+use crate::policy;
 use crate::segment::{Located, PageRef};
 
 /// File, index and locks of one keyspace.
@@ -44,7 +45,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// The shape of a keyspace that may get `memory_most` bytes of memory, as its checkpoint has it.
     pub(crate) fn new(store: Arc<Store>, index: SegmentIndex, redo: Lsn, memory_most: u64) -> Self {
-        let stripes = stripes_for(memory_most);
+        let stripes = policy::lock_stripes(memory_most);
         Shape {
             store,
             segment_locks: SegmentLocks::new(stripes),

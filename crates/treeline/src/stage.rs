@@ -35,24 +35,12 @@ use spinney_sync::hash_key;
 use crate::marks::Marks;
 use crate::merge::{CAPACITY, Dirty};
 use crate::origin::Origin;
+use crate::policy;
 use crate::reorganize::Why;
 use crate::segment::{Located, STAGED_MAX};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::tuning::Staging;
-
-/// Records are long if a page holds no more of them.
-const LONG_PER_PAGE: usize = 8;
-
-/// Where staging was asked for: fewest records that are worth a page of their own.
-const RECORDS_MIN: usize = 12;
-
-/// Where staging was asked for: a segment's share is brought home at once where it has more records for each of
-/// the pages that it belongs to: then the reading of the page is paid for.
-const PER_PAGE_MAX: usize = 20;
-
-/// A share that takes more pages than one in so many of the segment's is merged at once.
-const SHARE_OF_SEGMENT: usize = 2;
 
 /// A page that is to be staged.
 pub(crate) struct FilledPage<'p> {
@@ -75,12 +63,12 @@ impl TreeLine {
             Staging::Off => false,
             Staging::On => {
                 let pages = dirty.chunk_by(|a, b| a.page() == b.page()).count();
-                (RECORDS_MIN..=PER_PAGE_MAX * pages).contains(&dirty.len())
+                policy::is_burst(dirty.len(), pages)
             }
             Staging::Auto => {
                 let value = |value: Option<_>| value.map_or(0, spinney_base::ValueRef::len);
                 let bytes: usize = records().map(|(key, of)| key.len() + value(of)).sum();
-                bytes * LONG_PER_PAGE >= CAPACITY * dirty.len() && {
+                policy::are_long(bytes, dirty.len(), CAPACITY) && {
                     let (puts, new) = self.workload.accesses.puts();
                     let mut novelty = self.workload.novelty.lock();
                     novelty.were_put(puts, new);
@@ -99,7 +87,7 @@ impl TreeLine {
         dirty: &[Dirty<'_>],
     ) -> Option<Vec<FilledPage<'_>>> {
         let segment = &located.segment;
-        let worth = (segment.base_pages() / SHARE_OF_SEGMENT).max(1);
+        let worth = policy::staged_pages_max(segment.base_pages());
         let most = (STAGED_MAX - segment.staged.len()).min(worth);
         let (prefix, origin) = (located.prefix(), Origin::beside(located, 0, true));
         let mut left = dirty;

@@ -46,11 +46,10 @@ use crate::segment::{Located, Segment};
 use crate::tidying::{Tidying, What};
 use crate::tree::TreeLine;
 
-/// Whether a segment has so many pages beside its extent that it is worth to make it anew: one for every four
-/// pages. Staged ones count or not.
+/// Whether a segment has many pages beside its extent; `staged` ones count or not.
 fn is_untidy(segment: &Segment, staged: bool) -> bool {
     let beside = segment.overflows.len() + if staged { segment.staged.len() } else { 0 };
-    beside > 0 && 4 * beside >= segment.base_pages()
+    policy::is_untidy(beside, segment.base_pages())
 }
 
 impl TreeLine {
