@@ -72,8 +72,8 @@ impl Background {
         Some(key)
     }
 
-    /// Notes that a scan met many removals that are not written back yet, in the segment that begins at
-    /// `lower`.
+    /// Notes that a scan met many removals that are not written back yet, in the segment that
+    /// begins at `lower`.
     pub(crate) fn note_removed(&self, lower: &[u8]) {
         if self.removed.lock().insert(lower.to_vec()) {
             self.wish();

@@ -1,4 +1,5 @@
-//! By what the log says: when the extents of large values may be reused, and who says that they are owned.
+//! By what the log says: when the extents of large values may be reused, and who says that they are
+//! owned.
 
 use std::sync::Arc;
 

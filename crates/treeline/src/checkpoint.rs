@@ -1,7 +1,7 @@
 //! Checkpoints: everything dirty is written back, then the index is [published](crate::publish).
 //!
-//! **Invariant**: when a checkpoint is published, every record that was applied up to its redo LSN is in
-//! its page (P14).
+//! **Invariant**: when a checkpoint is published, every record that was applied up to its redo LSN
+//! is in its page (P14).
 
 use std::sync::atomic::Ordering;
 
@@ -36,8 +36,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Writes back every record that is dirty now, and waits for write-backs of others. Calls `rest`
-    /// in between with the share of the segments that it has passed, with no lock held.
+    /// Writes back every record that is dirty now, and waits for write-backs of others. Calls
+    /// `rest` in between with the share of the segments that it has passed, with no lock held.
     ///
     /// # Errors
     /// As a write-back has.
@@ -48,8 +48,9 @@ impl TreeLine {
             while self.shape.index.is_due() {
                 self.write_back_due(&mut progress)?;
             }
-            // A write-back that began before may hold due records. Those it does not write, because it fails or
-            // others are in its way, it lists again before it ends: then this checkpoint writes them.
+            // A write-back that began before may hold due records. Those it does not write, because
+            // it fails or others are in its way, it lists again before it ends: then this
+            // checkpoint writes them.
             let _no_write_back = self.shape.gate.write();
             if !self.shape.index.is_due() {
                 return Ok(());
@@ -57,7 +58,8 @@ impl TreeLine {
         }
     }
 
-    /// Writes back due records, segment by segment. Some of a long list may be left, and where others were in the way.
+    /// Writes back due records, segment by segment. Some of a long list may be left, and where
+    /// others were in the way.
     fn write_back_due(&self, progress: &mut Progress<'_>) -> Result<()> {
         let all: u64 = self.shape.index.counts().segments.iter().sum();
         let mut from = Some(Vec::new());
@@ -170,8 +172,9 @@ mod tests {
         assert!(dirty < 4000, "{dirty}");
     }
 
-    /// P14: segments become one while a checkpoint is under way, so that one long list holds what was short lists, longer
-    /// ones than a batch takes; all of what was there when it began is home when it ends.
+    /// P14: segments become one while a checkpoint is under way, so that one long list holds what
+    /// was short lists, longer ones than a batch takes; all of what was there when it began is home
+    /// when it ends.
     #[test]
     fn p14_lists_that_become_one_are_brought_home_whole() {
         let tree = tree(64 << 20);

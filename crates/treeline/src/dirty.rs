@@ -1,5 +1,5 @@
-//! Dirty records of a segment: how a write-back takes them, gives them back or makes them clean, and how
-//! far the log must be durable before pages hold them.
+//! Dirty records of a segment: how a write-back takes them, gives them back or makes them clean,
+//! and how far the log must be durable before pages hold them.
 
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_records::{RecordId, Scratch, Visit};
@@ -11,8 +11,8 @@ use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 
 impl TreeLine {
-    /// How many of the oldest entries of a segment's dirty list stand for no more than `room` bytes of
-    /// records, or are few; `room` becomes what is left of it. Shows the keys.
+    /// How many of the oldest entries of a segment's dirty list stand for no more than `room` bytes
+    /// of records, or are few; `room` becomes what is left of it. Shows the keys.
     pub(crate) fn oldest_within(
         &self,
         located: &Located,
@@ -39,7 +39,8 @@ impl TreeLine {
     }
 
     /// Marks records of a segment as being written: of the oldest `most` entries of its dirty list
-    /// those for which `page` names a page. Returns the entries, and copies of the records, ascending.
+    /// those for which `page` names a page. Returns the entries, and copies of the records,
+    /// ascending.
     pub(crate) fn mark_dirty(
         &self,
         located: &Located,
@@ -93,8 +94,8 @@ impl TreeLine {
         if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO }
     }
 
-    /// Waits until the log is durable as far as pages with these records need it (P10). `superseded`
-    /// are the large values that they name no more (P17).
+    /// Waits until the log is durable as far as pages with these records need it (P10).
+    /// `superseded` are the large values that they name no more (P17).
     pub(crate) fn ensure_durable<'a>(
         &self,
         lsn: Lsn,

@@ -173,8 +173,9 @@ impl Engine for TreeLine {
         if dirty && policy::is_long_list(self.shape.index.push_dirty(write.key, id)) {
             self.background.note_long_list(write.key);
         }
-        // Only now, with the record on a dirty list: a checkpoint that begins after the old value was
-        // freed must write the record back, since it lets the value go that the page still names.
+        // Only now, with the record on a dirty list: a checkpoint that begins after the old value
+        // was freed must write the record back, since it lets the value go that the page still
+        // names.
         if !replaced.is_empty() && pointer.is_none_or(|new| new.bytes != replaced) {
             self.large.superseded(&replaced);
         }

@@ -1,7 +1,8 @@
-//! Marks of a staged page ([`stage`](crate::stage)): a small filter, in memory only, by which lookups pass it over.
+//! Marks of a staged page ([`stage`](crate::stage)): a small filter, in memory only, by which
+//! lookups pass it over.
 
-/// A Bloom filter of one word over the keys of a staged page, by their hashes: of 3 keys it lets pass one other in
-/// 1,000, of 12 one in 12, of 40 all but a few are let pass.
+/// A Bloom filter of one word over the keys of a staged page, by their hashes: of 3 keys it lets
+/// pass one other in 1,000, of 12 one in 12, of 40 all but a few are let pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks(u64);
 

@@ -1,4 +1,5 @@
-//! Memory: what a keyspace keeps of its records and pages, and how it divides its memory between them.
+//! Memory: what a keyspace keeps of its records and pages, and how it divides its memory between
+//! them.
 //!
 //! ```text
 //!   target of the account
@@ -6,8 +7,8 @@
 //!     what there is             fixed     what all else leaves, by the worth of the last bytes
 //! ```
 //!
-//! **Invariant**: a cache that gets less is cut before another gets more, so together they stay below the
-//! target, except for dirty records that have to wait.
+//! **Invariant**: a cache that gets less is cut before another gets more, so together they stay
+//! below the target, except for dirty records that have to wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -96,8 +97,8 @@ impl Memory {
         self.filters.put(page, &hashes);
     }
 
-    /// Gives the caches what all else leaves of the keyspace's memory: the index, which has `index` bytes,
-    /// and what takes `rest` bytes.
+    /// Gives the caches what all else leaves of the keyspace's memory: the index, which has `index`
+    /// bytes, and what takes `rest` bytes.
     pub(crate) fn follow(&self, context: &EngineContext, tuning: &Tuning, index: u64, rest: u64) {
         let held = index + rest;
         let index_most = self.index_bytes_most.fetch_max(index, Ordering::Relaxed).max(index);
@@ -136,7 +137,8 @@ impl Memory {
             share.of_second(bytes)
         };
         let of_pages = if tuning.page_cache() { of_pages } else { 0 };
-        // Caches that get less are cut first. Others are not cut to what they have: shards are not equally full.
+        // Caches that get less are cut first. Others are not cut to what they have: shards are not
+        // equally full.
         if of_pages < pages.bytes {
             self.pages.resize(of_pages);
         }

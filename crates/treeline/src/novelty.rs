@@ -2,8 +2,9 @@
 
 use crate::policy::{self, NOVELTY_COUNTED_MAX};
 
-/// Whether what is written lately is new: of records that came home it is known, but what is staged tells only when
-/// it is merged; of records that are put it is known that they are not, where the cache has them.
+/// Whether what is written lately is new: of records that came home it is known, but what is staged
+/// tells only when it is merged; of records that are put it is known that they are not, where the
+/// cache has them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Novelty {
     home: ShareOfNew,
@@ -74,7 +75,8 @@ mod tests {
         assert!(!share.is_high(), "15 of 100 are not new");
     }
 
-    /// What is staged is not known to be new or not before it is merged, but what is put again and again is in memory.
+    /// What is staged is not known to be new or not before it is merged, but what is put again and
+    /// again is in memory.
     #[test]
     fn novelty_ends_with_the_puts_that_are_updates() {
         let mut novelty = Novelty::default();

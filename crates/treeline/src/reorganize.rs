@@ -1,20 +1,22 @@
 //! Reorganization: segments around one that is full, or that holds too little, give way to others
 //! made anew (TreeLine, section 4.5).
 //!
-//! 1. *Choose*: the segment, and neighbours on both sides, at most [`REGION_RADIUS`](crate::policy::REGION_RADIUS), as long as they have
-//!    overflow pages, so that one reorganization saves several.
+//! 1. *Choose*: the segment, and neighbours on both sides, at most
+//!    [`REGION_RADIUS`](crate::policy::REGION_RADIUS), as long as they have overflow pages, so that
+//!    one reorganization saves several.
 //! 2. *Fit*: lock them (O: readers go on), read them whole, merge their pages with their dirty
 //!    records, and cut the records into pieces with a model each ([`fit`](crate::fit)).
 //! 3. *Place*: make the new segments' pages ([`build`](crate::build)) and write them into new
 //!    extents, each in one write.
-//! 4. *Switch*: lock exclusively (OX), make the dirty records clean and change the index at once. The
-//!    old extents are free once the change is durable ([`publish`](crate::publish)).
+//! 4. *Switch*: lock exclusively (OX), make the dirty records clean and change the index at once.
+//!    The old extents are free once the change is durable ([`publish`](crate::publish)).
 //!
-//! A segment whose pages have become half empty is made anew, alone or together with a neighbour, if
-//! that takes fewer pages.
+//! A segment whose pages have become half empty is made anew, alone or together with a neighbour,
+//! if that takes fewer pages.
 //!
 //! **Invariants**
-//! 1. A region is bounded ([`REGION_PAGES_MAX`](crate::policy::REGION_PAGES_MAX)), and so is the memory of a reorganization.
+//! 1. A region is bounded ([`REGION_PAGES_MAX`](crate::policy::REGION_PAGES_MAX)), and so is the
+//!    memory of a reorganization.
 //! 2. Nothing is changed before everything new is written, so a failure leaves the old segments and
 //!    the dirty records as they were.
 //! 3. Write-back's invariants 1, 2 and 4 hold here too.
@@ -165,7 +167,8 @@ impl TreeLine {
             return region.into();
         }
         let gains = |segment: &Segment| match why {
-            // Those that go on to stage would have to be merged soon again, but small ones are better one.
+            // Those that go on to stage would have to be merged soon again, but small ones are
+            // better one.
             Why::Full | Why::Merge => {
                 !segment.overflows.is_empty()
                     || segment.staged.len() + 1 >= STAGED_MAX
@@ -272,8 +275,8 @@ impl TreeLine {
         Ok(Outcome::Done)
     }
 
-    /// Reads the pages of a region in the order of [`Segment::all`], and checks whose they are. Returns
-    /// also how many there are.
+    /// Reads the pages of a region in the order of [`Segment::all`], and checks whose they are.
+    /// Returns also how many there are.
     fn read_region(&self, region: &[Located]) -> Result<(Lent<'_>, usize)> {
         let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
         let mut buf = self.memory.buffers.lend(refs.len().max(1));
@@ -405,9 +408,9 @@ impl TreeLine {
         }
     }
 
-    /// Looks at some segments that may take fewer pages; says whether any waited. So many at a time that the head of a
-    /// queue, which leaves nearly empty ones behind as fast as they are written, is followed: what does not fit into
-    /// the list stays as it is until the keyspace is quiet.
+    /// Looks at some segments that may take fewer pages; says whether any waited. So many at a time
+    /// that the head of a queue, which leaves nearly empty ones behind as fast as they are written,
+    /// is followed: what does not fit into the list stays as it is until the keyspace is quiet.
     pub(crate) fn shrink_some(&self) -> Result<bool> {
         for done in 0..SHRUNK_AT_ONCE {
             if !self.shrink_sparse()? {

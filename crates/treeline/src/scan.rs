@@ -1,15 +1,16 @@
 //! Reading ranges, in both directions.
 //!
-//! A range is read batch by batch (TreeLine, 4.1; rule P23): the pages that the request is likely to
-//! need, of one segment or of several neighbours, are locked; their dirty records are copied out of
-//! the cache; the pages are read, all together, neighbours in one piece; and both are merged, newer
-//! over older. In that order, and because a record leaves the cache only after its page was written
-//! under the exclusive lock, a record can be in neither place at no time. Nothing is held between
-//! batches, let alone between chunks (P24): the scan goes on by key, and passes over what pages that
-//! were cut anew meanwhile hold of keys behind it.
+//! A range is read batch by batch (TreeLine, 4.1; rule P23): the pages that the request is likely
+//! to need, of one segment or of several neighbours, are locked; their dirty records are copied out
+//! of the cache; the pages are read, all together, neighbours in one piece; and both are merged,
+//! newer over older. In that order, and because a record leaves the cache only after its page was
+//! written under the exclusive lock, a record can be in neither place at no time. Nothing is held
+//! between batches, let alone between chunks (P24): the scan goes on by key, and passes over what
+//! pages that were cut anew meanwhile hold of keys behind it.
 //!
-//! Of the dirty records only those are copied that lie ahead, and of a scan that wants few no more than those
-//! that it may deliver: the records of a queue whose head is removed are all of one page.
+//! Of the dirty records only those are copied that lie ahead, and of a scan that wants few no more
+//! than those that it may deliver: the records of a queue whose head is removed are all of one
+//! page.
 //!
 //! How many pages are likely to be needed follows from the records that pages held so far, so a
 //! short scan reads no page that it does not need, and a long one reads many at a time.
@@ -119,8 +120,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Appends the records of one batch of pages, from a position on, to the chunk. Fewer pages than
-    /// `pages_min` need not be looked at.
+    /// Appends the records of one batch of pages, from a position on, to the chunk. Fewer pages
+    /// than `pages_min` need not be looked at.
     fn scan_batch(
         &self,
         position: &Position,
@@ -170,8 +171,8 @@ impl TreeLine {
         Ok(Step::Done(next))
     }
 
-    /// Appends what the request wants of one run, whose pages lie in these of the buffer. Says whether it
-    /// takes more.
+    /// Appends what the request wants of one run, whose pages lie in these of the buffer. Says
+    /// whether it takes more.
     fn deliver(
         &self,
         run: &Run,
@@ -237,8 +238,8 @@ impl TreeLine {
         true
     }
 
-    /// Reads pages that the caller has locked, those that are not cached, and keeps them if asked to. Says
-    /// whether there were any.
+    /// Reads pages that the caller has locked, those that are not cached, and keeps them if asked
+    /// to. Says whether there were any.
     fn read_scanned(&self, pages: &[PageRef], buf: &mut AlignedBuf, keep: bool) -> Result<bool> {
         let missing = self.memory.missing_pages(pages, buf);
         self.shape.read_some(&missing, buf, Purpose::SCAN)?;
@@ -309,7 +310,8 @@ impl TreeLine {
         let mut copies = self.copy_dirty(run, |key| {
             request.contains(key) && position.is_ahead(key, request.direction)
         });
-        // One more than is delivered: a page that gives just so many does not look as if nothing came behind.
+        // One more than is delivered: a page that gives just so many does not look as if nothing
+        // came behind.
         copies.keep_first(request.records_max.saturating_add(1), request.direction);
         copies
     }
@@ -341,8 +343,8 @@ impl Run {
         self.pages.start..self.pages.end.min(self.located.segment.base_pages())
     }
 
-    /// What was read of it into `here` of a buffer, in the order of [`Run::refs`]: its pages, each with its
-    /// overflow page, and the staged pages.
+    /// What was read of it into `here` of a buffer, in the order of [`Run::refs`]: its pages, each
+    /// with its overflow page, and the staged pages.
     pub(crate) fn parse<'b>(&self, buf: &'b AlignedBuf, here: Range<usize>) -> Parsed<'b> {
         let existing = self.existing();
         let mut overflow = here.start + existing.len();
@@ -432,8 +434,8 @@ impl DirtyCopies {
         self.places.iter().filter(|(_, value)| value.is_none()).count()
     }
 
-    /// Forgets what lies behind the first `most` of them that have values: a scan that wants no more, and
-    /// wants each of these, ends there at the latest.
+    /// Forgets what lies behind the first `most` of them that have values: a scan that wants no
+    /// more, and wants each of these, ends there at the latest.
     fn keep_first(&mut self, most: usize, direction: Direction) {
         let DirtyCopies { bytes, places } = self;
         let key = |range: &Range<usize>| &bytes[range.clone()];

@@ -1,5 +1,5 @@
-//! Shape: where the records of a keyspace lie. It owns the file, the index over its segments, the locks of
-//! both, and what makes their changes durable.
+//! Shape: where the records of a keyspace lie. It owns the file, the index over its segments, the
+//! locks of both, and what makes their changes durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,7 +43,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The shape of a keyspace that may get `memory_most` bytes of memory, as its checkpoint has it.
+    /// The shape of a keyspace that may get `memory_most` bytes of memory, as its checkpoint has
+    /// it.
     pub(crate) fn new(store: Arc<Store>, index: SegmentIndex, redo: Lsn, memory_most: u64) -> Self {
         let stripes = policy::lock_stripes(memory_most);
         Shape {

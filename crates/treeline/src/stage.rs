@@ -15,17 +15,18 @@
 //! order of keys: one read and one write of the segment for several shares.
 //!
 //! It pays where a page holds few records: each new one would cost the reading and the writing of a
-//! page, and mostly an overflow page, and the fresh pages of a batch are written side by side. So it
-//! is done where records are long and those that came home lately were new ([`Novelty`]); lookups do not pay for
-//! it, for [`Marks`] in memory say which staged pages may have a key. Where records are short a page's dirty
-//! records are many by the time they must go home. See `docs/decisions/0007`.
+//! page, and mostly an overflow page, and the fresh pages of a batch are written side by side. So
+//! it is done where records are long and those that came home lately were new ([`Novelty`]);
+//! lookups do not pay for it, for [`Marks`] in memory say which staged pages may have a key. Where
+//! records are short a page's dirty records are many by the time they must go home. See
+//! `docs/decisions/0007`.
 //!
 //! **Invariants**
 //! 1. Only inserted and changed inline records are staged, never removals and pointers.
 //! 2. While a segment has staged pages its other pages are not edited
 //!    ([`write_back`](crate::write_back) asks for the merge instead), so newer is always above.
-//! 3. A staged page whose marks refuse a key does not have it. What a checkpoint or the log tells of is marked
-//!    with everything.
+//! 3. A staged page whose marks refuse a key does not have it. What a checkpoint or the log tells
+//!    of is marked with everything.
 
 use spinney_base::Result;
 use spinney_io::Lent;

@@ -1,13 +1,13 @@
-//! Tidying: when nothing else is to be done, overflow pages are merged into their segments and pages
-//! that have more room than anybody needs any more are packed (TreeLine, section 4.5, which only
-//! does the one, and only when they are full).
+//! Tidying: when nothing else is to be done, overflow pages are merged into their segments and
+//! pages that have more room than anybody needs any more are packed (TreeLine, section 4.5, which
+//! only does the one, and only when they are full).
 //!
-//! A load in random order leaves every third page with an overflow page: until that is full, writing
-//! it costs less than making the segment anew. And it leaves room for inserts that may never come.
-//! Reading does not agree: an overflow page is a second read for absent keys and one more page for
-//! every scan, and a page half empty is half a page too much. So once a keyspace has been quiet for
-//! a moment, the background goes through the index in the order of keys, in two ways, and rests after
-//! each reorganization, for whoever reads meanwhile.
+//! A load in random order leaves every third page with an overflow page: until that is full,
+//! writing it costs less than making the segment anew. And it leaves room for inserts that may
+//! never come. Reading does not agree: an overflow page is a second read for absent keys and one
+//! more page for every scan, and a page half empty is half a page too much. So once a keyspace has
+//! been quiet for a moment, the background goes through the index in the order of keys, in two
+//! ways, and rests after each reorganization, for whoever reads meanwhile.
 //!
 //! ```text
 //!   packing   |  region of up to 64 pages  |  next  |     reads all; writes if a tenth fewer do
@@ -15,21 +15,25 @@
 //! ```
 //!
 //! *Packing* goes first, as it merges what it meets. It is worth it when pages were made since the
-//! last time ([`REMADE_SHARE`](crate::policy::REMADE_SHARE)) and the room in them is of no use ([`tidying`](crate::tidying)): hardly any inserts
-//! come, or scans read far more pages than inserts fill. Nobody notes how full pages are, so it
-//! finds out by reading; behind a region that was full enough it passes some by, more each time, so
-//! that what is packed already is hardly read again, and what is not is met all the same.
+//! last time ([`REMADE_SHARE`](crate::policy::REMADE_SHARE)) and the room in them is of no use
+//! ([`tidying`](crate::tidying)): hardly any inserts come, or scans read far more pages than
+//! inserts fill. Nobody notes how full pages are, so it finds out by reading; behind a region that
+//! was full enough it passes some by, more each time, so that what is packed already is hardly read
+//! again, and what is not is met all the same.
 //!
-//! *Merging* is done in passes, of [staged](crate::stage) pages only where room is of no use: while inserts come a pass begins only when there is something to
-//! merge for one page in [`OVERFLOW_SHARE`](crate::policy::OVERFLOW_SHARE), as each insert into a page without room costs an
-//! overflow page, and merging at once would write the whole segment for it. While very many come,
-//! as in a load whose background has a moment's rest, nothing is merged: it would not stay so.
+//! *Merging* is done in passes, of [staged](crate::stage) pages only where room is of no use: while
+//! inserts come a pass begins only when there is something to merge for one page in
+//! [`OVERFLOW_SHARE`](crate::policy::OVERFLOW_SHARE), as each insert into a page without room costs
+//! an overflow page, and merging at once would write the whole segment for it. While very many
+//! come, as in a load whose background has a moment's rest, nothing is merged: it would not stay
+//! so.
 //!
 //! **Invariants**
-//! 1. Nothing is tidied while the background brings records home ([`QUIET_ROUNDS`](crate::policy::QUIET_ROUNDS)).
+//! 1. Nothing is tidied while the background brings records home
+//!    ([`QUIET_ROUNDS`](crate::policy::QUIET_ROUNDS)).
 //! 2. Nothing is tidied while a copy of the keyspace is made, which would have to follow.
-//! 3. There is an end: merging rests after a pass that changed nothing until there are more overflow
-//!    pages, and packing after each pass until other pages were made.
+//! 3. There is an end: merging rests after a pass that changed nothing until there are more
+//!    overflow pages, and packing after each pass until other pages were made.
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -94,7 +98,8 @@ impl TreeLine {
         Ok(Some(rest.max(policy::REST_MIN)))
     }
 
-    /// Merges the overflow pages, and if so wanted the staged pages, of the next segment that has many.
+    /// Merges the overflow pages, and if so wanted the staged pages, of the next segment that has
+    /// many.
     fn merge_next(&self, from: &[u8], staged: bool) -> Result<()> {
         let (found, next) = self.shape.index.segments_where(from, 1, |one| is_untidy(one, staged));
         let mut changed = false;
@@ -120,8 +125,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// The segments that are packed together, from the one that a key belongs to on, at least one; and where
-    /// the next ones begin.
+    /// The segments that are packed together, from the one that a key belongs to on, at least one;
+    /// and where the next ones begin.
     fn region_from(&self, from: &[u8]) -> (Vec<Located>, Option<Vec<u8>>) {
         let (mut found, mut next) =
             self.shape.index.segments_where(from, REGION_PAGES_MAX, |_| true);
@@ -138,8 +143,8 @@ impl TreeLine {
         (found, next)
     }
 
-    /// Rebuilds the segments of a region, from the one that holds a key on, if they take fewer pages then: merges
-    /// overflow pages and staged ones, and fills pages.
+    /// Rebuilds the segments of a region, from the one that holds a key on, if they take fewer
+    /// pages then: merges overflow pages and staged ones, and fills pages.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io`, `Corruption`; the records are as they were.

@@ -44,7 +44,8 @@ impl Workload {
         }
     }
 
-    /// Counts a put, of a value or a removal. `may_be_new` says that the cache did not know the key.
+    /// Counts a put, of a value or a removal. `may_be_new` says that the cache did not know the
+    /// key.
     #[inline]
     pub(crate) fn put(&self, key: &[u8], is_value: bool, may_be_new: bool) {
         let inserts = may_be_new && is_value;

@@ -1,19 +1,19 @@
 //! Write-back: dirty records come home to their pages, all of a page in one write (TreeLine, 4.1,
 //! 4.2, 4.5).
 //!
-//! One batch: lock the segments (IW), see which of their pages have dirty records, lock these pages,
-//! take the records off the dirty lists and mark them as being written, wait until the log is
-//! durable up to the last of them (P10), read the pages, [edit](crate::merge::edit_in_place) them,
-//! write, make the records clean, unlock. What finds no room in its page and that page's overflow
-//! page is given back, and its segment is [reorganized](crate::reorganize) afterwards.
+//! One batch: lock the segments (IW), see which of their pages have dirty records, lock these
+//! pages, take the records off the dirty lists and mark them as being written, wait until the log
+//! is durable up to the last of them (P10), read the pages, [edit](crate::merge::edit_in_place)
+//! them, write, make the records clean, unlock. What finds no room in its page and that page's
+//! overflow page is given back, and its segment is [reorganized](crate::reorganize) afterwards.
 //!
 //! **Invariants**
 //! 1. A record becomes clean, and may leave the cache, only after the page that holds it was
 //!    written (P23).
 //! 2. No page is written before the log records in it are durable, whatever the keyspace's
 //!    durability; the page's LSN says up to where (P10).
-//! 3. If anything fails or others are in the way, every record that was taken is dirty and listed again
-//!    before the gate is left, and pages that were allocated are given back.
+//! 3. If anything fails or others are in the way, every record that was taken is dirty and listed
+//!    again before the gate is left, and pages that were allocated are given back.
 //! 4. A record is marked as being written only by who holds its page exclusively or its segment in
 //!    O, so there is one writer of it at a time.
 //!
@@ -187,8 +187,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Chooses segments for one batch, how many entries of each dirty list, and the pages that these
-    /// belong to; what is not chosen stays in `left`.
+    /// Chooses segments for one batch, how many entries of each dirty list, and the pages that
+    /// these belong to; what is not chosen stays in `left`.
     fn choose_batch(&self, left: &mut &[Located]) -> (Vec<(Located, usize)>, BTreeSet<PageNumber>) {
         let mut batch = Vec::new();
         let mut pages = BTreeSet::new();
@@ -218,8 +218,9 @@ impl TreeLine {
     ) -> Vec<Taken> {
         let Chosen { most, pages, only } = chosen;
         let lower = located.lower.bytes();
-        // From looking at the list to taking off it: were two writers of one segment at it together,
-        // each would take off what the other has marked, and with it what is put there in between.
+        // From looking at the list to taking off it: were two writers of one segment at it
+        // together, each would take off what the other has marked, and with it what is put there in
+        // between.
         let _one_at_a_time = self.shape.taking.lock();
         let mut elsewhere = Vec::new();
         let (shown, taken) = self.mark_dirty(located, most, bytes, |id, key| {
@@ -436,8 +437,8 @@ impl TreeLine {
         *dirty = kept;
     }
 
-    /// Has pages written as they are that an edit left as they were, if no sync may have kept what was replayed into
-    /// them before (rule P21): a removal finds nothing to do there.
+    /// Has pages written as they are that an edit left as they were, if no sync may have kept what
+    /// was replayed into them before (rule P21): a removal finds nothing to do there.
     fn with_doubtful_pages<'p>(&'p self, mut edit: Edit<'p>, pages: Pages<'_>) -> Edit<'p> {
         if self.shape.pages_in_doubt.load(Ordering::Relaxed) {
             let copy = |page: &[u8; PAGE_BYTES]| {
