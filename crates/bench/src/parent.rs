@@ -1,10 +1,12 @@
-//! The parent process: one child process per engine, a progress bar, the table, and the files of results.
+//! The parent process: one child process per engine, a progress bar, the table, and the files of
+//! results.
 //!
-//! The child is this program again with a hidden subcommand. It reads its [`Plan`] as one line of JSON from standard input
-//! and writes [`Event`]s as lines of JSON to standard output; standard error is shared.
+//! The child is this program again with a hidden subcommand. It reads its [`Plan`] as one line of
+//! JSON from standard input and writes [`Event`]s as lines of JSON to standard output; standard
+//! error is shared.
 //!
-//! Nothing is left behind, however a run ends: a child is killed when its parent gives up, and the directory of the run is removed. An
-//! interrupted run prints what it has measured.
+//! Nothing is left behind, however a run ends: a child is killed when its parent gives up, and the
+//! directory of the run is removed. An interrupted run prints what it has measured.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
@@ -19,6 +21,7 @@ use spinney_base::shim::thread;
 use spinney_base::size::display_bytes;
 use spinney_base::{Error, ErrorKind, Result};
 
+use crate::conclusion;
 use crate::driver::Driver;
 use crate::plan::Plan;
 use crate::row::Row;
@@ -29,12 +32,14 @@ use crate::table::{self, Line};
 /// Steps of the progress bar.
 const BAR_STEPS: u64 = 1000;
 
-/// What the general allocator of a child goes by, unless the environment says otherwise. Every engine has the same memory, and with
-/// the arenas that glibc gives to many threads what one of them has freed is no use to the others: RocksDB took up
-/// to 567 MiB for 340, and with two 354 to 393.
+/// What the general allocator of a child goes by, unless the environment says otherwise. Every
+/// engine has the same memory, and with the arenas that glibc gives to many threads what one of
+/// them has freed is no use to the others: RocksDB took up to 567 MiB for 340, and with two 354 to
+/// 393.
 const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
 
-/// How a child exits that has told of its failure. Every other way that is no success is an end it did not see coming.
+/// How a child exits that has told of its failure. Every other way that is no success is an end it
+/// did not see coming.
 const CHILD_FAILED: i32 = 1;
 
 /// The signal of Ctrl-C, which a terminal sends to the children, too.
@@ -63,10 +68,13 @@ pub struct Run {
     pub plans: Vec<Plan>,
     /// Which of the engines are peers.
     pub peers: Vec<String>,
-    /// Where the engines' files go, which is there: a directory of this run's own is made inside and removed at the end.
+    /// Where the engines' files go, which is there: a directory of this run's own is made inside
+    /// and removed at the end.
     pub directory: PathBuf,
     /// Leave the engines' files.
     pub keep: bool,
+    /// Print what the engines did inside, too.
+    pub explain: bool,
     /// Where to write rows, one a line.
     pub json: Option<PathBuf>,
     /// Where to write the time series.
@@ -80,14 +88,15 @@ pub struct Run {
 /// Runs everything and prints the table to `out`; whether all went well.
 ///
 /// # Errors
-/// `InvalidArgument` when the directory is not there or a file cannot be made; `Io` when a child cannot be started or a file not be written;
-/// `Cancelled` when it was interrupted, after the table of what was measured. The table's notes name an engine
-/// that fails, and the answer is `false` then.
+/// `InvalidArgument` when the directory is not there or a file cannot be made; `Io` when a child
+/// cannot be started or a file not be written; `Cancelled` when it was interrupted, after the table
+/// of what was measured. The table's notes name an engine that fails, and the answer is `false`
+/// then.
 pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
     let directory = OwnDirectory::create(&run.directory, run.keep)?;
     let mut results = Results::create(run)?;
     if let Some(plan) = run.plans.first() {
-        say(out, &headline(plan))?;
+        say(out, &table::wrap(&headline(plan)))?;
     }
     for plan in &run.plans {
         let own = directory.path.join(&plan.engine);
@@ -96,7 +105,8 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
         let plan = Plan { directory: own.clone(), ..plan.clone() };
         results.run_child(&plan, &run.child_arguments, run.interrupted)?;
         if !run.keep {
-            // The next engine should find the disk as this one did. What is left is removed with the whole directory.
+            // The next engine should find the disk as this one did. What is left is removed with
+            // the whole directory.
             let _ = std::fs::remove_dir_all(&own);
         }
         if results.interrupted {
@@ -116,8 +126,8 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
 /// The result of one workload.
 pub(crate) type Measured = (Row, Option<Shape>);
 
-/// Runs one plan in a child process, in a new directory that is removed afterwards: the row and the shape of each workload, or
-/// why there are none. `Cancelled` when it was interrupted.
+/// Runs one plan in a child process, in a new directory that is removed afterwards: the row and the
+/// shape of each workload, or why there are none. `Cancelled` when it was interrupted.
 pub(crate) fn measure(
     plan: &Plan,
     arguments: &[String],
@@ -190,7 +200,8 @@ impl OwnDirectory {
 impl Drop for OwnDirectory {
     fn drop(&mut self) {
         if !self.keep {
-            // Nothing useful can be done about files that will not go; they are named after this process.
+            // Nothing useful can be done about files that will not go; they are named after this
+            // process.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -201,6 +212,7 @@ impl Drop for OwnDirectory {
 struct Results {
     lines: Vec<Line>,
     notes: Vec<String>,
+    internals: Vec<String>,
     failed: bool,
     interrupted: bool,
     json: Option<(PathBuf, BufWriter<File>)>,
@@ -262,6 +274,7 @@ impl Results {
         let mut results = Results {
             lines: Vec::new(),
             notes: Vec::new(),
+            internals: Vec::new(),
             failed: false,
             interrupted: false,
             json: create(&run.json)?,
@@ -276,19 +289,30 @@ impl Results {
         let engines = run.plans.iter().map(|plan| &plan.engine);
         let peer = engines.into_iter().find(|engine| run.peers.contains(engine));
         let peer = peer.filter(|peer| self.lines.iter().any(|line| line.row.engine == **peer));
+        let peer = peer.map(String::as_str);
         if !self.lines.is_empty() {
-            say(out, &table::draw(&self.lines, peer.map(String::as_str)))?;
-        }
-        if let Some(peer) = peer {
-            for sentence in table::means(&self.lines, peer) {
-                say(out, &sentence)?;
+            say(out, &table::draw(&self.lines))?;
+            say(out, "")?;
+            let means = peer.map(|peer| table::means(&self.lines, peer)).unwrap_or_default();
+            for sentence in conclusion::sentences(&self.lines).iter().chain(&means) {
+                say(out, &table::wrap(sentence))?;
             }
-        }
-        for sentence in table::written(&self.lines) {
-            say(out, &sentence)?;
+            say(out, "")?;
+            say(out, table::LEGEND)?;
+            say(out, "")?;
         }
         for note in &self.notes {
-            say(out, note)?;
+            say(out, &table::wrap(note))?;
+        }
+        if run.explain && !self.lines.is_empty() {
+            say(out, "")?;
+            say(out, &table::details(&self.lines, peer))?;
+            say(out, "")?;
+            for note in table::written(&self.lines).iter().chain(&self.internals) {
+                say(out, &table::wrap(note))?;
+            }
+        } else if !self.lines.is_empty() {
+            say(out, "--explain shows what the engines did inside.")?;
         }
         Ok(())
     }
@@ -369,6 +393,7 @@ impl Results {
                 self.lines.push(Line { row: *row, commits_per_flush, shape });
             }
             Event::Note(note) => self.notes.push(note),
+            Event::Internals(note) => self.internals.push(note),
             Event::Failed(message) => {
                 self.failed = true;
                 self.notes.push(format!("{}: failed: {message}", plan.engine));
@@ -399,10 +424,12 @@ fn bar(engine: &str) -> ProgressBar {
     bar
 }
 
-/// The child process: reads a plan from `input`, runs it on the driver of that name and tells `output`; whether all went well.
+/// The child process: reads a plan from `input`, runs it on the driver of that name and reports to
+/// `output`. Returns whether all went well.
 ///
 /// # Errors
-/// `Io` when the parent cannot be reached. An engine's failure is told as an event and by `false`.
+/// `Io` when the parent cannot be reached. An engine's failure is reported as an event and by
+/// `false`.
 pub fn child(
     drivers: &[Box<dyn Driver>],
     input: &mut dyn BufRead,
@@ -440,4 +467,97 @@ fn tell_parent(output: &mut dyn Write, event: &Event) -> Result<()> {
     writeln!(output, "{line}")
         .and_then(|()| output.flush())
         .map_err(|error| Error::io("tell the parent process", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::sample;
+    use crate::table::WIDTH;
+
+    /// Every line fits a terminal, and counters of the engines' inside come with `explain` only.
+    #[test]
+    fn the_screen_is_narrow_and_internals_are_asked_for() {
+        let line = |engine: &str, workload: &str, rate| Line {
+            row: sample(engine, workload, rate),
+            commits_per_flush: Some(4.0),
+            shape: None,
+        };
+        let results = Results {
+            lines: vec![
+                line("treeline", "load", 1e6),
+                line("treeline", "queue", 1e6),
+                line("rocksdb", "load", 2e6),
+                line("rocksdb", "queue", 2.5e5),
+            ],
+            notes: vec![format!("treeline: {}", "condition ".repeat(20))],
+            internals: vec![format!("treeline load: {}", "counter ".repeat(30))],
+            ..Results::default()
+        };
+        let told = |explain| {
+            let run = Run {
+                plans: ["treeline", "rocksdb"].map(plan).to_vec(),
+                peers: vec!["rocksdb".to_owned()],
+                directory: PathBuf::new(),
+                keep: false,
+                explain,
+                json: None,
+                series: None,
+                child_arguments: Vec::new(),
+                interrupted: || false,
+            };
+            let mut text = Vec::new();
+            say(&mut text, &table::wrap(&headline(&run.plans[0]))).unwrap();
+            results.tell(&run, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let (short, long) = (told(false), told(true));
+        for line in short.lines().chain(long.lines()) {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        let sentences = [
+            "load (inserts of all records): rocksdb was 2.00 times as fast as treeline.",
+            "queue (inserts at the tail, removals and reads at the head): treeline was 4.00 times as fast as",
+            "treeline runs at 4.00x rocksdb (geometric mean without load)",
+            "read B     bytes read from the disk per operation",
+            "condition",
+        ];
+        for words in sentences {
+            assert!(short.contains(words) && long.contains(words), "{words} is not in:\n{short}");
+        }
+        for words in ["counter", "pages read/op", "commits/flush", " x rocksdb |"] {
+            assert!(!short.contains(words) && long.contains(words), "{words}:\n{short}\n{long}");
+        }
+        assert!(short.contains("--explain") && !long.contains("--explain"), "{short}");
+    }
+
+    fn plan(engine: &str) -> Plan {
+        use crate::dataset::DatasetName;
+        use crate::distribution::Distribution;
+        use crate::plan::{Durability, TornWrites, Workload};
+        Plan {
+            engine: engine.to_owned(),
+            workloads: vec![Workload::Load, Workload::Queue],
+            records: 1_000_000,
+            record_size: 64,
+            threads: 4,
+            warmup_seconds: 1.0,
+            seconds: 3.0,
+            operations: None,
+            distribution: Distribution::Zipfian,
+            theta: 0.99,
+            memory: 32 << 20,
+            durability: Durability::Buffered,
+            torn_writes: TornWrites::Auto,
+            dataset: DatasetName::Uniform,
+            scan_length: None,
+            multi_get: 32,
+            keyspaces: 1,
+            busy: 1,
+            turns: 0.0,
+            directory: PathBuf::new(),
+            seed: 1,
+            knobs: std::collections::BTreeMap::new(),
+        }
+    }
 }

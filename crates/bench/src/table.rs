@@ -1,4 +1,4 @@
-//! The table that people read: a line per workload and engine, ratios to the first peer of the same run.
+//! The tables that people read: a line for each workload and engine.
 
 use comfy_table::{CellAlignment, Table, presets};
 use spinney_base::limits::PAGE_BYTES;
@@ -6,6 +6,18 @@ use spinney_base::size::display_bytes;
 
 use crate::row::Row;
 use crate::shape::Shape;
+
+/// Columns of a terminal that no line of a table or a sentence passes.
+pub(crate) const WIDTH: usize = 100;
+
+/// What the columns of [`draw`] mean.
+pub(crate) const LEGEND: &str = "\
+ops/s      operations per second of all threads together
+p50, p99   latency in microseconds that 50 % and 99 % of the operations did not exceed
+read B     bytes read from the disk per operation
+written B  bytes written to the disk per operation, background work included
+space      bytes on the disk per byte of keys and values
+memory     highest resident memory of the engine's process";
 
 /// A finished workload, as the table shows it.
 #[derive(Clone, Debug)]
@@ -15,59 +27,95 @@ pub(crate) struct Line {
     pub(crate) shape: Option<Shape>,
 }
 
-/// Draws the table; `peer` is the engine that ratios refer to, if one was measured.
-pub(crate) fn draw(lines: &[Line], peer: Option<&str>) -> String {
-    let with_commits = lines.iter().any(|line| line.commits_per_flush.is_some());
-    let mut header: Vec<String> = [
+/// Draws the table that each run prints.
+#[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
+pub(crate) fn draw(lines: &[Line]) -> String {
+    let header = [
         "workload",
         "engine",
         "ops/s",
         "p50 us",
         "p99 us",
-        "p99.9 us",
-        "pages read/op",
-        "B read/op",
-        "pages written/op",
-        "B written/op",
-        "space amp",
-        "peak memory",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    if with_commits {
-        header.push("commits/flush".to_owned());
-    }
-    if let Some(peer) = peer {
-        header.push(format!("x {peer}"));
-    }
-    if lines.iter().any(|line| line.row.errors > 0) {
-        header.push("errors".to_owned());
-    }
+        "read B",
+        "written B",
+        "space",
+        "memory",
+    ];
+    let cells = |Line { row, .. }: &Line| {
+        let space = row.space_bytes as f64 / row.logical_bytes.max(1) as f64;
+        vec![
+            row.workload.clone(),
+            row.engine.clone(),
+            grouped(row.ops_per_second),
+            latency(row.p50_us),
+            latency(row.p99_us),
+            bytes(per_operation(row, row.read_bytes)),
+            bytes(per_operation(row, row.write_bytes)),
+            format!("{space:.2}"),
+            display_bytes(row.peak_rss_bytes),
+        ]
+    };
+    render(header.map(str::to_owned).to_vec(), lines.iter().map(cells))
+}
+
+/// Draws a second table, with what `--explain` adds. `peer` is the engine that ratios refer to, if one
+/// was measured.
+#[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
+pub(crate) fn details(lines: &[Line], peer: Option<&str>) -> String {
+    let header =
+        ["workload", "engine", "p99.9 us", "pages read/op", "pages written/op", "commits/flush"];
+    let mut header = header.map(str::to_owned).to_vec();
+    header.extend(peer.map(|peer| format!("x {peer}")));
+    let shown = |ratio: Option<f64>| ratio.map_or_else(|| "-".to_owned(), |it| format!("{it:.2}"));
+    let cells = |(index, line): (usize, &Line)| {
+        let row = &line.row;
+        let pages = |bytes: u64| format!("{:.3}", per_operation(row, bytes) / PAGE_BYTES as f64);
+        let mut cells = vec![
+            row.workload.clone(),
+            row.engine.clone(),
+            latency(row.p999_us),
+            pages(row.read_bytes),
+            pages(row.write_bytes),
+            shown(line.commits_per_flush),
+        ];
+        cells.extend(peer.map(|peer| shown(ratio(lines, index, peer))));
+        cells
+    };
+    render(header, lines.iter().enumerate().map(cells))
+}
+
+/// A table whose first two columns are names and whose others are numbers.
+fn render(header: Vec<String>, rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(&header);
-    for (index, line) in lines.iter().enumerate() {
-        let mut cells = cells(&line.row);
-        if with_commits {
-            cells.push(
-                line.commits_per_flush
-                    .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
-            );
-        }
-        if let Some(peer) = peer {
-            cells.push(
-                ratio(lines, index, peer)
-                    .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
-            );
-        }
-        if line.row.errors > 0 {
-            cells.push(line.row.errors.to_string());
-        }
-        table.add_row(cells);
+    table.load_style(presets::ASCII_MARKDOWN).set_header(header);
+    for row in rows {
+        table.add_row(row);
     }
     for column in table.column_iter_mut().skip(2) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table.trim_fmt()
+}
+
+/// Breaks a text at spaces into lines of at most [`WIDTH`] columns, the later ones indented.
+pub(crate) fn wrap(text: &str) -> String {
+    const INDENT: &str = "  ";
+    let mut wrapped = String::with_capacity(text.len());
+    let mut columns = 0;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if columns > 0 && columns + 1 + length > WIDTH {
+            wrapped.push('\n');
+            wrapped.push_str(INDENT);
+            columns = INDENT.len();
+        } else if columns > 0 {
+            wrapped.push(' ');
+            columns += 1;
+        }
+        wrapped.push_str(word);
+        columns += length;
+    }
+    wrapped
 }
 
 /// The first row of `engine` that ran the `occurrence`-th time what `lines[index]` ran is its counterpart.
@@ -81,7 +129,6 @@ fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
 }
 
 /// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the most first.
-#[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
 pub(crate) fn written(lines: &[Line]) -> Vec<String> {
     let mut sentences = Vec::new();
     for Line { row, .. } in lines {
@@ -90,9 +137,10 @@ pub(crate) fn written(lines: &[Line]) -> Vec<String> {
             purposes.iter().map(|(name, counts)| (name.as_str(), counts.write_bytes)).collect();
         wrote.retain(|(_, bytes)| *bytes > 0);
         wrote.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-        let each = |bytes: u64| bytes as f64 / row.operations.max(1) as f64;
-        let parts: Vec<String> =
-            wrote.iter().map(|(name, bytes)| format!("{name} {:.1}", each(*bytes))).collect();
+        let parts: Vec<String> = wrote
+            .iter()
+            .map(|(name, bytes)| format!("{name} {:.1}", per_operation(row, *bytes)))
+            .collect();
         if !parts.is_empty() {
             let (engine, workload) = (&row.engine, &row.workload);
             sentences.push(format!("{engine} {workload}: B written/op: {}", parts.join(", ")));
@@ -101,7 +149,8 @@ pub(crate) fn written(lines: &[Line]) -> Vec<String> {
     sentences
 }
 
-/// The geometric mean of an engine's ratios to `peer`, over all workloads but `load`, and of `load` alone.
+/// The geometric mean of an engine's ratios to `peer`, over all workloads but `load`, and of `load`
+/// alone.
 pub(crate) fn means(lines: &[Line], peer: &str) -> Vec<String> {
     let mut engines: Vec<&str> = Vec::new();
     for line in lines {
@@ -133,25 +182,27 @@ fn geometric_mean(ratios: &[f64]) -> Option<f64> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
-fn cells(row: &Row) -> Vec<String> {
-    let operations = row.operations.max(1) as f64;
-    let per_operation = |bytes: u64| bytes as f64 / operations;
-    let pages = |bytes: u64| format!("{:.3}", per_operation(bytes) / PAGE_BYTES as f64);
-    let amplification = row.space_bytes as f64 / row.logical_bytes.max(1) as f64;
-    vec![
-        row.workload.clone(),
-        row.engine.clone(),
-        grouped(row.ops_per_second),
-        format!("{:.1}", row.p50_us),
-        format!("{:.1}", row.p99_us),
-        format!("{:.1}", row.p999_us),
-        pages(row.read_bytes),
-        format!("{:.0}", per_operation(row.read_bytes)),
-        pages(row.write_bytes),
-        format!("{:.0}", per_operation(row.write_bytes)),
-        format!("{amplification:.2}"),
-        display_bytes(row.peak_rss_bytes),
-    ]
+pub(crate) fn per_operation(row: &Row, bytes: u64) -> f64 {
+    bytes as f64 / row.operations.max(1) as f64
+}
+
+/// Microseconds; seconds from one on.
+fn latency(microseconds: f64) -> String {
+    match microseconds {
+        0.0..1e3 => format!("{microseconds:.1}"),
+        0.0..1e6 => format!("{microseconds:.0}"),
+        _ => format!("{:.1} s", microseconds / 1e6),
+    }
+}
+
+/// A number of bytes that fits a narrow column.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "bytes are positive, and are shown with a few digits"
+)]
+pub(crate) fn bytes(bytes: f64) -> String {
+    if bytes < 1e5 { format!("{bytes:.0}") } else { display_bytes(bytes as u64) }
 }
 
 /// A whole number with its thousands apart: `1 234 567`.
@@ -198,7 +249,7 @@ mod tests {
             means(&lines, "rocksdb"),
             ["treeline runs at 2.00x rocksdb (geometric mean without load)"]
         );
-        let text = draw(&lines, Some("rocksdb"));
+        let text = details(&lines, Some("rocksdb"));
         assert!(text.contains("x rocksdb") && text.contains("4.00"), "{text}");
     }
 
@@ -216,6 +267,47 @@ mod tests {
             written(&[known, nothing, line("rocksdb", "a", 1.0)]),
             ["turtle a: B written/op: log 2.5, flush 1.0"]
         );
+    }
+
+    /// Both tables hold the longest names and numbers that are likely.
+    #[test]
+    fn no_line_is_wider_than_a_terminal() {
+        let mut widest = line("rocksdb", "workload", 12_345_678.0);
+        widest.commits_per_flush = Some(12_345.67);
+        widest.row.engine = "treeline".to_owned();
+        (widest.row.p50_us, widest.row.p99_us, widest.row.p999_us) = (999_999.0, 59.9e6, 599.9e6);
+        widest.row.read_bytes = (widest.row.operations << 20) - 1;
+        widest.row.write_bytes = (widest.row.operations << 30) - 1;
+        (widest.row.space_bytes, widest.row.logical_bytes) = (99_999, 1000);
+        widest.row.peak_rss_bytes = (1 << 30) - 1;
+        let lines = [widest, line("rocksdb", "load", 1.0)];
+        let text = [draw(&lines), details(&lines, Some("rocksdb")), LEGEND.to_owned()].join("\n");
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{}: {line}", line.chars().count());
+        }
+        assert_eq!(draw(&lines).lines().count(), 4, "a line for each row:\n{text}");
+        for word in ["12 345 678", "999999", "59.9 s", "1024.0KiB", "1024.0MiB", "100.00"] {
+            assert!(text.contains(word), "{word} is not in:\n{text}");
+        }
+        for header in draw(&lines).lines().next().unwrap().split('|').map(str::trim).skip(3) {
+            let meaning = |line: &str| {
+                line.starts_with(header.trim_end_matches(" us")) || line.starts_with("p50, p99 ")
+            };
+            assert!(header.is_empty() || LEGEND.lines().any(meaning), "{header} has no meaning");
+        }
+    }
+
+    #[test]
+    fn long_texts_are_broken_at_spaces() {
+        assert_eq!(wrap("short"), "short");
+        let text = "words ".repeat(50);
+        let wrapped = wrap(text.trim_end());
+        assert!(wrapped.lines().count() > 2);
+        assert!(wrapped.lines().all(|line| line.len() <= WIDTH), "{wrapped}");
+        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("  words")), "{wrapped}");
+        assert_eq!(wrapped.split_whitespace().count(), 50);
+        let path = "p".repeat(150);
+        assert_eq!(wrap(&format!("at {path}")), format!("at\n  {path}"));
     }
 
     #[test]

@@ -97,6 +97,57 @@ fn refused_records_are_named_and_the_rest_is_in() {
 }
 
 #[test]
+fn dumps_of_other_engines_are_imported() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let ldb = "0x6F616B ==> 0x74616C6C\n0x00FF ==> 0x\nKeys in range: 2\n";
+    let text = "oak ==> tall\nKeys in range: 1\n";
+    let header = "VERSION=3\nformat=bytevalue\ntype=btree\nHEADER=END\n";
+    let mdb = format!("{header} 00ff\n \n 6f616b\n 74616c6c\nDATA=END\n");
+    let print = "VERSION=3\nformat=print\nHEADER=END\n \\00\\ff\n \n oak\n tall\nDATA=END\n";
+    let both = "00ff\t\n6f616b\t74616c6c\n";
+    for (name, format, dump, records) in [
+        ("1", "ldb", ldb, both),
+        ("2", "ldb-text", text, "6f616b\t74616c6c\n"),
+        ("3", "mdb", &mdb, both),
+        ("4", "mdb", print, both),
+    ] {
+        let (db, file) = (&place(name), &place(&format!("{name}.dump")));
+        std::fs::write(file, dump).unwrap();
+        let counts = expect(0, &["import", db, file, "--format", format, "--json"], b"");
+        assert!(counts.contains("\"rejected\":0"), "{counts}");
+        assert_eq!(expect(0, &["scan", db, "--hex"], b""), records, "{format}");
+    }
+
+    // A broken record is named and the others are in.
+    let db = &place("broken");
+    let broken = b"0x61 ==> 0x6\n0x62 ==> 0x63\nKeys in range: 2\n";
+    let told = fails(7, &["import", db, "--format", "ldb"], broken);
+    assert!(told.contains("line 1 is refused: \"6\" is not hexadecimal"), "{told}");
+    assert!(told.contains("1 records imported") && told.contains("1 refused"), "{told}");
+    assert_eq!(expect(0, &["scan", db], b""), "b\tc\n");
+    // A dump that is cut off is told, and what came before the cut is in and durable.
+    let db = &place("cut");
+    let cut = format!("{header} 61\n 62\n 63\n 6");
+    let told = fails(2, &["import", db, "--format", "mdb"], cut.as_bytes());
+    assert!(told.contains("the dump is cut off: the input ends in line 8"), "{told}");
+    assert!(told.contains("1 records imported"), "{told}");
+    assert_eq!(expect(0, &["scan", db], b""), "a\tb\n");
+    let missing = format!("{header} 61\nDATA=END\n");
+    let db = &place("missing");
+    let told = fails(2, &["import", db, "--format", "mdb"], missing.as_bytes());
+    assert!(told.contains("line 6: the key in line 5 has no value"), "{told}");
+    assert!(!directory.path().join("missing").exists(), "nothing was imported, nothing is left");
+    for option in [&["--hex"][..], &["--key", "k"], &["--no-header"]] {
+        let import = ["import", db, "--format", "ldb"];
+        let told = fails(2, &[&import, option].concat(), ldb.as_bytes());
+        assert!(told.contains("not for dumps"), "{told}");
+    }
+    // They are read, not written.
+    fails(2, &["export", &place("1"), "--format", "ldb"], b"");
+}
+
+#[test]
 fn keyspaces_are_apart() {
     let directory = tempfile::tempdir().unwrap();
     let db = &database(directory.path());
@@ -137,6 +188,46 @@ fn keyspaces_are_apart() {
     expect(0, &["keyspaces", "drop", db, "cache"], b"");
     fails(9, &["keyspaces", "drop", db, "cache"], b"");
     assert!(!expect(0, &["keyspaces", "list", db, "--json"], b"").contains("cache"));
+}
+
+#[test]
+fn keyspaces_are_renamed_and_converted() {
+    let directory = tempfile::tempdir().unwrap();
+    let db = &database(directory.path());
+    let list = || expect(0, &["keyspaces", "list", db], b"");
+    fails(9, &["keyspaces", "rename", db, "oak", "elm"], b"");
+    fails(9, &["keyspaces", "convert", db, "oak", "--engine", "turtle"], b"");
+    assert!(!directory.path().join("db").exists());
+    expect(0, &["keyspaces", "create", db, "trees", "--unlogged"], b"");
+    expect(0, &["put", db, "oak", "tall", "--keyspace", "trees"], b"");
+    expect(0, &["put", db, "elm", "old", "--keyspace", "trees"], b"");
+    let records = "elm\told\noak\ttall\n";
+
+    assert_eq!(expect(0, &["keyspaces", "rename", db, "trees", "woods"], b""), "");
+    assert_eq!(list(), "woods\ttreeline\tnot logged\n");
+    assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);
+    fails(9, &["keyspaces", "rename", db, "trees", "other"], b"");
+
+    assert_eq!(expect(0, &["keyspaces", "convert", db, "woods", "--engine", "turtle"], b""), "");
+    assert_eq!(list(), "woods\tturtle\tnot logged\n");
+    assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);
+    expect(0, &["put", db, "ash", "new", "--keyspace", "woods"], b"");
+    // An engine that the keyspace has already is no error.
+    expect(0, &["keyspaces", "convert", db, "woods", "--engine", "turtle"], b"");
+    expect(0, &["keyspaces", "convert", db, "woods", "--engine", "treeline"], b"");
+    let records = format!("ash\tnew\n{records}");
+    assert_eq!(expect(0, &["scan", db, "--keyspace", "woods"], b""), records);
+    expect(0, &["verify", db], b"");
+
+    expect(0, &["keyspaces", "create", db, "taken"], b"");
+    let told = fails(2, &["keyspaces", "rename", db, "woods", "taken"], b"");
+    assert!(told.contains("\"taken\""), "{told}");
+    fails(2, &["keyspaces", "rename", db, "woods", ""], b"");
+    fails(2, &["keyspaces", "rename", db, "woods"], b"");
+    fails(9, &["keyspaces", "convert", db, "trees", "--engine", "turtle"], b"");
+    fails(2, &["keyspaces", "convert", db, "woods", "--engine", "hare"], b"");
+    fails(2, &["keyspaces", "convert", db, "woods"], b"");
+    assert_eq!(list(), "woods\ttreeline\tnot logged\ntaken\ttreeline\tlogged\n");
 }
 
 #[test]
@@ -185,7 +276,7 @@ fn the_command_line_is_checked() {
         let told = fails(2, &["bench", "ycsb", "--engines", "oak"], b"");
         assert!(!told.contains("--features"), "{told}");
     }
-    assert!(expect(0, &["--help"], b"").contains("Exit codes: 0 done"));
+    assert!(expect(0, &["--help"], b"").contains("Exit codes:\n  0    done"));
 }
 
 #[test]
@@ -212,8 +303,12 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
         [&common[..], &["--workloads", "load,a,e,queue", "--json", &json, "--series", &series]]
             .concat();
     let table = expect(0, &all, b"");
-    for word in ["ops/s", "p99 us", "space amp", "peak memory", "| queue "] {
+    for word in ["ops/s", "p99 us", "read B", "memory", "| queue ", "e (95 % short scans"] {
         assert!(table.contains(word), "{word} is not in: {table}");
+    }
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    for word in ["pages a segment", "B written/op", "p99.9 us"] {
+        assert!(!table.contains(word), "{word} is in: {table}");
     }
     let rows: Vec<serde_json::Value> = std::fs::read_to_string(&json)
         .unwrap()
@@ -239,7 +334,10 @@ fn a_benchmark_prints_a_table_and_writes_rows() {
     let mut turtle = common;
     turtle[3] = "turtle";
     let chi = ["--workloads", "load,a,c,e", "--turtle.chi", "2", "--turtle.leaf", "64KiB"];
-    let table = expect(0, &[&turtle[..], &chi].concat(), b"");
+    let table = expect(0, &[&turtle[..], &chi, &["--explain"]].concat(), b"");
+    assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    assert!(table.contains("p99.9 us") && table.contains("pages written/op"), "{table}");
+    let table = table.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(table.contains("chi 2 of 64.0KiB, leaves of 64.0KiB, "), "{table}");
     assert!(table.contains("pages of the tree"), "{table}");
     assert!(table.contains("turtle load: B written/op: "), "{table}");
@@ -493,7 +591,7 @@ fn d1_compact_gives_room_back() {
         assert_eq!(keyspace["tombstones"], 0);
         assert!(keyspace["live_bytes"].as_u64().unwrap() < 200_000, "{keyspace}");
     }
-    // What is left is there, and whoever names what is not is told so.
+    // What is left is there, and naming what is not there is an error.
     let left = expect(0, &["scan", db, "--keyspace", "other", "--limit", "1000"], b"");
     assert_eq!(left.lines().count(), 200);
     fails(2, &["compact", db, "--from", "k"], b"");

@@ -10,6 +10,7 @@ use spinney_base::limits::{KEYSPACES_MAX, PAGE_BYTES};
 use spinney_base::mapping::ReleaseIdle;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
+use spinney_io::MemoryDisk;
 
 use crate::batch::Batch;
 use crate::engines::EngineKind;
@@ -88,6 +89,7 @@ impl Drop for Handle {
 
 /// One keyspace of a database, as the manifest knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyspaceInfo {
     /// Its id, never used again.
     pub id: KeyspaceId,
@@ -101,6 +103,7 @@ pub struct KeyspaceInfo {
 
 /// How far a verification has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyProgress {
     /// Pages read so far, those of large values among them.
     pub pages: u64,
@@ -132,18 +135,46 @@ impl Db {
         open::open(path.as_ref(), options).map(Db::of)
     }
 
+    /// Makes a database whose files lie in memory and end with its last handle, for tests and caches.
+    /// Everything else is as on a disk: engines, limits, transactions, background work. The files come
+    /// on top of the budget ([`Stats::files_in_memory_bytes`]). [`Options::disk`] is ignored.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// use spinney_db::{Db, KeyspaceOptions, Options};
+    /// let db = Db::in_memory(Options::default().memory(8 << 20))?;
+    /// let fruit = db.keyspace("fruit", KeyspaceOptions::default())?;
+    /// fruit.insert("apple", "red")?;
+    /// assert_eq!(fruit.get("apple")?.unwrap(), "red");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options out of range.
+    pub fn in_memory(options: Options) -> Result<Db> {
+        let options = options.create_if_missing(true).read_only(false);
+        Db::open("/in-memory", options.disk(Arc::new(MemoryDisk::new())))
+    }
+
     pub(crate) fn of(state: Arc<State>) -> Db {
         Db { handle: Arc::new(Handle { state, idle: Some(ReleaseIdle) }) }
     }
 
-    /// Opens a keyspace, or makes it.
+    /// Opens a keyspace, or makes it. `options` are [`KeyspaceOptions`], an [`EngineKind`], or the
+    /// options of one engine: [`TreeLineOptions`](crate::TreeLineOptions),
+    /// [`TurtleOptions`](crate::TurtleOptions).
     ///
     /// # Errors
     /// `InvalidArgument` when the name is unusable, an option is not one of the engine's, the keyspace
     /// exists with another engine or durability, or there are as many as there may be; `Corruption`
     /// when the manifest in the directory is not this database's any more; `Io`, also when the process
     /// has no descriptor left; `Full`, `Poisoned` or `Closed`.
-    pub fn keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+    pub fn keyspace(&self, name: &str, options: impl Into<KeyspaceOptions>) -> Result<Keyspace> {
+        self.open_keyspace(name, &options.into())
+    }
+
+    fn open_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Keyspace> {
         check_name(name)?;
         options.check()?;
         let state = &self.handle.state;
@@ -188,25 +219,15 @@ impl Db {
         next.next_id = KeyspaceId(entry.id.0 + 1);
         next.keyspaces.push(entry.clone());
         // The file first, then the manifest that names it: a crash between leaves a file that
-        // nobody owns. The file of a creation that failed half-way is replaced, if the directory is
-        // still this database's.
+        // nobody owns.
         manifest.check_there(&*state.directory)?;
-        let file = file_name(entry.id);
-        if state.directory.exists(&file)? {
-            state.directory.remove(&file)?;
-        }
-        // The keyspace begins at the log's end. Were that end not durable, a crash could take it
-        // back while the keyspace stays, and the next life's records would lie at or below the
-        // keyspace's redo LSN, where replay passes over them.
-        let redo = state.log.last_lsn();
-        state.log.ensure_durable(redo)?;
         let place = Place::new(&entry, state.owner);
-        let made = state.assemble(&place, Some(redo), redo, state.opening_share())?;
+        let made = state.make_files(&place)?;
         let durable =
             state.directory.sync().and_then(|()| next.write(&*state.directory, &state.poison));
         if durable.is_err() && state.poison.check().is_ok() {
             // No manifest names the file: it takes no room until the next open.
-            let _ = state.directory.remove(&file);
+            let _ = state.directory.remove(&file_name(entry.id));
         }
         let ready = || made.engine.end_structure_replay().and_then(|()| made.engine.end_replay());
         if let Err(error) = durable.and_then(|()| ready()) {
@@ -218,8 +239,10 @@ impl Db {
         }
         *manifest = next;
         drop(manifest);
-        state.places.write().push(place.clone());
-        state.add_recovered(&place, made)?;
+        state.add_new(&place, made, || {
+            state.list(&place);
+            Ok(())
+        })?;
         Ok(place)
     }
 
@@ -237,11 +260,11 @@ impl Db {
     }
 
     /// Says that there is no such keyspace, and which there are.
-    fn no_keyspace(&self, name: &str) -> Error {
+    pub(crate) fn no_keyspace(&self, name: &str) -> Error {
         const NAMED: usize = 8;
         let keyspaces = self.handle.state.places();
         let names: Vec<String> =
-            keyspaces.iter().take(NAMED).map(|one| format!("{:?}", one.name)).collect();
+            keyspaces.iter().take(NAMED).map(|one| format!("{:?}", one.name.get())).collect();
         let there_are = match keyspaces.len() {
             0 => "the database has none".to_owned(),
             1 => format!("there is only {}", names[0]),
@@ -260,7 +283,7 @@ impl Db {
     pub fn keyspaces(&self) -> Vec<KeyspaceInfo> {
         let describe = |keyspace: &Arc<Place>| KeyspaceInfo {
             id: keyspace.id,
-            name: keyspace.name.clone(),
+            name: keyspace.name.get(),
             engine: keyspace.options.engine,
             logged: keyspace.options.logged,
         };
@@ -300,24 +323,13 @@ impl Db {
                 return Err(error);
             }
             *manifest = next;
-            place.set_dropped();
-            state.places.write().retain(|other| other.id != place.id);
-            if let Some(open) = &open {
-                open.dropped.store(true, Ordering::Release);
-                state.keyspaces.write().retain(|keyspace| keyspace.id != place.id);
-                state.budget.close(&open.memory);
-            }
+            state.forget(&place, open.as_ref());
         }
         state.share_out();
         // The engine goes now or, when somebody is inside, with the last handle.
         drop(open);
         drop(place.open.take_idle(|_| false));
-        match state.directory.remove(&file_name(place.id)) {
-            // Somebody else has removed it.
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            removed => removed?,
-        }
-        state.directory.sync()
+        state.remove_file_of(place.id)
     }
 
     /// Writes a batch with the database's durability: all of it or nothing.
@@ -448,11 +460,11 @@ impl Db {
                 let (numbers, is_parked) = state.stats_of(place);
                 let engine = place.options.engine.name();
                 let memory = state.open_one(place.id).map(|open| open.memory_stats());
-                KeyspaceStats { name: place.name.clone(), engine, is_parked, memory, numbers }
+                KeyspaceStats { name: place.name.get(), engine, is_parked, memory, numbers }
             })
             .collect();
         let account = |account: Arc<spinney_base::MemoryAccount>| AccountStats {
-            name: account.name().to_owned(),
+            name: account.name(),
             used: account.used(),
             target: account.target(),
             worth: account.worth(),
@@ -463,6 +475,7 @@ impl Db {
         Stats {
             memory_bytes: state.budget.total(),
             memory_used: state.memory_used(),
+            files_in_memory_bytes: state.disk.memory_bytes(),
             accounts: state.budget.accounts().into_iter().map(account).collect(),
             io: state.disk.counters().snapshot(),
             io_backend: state.disk.backend(),

@@ -50,10 +50,10 @@ impl From<CompareAndSwapError> for Error {
 }
 
 impl Keyspace {
-    /// Its name.
+    /// Name of the keyspace, as of now: [`Db::rename_keyspace`](crate::Db::rename_keyspace) changes it.
     #[must_use]
-    pub fn name(&self) -> &str {
-        &self.place.name
+    pub fn name(&self) -> String {
+        self.place.name.get()
     }
 
     /// Its id.
@@ -273,12 +273,26 @@ impl Keyspace {
     ///
     /// # Errors
     /// As [`Keyspace::insert`]. The inner error says that another value was there, and which.
-    #[expect(clippy::missing_panics_doc, reason = "the closure always leaves an answer")]
     pub fn compare_and_swap(
         &self,
         key: impl AsRef<[u8]>,
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
+    ) -> Result<Result<(), CompareAndSwapError>> {
+        self.compare_and_swap_with(key, expected, new, self.handle.state.options.durability)
+    }
+
+    /// Sets a key as [`Keyspace::compare_and_swap`] does, with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::compare_and_swap`].
+    #[expect(clippy::missing_panics_doc, reason = "the closure always leaves an answer")]
+    pub fn compare_and_swap_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        durability: Durability,
     ) -> Result<Result<(), CompareAndSwapError>> {
         let mut other = None;
         let keyspace = self.enter()?;
@@ -291,7 +305,7 @@ impl Keyspace {
         })?;
         match lsn {
             Some(lsn) => {
-                self.commit(lsn)?;
+                self.handle.state.commit(lsn, durability)?;
                 Ok(Ok(()))
             }
             None => Ok(Err(CompareAndSwapError { current: other.expect("a refusal was noted") })),
@@ -306,7 +320,20 @@ impl Keyspace {
     pub fn update(
         &self,
         key: impl AsRef<[u8]>,
+        f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Value>> {
+        self.update_with(key, f, self.handle.state.options.durability)
+    }
+
+    /// Updates a key as [`Keyspace::update`] does, with a durability of its own.
+    ///
+    /// # Errors
+    /// As [`Keyspace::insert`].
+    pub fn update_with(
+        &self,
+        key: impl AsRef<[u8]>,
         mut f: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+        durability: Durability,
     ) -> Result<Option<Value>> {
         let mut made = None;
         let keyspace = self.enter()?;
@@ -314,12 +341,8 @@ impl Keyspace {
             made = f(current);
             Some(made.clone())
         })?;
-        self.commit(lsn.unwrap_or(Lsn::ZERO))?;
+        self.handle.state.commit(lsn.unwrap_or(Lsn::ZERO), durability)?;
         Ok(made.map(Value::from))
-    }
-
-    fn commit(&self, lsn: Lsn) -> Result<()> {
-        self.handle.state.commit(lsn, self.handle.state.options.durability)
     }
 
     /// Loads records in strictly ascending order of their keys into the keyspace, which must be
@@ -369,7 +392,7 @@ impl Keyspace {
         let _no_checkpoint = state.hold_checkpoints();
         let _no_writes = state.door.write();
         state.check_writable()?;
-        keyspace.check_alive()?;
+        keyspace.check_thawed()?;
         let installed = bulk.install();
         // A conditional write may have read before and wait at the door: no stripe was locked for what is there
         // now, so it would not look again (P4).

@@ -1,16 +1,22 @@
-//! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
+//! The database behind the crate `spinney`: a directory, a log, a memory budget, and keyspaces that
+//! engines keep.
 //!
 //! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (space, when asked for), `open` (recovery), `place` (keyspaces that are parked and opened), `maintain` (background work), `reading` and `room` (full and read-only disks), `backup`
-//! and `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
-//! `state` (what handles share, and the lock order).
+//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (compaction
+//! on request), `open` (recovery), `place` (keyspaces that are parked and opened), `maintain`
+//! (background work), `reading` and `room` (read-only databases and full disks), `backup` and
+//! `restore` (with `target`, the directory of the copy), `manifest` and `record` (bytes), `state`
+//! (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 
+mod approximate;
 mod backup;
 mod batch;
 mod compact;
+mod convert;
 mod cursor;
 mod database;
+mod engine_options;
 mod engines;
 mod governor;
 mod keyspace;
@@ -40,6 +46,7 @@ pub use batch::Batch;
 pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
+pub use engine_options::{Staging, TreeLineOptions, TurtleOptions};
 pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
 pub use large::ValueReader;
@@ -53,18 +60,19 @@ pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
 pub use turtle::TurtleKeyspace;
 pub use value::Value;
 
-pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
+pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result, Runtime};
 pub use spinney_engine::{
     Capabilities, DamagedPage, EngineStats, LostRange, PagesByKind, SnapshotStats, TurtleStats,
     VerifyReport,
 };
+pub use spinney_io::{Disk, IoSnapshot};
 
 #[doc(hidden)]
 pub mod fuzzing {
     //! Decoders of bytes from disk, for fuzzing.
     pub use crate::manifest::manifest_round_trips;
     pub use crate::record::decode_anything;
-    /// The generation that the next page of a keyspace gets, for tests.
+    /// Returns the generation of the next page of a keyspace, for tests.
     #[must_use]
     pub fn next_generation(db: &crate::Db, keyspace: &str) -> u32 {
         let keyspace = db

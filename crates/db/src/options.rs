@@ -13,6 +13,7 @@ pub use spinney_wal::Durability;
 
 /// How pages that are rewritten in place are protected from tearing when the power fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TornWrites {
     /// Ask the device; unless it promises to write a page whole or not at all, as
     /// [`TornWrites::DoubleWrite`].
@@ -296,12 +297,10 @@ impl KeyspaceOptions {
         self
     }
 
-    /// Sets an option of the engine's own by name, as the program's `bench --<engine>.<option>` flags
-    /// do. Without any an engine suits itself to the memory and to what is done. It holds from the
-    /// opening of the keyspace with these options until the database is closed, and is not kept: who
-    /// wants it the next time says it again. The engine is chosen before. For TreeLine see
-    /// [`check_option`](spinney_treeline::check_option), for TurtleKV
-    /// [`check_option`](spinney_turtle::check_option).
+    /// Sets an option of the engine's own by name, for programs that take options as text, as
+    /// `spinney bench --<engine>.<option>` does. Others use [`TreeLineOptions`](crate::TreeLineOptions)
+    /// and [`TurtleOptions`](crate::TurtleOptions), which list the options. Choose the engine first. An
+    /// option holds from the opening of the keyspace until the database is closed.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -318,6 +317,12 @@ impl KeyspaceOptions {
         self.check_own(name, value)?;
         self.own.push((name.to_owned(), value.to_owned()));
         Ok(self)
+    }
+
+    /// Options of the engine's own, checked when the keyspace is opened.
+    pub(crate) fn own(mut self, own: Vec<(String, String)>) -> Self {
+        self.own = own;
+        self
     }
 
     fn check_own(&self, name: &str, value: &str) -> Result<()> {

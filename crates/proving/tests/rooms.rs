@@ -29,8 +29,8 @@ const LIMITS: Limits = Limits { circle: 4, fields: 15, lines: 80 };
 const ROWS: [(&str, Limits); 8] = [
     ("bench", Limits { fields: 33, ..LIMITS }),
     ("cache", Limits { circle: 5, ..LIMITS }),
-    ("cli", Limits { circle: 7, fields: 24, lines: 97 }),
-    ("db", Limits { circle: 19, fields: 44, lines: 100 }),
+    ("cli", Limits { circle: 7, fields: 25, lines: 97 }),
+    ("db", Limits { circle: 19, fields: 44, lines: 103 }),
     // Its `EngineStats` is a list of numbers.
     ("engine", Limits { fields: 42, ..LIMITS }),
     ("proving", Limits { fields: 17, lines: 97, ..LIMITS }),

@@ -1,4 +1,4 @@
-//! The guide: one page for each question that comes up first.
+//! The guide: a page for each of the first questions.
 //!
 //! Begin with [which engine](engines), [how much memory](memory) and [what survives](durability).
 
@@ -19,5 +19,7 @@ pages! {
     backup "backup"
     trouble "trouble"
     processes "processes"
+    limits "limits"
+    space "space"
     coming_from "coming-from"
 }

@@ -1,5 +1,5 @@
-//! **Spinney**: an embedded key-value storage engine. One directory, one log, one memory budget,
-//! many keyspaces, each kept by the engine that suits its workload.
+//! **Spinney**: an embedded key-value storage engine. A database is one directory with one log and
+//! one memory budget. It holds many keyspaces; an engine that suits its workload keeps each.
 //!
 //! ```
 //! # fn main() -> spinney::Result<()> {
@@ -20,19 +20,25 @@
 
 pub mod guide;
 
+/// Compiles the snippet of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
 pub use spinney_db::{
     AccountStats, BackupOptions, BackupProgress, BackupReport, Batch, Capabilities,
-    CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Durability,
-    EngineKind, EngineStats, Error, ErrorKind, KeyRange, Keys, Keyspace, KeyspaceId, KeyspaceInfo,
-    KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN, LogStats,
-    LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
-    SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats, Stats,
-    TornWrites, TurtleKeyspace, TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
+    CompactProgress, CompactReport, CompareAndSwapError, Cursor, DamagedPage, Db, Disk, Durability,
+    EngineKind, EngineStats, Error, ErrorKind, IoSnapshot, KeyRange, Keys, Keyspace, KeyspaceId,
+    KeyspaceInfo, KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN,
+    LogStats, LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
+    Runtime, SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats,
+    Staging, Stats, TornWrites, TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, Value,
+    ValueReader, VerifyProgress, VerifyReport,
 };
 
-/// Limits of the contract, checked before anything changes.
+/// Limits of keys, values, batches and databases.
 pub use spinney_base::limits;
-/// Sizes and counts as people write them.
+/// Parsing and formatting of sizes and counts, such as `64MiB`.
 pub use spinney_base::size;
 #[doc(hidden)]
 pub use spinney_db::purposes;

@@ -271,6 +271,11 @@ impl Engine for TreeLine {
         Ok(())
     }
 
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let pages = self.shape.index.pages_between(lower, upper);
+        self.workload.accesses.filled_part(pages * PAGE_BYTES as u64)
+    }
+
     fn stats(&self) -> EngineStats {
         let usage = self.memory.cache.usage();
         let counts = self.shape.index.counts();
