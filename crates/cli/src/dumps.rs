@@ -312,7 +312,10 @@ mod tests {
         (found, told)
     }
 
-    fn record(line: u64, key: &[u8], value: &[u8]) -> (u64, Result<(Vec<u8>, Vec<u8>), String>) {
+    /// A line, and the record that ends there.
+    type Numbered = (u64, Result<(Vec<u8>, Vec<u8>), String>);
+
+    fn record(line: u64, key: &[u8], value: &[u8]) -> Numbered {
         (line, Ok((key.to_vec(), value.to_vec())))
     }
 

@@ -26,7 +26,7 @@
 //! write-back gate exclusively between passes, for a moment, and through the last one.
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Generation, Lsn, PageNumber, Result};
+use spinney_base::{Generation, PageNumber, Result};
 use spinney_engine::KeyspaceBackup;
 use spinney_extent::StoreCopy;
 use spinney_io::{Directory, Purpose};
@@ -58,7 +58,7 @@ pub(crate) struct Copying<'a> {
 impl TreeLine {
     /// Begins a copy of this keyspace in a new file.
     pub(crate) fn copy_to(&self, directory: &dyn Directory, name: &str) -> Result<Copying<'_>> {
-        let redo = || (Lsn(self.redo.load(std::sync::atomic::Ordering::Acquire)), ());
+        let redo = || (self.shape.redo_lsn(), ());
         let (copy, ()) = StoreCopy::begin(&self.large, directory, name, redo)?;
         let none = Generation(0);
         let passing = false;
@@ -69,9 +69,9 @@ impl TreeLine {
 impl Copying<'_> {
     fn begin_pass(&mut self) {
         // No write-back is under way, so none has pages that it did not put into the index yet.
-        let _no_write_back = self.tree.gate.write();
+        let _no_write_back = self.tree.shape.gate.write();
         self.since = self.next_since;
-        self.next_since = self.tree.store.next_generation();
+        self.next_since = self.tree.shape.store.next_generation();
         self.next = Some(Vec::new());
         self.passing = true;
     }
@@ -88,7 +88,7 @@ impl Copying<'_> {
         let mut next = Some(from);
         for _ in 0..LOOK_MAX {
             let Some(key) = &next else { break };
-            let located = tree.index.find(key);
+            let located = tree.shape.index.find(key);
             next = located.upper.as_ref().map(|upper| upper.bytes().to_vec());
             if self.has_moved(&located.segment) {
                 pages += located.segment.pages();
@@ -99,13 +99,13 @@ impl Copying<'_> {
             }
         }
         let bases = segments.iter().map(|located| located.segment.base.page);
-        let _segments = tree.segment_locks.read_many(bases);
+        let _segments = tree.shape.segment_locks.read_many(bases);
         let all = segments.iter().flat_map(|Located { segment, .. }| {
             (0..segment.base_pages()).map(|index| segment.base_page(index).page)
         });
-        let _pages = tree.page_locks.read_many(all);
+        let _pages = tree.shape.page_locks.read_many(all);
         // One that has moved again has newer pages now, and the next pass meets it.
-        segments.retain(|located| tree.index.find(located.lower.bytes()) == *located);
+        segments.retain(|located| tree.shape.index.find(located.lower.bytes()) == *located);
         let pages = segments.iter().flat_map(|located| located.segment.all()).collect();
         let bytes = self.copy_pages(pages)?;
         self.next = next;
@@ -118,8 +118,8 @@ impl Copying<'_> {
             return Ok(0);
         }
         pages.sort_unstable();
-        let mut buf = self.tree.buffers.lend(pages.len());
-        self.tree.read_pages(&pages, &mut buf, Purpose::TOOL)?;
+        let mut buf = self.tree.memory.buffers.lend(pages.len());
+        self.tree.shape.read_pages(&pages, &mut buf, Purpose::TOOL)?;
         let numbers: Vec<PageNumber> = pages.iter().map(|page| page.page).collect();
         self.copy.target().write_fresh(&numbers, &buf, Purpose::TOOL)?;
         Ok((pages.len() * PAGE_BYTES) as u64)
@@ -143,7 +143,7 @@ impl KeyspaceBackup for Copying<'_> {
 
     fn finish(&mut self) -> Result<u64> {
         let tree = self.tree;
-        let no_write_back = tree.gate.write();
+        let no_write_back = tree.shape.gate.write();
         // A pass that was not ended has seen nothing for sure.
         if !self.passing {
             self.since = self.next_since;
@@ -151,7 +151,7 @@ impl KeyspaceBackup for Copying<'_> {
         let mut payload = SegmentsEncoder::default();
         let mut owned = Vec::new();
         let mut moved = Vec::new();
-        let structure = tree.index.for_each(|lower, segment| {
+        let structure = tree.shape.index.for_each(|lower, segment| {
             payload.push(lower, segment);
             owned.extend(segment.extents());
             if self.has_moved(segment) {

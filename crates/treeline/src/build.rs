@@ -16,14 +16,8 @@ use crate::fit::{Fit, Piece, Sized};
 use crate::merge::{CAPACITY, Records};
 use crate::model::Model;
 use crate::origin::{Bounds, ORIGIN_BYTES, ORIGIN_BYTES_MAX, Origin, origin_bytes};
+use crate::policy::{self, FORECAST_RECORDS};
 use crate::segment::common_prefix;
-
-/// Records that share one forecast: what a page holds or so.
-const FORECAST_RECORDS: usize = 32;
-
-/// Most room that is left, in times of what the records take. A forecast that is wrong costs no
-/// more space than that.
-const ROOM_TIMES_MAX: f64 = 8.0;
 
 /// A segment to be, its pages one behind the other, unsealed.
 #[derive(Debug)]
@@ -88,7 +82,7 @@ impl Region<'_> {
             let until = (from + FORECAST_RECORDS).min(count);
             let lower = if from == 0 { self.lower } else { self.records.get(from).0 };
             let upper = if until < count { Some(self.records.get(until).0) } else { self.upper };
-            let times = room_for(until - from, expected(lower, upper));
+            let times = policy::room_for(until - from, expected(lower, upper));
             records.extend((from..until).map(|index| {
                 let bytes = self.record_bytes(index);
                 let with_room = scaled(bytes, times).min(fit.goal_bytes).max(bytes);
@@ -189,12 +183,6 @@ impl Region<'_> {
     }
 }
 
-/// How many times the bytes of `now` records they need with those that are expected.
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn room_for(now: usize, expected: f64) -> f64 {
-    ((now as f64 + expected.max(0.0)) / now.max(1) as f64).clamp(1.0, ROOM_TIMES_MAX)
-}
-
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -245,7 +233,7 @@ mod tests {
         assert!(same.abs_diff(cold) <= 8 && double.abs_diff(2 * hot) <= 12, "{same} {double}");
         let (same, most) = pages(1e9);
         assert!(same.abs_diff(cold) <= 8, "{same}");
-        assert!(most < ROOM_TIMES_MAX as usize * (hot + 4), "{most}");
+        assert!(most < policy::ROOM_TIMES_MAX as usize * (hot + 4), "{most}");
         assert_eq!(pages(f64::NAN), pages(0.0));
     }
 }

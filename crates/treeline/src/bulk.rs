@@ -69,11 +69,11 @@ impl std::fmt::Debug for BulkLoad<'_> {
 
 impl TreeLine {
     pub(crate) fn begin_bulk(&self) -> Result<BulkLoad<'_>> {
-        self.loads.fetch_add(1, Ordering::SeqCst);
+        self.background.loads.fetch_add(1, Ordering::SeqCst);
         let mut load = BulkLoad {
             tree: self,
             begun: (0, 0),
-            bytes: Bytes::new(&self.buffers),
+            bytes: Bytes::new(&self.memory.buffers),
             window: Vec::new(),
             lower: Vec::new(),
             last: None,
@@ -89,7 +89,10 @@ impl TreeLine {
 
     /// Changes whenever a page is written that is not a load's.
     fn written(&self) -> (u64, u64) {
-        (self.index.sequence(), self.writes.pages_written_back.load(Ordering::Relaxed))
+        (
+            self.shape.index.sequence(),
+            self.workload.writes.pages_written_back.load(Ordering::Relaxed),
+        )
     }
 
     fn is_empty(&self) -> Result<bool> {
@@ -102,7 +105,7 @@ impl TreeLine {
 impl<'a> BulkLoad<'a> {
     /// Cuts segments off the window: all of it, or as long as what follows cannot change them.
     fn advance(&mut self, all: bool) -> Result<()> {
-        let bytes = std::mem::replace(&mut self.bytes, Bytes::new(&self.tree.buffers));
+        let bytes = std::mem::replace(&mut self.bytes, Bytes::new(&self.tree.memory.buffers));
         let window = std::mem::take(&mut self.window);
         let lower = std::mem::take(&mut self.lower);
         let dirty: Vec<_> = window.iter().map(|one| bytes.dirty(one)).collect();
@@ -115,7 +118,7 @@ impl<'a> BulkLoad<'a> {
         let next = if all { None } else { pieces.pop() };
         let upper = next.as_ref().map(|next| next.lower.as_slice());
         let region = Region { upper, ..region };
-        for segment in region.build(&self.tree.buffers, pieces) {
+        for segment in region.build(&self.tree.memory.buffers, pieces) {
             self.gather(segment)?;
         }
         let from = next.as_ref().map_or(window.len(), |next| next.records.start);
@@ -132,7 +135,7 @@ impl<'a> BulkLoad<'a> {
         let base = PageRef { page: extent.page, generation };
         let made = Segment::new(base, segment.order, segment.model);
         self.pages += u64::from(extent.pages());
-        self.tree.loading_pages.fetch_add(u64::from(extent.pages()), Ordering::Relaxed);
+        self.tree.background.loading_pages.fetch_add(u64::from(extent.pages()), Ordering::Relaxed);
         self.segments.push((segment.lower.clone(), made));
         self.gathered.push((base, segment));
         let pages: usize = self.gathered.iter().map(|(_, segment)| segment.page_count()).sum();
@@ -147,7 +150,7 @@ impl<'a> BulkLoad<'a> {
         }
         let runs: Vec<(PageNumber, &[u8])> =
             self.gathered.iter().map(|(base, segment)| (base.page, segment.blocks())).collect();
-        self.tree.store.write_runs(&runs, Purpose::REORGANIZE)?;
+        self.tree.shape.store.write_runs(&runs, Purpose::REORGANIZE)?;
         self.gathered.clear();
         Ok(())
     }
@@ -156,25 +159,25 @@ impl<'a> BulkLoad<'a> {
     fn publish(&mut self) -> Result<()> {
         let tree = self.tree;
         let mut bases = Vec::new();
-        tree.index.for_each_place(|base| bases.push(base));
-        let held = tree.segment_locks.reorganize(bases.into_iter());
+        tree.shape.index.for_each_place(|base| bases.push(base));
+        let held = tree.shape.segment_locks.reorganize(bases.into_iter());
         held.upgrade();
-        let redo = tree.redo();
+        let redo = tree.shape.redo_lsn();
         // In the checkpoint's list, whose writing makes their bytes durable with everything else.
         self.large.apply(0);
-        let before = tree.index.replace_all(std::mem::take(&mut self.segments));
+        let before = tree.shape.index.replace_all(std::mem::take(&mut self.segments));
         let published = tree.publish_index(redo, &tree.large.cut(redo.0));
         // What the cache knows to be absent may be there now.
-        tree.cache.forget_clean();
-        tree.gap.forget();
+        tree.memory.cache.forget_clean();
+        tree.memory.gap.forget();
         if published.is_err() {
-            self.segments = tree.index.replace_all(before);
+            self.segments = tree.shape.index.replace_all(before);
             return published;
         }
-        tree.loading_pages.fetch_sub(std::mem::take(&mut self.pages), Ordering::Relaxed);
+        tree.background.loading_pages.fetch_sub(std::mem::take(&mut self.pages), Ordering::Relaxed);
         self.large.keep();
         let freed = before.iter().flat_map(|(_, segment)| segment.extents());
-        freed.for_each(|(extent, _)| tree.store.release(extent));
+        freed.for_each(|(extent, _)| tree.shape.store.release(extent));
         Ok(())
     }
 }
@@ -229,8 +232,8 @@ impl Bulk for BulkLoad<'_> {
         self.advance(true)?;
         // Brings home what was removed, and moves the redo LSN to the log's end (P15).
         tree.publish_checkpoint(tree.context.log.last_lsn(), &mut |_| false)?;
-        let _no_write_back = tree.gate.write();
-        tree.journal.publish(&tree.context, &tree.store)?;
+        let _no_write_back = tree.shape.gate.write();
+        tree.shape.journal.publish(&tree.context, &tree.shape.store)?;
         if !tree.is_empty()? {
             return Err(Error::invalid("a bulk load needs an empty keyspace"));
         }
@@ -243,11 +246,11 @@ impl Bulk for BulkLoad<'_> {
 
 impl Drop for BulkLoad<'_> {
     fn drop(&mut self) {
-        self.tree.loads.fetch_sub(1, Ordering::SeqCst);
+        self.tree.background.loads.fetch_sub(1, Ordering::SeqCst);
         // Nothing is left of what was installed.
         for (_, segment) in &self.segments {
-            segment.extents().for_each(|(extent, _)| self.tree.store.release(extent));
+            segment.extents().for_each(|(extent, _)| self.tree.shape.store.release(extent));
         }
-        self.tree.loading_pages.fetch_sub(self.pages, Ordering::Relaxed);
+        self.tree.background.loading_pages.fetch_sub(self.pages, Ordering::Relaxed);
     }
 }

@@ -33,9 +33,9 @@ use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};
 use spinney_extent::values::{LargeExtent, LargeList};
 
+use crate::marks::Marks;
 use crate::model::{MODEL_BYTES, Model};
-use crate::segment::{Change, Overflow, PageRef, SEGMENT_ORDER_MAX, STAGED_MAX, Segment};
-use crate::stage::{Marks, Staged};
+use crate::segment::{Change, Overflow, PageRef, SEGMENT_ORDER_MAX, STAGED_MAX, Segment, Staged};
 
 const VERSION: u8 = 2;
 /// Read, not written: segments of one page, no large values.

@@ -6,8 +6,7 @@ use spinney_base::Stalls;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_sync::Stripes;
 
-/// Records that a page is taken to hold before any was scanned.
-const RECORDS_PER_PAGE_EXPECTED: u64 = 16;
+use crate::policy::RECORDS_PER_PAGE_EXPECTED;
 
 /// So many scanned pages count; then both numbers are halved, so that old ones count less.
 const SCANNED_PAGES_MAX: u64 = 4096;

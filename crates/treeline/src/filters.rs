@@ -36,23 +36,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use spinney_base::PageNumber;
 use spinney_base::shim::Mutex;
 use spinney_filter::{BLOCK_BYTES, build, may_contain};
-use spinney_page::PageView;
-use spinney_sync::hash_key;
 
+use crate::policy;
 use crate::segment::PageRef;
-use crate::tree::TreeLine;
-
-/// Bits for each key of a page: one absent key in 200 passes. With fewer more pass; with more the
-/// filters of fewer pages fit.
-const BITS_PER_KEY: u32 = 12;
 
 /// Bytes of memory that a filter takes beside its blocks: its place in the list and in the table,
 /// and what both leave unused. Too small a number would let the account be exceeded.
 const FILTER_BYTES: u64 = 96;
-
-/// Bytes of a keyspace's memory for each shard: as few threads meet in one as memory allows.
-const BYTES_PER_SHARD: u64 = 512 << 10;
-const SHARDS_MAX: u64 = 64;
 
 #[derive(Debug)]
 struct Filter {
@@ -94,9 +84,8 @@ pub(crate) struct PageFilters {
 impl PageFilters {
     /// None, of a keyspace with this many bytes of memory, and no room for any.
     pub(crate) fn new(memory: u64) -> Self {
-        let shards = (memory / BYTES_PER_SHARD).clamp(1, SHARDS_MAX);
         PageFilters {
-            shards: (0..1 << shards.ilog2()).map(|_| Mutex::default()).collect(),
+            shards: (0..policy::filter_shards(memory)).map(|_| Mutex::default()).collect(),
             bytes: AtomicU64::new(0),
             bytes_max: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
@@ -143,16 +132,16 @@ impl PageFilters {
     }
 
     /// Whether a filter may be kept.
-    fn have_room(&self) -> bool {
+    pub(crate) fn have_room(&self) -> bool {
         self.bytes_max.load(Relaxed) > 0
     }
 
     /// Keeps the filter of a page that the caller has locked and whose keys have these hashes.
-    fn put(&self, page: PageRef, hashes: &[u64]) {
+    pub(crate) fn put(&self, page: PageRef, hashes: &[u64]) {
         let blocks = match hashes {
             // Without a block it would refuse nothing.
             [] => vec![0; BLOCK_BYTES],
-            _ => build(hashes, BITS_PER_KEY),
+            _ => build(hashes, policy::FILTER_BITS_PER_KEY),
         };
         let filter = Filter { page, asked: false, blocks: blocks.into() };
         self.change(&mut self.shard(page).lock(), |shard| shard.put(filter));
@@ -246,25 +235,6 @@ impl Shard {
             self.filters.shrink_to_fit();
             self.places.shrink_to_fit();
         }
-    }
-}
-
-impl TreeLine {
-    /// Keeps the filter of a page that the caller has locked and read in vain, or written.
-    pub(crate) fn keep_filter(&self, page: PageRef, view: PageView<'_>) {
-        if !self.filters.have_room() {
-            return;
-        }
-        let mut key = view.prefix().to_vec();
-        let prefix = key.len();
-        let hashes: Vec<u64> = (0..view.len())
-            .map(|index| {
-                key.truncate(prefix);
-                key.extend_from_slice(view.suffix(index));
-                hash_key(self.context.keyspace, &key)
-            })
-            .collect();
-        self.filters.put(page, &hashes);
     }
 }
 

@@ -46,6 +46,7 @@ use spinney_page::SLOT_BYTES;
 use crate::model::{Model, NO_STEP, word_after};
 use crate::origin::{ORIGIN_BYTES, origin_bytes};
 use crate::plr::{Line, Plr};
+use crate::policy;
 use crate::segment::SEGMENT_ORDER_MAX;
 
 /// A record: its key, and the bytes that it takes in a page, slot included, at least 1.
@@ -59,16 +60,6 @@ pub(crate) enum Fill {
     /// As full as is any good: few inserts will come, if any.
     Packed,
 }
-
-/// How much of a page is filled where there is to be room, in percent.
-const ROOM_FILL_PERCENT: usize = 82;
-
-/// Where a page holds no more records than that, a place that is left free is too much of it: what
-/// comes gets an overflow page, and a page where it was forecast.
-const FEW_RECORDS: usize = 4;
-
-/// How much of a packed page is left free, in percent, in whole records, rounded down.
-const PACKED_FREE_PERCENT: usize = 8;
 
 /// How records are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,9 +145,8 @@ impl Fit {
         let average = average_record_bytes.clamp(SLOT_BYTES, capacity_bytes.max(SLOT_BYTES));
         let fit = capacity_bytes / average;
         let goal = match fill {
-            Fill::Room if fit <= FEW_RECORDS => fit,
-            Fill::Room => (fit * ROOM_FILL_PERCENT + 50) / 100,
-            Fill::Packed => fit - fit * PACKED_FREE_PERCENT / 100,
+            Fill::Room => policy::filled_with_room(fit),
+            Fill::Packed => policy::filled_packed(fit),
         };
         let goal = goal.max(1);
         Fit {

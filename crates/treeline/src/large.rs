@@ -20,13 +20,11 @@
 mod tests;
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, Lsn, PageNumber, Result};
-use spinney_engine::{EngineContext, log_is_full};
-use spinney_extent::values::{LargeExtent, Owner};
-use spinney_extent::{LargePointer, Store};
+use spinney_extent::LargePointer;
+use spinney_extent::values::LargeExtent;
 use spinney_io::Purpose;
 use spinney_page::PageView;
 
@@ -37,36 +35,6 @@ use crate::tree::TreeLine;
 
 /// Pages read together when all are read after a crash.
 const SWEEP_PAGES: usize = 64;
-
-/// Of the values of one keyspace.
-#[derive(Debug)]
-pub(crate) struct ByLog {
-    pub(crate) context: EngineContext,
-    pub(crate) store: Arc<Store>,
-}
-
-impl Owner for ByLog {
-    fn reclaim(&self) {
-        self.store.reclaim(self.context.log.durable_lsn());
-    }
-
-    fn position(&self) -> u64 {
-        self.context.log.last_lsn().0
-    }
-
-    fn sealed(
-        &self,
-        extents: &mut dyn Iterator<Item = LargeExtent>,
-        live: &dyn Fn(),
-    ) -> Result<()> {
-        if self.context.logged {
-            return Ok(());
-        }
-        let record = encode_large(LargeChange::Allocated, &extents.collect::<Vec<_>>());
-        // A checkpoint beyond the record then names them.
-        self.context.log_structure(&record, live)?.map(drop).ok_or_else(log_is_full)
-    }
-}
 
 impl TreeLine {
     /// Says in the log that pages are about to name these no more, and where. Replay could not find
@@ -130,11 +98,11 @@ impl TreeLine {
     /// After a crash of a keyspace whose data is not logged: asks the pages what is live.
     pub(crate) fn reconcile_large(&self) -> Result<()> {
         let mut pages: Vec<PageRef> = Vec::new();
-        self.index.for_each(|_, segment| pages.extend(segment.all()));
+        self.shape.index.for_each(|_, segment| pages.extend(segment.all()));
         let mut named: HashSet<(PageNumber, Generation)> = HashSet::new();
         for pages in pages.chunks(SWEEP_PAGES) {
-            let mut buf = self.buffers.lend(pages.len());
-            self.read_pages(pages, &mut buf, Purpose::RECOVERY)?;
+            let mut buf = self.memory.buffers.lend(pages.len());
+            self.shape.read_pages(pages, &mut buf, Purpose::RECOVERY)?;
             for index in 0..pages.len() {
                 let view = PageView::trusted(buf.page(index));
                 for value in (0..view.len()).map(|index| view.value(index)) {

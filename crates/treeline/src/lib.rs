@@ -8,29 +8,42 @@
 //!  +--------------+               +---------------+            +----+----+----+----+ +----+
 //! ```
 //!
-//! Single hot records are cached, not pages: a put makes a dirty record, a get of a cold key reads
-//! one page and keeps one record. Dirty records come home in the background, all of a page in one
-//! write. A segment is 1 to 16 pages that lie one behind the other, and a model of its keys says
-//! which of them has a key. A page that is full gets an overflow page; when that is full too, the
-//! segment and neighbours are made anew, with as much room as forecasts say that will be needed.
+//! The cache holds single hot records, not pages: a put makes a dirty record; a get of a cold key
+//! reads one page and keeps one record. The background writes dirty records back, all of a page in
+//! one write. A segment is 1 to 16 neighbouring pages, and a model of its keys says which of them
+//! has a key. A full page gets an overflow page. When that is full too, the segment and its
+//! neighbours are rewritten, with as much room as forecasts ask for.
 //!
-//! Reading order: the crate `records` (what is in memory), `segment` (what lies where), `model`, `plr` and `fit`
-//! (which records go to which pages, pure), `forecast` (pure), `index` (from keys to segments),
-//! `locks`, `merge` (what becomes of a page, pure), `write_back` (carrying it out), `build` and
-//! `reorganize` (new segments), `stage` (bursts), `publish` (what a crash finds), `large` (values
-//! outside of pages), `tree` (the engine), `lookup`, `scan` with `first`, `pages` (the page cache), `filters` (of pages), `bulk`, `verify`,
-//! `scrub`, `backup`, `salvage`, `codec` and `origin` (bytes), `tuning` (switches for measuring).
+//! Modules import only what lies below them. From the bottom up:
+//!
+//! * *Decisions and bytes*, without I/O: `segment` (what lies where), `marks`, `model`, `plr` and
+//!   `fit` (which records go to which pages), `build` (new segments), `merge` (what becomes of a
+//!   page), `taken`, `forecast`, `novelty`, `tidying`, `policy` (the numbers), `codec` and `origin`
+//!   (bytes), `tuning` (options).
+//! * *Parts of a keyspace*, each with what it owns: `shape` (file, `index`, `locks`), `memory`
+//!   (record cache of the crate `records`, `pages`, `filters`, buffers), `workload` (`counters`,
+//!   forecasts), `background` (what waits to be done), `by_log` (the owner of large values); `tree`
+//!   puts them together.
+//! * *Operations*: `lookup`, `lookup_many`, `scan`; `publish`, `large`, `dirty`, `reorganize`,
+//!   `stage`, `write_back`, `checkpoint`, each over those before it; `tidy`, `bulk`, `verify`,
+//!   `scrub`, `backup`.
+//! * *The face*: `engine` (what a database calls), `row`, and `salvage`, which needs no keyspace.
 //!
 //! **Differs from the paper**: structure records carry the change, so recovery reads no data; new
 //! pages are synced in batches before their records; records move only into new pages; models are
 //! over bytes and keys of any kind, and may be steps; deletes give their room back.
 #![forbid(unsafe_code)]
 
+mod background;
 mod backup;
 mod build;
 mod bulk;
+mod by_log;
+mod checkpoint;
 mod codec;
 mod counters;
+mod dirty;
+mod engine;
 mod filters;
 mod fit;
 mod forecast;
@@ -39,11 +52,15 @@ mod large;
 mod locks;
 mod lookup;
 mod lookup_many;
+mod marks;
+mod memory;
 mod merge;
 mod model;
+mod novelty;
 mod origin;
 mod pages;
 mod plr;
+mod policy;
 mod publish;
 mod reorganize;
 mod row;
@@ -53,12 +70,15 @@ mod scan;
 mod schedules;
 mod scrub;
 mod segment;
+mod shape;
 mod stage;
 mod taken;
 mod tidy;
+mod tidying;
 mod tree;
 mod tuning;
 mod verify;
+mod workload;
 mod write_back;
 
 pub use row::ROW;

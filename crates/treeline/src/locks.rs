@@ -35,22 +35,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use spinney_base::PageNumber;
 use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Few where schedules are tried, for every lock costs there.
-const STRIPES_MAX: usize = if cfg!(feature = "shuttle") { 64 } else { 4096 };
-const STRIPES_MIN: usize = 64;
-
-/// One stripe for so many bytes that a keyspace's memory may reach, from [`STRIPES_MIN`] to
-/// [`STRIPES_MAX`]: what has little memory has little at once that could be locked.
-const BYTES_PER_STRIPE: u64 = 4096;
-
 /// Stripes that are made at once.
 const CHUNK: usize = 64;
-
-/// How many stripes the locks of a keyspace have that may get so much memory: a power of two.
-pub(crate) fn stripes_for(memory: u64) -> usize {
-    let stripes = usize::try_from(memory / BYTES_PER_STRIPE).unwrap_or(STRIPES_MAX);
-    stripes.clamp(STRIPES_MIN, STRIPES_MAX).next_power_of_two()
-}
 
 /// The stripe of a page among so many, a power of two and at least two. Pages of a power of two up to
 /// the next have as many stripes of their own, at the places of their numbers, as long as there are
@@ -229,7 +215,7 @@ impl Reorganizing<'_> {
 }
 
 impl SegmentLocks {
-    /// Locks of so many stripes; see [`stripes_for`].
+    /// Locks of so many stripes; see [`lock_stripes`](crate::policy::lock_stripes).
     pub(crate) fn new(stripes: usize) -> Self {
         SegmentLocks { stripes: Stripes::new(stripes) }
     }
@@ -289,7 +275,7 @@ pub(crate) struct PageLocks {
 }
 
 impl PageLocks {
-    /// Locks of so many stripes; see [`stripes_for`].
+    /// Locks of so many stripes; see [`lock_stripes`](crate::policy::lock_stripes).
     pub(crate) fn new(stripes: usize) -> Self {
         PageLocks { stripes: Stripes::new(stripes) }
     }
@@ -335,6 +321,7 @@ impl PageLocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::STRIPES_MIN;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::Duration;
 

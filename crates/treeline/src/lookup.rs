@@ -27,35 +27,35 @@ impl TreeLine {
     ) -> Result<Found> {
         let id = RecordId::of(hash);
         loop {
-            let (place, version) = self.index.find_place(key, hash);
-            let _segment = self.segment_locks.read(place.segment.page);
-            let _page = self.page_locks.read(place.page.page);
+            let (place, version) = self.shape.index.find_place(key, hash);
+            let _segment = self.shape.segment_locks.read(place.segment.page);
+            let _page = self.shape.page_locks.read(place.page.page);
             if !self.is_still(key, hash, place, version) {
                 continue;
             }
             // A record that became dirty meanwhile cannot leave the cache while the page is locked
             // (P23).
-            if let Some(found) = found_in(self.cache.get(id, key, out)) {
+            if let Some(found) = found_in(self.memory.cache.get(id, key, out)) {
                 return Ok(found);
             }
             let start = out.len();
             let mut found = Found::Absent;
             let (mut looked, mut read) = (false, 0);
             for (index, page) in place.pages().enumerate() {
-                if self.filters.refuse(page, hash) {
+                if self.memory.filters.refuse(page, hash) {
                     continue;
                 }
                 looked = true;
                 found = with_page_buffer(|buf| {
-                    let cached = self.pages.get(page, buf.page_mut(0));
+                    let cached = self.memory.pages.get(page, buf.page_mut(0));
                     if !cached {
                         read += 1;
-                        self.read_page(page, buf.page_mut(0), Purpose::LOOKUP)?;
+                        self.shape.read_page(page, buf.page_mut(0), Purpose::LOOKUP)?;
                     }
                     let view = PageView::trusted(buf.page(0));
                     let value = view.find(key);
                     if value.is_none() && !cached {
-                        self.keep_filter(page, view);
+                        self.memory.keep_filter(self.context.keyspace, page, view);
                     }
                     // What lies beside it is the newest only where nothing is staged above, and in
                     // the base page: an overflow page may hold what that has anew.
@@ -73,9 +73,9 @@ impl TreeLine {
                     break;
                 }
             }
-            self.accesses.miss(read);
+            self.workload.accesses.miss(read);
             if read > 0 && found == Found::Absent {
-                self.filters.want();
+                self.memory.filters.want();
             }
             if looked || to_stay {
                 let value = ValueRef { bytes: &out[start..], large: found == Found::Large };
@@ -88,7 +88,7 @@ impl TreeLine {
     /// Offers the cache what was read from a page that is locked still.
     pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         if self.tuning.record_cache() {
-            self.cache.admit(id, key, value);
+            self.memory.cache.admit(id, key, value);
         }
     }
 
@@ -102,7 +102,7 @@ impl TreeLine {
             let neighbour = view.key(index);
             if neighbour != key {
                 let id = RecordId::of(hash_key(self.context.keyspace, &neighbour));
-                self.cache.admit_neighbour(id, &neighbour, view.value(index));
+                self.memory.cache.admit_neighbour(id, &neighbour, view.value(index));
             }
         }
     }
@@ -110,7 +110,7 @@ impl TreeLine {
     /// Whether a key's place is still the one that was found when the index had this version. Stays
     /// true while its segment and its page are locked.
     pub(crate) fn is_still(&self, key: &[u8], hash: u64, place: Place, version: u64) -> bool {
-        self.index.version() == version || self.index.find_place(key, hash).0 == place
+        self.shape.index.version() == version || self.shape.index.find_place(key, hash).0 == place
     }
 }
 

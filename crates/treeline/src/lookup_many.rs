@@ -28,6 +28,7 @@ use spinney_page::PageView;
 use crate::locks::Reading;
 use crate::lookup::with_page_buffer;
 use crate::segment::{PageRef, Place};
+use crate::shape::Shape;
 use crate::tree::TreeLine;
 use spinney_records::{Cached, RecordId};
 
@@ -45,7 +46,7 @@ impl TreeLine {
     pub(crate) fn lookup_many(&self, keys: &[(&[u8], u64)]) -> Result<Vec<Option<OwnedValue>>> {
         let mut answers: Vec<Option<OwnedValue>> = vec![None; keys.len()];
         let mut missing: Vec<usize> = Vec::new();
-        self.cache.prefetch(keys.iter().map(|(_, hash)| RecordId::of(*hash)));
+        self.memory.cache.prefetch(keys.iter().map(|(_, hash)| RecordId::of(*hash)));
         for (index, (key, hash)) in keys.iter().enumerate() {
             if !self.lookup_cached(key, *hash, &mut answers[index]) {
                 missing.push(index);
@@ -62,13 +63,13 @@ impl TreeLine {
 
     fn lookup_cached(&self, key: &[u8], hash: u64, answer: &mut Option<OwnedValue>) -> bool {
         let mut bytes = Vec::new();
-        match self.cache.get(RecordId::of(hash), key, &mut bytes) {
+        match self.memory.cache.get(RecordId::of(hash), key, &mut bytes) {
             Cached::Present => *answer = Some(OwnedValue { bytes, large: false }),
             Cached::Large => *answer = Some(OwnedValue { bytes, large: true }),
             Cached::Absent => *answer = None,
             Cached::Unknown => return false,
         }
-        self.accesses.hit();
+        self.workload.accesses.hit();
         true
     }
 
@@ -79,7 +80,7 @@ impl TreeLine {
         round: &[usize],
         answers: &mut [Option<OwnedValue>],
     ) -> Result<Vec<usize>> {
-        let mut buf = self.buffers.lend((PAGES_PER_KEY * round.len()).max(PAGES_MIN));
+        let mut buf = self.memory.buffers.lend((PAGES_PER_KEY * round.len()).max(PAGES_MIN));
         let mut round = Round {
             tree: self,
             keys,
@@ -93,9 +94,9 @@ impl TreeLine {
             asked: Vec::with_capacity(round.len()),
             missed: 0,
         };
-        self.store.read_as_found(&mut buf, Purpose::LOOKUP, &mut round)?;
+        self.shape.store.read_as_found(&mut buf, Purpose::LOOKUP, &mut round)?;
         round.answer_rest(&buf);
-        self.accesses.missed(round.missed, round.named as u64);
+        self.workload.accesses.missed(round.missed, round.named as u64);
         // Once there is room for no more pages nobody asks for the next key.
         round.again.extend(round.left);
         Ok(round.again)
@@ -134,7 +135,7 @@ impl<'a> Round<'a> {
     /// Finds out which pages are to be read for a key, if any.
     fn look_for(&mut self, index: usize) {
         let (key, hash) = self.keys[index];
-        let (place, version) = self.tree.index.find_place(key, hash);
+        let (place, version) = self.tree.shape.index.find_place(key, hash);
         let Some(locks) = self.lock(place) else { return self.again.push(index) };
         if !self.tree.is_still(key, hash, place, version) {
             return self.again.push(index);
@@ -143,7 +144,7 @@ impl<'a> Round<'a> {
         if self.tree.lookup_cached(key, hash, &mut self.answers[index]) {
             return;
         }
-        if place.pages().all(|page| self.tree.filters.refuse(page, hash)) {
+        if place.pages().all(|page| self.tree.memory.filters.refuse(page, hash)) {
             self.missed += 1;
             return;
         }
@@ -167,7 +168,7 @@ impl<'a> Round<'a> {
     }
 
     fn lock(&self, place: Place) -> Option<(Reading<'a>, RwLockReadGuard<'a, ()>)> {
-        let TreeLine { segment_locks, page_locks, .. } = self.tree;
+        let Shape { segment_locks, page_locks, .. } = &self.tree.shape;
         let (segment, page) = (place.segment.page, place.page.page);
         if self.locks.is_empty() {
             return Some((segment_locks.read(segment), page_locks.read(page)));
@@ -178,7 +179,7 @@ impl<'a> Round<'a> {
     /// Answers from a page that is cached; says whether it is.
     fn answer_cached(&mut self, index: usize, page: PageRef) -> bool {
         with_page_buffer(|buf| {
-            let cached = self.tree.pages.get(page, buf.page_mut(0));
+            let cached = self.tree.memory.pages.get(page, buf.page_mut(0));
             if cached {
                 self.missed += 1;
                 self.answer(index, PageView::trusted(buf.page(0)).find(self.keys[index].0));
@@ -190,7 +191,7 @@ impl<'a> Round<'a> {
     fn answer(&mut self, index: usize, value: Option<ValueRef<'_>>) {
         let (key, hash) = self.keys[index];
         if value.is_none() {
-            self.tree.filters.want();
+            self.tree.memory.filters.want();
         }
         self.answers[index] = value.map(OwnedValue::from);
         self.tree.admit(RecordId::of(hash), key, value);
@@ -205,7 +206,11 @@ impl<'a> Round<'a> {
                     let view = PageView::trusted(buf.page(page));
                     let value = view.find(self.keys[key].0);
                     if value.is_none() {
-                        self.tree.keep_filter(self.pages[page], view);
+                        self.tree.memory.keep_filter(
+                            self.tree.context.keyspace,
+                            self.pages[page],
+                            view,
+                        );
                     }
                     value
                 };
@@ -227,7 +232,7 @@ impl Wanted for Round<'_> {
     }
 
     fn came(&mut self, index: usize, block: &[u8; PAGE_BYTES]) -> Result<()> {
-        let view = self.tree.check_layout(self.pages[index], block)?;
+        let view = self.tree.shape.check_layout(self.pages[index], block)?;
         for asked in 0..self.asked.len() {
             let Asked { key, first, pages, answered } = &mut self.asked[asked];
             if (*first, *pages) == (index, 1) {
@@ -235,7 +240,11 @@ impl Wanted for Round<'_> {
                 let key = *key;
                 let value = view.find(self.keys[key].0);
                 if value.is_none() {
-                    self.tree.keep_filter(self.pages[index], view);
+                    self.tree.memory.keep_filter(
+                        self.tree.context.keyspace,
+                        self.pages[index],
+                        view,
+                    );
                 }
                 self.answer(key, value);
             }

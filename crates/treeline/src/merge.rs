@@ -18,6 +18,7 @@ use spinney_io::{BufferPool, Lent};
 use spinney_page::{PageEditor, PageView, Put};
 
 use crate::origin::Origin;
+use crate::policy;
 use crate::segment::Located;
 
 /// One dirty record: a key and its new value, or `None` if it was removed.
@@ -33,13 +34,6 @@ pub(crate) struct Pages<'a> {
 
 /// Bytes that slots, records, origin and prefix may use in one page.
 pub(crate) const CAPACITY: usize = PAGE_BYTES - spinney_page::layout::SLOTS_BEGIN;
-
-/// Base and overflow page become one page when their records fill no more than this share of it.
-const DROP_OVERFLOW_PERCENT: usize = 60;
-
-/// Every time a page without overflow page falls below one more of so many equal parts of its
-/// lower half, it is looked whether its segment may shrink.
-const SHRINK_STEPS: usize = 8;
 
 /// What to rewrite of a page and its overflow page, unsealed.
 #[derive(Debug)]
@@ -123,11 +117,9 @@ fn may_shrink(
 ) -> bool {
     let now = used_bytes(new_base);
     if old.overflow.is_some() {
-        return now + used_bytes(new_overflow) <= CAPACITY * DROP_OVERFLOW_PERCENT / 100;
+        return policy::is_overflow_needless(now + used_bytes(new_overflow), CAPACITY);
     }
-    let steps = |used: usize| used * SHRINK_STEPS / CAPACITY;
-    let before = old.base.map_or(0, used_bytes);
-    now < before && steps(now) < steps(before) && steps(now) < SHRINK_STEPS / 2
+    policy::fell_by_a_step(old.base.map_or(0, used_bytes), now, CAPACITY)
 }
 
 pub(crate) fn used_bytes(page: &[u8; PAGE_BYTES]) -> usize {

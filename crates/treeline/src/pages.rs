@@ -37,6 +37,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::mapping::Mapping;
 use spinney_base::shim::Mutex;
 
+use crate::policy;
 use crate::segment::PageRef;
 
 /// Highest number of uses of a frame.
@@ -53,10 +54,6 @@ const FRAME_BYTES: u64 = PAGE_BYTES as u64 + 80;
 
 /// Fewest frames of a cache: for whoever asks for the first record again and again.
 const FRAMES_MIN: usize = 8;
-
-/// One shard for so many bytes of memory.
-const BYTES_PER_SHARD: u64 = 4 << 20;
-const SHARDS_MAX: u64 = 16;
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
@@ -89,9 +86,8 @@ pub(crate) struct PageCache {
 impl PageCache {
     /// An empty cache, of a keyspace that may get so much memory, with the fewest frames.
     pub(crate) fn new(most: u64) -> Self {
-        let shards = (most / BYTES_PER_SHARD).clamp(1, SHARDS_MAX);
         let cache = PageCache {
-            shards: (0..1 << shards.ilog2()).map(|_| Mutex::default()).collect(),
+            shards: (0..policy::page_shards(most)).map(|_| Mutex::default()).collect(),
             hits: AtomicU64::new(0),
             worth: AtomicU64::new(0),
         };

@@ -11,50 +11,24 @@
 use std::sync::atomic::Ordering;
 
 use spinney_base::{Lsn, Result, probe};
-use spinney_engine::Engine;
 use spinney_extent::Checkpoint;
 use spinney_extent::values::Cut;
-use spinney_io::Purpose;
 
 use crate::codec::{SegmentsEncoder, encode_change};
 use crate::counters::add;
 use crate::segment::Change;
-use crate::tree::{BATCH_PAGES, TreeLine};
+use crate::tree::TreeLine;
 
 impl TreeLine {
     /// Notes a change of structure for the log.
     pub(crate) fn note_change(&self, sequence: u64, change: &Change) {
-        self.journal.push(sequence, encode_change(change, sequence), change.freed());
-    }
-
-    /// Brings everything applied up to `redo` home and publishes it (P14). Rests in between as
-    /// [`Engine::checkpoint_slowly`] says.
-    pub(crate) fn publish_checkpoint(
-        &self,
-        redo: Lsn,
-        rest: &mut dyn FnMut(f64) -> bool,
-    ) -> Result<()> {
-        let _inside = probe::enter("checkpoint");
-        let cut = self.large.cut(redo.0);
-        self.write_back_everything(rest)?;
-        if self.redo.load(Ordering::Acquire) == redo.0
-            && self.published.load(Ordering::Acquire) == self.index.sequence()
-            && !self.large.settles(&cut)
-        {
-            // Nothing was written since the last checkpoint but what is not logged, and that only
-            // needs a sync.
-            self.store.sync(Purpose::CHECKPOINT)?;
-        } else {
-            self.publish_index(redo, &cut)?;
-        }
-        self.pages_in_doubt.store(false, Ordering::Relaxed);
-        Ok(())
+        self.shape.journal.push(sequence, encode_change(change, sequence), change.freed());
     }
 
     /// Publishes the index as it is, with everything applied up to `redo` home; `cut` divides the
     /// large values freed before all was brought home from those freed later.
     pub(crate) fn publish_index(&self, redo: Lsn, cut: &Cut) -> Result<()> {
-        let _one_at_a_time = self.slots.lock();
+        let _one_at_a_time = self.shape.slots.lock();
         self.publish_alone(redo, cut)
     }
 
@@ -67,184 +41,23 @@ impl TreeLine {
     pub(crate) fn publish_again(&self) -> Result<()> {
         let _inside = probe::enter("checkpoint");
         // A checkpoint that ends meanwhile moves the redo LSN, and the log may be trimmed up to it.
-        let _one_at_a_time = self.slots.lock();
-        self.publish_alone(self.redo(), &Cut::NOTHING)
+        let _one_at_a_time = self.shape.slots.lock();
+        self.publish_alone(self.shape.redo_lsn(), &Cut::NOTHING)
     }
 
     fn publish_alone(&self, redo: Lsn, cut: &Cut) -> Result<()> {
         let mut payload = SegmentsEncoder::default();
-        let structure = self.index.for_each(|lower, segment| payload.push(lower, segment));
+        let structure = self.shape.index.for_each(|lower, segment| payload.push(lower, segment));
         let payload = payload.finish(&self.large.list(cut));
         let log = &self.context.log;
-        self.store.publish(Checkpoint { redo, structure }, &payload, || {
+        self.shape.store.publish(Checkpoint { redo, structure }, &payload, || {
             log.ensure_durable(log.last_lsn())
         })?;
-        self.journal.cover(structure, &self.store);
+        self.shape.journal.cover(structure, &self.shape.store);
         self.large.settle(cut);
-        self.redo.store(redo.0, Ordering::Release);
-        self.published.store(structure, Ordering::Release);
-        add(&self.writes.checkpoints, 1);
+        self.shape.redo.store(redo.0, Ordering::Release);
+        self.shape.published.store(structure, Ordering::Release);
+        add(&self.workload.writes.checkpoints, 1);
         Ok(())
-    }
-
-    /// Writes back every record that is dirty now, and waits for write-backs of others. Calls `rest`
-    /// in between with the share of the segments that it has passed, with no lock held.
-    ///
-    /// # Errors
-    /// As a write-back has.
-    pub(crate) fn write_back_everything(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
-        self.index.mark_due();
-        let mut progress = Progress { share: 0.0, has_time: rest(0.0), rest };
-        loop {
-            while self.index.is_due() {
-                self.write_back_due(&mut progress)?;
-            }
-            // A write-back that began before may hold due records. Those it does not write, because it fails or
-            // others are in its way, it lists again before it ends: then this checkpoint writes them.
-            let _no_write_back = self.gate.write();
-            if !self.index.is_due() {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Writes back due records, segment by segment. Some of a long list may be left, and where others were in the way.
-    fn write_back_due(&self, progress: &mut Progress<'_>) -> Result<()> {
-        let all: u64 = self.index.counts().segments.iter().sum();
-        let mut from = Some(Vec::new());
-        let mut looked = 0;
-        while let Some(lower) = from {
-            let some = if progress.has_time { self.few_pages() } else { BATCH_PAGES };
-            let (segments, next) = self.index.due_segments(&lower, some, &mut looked);
-            self.write_back_segments(&segments)?;
-            from = next;
-            #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-            progress.passed(looked as f64 / all.max(1) as f64);
-        }
-        Ok(())
-    }
-}
-
-/// How far a checkpoint is, and whom it tells.
-struct Progress<'r> {
-    share: f64,
-    has_time: bool,
-    rest: &'r mut dyn FnMut(f64) -> bool,
-}
-
-impl Progress<'_> {
-    /// So large a part of the segments was passed, for the first time or again.
-    fn passed(&mut self, share: f64) {
-        self.share = self.share.max(share.min(1.0));
-        self.has_time = (self.rest)(self.share);
-    }
-}
-
-#[cfg(all(test, not(feature = "shuttle")))]
-mod tests {
-    use std::path::Path;
-    use std::sync::Arc;
-
-    use spinney_base::{KeyspaceId, MemoryBudget, Poison, Runtime, ValueRef};
-    use spinney_engine::{EngineContext, Write};
-    use spinney_io::sim::SimDisk;
-    use spinney_sync::hash_key;
-    use spinney_wal::{Log, LogOptions};
-
-    use super::*;
-    use crate::reorganize::{Outcome, Why};
-
-    const KEYSPACE: KeyspaceId = KeyspaceId(1);
-
-    fn tree(memory: u64) -> TreeLine {
-        let disk = SimDisk::new(1);
-        disk.create_dir(Path::new("/db")).unwrap();
-        let log = LogOptions::sized(7, 1 << 20);
-        let context = EngineContext {
-            directory: disk.at("/db"),
-            name: "keyspace".into(),
-            keyspace: KEYSPACE,
-            logged: false,
-            double_write: false,
-            log: Log::create(&*disk.at("/db"), "wal", &log).unwrap(),
-            runtime: Runtime::stepped(1),
-            poison: Arc::new(Poison::new()),
-            memory: MemoryBudget::new(memory).open("keyspace", memory),
-        };
-        TreeLine::create(context, Lsn::ZERO).unwrap()
-    }
-
-    fn key(number: u32) -> [u8; 4] {
-        number.wrapping_mul(0x9e37_79b1).to_be_bytes()
-    }
-
-    fn write(tree: &TreeLine, key: &[u8], value: Option<ValueRef<'_>>) {
-        let write = Write { key, hash: hash_key(KEYSPACE, key), value };
-        let prepared = tree.prepare(&write).unwrap();
-        tree.apply(&write, prepared, Lsn::ZERO);
-    }
-
-    fn remove(tree: &TreeLine, key: &[u8]) {
-        write(tree, key, None);
-    }
-
-    fn put_all(tree: &TreeLine, value: &[u8]) {
-        (0..8000).for_each(|number| write(tree, &key(number), Some(ValueRef::inline(value))));
-    }
-
-    /// The shares rise to the whole, pieces are small while there is time, and who writes may do so
-    /// meanwhile.
-    #[test]
-    fn a_checkpoint_says_how_far_it_is_and_lets_others_write() {
-        let tree = tree(4 << 20);
-        put_all(&tree, &[1; 100]);
-        tree.checkpoint(Lsn(1)).unwrap();
-        put_all(&tree, &[2; 100]);
-        let segments: u64 = tree.index.counts().segments.iter().sum();
-        let mut shares = Vec::new();
-        let rest = &mut |done| {
-            if shares.len() == 2 {
-                put_all(&tree, &[3; 100]);
-            }
-            shares.push(done);
-            shares.len() < 4
-        };
-        tree.checkpoint_slowly(Lsn(2), rest).unwrap();
-        assert_eq!(tree.redo(), Lsn(2));
-        assert!(segments > 40 && shares.is_sorted(), "{segments}: {shares:?}");
-        #[expect(clippy::cast_precision_loss, reason = "a few segments")]
-        let pieces = 3.0 * crate::tree::FEW_PAGES as f64 / segments as f64;
-        assert!(shares[3] > 0.0 && shares[3] <= pieces + 0.01, "{shares:?}");
-        assert_eq!(shares.last(), Some(&1.0));
-        // What was put before the hand came by is home.
-        let dirty = tree.stats().records_dirty;
-        assert!(dirty < 4000, "{dirty}");
-    }
-
-    /// P14: segments become one while a checkpoint is under way, so that one long list holds what was short lists, longer
-    /// ones than a batch takes; all of what was there when it began is home when it ends.
-    #[test]
-    fn p14_lists_that_become_one_are_brought_home_whole() {
-        let tree = tree(64 << 20);
-        tree.set_option("page-grouping", "off").unwrap();
-        put_all(&tree, &[1; 100]);
-        tree.checkpoint(Lsn(1)).unwrap();
-        // Few records stay, so that segments may be joined.
-        (0..8000).filter(|number| number % 16 > 0).for_each(|number| remove(&tree, &key(number)));
-        tree.checkpoint(Lsn(2)).unwrap();
-        // Removals of nothing, with long keys, so that batches take few.
-        for number in 8000..20000 {
-            remove(&tree, &[&key(number)[..], &[0; 1000]].concat());
-        }
-        let mut is_joined = false;
-        let rest = &mut |_| {
-            if !std::mem::replace(&mut is_joined, true) {
-                let first = tree.index.find(&[]);
-                assert_eq!(tree.reorganize(&first, Why::Compact).unwrap(), Outcome::Done);
-            }
-            false
-        };
-        tree.write_back_everything(rest).unwrap();
-        assert_eq!(tree.stats().records_dirty, 0);
     }
 }

@@ -1,20 +1,22 @@
 //! Reorganization: segments around one that is full, or that holds too little, give way to others
 //! made anew (TreeLine, section 4.5).
 //!
-//! 1. *Choose*: the segment, and neighbours on both sides, at most [`RADIUS`], as long as they have
-//!    overflow pages, so that one reorganization saves several.
+//! 1. *Choose*: the segment, and neighbours on both sides, at most
+//!    [`REGION_RADIUS`](crate::policy::REGION_RADIUS), as long as they have overflow pages, so that
+//!    one reorganization saves several.
 //! 2. *Fit*: lock them (O: readers go on), read them whole, merge their pages with their dirty
 //!    records, and cut the records into pieces with a model each ([`fit`](crate::fit)).
 //! 3. *Place*: make the new segments' pages ([`build`](crate::build)) and write them into new
 //!    extents, each in one write.
-//! 4. *Switch*: lock exclusively (OX), make the dirty records clean and change the index at once. The
-//!    old extents are free once the change is durable ([`publish`](crate::publish)).
+//! 4. *Switch*: lock exclusively (OX), make the dirty records clean and change the index at once.
+//!    The old extents are free once the change is durable ([`publish`](crate::publish)).
 //!
-//! A segment whose pages have become half empty is made anew, alone or together with a neighbour, if
-//! that takes fewer pages.
+//! A segment whose pages have become half empty is made anew, alone or together with a neighbour,
+//! if that takes fewer pages.
 //!
 //! **Invariants**
-//! 1. A region is bounded ([`REGION_PAGES_MAX`]), and so is the memory of a reorganization.
+//! 1. A region is bounded ([`REGION_PAGES_MAX`](crate::policy::REGION_PAGES_MAX)), and so is the
+//!    memory of a reorganization.
 //! 2. Nothing is changed before everything new is written, so a failure leaves the old segments and
 //!    the dirty records as they were.
 //! 3. Write-back's invariants 1, 2 and 4 hold here too.
@@ -24,7 +26,7 @@
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
 use spinney_extent::Extent;
-use spinney_io::{AlignedBuf, Purpose};
+use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_page::PageView;
 
 use crate::build::{NewSegment, Region};
@@ -33,38 +35,13 @@ use crate::fit::{Fill, Fit};
 use crate::index::Listed;
 use crate::locks::Reorganizing;
 use crate::merge::{Dirty, Pages, Records, appends};
+use crate::policy::{
+    self, REGION_DIRTY_BYTES_MAX, REGION_PAGES_MAX, REGION_RADIUS, SHRUNK_AT_ONCE,
+    SMALL_SEGMENT_PAGES,
+};
 use crate::segment::{Change, Located, PageRef, STAGED_MAX, Segment};
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
-
-/// How many neighbours on each side may take part.
-const RADIUS: usize = 5;
-
-/// Most pages, overflow pages included, that one reorganization reads; the segment that it is for
-/// takes part in any case.
-pub(crate) const REGION_PAGES_MAX: usize = 64;
-
-/// A segment of fewer pages is small.
-const SMALL_PAGES: usize = 4;
-
-/// Of so few pages it is worth it to make one fewer.
-const FEW_PAGES: usize = 9;
-
-/// A reorganization with so many bytes of dirty records takes no more.
-const DIRTY_BYTES_MAX: usize = 512 << 10;
-
-/// How full the pages behind an append are made: nothing will be inserted there.
-const FILL_APPEND_PERCENT: usize = 96;
-
-/// Most inserts that room is left for, as a share of the records that there are.
-const FORECAST_SHARE_MAX: f64 = 0.25;
-
-/// Most segments that wait for it to be looked whether they may shrink; more are noticed again when
-/// they change.
-const SPARSE_MAX: usize = 4096;
-
-/// Of those so many are looked at before other background work goes on.
-const SHRUNK_AT_ONCE: usize = 16;
 
 /// Why a segment is reorganized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,13 +105,13 @@ impl TreeLine {
         let merges = region.iter().any(|located| !located.segment.staged.is_empty());
         let _inside = probe::enter(if merges { "stage merge" } else { "reorganize" });
         let bases = region.iter().map(|located| located.segment.base.page);
-        let held = self.segment_locks.reorganize(bases);
+        let held = self.shape.segment_locks.reorganize(bases);
         let unchanged = !region.is_empty()
-            && region.iter().all(|old| self.index.find(old.lower.bytes()) == *old);
+            && region.iter().all(|old| self.shape.index.find(old.lower.bytes()) == *old);
         if !unchanged {
             return Ok(Outcome::Changed);
         }
-        let mut bytes = Bytes::new(&self.buffers);
+        let mut bytes = Bytes::new(&self.memory.buffers);
         let mut taken: Vec<Vec<Taken>> = Vec::with_capacity(region.len());
         let mut shown = Vec::with_capacity(region.len());
         for located in &region {
@@ -145,7 +122,7 @@ impl TreeLine {
         // Readers go on until the index changes, so what they must find stays listed until then.
         let forget = || {
             for (located, shown) in region.iter().zip(&shown) {
-                self.index.forget_dirty(located.lower.bytes(), shown, &[]);
+                self.shape.index.forget_dirty(located.lower.bytes(), shown, &[]);
             }
         };
         let result = self.make_anew(&region, &bytes, &taken, why, &held, forget);
@@ -157,7 +134,7 @@ impl TreeLine {
 
     /// The segments that take part, in order; none if the seed is not what it was.
     fn choose_region(&self, seed: &Located, why: Why) -> Vec<Located> {
-        let found = self.index.find(seed.lower.bytes());
+        let found = self.shape.index.find(seed.lower.bytes());
         let same = found.segment.base == seed.segment.base && found.upper == seed.upper;
         if !same || found.lower != seed.lower {
             return Vec::new();
@@ -167,8 +144,9 @@ impl TreeLine {
             pages += neighbour.segment.pages();
             pages <= REGION_PAGES_MAX
         };
-        let right = |of: &Located| of.upper.as_ref().map(|upper| self.index.find(upper.bytes()));
-        let left = |of: &Located| self.index.find_below(Some(of.lower.bytes()));
+        let right =
+            |of: &Located| of.upper.as_ref().map(|upper| self.shape.index.find(upper.bytes()));
+        let left = |of: &Located| self.shape.index.find_below(Some(of.lower.bytes()));
         let mut region = std::collections::VecDeque::from([found.clone()]);
         if why == Why::Shrink {
             return vec![found];
@@ -189,22 +167,23 @@ impl TreeLine {
             return region.into();
         }
         let gains = |segment: &Segment| match why {
-            // Those that go on to stage would have to be merged soon again, but small ones are better one.
+            // Those that go on to stage would have to be merged soon again, but small ones are
+            // better one.
             Why::Full | Why::Merge => {
                 !segment.overflows.is_empty()
                     || segment.staged.len() + 1 >= STAGED_MAX
-                    || (!segment.staged.is_empty() && segment.base_pages() < SMALL_PAGES)
+                    || (!segment.staged.is_empty() && segment.base_pages() < SMALL_SEGMENT_PAGES)
             }
             _ => segment.has_more(),
         };
-        for _ in 0..RADIUS {
+        for _ in 0..REGION_RADIUS {
             let Some(neighbour) = region.back().and_then(right) else { break };
             if !gains(&neighbour.segment) || !fits(&neighbour) {
                 break;
             }
             region.push_back(neighbour);
         }
-        for _ in 0..RADIUS {
+        for _ in 0..REGION_RADIUS {
             let Some(neighbour) = region.front().and_then(left) else { break };
             if !gains(&neighbour.segment) || !fits(&neighbour) {
                 break;
@@ -219,10 +198,10 @@ impl TreeLine {
         located: &Located,
         bytes: &mut Bytes<'_>,
     ) -> (Vec<Listed>, Vec<Taken>) {
-        if bytes.len() >= DIRTY_BYTES_MAX {
+        if bytes.len() >= REGION_DIRTY_BYTES_MAX {
             return (Vec::new(), Vec::new());
         }
-        let mut room = DIRTY_BYTES_MAX - bytes.len();
+        let mut room = REGION_DIRTY_BYTES_MAX - bytes.len();
         let most = self.oldest_within(located, &mut room, |_| ());
         self.mark_dirty(located, most, bytes, |_, _| Some(0))
     }
@@ -238,21 +217,15 @@ impl TreeLine {
         forget: impl FnOnce(),
     ) -> Result<Outcome> {
         let lsn = self.lsn_of_taken();
-        let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
-        let mut buf = self.buffers.lend(refs.len().max(1));
-        self.read_pages(&refs, &mut buf, Purpose::REORGANIZE)?;
-        let owners = region.iter().flat_map(|one| one.segment.all().map(move |page| (one, page)));
-        for (index, (located, page)) in owners.enumerate() {
-            self.check_bounds(located, page, buf.page(index))?;
-        }
+        let (buf, pages_in) = self.read_region(region)?;
         let (pages, staged) = pages_of(region, &buf);
         let dirty: Vec<Dirty<'_>> = taken.iter().flatten().map(|one| bytes.dirty(one)).collect();
         let used = |index| PageView::trusted(buf.page(index)).used_bytes() as u64;
-        let old_bytes: u64 = (0..refs.len()).map(used).sum();
+        let old_bytes: u64 = (0..pages_in).map(used).sum();
         let records = Records::merge_staged(&pages, &staged, &dirty);
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
-        self.novelty.lock().came_home(records.inserted(), came);
+        self.workload.novelty.lock().came_home(records.inserted(), came);
         let (Some(first), Some(last)) = (region.first(), region.last()) else {
             return Ok(Outcome::NotWorthIt);
         };
@@ -267,29 +240,21 @@ impl TreeLine {
         let fit = self.fit(&whole, fill, appends);
         let forecast = self.tuning.forecast() && why == Why::Full && !appends;
         let new_share = if forecast {
-            new_share(records.inserted(), dirty.len()) * self.believed(&whole, &fit)
+            policy::new_share(records.inserted(), dirty.len()) * self.believed(&whole, &fit)
         } else {
             0.0
         };
-        let merged = Merged { region: whole, fit, new_share, pages: refs.len() };
+        let merged = Merged { region: whole, fit, new_share, pages: pages_in };
         let Some(placed) = self.place(&merged, why)? else { return Ok(Outcome::NotWorthIt) };
-        let all = (0..refs.len()).map(|index| buf.page(index));
+        let all = (0..pages_in).map(|index| buf.page(index));
         let superseded = self.superseded_by_merge(all, &records);
         let durable = self.ensure_durable(lsn, taken.iter().flatten(), &superseded);
         if let Err(error) = durable {
-            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            placed.iter().for_each(|(extent, ..)| self.shape.store.release(*extent));
             return Err(error);
         }
         let placed = self.write_segments(placed, lsn)?;
-        let before = region.iter().map(bounded).collect();
-        let after = placed
-            .iter()
-            .map(|(extent, generation, new)| {
-                let base = PageRef { page: extent.page, generation: *generation };
-                (new.lower.clone(), Segment::new(base, new.order, new.model))
-            })
-            .collect();
-        let change = Change { before, after };
+        let change = change_to(region, &placed);
         held.upgrade();
         forget();
         // Clean before anybody may write the new segments: whoever took a record there that was
@@ -298,19 +263,41 @@ impl TreeLine {
             taken.iter().for_each(|taken| self.end_write(bytes, taken, true));
             self.note_change(sequence, &change);
         };
-        self.index.apply(&change, |id| self.dirty_keys(id), record)?;
+        self.shape.index.apply(&change, |id| self.dirty_keys(id), record)?;
         superseded.iter().for_each(|pointer| self.large.superseded(pointer));
         let pages_out = placed.iter().map(|(.., new)| new.page_count()).sum();
-        let full = matches!(why, Why::Full | Why::Merge);
-        let old = (refs.len() as u64, old_bytes);
-        self.accesses.remade(self.index.counts().base_pages(), old, (pages_out as u64, new_bytes));
-        add(&self.writes.reorganizations, usize::from(full));
-        add(&self.writes.reorganized_pages_in, refs.len());
-        add(&self.writes.reorganized_pages_out, pages_out);
-        add(&self.writes.packed_pages_out, if why.packs() { pages_out } else { 0 });
-        add(&self.writes.pages_written_back, pages_out);
-        add(&self.writes.records_written_back, dirty.len());
+        self.workload.accesses.remade(
+            self.shape.index.counts().base_pages(),
+            (pages_in as u64, old_bytes),
+            (pages_out as u64, new_bytes),
+        );
+        self.count(why, pages_in, pages_out, dirty.len());
         Ok(Outcome::Done)
+    }
+
+    /// Reads the pages of a region in the order of [`Segment::all`], and checks whose they are.
+    /// Returns also how many there are.
+    fn read_region(&self, region: &[Located]) -> Result<(Lent<'_>, usize)> {
+        let refs: Vec<PageRef> = region.iter().flat_map(|located| located.segment.all()).collect();
+        let mut buf = self.memory.buffers.lend(refs.len().max(1));
+        self.shape.read_pages(&refs, &mut buf, Purpose::REORGANIZE)?;
+        let owners = region.iter().flat_map(|one| one.segment.all().map(move |page| (one, page)));
+        for (index, (located, page)) in owners.enumerate() {
+            self.shape.check_bounds(located, page, buf.page(index))?;
+        }
+        Ok((buf, refs.len()))
+    }
+
+    /// Counts a reorganization of `pages_in` pages into `pages_out`, with `records` dirty records.
+    fn count(&self, why: Why, pages_in: usize, pages_out: usize, records: usize) {
+        let counters = &self.workload.writes;
+        let full = matches!(why, Why::Full | Why::Merge);
+        add(&counters.reorganizations, usize::from(full));
+        add(&counters.reorganized_pages_in, pages_in);
+        add(&counters.reorganized_pages_out, pages_out);
+        add(&counters.packed_pages_out, if why.packs() { pages_out } else { 0 });
+        add(&counters.pages_written_back, pages_out);
+        add(&counters.records_written_back, records);
     }
 
     /// How the records of a region are to be laid out. What is to take fewer pages has few records:
@@ -326,7 +313,7 @@ impl TreeLine {
         if let Some(goal) = self.tuning.goal() {
             fit.goal_bytes = in_bytes(goal, average).clamp(1, room);
         } else if appends {
-            fit.goal_bytes = room * FILL_APPEND_PERCENT / 100;
+            fit.goal_bytes = policy::filled_by_appends(room);
             fit.epsilon_bytes = (room - fit.goal_bytes) / 2;
         }
         if let Some(epsilon) = self.tuning.epsilon() {
@@ -345,9 +332,9 @@ impl TreeLine {
     fn believed(&self, region: &Region<'_>, fit: &Fit) -> f64 {
         let average = region.bytes() / region.records.len().max(1);
         let page = fit.goal_bytes as f64 / average.max(1) as f64;
-        let records = self.index.counts().base_pages() as f64 * page;
-        let expected = self.forecaster.forecast(&[], None).inside;
-        if expected > 0.0 { (records * FORECAST_SHARE_MAX / expected).min(1.0) } else { 0.0 }
+        let records = self.shape.index.counts().base_pages() as f64 * page;
+        let expected = self.workload.forecaster.forecast(&[], None).inside;
+        policy::believed(records, expected)
     }
 
     /// Cuts the records into segments and finds room for them; `None` if it is not worth it.
@@ -355,18 +342,14 @@ impl TreeLine {
         let mut fit = merged.fit;
         loop {
             let pieces = merged.region.pieces(&fit, |lower, upper| {
-                merged.new_share * self.forecaster.forecast(lower, upper).inside
+                merged.new_share * self.workload.forecaster.forecast(lower, upper).inside
             });
             let pages: u32 = pieces.iter().map(crate::fit::Piece::pages).sum();
-            // Of many pages a fourth at least: rewriting the others costs as much as it saves later.
             let (now, then) = (merged.pages, pages as usize);
             let saves = match why {
-                // Once for all, for every scan from then on.
-                Why::Pack => then < now && then * 10 <= now * 9,
-                Why::Shrink | Why::JoinRight | Why::JoinLeft if now > FEW_PAGES => {
-                    then * 4 <= now * 3
-                }
-                Why::Shrink | Why::JoinRight | Why::JoinLeft | Why::Compact => then < now,
+                Why::Pack => policy::packing_pays(now, then),
+                Why::Shrink | Why::JoinRight | Why::JoinLeft => policy::shrinking_pays(now, then),
+                Why::Compact => then < now,
                 Why::Full | Why::Merge | Why::Tidy => true,
             };
             if !saves {
@@ -374,7 +357,7 @@ impl TreeLine {
             }
             let mut placed: Vec<Placed<'_>> = Vec::with_capacity(pieces.len());
             let mut failure: Option<Error> = None;
-            for segment in merged.region.build(&self.buffers, pieces) {
+            for segment in merged.region.build(&self.memory.buffers, pieces) {
                 match self.allocate(segment.order) {
                     Ok((extent, generation)) => placed.push((extent, generation, segment)),
                     Err(error) => {
@@ -384,7 +367,7 @@ impl TreeLine {
                 }
             }
             let Some(error) = failure else { return Ok(Some(placed)) };
-            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            placed.iter().for_each(|(extent, ..)| self.shape.store.release(*extent));
             // Where the disk has no long extents left it may have single pages.
             if !error.is_full() || !fit.origins {
                 return Err(error);
@@ -405,9 +388,9 @@ impl TreeLine {
         }
         let runs: Vec<(PageNumber, &[u8])> =
             placed.iter().map(|(extent, _, segment)| (extent.page, segment.blocks())).collect();
-        let written = self.store.write_runs(&runs, Purpose::REORGANIZE);
+        let written = self.shape.store.write_runs(&runs, Purpose::REORGANIZE);
         if let Err(error) = written {
-            placed.iter().for_each(|(extent, ..)| self.store.release(*extent));
+            placed.iter().for_each(|(extent, ..)| self.shape.store.release(*extent));
             return Err(error);
         }
         Ok(placed)
@@ -425,17 +408,9 @@ impl TreeLine {
         }
     }
 
-    /// Notes a segment that may take fewer pages.
-    pub(crate) fn note_sparse(&self, lower: &[u8]) {
-        let mut sparse = self.sparse.lock();
-        if sparse.len() < SPARSE_MAX {
-            sparse.insert(lower.to_vec());
-        }
-    }
-
-    /// Looks at some segments that may take fewer pages; says whether any waited. So many at a time that the head of a
-    /// queue, which leaves nearly empty ones behind as fast as they are written, is followed: what does not fit into
-    /// the list stays as it is until the keyspace is quiet.
+    /// Looks at some segments that may take fewer pages; says whether any waited. So many at a time
+    /// that the head of a queue, which leaves nearly empty ones behind as fast as they are written,
+    /// is followed: what does not fit into the list stays as it is until the keyspace is quiet.
     pub(crate) fn shrink_some(&self) -> Result<bool> {
         for done in 0..SHRUNK_AT_ONCE {
             if !self.shrink_sparse()? {
@@ -447,30 +422,23 @@ impl TreeLine {
 
     /// Looks at one segment that may take fewer pages; says whether any waited.
     pub(crate) fn shrink_sparse(&self) -> Result<bool> {
-        let Some(key) = self.sparse.lock().pop_first() else { return Ok(false) };
-        let located = self.index.find(&key);
+        let Some(key) = self.background.take_sparse() else { return Ok(false) };
+        let located = self.shape.index.find(&key);
         if located.lower.bytes() != key || located.segment.is_virtual() {
             return Ok(true);
         }
         let _inside = probe::enter("join");
-        let _gate = self.gate.read();
+        let _gate = self.shape.gate.read();
         let try_to = |why| Ok::<_, Error>(self.reorganize(&located, why)? == Outcome::Done);
         let done = (located.segment.pages() > 1 && try_to(Why::Shrink)?)
             || try_to(Why::JoinRight)?
             || try_to(Why::JoinLeft)?;
         if done {
             // What was made may take in another.
-            self.note_sparse(self.index.find(&key).lower.bytes());
+            self.background.note_sparse(self.shape.index.find(&key).lower.bytes());
         }
         Ok(true)
     }
-}
-
-/// The share of new keys among the records that came home to a region. Nobody knew when they were
-/// put, so all were counted as inserts; without any, those are believed.
-#[expect(clippy::cast_precision_loss, reason = "an estimate")]
-fn new_share(new: usize, dirty: usize) -> f64 {
-    ((new + 1) as f64 / (dirty + 1) as f64).min(1.0)
 }
 
 /// What so many records of this size take, in bytes.
@@ -484,8 +452,14 @@ fn in_bytes(records: f32, average: usize) -> usize {
     (f64::from(records) * average as f64).round() as usize
 }
 
-fn bounded(located: &Located) -> (Vec<u8>, Segment) {
-    (located.lower.bytes().to_vec(), located.segment.clone())
+/// The change by which the segments of a region give way to new ones.
+fn change_to(region: &[Located], placed: &[Placed<'_>]) -> Change {
+    let before = region.iter().map(|one| (one.lower.bytes().to_vec(), one.segment.clone()));
+    let after = placed.iter().map(|(extent, generation, new)| {
+        let base = PageRef { page: extent.page, generation: *generation };
+        (new.lower.clone(), Segment::new(base, new.order, new.model))
+    });
+    Change { before: before.collect(), after: after.collect() }
 }
 
 /// The pages of a region, read in the order of [`Segment::all`], and apart from them the staged

@@ -1,15 +1,16 @@
 //! Reading ranges, in both directions.
 //!
-//! A range is read batch by batch (TreeLine, 4.1; rule P23): the pages that the request is likely to
-//! need, of one segment or of several neighbours, are locked; their dirty records are copied out of
-//! the cache; the pages are read, all together, neighbours in one piece; and both are merged, newer
-//! over older. In that order, and because a record leaves the cache only after its page was written
-//! under the exclusive lock, a record can be in neither place at no time. Nothing is held between
-//! batches, let alone between chunks (P24): the scan goes on by key, and passes over what pages that
-//! were cut anew meanwhile hold of keys behind it.
+//! A range is read batch by batch (TreeLine, 4.1; rule P23): the pages that the request is likely
+//! to need, of one segment or of several neighbours, are locked; their dirty records are copied out
+//! of the cache; the pages are read, all together, neighbours in one piece; and both are merged,
+//! newer over older. In that order, and because a record leaves the cache only after its page was
+//! written under the exclusive lock, a record can be in neither place at no time. Nothing is held
+//! between batches, let alone between chunks (P24): the scan goes on by key, and passes over what
+//! pages that were cut anew meanwhile hold of keys behind it.
 //!
-//! Of the dirty records only those are copied that lie ahead, and of a scan that wants few no more than those
-//! that it may deliver: the records of a queue whose head is removed are all of one page.
+//! Of the dirty records only those are copied that lie ahead, and of a scan that wants few no more
+//! than those that it may deliver: the records of a queue whose head is removed are all of one
+//! page.
 //!
 //! How many pages are likely to be needed follows from the records that pages held so far, so a
 //! short scan reads no page that it does not need, and a long one reads many at a time.
@@ -23,17 +24,10 @@ use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::PageView;
 
 use crate::merge::{Dirty, Pages, Records};
+use crate::policy::{self, SCAN_PAGES_MAX, SCAN_REMOVED_MAX};
 use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
 use spinney_records::{Cached, Visit};
-
-/// Most pages of one batch, without overflow pages: 256 KiB. A scan that wants so many at a time goes
-/// on to more of them, and would only drive the favourites of others out of the page cache.
-const BATCH_PAGES_MAX: usize = 64;
-
-/// So many removals that a scan had to look at are worth bringing home, so that the next one finds
-/// fewer.
-const REMOVED_MAX: usize = 16;
 
 /// Some pages of one segment that are read together.
 pub(crate) struct Run {
@@ -43,7 +37,7 @@ pub(crate) struct Run {
 
 impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
-        let look = request.first_key_from().and_then(|from| self.gap.look(&from));
+        let look = request.first_key_from().and_then(|from| self.memory.gap.look(&from));
         let Some(look) = look else {
             return self.scan_from(Position::start(request), request, chunk);
         };
@@ -52,20 +46,20 @@ impl TreeLine {
         for (index, key) in look.listed().iter().enumerate() {
             if !request.contains(key) {
                 chunk.finished = true;
-                self.gap.found_listed(&look, index);
+                self.memory.gap.found_listed(&look, index);
                 return Ok(());
             }
             value.clear();
-            let found = self.cache.get(self.id_of(key), key, &mut value);
+            let found = self.memory.cache.get(self.id_of(key), key, &mut value);
             match found {
                 Cached::Present | Cached::Large => {
                     let value = ValueRef { bytes: &value, large: found == Cached::Large };
                     chunk.push(&[key], request.delivered(value));
-                    self.accesses.asked_for(false);
-                    self.gap.found_listed(&look, index);
+                    self.workload.accesses.asked_for(false);
+                    self.memory.gap.found_listed(&look, index);
                     return Ok(());
                 }
-                Cached::Absent => self.accesses.asked_for(true),
+                Cached::Absent => self.workload.accesses.asked_for(true),
                 // Its page knows.
                 Cached::Unknown => {
                     from = key;
@@ -77,7 +71,7 @@ impl TreeLine {
             && let Some(gone) = look.listed().first()
         {
             // Nothing is left of a list: what is home of it takes room for nothing.
-            self.note_removed(self.index.find(gone).lower.bytes());
+            self.background.note_removed(self.shape.index.find(gone).lower.bytes());
         }
         let start = Position::At(from.to_vec());
         // What is named behind the first lies in the pages that are read for it.
@@ -89,9 +83,9 @@ impl TreeLine {
                 Some(Bound::Included(end)) => Some(end.as_slice()),
                 _ => None,
             };
-            self.gap.found(look, found, end);
+            self.memory.gap.found(look, found, end);
         } else {
-            self.gap.found(look, None, None);
+            self.memory.gap.found(look, None, None);
         }
         chunk.truncate(request.records_max);
         result
@@ -126,8 +120,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Appends the records of one batch of pages, from a position on, to the chunk. Fewer pages than
-    /// `pages_min` need not be looked at.
+    /// Appends the records of one batch of pages, from a position on, to the chunk. Fewer pages
+    /// than `pages_min` need not be looked at.
     fn scan_batch(
         &self,
         position: &Position,
@@ -136,33 +130,33 @@ impl TreeLine {
         pages_min: &mut usize,
     ) -> Result<Step> {
         let before = chunk.len();
-        let version = self.index.version();
+        let version = self.shape.index.version();
         let wanted = self.pages_wanted(request, chunk).max(*pages_min);
         let (runs, next) = self.choose_runs(position, request, wanted);
         let bases = runs.iter().map(|run| run.located.segment.base.page);
-        let _segments = self.segment_locks.read_many(bases);
+        let _segments = self.shape.segment_locks.read_many(bases);
         let base_pages = runs.iter().flat_map(|run| {
             run.pages.clone().map(|index| run.located.segment.base_page(index).page)
         });
-        let _pages = self.page_locks.read_many(base_pages);
-        let same = |run: &Run| self.index.find(run.located.lower.bytes()) == run.located;
-        if self.index.version() != version && !runs.iter().all(same) {
+        let _pages = self.shape.page_locks.read_many(base_pages);
+        let same = |run: &Run| self.shape.index.find(run.located.lower.bytes()) == run.located;
+        if self.shape.index.version() != version && !runs.iter().all(same) {
             return Ok(Step::Changed);
         }
         let copies: Vec<DirtyCopies> =
             runs.iter().map(|run| self.copy_wanted(run, position, request)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
-        let mut buf = self.buffers.lend(refs.len().max(1));
-        let read = self.read_scanned(&refs, &mut buf, wanted < BATCH_PAGES_MAX)?;
+        let mut buf = self.memory.buffers.lend(refs.len().max(1));
+        let read = self.read_scanned(&refs, &mut buf, wanted < SCAN_PAGES_MAX)?;
         let mut at = 0;
         for (run, copies) in runs.iter().zip(&copies) {
             let here = at..at + run.refs().count();
             at = here.end;
             let removed = copies.removed();
-            self.accesses.passed_removed(removed as u64);
-            if removed >= REMOVED_MAX {
-                self.gap.passed_much();
-                self.note_removed(run.located.lower.bytes());
+            self.workload.accesses.passed_removed(removed as u64);
+            if removed >= SCAN_REMOVED_MAX {
+                self.memory.gap.passed_much();
+                self.background.note_removed(run.located.lower.bytes());
             }
             if !self.deliver(run, copies, (&buf, here), position, request, chunk) {
                 return Ok(Step::Full);
@@ -171,14 +165,14 @@ impl TreeLine {
         // Where pages hold nothing any more, more of them are read each time.
         let in_vain = read && chunk.len() == before;
         if in_vain {
-            self.gap.passed_much();
+            self.memory.gap.passed_much();
         }
-        *pages_min = if in_vain { (2 * *pages_min).min(BATCH_PAGES_MAX) } else { 1 };
+        *pages_min = if in_vain { (2 * *pages_min).min(SCAN_PAGES_MAX) } else { 1 };
         Ok(Step::Done(next))
     }
 
-    /// Appends what the request wants of one run, whose pages lie in these of the buffer. Says whether it
-    /// takes more.
+    /// Appends what the request wants of one run, whose pages lie in these of the buffer. Says
+    /// whether it takes more.
     fn deliver(
         &self,
         run: &Run,
@@ -203,14 +197,14 @@ impl TreeLine {
                     }
                     _ => {
                         let records = Records::merge(std::slice::from_ref(one), &[]);
-                        self.accesses.scanned(1, records.len() as u64);
+                        self.workload.accesses.scanned(1, records.len() as u64);
                         deliver_merged(&records, |_| true, position, request, chunk)
                     }
                 }
             });
         }
         let records = Records::merge_staged(&pages, &staged, &copies.records());
-        self.accesses.scanned(pages.len() as u64, records.len() as u64);
+        self.workload.accesses.scanned(pages.len() as u64, records.len() as u64);
         // Staged pages hold keys of all pages of the segment.
         let whole = staged.is_empty();
         let of_run = |key: &[u8]| whole || run.pages.contains(&run.located.page_of(key));
@@ -225,8 +219,8 @@ impl TreeLine {
         request: &ScanRequest<'_>,
         chunk: &mut Chunk,
     ) -> bool {
-        self.accesses.scanned(1, view.len() as u64);
-        self.accesses.filled(1, view.used_bytes() as u64);
+        self.workload.accesses.scanned(1, view.len() as u64);
+        self.workload.accesses.filled(1, view.used_bytes() as u64);
         let in_range = view.range(request.lower, request.upper);
         let ahead = position.ahead(&view, request.direction);
         let (start, end) = (in_range.start.max(ahead.start), in_range.end.min(ahead.end));
@@ -244,13 +238,13 @@ impl TreeLine {
         true
     }
 
-    /// Reads pages that the caller has locked, those that are not cached, and keeps them if asked to. Says
-    /// whether there were any.
+    /// Reads pages that the caller has locked, those that are not cached, and keeps them if asked
+    /// to. Says whether there were any.
     fn read_scanned(&self, pages: &[PageRef], buf: &mut AlignedBuf, keep: bool) -> Result<bool> {
-        let missing = self.missing_pages(pages, buf);
-        self.read_some(&missing, buf, Purpose::SCAN)?;
+        let missing = self.memory.missing_pages(pages, buf);
+        self.shape.read_some(&missing, buf, Purpose::SCAN)?;
         if keep {
-            missing.iter().for_each(|(index, page)| self.pages.put(*page, buf.page(*index)));
+            missing.iter().for_each(|(index, page)| self.memory.pages.put(*page, buf.page(*index)));
         }
         Ok(!missing.is_empty())
     }
@@ -258,9 +252,8 @@ impl TreeLine {
     /// How many pages are likely to hold what the request still wants.
     fn pages_wanted(&self, request: &ScanRequest<'_>, chunk: &Chunk) -> usize {
         let left = request.records_wanted.saturating_sub(chunk.len());
-        let by_records = left.div_ceil(self.accesses.records_per_scanned_page());
-        let by_bytes = request.bytes_max.saturating_sub(chunk.bytes()).div_ceil(PAGE_BYTES);
-        by_records.min(by_bytes).clamp(1, BATCH_PAGES_MAX)
+        let per_page = self.workload.accesses.records_per_scanned_page();
+        policy::pages_wanted(left, per_page, request.bytes_max.saturating_sub(chunk.bytes()))
     }
 
     /// The next `wanted` pages of a scan, and where it goes on after them.
@@ -275,10 +268,10 @@ impl TreeLine {
         let mut next = Some(position.clone());
         while let Some(position) = next.take_if(|_| left > 0) {
             let located = match &position {
-                Position::At(key) => self.index.find(key),
-                Position::Below(key) => match self.index.find_below(key.as_deref()) {
+                Position::At(key) => self.shape.index.find(key),
+                Position::Below(key) => match self.shape.index.find_below(key.as_deref()) {
                     Some(located) => located,
-                    None => self.index.find(&[]),
+                    None => self.shape.index.find(&[]),
                 },
             };
             let count = located.segment.base_pages().max(1);
@@ -317,7 +310,8 @@ impl TreeLine {
         let mut copies = self.copy_dirty(run, |key| {
             request.contains(key) && position.is_ahead(key, request.direction)
         });
-        // One more than is delivered: a page that gives just so many does not look as if nothing came behind.
+        // One more than is delivered: a page that gives just so many does not look as if nothing
+        // came behind.
         copies.keep_first(request.records_max.saturating_add(1), request.direction);
         copies
     }
@@ -326,10 +320,10 @@ impl TreeLine {
     pub(crate) fn copy_dirty(&self, run: &Run, is_wanted: impl Fn(&[u8]) -> bool) -> DirtyCopies {
         let Run { located, pages } = run;
         let mut copies = DirtyCopies::default();
-        let mut ids = self.index.dirty(located.lower.bytes(), pages);
+        let mut ids = self.shape.index.dirty(located.lower.bytes(), pages);
         ids.sort_unstable();
         ids.dedup();
-        self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
+        self.memory.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
             let is_here = || located.contains(key) && pages.contains(&located.page_of(key));
             if is_wanted(key) && is_here() {
                 copies.push(key, value);
@@ -349,8 +343,8 @@ impl Run {
         self.pages.start..self.pages.end.min(self.located.segment.base_pages())
     }
 
-    /// What was read of it into `here` of a buffer, in the order of [`Run::refs`]: its pages, each with its
-    /// overflow page, and the staged pages.
+    /// What was read of it into `here` of a buffer, in the order of [`Run::refs`]: its pages, each
+    /// with its overflow page, and the staged pages.
     pub(crate) fn parse<'b>(&self, buf: &'b AlignedBuf, here: Range<usize>) -> Parsed<'b> {
         let existing = self.existing();
         let mut overflow = here.start + existing.len();
@@ -440,8 +434,8 @@ impl DirtyCopies {
         self.places.iter().filter(|(_, value)| value.is_none()).count()
     }
 
-    /// Forgets what lies behind the first `most` of them that have values: a scan that wants no more, and
-    /// wants each of these, ends there at the latest.
+    /// Forgets what lies behind the first `most` of them that have values: a scan that wants no
+    /// more, and wants each of these, ends there at the latest.
     fn keep_first(&mut self, most: usize, direction: Direction) {
         let DirtyCopies { bytes, places } = self;
         let key = |range: &Range<usize>| &bytes[range.clone()];

@@ -82,8 +82,8 @@ fn thread(tree: &Arc<TreeLine>, body: impl FnOnce(&TreeLine) + Send + 'static) -
 /// Brings everything home, as a checkpoint does, and looks at what the pages hold.
 fn check_home(tree: &TreeLine, keys: &[u8], version: u8) {
     tree.write_back_everything(&mut |_| false).unwrap();
-    assert_eq!(tree.cache.usage().dirty, 0, "a checkpoint would pass records over");
-    tree.cache.forget_clean();
+    assert_eq!(tree.memory.cache.usage().dirty, 0, "a checkpoint would pass records over");
+    tree.memory.cache.forget_clean();
     check_values(tree, keys, version);
 }
 
@@ -99,7 +99,7 @@ fn check_values(tree: &TreeLine, keys: &[u8], version: u8) {
 /// The keys of two pages of one segment.
 fn two_pages(tree: &TreeLine) -> [Vec<u8>; 2] {
     let page = |key: u8| {
-        let located = tree.index.find(&[key]);
+        let located = tree.shape.index.find(&[key]);
         (located.segment.base, located.page_of(&[key]))
     };
     let keys = |of: u8| (0..RECORDS).filter(|key| page(*key) == page(of)).collect();
@@ -112,7 +112,7 @@ fn is_being_written(tree: &TreeLine, key: u8) -> bool {
     let id = RecordId::of(hash_key(KEYSPACE, &[key]));
     let mut seen = [false; 2];
     for (visit, seen) in [Visit::Look, Visit::BeginWrite].into_iter().zip(&mut seen) {
-        tree.cache.visit_dirty(id, visit, &mut Scratch::default(), &mut |_, _| {
+        tree.memory.cache.visit_dirty(id, visit, &mut Scratch::default(), &mut |_, _| {
             *seen = true;
             false
         });
@@ -243,20 +243,20 @@ fn p14_a_checkpoint_begins_again_beside_write_backs_that_give_back() {
 fn p23_a_reorganization_ends_no_mark_but_its_own() {
     check(5000, || {
         let tree = tree();
-        let located = tree.index.find(&two_pages(&tree)[0]);
+        let located = tree.shape.index.find(&two_pages(&tree)[0]);
         let keys: Vec<u8> = (0..RECORDS).filter(|key| located.contains(&[*key])).collect();
         put_all(&tree, &keys, &[1; 100]);
-        let before = tree.index.version();
+        let before = tree.shape.index.version();
         // The one that is made clean last. So long its page has no room for it.
         let last = keys[keys.len() - 1];
         let putter = thread(&tree, move |tree| {
-            while tree.index.version() == before && !is_being_written(tree, last) {
+            while tree.shape.index.version() == before && !is_being_written(tree, last) {
                 yield_now();
             }
             put(tree, last, &[2; 3000]);
         });
         let other = thread(&tree, move |tree| {
-            while tree.index.version() == before {
+            while tree.shape.index.version() == before {
                 yield_now();
             }
             tree.write_back(&[vec![last]]).unwrap();
@@ -274,7 +274,7 @@ fn p23_a_reorganization_ends_no_mark_but_its_own() {
 fn p23_a_scan_beside_a_reorganization() {
     check(1000, || {
         let tree = tree();
-        let located = tree.index.find(&two_pages(&tree)[0]);
+        let located = tree.shape.index.find(&two_pages(&tree)[0]);
         let keys: Vec<u8> = (0..RECORDS).filter(|key| located.contains(&[*key])).collect();
         put_all(&tree, &keys, &[1; 100]);
         let (first, last) = ([keys[0]], [keys[keys.len() - 1]]);
@@ -326,7 +326,7 @@ fn d1_first_reads_miss_no_insert() {
         let tree = tree();
         // A range over keys that are listed.
         (0..20).for_each(|key| remove(&tree, key));
-        tree.gap.passed_much();
+        tree.memory.gap.passed_much();
         (0..2).for_each(|_| assert_eq!(first(&tree, 0), 20));
         let reader = thread(&tree, |tree| {
             remove(tree, 20);

@@ -19,20 +19,20 @@ impl TreeLine {
 
     /// Reads the segment that a key belongs to; returns where the next one begins.
     fn scrub_segment(&self, key: &[u8], seen: &mut Scrubbed) -> Option<Vec<u8>> {
-        let located = self.index.find(key);
+        let located = self.shape.index.find(key);
         let segment = &located.segment;
-        let _segment = self.segment_locks.read(segment.base.page);
-        if self.index.find(key) != located {
+        let _segment = self.shape.segment_locks.read(segment.base.page);
+        if self.shape.index.find(key) != located {
             // What came instead is seen next.
             return Some(key.to_vec());
         }
         let mut read = |page: PageRef| {
             let result =
-                with_page_buffer(|buf| self.read_page(page, buf.page_mut(0), Purpose::TOOL));
-            seen.note(self.store.path(), page.page, result);
+                with_page_buffer(|buf| self.shape.read_page(page, buf.page_mut(0), Purpose::TOOL));
+            seen.note(self.shape.store.path(), page.page, result);
         };
         for index in 0..segment.base_pages() {
-            let _page = self.page_locks.read(segment.base_page(index).page);
+            let _page = self.shape.page_locks.read(segment.base_page(index).page);
             read(segment.base_page(index));
             segment.overflow(index).into_iter().for_each(&mut read);
         }

@@ -32,8 +32,8 @@ use spinney_base::{Generation, PageNumber};
 use spinney_extent::Extent;
 use thin_vec::ThinVec;
 
+use crate::marks::Marks;
 use crate::model::Model;
-use crate::stage::Staged;
 
 /// Largest segment: 16 pages.
 pub(crate) const SEGMENT_ORDER_MAX: u8 = 4;
@@ -120,6 +120,20 @@ pub(crate) struct Overflow {
     /// Which page of the segment it belongs to.
     pub(crate) index: u8,
     pub(crate) at: PageRef,
+}
+
+/// A staged page of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Staged {
+    pub(crate) at: PageRef,
+    pub(crate) marks: Marks,
+}
+
+impl PartialEq for Staged {
+    /// Marks are a hint: what the log tells of the same page has others.
+    fn eq(&self, other: &Self) -> bool {
+        self.at == other.at
+    }
 }
 
 /// Where a segment lies.

@@ -18,7 +18,7 @@ use crate::tree::TreeLine;
 impl TreeLine {
     pub(crate) fn verify_all(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
-        self.store.verify_checkpoint()?;
+        self.shape.store.verify_checkpoint()?;
         report.free_pages = self.account_for_pages()?;
         let _pin = self.large.pin();
         let mut next = Some(Vec::new());
@@ -44,19 +44,19 @@ impl TreeLine {
         large: &mut Vec<LargePointer>,
     ) -> Result<Option<Vec<u8>>> {
         loop {
-            let located = self.index.find(key);
+            let located = self.shape.index.find(key);
             let segment = &located.segment;
-            let _segment = self.segment_locks.read(segment.base.page);
+            let _segment = self.shape.segment_locks.read(segment.base.page);
             let pages = (0..segment.base_pages()).map(|index| segment.base_page(index).page);
-            let _pages = self.page_locks.read_many(pages);
-            if self.index.find(key) != located {
+            let _pages = self.shape.page_locks.read_many(pages);
+            if self.shape.index.find(key) != located {
                 continue;
             }
             let refs: Vec<PageRef> = segment.all().collect();
             let run = Run { pages: 0..segment.base_pages().max(1), located: located.clone() };
             let dirty = self.copy_dirty(&run, |_| true);
-            let mut buf = self.buffers.lend(refs.len().max(1));
-            self.read_pages(&refs, &mut buf, Purpose::TOOL)?;
+            let mut buf = self.memory.buffers.lend(refs.len().max(1));
+            self.shape.read_pages(&refs, &mut buf, Purpose::TOOL)?;
             let base = 0..segment.base_pages();
             let owners = base.chain(segment.overflows.iter().map(|one| usize::from(one.index)));
             let owners = owners.map(Some).chain(segment.staged.iter().map(|_| None));
@@ -114,7 +114,7 @@ impl TreeLine {
             let elsewhere = owner.is_some_and(|owner| located.page_of(&key) != owner);
             if !located.contains(&key) || elsewhere {
                 return Err(Error::corruption(
-                    self.store.path().display(),
+                    self.shape.store.path().display(),
                     page.page.offset(),
                     format!(
                         "keys of page {owner:?} of the segment from {:?} up to {:?}",
@@ -130,12 +130,15 @@ impl TreeLine {
     /// Proves that every page is owned once or free, while no write-back and no checkpoint is under
     /// way.
     fn account_for_pages(&self) -> Result<u64> {
-        let _no_write_back = self.gate.write();
-        let _no_publishing = self.journal.still();
+        let _no_write_back = self.shape.gate.write();
+        let _no_publishing = self.shape.journal.still();
         let _still = self.large.still();
         let mut owned: Vec<Extent> = self.large.owned().map(|(extent, _)| extent).collect();
-        self.index.for_each(|_, segment| owned.extend(segment.extents().map(|(extent, _)| extent)));
-        let others = self.journal.freed_pages() + self.loading_pages.load(Ordering::Relaxed);
-        self.store.audit(owned, others)
+        self.shape
+            .index
+            .for_each(|_, segment| owned.extend(segment.extents().map(|(extent, _)| extent)));
+        let others = self.shape.journal.freed_pages()
+            + self.background.loading_pages.load(Ordering::Relaxed);
+        self.shape.store.audit(owned, others)
     }
 }

@@ -1,19 +1,19 @@
 //! Write-back: dirty records come home to their pages, all of a page in one write (TreeLine, 4.1,
 //! 4.2, 4.5).
 //!
-//! One batch: lock the segments (IW), see which of their pages have dirty records, lock these pages,
-//! take the records off the dirty lists and mark them as being written, wait until the log is
-//! durable up to the last of them (P10), read the pages, [edit](crate::merge::edit_in_place) them,
-//! write, make the records clean, unlock. What finds no room in its page and that page's overflow
-//! page is given back, and its segment is [reorganized](crate::reorganize) afterwards.
+//! One batch: lock the segments (IW), see which of their pages have dirty records, lock these
+//! pages, take the records off the dirty lists and mark them as being written, wait until the log
+//! is durable up to the last of them (P10), read the pages, [edit](crate::merge::edit_in_place)
+//! them, write, make the records clean, unlock. What finds no room in its page and that page's
+//! overflow page is given back, and its segment is [reorganized](crate::reorganize) afterwards.
 //!
 //! **Invariants**
 //! 1. A record becomes clean, and may leave the cache, only after the page that holds it was
 //!    written (P23).
 //! 2. No page is written before the log records in it are durable, whatever the keyspace's
 //!    durability; the page's LSN says up to where (P10).
-//! 3. If anything fails or others are in the way, every record that was taken is dirty and listed again
-//!    before the gate is left, and pages that were allocated are given back.
+//! 3. If anything fails or others are in the way, every record that was taken is dirty and listed
+//!    again before the gate is left, and pages that were allocated are given back.
 //! 4. A record is marked as being written only by who holds its page exclusively or its segment in
 //!    O, so there is one writer of it at a time.
 //!
@@ -26,32 +26,21 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, Lsn, PageNumber, Result, ValueRef, probe};
-use spinney_extent::{BlockHeader, BlockKind, Extent};
+use spinney_base::{Error, Lsn, PageNumber, Result, probe};
+use spinney_extent::Extent;
 use spinney_io::{AlignedBuf, Lent, Purpose};
 use spinney_page::PageView;
-use spinney_sync::hash_key;
 
 use crate::counters::add;
-use crate::index::Listed;
+use crate::marks::Marks;
 use crate::merge::{Dirty, Edit, Pages, edit_in_place};
+use crate::policy::BATCH_BYTES_MAX;
 use crate::reorganize::Why;
-use crate::segment::{Located, Overflow, PageRef, Segment};
-use crate::stage::{FilledPage, Marks, Staged};
+use crate::segment::{Located, Overflow, PageRef, Segment, Staged};
+use crate::stage::FilledPage;
 use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::tuning::Staging;
-use spinney_records::{RecordId, Scratch, Visit};
-
-/// Most dirty records that one batch takes of one segment, which bounds its memory.
-const TARGET_RECORDS_MAX: usize = 2048;
-
-/// So many entries of a list, the oldest, a batch takes however long the records are: 500 KiB of the
-/// longest.
-const TARGET_RECORDS_MIN: usize = 128;
-
-/// A batch with so many bytes of dirty records takes no more, which bounds its memory.
-const BATCH_BYTES_MAX: usize = 256 << 10;
 
 /// A segment whose dirty records are being brought home.
 struct Target<'p> {
@@ -108,7 +97,7 @@ impl TreeLine {
         let mut segments: Vec<Located> = Vec::with_capacity(keys.len());
         for key in keys {
             if !segments.iter().any(|located| located.contains(key)) {
-                segments.push(self.index.find(key));
+                segments.push(self.shape.index.find(key));
             }
         }
         // Measured against: only what must go is written.
@@ -132,13 +121,13 @@ impl TreeLine {
             return Ok(());
         }
         let _inside = probe::enter("write-back");
-        let _gate = self.gate.read();
+        let _gate = self.shape.gate.read();
         let mut wanted = Vec::new();
         self.write_in_place(segments, only, &mut wanted)?;
         for (located, why) in wanted {
             match why {
                 Why::Shrink | Why::JoinRight | Why::JoinLeft => {
-                    self.note_sparse(located.lower.bytes())
+                    self.background.note_sparse(located.lower.bytes())
                 }
                 Why::Full | Why::Merge | Why::Tidy | Why::Pack | Why::Compact => {
                     self.reorganize(&located, why)?;
@@ -155,10 +144,10 @@ impl TreeLine {
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
         let bases = segments.iter().map(|located| located.segment.base.page);
-        let _held = self.segment_locks.write_many(bases);
+        let _held = self.shape.segment_locks.write_many(bases);
         let mut left = Vec::with_capacity(segments.len());
         for old in segments {
-            let now = self.index.find(old.lower.bytes());
+            let now = self.shape.index.find(old.lower.bytes());
             // The bounds too: a neighbour may have changed without this one changing place.
             let same = now.segment.base == old.segment.base;
             if !(same && now.lower == old.lower && now.upper == old.upper) {
@@ -173,12 +162,12 @@ impl TreeLine {
         let mut left = &left[..];
         while !left.is_empty() {
             let (batch, pages) = self.choose_batch(&mut left);
-            let _pages = self.page_locks.write_many(pages.iter().copied());
-            let mut bytes = Bytes::new(&self.buffers);
+            let _pages = self.shape.page_locks.write_many(pages.iter().copied());
+            let mut bytes = Bytes::new(&self.memory.buffers);
             let mut targets = Vec::with_capacity(batch.len());
             for (located, most) in batch {
                 // Another writer may have added overflow pages before these pages were locked.
-                let located = self.index.find(located.lower.bytes());
+                let located = self.shape.index.find(located.lower.bytes());
                 let chosen = Chosen { most, pages: &pages, only };
                 let dirty = self.take_dirty(&located, chosen, &mut bytes);
                 if !dirty.is_empty() {
@@ -198,8 +187,8 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Chooses segments for one batch, how many entries of each dirty list, and the pages that these
-    /// belong to; what is not chosen stays in `left`.
+    /// Chooses segments for one batch, how many entries of each dirty list, and the pages that
+    /// these belong to; what is not chosen stays in `left`.
     fn choose_batch(&self, left: &mut &[Located]) -> (Vec<(Located, usize)>, BTreeSet<PageNumber>) {
         let mut batch = Vec::new();
         let mut pages = BTreeSet::new();
@@ -219,33 +208,6 @@ impl TreeLine {
         (batch, pages)
     }
 
-    /// How many of the oldest entries of a segment's dirty list stand for no more than `room` bytes of
-    /// records, or are few; `room` becomes what is left of it. Shows the keys.
-    pub(crate) fn oldest_within(
-        &self,
-        located: &Located,
-        room: &mut usize,
-        mut key_of: impl FnMut(&[u8]),
-    ) -> usize {
-        let listed = self.index.oldest_dirty(located.lower.bytes(), TARGET_RECORDS_MAX);
-        let mut most = 0;
-        for some in listed.chunks(TARGET_RECORDS_MIN) {
-            let ids: Vec<RecordId> = some.iter().map(|listed| listed.id()).collect();
-            self.cache.visit_all_dirty(&ids, Visit::Look, &mut |_, key, value| {
-                if located.contains(key) {
-                    *room = room.saturating_sub(key.len() + value.map_or(0, ValueRef::len));
-                    key_of(key);
-                }
-                false
-            });
-            most += some.len();
-            if *room == 0 {
-                break;
-            }
-        }
-        most
-    }
-
     /// Takes the oldest entries off the dirty list of a segment and marks their records as being
     /// written, as far as they are chosen.
     fn take_dirty(
@@ -256,9 +218,10 @@ impl TreeLine {
     ) -> Vec<Taken> {
         let Chosen { most, pages, only } = chosen;
         let lower = located.lower.bytes();
-        // From looking at the list to taking off it: were two writers of one segment at it together,
-        // each would take off what the other has marked, and with it what is put there in between.
-        let _one_at_a_time = self.taking.lock();
+        // From looking at the list to taking off it: were two writers of one segment at it
+        // together, each would take off what the other has marked, and with it what is put there in
+        // between.
+        let _one_at_a_time = self.shape.taking.lock();
         let mut elsewhere = Vec::new();
         let (shown, taken) = self.mark_dirty(located, most, bytes, |id, key| {
             let page = located.page_of(key);
@@ -270,86 +233,8 @@ impl TreeLine {
             Some(page)
         });
         // Another writer took what was looked at, if these came in its stead.
-        self.index.forget_dirty(lower, &shown, &elsewhere);
+        self.shape.index.forget_dirty(lower, &shown, &elsewhere);
         taken
-    }
-
-    /// Marks records of a segment as being written: of the oldest `most` entries of its dirty list
-    /// those for which `page` names a page. Returns the entries, and copies of the records, ascending.
-    pub(crate) fn mark_dirty(
-        &self,
-        located: &Located,
-        most: usize,
-        bytes: &mut Bytes<'_>,
-        mut page: impl FnMut(RecordId, &[u8]) -> Option<usize>,
-    ) -> (Vec<Listed>, Vec<Taken>) {
-        let shown = self.index.oldest_dirty(located.lower.bytes(), most);
-        let mut ids: Vec<RecordId> = shown.iter().map(|listed| listed.id()).collect();
-        ids.sort_unstable();
-        ids.dedup();
-        let mut taken = Vec::with_capacity(ids.len());
-        self.cache.visit_all_dirty(&ids, Visit::BeginWrite, &mut |id, key, value| {
-            let page = if located.contains(key) { page(id, key) } else { None };
-            taken.extend(page.map(|page| bytes.push(key, value, page)));
-            page.is_some()
-        });
-        bytes.sort(&mut taken);
-        (shown, taken)
-    }
-
-    /// The keys of dirty records that bear an id.
-    pub(crate) fn dirty_keys(&self, id: RecordId) -> Vec<Vec<u8>> {
-        let mut keys = Vec::new();
-        self.cache.visit_dirty(id, Visit::Look, &mut Scratch::default(), &mut |key, _| {
-            keys.push(key.to_vec());
-            false
-        });
-        keys
-    }
-
-    /// Makes records dirty again that were taken, and lists them.
-    pub(crate) fn give_back(&self, bytes: &Bytes<'_>, lower: &[u8], taken: &[Taken]) {
-        self.end_write(bytes, taken, false);
-        if taken.is_empty() {
-            return;
-        }
-        let taken = taken.iter().map(|taken| bytes.key(taken)).map(|key| (key, self.id_of(key)));
-        self.index.return_dirty(lower, taken);
-    }
-
-    pub(crate) fn end_write(&self, bytes: &Bytes<'_>, taken: &[Taken], written: bool) {
-        for taken in taken {
-            let key = bytes.key(taken);
-            self.cache.end_write(self.id_of(key), key, written);
-        }
-    }
-
-    pub(crate) fn id_of(&self, key: &[u8]) -> RecordId {
-        RecordId::of(hash_key(self.context.keyspace, key))
-    }
-
-    /// Every record taken was applied, so it has been appended: its LSN is at most this.
-    pub(crate) fn lsn_of_taken(&self) -> Lsn {
-        if self.context.logged { self.context.log.last_lsn() } else { Lsn::ZERO }
-    }
-
-    /// Waits until the log is durable as far as pages with these records need it (P10). `superseded`
-    /// are the large values that they name no more (P17).
-    pub(crate) fn ensure_durable<'a>(
-        &self,
-        lsn: Lsn,
-        mut taken: impl Iterator<Item = &'a Taken>,
-        superseded: &[Vec<u8>],
-    ) -> Result<()> {
-        let superseded = self.log_superseded_large(superseded)?;
-        let log = &self.context.log;
-        // The extents of large values are in the log even when their records are not (P16).
-        let needed = match self.context.logged {
-            true => lsn.max(superseded),
-            false if taken.any(|taken| taken.large) => log.last_lsn(),
-            false => superseded,
-        };
-        if needed > Lsn::ZERO { log.ensure_durable(needed) } else { Ok(()) }
     }
 
     /// Decides how the dirty records of a segment come home.
@@ -388,20 +273,7 @@ impl TreeLine {
         wanted: &mut Vec<(Located, Why)>,
     ) -> Result<()> {
         let lsn = self.lsn_of_taken();
-        let mut pages: Vec<PageRef> = Vec::new();
-        for Target { located, dirty, how } in targets.iter() {
-            if !matches!(how, How::InPlace) {
-                continue;
-            }
-            for run in dirty.chunk_by(|a, b| a.page() == b.page()) {
-                let place = located.segment.base_page(run[0].page());
-                pages.push(place);
-                pages.extend(located.segment.overflow(run[0].page()));
-            }
-        }
-        let mut buf = self.buffers.lend(pages.len().max(1));
-        let missing = self.missing_pages(&pages, &mut buf);
-        self.read_some(&missing, &mut buf, Purpose::WRITE_BACK)?;
+        let buf = self.read_targets(targets)?;
         let mut output = Output::default();
         let mut next = 0;
         for (index, target) in targets.iter_mut().enumerate() {
@@ -421,7 +293,10 @@ impl TreeLine {
         let taken = targets.iter().flat_map(|target| &target.dirty);
         let durable = self.ensure_durable(lsn, taken, &output.superseded);
         if let Err(error) = durable.and_then(|()| self.write_output(&mut output, lsn)) {
-            output.fresh.iter().for_each(|(page, _)| self.store.release(Extent::single(page.page)));
+            output
+                .fresh
+                .iter()
+                .for_each(|(page, _)| self.shape.store.release(Extent::single(page.page)));
             for (lower, taken) in &output.refused {
                 self.give_back(bytes, lower, taken);
             }
@@ -431,26 +306,26 @@ impl TreeLine {
             let record = |sequence, change| self.note_change(sequence, &change);
             let Located { lower, segment, .. } = located;
             let with = |segment: &Segment| Some(segment.with_overflow(*overflow));
-            self.index.add_page(lower.bytes(), segment.base, with, record)?;
+            self.shape.index.add_page(lower.bytes(), segment.base, with, record)?;
         }
         for (index, staged) in &output.staged {
             let record = |sequence, change| self.note_change(sequence, &change);
             let target = &mut targets[*index];
             let Located { lower, segment, .. } = &target.located;
             let with = |segment: &Segment| segment.with_staged(*staged);
-            if self.index.add_page(lower.bytes(), segment.base, with, record)? {
+            if self.shape.index.add_page(lower.bytes(), segment.base, with, record)? {
                 continue;
             }
             // Others staged pages of the same segment meanwhile: there is room for no more.
-            self.store.release(Extent::single(staged.at.page));
+            self.shape.store.release(Extent::single(staged.at.page));
             output.wanted.push((target.located.clone(), Why::Merge));
             let dirty = std::mem::take(&mut target.dirty);
             output.refused.push((lower.bytes().to_vec(), dirty));
         }
         let written = output.in_place.len() + output.fresh.len();
-        add(&self.writes.pages_written_back, written);
+        add(&self.workload.writes.pages_written_back, written);
         let records = targets.iter().map(|target| target.dirty.len()).sum();
-        add(&self.writes.records_written_back, records);
+        add(&self.workload.writes.records_written_back, records);
         targets.iter().for_each(|target| self.end_write(bytes, &target.dirty, true));
         targets.clear();
         for (lower, taken) in &output.refused {
@@ -459,6 +334,25 @@ impl TreeLine {
         output.superseded.iter().for_each(|pointer| self.large.superseded(pointer));
         wanted.append(&mut output.wanted);
         output.error.map_or(Ok(()), Err)
+    }
+
+    /// Reads the pages that are to be edited, in the order of the targets and their records.
+    fn read_targets(&self, targets: &[Target<'_>]) -> Result<Lent<'_>> {
+        let mut pages: Vec<PageRef> = Vec::new();
+        for Target { located, dirty, how } in targets {
+            if !matches!(how, How::InPlace) {
+                continue;
+            }
+            for run in dirty.chunk_by(|a, b| a.page() == b.page()) {
+                let place = located.segment.base_page(run[0].page());
+                pages.push(place);
+                pages.extend(located.segment.overflow(run[0].page()));
+            }
+        }
+        let mut buf = self.memory.buffers.lend(pages.len().max(1));
+        let missing = self.memory.missing_pages(&pages, &mut buf);
+        self.shape.read_some(&missing, &mut buf, Purpose::WRITE_BACK)?;
+        Ok(buf)
     }
 
     /// Makes a staged page of the records of one target.
@@ -506,14 +400,14 @@ impl TreeLine {
             let records: Vec<Dirty<'_>> = run.iter().map(|taken| bytes.dirty(taken)).collect();
             let places = std::iter::once(located.segment.base_page(page));
             let mut places = places.chain(located.segment.overflow(page)).zip(base..*next);
-            let ours =
-                places.try_for_each(|(at, index)| self.check_bounds(located, at, buf.page(index)));
+            let ours = places
+                .try_for_each(|(at, index)| self.shape.check_bounds(located, at, buf.page(index)));
             if let Err(error) = ours {
                 output.error.get_or_insert(error);
                 refused.extend_from_slice(run);
                 continue;
             }
-            let edit = edit_in_place(&self.buffers, located, page, pages, &records);
+            let edit = edit_in_place(&self.memory.buffers, located, page, pages, &records);
             let edit = edit.map(|edit| self.with_doubtful_pages(edit, pages));
             let inserted = edit.as_ref().map_or(0, |edit| edit.inserted);
             match edit.map(|edit| self.note_edit(located, page, edit, output)) {
@@ -522,7 +416,7 @@ impl TreeLine {
                         why = why.or(Some(Why::Shrink));
                     }
                     output.superseded.append(&mut self.superseded_by(&[pages], &records));
-                    self.novelty.lock().came_home(inserted, records.len());
+                    self.workload.novelty.lock().came_home(inserted, records.len());
                     kept.extend_from_slice(run);
                 }
                 Some(Err(error)) => {
@@ -543,12 +437,12 @@ impl TreeLine {
         *dirty = kept;
     }
 
-    /// Has pages written as they are that an edit left as they were, if no sync may have kept what was replayed into
-    /// them before (rule P21): a removal finds nothing to do there.
+    /// Has pages written as they are that an edit left as they were, if no sync may have kept what
+    /// was replayed into them before (rule P21): a removal finds nothing to do there.
     fn with_doubtful_pages<'p>(&'p self, mut edit: Edit<'p>, pages: Pages<'_>) -> Edit<'p> {
-        if self.pages_in_doubt.load(Ordering::Relaxed) {
+        if self.shape.pages_in_doubt.load(Ordering::Relaxed) {
             let copy = |page: &[u8; PAGE_BYTES]| {
-                let mut copied = self.buffers.lend(1);
+                let mut copied = self.memory.buffers.lend(1);
                 copied.page_mut(0).copy_from_slice(page);
                 copied
             };
@@ -575,16 +469,11 @@ impl TreeLine {
         }
         if let Some(page) = &edit.base {
             let used = PageView::trusted(page.page(0)).used_bytes();
-            self.accesses.filled(1, used as u64);
+            self.workload.accesses.filled(1, used as u64);
         }
         output.in_place.extend(edit.base.map(|page| (segment.base_page(index), page)));
         output.in_place.extend(segment.overflow(index).zip(edit.overflow));
         Ok(edit.may_shrink)
-    }
-
-    pub(crate) fn allocate(&self, order: u8) -> Result<(Extent, spinney_base::Generation)> {
-        self.store.reclaim(self.context.log.durable_lsn());
-        self.store.allocate(order)
     }
 
     /// Writes new pages, then those that are changed, each run of neighbours in one piece.
@@ -594,36 +483,34 @@ impl TreeLine {
                 continue;
             }
             pages.sort_unstable_by_key(|(page, _)| page.page);
-            let mut buf = self.buffers.lend(pages.len());
+            let mut buf = self.memory.buffers.lend(pages.len());
             for (index, (page, block)) in pages.iter_mut().enumerate() {
                 self.seal(*page, lsn, block.page_mut(0));
                 buf.page_mut(index).copy_from_slice(block.page(0));
             }
             let numbers: Vec<PageNumber> = pages.iter().map(|(page, _)| page.page).collect();
             if fresh {
-                self.store.write_fresh(&numbers, &buf, Purpose::REORGANIZE)?;
+                self.shape.store.write_fresh(&numbers, &buf, Purpose::REORGANIZE)?;
                 continue;
             }
             // Until it is known what became of them nobody may find them.
             let cached: Vec<bool> =
-                pages.iter().map(|(page, _)| self.pages.forget(*page)).collect();
+                pages.iter().map(|(page, _)| self.memory.pages.forget(*page)).collect();
             let filtered: Vec<bool> =
-                pages.iter().map(|(page, _)| self.filters.forget(*page)).collect();
-            self.store.write_in_place(&numbers, &mut buf, Purpose::WRITE_BACK)?;
+                pages.iter().map(|(page, _)| self.memory.filters.forget(*page)).collect();
+            self.shape.store.write_in_place(&numbers, &mut buf, Purpose::WRITE_BACK)?;
             for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| cached[*index]) {
-                self.pages.put(*page, buf.page(index));
+                self.memory.pages.put(*page, buf.page(index));
             }
             for (index, (page, _)) in pages.iter().enumerate().filter(|(index, _)| filtered[*index])
             {
-                self.keep_filter(*page, PageView::trusted(buf.page(index)));
+                self.memory.keep_filter(
+                    self.context.keyspace,
+                    *page,
+                    PageView::trusted(buf.page(index)),
+                );
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn seal(&self, page: PageRef, lsn: Lsn, block: &mut [u8; PAGE_BYTES]) {
-        let PageRef { page, generation } = page;
-        let keyspace = self.context.keyspace;
-        BlockHeader { kind: BlockKind::DATA, page, generation, keyspace, lsn }.seal(block);
     }
 }

@@ -1,8 +1,9 @@
 //! The index against a map that says the same in the simplest way, and under real threads.
 
 use super::*;
-use crate::segment::Overflow;
-use crate::stage::{Marks, Staged};
+use crate::marks::Marks;
+use crate::segment::{Overflow, Staged};
+
 use proptest::prelude::*;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Generation, PageNumber};

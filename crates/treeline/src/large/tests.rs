@@ -63,7 +63,7 @@ fn p17_a_full_log_leaves_no_leak() {
     put(&tree, b"b");
     tree.checkpoint(log.last_lsn()).unwrap();
     // So that a put does not see what it replaces.
-    tree.cache.forget_clean();
+    tree.memory.cache.forget_clean();
     let new = put(&tree, b"a");
     let mut taken = Vec::new();
     for bytes in [8192, 1] {
