@@ -93,7 +93,7 @@ impl Lines<'_> {
                 ));
             }
             if !self.line.is_empty() {
-                return Err(self.wrong(format!("the dump goes on after {end:?}")));
+                return Err(self.wrong(format!("the dump continues after {end:?}")));
             }
         }
         Ok(())
@@ -407,7 +407,7 @@ mod tests {
                 "line 2: the dump should hold \"12\"",
             ),
             (Dump::Ldb, "0x61 ==> 0x62\nKeys in range: \n".into(), "there are 1 lines before"),
-            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: the dump goes on"),
+            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: the dump continues"),
             (Dump::Mdb, String::new(), "the input is empty"),
             (
                 Dump::Mdb,
@@ -461,7 +461,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes come through; of a dump that is cut anywhere, only whole records do, and the cut is told.
+        /// Any bytes come through; of a dump that is cut anywhere, only whole records do, and the cut is reported.
         #[test]
         fn dumps_are_read_or_their_cut_is_told(
             records in prop::collection::btree_map(any::<Vec<u8>>(), any::<Vec<u8>>(), 0..5),
