@@ -1,8 +1,7 @@
 //! Keyspaces that get another name or another engine.
 //!
 //! A keyspace's file is named by its id, so a new name is one change of the manifest. Another engine
-//! is a copy under a new id and one change of the manifest, which puts the copy in the place of the
-//! original:
+//! is a copy under a new id and one change of the manifest, which replaces the original by the copy:
 //!
 //! ```text
 //!   freeze original (P20) --> copy into a file of a new id --> install, manifest --> drop original
@@ -205,7 +204,7 @@ impl State {
         Ok((place, made))
     }
 
-    /// Puts a copy in the place of the original.
+    /// Replaces the original by its copy.
     fn put_copy(
         &self,
         (old, original): (&Arc<Place>, &Arc<KeyspaceState>),

@@ -22,7 +22,8 @@ use crate::place::Place;
 use crate::state::{State, file_name};
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
-/// Such a part of the most that the log may take stays its own at a checkpoint that was asked for.
+/// The log keeps one part in this many of its largest size when [`Db::checkpoint`] gives room back:
+/// writes continue for a while though the disk is full. More parts keep less.
 const LOG_KEPT_PART: u64 = 8;
 
 /// An open database: one directory, one log, one memory budget, many keyspaces. Cheap to clone; any
@@ -421,9 +422,10 @@ impl Db {
         Ok(report)
     }
 
-    /// Changes the memory budget; caches follow in the background. Where it is too small for all keyspaces that are
-    /// open, one for each 128 KiB, those that were used least recently are parked in the background too. Whoever uses more
-    /// than that in turn has them parked and opened again and again, at milliseconds each.
+    /// Changes the memory budget; caches follow in the background. Each open keyspace needs 128 KiB of
+    /// it. Where there is less, the background parks the keyspaces that were used least recently. A
+    /// program that uses more keyspaces in turn opens one again on almost every use, at milliseconds
+    /// each.
     ///
     /// # Errors
     /// `InvalidArgument` when it is out of range; `Closed`.

@@ -56,7 +56,7 @@ impl Keyspace {
         self.place.name.get()
     }
 
-    /// Its id.
+    /// Identifier of the keyspace, never used again.
     #[must_use]
     pub fn id(&self) -> KeyspaceId {
         self.place.id
@@ -121,7 +121,7 @@ impl Keyspace {
     }
 
     /// Opens the value of a key for reading piece by piece: a large value is never whole in memory.
-    /// What is read is the value that the key has now, though it be overwritten meanwhile.
+    /// The reader keeps the value that the key has now, even if it is overwritten meanwhile.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -455,8 +455,8 @@ impl Keyspace {
         self.iter().one(Direction::Reverse)
     }
 
-    /// The keyspace as it is now, to be read from for as long as it is kept, whatever is written
-    /// meanwhile. Batches are in it whole or not at all; everything acknowledged before is in it.
+    /// Takes a snapshot: a view of the keyspace as it is now, which later writes do not change. It
+    /// holds batches whole or not at all, and everything acknowledged before.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {

@@ -10,7 +10,8 @@
 //! | 16 | 8 | checksum | XXH3-64 of bytes 0..16 and the payload |
 //! | 24 | | payload | tag `u64`, next keyspace id `u32`, number of keyspaces `u32`, then for each: id `u32`, engine `u8` (the number in its row of [`engines`](crate::engines): 1 TreeLine, 2 turtle), logged `u8`, name length `u16`, name |
 //!
-//! Every version keeps magic, version, length and checksum, so that a damaged version is told from an unknown one.
+//! Every version keeps magic, version, length and checksum: they distinguish a damaged version from
+//! an unknown one.
 //! All integers are little-endian; the file is padded with zeros to whole pages. Ids below the next
 //! one that are not listed were dropped; they are never used again.
 //!
