@@ -90,7 +90,7 @@ fn one(
     let keyspace = db.existing_keyspace(name)?;
     let bar = Progress::of_bytes("compacting", Some(0));
     let report = keyspace.compact_with((from.clone(), to.clone()), |progress| {
-        let CompactProgress { bytes, bytes_expected } = progress;
+        let CompactProgress { bytes, bytes_expected, .. } = progress;
         bar.set_of(bytes, bytes_expected);
         interrupt::go_on()
     })?;

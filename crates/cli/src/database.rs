@@ -456,7 +456,7 @@ pub(crate) fn verify(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     let report = match verified {
         Err(error) if error.kind() == ErrorKind::Cancelled => {
             db.close()?;
-            let VerifyProgress { pages, pages_expected } = so_far;
+            let VerifyProgress { pages, pages_expected, .. } = so_far;
             interrupt::say(format!(
                 "{pages} of about {pages_expected} pages were read, and they are sound"
             ));

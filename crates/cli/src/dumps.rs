@@ -93,7 +93,7 @@ impl Lines<'_> {
                 ));
             }
             if !self.line.is_empty() {
-                return Err(self.wrong(format!("the dump goes on after {end:?}")));
+                return Err(self.wrong(format!("the dump continues after {end:?}")));
             }
         }
         Ok(())
@@ -312,7 +312,10 @@ mod tests {
         (found, told)
     }
 
-    fn record(line: u64, key: &[u8], value: &[u8]) -> (u64, Result<(Vec<u8>, Vec<u8>), String>) {
+    /// A line, and the record that ends there.
+    type Numbered = (u64, Result<(Vec<u8>, Vec<u8>), String>);
+
+    fn record(line: u64, key: &[u8], value: &[u8]) -> Numbered {
         (line, Ok((key.to_vec(), value.to_vec())))
     }
 
@@ -404,7 +407,7 @@ mod tests {
                 "line 2: the dump should hold \"12\"",
             ),
             (Dump::Ldb, "0x61 ==> 0x62\nKeys in range: \n".into(), "there are 1 lines before"),
-            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: the dump goes on"),
+            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: the dump continues"),
             (Dump::Mdb, String::new(), "the input is empty"),
             (
                 Dump::Mdb,
@@ -458,7 +461,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes come through; of a dump that is cut anywhere, only whole records do, and the cut is told.
+        /// Any bytes come through; of a dump that is cut anywhere, only whole records do, and the cut is reported.
         #[test]
         fn dumps_are_read_or_their_cut_is_told(
             records in prop::collection::btree_map(any::<Vec<u8>>(), any::<Vec<u8>>(), 0..5),

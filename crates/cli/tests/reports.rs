@@ -158,8 +158,15 @@ fn e2_exit_codes_say_what_a_script_can_do() {
         assert!(!Path::new(&place("other")).join("MANIFEST").exists());
     }
     let help = expect(0, &["--help"], b"");
-    for code in ["2 usage", "3 no such key", "4 damage", "9 no such database or keyspace", "130"] {
-        assert!(help.contains(code), "{code} is not in: {help}");
+    for (code, meaning) in [
+        (2, "usage"),
+        (3, "no such key"),
+        (4, "damage"),
+        (9, "no such database or keyspace"),
+        (130, "interrupted"),
+    ] {
+        let line = format!("  {code:<5}{meaning}");
+        assert!(help.contains(&line), "{line:?} is not in: {help}");
     }
 }
 

@@ -158,7 +158,7 @@ impl Sources {
                 "super" => drop(at.pop()),
                 "self" => {}
                 _ => {
-                    let child = [&at[..], &[name.clone()]].concat();
+                    let child = [&at[..], std::slice::from_ref(name)].concat();
                     if self.modules.contains_key(&child) {
                         at = child;
                         continue;
@@ -241,7 +241,7 @@ fn read_directory(directory: &Path, module: &[String], files: &mut BTreeMap<Vec<
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         let stem = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        let below = [module, &[stem.clone()]].concat();
+        let below = [module, std::slice::from_ref(&stem)].concat();
         if path.is_dir() {
             read_directory(&path, &below, files);
         } else if path.extension().is_some_and(|extension| extension == "rs") {

@@ -16,8 +16,7 @@ fn main() -> Result<()> {
     assert_eq!(found[0].as_deref(), Some(&49_u64.to_be_bytes()[..]));
     assert!(found[1].is_some() && found[2].is_none());
 
-    let mut cursor = squares.range(50_000_u64.to_be_bytes()..).limit(3);
-    while let Some(record) = cursor.next() {
+    for record in squares.range(50_000_u64.to_be_bytes()..).limit(3) {
         let key: [u8; 8] = record?.0.try_into().expect("keys have eight bytes");
         println!("{}", u64::from_be_bytes(key));
     }

@@ -316,6 +316,16 @@ impl Engine for Toy {
         check_option(name, value)
     }
 
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let bounds = (Bound::Included(lower), upper.map_or(Bound::Unbounded, Bound::Excluded));
+        if is_empty(bounds.0, bounds.1) {
+            return 0;
+        }
+        let records = self.records.read();
+        let (all, here) = (records.len().max(1), records.range::<[u8], _>(bounds).count());
+        self.bytes.load(SeqCst) * here as u64 / all as u64
+    }
+
     fn stats(&self) -> EngineStats {
         let records = self.records.read().len() as u64;
         let bytes = self.bytes.load(SeqCst);
