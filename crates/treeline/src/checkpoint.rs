@@ -12,7 +12,7 @@ use crate::policy::BATCH_PAGES;
 use crate::tree::TreeLine;
 
 impl TreeLine {
-    /// Brings everything applied up to `redo` home and publishes it (P14). Rests in between as
+    /// Writes back everything applied up to `redo` and publishes it (P14). Rests in between as
     /// [`Engine::checkpoint_slowly`] says.
     pub(crate) fn publish_checkpoint(
         &self,

@@ -26,12 +26,12 @@ use crate::tuning::Staging;
 impl TreeLine {
     /// Gives room back to the file system if much is free; says whether it did.
     fn give_back_space(&self) -> Result<bool> {
-        // So that who accounts for all pages finds them.
+        // An account of all pages, which holds the gate, must find them.
         let _gate = self.shape.gate.read();
         Ok(self.shape.store.give_back(GiveBack::Much)? > 0)
     }
 
-    /// Brings home what the hand will soon meet, if there is something.
+    /// Writes back what the CLOCK hand will soon meet; says whether there was something.
     fn write_back_soon(&self) -> Result<bool> {
         let mut keys = Vec::new();
         for _ in 0..self.memory.cache.shards() {
@@ -49,7 +49,7 @@ impl TreeLine {
         Ok(true)
     }
 
-    /// Frees a place in the cache by bringing home the page of `victim` and some that would be met
+    /// Frees a place in the cache: writes back the page of `victim` and some that would be met
     /// next.
     fn write_back_for(&self, victim: Vec<u8>, hash: u64) -> Result<()> {
         add(&self.workload.writes.foreground_write_backs, 1);
@@ -66,7 +66,7 @@ impl TreeLine {
         self.write_back(&keys)
     }
 
-    /// Brings home the records of one segment whose dirty list is long; says whether there was one.
+    /// Writes back the records of one segment whose dirty list is long; says whether there was one.
     /// Where keys arrive in order all of them belong to the last segment, which must not wait until
     /// the hand comes by.
     fn shorten_lists(&self) -> Result<bool> {
@@ -75,8 +75,8 @@ impl TreeLine {
         Ok(true)
     }
 
-    /// Brings home removals that scans met; says whether there were any.
-    fn bring_removals_home(&self) -> Result<bool> {
+    /// Writes back removals that scans met; says whether there were any.
+    fn write_back_removals(&self) -> Result<bool> {
         let removed = self.background.take_removed();
         if removed.is_empty() {
             return Ok(false);
@@ -335,10 +335,10 @@ impl Maintain for TreeLine {
         }
         let loading = self.background.loads.load(Ordering::SeqCst) > 0;
         let wrote = self.shorten_lists()?
-            | self.bring_removals_home()?
+            | self.write_back_removals()?
             | self.write_back_soon()?
             | (!loading && if_room(|| self.shrink_some())?);
-        // Who asked for bursts to be staged wants them merged as soon as they end.
+        // Where staging is on, bursts are merged as soon as they end.
         let merges = !wrote && !loading && self.tuning.staging() == Staging::On;
         let wrote = wrote || (merges && if_room(|| self.merge_staged())?);
         self.shape.journal.publish_if_due(&self.context, &self.shape.store, !wrote)?;

@@ -10,7 +10,7 @@ impl Marks {
     /// Those of a page of which nothing is known.
     pub(crate) const ALL: Marks = Marks(u64::MAX);
 
-    /// So many bits for each key.
+    /// Bits for each key.
     const BITS: u32 = 4;
 
     pub(crate) fn of(hashes: impl Iterator<Item = u64>) -> Self {

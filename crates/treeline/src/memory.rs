@@ -121,7 +121,7 @@ impl Memory {
         self.floor.store(held - index + index_taken + least, Ordering::Relaxed);
     }
 
-    /// Divides so many bytes between cached records, cached pages and page filters.
+    /// Divides `bytes` between cached records, cached pages and page filters.
     fn share_memory(&self, context: &EngineContext, tuning: &Tuning, bytes: u64) -> Usage {
         let usage = self.cache.usage();
         let records = Side { worth: usage.worth, bytes: usage.bytes };
@@ -156,7 +156,7 @@ impl Memory {
         usage
     }
 
-    /// How many of so many bytes page filters may have beside these records.
+    /// Returns how many of `bytes` page filters may have beside these records.
     fn share_of_filters(
         &self,
         context: &EngineContext,

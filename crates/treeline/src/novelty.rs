@@ -14,7 +14,7 @@ pub(crate) struct Novelty {
 }
 
 impl Novelty {
-    /// So many records came home, of which so many were new.
+    /// Counts `all` records that were written back, `new` of them new.
     pub(crate) fn came_home(&mut self, new: usize, all: usize) {
         self.home.note(new as u64, all as u64);
     }

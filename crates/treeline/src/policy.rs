@@ -9,7 +9,7 @@ use spinney_records::Rules;
 
 // ---- Write-back ----
 
-/// Pages of one batch of background write-back. One half of a double-write area protects so many:
+/// Pages of one batch of background write-back. One half of a double-write area protects this many:
 /// with more a batch would need two syncs of the area, with fewer each sync would serve fewer
 /// pages.
 pub(crate) const BATCH_PAGES: usize = spinney_extent::double_write::HALF_PAGES;
@@ -345,10 +345,10 @@ pub(crate) fn packing_pays(now: usize, then: usize) -> bool {
 
 // ---- Scans ----
 
-/// Most pages of one batch of a scan, without overflow pages: 256 KiB. A scan that wants so many at
-/// a time continues to more of them, and would only drive the favourites of others out of the page
-/// cache. With more, a scan takes more memory at a time; with fewer, it waits for the disk more
-/// often.
+/// Most pages of one batch of a scan, without overflow pages: 256 KiB. A scan that wants this many
+/// at a time continues to more of them, and would only drive the favourites of others out of the
+/// page cache. With more, a scan takes more memory at a time; with fewer, it waits for the disk
+/// more often.
 pub(crate) const SCAN_PAGES_MAX: usize = 64;
 
 /// Removals in one run of pages that are worth writing back once a scan met them, so that the next

@@ -1,11 +1,13 @@
-//! Making changes durable: structure records ([`Journal`](spinney_engine::Journal)) and checkpoints.
+//! Making changes durable: structure records ([`Journal`](spinney_engine::Journal)) and
+//! checkpoints.
 //!
 //! A crash before a change of structure is in the log finds the old structure whole; the log still
 //! has every record that went into the new pages, because the redo LSN moves only by a checkpoint,
 //! and a checkpoint covers everything pending.
 //!
 //! **Invariants**
-//! 1. A checkpoint's payload is the state after one of the changes, and replay begins with the next.
+//! 1. A checkpoint's payload is the state after one of the changes, and replay begins with the
+//!    next.
 //! 2. Slots are published one at a time, and the redo LSN never falls.
 
 use std::sync::atomic::Ordering;
@@ -25,15 +27,15 @@ impl TreeLine {
         self.shape.journal.push(sequence, encode_change(change, sequence), change.freed());
     }
 
-    /// Publishes the index as it is, with everything applied up to `redo` home; `cut` divides the
-    /// large values freed before all was brought home from those freed later.
+    /// Publishes the index as it is, with everything applied up to `redo` written back; `cut`
+    /// divides the large values freed before that from those freed later.
     pub(crate) fn publish_index(&self, redo: Lsn, cut: &Cut) -> Result<()> {
         let _one_at_a_time = self.shape.slots.lock();
         self.publish_alone(redo, cut)
     }
 
     /// Publishes the index and which large values are freed by now, with the redo LSN that there
-    /// is: nothing was brought home for it, so nothing becomes reusable by it but what changes of
+    /// is: nothing was written back for it, so nothing becomes reusable by it but what changes of
     /// structure freed.
     ///
     /// # Errors

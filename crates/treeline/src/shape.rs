@@ -111,7 +111,7 @@ impl Shape {
         })
     }
 
-    /// Checks that a page may hold what its segment does: whoever is to change it relies on that.
+    /// Checks that a page holds keys of its segment only: code that changes the page relies on it.
     ///
     /// # Errors
     /// `Corruption` when its prefix or its keys are another segment's.
