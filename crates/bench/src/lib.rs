@@ -5,7 +5,8 @@
 //! the workloads in order on one state. Keys and values are computed from ordinals and never stored, so every read is checked.
 //!
 //! Read [`plan`] first (what a run is), then [`dataset`] and [`value`] (keys and values), [`distribution`] (which key next),
-//! [`driver`] (what an engine must do), `worker` and [`runner`] (the threads), [`parent`] (processes, files), `table` and `conclusion` (what people read).
+//! [`driver`] (what an engine must do), `worker` and [`runner`] (the threads), [`parent`]
+//! (processes, files), `table` and `conclusion` (what people read).
 
 pub mod dataset;
 pub mod distribution;

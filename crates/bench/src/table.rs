@@ -58,8 +58,8 @@ pub(crate) fn draw(lines: &[Line]) -> String {
     render(header.map(str::to_owned).to_vec(), lines.iter().map(cells))
 }
 
-/// Draws a second table, with what `--explain` adds. `peer` is the engine that ratios refer to, if one
-/// was measured.
+/// Draws a second table, with what `--explain` adds. `peer` is the engine that ratios refer to, if
+/// one was measured.
 #[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
 pub(crate) fn details(lines: &[Line], peer: Option<&str>) -> String {
     let header =

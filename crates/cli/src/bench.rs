@@ -107,7 +107,7 @@ pub(crate) struct YcsbArguments {
     /// Leave the engines' files
     #[arg(long)]
     keep: bool,
-    /// Show also what the engines did inside: pages, writes by purpose, reorganizations, checkpoints
+    /// Show what the engines did inside, too: pages, writes by purpose, merges, checkpoints
     #[arg(long)]
     explain: bool,
     /// Seed of keys and choices
