@@ -1,10 +1,10 @@
-//! A concurrent ordered map for what comes, is read, and goes whole: keys and values are appended to
-//! an [arena](crate::arena), and nothing is freed before the map.
+//! A concurrent ordered map that is freed as a whole: keys and values are appended to an
+//! [arena](crate::arena), and nothing is freed before the map.
 //!
-//! What was replaced is used again for records that take as much, and else stays until then, so a map
-//! that grows too large is for its owner to end. In return a write allocates nothing but nodes, and
-//! what a sealed map holds can be used where it lies after the map is gone. What is lent is lent to who
-//! is [`Pinned`], as by [`ArtMap`](crate::ArtMap).
+//! The space of a replaced record is reused for records of the same size, or stays until then. So
+//! the owner must end a map that grows too large. In return a write allocates only nodes, and the
+//! content of a sealed map can be used in place after the map is gone. Entries are lent to a thread
+//! that is [`Pinned`], as by [`ArtMap`](crate::ArtMap).
 
 use std::ops::Bound;
 
@@ -16,8 +16,8 @@ use crate::entries::Pinned;
 use crate::scan::Chunks;
 use crate::tree::{Art, Census};
 
-/// A concurrent ordered map from byte strings to byte strings with a tag. Thread-safe; reads take no
-/// lock.
+/// A concurrent ordered map from byte strings to byte strings with a tag. Thread-safe; reads take
+/// no lock.
 ///
 /// ```
 /// use std::ops::Bound;
@@ -45,43 +45,43 @@ impl Default for AppendedMap {
     }
 }
 
-/// A key and its value.
+/// A key and its value, as the map lends them.
 #[derive(Clone, Copy, Debug)]
 pub struct Appended<'a> {
     map: &'a AppendedMap,
     record: Record<'a>,
 }
 
-/// Where a key and its value lie, by numbers of a sealed map's chunks and places in them; the value
-/// lies behind the key.
+/// Position of a key and its value: a chunk of a sealed map and an offset in it. The value follows
+/// the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The chunk.
+    /// Number of the chunk.
     pub chunk: usize,
-    /// Where the key begins in it.
+    /// Offset of the key in it.
     pub key: usize,
 }
 
 impl<'a> Appended<'a> {
-    /// The key.
+    /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &'a [u8] {
         self.record.key()
     }
 
-    /// The value.
+    /// Returns the value.
     #[must_use]
     pub fn value(&self) -> &'a [u8] {
         self.record.value()
     }
 
-    /// What was said of the value.
+    /// Returns the tag of the value.
     #[must_use]
     pub fn tag(&self) -> u8 {
         self.record.tag()
     }
 
-    /// Where it lies.
+    /// Returns the position.
     #[must_use]
     pub fn place(&self) -> Place {
         let (chunk, key) = self.map.art.source().place(self.record);
@@ -90,50 +90,50 @@ impl<'a> Appended<'a> {
 }
 
 impl AppendedMap {
-    /// A map without keys.
+    /// Makes a map without keys.
     #[must_use]
     pub fn new() -> Self {
         AppendedMap::with_room(CHUNK_BYTES)
     }
 
-    /// A map without keys, of which records of so many bytes are expected: they will lie in one piece.
+    /// Makes a map without keys, with one chunk for the first `bytes` bytes of records.
     #[must_use]
     pub fn with_room(bytes: usize) -> Self {
         AppendedMap { art: Art::new(Arena::new(bytes)) }
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.art.len()
     }
 
-    /// Whether there are no keys.
+    /// Returns whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.art.is_empty()
     }
 
-    /// Bytes that the map holds: what was appended, what of it was replaced included, and nodes that
-    /// can be reached.
+    /// Returns the bytes that the map holds: appended records, replaced ones included, and
+    /// reachable nodes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.art.source().own_bytes() + self.art.bytes() + self.appended_bytes()
     }
 
-    /// Bytes that were appended.
+    /// Returns the bytes that were appended.
     #[must_use]
     pub fn appended_bytes(&self) -> usize {
         self.art.source().bytes()
     }
 
-    /// Those of them that were replaced and not used again.
+    /// Returns the bytes of replaced records that were not reused.
     #[must_use]
     pub fn unused_bytes(&self) -> usize {
         self.art.source().unused_bytes()
     }
 
-    /// Gives `key` a value; lends the one that it had.
+    /// Gives `key` a value, and lends its old one.
     ///
     /// # Errors
     /// When the map was sealed.
@@ -154,14 +154,14 @@ impl AppendedMap {
         Ok(Some(self.entry(old)))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn get<'a>(&'a self, key: &[u8], _: &'a Pinned) -> Option<Appended<'a>> {
         self.art.get(key).map(|leaf| self.entry(leaf))
     }
 
-    /// Entries from one bound to another, in either direction: when going backward, `from` is the
-    /// greater one. Each chunk of it is of one moment.
+    /// Returns the entries from one bound to another, in either direction: when going backward,
+    /// `from` is the greater one. Each chunk of it is of one moment.
     #[must_use]
     pub fn range<'a>(
         &'a self,
@@ -174,15 +174,15 @@ impl AppendedMap {
         AppendedRange { map: self, pinned, chunks, leaves: Vec::new() }
     }
 
-    /// Takes no more writes, and lends the chunks that keys and values lie in: they stay as long as
-    /// they are kept, though the map goes.
+    /// Ends writing, and lends the chunks with keys and values. They stay as long as they are kept,
+    /// even if the map is dropped.
     #[must_use]
     pub fn seal(&self) -> Vec<Chunk> {
         self.art.source().seal()
     }
 
-    /// Checks every invariant of the tree and counts what it consists of. The caller sees to it that
-    /// nobody writes meanwhile.
+    /// Checks every invariant of the tree, and counts its parts. The caller makes sure that no
+    /// thread writes meanwhile.
     ///
     /// # Errors
     /// `Corruption` that says what is wrong first.

@@ -10,22 +10,22 @@
 //!   state    [ sealed 1 | copying 15 | chunk 8 | next free byte 40 ]
 //! ```
 //!
-//! An allocator keeps books on every piece, so that each can go alone. What goes together needs none:
-//! to append is to move a number. Only records that others took the place of are listed, by what they
-//! take, and used again for one that takes as much: else few hot keys would fill an arena. Chunks are
-//! mappings of which only what was touched takes memory. A leaf of the tree is a record's address.
+//! An allocator keeps books on every piece, so that each can be freed alone. Records that are freed
+//! together need none: appending advances a number. Only replaced records are listed, by size, and
+//! reused for a record of the same size; otherwise a few hot keys would fill an arena. Chunks are
+//! mappings, of which only touched pages take memory. A leaf of the tree is a record's address.
 //!
 //! **Invariants**
-//! 1. A record does not change while its leaf is in the tree, nor while anybody is pinned who was when
-//!    it left. Its bytes are not given back before its chunk, which lives as long as the arena and every
-//!    [`Chunk`] of it.
+//! 1. A record does not change while its leaf is in the tree, nor while any thread is pinned that was when it
+//!    left. Its bytes are not given back before its chunk, which lives as long as the arena
+//!    and every [`Chunk`] of it.
 //! 2. Bytes are written only between the addition of one to `copying` and its subtraction; once
 //!    sealed, nobody writes any.
-//! 3. Two writers never have the same bytes: both chunk and place are in the one word that they compare
-//!    and swap, and what is used again is taken from its list under a lock.
+//! 3. Two writers never have the same bytes: both chunk and place are in the one word that they
+//!    compare and swap, and what is used again is taken from its list under a lock.
 //!
-//! **Concurrency.** Any number of threads append and read; a record is read by who learned of its
-//! leaf from the tree that it was put into, which publishes it, and is pinned since.
+//! **Concurrency.** Any number of threads append and read; a record is read by a thread that found
+//! its leaf in the tree, which publishes it, and that is pinned since.
 #![expect(unsafe_code, reason = "records are places in mappings that many threads fill")]
 
 use std::collections::BTreeMap;
@@ -49,11 +49,12 @@ const COPYING_MASK: u64 = SEALED - COPYING;
 const CHUNK_SHIFT: u32 = 40;
 const PLACE_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
 
-/// Bytes of the first chunk when nothing is known, and of the second; each one after is twice as large as the one before.
+/// Bytes of the first chunk when nothing is known, and of the second; each one after is twice as
+/// large as the one before.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 /// Chunks beyond this size do not grow any more.
 const CHUNK_BYTES_MAX: usize = 1 << 30;
-/// Together they hold 20 GiB: whoever has a budget for more wants more than one map.
+/// Most chunks. Together they hold 20 GiB; a larger budget needs more than one map.
 const CHUNKS_MAX: usize = 32;
 
 /// Bytes of a record before its key.
@@ -73,11 +74,11 @@ pub(crate) struct Arena {
     unused: Arc<Unused>,
 }
 
-/// Records that nobody can see any more.
+/// Records that no thread can see any more.
 ///
-/// Its lock and its counters are those of the standard library, not the shim's, for whichever thread
-/// advances the epoch lists records, under shuttle outside of any schedule. Nobody waits for the lock:
-/// who does not get it appends, or leaves a record unlisted.
+/// Its lock and its counters are those of the standard library, not the shim's. The thread that
+/// advances the epoch lists records, under shuttle outside of any schedule. No thread waits for the
+/// lock: one that does not get it appends, or leaves a record unlisted.
 #[derive(Debug, Default)]
 struct Unused {
     /// Leaves by what their records take.
@@ -131,12 +132,12 @@ impl Growing {
     }
 }
 
-/// The arena takes no more records.
+/// Error: the arena takes no more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed;
 
 impl Arena {
-    /// One whose first chunk has room for so many bytes.
+    /// Makes an arena whose first chunk has `expected` bytes.
     pub(crate) fn new(expected: usize) -> Self {
         let chunks = (0..CHUNKS_MAX).map(|_| OnceLock::new()).collect();
         Arena {
@@ -148,23 +149,23 @@ impl Arena {
         }
     }
 
-    /// Bytes that were taken, of which nothing is given back before the arena goes.
+    /// Returns the bytes that were taken; none are given back before the arena is dropped.
     pub(crate) fn bytes(&self) -> usize {
         let (_, place) = parts(self.state.load(Ordering::Relaxed));
         self.full.load(Ordering::Relaxed) + place
     }
 
-    /// Bytes that the arena takes beside what was appended.
+    /// Returns the bytes that the arena takes beside its records.
     pub(crate) fn own_bytes(&self) -> usize {
         size_of_val(&*self.chunks)
     }
 
-    /// Bytes of records that others took the place of and that were not used again.
+    /// Returns the bytes of replaced records that were not reused.
     pub(crate) fn unused_bytes(&self) -> usize {
         self.unused.bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes a record that nobody else knows yet; answers its leaf.
+    /// Makes a record that no other thread knows yet, and returns its leaf.
     ///
     /// # Panics
     /// When the key is 64 KiB or longer, or the value 4 GiB.
@@ -195,8 +196,8 @@ impl Arena {
         Ok(record.as_ptr().expose_provenance() as u64)
     }
 
-    /// Has the record of a leaf used again once nobody can see it. Its leaf is not in the tree any more,
-    /// and whoever calls took it out.
+    /// Lets the record of a leaf be reused once no thread can see it. The leaf is no longer in the
+    /// tree, and the caller has removed it.
     pub(crate) fn retire(&self, leaf: u64, guard: &Guard) {
         let record = self.record(leaf);
         let bytes = record_bytes(record.key().len(), record.value().len());
@@ -205,8 +206,8 @@ impl Arena {
         guard.defer(move || unused.list(bytes, leaf));
     }
 
-    /// The bytes of a record that is used again, and the number of their chunk. Until the caller subtracts
-    /// one from `copying` he may write there.
+    /// Returns the bytes of a record that is reused, and the number of their chunk. The caller may
+    /// write there until it subtracts one from `copying`.
     fn take_again(&self, leaf: u64) -> Result<(NonNull<u8>, usize), Sealed> {
         if self.state.fetch_add(COPYING, Ordering::Acquire) & SEALED != 0 {
             self.state.fetch_sub(COPYING, Ordering::Release);
@@ -231,7 +232,7 @@ impl Arena {
                 state = self.state.load(Ordering::Acquire);
                 continue;
             };
-            // So many threads do not copy at once, so `copying` does not run over.
+            // Fewer threads than this copy at once, so `copying` does not overflow.
             let next = state + COPYING + bytes as u64;
             match self.state.compare_exchange_weak(state, next, Ordering::AcqRel, Ordering::Acquire)
             {
@@ -244,7 +245,7 @@ impl Arena {
         }
     }
 
-    /// Sees to it that there is a chunk with room behind the one that was found full.
+    /// Makes sure that a chunk with space follows the one that was found full.
     #[cold]
     fn grow(&self, chunk: usize, place: usize, bytes: usize) {
         let Some(full) = self.chunks[chunk].get() else {
@@ -252,7 +253,7 @@ impl Arena {
             return;
         };
         self.chunks[chunk + 1].get_or_init(|| Growing::new(capacity(chunk + 1, bytes)));
-        // Of those who saw other places, the one whose exchange succeeds saw the largest.
+        // Of the threads that saw other positions, the one whose exchange succeeds saw the largest.
         full.taken.fetch_max(place, Ordering::Relaxed);
         let mut state = self.state.load(Ordering::Acquire);
         while parts(state) == (chunk, place) && state & SEALED == 0 {
@@ -269,12 +270,12 @@ impl Arena {
         }
     }
 
-    /// Takes no records from here on, and lends all that there are: what was taken of each chunk, by
-    /// its number.
+    /// Takes no records from here on, and lends all that there are: what was taken of each chunk,
+    /// by its number.
     pub(crate) fn seal(&self) -> Vec<Chunk> {
         let mut state = self.state.fetch_or(SEALED, Ordering::AcqRel);
         while state & COPYING_MASK != 0 {
-            // Somebody copies a record.
+            // A thread is copying a record.
             yield_now();
             state = self.state.load(Ordering::Acquire);
         }
@@ -362,7 +363,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What was appended to one chunk of a sealed arena. It keeps the chunk, though the arena goes.
+/// Records in one chunk of a sealed arena. It keeps the chunk, even if the arena is dropped.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     bytes: NonNull<u8>,
@@ -376,7 +377,8 @@ unsafe impl Send for Chunk {}
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
-    /// Memory that it keeps, in bytes: all of it may be resident, for an owner before may have filled it.
+    /// Returns the memory that it keeps, in bytes. All of it may be resident, because an earlier
+    /// owner may have filled it.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.mapping.capacity()
@@ -388,8 +390,8 @@ impl Deref for Chunk {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: so many bytes of the chunk were taken; the arena was sealed and nobody copied any
-        // more when this was made, which the sealer saw by `copying` (acquire, release).
+        // SAFETY: this many bytes of the chunk were taken. The arena was sealed, and no thread
+        // copied any more when this was made, which the sealer saw by `copying` (acquire, release).
         unsafe { std::slice::from_raw_parts(self.bytes.as_ptr(), self.length) }
     }
 }

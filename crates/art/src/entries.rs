@@ -1,13 +1,13 @@
 //! Keys and values of a map as they lie in memory, lent while the thread is pinned: for values that
 //! are not copied, such as ones with a lock in them.
 //!
-//! **Invariant**: what is lent lives as long as both the map and the pin that it was lent under. The
-//! map frees its records with itself, or an epoch after they were removed, and a pin holds the
-//! epoch. So only this module's [`Pinned`] will do: a guard of a collector of the caller's own holds
-//! no epoch of the map's.
+//! **Invariant**: what is lent lives as long as both the map and the pin that it was lent under.
+//! The map frees its records with itself, or an epoch after they were removed, and a pin holds the
+//! epoch. So only this module's [`Pinned`] will do: a guard of a collector of the caller's own
+//! holds no epoch of the map's.
 //!
-//! A removed value may still be lent to others; whoever writes to values through a lock in them must
-//! say in them that they are gone.
+//! A removed value may still be lent to others. A thread that writes to values through a lock in
+//! them must mark them as removed.
 
 use std::ops::Bound;
 
@@ -18,9 +18,8 @@ use crate::map::ArtMap;
 use crate::record::Record;
 use crate::scan::Chunks;
 
-/// Keeps what a map lends alive. It holds back the freeing of everything that is removed from any
-/// map meanwhile, so it should not be kept for long. Pinning again while pinned costs next to
-/// nothing.
+/// Keeps what a map lends alive. It delays the freeing of everything that is removed from any map
+/// meanwhile, so it should be short. Pinning again while pinned costs next to nothing.
 #[derive(Debug)]
 pub struct Pinned(Guard);
 
@@ -42,15 +41,15 @@ impl Pinned {
     }
 }
 
-/// The methods that lend. They are linearizable, as those that copy are.
+/// Methods that lend. They are linearizable, as those that copy are.
 impl<V: Send + Sync + 'static> ArtMap<V> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn lend<'a>(&'a self, key: &[u8], pinned: &'a Pinned) -> Option<&'a V> {
         self.art.get(key).map(|leaf| self.record(leaf, pinned.guard()).value())
     }
 
-    /// The first entry from a bound on, in either direction.
+    /// Returns the first entry from a bound on, in either direction.
     #[must_use]
     pub fn lend_neighbour<'a>(
         &'a self,
@@ -63,14 +62,14 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
         Some((record.key(), record.value()))
     }
 
-    /// The entry with the greatest key that is at most `key`.
+    /// Returns the entry with the greatest key that is at most `key`.
     #[must_use]
     pub fn lend_floor<'a>(&'a self, key: &[u8], pinned: &'a Pinned) -> Option<(&'a [u8], &'a V)> {
         self.lend_neighbour(Bound::Included(key), Direction::Backward, pinned)
     }
 
-    /// Entries from one bound to another, in either direction: when going backward, `from` is the
-    /// greater one. As for [`ArtMap::range`], chunks of it are each of one moment.
+    /// Returns the entries from one bound to another, in either direction: when going backward,
+    /// `from` is the greater one. As for [`ArtMap::range`], each chunk is of one moment.
     #[must_use]
     pub fn lend_range<'a>(
         &'a self,
@@ -83,20 +82,20 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
         Entries { map: self, pinned, chunks, records: Vec::new() }
     }
 
-    /// Gives `key` a value; lends the one that it had.
+    /// Gives `key` a value, and lends its old one.
     pub fn put<'a>(&'a self, key: &[u8], value: V, pinned: &'a Pinned) -> Option<&'a V> {
         let record = Record::new(key, value, &self.records, pinned.guard());
         let old = self.art.upsert(key, record.leaf())?;
         Some(self.retire(old, pinned.guard()).value())
     }
 
-    /// Removes `key`; lends its value.
+    /// Removes `key`, and lends its value.
     pub fn take<'a>(&'a self, key: &[u8], pinned: &'a Pinned) -> Option<&'a V> {
         self.art.remove(key).map(|leaf| self.retire(leaf, pinned.guard()).value())
     }
 }
 
-/// A range under way; see [`ArtMap::lend_range`].
+/// A range in progress; see [`ArtMap::lend_range`].
 #[derive(Debug)]
 pub struct Entries<'a, V: Send + Sync + 'static> {
     map: &'a ArtMap<V>,
@@ -107,8 +106,8 @@ pub struct Entries<'a, V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> Entries<'_, V> {
-    /// Ends the range after so many entries, which saves reading ahead of what is wanted. Said
-    /// before the first entry.
+    /// Ends the range after `entries` entries, which saves reading ahead. Must be called before the
+    /// first entry.
     #[must_use]
     pub fn at_most(mut self, entries: usize) -> Self {
         self.chunks.at_most(entries);

@@ -22,8 +22,8 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::node::{Slot, Word};
 
-/// Where in a node a key goes on: 0 where it ends, else its byte plus one. -1 and 257 are before
-/// the first and after the last.
+/// Position in a node at which a key continues: 0 where the key ends, else its byte plus one. -1
+/// and 257 are before the first and after the last.
 pub(crate) type Position = i16;
 
 /// The first position: the key ends.

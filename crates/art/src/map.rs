@@ -43,7 +43,7 @@ impl<V: Send + Sync + 'static> Default for ArtMap<V> {
 }
 
 impl<V: Send + Sync + 'static> ArtMap<V> {
-    /// A map without keys.
+    /// Makes a map without keys.
     #[must_use]
     pub fn new() -> Self {
         let records = Arc::new(Memory::default());
@@ -51,33 +51,32 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
         ArtMap { art: Art::new(Records::default()), records }
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.art.len()
     }
 
-    /// Whether there are no keys.
+    /// Returns whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.art.is_empty()
     }
 
-    /// Bytes that the map holds and that can be reached, to the byte as they were asked of the
-    /// allocator.
+    /// Returns the reachable bytes that the map holds, exactly as requested of the allocator.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.art.bytes() + self.records.live()
     }
 
-    /// Bytes that were removed and wait for readers who may still see them.
+    /// Returns the bytes that were removed and wait for readers that may still see them.
     #[must_use]
     pub fn retired_bytes(&self) -> usize {
         self.art.retired_bytes() + self.records.retired()
     }
 
-    /// Checks every invariant and counts what the tree consists of, without the records. The caller
-    /// sees to it that nobody writes meanwhile.
+    /// Checks every invariant, and counts the parts of the tree, without the records. The caller
+    /// makes sure that no thread writes meanwhile.
     ///
     /// # Errors
     /// `Corruption` that says what is wrong first.
@@ -87,20 +86,20 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
 }
 
 impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<V> {
         let guard = pin();
         self.art.get(key).map(|leaf| *self.record(leaf, &guard).value())
     }
 
-    /// Whether `key` is there.
+    /// Returns whether `key` is present.
     #[must_use]
     pub fn contains_key(&self, key: &[u8]) -> bool {
         self.art.get(key).is_some()
     }
 
-    /// Gives `key` a value; returns the one that it had.
+    /// Gives `key` a value, and returns its old one.
     pub fn insert(&self, key: &[u8], value: V) -> Option<V> {
         let guard = pin();
         let record = Record::new(key, value, &self.records, &guard);
@@ -122,7 +121,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         })
     }
 
-    /// Gives `key` a value if the one that it has is `expected`; says whether it was.
+    /// Replaces the value of `key` if it is `expected`. Returns whether it did.
     pub fn replace(&self, key: &[u8], expected: V, value: V) -> bool
     where
         V: PartialEq,
@@ -142,13 +141,13 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         false
     }
 
-    /// Removes `key`; returns its value.
+    /// Removes `key`, and returns its value.
     pub fn remove(&self, key: &[u8]) -> Option<V> {
         let guard = pin();
         self.art.remove(key).map(|leaf| *self.retire(leaf, &guard).value())
     }
 
-    /// Removes `key` if its value is `expected`; says whether it was.
+    /// Removes `key` if its value is `expected`. Returns whether it did.
     pub fn remove_if(&self, key: &[u8], expected: V) -> bool
     where
         V: PartialEq,
@@ -166,31 +165,31 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         false
     }
 
-    /// The greatest key that is at most `key`, and its value.
+    /// Returns the greatest key that is at most `key`, and its value.
     #[must_use]
     pub fn floor(&self, key: &[u8]) -> Option<(Vec<u8>, V)> {
         self.neighbour(Bound::Included(key), Direction::Backward)
     }
 
-    /// The least key that is at least `key`, and its value.
+    /// Returns the least key that is at least `key`, and its value.
     #[must_use]
     pub fn ceiling(&self, key: &[u8]) -> Option<(Vec<u8>, V)> {
         self.neighbour(Bound::Included(key), Direction::Forward)
     }
 
-    /// The least key, and its value.
+    /// Returns the least key and its value.
     #[must_use]
     pub fn first(&self) -> Option<(Vec<u8>, V)> {
         self.neighbour(Bound::Unbounded, Direction::Forward)
     }
 
-    /// The greatest key, and its value.
+    /// Returns the greatest key and its value.
     #[must_use]
     pub fn last(&self) -> Option<(Vec<u8>, V)> {
         self.neighbour(Bound::Unbounded, Direction::Backward)
     }
 
-    /// The first key from a bound on, in either direction, and its value.
+    /// Returns the first key from a bound on, in either direction, and its value.
     #[must_use]
     pub fn neighbour(&self, from: Bound<&[u8]>, direction: Direction) -> Option<(Vec<u8>, V)> {
         let guard = pin();
@@ -199,16 +198,16 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
         Some((record.key().to_vec(), *record.value()))
     }
 
-    /// The value of the greatest key that is at most `key`, without copying that key.
+    /// Returns the value of the greatest key that is at most `key`, without copying that key.
     #[must_use]
     pub fn floor_value(&self, key: &[u8]) -> Option<V> {
         let guard = pin();
         self.art.floor(key).map(|leaf| *self.record(leaf, &guard).value())
     }
 
-    /// The keys from one bound to another and their values, in either direction: when going
-    /// backward, `from` is the greater one. Every key that is there throughout comes, in order, none
-    /// twice; the iterator holds nothing of the map between calls.
+    /// Returns the keys from one bound to another and their values, in either direction: when going
+    /// backward, `from` is the greater one. Every key that is present throughout comes, in order,
+    /// none twice. The iterator holds nothing of the map between calls.
     #[must_use]
     pub fn range(
         &self,
@@ -220,7 +219,7 @@ impl<V: Copy + Send + Sync + 'static> ArtMap<V> {
     }
 }
 
-/// A range under way; see [`ArtMap::range`].
+/// A range in progress; see [`ArtMap::range`].
 #[derive(Debug)]
 pub struct Range<'a, V: Copy + Send + Sync + 'static> {
     map: &'a ArtMap<V>,
@@ -230,8 +229,8 @@ pub struct Range<'a, V: Copy + Send + Sync + 'static> {
 }
 
 impl<V: Copy + Send + Sync + 'static> Range<'_, V> {
-    /// Ends the range after so many entries, which saves reading ahead of what is wanted. Said
-    /// before the first entry.
+    /// Ends the range after `entries` entries, which saves reading ahead. Must be called before the
+    /// first entry.
     #[must_use]
     pub fn at_most(mut self, entries: usize) -> Self {
         self.chunks.at_most(entries);

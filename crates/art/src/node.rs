@@ -97,7 +97,7 @@ impl Slot {
     }
 }
 
-/// What a slot holds, for a reader who is pinned.
+/// Content of a slot, for a pinned reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Child<'g> {
     Nothing,

@@ -145,10 +145,10 @@ impl<V: Send + Sync + 'static> ArtMap<V> {
             unsafe { record.free() };
             memory.reclaimed(bytes);
         };
-        // SAFETY: only who removes a leaf retires its record, so that is done once. Whoever still
-        // reads it was pinned before it was removed, and the closure runs after they are all
-        // unpinned. It may run in another thread, and drops the value there, for `V` is `Send`; and
-        // later than the map is gone, for `V` is `'static`.
+        // SAFETY: only the thread that removes a leaf retires its record, so that is done once. A
+        // thread that still reads it was pinned before it was removed, and the closure runs after
+        // all of these are unpinned. It may run in another thread, and drops the value there, for
+        // `V` is `Send`; and later than the map is gone, for `V` is `'static`.
         unsafe { guard.defer_unchecked(reclaim) };
         retired
     }
@@ -165,8 +165,8 @@ impl<V: Send + Sync + 'static> Drop for ArtMap<V> {
     fn drop(&mut self) {
         let records = &self.records;
         self.art.clear(|leaf| {
-            // SAFETY: all leaves of the tree are records, each is told once, and `&mut self` means
-            // that nobody reads them.
+            // SAFETY: all leaves of the tree are records, each comes once, and `&mut self` means
+            // that no thread reads them.
             let record: Record<'_, V> = unsafe { Record::of_leaf(leaf) };
             records.freed(record.bytes());
             // SAFETY: as above; the tree has forgotten the leaf.

@@ -61,32 +61,32 @@ impl Chunk {
 const CHUNK_STEPS_MAX: usize = 64;
 
 impl<S: KeySource> Art<S> {
-    /// The leaf with the greatest key that is at most `key`.
+    /// Returns the leaf with the greatest key that is at most `key`.
     #[must_use]
     pub fn floor(&self, key: &[u8]) -> Option<u64> {
         self.neighbour(Bound::Included(key), Direction::Backward, None)
     }
 
-    /// The leaf with the least key that is at least `key`.
+    /// Returns the leaf with the least key that is at least `key`.
     #[must_use]
     pub fn ceiling(&self, key: &[u8]) -> Option<u64> {
         self.neighbour(Bound::Included(key), Direction::Forward, None)
     }
 
-    /// The leaf with the least key of all.
+    /// Returns the leaf with the least key.
     #[must_use]
     pub fn first(&self) -> Option<u64> {
         self.neighbour(Bound::Unbounded, Direction::Forward, None)
     }
 
-    /// The leaf with the greatest key of all.
+    /// Returns the leaf with the greatest key.
     #[must_use]
     pub fn last(&self) -> Option<u64> {
         self.neighbour(Bound::Unbounded, Direction::Backward, None)
     }
 
-    /// The first leaf from a bound on, in either direction. Its key, if wanted, replaces what
-    /// `key` holds.
+    /// Returns the first leaf from a bound on, in either direction. Its key, if wanted, replaces
+    /// the content of `key`.
     pub fn neighbour(
         &self,
         from: Bound<&[u8]>,
@@ -109,8 +109,8 @@ impl<S: KeySource> Art<S> {
         })
     }
 
-    /// The keys from one bound to another, in either direction: when going backward, `from` is the
-    /// greater one.
+    /// Returns the keys from one bound to another, in either direction: when going backward, `from`
+    /// is the greater one.
     pub fn scan(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, direction: Direction) -> Scan<'_, S> {
         Scan { art: self, chunks: Chunks::new(from, to, direction) }
     }
@@ -249,10 +249,11 @@ fn advance(
     }
 }
 
-/// Entries of the first chunk of a range: often it has one, or none, and what is read beyond it is for nothing.
+/// Entries of the first chunk of a range: often it has one, or none, and what is read beyond it is
+/// for nothing.
 const CHUNK_FIRST: usize = 8;
 
-/// Each chunk has so many times the entries of the one before.
+/// Factor by which each chunk has more entries than the one before.
 const CHUNK_GROWTH: usize = 4;
 
 /// Most entries of a chunk.
@@ -287,7 +288,7 @@ impl Chunks {
         }
     }
 
-    /// Wants so many entries and no more.
+    /// Limits the range to `entries` entries.
     pub(crate) fn at_most(&mut self, entries: usize) {
         self.left = entries;
         self.limit = CHUNK_MAX;
@@ -326,8 +327,8 @@ impl Chunks {
     }
 }
 
-/// A range under way; see [`Art::scan`]. A leaf that it tells may have been removed meanwhile:
-/// whoever follows leaves stays pinned from before the call that told them.
+/// A range in progress; see [`Art::scan`]. A leaf that it returns may have been removed meanwhile.
+/// A caller that follows leaves stays pinned from before the call that returned them.
 #[derive(Debug)]
 pub struct Scan<'a, S> {
     art: &'a Art<S>,
@@ -335,15 +336,15 @@ pub struct Scan<'a, S> {
 }
 
 impl<S: KeySource> Scan<'_, S> {
-    /// Ends the range after so many entries, which saves reading ahead of what is wanted. Said
-    /// before the first entry.
+    /// Ends the range after `entries` entries, which saves reading ahead. Must be called before the
+    /// first entry.
     #[must_use]
     pub fn at_most(mut self, entries: usize) -> Self {
         self.chunks.at_most(entries);
         self
     }
 
-    /// The next key and leaf.
+    /// Returns the next key and leaf.
     #[expect(clippy::should_implement_trait, reason = "the key is lent, which an iterator cannot")]
     pub fn next(&mut self) -> Option<(&[u8], u64)> {
         if self.chunks.wants_more() {

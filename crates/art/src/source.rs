@@ -1,4 +1,4 @@
-//! Where the keys of leaves are: with the caller.
+//! Where the keys of leaves are: in the caller's records.
 //!
 //! The tree keeps a 63-bit reference for each key and no copy of the key. Whenever it must know a
 //! leaf's key it asks the [`KeySource`].
@@ -10,7 +10,7 @@ use crate::layout::{Position, position};
 /// Greatest leaf that a tree can hold: one bit tells leaves from nodes.
 pub const LEAF_MAX: u64 = (1 << 63) - 1;
 
-/// Tells the keys of leaves.
+/// Gives the tree the keys of leaves.
 ///
 /// The tree asks while its thread is pinned ([`crossbeam_epoch::pin`]), with no latch held, and
 /// only about leaves that were in the tree at some time since it was pinned. By the time it asks,
@@ -24,23 +24,23 @@ pub trait KeySource {
     /// Appends the leaf's key to `out`.
     fn read_key(&self, leaf: u64, out: &mut Vec<u8>);
 
-    /// Says that the leaf's key will be wanted soon. Does nothing that can be seen.
+    /// Prefetches the leaf's key, which will be needed soon. It has no visible effect.
     fn prefetch(&self, _leaf: u64) {}
 
-    /// Where the leaf's key and `key` part.
+    /// Returns where the leaf's key and `key` differ.
     fn compare(&self, leaf: u64, key: &[u8]) -> Parting {
         let mut own = Vec::new();
         self.read_key(leaf, &mut own);
         Parting::of(&own, key)
     }
 
-    /// Whether the leaf's key is `key`.
+    /// Returns whether the leaf's key is `key`.
     fn matches(&self, leaf: u64, key: &[u8]) -> bool {
         self.compare(leaf, key).order == Ordering::Equal
     }
 }
 
-/// Where the key of a leaf parts from a key that is searched for.
+/// Where the key of a leaf and a searched key differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parting {
     common: usize,
@@ -69,7 +69,7 @@ impl Parting {
         self.leaf_position
     }
 
-    /// The leaf's key, as seen from the key searched for.
+    /// Returns the order of the leaf's key relative to the searched key.
     #[must_use]
     pub fn order(&self) -> Ordering {
         self.order

@@ -1,8 +1,9 @@
 //! The way from the root to where a key is or belongs, with the version of each node on it.
 //!
 //! Nodes store no prefixes, so the descent is blind: it follows the key's bytes at the nodes'
-//! depths to some leaf, and only that leaf's key tells how far the way was the key's own. If no
-//! child fits, it goes on to any leaf below, for all leaves below a node share the node's prefix.
+//! depths to some leaf, and only that leaf's key shows how far the path was the key's own. If no
+//! child fits, it continues to any leaf below, because all leaves below a node share the node's
+//! prefix.
 //!
 //! **Invariants**
 //! 1. A step's version was taken before its parent was validated, so at that moment the step's node
@@ -43,7 +44,7 @@ pub(crate) fn until_done<T>(mut attempt: impl FnMut() -> Result<T, Restart>) -> 
     }
 }
 
-/// A node on the way, and the position at which the way goes on.
+/// A node on the path, and the position at which the path continues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step<'g> {
     pub(crate) node: NodeRef<'g>,

@@ -12,7 +12,8 @@
 //! *Adding* a key finds out where it parts from the tree (see [`trail`](crate::trail)): in the
 //! middle of an edge or at a leaf, which takes a new node of two children there; or at a node,
 //! which takes one more child. A full node gives way to a larger one. *Removing* the last but one
-//! child joins the edges above and below the node; a node with much room gives way to a smaller one.
+//! child joins the edges above and below the node; a node with much room gives way to a smaller
+//! one.
 //!
 //! **Concurrency.** Writers latch only nodes that they change or replace, by an upgrade of the
 //! version that they read under: at most two, the parent and the node. An upgrade never waits, so
@@ -42,8 +43,8 @@ use crate::node::{Child, Kind, NodeRef, Root, Word};
 use crate::source::{KeySource, LEAF_MAX, Parting};
 use crate::trail::{Landing, Restart, Step, Trail, lock_both, until_done};
 
-/// An ordered map from byte strings to leaves: 63-bit references of the caller's whose keys a
-/// [`KeySource`] tells. Thread-safe.
+/// An ordered map from byte strings to leaves: 63-bit references of the caller's, whose keys a
+/// [`KeySource`] returns. Thread-safe.
 ///
 /// Keys may be anything shorter than 4 GiB: empty, prefixes of each other, long with long common
 /// prefixes. The tree never recurses.
@@ -55,16 +56,16 @@ pub struct Art<S> {
     pub(crate) source: S,
 }
 
-/// What a tree consists of; see [`Art::check`].
+/// Parts of a tree; see [`Art::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Leaves, that is, keys.
+    /// Number of leaves, that is, of keys.
     pub leaves: usize,
     /// Nodes by capacity: 4, 8, 16, 32, 48, 112, 256 children.
     pub nodes: [usize; 7],
     /// Bytes of all nodes and of the tree itself.
     pub bytes: usize,
-    /// Nodes on the longest way from the root to a leaf.
+    /// Nodes on the longest path from the root to a leaf.
     pub height: usize,
 }
 
@@ -77,7 +78,7 @@ enum When {
 }
 
 impl<S: KeySource> Art<S> {
-    /// A tree without keys.
+    /// Makes a tree without keys.
     #[must_use]
     pub fn new(source: S) -> Self {
         let memory = Arc::new(Memory::default());
@@ -85,32 +86,32 @@ impl<S: KeySource> Art<S> {
         Art { root: Root::new(), memory, len: AtomicIsize::new(0), source }
     }
 
-    /// What tells the keys of leaves.
+    /// Returns the source of the leaves' keys.
     pub fn source(&self) -> &S {
         &self.source
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         // A writer counts after it wrote, so another may have uncounted the key first.
         usize::try_from(self.len.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Whether there are no keys.
+    /// Returns whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that the tree holds and that can be reached: its nodes and itself, to the byte as they
-    /// were asked of the allocator. Leaves are the caller's.
+    /// Returns the reachable bytes of the tree: its nodes and itself, exactly as requested of the
+    /// allocator. The caller owns the leaves.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.live()
     }
 
-    /// Bytes of nodes that gave way to others and wait for readers who may still see them.
+    /// Returns the bytes of replaced nodes that wait for readers that may still see them.
     #[must_use]
     pub fn retired_bytes(&self) -> usize {
         self.memory.retired()
@@ -120,7 +121,7 @@ impl<S: KeySource> Art<S> {
         size_of::<Self>() + Memory::SHARED_BYTES + Kind::Root.bytes()
     }
 
-    /// The leaf of `key`.
+    /// Returns the leaf of `key`.
     #[must_use]
     pub fn get(&self, key: &[u8]) -> Option<u64> {
         let guard = pin();
@@ -153,8 +154,8 @@ impl<S: KeySource> Art<S> {
         }
     }
 
-    /// Makes `leaf` the leaf of `key`; returns the one that was. The source must be able to tell
-    /// the leaf's key from now on.
+    /// Makes `leaf` the leaf of `key`, and returns the old one. From now on the source must return
+    /// the leaf's key.
     ///
     /// # Panics
     /// When the leaf is greater than [`LEAF_MAX`] or the key is 4 GiB or longer.
@@ -173,7 +174,7 @@ impl<S: KeySource> Art<S> {
         self.write(key, leaf, When::Absent).map_or(Ok(()), Err)
     }
 
-    /// Makes `leaf` the leaf of `key` if that is `expected` now; says whether it was.
+    /// Makes `leaf` the leaf of `key` if that is `expected` now. Returns whether it did.
     ///
     /// # Panics
     /// As [`upsert`](Self::upsert).
@@ -181,17 +182,17 @@ impl<S: KeySource> Art<S> {
         self.write(key, leaf, When::Is(expected)) == Some(expected)
     }
 
-    /// Removes `key`; returns its leaf.
+    /// Removes `key`, and returns its leaf.
     pub fn remove(&self, key: &[u8]) -> Option<u64> {
         self.erase(key, None)
     }
 
-    /// Removes `key` if its leaf is `expected`; says whether it was.
+    /// Removes `key` if its leaf is `expected`. Returns whether it did.
     pub fn remove_if(&self, key: &[u8], expected: u64) -> bool {
         self.erase(key, Some(expected)) == Some(expected)
     }
 
-    /// Removes all keys and tells their leaves, in no order.
+    /// Removes all keys, and passes their leaves to `each_leaf`, in no order.
     pub fn clear(&mut self, each_leaf: impl FnMut(u64)) {
         self.root.clear(&self.memory, each_leaf);
         self.len.store(0, Relaxed);
@@ -291,8 +292,8 @@ impl<S: KeySource> Art<S> {
         Ok(())
     }
 
-    /// Puts a node of another kind in the place of `node`, without the child at `except`. Both the
-    /// node and the one above are latched.
+    /// Replaces `node` by a node of another kind, without the child at `except`. Both the node and
+    /// the one above are latched.
     fn give_way<'g>(
         &self,
         above: &Step<'g>,
@@ -363,8 +364,8 @@ impl<S: KeySource> Art<S> {
         Ok(Some(leaf))
     }
 
-    /// Checks every invariant of the tree and counts what it consists of. The caller sees to it
-    /// that nobody writes meanwhile.
+    /// Checks every invariant of the tree, and counts its parts. The caller makes sure that no
+    /// thread writes meanwhile.
     ///
     /// # Errors
     /// `Corruption` that says what is wrong first.

@@ -164,8 +164,8 @@ fn readers_see_what_stays() {
     map.check().unwrap();
 }
 
-/// Records of a length and at most 24 bytes of key in memory that is used again at once, so that the
-/// tree is told the keys of strangers, and mixtures of two.
+/// Records of a length and at most 24 bytes of key in memory that is used again at once, so that the tree sees the keys of
+/// strangers, and mixtures of two.
 struct Slab(RacyWords);
 
 const SLAB_WORDS: usize = 4;
@@ -186,8 +186,8 @@ impl KeySource for Slab {
     }
 }
 
-/// Records are used for another key as soon as they are removed, without an epoch in between: what
-/// the tree is told of a removed leaf is never believed.
+/// Records are used for another key as soon as they are removed, without an epoch in between: what the tree reads of a removed leaf is never
+/// believed.
 #[test]
 fn records_are_used_again_at_once() {
     const OWN: u64 = 64;

@@ -1,11 +1,12 @@
-//! What the C library's allocator keeps though nobody uses it.
+//! Memory that the C library's allocator keeps without using it.
 //!
-//! Its arenas, one for a few threads each, keep pages from which anything is still in use anywhere behind them. Where
-//! many keyspaces are written at once, what one thread allocates another frees, and arenas hold a multiple of what
-//! is in use. The C library gives whole free pages back when it is asked.
+//! The allocator has an arena for every few threads. An arena keeps all pages below the last one
+//! that is still in use. Where many keyspaces are written at once, one thread frees what another
+//! allocated, and arenas hold a multiple of what is in use. The C library gives whole free pages
+//! back on request.
 #![expect(unsafe_code, reason = "the C library is asked")]
 
-/// Bytes of memory that the process takes now, or `None` where the system does not tell.
+/// Returns the bytes of memory that the process takes now, or `None` where the system does not say.
 #[must_use]
 pub fn resident_bytes() -> Option<u64> {
     let told = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -14,8 +15,9 @@ pub fn resident_bytes() -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// Has the C library give free pages of all arenas back to the system. It takes milliseconds, and who allocates may wait
-/// for it. Does nothing where the C library cannot, or another allocator took its place.
+/// Asks the C library to give free pages of all arenas back to the system. The call takes
+/// milliseconds, and allocations may wait for it. It does nothing where the C library cannot do
+/// this, or another allocator is in use.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     {

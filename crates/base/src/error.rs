@@ -1,6 +1,6 @@
-//! One error for the whole stack.
+//! The error type of all Spinney crates.
 //!
-//! Kinds are divided by what a caller can do about them; everything else is said in the message, a
+//! Kinds are divided by what a caller can do about them. The message says everything else, in a
 //! sentence without a final dot. An [`Error`] is cheap to clone, because a poisoned database hands
 //! the same cause to every later write.
 
@@ -11,24 +11,24 @@ use std::sync::Arc;
 /// `Result` with Spinney's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can do about an error.
+/// Kind of an error: what a caller can do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The operating system refused an operation; the message names the path and the system's own
     /// error.
     Io,
-    /// Bytes on disk are not what was written: the message names file, offset, and what was
+    /// Bytes on disk are not what was written. The message names file, offset, and what was
     /// expected and found.
     Corruption,
-    /// No room: the disk, the log's maximum size or the memory budget. Nothing changed; it goes
-    /// away when room returns.
+    /// The disk, the log (at its maximum size) or the memory budget is full. Nothing changed. The
+    /// operation succeeds once space returns.
     Full,
-    /// An earlier failure (a failed sync, a panic under a lock) stopped all writing. Reads go on;
-    /// reopening recovers.
+    /// An earlier failure (a failed sync, a panic under a lock) stopped all writing. Reads still
+    /// work; reopening recovers.
     Poisoned,
-    /// The database or keyspace was closed or dropped, or this is a child that was forked from the
-    /// process that opened it.
+    /// The database or keyspace was closed or dropped, or this process is a forked child of the one
+    /// that opened it.
     Closed,
     /// An argument is outside its documented range; the message names the limit. Nothing changed.
     InvalidArgument,
@@ -40,17 +40,18 @@ pub enum ErrorKind {
     NotFound,
     /// The database was opened for reading. Nothing changed.
     ReadOnly,
-    /// The caller stopped a long operation through its progress function. Nothing of it is left.
+    /// The caller stopped a long operation through its progress function. Nothing of it remains.
     Cancelled,
-    /// A condition did not hold (see `Keyspace::compare_and_swap`): another value was there. Nothing changed.
+    /// A condition did not hold (see `Keyspace::compare_and_swap`): the key had another value.
+    /// Nothing changed.
     Conflict,
-    /// A snapshot ended: the memory that it kept was needed, and it could not be written out; the
-    /// message says why. A new one can be taken.
+    /// A snapshot ended, because the memory that it kept was needed and could not be written out;
+    /// the message says why. A new one can be taken.
     SnapshotTooOld,
 }
 
 impl ErrorKind {
-    /// A short stable name, used by `--json` output and by bindings.
+    /// Returns a short stable name, used by `--json` output and by bindings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -71,7 +72,7 @@ impl ErrorKind {
     }
 }
 
-/// The error of every Spinney crate: a kind, a sentence, and the cause if there was one.
+/// The error of every Spinney crate: a kind, a sentence, and a cause if there is one.
 #[derive(Clone)]
 pub struct Error {
     inner: Arc<Inner>,
@@ -84,7 +85,7 @@ struct Inner {
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
-/// The file that an error is about, and where in it.
+/// The file that an error is about, and the offset in it.
 #[derive(Clone)]
 struct Place {
     path: PathBuf,
@@ -92,13 +93,14 @@ struct Place {
 }
 
 impl Error {
-    /// An error of `kind` that says `message`.
+    /// Makes an error of `kind` with the message `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let inner = Inner { kind, message: message.into(), place: None, source: None };
         Error { inner: Arc::new(inner) }
     }
 
-    /// The same error, about this file and, if one is given, the bytes from this offset on.
+    /// Returns the same error, about this file and, if an offset is given, about the bytes from
+    /// there on.
     #[must_use]
     pub fn with_place(self, path: impl Into<PathBuf>, offset: Option<u64>) -> Self {
         let place = Some(Place { path: path.into(), offset });
@@ -112,8 +114,8 @@ impl Error {
         Error { inner: Arc::new(inner) }
     }
 
-    /// An operating-system error met while doing `context` (for example `read 4096 bytes at 8192 of
-    /// wal`).
+    /// Makes an error of the operating system, met while doing `context` (for example `read 4096
+    /// bytes at 8192 of wal`).
     ///
     /// A full disk or quota becomes [`ErrorKind::Full`]; everything else is [`ErrorKind::Io`].
     pub fn io(context: impl fmt::Display, source: std::io::Error) -> Self {
@@ -131,8 +133,8 @@ impl Error {
         Error { inner: Arc::new(inner) }
     }
 
-    /// Why a file that a user named cannot be opened or made: `InvalidArgument` when that lies in its name or
-    /// its permissions, else as [`Error::io`] says.
+    /// Makes the error for a file named by a user that cannot be opened or created:
+    /// `InvalidArgument` when its name or permissions are the cause, else as [`Error::io`].
     pub fn unopened(context: impl fmt::Display, source: std::io::Error) -> Self {
         use std::io::ErrorKind as Os;
         match source.kind() {
@@ -147,7 +149,7 @@ impl Error {
         }
     }
 
-    /// Damage found at `offset` of `file`.
+    /// Makes the error for damage at `offset` of `file`.
     pub fn corruption(
         file: impl fmt::Display,
         offset: u64,
@@ -159,12 +161,12 @@ impl Error {
         Error::new(ErrorKind::Corruption, message).with_place(file, Some(offset))
     }
 
-    /// An argument outside its range.
+    /// Makes the error for an argument outside its range.
     pub fn invalid(message: impl Into<String>) -> Self {
         Error::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// The same error under another kind, with `context` before its sentence and itself as the
+    /// Returns an error of another kind, with `context` before the message and this error as the
     /// cause.
     #[must_use]
     pub fn wrap(self, kind: ErrorKind, context: impl fmt::Display) -> Self {
@@ -173,20 +175,20 @@ impl Error {
         Error { inner: Arc::new(Inner { kind, message, place, source: Some(Box::new(self)) }) }
     }
 
-    /// The same error, of the same kind, with `context` before its sentence.
+    /// Returns the same error, of the same kind, with `context` before the message.
     #[must_use]
     pub fn context(self, context: impl fmt::Display) -> Self {
         let kind = self.kind();
         self.wrap(kind, context)
     }
 
-    /// What a caller can do about it.
+    /// Returns the kind: what a caller can do about the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
 
-    /// The file or directory that it is about, if it is about one.
+    /// Returns the file or directory that the error is about, if there is one.
     ///
     /// ```
     /// use spinney_base::Error;
@@ -199,25 +201,26 @@ impl Error {
         self.inner.place.as_ref().map(|place| place.path.as_path())
     }
 
-    /// Where in that file the damaged bytes begin, or those that could not be read or written.
+    /// Returns the offset in that file where the damaged bytes begin, or those that could not be
+    /// read or written.
     #[must_use]
     pub fn offset(&self) -> Option<u64> {
         self.inner.place.as_ref()?.offset
     }
 
-    /// Whether this is damage on disk.
+    /// Returns whether this is damage on disk.
     #[must_use]
     pub fn is_corruption(&self) -> bool {
         self.kind() == ErrorKind::Corruption
     }
 
-    /// Whether room ran out (and may return).
+    /// Returns whether space ran out (and may return).
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.kind() == ErrorKind::Full
     }
 
-    /// Whether the process, or the whole system, had no descriptor left.
+    /// Returns whether the process, or the whole system, had no descriptor left.
     #[must_use]
     pub fn is_out_of_descriptors(&self) -> bool {
         let mut cause = std::error::Error::source(self);
@@ -230,7 +233,7 @@ impl Error {
         false
     }
 
-    /// Whether an earlier failure stopped all writing.
+    /// Returns whether an earlier failure stopped all writing.
     #[must_use]
     pub fn is_poisoned(&self) -> bool {
         self.kind() == ErrorKind::Poisoned
@@ -249,7 +252,7 @@ impl fmt::Debug for Error {
     }
 }
 
-/// Its kind is the system's own where the system refused, else the nearest one.
+/// The kind is the system's own where the system refused, else the nearest one.
 impl From<Error> for std::io::Error {
     fn from(error: Error) -> std::io::Error {
         use std::io::ErrorKind as Os;

@@ -1,12 +1,13 @@
-//! Telling a process from the one that it was forked from.
+//! Tells a process from its forked children.
 //!
-//! A child of `fork` has the memory and the descriptors of its parent, but none of its threads: its
-//! locks may be held for ever by threads that it does not have, and what it wrote to the parent's
-//! files would destroy them. A [`Process`] is made where a resource is opened and asked before the
+//! A child of `fork` has the memory and the descriptors of its parent, but none of its threads. Its
+//! locks may be held forever by threads that it does not have, and its writes would destroy the
+//! parent's files. A [`Process`] is made where a resource is opened, and checked before the
 //! resource is used.
 //!
-//! The C library counts forks for us in the child (`pthread_atfork`), so asking costs two loads and no
-//! system call. A child that was made by the system call itself, past the C library, is not noticed.
+//! The C library counts forks in the child (`pthread_atfork`), so a check costs two loads and no
+//! system call. A child that was made by the bare system call, without the C library, is not
+//! noticed.
 #![expect(unsafe_code, reason = "the C library takes a function to call in the child of a fork")]
 
 use std::sync::Once;
@@ -14,14 +15,14 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::Relaxed};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Forks between the first process that made a [`Process`] and this one.
+/// Number of forks between the first process that made a [`Process`] and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_fork() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// The process that opened something.
+/// A process, as of the time it opened something.
 #[derive(Clone, Copy, Debug)]
 pub struct Process {
     forks: u32,
@@ -29,7 +30,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// This process.
+    /// Returns this process.
     ///
     /// # Errors
     /// `Io` when the C library has no memory to watch for forks.
@@ -48,7 +49,7 @@ impl Process {
         }
     }
 
-    /// Whether this is still the same process, and not a child that was forked from it.
+    /// Returns whether this is still the same process, and not a forked child of it.
     #[inline]
     #[must_use]
     pub fn is_current(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Newtypes for the ids that cross crates, so that none is taken for another.
+//! Types for the ids that cross crates, so that they cannot be mixed up.
 
 use std::fmt;
 
@@ -17,36 +17,37 @@ macro_rules! id {
 }
 
 id! {
-    /// Log sequence number: the place of a record in the order of the one log. The first record of
-    /// a database is 1; 0 means "before everything".
+    /// Log sequence number: the position of a record in the order of the one log. The first record
+    /// of a database has 1; 0 means "before everything".
     Lsn(u64)
 }
 id! {
-    /// One life of the log: every open of a database starts a new epoch, from 1 (rule P8).
+    /// Number of a life of the log: every opening of a database starts a new epoch, from 1 (rule
+    /// P8).
     Epoch(u32)
 }
 id! {
-    /// A keyspace of a database, from 1; never reused (rule P20).
+    /// Number of a keyspace in its database, from 1; never reused.
     KeyspaceId(u32)
 }
 id! {
-    /// A 4 KiB page of a store file; its byte offset is the number times
+    /// Number of a 4 KiB page in a store file. Its byte offset is the number times
     /// [`PAGE_BYTES`](crate::limits::PAGE_BYTES).
     PageNumber(u32)
 }
 id! {
-    /// One life of a page: the allocation that made it, counted per keyspace from 1. A page whose
+    /// Number of the allocation that made a page, counted per keyspace from 1. A page whose
     /// generation is not the one its owner recorded is stale or misdirected.
     Generation(u32)
 }
 
 impl Lsn {
-    /// Before everything: no record has it.
+    /// The LSN before everything; no record has it.
     pub const ZERO: Lsn = Lsn(0);
-    /// After everything.
+    /// The LSN after everything.
     pub const MAX: Lsn = Lsn(u64::MAX);
 
-    /// The LSN after this one.
+    /// Returns the LSN after this one.
     #[must_use]
     pub fn next(self) -> Lsn {
         Lsn(self.0 + 1)
@@ -54,10 +55,10 @@ impl Lsn {
 }
 
 impl PageNumber {
-    /// No page: the slots of a store file occupy pages 0 and 1, so page 0 is never data.
+    /// No page: the slots of a store file occupy pages 0 and 1, so page 0 never holds data.
     pub const NONE: PageNumber = PageNumber(0);
 
-    /// Where the page begins in its file, in bytes.
+    /// Returns the offset of the page in its file, in bytes.
     #[must_use]
     pub fn offset(self) -> u64 {
         u64::from(self.0) * crate::limits::PAGE_BYTES as u64

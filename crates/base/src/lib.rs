@@ -1,10 +1,11 @@
-//! The floor under every Spinney crate: errors, ids, limits, memory accounts, and the two seams
-//! that let a test step time and threads ([`runtime`] and [`shim`]).
+//! The base of every Spinney crate: errors, ids, limits, memory accounts, and the two seams that
+//! let a test step time and threads ([`runtime`] and [`shim`]).
 //!
-//! It does no I/O and knows no engine. Read [`error`] first, then [`runtime`].
+//! It does no I/O and depends on no engine. Read [`error`] first, then [`runtime`].
 
 pub mod allocator;
 pub mod error;
+pub mod events;
 pub mod fork;
 pub mod ids;
 pub mod limits;

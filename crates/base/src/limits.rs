@@ -1,5 +1,5 @@
-//! Named limits, checked at the door: a request past one is an error that names it, and nothing has
-//! changed.
+//! Limits of keys, values, batches and databases. They are checked before anything changes; a
+//! request beyond one is an error that names it.
 
 /// Size of a page, in bytes. All files are read and written in whole pages.
 pub const PAGE_BYTES: usize = 4096;
@@ -7,8 +7,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// Longest key, in bytes. The empty key is a key.
 pub const KEY_BYTES_MAX: usize = 1024;
 
-/// Longest value in the contract, in bytes. An engine may hold less for now and says so by a clear
-/// error.
+/// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
 /// Most operations in one atomic batch.

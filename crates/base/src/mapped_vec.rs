@@ -1,7 +1,7 @@
-//! Vectors of plain values that are mappings once they are long.
+//! Vectors of plain values that are memory mappings once they are long.
 //!
-//! Long vectors that come and go, from many threads and in no order, leave a general allocator with holes that it
-//! keeps: some 70 MiB of them were resident where 3 MiB were in use. A mapping goes back whole.
+//! Long vectors that come and go, from many threads and in no order, leave a general allocator with
+//! holes that it keeps. A mapping goes back to the system whole.
 //!
 //! **Invariants**
 //! 1. The first `length` values were written.
@@ -13,11 +13,11 @@ use std::ops::Deref;
 
 use crate::mapping::Mapping;
 
-/// From so many bytes on it is a mapping, which takes whole pages.
+/// Length in bytes from which on a vector is a mapping. A mapping takes whole pages.
 pub const MAPPED_BYTES_MIN: usize = 64 << 10;
 
-/// A vector that is kept by the allocator while it is short, and is memory straight from the system when it is
-/// long. What room it has beyond its length costs nothing then.
+/// A vector that the allocator keeps while it is short, and that is a mapping of its own when it is
+/// long. Capacity beyond the length of a mapping costs no memory.
 ///
 /// ```
 /// use spinney_base::mapped_vec::MappedVec;
@@ -42,7 +42,7 @@ enum Memory<T> {
 }
 
 impl<T: Copy> MappedVec<T> {
-    /// An empty one with room for so many values.
+    /// Makes an empty vector with capacity for `capacity` values.
     ///
     /// # Panics
     /// When the system has no memory, as all allocation does.
@@ -54,7 +54,7 @@ impl<T: Copy> MappedVec<T> {
             Memory::Allocated(Vec::with_capacity(capacity))
         } else {
             let mut map = Mapping::reused(bytes);
-            // All of it is lent from here on: its pointers may go as far.
+            // All of the mapping is lent from here on: its pointers may go as far.
             let bytes = map.capacity();
             map.set_length(bytes);
             let capacity = bytes / size_of::<T>();
@@ -81,7 +81,7 @@ impl<T: Copy> MappedVec<T> {
         }
     }
 
-    /// Appends values.
+    /// Appends all values of `more`.
     pub fn extend_from_slice(&mut self, more: &[T]) {
         if self.capacity() - self.len() < more.len() {
             self.grow(more.len());
@@ -105,7 +105,7 @@ impl<T: Copy> MappedVec<T> {
         *self = larger;
     }
 
-    /// Gives room back that is not needed, unless it is little.
+    /// Gives unused capacity back, unless it is small.
     pub fn shrink_to_fit(&mut self) {
         if let Memory::Allocated(values) = &mut self.0 {
             return values.shrink_to_fit();
@@ -118,7 +118,7 @@ impl<T: Copy> MappedVec<T> {
         }
     }
 
-    /// How many values it has room for.
+    /// Returns the number of values that fit without growing.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
@@ -128,7 +128,7 @@ impl<T: Copy> MappedVec<T> {
         }
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that the vector takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         match &self.0 {

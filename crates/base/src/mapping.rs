@@ -1,54 +1,56 @@
-//! Memory straight from the system: for what is large, comes and goes from many threads, and would be kept
-//! in pieces by a general allocator.
+//! Memory mapped from the system: for large pieces that come and go from many threads, which a
+//! general allocator would keep in parts.
 //!
-//! A mapping costs what was written of it, is zeroed by the system when it is touched first, begins at a
-//! page, and goes back whole when it is dropped.
+//! A mapping takes memory only for the pages written, is zeroed by the system on first use, begins
+//! at a page, and goes back whole when it is dropped.
 //!
-//! To fault its pages in, zero them, and tell every processor when they are gone takes longer than to fill them. So
-//! those whose owners fill them anyway ([`Mapping::reused`]) are kept for the next owner when they are dropped, the latest,
-//! up to [`IDLE_BYTES_MAX`] beyond what is set aside for them ([`SetAside`]): who has memory for so much takes nothing
-//! from anybody while it waits for him.
+//! Faulting in pages, zeroing them, and announcing their removal to every processor takes longer
+//! than filling them. So mappings whose owners fill them anyway ([`Mapping::reused`]) are kept when
+//! they are dropped, for the next owner. The latest ones are kept, up to [`IDLE_BYTES_MAX`] beyond
+//! what is set aside for them ([`SetAside`]). A component that has a budget for mappings takes
+//! nothing from others while they wait for it.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use memmap2::MmapMut;
-// Not the shim's: this one outlives what shuttle schedules, and nothing is scheduled while it is held.
+// Not the shim's: this lock outlives what shuttle schedules, and nothing is scheduled while it is
+// held.
 use parking_lot::Mutex;
 
 use crate::limits::PAGE_BYTES;
 
-/// Bytes of mappings that this process keeps though nobody owns them and nobody has set memory aside, at most.
+/// Most bytes of unused mappings that the process keeps beyond those set aside.
 pub const IDLE_BYTES_MAX: usize = 16 << 20;
 
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 static IDLE: Mutex<Idle> = Mutex::new(Idle::new(IDLE_BYTES_MAX));
 
-/// Bytes of all mappings in this process that somebody owns, which the general allocator does not know of.
+/// Returns the bytes of all mappings that have an owner. The general allocator does not count them.
 #[must_use]
 pub fn mapped_bytes() -> usize {
     MAPPED.load(Relaxed)
 }
 
-/// Bytes of mappings that nobody owns and that are kept for the next owner.
+/// Returns the bytes of mappings without an owner, which are kept for the next one.
 #[must_use]
 pub fn idle_bytes() -> usize {
     IDLE.lock().bytes
 }
 
-/// Memory that somebody has set aside for such mappings: what of it nobody owns may be kept. Nothing at first, and
-/// again when it is dropped.
+/// A part of a memory budget that is set aside for such mappings: unused ones may be kept up to it.
+/// It is 0 at first, and again when it is dropped.
 #[derive(Debug, Default)]
 pub struct SetAside(AtomicUsize);
 
 impl SetAside {
-    /// Sets so many bytes aside, in the place of what it was before.
+    /// Sets the part to `bytes`.
     pub fn set(&self, bytes: usize) {
         let gone = {
             let mut idle = IDLE.lock();
-            // Two that set it at once leave what one of them said.
+            // If two threads set it at once, one of the two values stays.
             idle.set_aside = idle.set_aside + bytes - self.0.swap(bytes, Relaxed);
             idle.trim()
         };
@@ -62,13 +64,13 @@ impl Drop for SetAside {
     }
 }
 
-/// Gives back what nobody owns: for whoever sees that [`idle_moves`] stands still.
+/// Gives unused mappings back to the system. Call it when [`idle_moves`] no longer changes.
 pub fn release_idle() {
     let maps = IDLE.lock().clear();
     drop(maps);
 }
 
-/// Does so when it is dropped: the last field of whoever used much.
+/// Gives unused mappings back when it is dropped. Make it the last field of a large user.
 #[derive(Debug)]
 pub struct ReleaseIdle;
 
@@ -78,7 +80,7 @@ impl Drop for ReleaseIdle {
     }
 }
 
-/// How many mappings have come to those that nobody owns, or gone from there to a new owner, in this process.
+/// Returns how many mappings have become unused, or were reused, in this process.
 #[must_use]
 pub fn idle_moves() -> u64 {
     IDLE.lock().moves
@@ -88,15 +90,15 @@ pub fn idle_moves() -> u64 {
 #[derive(Debug)]
 struct Idle {
     maps: VecDeque<MmapMut>,
-    /// Of these.
+    /// Bytes of these.
     bytes: usize,
-    /// Of those that have an owner and will come.
+    /// Bytes of mappings that have an owner and will be kept when dropped.
     owned: usize,
-    /// For both.
+    /// Bytes set aside for both.
     set_aside: usize,
-    /// Beside that.
+    /// Bytes that may be kept beyond that.
     beside_max: usize,
-    /// How many have come and gone.
+    /// Number of mappings that came or left.
     moves: u64,
 }
 
@@ -110,14 +112,15 @@ impl Idle {
         std::mem::take(&mut self.maps)
     }
 
-    /// One for an owner: one that is kept, or room for a new one of `capacity` bytes.
+    /// Gives an owner a mapping that is kept, or makes room for a new one of `capacity` bytes.
     fn own(&mut self, length: usize, capacity: usize) -> Option<MmapMut> {
         let map = self.take(length);
         self.owned += map.as_ref().map_or(capacity, |map| map.len());
         map
     }
 
-    /// The shortest that is as long, the latest of these, and no much longer one: all of it may be resident.
+    /// Takes the shortest one that is long enough, the latest of these, and none that is much
+    /// longer: all of it may be resident.
     fn take(&mut self, length: usize) -> Option<MmapMut> {
         let fits = |map: &MmapMut| map.len() >= length && map.len() <= length + length / 4;
         let fitting = self.maps.iter().enumerate().rev().filter(|(_, map)| fits(map));
@@ -128,7 +131,7 @@ impl Idle {
         Some(map)
     }
 
-    /// Keeps one that had an owner, and answers the ones that it takes the place of.
+    /// Keeps a mapping that had an owner. Returns the ones that it replaces.
     fn put(&mut self, map: MmapMut) -> Vec<MmapMut> {
         self.moves += 1;
         self.owned -= map.len();
@@ -137,7 +140,7 @@ impl Idle {
         self.trim()
     }
 
-    /// Takes the oldest that are too many.
+    /// Takes the oldest mappings beyond the limit.
     fn trim(&mut self) -> Vec<MmapMut> {
         let bytes_max = self.beside_max + self.set_aside.saturating_sub(self.owned);
         let mut gone = Vec::new();
@@ -151,17 +154,17 @@ impl Idle {
     }
 }
 
-/// Memory of its own, aligned to a page of the system.
+/// A private memory mapping, aligned to a page of the system.
 #[derive(Debug)]
 pub struct Mapping {
-    /// Always there, until it is dropped.
+    /// Present until the drop.
     map: Option<MmapMut>,
     length: usize,
     is_kept: bool,
 }
 
 impl Mapping {
-    /// `length` zeroed bytes.
+    /// Maps `length` zeroed bytes.
     ///
     /// # Panics
     /// When the system has no memory, as all allocation does.
@@ -170,14 +173,15 @@ impl Mapping {
         Mapping::new(length, None, length, false)
     }
 
-    /// `length` bytes of any content, perhaps of a mapping that was dropped: for owners that write before they read,
-    /// and that fill most of it.
+    /// Maps `length` bytes of any content, perhaps of a dropped mapping. It is for owners that
+    /// write before they read, and that fill most of it.
     ///
     /// # Panics
     /// When the system has no memory, as all allocation does.
     #[must_use]
     pub fn reused(length: usize) -> Self {
-        // Lengths that differ little are the same, so that one serves for the other.
+        // Lengths that differ little are rounded to the same, so that one mapping serves for the
+        // other.
         let step = length.next_power_of_two() / 16;
         let capacity = length.max(1).next_multiple_of(step.max(PAGE_BYTES));
         let idle = IDLE.lock().own(length, capacity);
@@ -197,14 +201,14 @@ impl Mapping {
         self.map.as_ref().expect("it is there until it is dropped")
     }
 
-    /// How long it can be.
+    /// Returns the length up to which it can grow, in bytes.
     #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.map().len()
     }
 
-    /// Makes it shorter or longer. What was written to it stays, though it was shorter between.
+    /// Changes the length. Bytes that were written stay, even if it was shorter in between.
     ///
     /// # Panics
     /// When `length` is above its capacity.

@@ -1,7 +1,7 @@
-//! Memory accounts: who holds how much of the one budget.
+//! Memory accounts: how much of the one budget each component holds.
 //!
 //! Every component that holds memory in proportion to data or traffic owns a [`MemoryAccount`] and
-//! keeps `used` true; whoever steers memory moves `target`. The budget itself is only the sum that
+//! keeps `used` correct. The memory governor moves `target`. The budget itself is only the sum that
 //! the targets share.
 
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::shim::Mutex;
 
-/// One component's share of the budget. Thread-safe; all numbers are bytes unless they say
+/// One component's share of the budget. It is thread-safe; all numbers are bytes unless they say
 /// otherwise.
 #[derive(Debug)]
 pub struct MemoryAccount {
     name: Mutex<String>,
     used: AtomicU64,
     target: AtomicU64,
-    /// The budget when it was opened.
+    /// The budget when the account was opened.
     most: u64,
     worth: AtomicU64,
     is_full: AtomicBool,
 }
 
 impl MemoryAccount {
-    /// What the memory is for, for example `treeline/orders/records`.
+    /// Returns what the memory is for, for example `treeline/orders/records`.
     #[must_use]
     pub fn name(&self) -> String {
         self.name.lock().clone()
@@ -34,54 +34,54 @@ impl MemoryAccount {
         *self.name.lock() = name.into();
     }
 
-    /// Bytes held now.
+    /// Returns the bytes held now.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
     }
 
-    /// Bytes the component should hold at most.
+    /// Returns the most bytes that the component should hold.
     #[must_use]
     pub fn target(&self) -> u64 {
         self.target.load(Relaxed)
     }
 
-    /// Bytes that the target may reach: the whole budget, as it was when the account was opened. What is
-    /// made for good, such as the number of a cache's shards, goes by it.
+    /// Returns the most bytes that the target may reach: the whole budget when the account was
+    /// opened. Permanent sizes, such as the number of a cache's shards, follow it.
     #[must_use]
     pub fn most(&self) -> u64 {
         self.most
     }
 
-    /// How many hits the last mebibyte has given since the account was opened: what would be missed
-    /// first, and about what one more would give.
+    /// Returns how many hits the last mebibyte has given since the account was opened: what would
+    /// be lost first, and about what one more would give.
     #[must_use]
     pub fn worth(&self) -> u64 {
         self.worth.load(Relaxed)
     }
 
-    /// Whether the component has filled its target and could use more.
+    /// Returns whether the component has filled its target and could use more.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full.load(Relaxed)
     }
 
-    /// Says what is held now.
+    /// Records how much is held now.
     pub fn set_used(&self, bytes: u64) {
         self.used.store(bytes, Relaxed);
     }
 
-    /// Moves the target; the component follows when it next makes room.
+    /// Moves the target. The component follows when it next makes room.
     pub fn set_target(&self, bytes: u64) {
         self.target.store(bytes, Relaxed);
     }
 
-    /// Says how many hits the last mebibyte has given so far.
+    /// Records how many hits the last mebibyte has given so far.
     pub fn set_worth(&self, hits: u64) {
         self.worth.store(hits, Relaxed);
     }
 
-    /// Says whether the target is filled and more could be used.
+    /// Records whether the target is filled and more could be used.
     pub fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Relaxed);
     }
@@ -95,19 +95,19 @@ pub struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of `total` bytes with no accounts yet.
+    /// Makes a budget of `total` bytes without accounts.
     #[must_use]
     pub fn new(total: u64) -> Self {
         MemoryBudget { total: AtomicU64::new(total), accounts: Mutex::new(Vec::new()) }
     }
 
-    /// The budget, in bytes.
+    /// Returns the budget, in bytes.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed)
     }
 
-    /// Changes the budget. Targets are moved by whoever shares it out.
+    /// Changes the budget. The memory governor moves the targets.
     pub fn set_total(&self, bytes: u64) {
         self.total.store(bytes, Relaxed);
     }
@@ -126,18 +126,18 @@ impl MemoryBudget {
         account
     }
 
-    /// Closes an account; its owner has given everything back.
+    /// Closes an account whose owner has given everything back.
     pub fn close(&self, account: &Arc<MemoryAccount>) {
         self.accounts.lock().retain(|other| !Arc::ptr_eq(other, account));
     }
 
-    /// All accounts, in the order they were opened.
+    /// Returns all accounts, in the order they were opened.
     #[must_use]
     pub fn accounts(&self) -> Vec<Arc<MemoryAccount>> {
         self.accounts.lock().clone()
     }
 
-    /// Bytes held by all accounts together.
+    /// Returns the bytes held by all accounts together.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.accounts.lock().iter().map(|account| account.used()).sum()

@@ -1,16 +1,16 @@
-//! Poison: the one bit that stops all writing of a database after something that cannot be repaired
+//! Poison: one bit that stops all writing of a database after a failure that cannot be repaired
 //! while it is open (rule P21).
 //!
-//! After a failed sync nobody knows what is durable, and a second sync proves nothing; after a
-//! panic under a lock nobody knows what is half-done. All page writes, publishing, trimming and
-//! appending ask [`Poison::check`] first; reads do not. Reopening recovers.
+//! After a failed sync it is unknown what is durable, and a second sync proves nothing. After a
+//! panic under a lock it is unknown what is half done. All page writes, publishing, trimming and
+//! appending check [`Poison::check`] first; reads do not. Reopening recovers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::shim::Mutex;
 use crate::{Error, ErrorKind, Result};
 
-/// Shared by everything of one database that writes. Thread-safe.
+/// The poison of one database, shared by everything that writes. Thread-safe.
 #[derive(Debug, Default)]
 pub struct Poison {
     set: AtomicBool,
@@ -18,7 +18,7 @@ pub struct Poison {
 }
 
 impl Poison {
-    /// Not poisoned.
+    /// Makes one that is not poisoned.
     #[must_use]
     pub fn new() -> Self {
         Poison { set: AtomicBool::new(false), cause: Mutex::new(None) }
@@ -28,6 +28,7 @@ impl Poison {
     pub fn set(&self, cause: Error) {
         let mut slot = self.cause.lock();
         if slot.is_none() {
+            crate::events::stopped(&cause);
             *slot = Some(if cause.is_poisoned() {
                 cause
             } else {
@@ -37,14 +38,14 @@ impl Poison {
         self.set.store(true, Ordering::Release);
     }
 
-    /// Whether writing has stopped.
+    /// Returns whether writing has stopped.
     #[inline]
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.set.load(Ordering::Acquire)
     }
 
-    /// Passes while writing goes on.
+    /// Passes unless writing has stopped.
     ///
     /// # Errors
     /// `Poisoned` with the cause.
@@ -59,10 +60,10 @@ impl Poison {
         cause.unwrap_or_else(|| Error::new(ErrorKind::Poisoned, "writing stopped"))
     }
 
-    /// Passes a result on and stops all writing if it is an error: for syncs.
+    /// Returns `result`, and stops all writing if it is an error. It is for syncs.
     ///
     /// # Errors
-    /// The error given, as `Poisoned`.
+    /// The error of `result`, as `Poisoned`.
     pub fn guard<T>(&self, result: Result<T>) -> Result<T> {
         match result {
             Ok(value) => Ok(value),

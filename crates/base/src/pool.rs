@@ -9,11 +9,11 @@
 //! the last idle thread takes a job, another thread is started, so a job that blocks, however long,
 //! keeps no other from running. Threads beyond [`IDLE_MAX`] end after a while without work.
 //!
-//! The exception is the *crowd*: jobs of which there may be thousands, one for each keyspace. At most
-//! [`crowd_max`] of them run at once, the one that has been due longest first. Each thread has buffers,
-//! a ring and an allocator's arena of its own, so the process's memory and descriptors would grow with
-//! the number of keyspaces that are written at once. A job of the crowd therefore waits for no other
-//! of it.
+//! The exception is the *crowd*: jobs of which there may be thousands, one for each keyspace. At
+//! most [`crowd_max`] of them run at once, the one that has been due longest first. Each thread has
+//! buffers, a ring and an allocator's arena of its own, so the process's memory and descriptors
+//! would grow with the number of keyspaces that are written at once. A job of the crowd therefore
+//! waits for no other of it.
 //!
 //! **Invariants**
 //! 1. A job is either running (its closure is with a thread) or has a time at which it is due.
@@ -31,27 +31,27 @@ use crate::runtime::{Job, Next};
 use crate::shim::{Condvar, Mutex, MutexGuard, thread};
 use crate::{Error, Result};
 
-/// Threads that stay though they have nothing to do: one that waits for the next job, and one that is there
-/// when that one works.
+/// Number of threads that stay without work: one that waits for the next job, and one that is there
+/// when the first works.
 const IDLE_MAX: usize = 2;
 
-/// How long a thread beyond them waits for work.
+/// Time for which a thread beyond them waits for work.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 
-/// Most jobs of the crowd that run at once: two for each processor, for half of them wait for the device at
-/// any time; at least four, so that a few that take long do not hold up all others.
+/// Most jobs of the crowd that run at once: two for each processor, for half of them wait for the
+/// device at any time; at least four, so that a few that take long do not hold up all others.
 fn crowd_max() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
     *MOST.get_or_init(|| (2 * processors()).clamp(4, 16))
 }
 
-/// Whether there may be many like a job.
+/// Whether there may be many jobs like this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// It runs whenever it is due.
+    /// Runs whenever it is due.
     Single,
-    /// It is of the crowd.
+    /// Runs as one of the crowd.
     Crowd,
 }
 
@@ -59,18 +59,18 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     state: Mutex<State>,
-    /// A job is due sooner, or all have gone.
+    /// Signals that a job is due sooner, or that all jobs have gone.
     changed: Condvar,
-    /// A job that somebody stops has ended its piece of work.
+    /// Signals that a job which is being stopped has ended its piece of work.
     ended: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     jobs: BTreeMap<u64, Slot>,
-    /// When jobs that do not run are due: single ones, and those of the crowd.
+    /// Due times of jobs that do not run now: single ones, and those of the crowd.
     due: [BTreeSet<(Duration, u64)>; 2],
-    /// How many jobs of the crowd run.
+    /// Number of crowd jobs that run now.
     crowd: usize,
     next_id: u64,
     threads: usize,
@@ -92,11 +92,11 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// The time of a runtime.
+/// Clock of a runtime.
 pub(crate) type Clock = Arc<dyn Fn() -> Duration + Send + Sync>;
 
 impl State {
-    /// The job that is due next and may run: when, which, and of which kind.
+    /// Returns the job that is due next and may run: when, which, and of which kind.
     fn first(&self) -> Option<(Duration, u64, Kind)> {
         let [single, crowd] = &self.due;
         let crowd = crowd.first().filter(|_| self.crowd < crowd_max());
@@ -145,7 +145,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What a thread does.
+    /// Runs jobs on a thread of the pool.
     fn work(self: &Arc<Self>, clock: &Clock) {
         let mut state = self.state.lock();
         let mut idle_since = clock();
@@ -160,14 +160,14 @@ impl Pool {
                 state.crowd += usize::from(kind == Kind::Crowd);
                 state.idle -= 1;
                 if state.idle == 0 {
-                    // Jobs that become due meanwhile wait for none.
+                    // Starts a thread for jobs that become due meanwhile, so that none waits.
                     let _ = self.start(&mut state, clock);
                 }
                 drop(state);
                 state = self.run(id, job, clock);
                 if kind == Kind::Crowd {
                     state.crowd -= 1;
-                    // One of those that could not run may now.
+                    // A job of the crowd that had to wait may run now.
                     self.changed.notify_one();
                 }
                 state.idle += 1;
@@ -192,7 +192,7 @@ impl Pool {
         let next = catch_unwind(AssertUnwindSafe(&mut job)).unwrap_or(Next::Stop);
         let is_over = next == Next::Stop;
         let job = if is_over {
-            // What it holds may take a while to let go.
+            // Dropping what the job holds may take a while.
             drop(job);
             None
         } else {
@@ -202,7 +202,7 @@ impl Pool {
         let mut state = self.state.lock();
         let Some(slot) = state.jobs.get_mut(&id) else { return state };
         if is_over || slot.stopping {
-            // Dropped with the lock let go, below.
+            // Dropped below, after the lock is released.
             slot.job = job;
             let gone = state.jobs.remove(&id);
             drop(state);
@@ -243,7 +243,7 @@ impl Pool {
         self.changed.notify_one();
     }
 
-    /// Ends a job, after its piece of work if it runs.
+    /// Ends a job, after its current piece of work.
     pub(crate) fn stop(&self, id: u64) {
         let mut state = self.state.lock();
         let Some(slot) = state.jobs.get_mut(&id) else { return };
@@ -265,7 +265,7 @@ impl Pool {
         }
     }
 
-    /// Threads that there are now.
+    /// Returns the number of threads now.
     #[cfg(all(test, not(feature = "shuttle")))]
     pub(crate) fn threads(&self) -> usize {
         self.state.lock().threads

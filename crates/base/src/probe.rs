@@ -10,18 +10,18 @@ thread_local! {
     static STATES: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Leaves the state when dropped.
+/// Leaves the state when it is dropped.
 #[derive(Debug)]
 #[must_use = "the state lasts until the guard is dropped"]
 pub struct Inside(());
 
-/// Says that this thread is in `state` until the result is dropped. States nest.
+/// Announces that this thread is in `state` until the result is dropped. States nest.
 pub fn enter(state: &'static str) -> Inside {
     STATES.with_borrow_mut(|states| states.push(state));
     Inside(())
 }
 
-/// The states that this thread is in, outermost first.
+/// Returns the states that this thread is in, outermost first.
 #[must_use]
 pub fn current() -> Vec<&'static str> {
     STATES.with_borrow(Clone::clone)

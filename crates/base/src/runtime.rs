@@ -7,8 +7,8 @@
 //! seed and the same calls replay exactly.
 //!
 //! **Invariant**: foreground code never waits for a background job without calling
-//! [`Runtime::help`] first; in the stepped runtime that is what makes the job run, and a wait
-//! without it would never end.
+//! [`Runtime::help`] first. In the stepped runtime that call runs the job, and a wait without it
+//! would never end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::pool::{Clock, Kind, Pool};
 use crate::shim::{Condvar, Mutex, thread};
 use crate::{Error, Result};
 
-/// What a job wants after one piece of work.
+/// What a job needs after one piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// More work is ready: call again.
@@ -77,7 +77,7 @@ struct SignalState {
 }
 
 impl Runtime {
-    /// Real threads and real time.
+    /// Makes a runtime of real threads and real time.
     #[must_use]
     pub fn threads() -> Self {
         #[expect(clippy::disallowed_methods, reason = "this is the clock that the ban points to")]
@@ -86,20 +86,22 @@ impl Runtime {
         Runtime { inner: Arc::new(Inner::Threads { clock, pool: Arc::default() }) }
     }
 
-    /// One thread, virtual time, and an order of background work drawn from `seed`.
+    /// Makes a runtime of one thread, virtual time, and an order of background work drawn from
+    /// `seed`.
     #[must_use]
     pub fn stepped(seed: u64) -> Self {
         let stepped = Stepped { random: SplitMix(seed), now: Duration::ZERO, jobs: Vec::new() };
         Runtime { inner: Arc::new(Inner::Stepped(Mutex::new(stepped))) }
     }
 
-    /// Whether background work runs only when stepped.
+    /// Returns whether background work runs only when stepped.
     #[must_use]
     pub fn is_stepped(&self) -> bool {
         matches!(*self.inner, Inner::Stepped(_))
     }
 
-    /// Time since the runtime was made. Monotonic; virtual in the stepped runtime.
+    /// Returns the time since the runtime was made. It is monotonic, and virtual in the stepped
+    /// runtime.
     #[must_use]
     pub fn now(&self) -> Duration {
         match &*self.inner {
@@ -116,7 +118,7 @@ impl Runtime {
         }
     }
 
-    /// A number that nobody can foresee; drawn from the seed in the stepped runtime.
+    /// Returns an unpredictable number; in the stepped runtime one drawn from the seed.
     #[must_use]
     pub fn random(&self) -> u64 {
         match &*self.inner {
@@ -129,8 +131,8 @@ impl Runtime {
         }
     }
 
-    /// Starts a background job; it is called until it says [`Next::Stop`] or the task is stopped. It takes a
-    /// thread only while it works.
+    /// Starts a background job. It is called until it returns [`Next::Stop`] or the task is
+    /// stopped. It takes a thread only while it works.
     ///
     /// # Errors
     /// `Io` when the operating system has no room for a thread.
@@ -138,8 +140,8 @@ impl Runtime {
         self.spawn_of(Kind::Single, job)
     }
 
-    /// The same for a job of which there may be many: only some of them run at once, so none may wait for another
-    /// one.
+    /// Starts a job of which there may be many: only some of them run at once, so none may wait for
+    /// another.
     ///
     /// # Errors
     /// As [`Runtime::spawn`].
@@ -188,8 +190,8 @@ impl Runtime {
         }
     }
 
-    /// Runs one piece of one due background job, chosen by the seed; when none is due, lets time
-    /// pass to the next one. Returns whether a job ran. Always `false` with real threads.
+    /// Runs one piece of one due background job, chosen by the seed. When none is due, lets time
+    /// pass until one is. Returns whether a job ran; always `false` with real threads.
     pub fn step(&self) -> bool {
         let Inner::Stepped(stepped) = &*self.inner else { return false };
         let (id, mut job) = {
@@ -219,9 +221,9 @@ impl Runtime {
         true
     }
 
-    /// Called by foreground code that is about to wait for background work: in the stepped runtime
-    /// runs a piece of it and returns `true` (look again before waiting); with real threads returns
-    /// `false` (wait).
+    /// Helps background work before a wait for it. In the stepped runtime it runs a piece of work
+    /// and returns `true` (check again before waiting); with real threads it returns `false`
+    /// (wait).
     pub fn help(&self) -> bool {
         self.step()
     }
@@ -313,12 +315,12 @@ impl std::fmt::Debug for Task {
     }
 }
 
-/// SplitMix64: the small generator behind seeded choices that need no statistical quality.
+/// SplitMix64: a small generator for seeded choices that need no statistical quality.
 #[derive(Clone, Debug)]
 pub struct SplitMix(pub u64);
 
 impl SplitMix {
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -327,7 +329,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     ///
     /// # Panics
     /// When `bound` is 0.
@@ -373,8 +375,8 @@ mod tests {
         assert_eq!(count.load(SeqCst), after);
     }
 
-    /// However many jobs of the crowd are due, only some run at once, all of them do, and a single one is kept from
-    /// running by none.
+    /// However many jobs of the crowd are due, only some run at once, all of them do, and a single
+    /// one is kept from running by none.
     #[test]
     fn d4_a_crowd_takes_few_threads() {
         const JOBS: u32 = 300;

@@ -1,9 +1,9 @@
-//! How tests have shuttle try schedules of whole engines and databases, which take thousands of
-//! steps each.
+//! Schedules under which tests have shuttle run whole engines and databases, which take thousands
+//! of steps each.
 //!
-//! Choosing a thread anew at every step, as shuttle's own random scheduler does, all but never lets
-//! one thread take a whole checkpoint while another stands between two steps. [`check`] lets a
-//! thread run for a while before another's turn comes; all magnitudes of a while are as likely.
+//! Shuttle's own random scheduler chooses a thread at every step. It hardly ever lets one thread
+//! take a whole checkpoint while another stands between two steps. [`check`] lets a thread run for
+//! a while before another's turn. All magnitudes of a while are equally likely.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use crate::runtime::SplitMix;
 /// Magnitudes of a while, in steps.
 const MAGNITUDES: usize = 14;
 
-/// A whole database does not fit shuttle's own.
+/// Bytes of a stack: a whole database does not fit shuttle's default.
 const STACK_BYTES: usize = 16 << 20;
 
-/// Chooses how long a thread goes on and which comes next, by a seed for each run.
+/// Chooses how long a thread runs and which comes next, by a seed for each run.
 #[derive(Debug)]
 struct Bursts {
     runs: Range<u64>,
@@ -62,7 +62,7 @@ impl Scheduler for Bursts {
     }
 }
 
-/// Runs a body under so many schedules, always the same ones.
+/// Runs a body under `iterations` schedules, always the same ones.
 pub fn check(iterations: u64, body: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::new();
     config.stack_size = STACK_BYTES;

@@ -1,9 +1,9 @@
-//! Sizes and counts as people write them: `64MiB`, `1M`, `500K`, `4096`.
+//! Sizes and counts as text: `64MiB`, `1M`, `500K`, `4096`.
 
 use crate::{Error, Result};
 
-/// Parses a count or size: `K`, `M`, `G` are decimal, `KiB`, `MiB`, `GiB`, `TiB` (and `B`) binary; no
-/// suffix is units.
+/// Parses a count or size: `K`, `M`, `G` are decimal, `KiB`, `MiB`, `GiB`, `TiB` (and `B`) binary;
+/// no suffix is units.
 ///
 /// # Errors
 /// `InvalidArgument` when the text is not a whole number with a known suffix, or does not fit 64
@@ -38,10 +38,10 @@ pub fn parse(text: &str) -> Result<u64> {
     number.checked_mul(unit).ok_or_else(|| Error::invalid(format!("{text:?} does not fit 64 bits")))
 }
 
-/// What messages say of suffixes.
+/// What messages say about suffixes.
 const SUFFIXES: &str = "there are K, M, G, KiB, MiB, GiB and TiB";
 
-/// Writes `bytes` with a binary suffix and at most one decimal: `85.0MiB`.
+/// Formats `bytes` with a binary suffix and at most one decimal: `85.0MiB`.
 #[must_use]
 pub fn display_bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];

@@ -1,11 +1,11 @@
-//! How long writers were held up by work that had to be done first.
+//! Time that writers spent waiting for work that had to be done first.
 
 use std::time::Duration;
 
 use crate::runtime::Runtime;
 use crate::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts of stalls. Thread-safe.
+/// Counters of stalls. Thread-safe.
 #[derive(Debug, Default)]
 pub struct Stalls {
     ns: AtomicU64,
@@ -13,7 +13,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Runs a wait of a writer and counts it.
+    /// Runs a wait of a writer, and counts it.
     pub fn during<T>(&self, runtime: &Runtime, wait: impl FnOnce() -> T) -> T {
         let start = runtime.now();
         let result = wait();
@@ -21,16 +21,17 @@ impl Stalls {
         let ns = u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX);
         self.ns.fetch_add(ns, Relaxed);
         self.longest_ns.fetch_max(ns, Relaxed);
+        crate::events::stall(stall);
         result
     }
 
-    /// Time of all stalls, in nanoseconds.
+    /// Returns the time of all stalls, in nanoseconds.
     #[must_use]
     pub fn ns(&self) -> u64 {
         self.ns.load(Relaxed)
     }
 
-    /// Time of the longest stall, in nanoseconds.
+    /// Returns the time of the longest stall, in nanoseconds.
     #[must_use]
     pub fn longest_ns(&self) -> u64 {
         self.longest_ns.load(Relaxed)

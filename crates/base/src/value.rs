@@ -1,9 +1,8 @@
-//! What stands where a value belongs: its bytes, or a pointer to them.
+//! The stored form of a value: its bytes, or a pointer to them.
 //!
 //! A value that fits beside its key in a page is kept there (*inline*). A larger one is kept in
-//! extents of its own, and what travels through log, cache and pages is a short pointer to them
-//! (rule P17). Whatever carries a value must carry the flag with it: a pointer is never to be taken
-//! for a value.
+//! extents of its own, and log, cache and pages hold a short pointer to them (rule P17). Everything
+//! that carries a value must carry the flag with it, so that a pointer is never taken for a value.
 
 /// The bytes of a value, or of a pointer to a large one. Cheap to copy.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -18,25 +17,25 @@ impl<'a> ValueRef<'a> {
     /// The value of a removed key where one must be named: empty and inline.
     pub const EMPTY: ValueRef<'static> = ValueRef { bytes: &[], large: false };
 
-    /// The value itself.
+    /// Makes an inline value.
     #[must_use]
     pub const fn inline(bytes: &'a [u8]) -> Self {
         ValueRef { bytes, large: false }
     }
 
-    /// The encoded pointer to a large value.
+    /// Makes an encoded pointer to a large value.
     #[must_use]
     pub const fn large(pointer: &'a [u8]) -> Self {
         ValueRef { bytes: pointer, large: true }
     }
 
-    /// How many bytes stand here: those of the value or of the pointer.
+    /// Returns the number of bytes of the value or of the pointer.
     #[must_use]
     pub const fn len(self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether no bytes stand here.
+    /// Returns whether there are no bytes.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.bytes.is_empty()

@@ -1,8 +1,9 @@
-//! Bf-tree: a B-tree whose leaves have small pages of recent records before them, in a circular buffer.
+//! Bf-tree: a B-tree whose leaves have small pages of recent records before them, in a circular
+//! buffer.
 //!
-//! Its crate says that recovery from its log is incomplete, so it is measured without durability only. Its buffer is the
-//! greatest power of two within the budget, and its file is read and written directly; what the rest of it allocates a
-//! control group limits where one can be made.
+//! Its crate says that recovery from its log is incomplete, so it is measured without durability
+//! only. Its buffer is the greatest power of two within the budget, and its file is read and
+//! written directly; what the rest of it allocates a control group limits where one can be made.
 
 use std::sync::Arc;
 

@@ -1,7 +1,9 @@
-//! A memory control group around this process, for engines whose memory is the page cache and has no other limit.
+//! A memory control group around this process, for engines whose memory is the page cache and has
+//! no other limit.
 //!
-//! The group is made below the one the process is in, so every limit above goes on to hold; the process leaves and
-//! removes it at the end. Where that is not allowed, there is no limit and the caller says so.
+//! The group is made below the one the process is in, so every limit above still holds; the process
+//! leaves and removes it at the end. Where that is not allowed, there is no limit and the caller
+//! says so.
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +53,8 @@ pub(crate) struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Limits this process, its page cache included, to `bytes` and a fixed allowance for the program itself.
+    /// Limits this process, its page cache included, to `bytes` and a fixed allowance for the
+    /// program itself.
     ///
     /// # Errors
     /// `Io` when no group can be made here, for whatever reason.
@@ -89,7 +92,8 @@ enum Version {
     Two,
 }
 
-/// The directory of the group that this process is in for memory, from the kernel's lists of groups and mounts.
+/// The directory of the group that this process is in for memory, from the kernel's lists of groups
+/// and mounts.
 fn own_group(groups: &str, mounts: &str) -> Option<(PathBuf, Version)> {
     let group = |wanted: &dyn Fn(&str) -> bool| {
         groups.lines().find_map(|line| {

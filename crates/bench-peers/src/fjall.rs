@@ -1,9 +1,10 @@
-//! fjall: a log-structured merge tree with a block cache of its own over the page cache, which a control group limits together
-//! where one can be made.
+//! fjall: a log-structured merge tree with a block cache of its own over the page cache, which a
+//! control group limits together where one can be made.
 //!
-//! A quarter of the memory, at most 64 MiB, is for its memtable, half of it for the block cache, and the rest for the page cache and
-//! memtables that are being written out. No compression. `sync` syncs the journal after each write, `buffered` hands it to the
-//! kernel as fjall does by itself, `none` leaves it in the process.
+//! A quarter of the memory, at most 64 MiB, is for its memtable, half of it for the block cache,
+//! and the rest for the page cache and memtables that are being written out. No compression. `sync`
+//! syncs the journal after each write, `buffered` hands it to the kernel as fjall does by itself,
+//! `none` leaves it in the process.
 
 use fjall::config::{BlockSizePolicy, CompressionPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};

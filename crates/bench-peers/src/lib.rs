@@ -1,7 +1,8 @@
-//! Benchmark drivers for other storage engines: RocksDB, LMDB, redb, fjall and Bf-tree, each a feature. Never built by default, because
-//! RocksDB is a long C++ build.
+//! Benchmark drivers for other storage engines: RocksDB, LMDB, redb, fjall and Bf-tree, each a
+//! feature. Never built by default, because RocksDB is a long C++ build.
 //!
-//! Each is set up as its users would under the same memory budget and the same promises: see `rocks`, `lmdb`, `redb`, `fjall` and `bftree`.
+//! Each is set up as its users would under the same memory budget and the same promises: see
+//! `rocks`, `lmdb`, `redb`, `fjall` and `bftree`.
 
 #[cfg(feature = "bf-tree")]
 mod bftree;

@@ -1,7 +1,8 @@
-//! LMDB through `heed`: its cache is the page cache, so its memory is limited by a control group where one can be made.
+//! LMDB through `heed`: its cache is the page cache, so its memory is limited by a control group
+//! where one can be made.
 //!
-//! Every write is a transaction of its own, as for the other engines. `buffered` and `none` both leave out the sync at commit;
-//! its pages are then in the kernel's hands when a write returns.
+//! Every write is a transaction of its own, as for the other engines. `buffered` and `none` both
+//! leave out the sync at commit; its pages are then in the kernel's hands when a write returns.
 #![expect(
     unsafe_code,
     reason = "opening an LMDB environment is unsafe by signature, because files are mapped"
@@ -66,7 +67,8 @@ impl Driver for Lmdb {
         let mut options = EnvOpenOptions::new();
         let readers = u32::try_from(config.threads).unwrap_or(u32::MAX).saturating_add(8);
         options.map_size(MAP_BYTES).max_readers(readers);
-        // Random reads of a file larger than memory: fetching neighbours would only push out what is wanted.
+        // Random reads of a file larger than memory: fetching neighbours would only push out what
+        // is wanted.
         let mut flags = EnvFlags::NO_READ_AHEAD;
         if config.durability != Durability::Sync {
             flags |= EnvFlags::NO_SYNC | EnvFlags::NO_META_SYNC;

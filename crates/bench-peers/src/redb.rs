@@ -1,8 +1,9 @@
-//! redb: copy-on-write B-trees under a cache of its own and the page cache, which a control group limits together where one can
-//! be made.
+//! redb: copy-on-write B-trees under a cache of its own and the page cache, which a control group
+//! limits together where one can be made.
 //!
-//! Every write is a transaction of its own, as for the other engines. What is not to survive a power failure is committed with
-//! its durability `None`: redb has nothing between that and a sync at each commit, so `buffered` promises less here than elsewhere.
+//! Every write is a transaction of its own, as for the other engines. What is not to survive a
+//! power failure is committed with its durability `None`: redb has nothing between that and a sync
+//! at each commit, so `buffered` promises less here than elsewhere.
 
 use std::sync::Arc;
 

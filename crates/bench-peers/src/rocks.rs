@@ -1,5 +1,6 @@
-//! RocksDB: direct I/O, Bloom filters of 10 bits a key, 4 KiB blocks, no compression; a quarter of the memory, at most
-//! 64 MiB, for memtables, and the rest for the block cache, with index and filter blocks inside it.
+//! RocksDB: direct I/O, Bloom filters of 10 bits a key, 4 KiB blocks, no compression; a quarter of
+//! the memory, at most 64 MiB, for memtables, and the rest for the block cache, with index and
+//! filter blocks inside it.
 
 use std::sync::Arc;
 
@@ -19,7 +20,8 @@ use crate::refuse_knobs;
 const MEMTABLE_BYTES_MAX: u64 = 64 << 20;
 /// One memtable takes writes while the other is written out.
 const MEMTABLES: u32 = 2;
-/// A shard of the block cache holds several filter blocks, which are 1.3 MiB for a file of a million keys.
+/// A shard of the block cache holds several filter blocks, which are 1.3 MiB for a file of a
+/// million keys.
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 /// Bits of Bloom filter for each key.
 const BLOOM_BITS: f64 = 10.0;
@@ -54,8 +56,9 @@ fn bytes(number: u64) -> usize {
 
 /// A block cache of `capacity` bytes, in shards large enough for whole filter blocks.
 ///
-/// By default there are up to 64 shards of at least 512 KiB. The filter of a 64 MiB file of small records is larger than that and is then never kept:
-/// every read would fetch it again, which is a hundred times slower and not what RocksDB's users run.
+/// By default there are up to 64 shards of at least 512 KiB. The filter of a 64 MiB file of small
+/// records is larger than that and is then never kept: every read would fetch it again, which is a
+/// hundred times slower and not what RocksDB's users run.
 fn block_cache(capacity: u64) -> Cache {
     let shards = (capacity / SHARD_BYTES_MIN).clamp(1, 64);
     let mut options = LruCacheOptions::default();

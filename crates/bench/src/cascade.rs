@@ -1,8 +1,9 @@
 //! Clustered key sets like those of real maps and shops, computed key by key.
 //!
-//! Picture: `count` keys fall down a binary tree over the 48-bit key space. At each node a share of the keys goes left and
-//! the rest right, each half getting half the space; a node with one key puts it somewhere in its space. The
-//! shares come from a hash of the node, so the `i`-th smallest key needs only the walk to it and no table:
+//! Picture: `count` keys fall down a binary tree over the 48-bit key space. At each node a share of
+//! the keys goes left and the rest right, each half getting half the space; a node with one key
+//! puts it somewhere in its space. The shares come from a hash of the node, so the `i`-th smallest
+//! key needs only the walk to it and no table:
 //!
 //! ```text
 //!              1000 keys, 2^48 wide
@@ -12,7 +13,8 @@
 //!    ...                                             smooth: shares near a half, a gently bending curve
 //! ```
 //!
-//! Invariants: (1) no node holds more keys than its space, so keys are distinct; (2) the `i`-th key rises with `i`.
+//! Invariants: (1) no node holds more keys than its space, so keys are distinct; (2) the `i`-th key
+//! rises with `i`.
 
 use crate::permutation::mix64;
 
@@ -22,9 +24,11 @@ pub(crate) const SPACE_BITS: u32 = 48;
 /// How keys spread, level by level.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
-    /// Shares anywhere from almost nothing to almost all, at every scale: the cell ids of a street map.
+    /// Shares anywhere from almost nothing to almost all, at every scale: the cell ids of a street
+    /// map.
     Rough,
-    /// A drift at the top and shares near a half below: identifiers handed out over time with changing demand.
+    /// A drift at the top and shares near a half below: identifiers handed out over time with
+    /// changing demand.
     Smooth,
 }
 
@@ -75,7 +79,8 @@ impl Cascade {
     fn left_share(&self, node: u64, level: u32, count: u64) -> u64 {
         let chance = (mix64(node) >> 11) as f64 / (1_u64 << 53) as f64;
         let share = match self.shape {
-            // Pushed towards both ends: half of the nodes give nine tenths of their keys to one side.
+            // Pushed towards both ends: half of the nodes give nine tenths of their keys to one
+            // side.
             Shape::Rough => {
                 let pushed = 2.0 * chance - 1.0;
                 0.5 + 0.5 * pushed.signum() * pushed.abs().powf(0.35) * 0.98

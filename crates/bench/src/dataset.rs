@@ -1,7 +1,8 @@
 //! Data sets: from the ordinal of a record to its key, computed and never stored (but for `file:`).
 //!
-//! Ordinals `0..records` are what `load` inserts, in this order; later inserts go on from there. Keys come in shuffled order
-//! of the ordinals, so loading is never sequential. Keys of different ordinals differ, and the keys of `absent` are none of them.
+//! Ordinals `0..records` are what `load` inserts, in this order; later inserts go on from there.
+//! Keys come in shuffled order of the ordinals, so loading is never sequential. Keys of different
+//! ordinals differ, and the keys of `absent` are none of them.
 //!
 //! | name | key |
 //! |---|---|
@@ -118,7 +119,8 @@ impl Dataset {
     /// The data set `name` of which `records` records will be loaded.
     ///
     /// # Errors
-    /// `Io` when a file cannot be read; `InvalidArgument` when it has fewer lines than `records` or a line is longer than a key.
+    /// `Io` when a file cannot be read; `InvalidArgument` when it has fewer lines than `records` or
+    /// a line is longer than a key.
     pub fn open(name: &DatasetName, records: u64, seed: u64) -> Result<Self> {
         let order = |count| Permutation::new(count, seed ^ 0x000D_0E4D);
         let clustered = |shape| Kind::Clustered {
@@ -151,8 +153,8 @@ impl Dataset {
         self.any_key(index % ABSENT_FROM, true, key);
     }
 
-    /// Makes `key` the key of the `index`-th insert of `drift`, of `total` in all as far as known: one of a few hot places that
-    /// live for a twentieth of the run and then move.
+    /// Makes `key` the key of the `index`-th insert of `drift`, of `total` in all as far as known:
+    /// one of a few hot places that live for a twentieth of the run and then move.
     pub fn drift_key(&self, index: u64, total: u64, key: &mut Vec<u8>) {
         let window = index / (total / 20).max(1);
         let place = mix64(index ^ self.seed) % DRIFT_PLACES;
@@ -182,7 +184,8 @@ impl Dataset {
                 key.extend_from_slice(&mix64(ordinal ^ self.seed).to_be_bytes());
             }
             Kind::Clustered { cascade, order, count } => {
-                // Below the 48 bits of the set: which generation of inserts (15 bits), and whether it is an absent one.
+                // Below the 48 bits of the set: which generation of inserts (15 bits), and whether
+                // it is an absent one.
                 let generation = (ordinal / count) & 0x7FFF;
                 let place = cascade.key(order.at(ordinal % count));
                 let number = (place << 16) | (generation << 1) | u64::from(absent);
@@ -268,7 +271,8 @@ impl KeyPlace {
     }
 }
 
-/// Spells 36 bits as six syllables. Every syllable ends at its only vowel, so different numbers give different words.
+/// Spells 36 bits as six syllables. Every syllable ends at its only vowel, so different numbers
+/// give different words.
 fn word(mut number: u64, key: &mut Vec<u8>) {
     const ONSETS: [&[u8]; 16] = [
         b"b", b"br", b"ch", b"d", b"f", b"g", b"k", b"l", b"m", b"n", b"p", b"r", b"s", b"st",

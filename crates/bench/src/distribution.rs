@@ -1,7 +1,8 @@
 //! Which record next: uniform, zipfian (scattered as YCSB does) and latest.
 //!
-//! Zipf ranks are drawn by rejection-inversion (Hörmann and Derflinger 1996): exact for every exponent and count, with no
-//! sum over the records. YCSB's own sampler (Gray et al.) is an approximation of the same law that is a few percent off on the first ranks.
+//! Zipf ranks are drawn by rejection-inversion (Hörmann and Derflinger 1996): exact for every
+//! exponent and count, with no sum over the records. YCSB's own sampler (Gray et al.) is an
+//! approximation of the same law that is a few percent off on the first ranks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +17,8 @@ use spinney_base::{Error, Result};
 pub enum Distribution {
     /// Every record is as likely as any other.
     Uniform,
-    /// The record of rank `r` (from 1) is chosen in proportion to `r^-theta`; ranks are scattered over the records.
+    /// The record of rank `r` (from 1) is chosen in proportion to `r^-theta`; ranks are scattered
+    /// over the records.
     Zipfian,
     /// As zipfian, where rank 1 is the record inserted last.
     Latest,
@@ -116,7 +118,8 @@ impl Zipf {
             let area = self.area_last + fraction(random) * (self.area_first - self.area_last);
             let x = self.area_inverse(area);
             let rank = x.round().clamp(1.0, self.count);
-            // The first test accepts most draws without another logarithm; the second is the exact one.
+            // The first test accepts most draws without another logarithm; the second is the exact
+            // one.
             if rank - x <= self.squeeze || area >= self.area(rank + 0.5) - self.height(rank) {
                 return rank as u64;
             }
@@ -162,8 +165,9 @@ impl Chooser {
         Chooser { count, kind }
     }
 
-    /// The next ordinal. `limit` says where the inserted records end now, at least the count; only `Latest` asks.
-    /// `salt` moves the hot set of the scattered law somewhere else; 0 is YCSB's place.
+    /// The next ordinal. `limit` says where the inserted records end now, at least the count; only
+    /// `Latest` asks. `salt` moves the hot set of the scattered law somewhere else; 0 is YCSB's
+    /// place.
     pub fn next(&self, random: &mut SplitMix, limit: impl FnOnce() -> u64, salt: u64) -> u64 {
         match &self.kind {
             Kind::Uniform => random.next_u64() % self.count,
@@ -222,7 +226,8 @@ mod tests {
 
     #[test]
     fn scattering_is_fnv_1a() {
-        // FNV-1a of eight zero bytes, and of the byte 1 and seven zeros, worked out by hand from the definition.
+        // FNV-1a of eight zero bytes, and of the byte 1 and seven zeros, worked out by hand from
+        // the definition.
         let by_hand = |bytes: [u8; 8]| {
             let mut hash = 14_695_981_039_346_656_037_u64;
             for byte in bytes {

@@ -1,4 +1,5 @@
-//! What an engine must do to be measured: [`Driver`] opens it, [`Store`] is the open engine, [`Session`] is one client thread.
+//! Interface of a measured engine: [`Driver`] opens it, [`Store`] is the open engine, [`Session`]
+//! is one client thread.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -66,8 +67,8 @@ pub trait Store: Send + Sync {
     /// Whatever the engine says.
     fn flush(&self) -> Result<()>;
 
-    /// Brings what is in memory or in a log into the engine's own files, before their space is told. By default it
-    /// flushes.
+    /// Writes what is in memory or in a log to the engine's own files, before their space is
+    /// measured. By default it flushes.
     ///
     /// # Errors
     /// Whatever the engine says.
@@ -83,7 +84,8 @@ pub trait Store: Send + Sync {
         Ok(Counters::default())
     }
 
-    /// What the engine looks like inside, counted since it was opened. By default it has nothing to tell.
+    /// What the engine looks like inside, counted since it was opened. By default it has nothing to
+    /// tell.
     fn describe(&self) -> Option<Shape> {
         None
     }
@@ -107,7 +109,8 @@ pub trait Store: Send + Sync {
 
 /// One client thread of an open engine.
 pub trait Session: Send {
-    /// Operations go to this keyspace from now on; to the first one until it is said. By default there is only one.
+    /// Operations go to this keyspace from now on; to the first one until it is said. By default
+    /// there is only one.
     fn turn_to(&mut self, _keyspace: usize) {}
 
     /// Reads the value of `key` into `value`, which is cleared first; whether it was there.
@@ -116,8 +119,8 @@ pub trait Session: Send {
     /// Whatever the engine says.
     fn get(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<bool>;
 
-    /// Reads the values of many keys and shows each, with the place of its key among `keys`. By default one
-    /// after the other.
+    /// Reads the values of many keys and shows each, with the place of its key among `keys`. By
+    /// default one after the other.
     ///
     /// # Errors
     /// Whatever the engine says.
@@ -166,14 +169,14 @@ pub trait Session: Send {
     ) -> Result<()>;
 }
 
-/// What ranges looked at, since an engine was opened.
+/// What ranges read, since an engine was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scanned {
     /// Pages, cached or not.
     pub pages: u64,
-    /// Records, delivered or passed over.
+    /// Records, delivered or skipped.
     pub records: u64,
-    /// Removed records that were passed over.
+    /// Removed records that were skipped.
     pub tombstones: u64,
 }
 
@@ -186,7 +189,7 @@ pub struct KeyspaceMemory {
     pub used: u64,
 }
 
-/// Counters since an engine was opened; `None` is unknown.
+/// Counters since an engine was opened; `None` where unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// I/O by purpose; the process's own counters are used when this is unknown.
@@ -199,7 +202,7 @@ pub struct Counters {
     pub pages_read: Option<u64>,
     /// What ranges looked at.
     pub scanned: Option<Scanned>,
-    /// Time that writers were made to wait, in milliseconds.
+    /// Time that writers waited, in milliseconds.
     pub stall_ms: Option<f64>,
     /// Writes that waited for a sync of the log.
     pub commits: Option<u64>,

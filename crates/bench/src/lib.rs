@@ -1,12 +1,13 @@
 //! Workloads, the driver trait and the runner behind `spinney bench`.
 //!
-//! A run is a [`Plan`] per engine. The parent process starts one child process per engine, so that memory and I/O are the
-//! engine's own, and prints what the children report; the child opens the engine through a [`Driver`] and runs
-//! the workloads in order on one state. Keys and values are computed from ordinals and never stored, so every read is checked.
+//! A run is a [`Plan`] per engine. The parent process starts one child process per engine, so that
+//! memory and I/O are the engine's own, and prints what the children report; the child opens the
+//! engine through a [`Driver`] and runs the workloads in order on one state. Keys and values are
+//! computed from ordinals and never stored, so every read is checked.
 //!
-//! Read [`plan`] first (what a run is), then [`dataset`] and [`value`] (keys and values), [`distribution`] (which key next),
-//! [`driver`] (what an engine must do), `worker` and [`runner`] (the threads), [`parent`]
-//! (processes, files), `table` and `conclusion` (what people read).
+//! Read [`plan`] first (what a run is), then [`dataset`] and [`value`] (keys and values),
+//! [`distribution`] (which key next), [`driver`] (what an engine must do), `worker` and [`runner`]
+//! (the threads), [`parent`] (processes, files), `table` and `conclusion` (what people read).
 
 pub mod dataset;
 pub mod distribution;

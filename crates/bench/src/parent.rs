@@ -1,10 +1,12 @@
-//! The parent process: one child process per engine, a progress bar, the table, and the files of results.
+//! The parent process: one child process per engine, a progress bar, the table, and the files of
+//! results.
 //!
-//! The child is this program again with a hidden subcommand. It reads its [`Plan`] as one line of JSON from standard input
-//! and writes [`Event`]s as lines of JSON to standard output; standard error is shared.
+//! The child is this program again with a hidden subcommand. It reads its [`Plan`] as one line of
+//! JSON from standard input and writes [`Event`]s as lines of JSON to standard output; standard
+//! error is shared.
 //!
-//! Nothing is left behind, however a run ends: a child is killed when its parent gives up, and the directory of the run is removed. An
-//! interrupted run prints what it has measured.
+//! Nothing is left behind, however a run ends: a child is killed when its parent gives up, and the
+//! directory of the run is removed. An interrupted run prints what it has measured.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, IsTerminal, Write};
@@ -30,12 +32,14 @@ use crate::table::{self, Line};
 /// Steps of the progress bar.
 const BAR_STEPS: u64 = 1000;
 
-/// What the general allocator of a child goes by, unless the environment says otherwise. Every engine has the same memory, and with
-/// the arenas that glibc gives to many threads what one of them has freed is no use to the others: RocksDB took up
-/// to 567 MiB for 340, and with two 354 to 393.
+/// What the general allocator of a child goes by, unless the environment says otherwise. Every
+/// engine has the same memory, and with the arenas that glibc gives to many threads what one of
+/// them has freed is no use to the others: RocksDB took up to 567 MiB for 340, and with two 354 to
+/// 393.
 const ARENAS: (&str, &str) = ("MALLOC_ARENA_MAX", "2");
 
-/// How a child exits that has told of its failure. Every other way that is no success is an end it did not see coming.
+/// How a child exits that has told of its failure. Every other way that is no success is an end it
+/// did not see coming.
 const CHILD_FAILED: i32 = 1;
 
 /// The signal of Ctrl-C, which a terminal sends to the children, too.
@@ -64,7 +68,8 @@ pub struct Run {
     pub plans: Vec<Plan>,
     /// Which of the engines are peers.
     pub peers: Vec<String>,
-    /// Where the engines' files go, which is there: a directory of this run's own is made inside and removed at the end.
+    /// Where the engines' files go, which is there: a directory of this run's own is made inside
+    /// and removed at the end.
     pub directory: PathBuf,
     /// Leave the engines' files.
     pub keep: bool,
@@ -83,9 +88,10 @@ pub struct Run {
 /// Runs everything and prints the table to `out`; whether all went well.
 ///
 /// # Errors
-/// `InvalidArgument` when the directory is not there or a file cannot be made; `Io` when a child cannot be started or a file not be written;
-/// `Cancelled` when it was interrupted, after the table of what was measured. The table's notes name an engine
-/// that fails, and the answer is `false` then.
+/// `InvalidArgument` when the directory is not there or a file cannot be made; `Io` when a child
+/// cannot be started or a file not be written; `Cancelled` when it was interrupted, after the table
+/// of what was measured. The table's notes name an engine that fails, and the answer is `false`
+/// then.
 pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
     let directory = OwnDirectory::create(&run.directory, run.keep)?;
     let mut results = Results::create(run)?;
@@ -99,7 +105,8 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
         let plan = Plan { directory: own.clone(), ..plan.clone() };
         results.run_child(&plan, &run.child_arguments, run.interrupted)?;
         if !run.keep {
-            // The next engine should find the disk as this one did. What is left is removed with the whole directory.
+            // The next engine should find the disk as this one did. What is left is removed with
+            // the whole directory.
             let _ = std::fs::remove_dir_all(&own);
         }
         if results.interrupted {
@@ -119,8 +126,8 @@ pub fn run(run: &Run, out: &mut dyn Write) -> Result<bool> {
 /// The result of one workload.
 pub(crate) type Measured = (Row, Option<Shape>);
 
-/// Runs one plan in a child process, in a new directory that is removed afterwards: the row and the shape of each workload, or
-/// why there are none. `Cancelled` when it was interrupted.
+/// Runs one plan in a child process, in a new directory that is removed afterwards: the row and the
+/// shape of each workload, or why there are none. `Cancelled` when it was interrupted.
 pub(crate) fn measure(
     plan: &Plan,
     arguments: &[String],
@@ -193,7 +200,8 @@ impl OwnDirectory {
 impl Drop for OwnDirectory {
     fn drop(&mut self) {
         if !self.keep {
-            // Nothing useful can be done about files that will not go; they are named after this process.
+            // Nothing useful can be done about files that will not go; they are named after this
+            // process.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -416,10 +424,12 @@ fn bar(engine: &str) -> ProgressBar {
     bar
 }
 
-/// The child process: reads a plan from `input`, runs it on the driver of that name and tells `output`; whether all went well.
+/// The child process: reads a plan from `input`, runs it on the driver of that name and reports to
+/// `output`. Returns whether all went well.
 ///
 /// # Errors
-/// `Io` when the parent cannot be reached. An engine's failure is told as an event and by `false`.
+/// `Io` when the parent cannot be reached. An engine's failure is reported as an event and by
+/// `false`.
 pub fn child(
     drivers: &[Box<dyn Driver>],
     input: &mut dyn BufRead,

@@ -1,8 +1,10 @@
-//! Bijections on integers: how an ordinal becomes a key, or a place in a shuffled order, without a table.
+//! Bijections on integers: how an ordinal becomes a key, or a place in a shuffled order, without a
+//! table.
 //!
-//! Multiplying by an odd number and folding high bits into low ones are both invertible modulo a power of two, so any chain of
-//! them is a bijection on `bits`-bit numbers. [`Permutation`] walks that bijection until it falls below `count`
-//! (cycle walking), which keeps it a bijection on `0..count`; the domain is at most twice the count, so a walk has two steps on average.
+//! Multiplying by an odd number and folding high bits into low ones are both invertible modulo a
+//! power of two, so any chain of them is a bijection on `bits`-bit numbers. [`Permutation`] walks
+//! that bijection until it falls below `count` (cycle walking), which keeps it a bijection on
+//! `0..count`; the domain is at most twice the count, so a walk has two steps on average.
 
 /// Mixes the low `bits` bits of `x` bijectively; `seed` selects one of many bijections.
 pub(crate) fn mix_bits(x: u64, bits: u32, seed: u64) -> u64 {

@@ -1,4 +1,5 @@
-//! What a run is: the [`Plan`] that the parent hands to the child process of one engine, and the names it is made of.
+//! The [`Plan`] of a run, which the parent passes to the child process of one engine, and the names
+//! in it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,7 +20,7 @@ pub struct Plan {
     pub engine: String,
     /// What to run, in this order, each on the state that the one before it left.
     pub workloads: Vec<Workload>,
-    /// How many records `load` inserts.
+    /// Number of records that `load` inserts.
     pub records: u64,
     /// Bytes of key and value together.
     pub record_size: usize,
@@ -31,7 +32,7 @@ pub struct Plan {
     pub seconds: f64,
     /// Ends each measurement after this many operations instead.
     pub operations: Option<u64>,
-    /// How records are chosen, where the workload does not say.
+    /// Distribution of the records, where the workload does not say.
     pub distribution: Distribution,
     /// The exponent of the Zipf law.
     pub theta: f64,
@@ -43,13 +44,13 @@ pub struct Plan {
     pub torn_writes: TornWrites,
     /// The data set.
     pub dataset: DatasetName,
-    /// Records of every scan; without it 1 to 100 at random.
+    /// Number of records in every scan; without it 1 to 100 at random.
     pub scan_length: Option<usize>,
-    /// Keys that each operation of `m` asks for.
+    /// Number of keys that each operation of `m` reads.
     pub multi_get: usize,
-    /// How many keyspaces there are. Each that is ever driven holds all records; the others are empty.
+    /// Number of keyspaces. Each one that is ever driven holds all records; the others are empty.
     pub keyspaces: usize,
-    /// How many of them are driven at a time.
+    /// Number of keyspaces that are driven at a time.
     pub busy: usize,
     /// Seconds after which others are driven, in turn; 0 for never.
     pub turns: f64,
@@ -94,13 +95,14 @@ impl Plan {
         }
     }
 
-    /// How many keyspaces are driven at some time: the first ones.
+    /// Returns the number of keyspaces that are driven at some time: the first ones.
     #[must_use]
     pub fn driven(&self) -> usize {
         if self.turns > 0.0 { self.keyspaces } else { self.busy }
     }
 
-    /// The distribution of `workload` in this run: `d` reads the latest records whatever was asked for.
+    /// The distribution of `workload` in this run: `d` reads the latest records whatever was asked
+    /// for.
     #[must_use]
     pub fn distribution_of(&self, workload: Workload) -> Distribution {
         match workload {
@@ -111,7 +113,8 @@ impl Plan {
     }
 }
 
-/// Declares an enum whose variants have one lower-case name each, used in options, rows and JSON alike.
+/// Declares an enum whose variants have one lower-case name each, used in options, rows and JSON
+/// alike.
 macro_rules! named {
     ($(#[$meta:meta])* $type:ident, $what:literal { $($(#[$doc:meta])* $variant:ident = $name:literal,)+ }) => {
         $(#[$meta])*

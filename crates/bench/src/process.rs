@@ -1,4 +1,5 @@
-//! What the operating system knows about this process: peak memory, I/O, and the room a directory takes.
+//! Statistics of the operating system about this process: peak memory, I/O, and the disk space of a
+//! directory.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -57,7 +58,8 @@ pub(crate) fn io() -> Result<ProcessIo> {
 /// Page faults of this process that went to the disk: the reads of a memory-mapped engine.
 fn major_faults() -> Result<u64> {
     let text = read("/proc/self/stat")?;
-    // The second field is the program's name in parentheses and may hold anything; major faults are the tenth after it.
+    // The second field is the program's name in parentheses and may hold anything; major faults are
+    // the tenth after it.
     let fault =
         text.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(9)?.parse().ok());
     fault.ok_or_else(|| Error::invalid("/proc/self/stat has no count of major faults"))
@@ -65,7 +67,8 @@ fn major_faults() -> Result<u64> {
 
 /// Forgets the peak memory so far, where the kernel lets a process do that.
 pub(crate) fn reset_peak_memory() {
-    // Without the permission, the peak covers the whole life of the process, which is still a true upper bound.
+    // Without the permission, the peak covers the whole life of the process, which is still a true
+    // upper bound.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

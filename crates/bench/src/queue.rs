@@ -1,8 +1,9 @@
-//! What the first read of a queue costs, early and late.
+//! The cost of the first read of a queue, early and late.
 //!
-//! A queue is inserted to at its tail and removed from at its head, so an engine that keeps removed records passes more
-//! of them the longer it runs. Counts, unlike times, say so on any machine: pages that a first read looks into, cached
-//! or not, records that it looks at and removed ones among them.
+//! A queue is inserted to at its tail and removed from at its head, so an engine that keeps removed
+//! records passes more of them the longer it runs. Counts, unlike times, say so on any machine:
+//! pages that a first read looks into, cached or not, records that it looks at and removed ones
+//! among them.
 
 use std::time::Duration;
 
@@ -89,7 +90,8 @@ mod tests {
     fn the_second_window_is_compared_with_the_last() {
         let mut windows = Windows::new(40.0);
         let second = Duration::from_secs;
-        // What is read in the first window counts for nothing; from the third on it is twice the second.
+        // What is read in the first window counts for nothing; from the third on it is twice the
+        // second.
         for (at, peeks, pages) in
             [(0, 0, 0), (4, 10, 900), (8, 20, 920), (12, 30, 960), (16, 40, 1000)]
         {

@@ -49,7 +49,7 @@ pub struct Row {
     pub version: String,
 }
 
-/// What one purpose of I/O cost.
+/// I/O of one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the documented interface and say what they hold")]
 pub struct PurposeRow {
@@ -60,7 +60,7 @@ pub struct PurposeRow {
     pub syncs: u64,
 }
 
-/// What I/O of each purpose happened between two moments; purposes with none are left out.
+/// Returns the I/O of each purpose between two moments; purposes without any are left out.
 #[must_use]
 pub fn io_by_purpose(before: &IoSnapshot, after: &IoSnapshot) -> BTreeMap<String, PurposeRow> {
     let named = purposes().map(|purpose| {

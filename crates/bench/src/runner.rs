@@ -1,4 +1,4 @@
-//! Runs the workloads of one plan on one engine, in this process, and tells what happens as [`Event`]s.
+//! Runs the workloads of one plan on one engine, in this process, and reports [`Event`]s.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 /// How many places the hot set of `shift` visits.
 const SHIFTS: f64 = 10.0;
 
-/// What a run tells while it goes on; the child process sends these as lines of JSON.
+/// Report of a run in progress; the child process sends these as lines of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -69,7 +69,7 @@ pub enum Event {
     Failed(String),
 }
 
-/// Takes events; an error means that nobody listens any more, and ends the run.
+/// Receives events; an error means that the receiver is gone, and ends the run.
 pub type Emit<'a> = dyn FnMut(Event) -> Result<()> + 'a;
 
 /// What one workload leaves to the next.
@@ -84,10 +84,11 @@ struct State {
     begun: u64,
 }
 
-/// Runs `plan` on `driver`, telling `emit` what happens.
+/// Runs `plan` on `driver`, and reports to `emit`.
 ///
 /// # Errors
-/// Whatever the engine says when it is opened, flushed or closed, and what `emit` says. Errors of single operations are counted in the rows.
+/// Whatever the engine says when it is opened, flushed or closed, and what `emit` says. Errors of
+/// single operations are counted in the rows.
 pub fn run(plan: &Plan, driver: &dyn Driver, emit: &mut Emit<'_>) -> Result<()> {
     plan.check()?;
     let dataset = Arc::new(Dataset::open(&plan.dataset, plan.records, plan.seed)?);
@@ -241,7 +242,8 @@ impl Runner<'_> {
         }
         let seconds = (self.clock.now() - started).as_secs_f64();
         let after = self.snapshot()?;
-        // What an engine still has in memory takes room too, and what it keeps until then it gives back.
+        // What an engine still has in memory takes room too, and what it keeps until then it gives
+        // back.
         self.store.settle()?;
         let space_bytes = process::space(&self.plan.directory)?;
         state.records = shared.inserts.next();
@@ -284,14 +286,16 @@ impl Runner<'_> {
         }
     }
 
-    /// How many operations thread `index` measures, when operations and not seconds end the measurement.
+    /// How many operations thread `index` measures, when operations and not seconds end the
+    /// measurement.
     fn quota(&self, workload: Workload, index: usize) -> Option<u64> {
         let operations = self.plan.operations.filter(|_| workload != Workload::Load)?;
         let (threads, index) = (self.plan.threads as u64, index as u64);
         Some(operations / threads + u64::from(index < operations % threads))
     }
 
-    /// Watches the threads for `seconds`, or until all have ended. Returns when how many operations were done.
+    /// Watches the threads for `seconds`, or until all have ended. Returns when how many operations
+    /// were done.
     fn watch(
         &mut self,
         shared: &Shared,

@@ -1,7 +1,8 @@
 //! What an engine looks like inside after a workload, and what it did to itself meanwhile.
 //!
-//! Two kinds of numbers: those of *now* (segments, pages, index) and those that *count* since the engine was opened.
-//! [`Shape::since`] leaves the first as they are and takes what an earlier moment had counted off the second.
+//! Two kinds of numbers: those of *now* (segments, pages, index) and those that *count* since the
+//! engine was opened. [`Shape::since`] leaves the first as they are and takes what an earlier
+//! moment had counted off the second.
 
 use serde::{Deserialize, Serialize};
 use spinney::{EngineStats, TurtleStats};
@@ -24,7 +25,7 @@ pub struct Shape {
     pub records_dirty: u64,
     /// Bytes of the segment index, now.
     pub index_bytes: u64,
-    /// Segments made anew because they, or what is staged beside them, were full; counts.
+    /// Reorganized segments, because they or their staged pages were full; counts.
     pub reorganizations: u64,
     /// Pages that reorganizations read; counts.
     pub pages_in: u64,
@@ -44,9 +45,9 @@ pub struct Shape {
 /// The pipeline of TurtleKV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pipeline {
-    /// How many batches gather before they are written, now.
+    /// Update batches between two checkpoints, now.
     pub checkpoint_distance: u64,
-    /// Whether that sets itself, now.
+    /// Whether that adjusts itself, now.
     #[serde(default)]
     pub is_distance_automatic: bool,
     /// Bytes of a batch, now.
@@ -65,7 +66,7 @@ pub struct Pipeline {
     pub tree_pages_written: u64,
     /// Checkpoints; counts.
     pub checkpoints: u64,
-    /// Times a writer was put to sleep; counts.
+    /// Times a writer slept; counts.
     pub writes_delayed: u64,
     /// Of the pages written, those of nodes; counts.
     #[serde(default)]
@@ -73,7 +74,7 @@ pub struct Pipeline {
     /// Leaves and segments written; counts.
     #[serde(default)]
     pub leaves_written: u64,
-    /// What was pending for a child of a node and was brought down, so many times; counts.
+    /// Flushes of pending edits to a child of a node; counts.
     #[serde(default)]
     pub flushes: u64,
     /// Buffers of nodes that were merged; counts.

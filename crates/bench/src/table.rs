@@ -118,7 +118,8 @@ pub(crate) fn wrap(text: &str) -> String {
     wrapped
 }
 
-/// The first row of `engine` that ran the `occurrence`-th time what `lines[index]` ran is its counterpart.
+/// The first row of `engine` that ran the `occurrence`-th time what `lines[index]` ran is its
+/// counterpart.
 fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
     let row = &lines[index].row;
     let same = |other: &Row, engine: &str| other.engine == engine && other.workload == row.workload;
@@ -128,7 +129,8 @@ fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
     (base > 0.0).then(|| row.ops_per_second / base)
 }
 
-/// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the most first.
+/// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the
+/// most first.
 pub(crate) fn written(lines: &[Line]) -> Vec<String> {
     let mut sentences = Vec::new();
     for Line { row, .. } in lines {
@@ -149,7 +151,8 @@ pub(crate) fn written(lines: &[Line]) -> Vec<String> {
     sentences
 }
 
-/// The geometric mean of an engine's ratios to `peer`, over all workloads but `load`, and of `load` alone.
+/// The geometric mean of an engine's ratios to `peer`, over all workloads but `load`, and of `load`
+/// alone.
 pub(crate) fn means(lines: &[Line], peer: &str) -> Vec<String> {
     let mut engines: Vec<&str> = Vec::new();
     for line in lines {

@@ -1,7 +1,8 @@
-//! Which keyspaces are driven when there are several, and how those fare that have just been turned to.
+//! Which of several keyspaces are driven, and how those perform that were just turned to.
 //!
-//! A turn is told by one note: the memory of the keyspaces that are driven two seconds after it began and at its end, and how many
-//! pages were read for each operation once they had been asked as often as their memory holds records, and in its last quarter.
+//! One note describes each turn: the memory of the driven keyspaces two seconds after its beginning
+//! and at its end, and the pages read per operation, once as many operations had run as their
+//! memory holds records, and in its last quarter.
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ impl Turn {
         self.0.push(look);
     }
 
-    /// What the turn was like, with records of so many bytes.
+    /// Result of a turn, with records of `record_bytes` bytes.
     #[expect(clippy::cast_precision_loss, reason = "ratios are shown with a few digits")]
     pub(crate) fn note(&self, record_bytes: u64) -> Option<String> {
         let (first, last) = (self.0.first()?, self.0.last()?);

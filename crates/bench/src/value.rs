@@ -1,4 +1,5 @@
-//! Values that prove themselves: every byte follows from the key and a version, and the version is in the value.
+//! Values that prove themselves: every byte follows from the key and a version, and the version is
+//! in the value.
 //!
 //! ```text
 //! | version u32 | check u32 | word 1 | word 2 | ... | tail |      check and words follow from (key, version)

@@ -1,7 +1,8 @@
 //! One client thread: picks operations, carries them out, checks what it reads and times it.
 //!
-//! Concurrency: everything that threads share is in [`Shared`]. Numbers for inserts are handed out by [`Tickets`], which also knows below
-//! which number every insert has been acknowledged; readers choose below that, so that a read that finds nothing is the engine's error.
+//! Concurrency: everything that threads share is in [`Shared`]. Numbers for inserts are handed out
+//! by [`Tickets`], which also knows below which number every insert has been acknowledged; readers
+//! choose below that, so that a read that finds nothing is the engine's error.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,8 +39,8 @@ const LATENCY_MAX: Duration = Duration::from_secs(300);
 
 /// Hands out the numbers 0, 1, 2, ... and knows below which all are done.
 ///
-/// Invariant: a thread's slot holds a number at most the one it was given from before the number is taken until it is done,
-/// so the least of all slots and `next` bounds what may be unfinished.
+/// Invariant: a thread's slot holds a number at most the one it was given from before the number is
+/// taken until it is done, so the least of all slots and `next` bounds what may be unfinished.
 #[derive(Debug)]
 pub(crate) struct Tickets {
     next: AtomicU64,
@@ -93,7 +94,8 @@ pub(crate) struct Shared {
     pub(crate) scan_length: Option<usize>,
     /// Keys that each operation of `m` asks for.
     pub(crate) multi_get: usize,
-    /// Another one for each workload of a run: the second of two `c` is not to ask for the first one's keys again.
+    /// Another one for each workload of a run: the second of two `c` is not to ask for the first
+    /// one's keys again.
     pub(crate) seed: u64,
     /// Keyspaces that are driven at a time, and at some time.
     pub(crate) busy: usize,
@@ -125,7 +127,8 @@ pub(crate) struct Shared {
 pub(crate) struct Tally {
     pub(crate) latencies: Histogram<u64>,
     pub(crate) operations: u64,
-    /// Errors and their first messages count from the start of the warm-up: a wrong answer is wrong then too.
+    /// Errors and their first messages count from the start of the warm-up: a wrong answer is wrong
+    /// then too.
     pub(crate) errors: u64,
     pub(crate) messages: Vec<String>,
     /// Bytes of keys and values inserted less those removed, from the start of the warm-up.
@@ -234,7 +237,8 @@ impl Worker {
         })
     }
 
-    /// Runs until told to stop, until `quota` operations were measured, or until a load has no more records.
+    /// Runs until told to stop, until `quota` operations were measured, or until a load has no more
+    /// records.
     pub(crate) fn run(mut self, quota: Option<u64>) -> Tally {
         let _finish = Finish(self.shared.clone());
         let mut measuring = false;
@@ -472,7 +476,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Removes the head; an empty queue is pushed to instead, so that every operation does something.
+    /// Removes the head; an empty queue is pushed to instead, so that every operation does
+    /// something.
     fn pop(&mut self) -> Result<()> {
         let shared = self.shared.clone();
         let limit = shared.queue_tail.all_done_below();
@@ -487,7 +492,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads the first element: none that was removed before may show, and it may be missing only from an empty queue.
+    /// Reads the first element: none that was removed before may show, and it may be missing only
+    /// from an empty queue.
     fn peek(&mut self) -> Result<()> {
         let shared = self.shared.clone();
         shared.peeks[self.index].fetch_add(1, Relaxed);

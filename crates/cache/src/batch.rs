@@ -1,4 +1,4 @@
-//! Many pages at once: what is missing is read in one batch, as deep as the disk can.
+//! Loading of many pages at once, in one batch of reads.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Result};
@@ -7,23 +7,23 @@ use spinney_io::AlignedBuf;
 use crate::cache::{CacheFile, Claim, Claimed};
 use crate::page::PageId;
 
-/// A page of a batch that has to be loaded.
+/// A page of a batch that must be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Its page of the buffer.
+    /// Index of its page in the buffer.
     pub place: usize,
-    /// Which page.
+    /// Id of the page.
     pub id: PageId,
 }
 
 impl CacheFile {
-    /// Brings pages into the cache that are not in it, as far as there are frames to be had: `load`
-    /// fills the pages of a buffer in one batch. What another thread is loading is left to it. Nothing is
-    /// pinned afterwards; a page is then looked up by [`CacheFile::get`], which loads it alone
-    /// should it have gone again. Answers how many were loaded.
+    /// Loads pages that are not cached, as far as frames are available: `load` fills the pages of a
+    /// buffer in one batch. Pages that another thread is loading are left to it. Nothing is pinned
+    /// afterwards: [`CacheFile::get`] looks a page up, and loads it alone if it was evicted again.
+    /// Returns the number of pages loaded.
     ///
     /// # Errors
-    /// What `load` answers; none of the batch was added then.
+    /// Errors of `load`; none of the batch is then added.
     pub fn prefetch_many(
         &self,
         ids: &[PageId],

@@ -1,4 +1,4 @@
-//! The cache and its files: looking up, loading once, making room.
+//! The cache and its files: lookups, single loads, eviction.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,19 +17,19 @@ use crate::page::{Kind, PageId, PageRef};
 use crate::state::{Give, Seen};
 use crate::table::{ENTRY_BYTES, Named, Table, left_since};
 
-/// How often somebody looks again before he sleeps until a page was loaded.
+/// Number of polls before a thread sleeps until a page is loaded.
 const SPINS: u32 = 64;
 
-/// Where sleepers for frames wait, by the frame's number.
+/// Number of condition variables on which threads wait for frames, by the frame's number.
 const BEDS: usize = 16;
 
-/// A miss is regretted if a cache larger by this part would have been spared it.
+/// A miss counts as a ghost hit if a cache larger by one part in this many would have spared it.
 const REGRET_PART: u32 = 16;
 
-/// Pages of buffers that are kept for loading.
+/// Most pages of buffers that are kept for loading.
 const BUFFER_PAGES_MAX: usize = 256;
 
-/// Entries of a table that are charged to the budget at once: a page of them.
+/// Table entries that are charged to the budget at once: a page of them.
 const ENTRIES_STEP: u32 = 1024;
 
 /// A cache of pages of any number of files, within one budget. Thread-safe.
@@ -41,7 +41,7 @@ pub struct Cache {
     clock: Mutex<Clock>,
     files: RwLock<Vec<Option<Arc<FileTable>>>>,
     budget: AtomicU64,
-    /// Bytes of all tables, as far as they are charged.
+    /// Bytes of all tables that are charged.
     tables: AtomicU64,
     beds: [Bed; BEDS],
 }
@@ -55,11 +55,11 @@ struct Bed {
 #[derive(Debug, Default)]
 pub(crate) struct FileTable {
     table: Table,
-    /// Pages from here on have no entry; a multiple of [`ENTRIES_STEP`]. Changed under the clock.
+    /// First page without a table entry; a multiple of [`ENTRIES_STEP`]. Changed under the clock.
     end: AtomicU64,
 }
 
-/// A file whose pages are cached: its table. Dropping it forgets all of them.
+/// A file whose pages are cached, with its table. Dropping it removes all of them from the cache.
 #[derive(Debug)]
 pub struct CacheFile {
     cache: Arc<Cache>,
@@ -67,18 +67,18 @@ pub struct CacheFile {
     table: Arc<FileTable>,
 }
 
-/// What is known of a page before anything was done about it.
+/// State of a page before anything is done about it.
 enum Probe<'a> {
     Hit(PageRef<'a>),
     Absent,
-    /// Its frame is being filled, or emptied.
+    /// Its frame is being filled or emptied.
     Busy(u32, Seen),
-    /// Its frame holds it as another allocation made it.
+    /// Its frame holds another allocation of the page.
     Stale(u32),
 }
 
 impl Cache {
-    /// A cache of at most `bytes`; see [`FRAME_BYTES`] for what a page costs.
+    /// Makes a cache of at most `bytes`. See [`FRAME_BYTES`] for the bytes of a page.
     #[must_use]
     pub fn new(bytes: u64) -> Arc<Cache> {
         let cache = Arc::new(Cache {
@@ -95,7 +95,7 @@ impl Cache {
         cache
     }
 
-    /// A place for the pages of one more file.
+    /// Adds a file whose pages are to be cached.
     #[must_use]
     pub fn file(self: &Arc<Self>) -> CacheFile {
         let table = Arc::new(FileTable::default());
@@ -109,27 +109,27 @@ impl Cache {
         CacheFile { cache: Arc::clone(self), file, table }
     }
 
-    /// Changes the budget. What is over it goes at once, the coldest pages first, and its memory
-    /// back to the system; what is pinned goes at the first miss after it was unpinned.
+    /// Changes the budget. Pages above it are evicted at once, the coldest first, and their memory
+    /// goes back to the system. Pinned ones go at the first miss after they are unpinned.
     pub fn set_bytes(&self, bytes: u64) {
         self.budget.store(bytes, Relaxed);
         self.limit(&mut self.clock.lock());
         self.shrink();
     }
 
-    /// The budget, in bytes.
+    /// Returns the budget, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.budget.load(Relaxed)
     }
 
-    /// Bytes of frames and tables now.
+    /// Returns the bytes of frames and tables now.
     #[must_use]
     pub fn used(&self) -> u64 {
         u64::from(self.clock.lock().resident()) * FRAME_BYTES + self.tables.load(Relaxed)
     }
 
-    /// What it holds and has done.
+    /// Returns the statistics of the cache.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
         let (hot, cold, near) = {
@@ -149,10 +149,10 @@ impl Cache {
         }
     }
 
-    /// Derives from the budget and the tables how many frames there may be.
+    /// Computes the number of frames from the budget and the tables.
     fn limit(&self, clock: &mut Clock) {
         let room = self.bytes().saturating_sub(self.tables.load(Relaxed));
-        // A number above it is never used for a frame.
+        // Frames have no higher numbers.
         clock.set_limit(u32::try_from(room / FRAME_BYTES).unwrap_or(u32::MAX).min(u32::MAX >> 1));
     }
 
@@ -165,15 +165,15 @@ impl Cache {
         }
     }
 
-    /// Takes the page of a held frame away; the frame stays held.
+    /// Removes the page of a held frame; the frame stays held.
     fn empty(&self, frame: u32) {
         #[expect(clippy::cast_possible_truncation, reason = "it is noted modulo 2^31")]
         let left = self.counters.evicted.fetch_add(1, Relaxed) as u32;
         self.unname(frame, Some(left));
     }
 
-    /// Takes the name of a held frame away; notes how many pages had left before, if its page leaves
-    /// for others.
+    /// Removes the name of a held frame. If the page is evicted for others, notes how many were
+    /// evicted before.
     fn unname(&self, frame: u32, left: Option<u32>) {
         let (file, page) = self.frames.content(frame);
         if let Some(Some(table)) = self.files.read().get(file as usize) {
@@ -190,7 +190,7 @@ impl Cache {
         }
     }
 
-    /// Waits until the holder that was seen has given the frame up.
+    /// Waits until the holder that was seen has released the frame.
     fn wait(&self, frame: u32, seen: Seen) {
         let state = self.frames.state(frame);
         for _ in 0..SPINS {
@@ -208,14 +208,14 @@ impl Cache {
 }
 
 impl CacheFile {
-    /// The cache that this file's pages are in.
+    /// Returns the cache of this file's pages.
     #[must_use]
     pub fn cache(&self) -> &Arc<Cache> {
         &self.cache
     }
 
-    /// The page, loaded if it is not there: `load` fills a buffer aligned for direct I/O. Of several
-    /// threads that miss a page at once one loads it and the others wait for that.
+    /// Returns the page, and loads it if it is not cached: `load` fills a buffer aligned for direct
+    /// I/O. When several threads miss a page at once, one loads it and the others wait for it.
     ///
     /// # Errors
     /// What `load` answers; the page is as absent as before.
@@ -259,8 +259,8 @@ impl CacheFile {
         }
     }
 
-    /// Copies bytes from `offset` of the page if it is cached, without pinning it; false when it is
-    /// not, or is being changed.
+    /// Copies bytes from `offset` of the page if it is cached, without pinning it. Returns `false`
+    /// if it is not cached or is being changed.
     ///
     /// # Panics
     /// When the bytes do not lie within a page.
@@ -284,7 +284,8 @@ impl CacheFile {
         true
     }
 
-    /// The page if it is cached, which counts as used. For who has another way if it is not.
+    /// Returns the page if it is cached, which counts as a use. It is for callers with another way
+    /// if it is not.
     #[inline]
     #[must_use]
     pub fn find(&self, id: PageId) -> Option<PageRef<'_>> {
@@ -293,8 +294,8 @@ impl CacheFile {
         Some(page)
     }
 
-    /// The page if it is cached. It does not count as used: whoever reads a whole extent takes what
-    /// is there and leaves the cache as it was.
+    /// Returns the page if it is cached. It does not count as a use: a reader of a whole extent
+    /// takes what is there and leaves the cache unchanged.
     #[inline]
     #[must_use]
     pub fn peek(&self, id: PageId) -> Option<PageRef<'_>> {
@@ -304,8 +305,8 @@ impl CacheFile {
         }
     }
 
-    /// Puts a page that was just written into the cache, if there is room to be made and nobody is
-    /// at it.
+    /// Puts a page that was just written into the cache, if a frame is available and no thread is
+    /// using the page's.
     pub fn insert(&self, id: PageId, bytes: &[u8; PAGE_BYTES]) {
         if let Probe::Stale(frame) = self.probe(id)
             && !self.forget_frame(id.page, frame)
@@ -317,8 +318,8 @@ impl CacheFile {
         }
     }
 
-    /// Asks the processor for what a read at `offset` of the page will touch, and says whether the page,
-    /// of this allocation or another, is in the cache or on its way there.
+    /// Prefetches the memory that a read at `offset` of the page will touch. Returns whether the
+    /// page, of this allocation or another, is cached or being loaded.
     #[inline]
     #[must_use]
     pub fn prefetch(&self, id: PageId, offset: usize) -> bool {
@@ -327,24 +328,23 @@ impl CacheFile {
         true
     }
 
-    /// Forgets `pages` pages from `first` on, which nobody may look up any more: their extent is
-    /// given back.
+    /// Removes `pages` pages from `first` on, which no thread may look up any more because their
+    /// extent is freed.
     pub fn forget(&self, first: PageNumber, pages: u32) {
         for page in first.0..first.0.saturating_add(pages) {
             if let Some(frame) = self.table.table.frame(PageNumber(page)) {
-                // One that somebody has pinned is of another generation when its page has another
-                // owner.
+                // A pinned page is of another generation when its page gets another owner.
                 let _ = self.forget_frame(PageNumber(page), frame);
             }
         }
     }
 
-    /// Whether the table names a frame for the page, filled or being filled.
+    /// Returns whether the table names a frame for the page, filled or being filled.
     pub(crate) fn is_cached(&self, id: PageId) -> bool {
         self.table.table.frame(id.page).is_some()
     }
 
-    /// The page was found.
+    /// Notes that the page was found.
     #[inline]
     fn used(&self, page: &PageRef<'_>, id: PageId) {
         if let Some(frame) = page.frame() {
@@ -359,8 +359,8 @@ impl CacheFile {
         loop {
             let Some(frame) = self.table.table.frame(id.page) else { return Probe::Absent };
             if let Err(seen) = cache.frames.state(frame).pin() {
-                // Whoever takes its name away says so after that by the state, so that `seen`
-                // will change if the name is still there; else nobody may ever touch the frame.
+                // The thread that removes its name then changes the state. So `seen` will change if
+                // the name is still there; otherwise no thread may ever touch the frame.
                 if self.table.table.frame(id.page) == Some(frame) {
                     return Probe::Busy(frame, seen);
                 }
@@ -370,13 +370,13 @@ impl CacheFile {
             match cache.frames.holds(frame, self.file, id) {
                 Holds::It => return Probe::Hit(page),
                 Holds::AnotherGeneration => return Probe::Stale(frame),
-                // It was emptied, and filled with something else, since the table was read.
+                // It was emptied and filled with another page since the table was read.
                 Holds::Another => {}
             }
         }
     }
 
-    /// Takes a frame for a page that has none; to be filled by the caller.
+    /// Claims a frame for a page without one; the caller fills it.
     pub(crate) fn claim(&self, id: PageId) -> Claim<'_> {
         let cache = &*self.cache;
         let (taken, near) = {
@@ -414,7 +414,7 @@ impl CacheFile {
         }
     }
 
-    /// Empties a frame that holds this page; false when somebody is at it.
+    /// Empties a frame that holds this page. Returns `false` if another thread uses it.
     fn forget_frame(&self, page: PageNumber, frame: u32) -> bool {
         let cache = &*self.cache;
         if !cache.frames.state(frame).hold() {
@@ -422,7 +422,7 @@ impl CacheFile {
         }
         let (file, held) = cache.frames.content(frame);
         if (file, held) != (self.file, page) {
-            // It was emptied and filled with another page meanwhile; whoever asks again finds that.
+            // It was emptied and filled with another page meanwhile; the next lookup finds that.
             cache.give(frame, Give::Pinned);
             cache.frames.state(frame).unpin();
             return true;
@@ -451,7 +451,7 @@ impl Drop for CacheFile {
     fn drop(&mut self) {
         let end = self.table.end.load(Relaxed);
         self.forget(PageNumber(0), u32::try_from(end).unwrap_or(u32::MAX));
-        // A hand that is at one of its pages has done with it when it gives the clock back.
+        // A hand at one of its pages is done with it when it releases the clock.
         let mut clock = self.cache.clock.lock();
         self.cache.files.write()[self.file as usize] = None;
         self.cache.tables.fetch_sub(end * ENTRY_BYTES, Relaxed);
@@ -459,17 +459,17 @@ impl Drop for CacheFile {
     }
 }
 
-/// A frame for a page, or why not.
+/// A frame for a page, or why there is none.
 pub(crate) enum Claim<'a> {
     Claimed(Claimed<'a>),
     /// The page has a frame by now.
     Lost,
-    /// There is none to be had.
+    /// No frame is available.
     Full,
 }
 
-/// A held frame that the table names for a page and that is not filled yet; dropped unfilled, it is
-/// as if it had never been taken.
+/// A held frame that the table names for a page and that is not filled yet. Dropping it unfilled
+/// undoes the claim.
 pub(crate) struct Claimed<'a> {
     file: &'a CacheFile,
     frame: u32,
@@ -485,13 +485,13 @@ impl<'a> Claimed<'a> {
     fn load(self, load: impl FnOnce(&mut [u8; PAGE_BYTES]) -> Result<()>) -> Result<PageRef<'a>> {
         let cache = &*self.file.cache;
         cache.counters.miss(self.id.kind);
-        // Not into the frame itself: optimistic readers may be at its bytes.
+        // Not into the frame itself, because optimistic readers may be reading its bytes.
         let mut buffer = cache.buffers.lend(1);
         load(buffer.page_mut(0))?;
         Ok(self.complete(buffer.page(0)))
     }
 
-    /// Fills the frame and lets everybody see it.
+    /// Fills the frame and makes it visible.
     pub(crate) fn complete(mut self, bytes: &[u8; PAGE_BYTES]) -> PageRef<'a> {
         let cache = &*self.file.cache;
         cache.frames.store(self.frame, bytes);

@@ -1,4 +1,4 @@
-//! Which frame a page gets, and which page goes: the lists of free frames and the two hands.
+//! Frame allocation and eviction: the lists of free frames and the two CLOCK hands.
 //!
 //! ```text
 //!            used again when the hand comes
@@ -19,11 +19,12 @@
 use crate::frames::Frames;
 use crate::page::Kind;
 
-/// The cold region has such a part of all frames at least. What is used once passes through it, so it is small: with a
-/// fourth pages of keys, each used twice a second, had to leave for pages of values, of which one in twelve was used again.
+/// The cold region has at least one part in this many of all frames. Pages that are used once pass
+/// through it, so it is small. With a fourth, pages of keys that are used often were evicted for
+/// pages of values that hardly are.
 const COLD_PART: u32 = 16;
 
-/// So many pages go for each step that the hot hand makes without need.
+/// Number of evictions for each unforced step of the hot hand.
 const EVICTIONS_A_STEP: u64 = 8;
 
 /// The region of a frame.
@@ -39,7 +40,7 @@ enum Region {
 pub(crate) struct Clock {
     /// Held frames with memory.
     free: Vec<u32>,
-    /// Held frames without.
+    /// Held frames without memory.
     absent: Vec<u32>,
     regions: Vec<Region>,
     hot: u32,
@@ -47,44 +48,44 @@ pub(crate) struct Clock {
     evictions: u64,
     hot_hand: usize,
     cold_hand: usize,
-    /// Frames that may have memory.
+    /// Most frames that may have memory.
     limit: u32,
 }
 
 /// A frame for a new page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// Held, empty, of the region of the kind.
+    /// A held, empty frame, in the region of the kind.
     Frame(u32),
     /// Every frame is in use.
     None,
 }
 
 impl Clock {
-    /// Frames that have memory, free ones among them.
+    /// Returns the number of frames with memory, including free ones.
     pub(crate) fn resident(&self) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "frames are counted by 32 bits")]
         let all = self.regions.len() as u32 - self.absent.len() as u32;
         all
     }
 
-    /// Frames that were ever used: all others have never existed.
+    /// Returns the number of frames that were ever used.
     pub(crate) fn frames(&self) -> u32 {
         self.resident() + u32::try_from(self.absent.len()).unwrap_or(u32::MAX)
     }
 
-    /// Frames of the hot and of the cold region.
+    /// Returns the numbers of frames in the hot and in the cold region.
     pub(crate) fn regions(&self) -> (u32, u32) {
         (self.hot, self.cold)
     }
 
-    /// Sets how many frames may have memory. [`Clock::surplus`] brings it about.
+    /// Sets how many frames may have memory. [`Clock::surplus`] enforces it.
     pub(crate) fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
     }
 
-    /// A held and empty frame that is over the limit, if there is one and it can go. Its memory
-    /// is the caller's to give back, before [`Clock::put_absent`].
+    /// Returns a held and empty frame above the limit, if one can be evicted. The caller gives its
+    /// memory back, and then calls [`Clock::put_absent`].
     pub(crate) fn surplus(&mut self, frames: &Frames, empty: &mut Emptier<'_>) -> Option<u32> {
         if self.resident() <= self.limit {
             return None;
@@ -92,18 +93,19 @@ impl Clock {
         self.free.pop().or_else(|| self.victim(frames, empty))
     }
 
-    /// Takes a frame over that has no memory any more.
+    /// Adds a frame without memory.
     pub(crate) fn put_absent(&mut self, frame: u32) {
         self.absent.push(frame);
     }
 
-    /// Takes an empty frame over.
+    /// Adds an empty frame.
     pub(crate) fn put_free(&mut self, frame: u32) {
         self.set_region(frame, Region::None);
         self.free.push(frame);
     }
 
-    /// A frame for a page of `kind`, held: a free one, a new one, or one whose page goes.
+    /// Returns a held frame for a page of `kind`: a free one, a new one, or one whose page is
+    /// evicted.
     pub(crate) fn take(&mut self, frames: &Frames, kind: Kind, empty: &mut Emptier<'_>) -> Taken {
         let frame = if self.resident() > self.limit {
             None
@@ -141,7 +143,7 @@ impl Clock {
         }
     }
 
-    /// Empties a frame: the first of the cold region that the hand meets unused.
+    /// Empties the first unused frame of the cold region that the hand meets.
     fn victim(&mut self, frames: &Frames, empty: &mut Emptier<'_>) -> Option<u32> {
         self.age(frames);
         for _ in 0..2 * (self.hot + self.cold) {
@@ -163,8 +165,8 @@ impl Clock {
         None
     }
 
-    /// With every eighth page that goes the hot hand makes a step even if the hot region is not over its
-    /// share: else what was hot once would stay as long as nothing else becomes hot.
+    /// Moves the hot hand by a step at every eighth eviction, even if the hot region is not over
+    /// its share. Otherwise old hot pages would stay for as long as nothing else becomes hot.
     fn age(&mut self, frames: &Frames) {
         self.evictions = self.evictions.wrapping_add(1);
         if self.evictions.is_multiple_of(EVICTIONS_A_STEP) {
@@ -176,7 +178,7 @@ impl Clock {
         }
     }
 
-    /// The hot hand passes a frame; true when it leaves the hot region.
+    /// Moves the hot hand past a frame. Returns `true` if the frame leaves the hot region.
     fn pass(&mut self, frames: &Frames, frame: u32) -> bool {
         let uses = frames.uses(frame);
         if uses == 0 {
@@ -187,9 +189,9 @@ impl Clock {
         uses == 0
     }
 
-    /// Moves one page from the hot region to the cold one; false when there is none.
+    /// Moves one page from the hot region to the cold one. Returns `false` if there is none.
     fn cool_one(&mut self, frames: &Frames) -> bool {
-        // After as many laps as the highest priority one has none left.
+        // After as many laps as the highest priority, some count is zero.
         for _ in 0..(u64::from(Kind::PRIORITY_MAX) + 2) * u64::from(self.hot) {
             let Some(frame) = next(&self.regions, &mut self.hot_hand, Region::Hot) else { break };
             if self.pass(frames, frame) {
@@ -200,10 +202,10 @@ impl Clock {
     }
 }
 
-/// Takes the page of a held frame away: its file's table names it no more.
+/// Removes the page of a held frame: the table of its file names the frame no longer.
 pub(crate) type Emptier<'a> = dyn FnMut(u32) + 'a;
 
-/// The next frame of a region from a hand on.
+/// Returns the next frame of a region from a hand on.
 fn next(regions: &[Region], hand: &mut usize, region: Region) -> Option<u32> {
     for _ in 0..regions.len() {
         let at = if *hand < regions.len() { *hand } else { 0 };

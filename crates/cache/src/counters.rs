@@ -9,7 +9,7 @@ use crate::page::{KINDS_MAX, Kind};
 /// Counters of one cache. Thread-safe.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    /// Of each kind.
+    /// Hits of each kind.
     hits: Stripes<KINDS_MAX>,
     misses: Stripes<KINDS_MAX>,
     pub(crate) evicted: AtomicU64,
@@ -20,29 +20,29 @@ pub(crate) struct Counters {
 /// Lookups of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindCounts {
-    /// Pages that were there, or that another thread was loading.
+    /// Pages that were cached, or that another thread was loading.
     pub hits: u64,
     /// Pages that were loaded.
     pub misses: u64,
 }
 
-/// What a cache holds and has done.
+/// Statistics of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// The counts of each kind at its [`Kind::index`].
     pub by_kind: [KindCounts; KINDS_MAX],
-    /// Pages that had to leave for others, or for a smaller budget.
+    /// Pages evicted for others, or for a smaller budget.
     pub evicted: u64,
-    /// Misses that a cache larger by `regret_bytes` would have been spared: of pages that had left
-    /// when hardly any others had since.
+    /// Ghost hits: misses that a cache larger by `regret_bytes` would have spared. Hardly any other
+    /// page was evicted since theirs was.
     pub regretted: u64,
-    /// See `regretted`.
+    /// Bytes by which the larger cache of `regretted` is larger.
     pub regret_bytes: u64,
-    /// Misses that found no frame to be had.
+    /// Misses that found no available frame.
     pub private: u64,
     /// Bytes of frames and tables.
     pub used_bytes: u64,
-    /// The budget.
+    /// Budget, in bytes.
     pub budget_bytes: u64,
     /// Pages of the hot region.
     pub hot_pages: u64,
@@ -51,13 +51,13 @@ pub struct CacheStats {
 }
 
 impl CacheStats {
-    /// Lookups of a kind.
+    /// Returns the counts of one kind.
     #[must_use]
     pub fn of(&self, kind: Kind) -> KindCounts {
         self.by_kind[kind.index()]
     }
 
-    /// All kinds together.
+    /// Returns the sum over all kinds.
     #[must_use]
     pub fn total(&self) -> KindCounts {
         self.by_kind.iter().fold(KindCounts::default(), |sum, one| KindCounts {

@@ -1,4 +1,4 @@
-//! Frames: the memory that pages lie in and the words that say what lies there.
+//! Frames: the memory of the pages, and the words that describe their content.
 //!
 //! Arenas of frames, each as long as all before it together, are mapped when they are first needed
 //! and stay mapped, so that a reader that lost a race reads bytes that mean nothing and never
@@ -13,7 +13,7 @@
 //! | 3 | how often the hand passes it before it goes; uses set it |
 //!
 //! **Invariants**
-//! 1. Words 1 and 2 and the page's bytes are stored only by who holds the frame exclusively.
+//! 1. Words 1 and 2 and the page's bytes are stored only by the exclusive holder of the frame.
 //! 2. A page's bytes are stored and, by optimistic readers, loaded as atomic words, by
 //!    `spinney_sync::racy`; a plain borrow exists only under a pin (rule P27).
 
@@ -177,19 +177,19 @@ impl Frames {
     }
 
     /// Gives the memory of an exclusively held frame back to the system.
-    #[expect(unsafe_code, reason = "the system is told to drop a page's bytes")]
+    #[expect(unsafe_code, reason = "the system drops a page's bytes")]
     pub(crate) fn give_memory_back(&self, frame: u32) {
         let (arena, index) = self.arena(frame);
         let advice = memmap2::UncheckedAdvice::DontNeed;
-        // SAFETY: the frame is held exclusively, so nobody has a plain borrow of its page; who
-        // reads its words optimistically sees zeros and does not validate.
+        // SAFETY: the frame is held exclusively, so there is no plain borrow of its page. An
+        // optimistic reader of its words sees zeros and does not validate.
         let given =
             unsafe { arena.memory.unchecked_advise_range(advice, index * PAGE_BYTES, PAGE_BYTES) };
         debug_assert!(given.is_ok(), "a whole page of a private mapping");
     }
 }
 
-/// What a frame holds, to somebody who looks for a page.
+/// Content of a frame, as seen by a lookup of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     It,

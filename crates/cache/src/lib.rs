@@ -8,16 +8,16 @@
 //!   four bytes a page                 32 bytes a frame              mapped, given back
 //! ```
 //!
-//! Who wants a page names its file, its number, its generation and what kind it is, and says how to
-//! load it. A page of an extent of 16 MiB is cached alone; whoever reads a whole extent looks at
-//! what is cached ([`CacheFile::peek`]) and adds nothing. There is no hash table: a file's table is
-//! an array by page number, whose memory is touched only where pages are cached.
+//! A caller names a page by file, number, generation and kind, and passes a closure that loads it
+//! on a miss. A page of an extent of 16 MiB is cached alone. A reader of a whole extent takes
+//! cached pages ([`CacheFile::peek`]) and adds none. There is no hash table: a file's table is an
+//! array by page number, whose memory is touched only where pages are cached.
 //!
 //! **Two ways to read.** [`CacheFile::copy`] is optimistic: it copies bytes and then validates the
 //! frame's version, writes nothing shared, and so costs the same on a page that all processors
-//! read; 100 bytes of a warm page take two thirds of the time that pinning takes (example `hits`: 39
-//! against 56 ns on a busy machine).
-//! [`CacheFile::get`] pins the frame and lends the whole page to be parsed where it lies.
+//! read; 100 bytes of a warm page take two thirds of the time that pinning takes (example `hits`:
+//! 39 against 56 ns on a busy machine). [`CacheFile::get`] pins the frame and lends the whole page
+//! to be parsed where it lies.
 //!
 //! **What stays.** Frames are in two regions. Pages of kinds that are few and needed for all the
 //! others (nodes, filters, indexes, keys) begin in the hot one, values in the cold one, which is
@@ -29,11 +29,13 @@
 //!
 //! **Invariants**
 //! 1. Frames and tables together stay within the budget, at every moment, but for pages that were
-//!    pinned or being loaded when it shrank; those go at the next miss after that, or when the budget is set again.
+//!    pinned or being loaded when it shrank; those go at the next miss after that, or when the
+//!    budget is set again.
 //! 2. A table's entry names a frame only while that frame holds the page or is being filled
 //!    with it; each page is in one frame at most, so misses at the same time read it once.
 //! 3. A frame's bytes change only while it is held exclusively and nobody has it pinned, and its
-//!    version grows each time (rule P27): what an optimistic reader copied and validated is of one page.
+//!    version grows each time (rule P27): what an optimistic reader copied and validated is of one
+//!    page.
 //! 4. A load that failed leaves nothing behind.
 //! 5. Hits take no lock and wait for nobody; a miss that finds every frame in use reads into a
 //!    buffer of its own.

@@ -1,4 +1,4 @@
-//! What a page is called, what kinds there are, and a page that is lent.
+//! Ids and kinds of pages, and guards of pages that are lent.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -9,8 +9,8 @@ use spinney_io::AlignedBuf;
 
 use crate::cache::Cache;
 
-/// What a page is for, which decides how long it stays. Each user of a cache makes the kinds of its
-/// pages with [`Kind::new`]; the numbers of one cache's kinds differ.
+/// Kind of a page, which decides how long it stays. Each user of a cache makes the kinds of its
+/// pages with [`Kind::new`]; the kinds of one cache have different numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     number: u8,
@@ -25,9 +25,9 @@ impl Kind {
     /// Largest priority of a kind.
     pub const PRIORITY_MAX: u8 = 5;
 
-    /// A kind of a number below [`KINDS_MAX`] that the CLOCK hand passes `priority` times after the
-    /// last use of a page, 1 to [`Kind::PRIORITY_MAX`]. Pages of a priority above 1 begin in the hot
-    /// region.
+    /// Makes a kind with a number below [`KINDS_MAX`]. The CLOCK hand passes a page of it
+    /// `priority` times after its last use, 1 to [`Kind::PRIORITY_MAX`]. Pages of a priority above
+    /// 1 begin in the hot region.
     ///
     /// # Panics
     /// For other numbers.
@@ -38,44 +38,45 @@ impl Kind {
         Kind { number, priority, name }
     }
 
-    /// Where its counts are in [`CacheStats::by_kind`](crate::CacheStats::by_kind).
+    /// Returns the index of its counts in [`CacheStats::by_kind`](crate::CacheStats::by_kind).
     #[must_use]
     pub const fn index(self) -> usize {
         self.number as usize
     }
 
-    /// How often the hand passes a page of this kind after it was last used.
+    /// Returns how often the hand passes a page of this kind after its last use.
     #[must_use]
     pub(crate) const fn priority(self) -> u64 {
         self.priority as u64
     }
 
-    /// Whether pages of this kind begin in the hot region.
+    /// Returns whether pages of this kind begin in the hot region.
     #[must_use]
     pub(crate) const fn begins_hot(self) -> bool {
         self.priority > 1
     }
 
-    /// A short stable name, for statistics.
+    /// Returns a short stable name, for statistics.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 }
 
-/// A page of a file: where it lies, which allocation made it, what it is for.
+/// Id of a page: position in its file, allocation and kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageId {
-    /// Its number.
+    /// Number of the page.
     pub page: PageNumber,
-    /// The allocation that made it: a page of another one is not this page.
+    /// Allocation of the page. The same page of another allocation is another page.
     pub generation: Generation,
-    /// What it is for.
+    /// Kind of the page.
     pub kind: Kind,
 }
 
-/// A page that is lent until this is dropped: pinned in its frame, or, when no frame was to be had,
-/// in a buffer of its own. Keep it briefly: what is pinned cannot leave.
+/// Page guard: a page that is lent until this is dropped. It is pinned in its frame or, when no
+/// frame was available, in a buffer of its own. Keep it briefly, because a pinned page cannot be
+/// evicted.
 #[derive(Debug)]
 pub struct PageRef<'a> {
     cache: &'a Cache,
@@ -85,23 +86,23 @@ pub struct PageRef<'a> {
 #[derive(Debug)]
 enum Place {
     Frame(u32, NonNull<[u8; PAGE_BYTES]>),
-    /// Empty only while it is dropped.
+    /// `None` only while it is dropped.
     Private(Option<AlignedBuf>),
 }
 
 impl<'a> PageRef<'a> {
-    /// The page of a frame that the caller has pinned; the pin is handed over.
+    /// Makes a guard for the page of a frame that the caller has pinned. It takes over the pin.
     #[inline]
     pub(crate) fn pinned(cache: &'a Cache, frame: u32) -> Self {
         PageRef { cache, place: Place::Frame(frame, cache.frames.bytes(frame)) }
     }
 
-    /// A page in a buffer of its own.
+    /// Makes a guard for a page in a buffer of its own.
     pub(crate) fn private(cache: &'a Cache, buffer: AlignedBuf) -> Self {
         PageRef { cache, place: Place::Private(Some(buffer)) }
     }
 
-    /// The frame it is pinned in.
+    /// Returns the frame in which it is pinned.
     #[inline]
     pub(crate) fn frame(&self) -> Option<u32> {
         match self.place {
@@ -110,7 +111,7 @@ impl<'a> PageRef<'a> {
         }
     }
 
-    /// Whether it is in the cache.
+    /// Returns whether the page is in the cache.
     #[must_use]
     pub fn is_cached(&self) -> bool {
         matches!(self.place, Place::Frame(..))

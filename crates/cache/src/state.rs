@@ -1,18 +1,18 @@
-//! The state word of a frame: who holds it, how many have it pinned, and which of its contents this
-//! is.
+//! The state word of a frame: its holder, the number of its pins, and the version of its
+//! content.
 //!
 //! ```text
 //!  63                 32 31        28 27            8 7       2   1   0
 //! +---------------------+------------+---------------+---------+---+---+
 //! | version             | unused     | pins          | unused  | W | X |
 //! +---------------------+------------+---------------+---------+---+---+
-//!   X  held exclusively: being filled, being emptied, or not in use     W  somebody waits for X to go
+//!   X  held exclusively: being filled, being emptied, or not in use     W  a thread waits for X to go
 //! ```
 //!
 //! **Invariants**
 //! 1. X is set only when nobody has the frame pinned, and no pin is taken while it is.
-//! 2. Whoever clears X, or gives the frame up while X stays, adds one to the version. A version
-//!    does not come back while a reader copies a page: there are 2^32.
+//! 2. A thread that clears X, or releases the frame while X stays, adds one to the version. A
+//!    version does not come back while a reader copies a page: there are 2^32.
 //!
 //! An optimistic reader loads the word, gives up if X is set, copies, and validates that version
 //! and X are what they were; pins that came and went do not matter.
@@ -25,48 +25,48 @@ const PIN: u64 = 1 << 8;
 const PINS: u64 = ((1 << 20) - 1) << 8;
 const VERSION: u64 = 1 << 32;
 
-/// What somebody saw of a state word.
+/// A state word, as a thread saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seen(u64);
 
 impl Seen {
-    /// Whether the frame was held exclusively.
+    /// Returns whether the frame was held exclusively.
     #[inline]
     #[must_use]
     pub(crate) fn is_exclusive(self) -> bool {
         self.0 & EXCLUSIVE != 0
     }
 
-    /// Whether both are of the same version and both or neither held exclusively.
+    /// Returns whether both have the same version, and both or neither are held exclusively.
     #[inline]
     fn is_same(self, other: Seen) -> bool {
         (self.0 ^ other.0) & !(PINS | WAITED) == 0
     }
 }
 
-/// How a frame is given up by who held it exclusively.
+/// How an exclusive holder releases a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Give {
-    /// Filled; the giver keeps a pin.
+    /// Filled; the holder keeps a pin.
     Pinned,
     /// Emptied; it stays held, by the list of free frames.
     Held,
 }
 
-/// The state word where it lies. Thread-safe.
+/// The state word in its place. Thread-safe.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct State<'a>(pub(crate) &'a AtomicU64);
 
 impl State<'_> {
-    /// What the word is now; what is read afterwards is not older.
+    /// Returns the word now; later reads are not older.
     #[inline]
     #[must_use]
     pub(crate) fn see(self) -> Seen {
         Seen(self.0.load(Ordering::Acquire))
     }
 
-    /// Whether everything read since `seen` belongs to it: it was not exclusive, and nobody
-    /// has held the frame since.
+    /// Returns whether everything read since `seen` belongs to it: the frame was not held
+    /// exclusively then, and has not been since.
     #[inline]
     #[must_use]
     pub(crate) fn validate(self, seen: Seen) -> bool {
@@ -77,7 +77,7 @@ impl State<'_> {
     /// Takes a pin.
     ///
     /// # Errors
-    /// What was seen, when the frame is held exclusively or has all the pins it can have.
+    /// The word that was seen, when the frame is held exclusively or has the maximum of pins.
     #[inline]
     pub(crate) fn pin(self) -> Result<(), Seen> {
         let mut word = self.0.load(Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl State<'_> {
         debug_assert!(before & PINS != 0, "a pin is given back once");
     }
 
-    /// Takes the frame exclusively if nobody holds it or has it pinned.
+    /// Takes the frame exclusively, if it is neither held nor pinned.
     #[must_use]
     pub(crate) fn hold(self) -> bool {
         let word = self.0.load(Ordering::Relaxed);
@@ -120,23 +120,24 @@ impl State<'_> {
         held
     }
 
-    /// Makes a frame that nobody knows of held.
+    /// Makes a frame held that no other thread knows of.
     pub(crate) fn hold_new(self) {
         self.0.store(EXCLUSIVE, Ordering::Release);
     }
 
-    /// Gives an exclusively held frame up; answers whether somebody waits and must be woken.
+    /// Releases an exclusively held frame. Returns whether a thread waits and must be woken.
     #[must_use]
     pub(crate) fn give(self, how: Give) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         debug_assert!(word & EXCLUSIVE != 0 && word & PINS == 0, "held by the giver");
         let next = (word & !(EXCLUSIVE | WAITED)).wrapping_add(VERSION);
         let next = next | if how == Give::Pinned { PIN } else { EXCLUSIVE };
-        // Nobody else changes a held word but to say that he waits.
+        // Other threads change a held word only to say that they wait.
         self.0.swap(next, Ordering::AcqRel) & WAITED != 0
     }
 
-    /// Says that somebody waits for the holder that `seen` saw; false when he has given it up.
+    /// Notes that a thread waits for the holder that `seen` saw. Returns `false` if the holder has
+    /// released the frame.
     #[must_use]
     pub(crate) fn ask_to_be_woken(self, seen: Seen) -> bool {
         let mut word = self.0.load(Ordering::Acquire);

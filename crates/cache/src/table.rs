@@ -1,7 +1,8 @@
 //! The table of a file: which frame holds each of its pages.
 //!
 //! An array by page number, in chunks of which each is as long as all before it together, so that
-//! it grows without being copied. Chunks come zeroed from the system and take memory only where they were written.
+//! it grows without being copied. Chunks come zeroed from the system and take memory only where
+//! they were written.
 //!
 //! | entry | meaning |
 //! |---|---|
@@ -9,8 +10,8 @@
 //! | 1 and more | cached, or being filled, in the frame of that number less one |
 //! | highest bit set | had to leave as so many others had left before (modulo 2^31) |
 //!
-//! **Invariant**: a frame's number plus one is stored by [`Table::claim`], and only the holder of that
-//! frame takes it away.
+//! **Invariant**: a frame's number plus one is stored by [`Table::claim`], and only the holder of
+//! that frame takes it away.
 
 use std::sync::OnceLock;
 
@@ -31,7 +32,8 @@ pub(crate) struct Table {
     chunks: [OnceLock<ZeroedAtomics<AtomicU32>>; CHUNKS],
 }
 
-/// The chunk of an index and the place in it, where chunks double from `first`, a power of two, on.
+/// Returns the chunk of an index and the position in it, where chunks double from `first`, a power
+/// of two.
 #[inline]
 pub(crate) fn place(index: u32, first: u32) -> (usize, usize) {
     if index < first {
@@ -41,13 +43,13 @@ pub(crate) fn place(index: u32, first: u32) -> (usize, usize) {
     (chunk, index as usize - ((first as usize) << (chunk - 1)))
 }
 
-/// Length of a chunk.
+/// Returns the length of a chunk.
 pub(crate) fn chunk_length(chunk: usize, first: u32) -> usize {
     (first as usize) << chunk.saturating_sub(1)
 }
 
 impl Table {
-    /// The frame that holds a page or is being filled with it.
+    /// Returns the frame that holds a page or is being filled with it.
     #[inline]
     pub(crate) fn frame(&self, page: PageNumber) -> Option<u32> {
         let (chunk, index) = place(page.0, FIRST);
@@ -75,8 +77,8 @@ impl Table {
         }
     }
 
-    /// Takes the name of `frame`, which the caller holds, away from its page; notes how many had left
-    /// before if it has to leave for others.
+    /// Removes the name of `frame`, which the caller holds, from its page. Notes how many pages
+    /// were evicted before, if it is evicted for others.
     pub(crate) fn clear(&self, page: PageNumber, frame: u32, left: Option<u32>) {
         let (chunk, index) = place(page.0, FIRST);
         let Some(entries) = self.chunks[chunk].get() else { return };
@@ -87,21 +89,21 @@ impl Table {
     }
 }
 
-/// The mark of a page that had to leave.
+/// Mark of a page that was evicted.
 const LEFT: u32 = 1 << 31;
 
-/// What [`Table::claim`] has done.
+/// Result of [`Table::claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named {
-    /// The page has a frame.
+    /// The page already has a frame.
     Not,
     /// It had none before, as far as is known.
     Anew,
-    /// It had one, and left when so many others had (modulo 2^31).
+    /// It had one before, and was evicted as this number (modulo 2^31).
     Again(u32),
 }
 
-/// How many pages left between a number that was noted and the number now.
+/// Returns the number of evictions between a noted number and the number now.
 pub(crate) fn left_since(noted: u32, now: u64) -> u32 {
     #[expect(clippy::cast_possible_truncation, reason = "both are modulo 2^31")]
     let since = (now as u32).wrapping_sub(noted) & !LEFT;

@@ -104,7 +104,7 @@ fn pinned_pages_stay() {
     together(2, reads, reads, |file| check(file, id(0, 1)));
 }
 
-/// Waiters for a page whose load fails load it themselves; nobody sleeps for ever.
+/// Waiters for a page whose load fails load it themselves; nobody sleeps forever.
 #[test]
 fn a_failed_load_wakes_who_waits() {
     let fails = |file: &CacheFile| {

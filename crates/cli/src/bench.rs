@@ -29,15 +29,19 @@ pub(crate) struct BenchArguments {
 pub(crate) enum BenchCommand {
     /// Runs YCSB's workloads and some more
     ///
-    /// Loads records and runs the workloads in the order given, each on the state before it, with every engine in a process
-    /// of its own, and prints a table. Options of one engine are --<engine>.<option> VALUE, and hold for the run.
+    /// Loads records and runs the workloads in the order given, each on the state before it, and
+    /// prints a table. Every engine runs in a process of its own. Options of one engine are
+    /// --<engine>.<option> VALUE, and hold for the run.
     ///
-    /// Workloads: load (insert all in shuffled order, then flush), a (half reads, half updates), b (95 % reads), c (reads), d (95 % reads of
-    /// the latest, 5 % inserts), e (95 % scans of 1-100 records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), m (reads of many keys at once), absent (reads of keys
-    /// that are not there), queue (insert at the tail, remove at the head, read the first), drift (half inserts at hot places that
-    /// move), shift (reads whose hot set jumps).
+    /// Workloads: load (insert all in shuffled order, then flush), a (half reads, half updates), b
+    /// (95 % reads), c (reads), d (95 % reads of the latest, 5 % inserts), e (95 % scans of 1-100
+    /// records, 5 % inserts), f (half reads, half read-modify-writes), s (scans), m (reads of many
+    /// keys at once), absent (reads of keys that are not there), queue (insert at the tail, remove
+    /// at the head, read the first), drift (half inserts at hot places that move), shift (reads
+    /// whose hot set jumps).
     Ycsb(YcsbArguments),
-    /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's ratios beside ours
+    /// Reruns a figure of the TreeLine paper at a size that fits this machine, with the paper's
+    /// ratios beside ours
     #[command(subcommand)]
     Paper(PaperCommand),
 }
@@ -50,7 +54,7 @@ pub(crate) struct YcsbArguments {
     /// Workloads to run, in this order
     #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f")]
     workloads: Vec<Workload>,
-    /// How many records to load (500K, 16M)
+    /// Number of records to load (500K, 16M)
     #[arg(long, default_value = "1M", value_parser = args::size)]
     records: u64,
     /// Bytes of key and value together
@@ -68,22 +72,22 @@ pub(crate) struct YcsbArguments {
     /// End each measurement after this many operations instead
     #[arg(long, value_parser = args::size)]
     operations: Option<u64>,
-    /// Records of every scan of e and s [default: 1 to 100 at random]
+    /// Number of records in every scan of e and s [default: 1 to 100 at random]
     #[arg(long)]
     scan_length: Option<usize>,
-    /// Keys that each operation of m reads
+    /// Number of keys that each operation of m reads
     #[arg(long, default_value_t = 32)]
     multi_get: usize,
-    /// Keyspaces of each engine: those that are driven hold all records, the others none
+    /// Number of keyspaces of each engine; the driven ones hold all records, the others none
     #[arg(long, default_value_t = 1)]
     keyspaces: usize,
-    /// How many of them are driven at a time
+    /// Number of keyspaces that are driven at a time
     #[arg(long, default_value_t = 1)]
     busy: usize,
-    /// Drive others after this many seconds, in turn; 0 for never
+    /// Seconds after which other keyspaces are driven, in turn; 0 for never
     #[arg(long, default_value_t = 0.0)]
     turns: f64,
-    /// Which records are asked for: uniform, zipfian or latest
+    /// Distribution of the keys: uniform, zipfian or latest
     #[arg(long, default_value = "zipfian")]
     distribution: Distribution,
     /// Exponent of the Zipf law
@@ -92,7 +96,7 @@ pub(crate) struct YcsbArguments {
     /// Memory budget of each engine, at least 1MiB (85MiB)
     #[arg(long, default_value = "32MiB", value_parser = args::size)]
     memory: u64,
-    /// What a write survives: sync (power loss), buffered (the death of the process) or none
+    /// What a write survives: sync (power loss), buffered (death of the process) or none
     #[arg(long, default_value = "buffered")]
     durability: Durability,
     /// Protection of pages written in place: auto, double-write or assume-4k
@@ -101,30 +105,31 @@ pub(crate) struct YcsbArguments {
     /// Keys: uniform, osm-like, amazon-like, words or file:PATH
     #[arg(long, default_value = "uniform")]
     dataset: DatasetName,
-    /// Where to put the engines' files, a directory that is there; they are removed at the end, also when it is interrupted
+    /// Existing directory for the engines' files, which are removed at the end, also after an
+    /// interrupt
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Leave the engines' files
+    /// Keep the engines' files
     #[arg(long)]
     keep: bool,
     /// Show what the engines did inside, too: pages, writes by purpose, merges, checkpoints
     #[arg(long)]
     explain: bool,
-    /// Seed of keys and choices
+    /// Seed of keys and random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Write results here, one JSON object a line
+    /// File for results, one JSON object per line
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Write operations over time here, as CSV
+    /// File for write operations over time, as CSV
     #[arg(long)]
     series: Option<PathBuf>,
 }
 
-/// The engines that the feature `peers` builds in.
+/// Engines that the feature `peers` adds.
 const PEERS: [&str; 5] = ["rocksdb", "lmdb", "redb", "fjall", "bf-tree"];
 
-/// Every engine that this program was built with, ours first.
+/// Every engine in this build, ours first.
 fn drivers() -> Vec<Box<dyn Driver>> {
     #[cfg_attr(
         not(feature = "peers"),
@@ -146,7 +151,7 @@ pub(crate) fn run(arguments: BenchArguments, knobs: Knobs) -> Result<Outcome, Fa
     outcome(parent::run(&run, &mut stdout()))
 }
 
-/// How a benchmark ended that says whether all went well.
+/// Turns the result of a benchmark into an outcome.
 pub(crate) fn outcome(ran: spinney::Result<bool>) -> Result<Outcome, Failure> {
     match ran {
         Ok(true) => Ok(Outcome::Done),
@@ -242,7 +247,7 @@ fn unknown_engine(engine: &str, drivers: &[Box<dyn Driver>]) -> String {
     format!("unknown engine {engine:?}: this program has {}{hint}", names.join(", "))
 }
 
-/// The child process of one engine.
+/// Runs one engine as a child process.
 pub(crate) fn child() -> Result<Outcome, Failure> {
     let mut input = std::io::stdin().lock();
     let mut output = stdout();

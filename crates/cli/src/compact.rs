@@ -1,4 +1,4 @@
-//! `compact`: gives back the room that removed and overwritten records take.
+//! `compact`: frees the space of removed and overwritten records.
 
 use std::io::Write;
 use std::ops::Bound;
@@ -18,7 +18,7 @@ use crate::progress::Progress;
 pub(crate) struct CompactArguments {
     #[command(flatten)]
     database: DatabaseArguments,
-    /// Keyspace to compact (default: each of them)
+    /// Keyspace to compact [default: all]
     #[arg(long)]
     keyspace: Option<String>,
     /// First key of the range to compact
@@ -81,7 +81,7 @@ fn all(
     Ok(Outcome::Done)
 }
 
-/// Compacts a range of one keyspace, and shows on a terminal how far it is.
+/// Compacts a range of one keyspace, and shows the progress on a terminal.
 fn one(
     db: &Db,
     name: &str,
@@ -90,7 +90,7 @@ fn one(
     let keyspace = db.existing_keyspace(name)?;
     let bar = Progress::of_bytes("compacting", Some(0));
     let report = keyspace.compact_with((from.clone(), to.clone()), |progress| {
-        let CompactProgress { bytes, bytes_expected } = progress;
+        let CompactProgress { bytes, bytes_expected, .. } = progress;
         bar.set_of(bytes, bytes_expected);
         interrupt::go_on()
     })?;

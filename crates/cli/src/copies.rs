@@ -1,4 +1,4 @@
-//! Commands that make a database out of another: backup, restore and salvage.
+//! Commands that make a database from another one: backup, restore and salvage.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::{args, directory, interrupt};
 pub(crate) struct BackupArguments {
     #[command(flatten)]
     database: DatabaseArguments,
-    /// Directory of the backup: empty, not there, or of a backup that was interrupted
+    /// Directory of the backup: missing, empty, or of a backup that was interrupted
     #[arg(value_name = "TARGET")]
     target: PathBuf,
-    /// At most so many bytes of pages per second; 0 is no limit
+    /// At most this many bytes of pages per second; 0 for no limit
     #[arg(long, default_value = "0", value_parser = args::size)]
     bytes_per_second: u64,
     /// Print a JSON object
@@ -31,8 +31,8 @@ pub(crate) struct BackupArguments {
     json: bool,
 }
 
-/// The report of a copy, or `None` when a signal ended it: how far it came is said then. Where there is
-/// no copy, the directories that were made for it go away too.
+/// Returns the report of a copy, or `None` if a signal ended it, and then prints how far it came.
+/// Without a copy, directories that were made for it are removed.
 fn unless_interrupted<T>(
     made: spinney::Result<T>,
     how_far: &str,
@@ -88,10 +88,10 @@ pub(crate) fn backup(arguments: &BackupArguments) -> Result<Outcome, Failure> {
 
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArguments {
-    /// Directory of the backup, or of any database that nobody has open
+    /// Directory of the backup, or of any database that is not open
     #[arg(value_name = "BACKUP")]
     backup: PathBuf,
-    /// Directory of the database to make: empty, not there, or of a restore that was interrupted
+    /// Directory of the new database: missing, empty, or of a restore that was interrupted
     #[arg(value_name = "TARGET")]
     target: PathBuf,
     /// Memory budget while the command runs (64MiB)
@@ -142,7 +142,7 @@ pub(crate) struct SalvageArguments {
     /// Directory of the damaged database, which is not changed
     #[arg(value_name = "OLD")]
     old: PathBuf,
-    /// Directory of the database to make: empty, not there, or of a salvage that was interrupted
+    /// Directory of the new database: missing, empty, or of a salvage that was interrupted
     #[arg(value_name = "NEW")]
     new: PathBuf,
     /// Memory budget while the command runs (64MiB)

@@ -1,7 +1,7 @@
-//! Commands on one database: records, keyspaces, and what keeps it healthy.
+//! Commands on one database: records, keyspaces and maintenance.
 //!
-//! A database is opened in two places only: [`DatabaseArguments::open_for_reading`] for commands that
-//! read, [`DatabaseArguments::open_for_writing`] for all others.
+//! A database is opened in two places only: [`DatabaseArguments::open_for_reading`] for commands
+//! that read, [`DatabaseArguments::open_for_writing`] for all others.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ use crate::progress::Progress;
 use crate::text::Encoding;
 use crate::{interrupt, json};
 
-/// Which database, and how to open it.
+/// Arguments that name a database and say how to open it.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseArguments {
     /// Directory of the database
@@ -33,7 +33,7 @@ pub(crate) struct DatabaseArguments {
     memory: u64,
 }
 
-/// What a command that writes does where there is no database.
+/// What a command that writes does if there is no database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
     Fail,
@@ -44,14 +44,14 @@ pub(crate) enum Missing {
 #[derive(Debug)]
 pub(crate) struct Writing {
     pub(crate) db: Db,
-    /// Where the database was made, if it was.
+    /// Directory in which the database was made, if this command made it.
     room: Option<Room>,
-    /// The keyspace that was made, if one was.
+    /// The keyspace that this command made, if any.
     keyspace: Option<String>,
 }
 
 impl Writing {
-    /// Ends a command: what it did stays if that went well; otherwise what it made is removed again.
+    /// Ends a command: its changes stay if it succeeded; otherwise what it made is removed again.
     pub(crate) fn end<T>(self, result: Result<T, Failure>) -> Result<T, Failure> {
         match result {
             Ok(done) => {
@@ -65,8 +65,8 @@ impl Writing {
         }
     }
 
-    /// Removes the database or the keyspace that was made, and closes what stays. An error here comes after
-    /// one that says more, and is not told.
+    /// Removes the database or the keyspace that was made, and closes what stays. Errors are
+    /// ignored, because an error that says more came before.
     pub(crate) fn undo(self) {
         if self.room.is_none()
             && let Some(name) = &self.keyspace
@@ -81,8 +81,8 @@ impl Writing {
 }
 
 impl DatabaseArguments {
-    /// Opens a database that is there, for a command that reads it. Nothing in it changes; the log of a
-    /// process that was killed is replayed in as much memory as that takes.
+    /// Opens an existing database for a command that reads it. Its files do not change; the log of
+    /// a killed process is replayed in as much memory as that needs.
     pub(crate) fn open_for_reading(&self) -> Result<Db, Failure> {
         directory::check_source(&self.path)?;
         let options = self.options().read_only(true).replay_bytes_max(u64::MAX);
@@ -123,12 +123,12 @@ impl DatabaseArguments {
     }
 }
 
-/// Which keyspace of which database.
+/// Arguments that name a keyspace of a database.
 #[derive(Debug, Args)]
 pub(crate) struct KeyspaceArguments {
     #[command(flatten)]
     pub(crate) database: DatabaseArguments,
-    /// Keyspace
+    /// Name of the keyspace
     #[arg(long, default_value = "default")]
     pub(crate) keyspace: String,
 }
@@ -161,7 +161,7 @@ impl KeyspaceArguments {
     }
 }
 
-/// How keys and values are written.
+/// How keys and values are encoded.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct EncodingArguments {
     /// Keys and values are hexadecimal, on the command line and in output
@@ -181,7 +181,7 @@ impl EncodingArguments {
         }
     }
 
-    /// The bytes that a word of the command line stands for; `-` stands for all of standard input, as it is.
+    /// Returns the bytes of a word of the command line; `-` reads all of standard input as it is.
     pub(crate) fn bytes(self, word: &str) -> Result<Vec<u8>, Failure> {
         if word == "-" {
             return Ok(most_of(&mut std::io::stdin().lock())?);
@@ -189,14 +189,14 @@ impl EncodingArguments {
         self.encoding().decode(word).map_err(Failure::usage)
     }
 
-    /// The bytes that a word stands for; `-` is a word like any other.
+    /// Returns the bytes of a word; `-` is a word like any other.
     pub(crate) fn word(self, word: &str) -> Result<Vec<u8>, Failure> {
         self.encoding().decode(word).map_err(Failure::usage)
     }
 }
 
-/// All of an input, or one byte more than a value may have: the error names the limit then, whatever else would
-/// come.
+/// Reads all of an input, but at most one byte more than a value may have. The error then names the
+/// limit.
 fn most_of(input: &mut dyn Read) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(spinney::limits::VALUE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
@@ -206,9 +206,9 @@ fn most_of(input: &mut dyn Read) -> std::io::Result<Vec<u8>> {
 /// What a write survives.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Durability {
-    /// The loss of power
+    /// Power loss
     Sync,
-    /// The death of the process
+    /// Death of the process
     Buffered,
 }
 
@@ -230,10 +230,10 @@ pub(crate) struct PutArguments {
     /// Value; - reads it from standard input as it is
     #[arg(allow_hyphen_values = true, required_unless_present = "file")]
     value: Option<String>,
-    /// File whose bytes are the value; a large one is never whole in memory
+    /// File whose bytes are the value; a large one is read in pieces
     #[arg(long, conflicts_with = "value")]
     file: Option<PathBuf>,
-    /// What the write survives when this command is done
+    /// What the write survives once this command is done
     #[arg(long, value_enum, default_value = "sync")]
     durability: Durability,
     #[command(flatten)]
@@ -246,7 +246,7 @@ pub(crate) fn put(arguments: &PutArguments) -> Result<Outcome, Failure> {
     if let Some(path) = &arguments.file {
         let (mut file, metadata) = files::open(path)?;
         let failed = |error| Error::io(format!("read {}", path.display()), error);
-        // A pipe does not say how long it is.
+        // The length of a pipe is not known.
         let (length, file): (u64, Box<dyn Read>) = match metadata.is_file() {
             true => (metadata.len(), Box::new(file)),
             false => {
@@ -278,13 +278,13 @@ pub(crate) struct KeyArguments {
 pub(crate) struct GetArguments {
     #[command(flatten)]
     record: KeyArguments,
-    /// Print a JSON object of key and value
+    /// Print a JSON object with key and value
     #[arg(long)]
     json: bool,
-    /// Print the value's bytes alone, without a line end after them
+    /// Print only the bytes of the value, without a line end
     #[arg(long, conflicts_with_all = ["json", "hex", "base64"])]
     raw: bool,
-    /// Write the value's bytes alone to this file
+    /// Write only the bytes of the value to this file
     #[arg(long, conflicts_with_all = ["json", "hex", "base64", "raw"])]
     file: Option<PathBuf>,
 }
@@ -327,8 +327,8 @@ pub(crate) fn get(arguments: &GetArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Copies a value piece by piece. What the database answers keeps its exit code; `failed` says what
-/// the output's error is.
+/// Copies a value in pieces. Errors of the database keep their exit code; `failed` makes the error
+/// of the output.
 fn copy(
     value: &mut ValueReader,
     out: &mut dyn Write,
@@ -357,10 +357,10 @@ pub(crate) fn delete(arguments: &KeyArguments) -> Result<Outcome, Failure> {
 pub(crate) struct ScanArguments {
     #[command(flatten)]
     keyspace: KeyspaceArguments,
-    /// Only keys that begin with this
+    /// Only keys that begin with PREFIX
     #[arg(long, conflicts_with_all = ["from", "to"])]
     prefix: Option<String>,
-    /// Only this key and later ones
+    /// Only keys from this one on
     #[arg(long)]
     from: Option<String>,
     /// Only keys before this one
@@ -369,13 +369,13 @@ pub(crate) struct ScanArguments {
     /// At most this many records
     #[arg(long, value_parser = args::small_size)]
     limit: Option<usize>,
-    /// From the last to the first
+    /// In descending order
     #[arg(long)]
     reverse: bool,
     /// Print keys without values
     #[arg(long)]
     keys_only: bool,
-    /// Print one JSON object a line, as `export` does
+    /// Print one JSON object per line, as `export` does
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -403,13 +403,13 @@ pub(crate) fn scan(arguments: &ScanArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Records from `from` on and before `to`.
+/// Returns the records from `from` on and before `to`.
 pub(crate) fn range(keyspace: &Keyspace, from: Option<Vec<u8>>, to: Option<Vec<u8>>) -> Cursor {
     match (from, to) {
         (None, None) => keyspace.iter(),
         (Some(from), None) => keyspace.range(from..),
         (None, Some(to)) => keyspace.range(..to),
-        // A range that ends before it begins holds nothing.
+        // A range that ends before it begins is empty.
         (Some(from), Some(to)) if from > to => keyspace.range(to.clone()..to),
         (Some(from), Some(to)) => keyspace.range(from..to),
     }
@@ -456,7 +456,7 @@ pub(crate) fn verify(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     let report = match verified {
         Err(error) if error.kind() == ErrorKind::Cancelled => {
             db.close()?;
-            let VerifyProgress { pages, pages_expected } = so_far;
+            let VerifyProgress { pages, pages_expected, .. } = so_far;
             interrupt::say(format!(
                 "{pages} of about {pages_expected} pages were read, and they are sound"
             ));
@@ -498,8 +498,8 @@ pub(crate) enum KeyspacesCommand {
     List(ReportArguments),
     /// Makes a keyspace, and the database when it is missing
     ///
-    /// Engine and logging are kept. Options of an engine's own are not: a program sets them when it opens the keyspace, and the commands
-    /// here open it without any.
+    /// Engine and logging are kept with the keyspace. Options of an engine are not: a program sets
+    /// them when it opens the keyspace, and these commands open it without any.
     Create(CreateArguments),
     /// Removes a keyspace and all its records
     Drop(DropArguments),
@@ -519,10 +519,11 @@ pub(crate) struct CreateArguments {
     database: DatabaseArguments,
     /// Name of the keyspace
     name: String,
-    /// Engine
+    /// Engine that keeps the keyspace
     #[arg(long, default_value_t)]
     engine: EngineKind,
-    /// Do not log its writes: after a crash it holds its last checkpoint or any later writes
+    /// Do not log its writes: after a crash each key has its value of the last checkpoint or a
+    /// later one
     #[arg(long)]
     unlogged: bool,
 }
@@ -612,7 +613,7 @@ fn list(arguments: &ReportArguments) -> Result<Outcome, Failure> {
 
 pub(crate) fn stats(arguments: &ReportArguments) -> Result<Outcome, Failure> {
     let db = arguments.database.open_for_reading()?;
-    // A keyspace that its log does not name is parked; opened once, it tells all its numbers.
+    // A keyspace that the log does not name is parked; once opened, it has all statistics.
     for keyspace in db.keyspaces() {
         db.existing_keyspace(&keyspace.name)?.contains_key(b"")?;
     }

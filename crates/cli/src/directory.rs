@@ -1,7 +1,7 @@
 //! The directory of a database as a command finds it, before anything is opened or made there.
 //!
-//! A database is made only where nothing is, or nothing but `lost+found` (the root of a file system has
-//! one): a typing error must not litter a directory of other things.
+//! A database is made only in a directory that is missing or empty, or holds only `lost+found` (as
+//! the root of a file system does). A typing error must not litter another directory.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use spinney::{Error, ErrorKind};
 
 use crate::exit::Failure;
 
-/// Names of files that are a database's, or of a making of one that was killed.
+/// Returns whether a name is that of a database's file, or of an unfinished one.
 fn is_of_database(name: &str) -> bool {
     const NAMES: [&str; 8] = [
         "MANIFEST",
@@ -27,7 +27,7 @@ fn is_of_database(name: &str) -> bool {
     NAMES.contains(&name) || number.is_some_and(is_number)
 }
 
-/// What is wrong with a link that leads nowhere.
+/// Describes a link to a missing target.
 fn dangling(path: &Path) -> Option<String> {
     if !path.is_symlink() || path.exists() {
         return None;
@@ -36,7 +36,7 @@ fn dangling(path: &Path) -> Option<String> {
     Some(format!("{} is a link to {}, which is not there", path.display(), to.display()))
 }
 
-/// Refuses a place to read from that is a link to nothing.
+/// Refuses a source that is a link to a missing target.
 pub(crate) fn check_source(path: &Path) -> Result<(), Failure> {
     match dangling(path) {
         Some(message) => Err(Error::new(ErrorKind::NotFound, message).into()),
@@ -44,7 +44,7 @@ pub(crate) fn check_source(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a place to put a database that is a link to nothing, or no directory.
+/// Refuses a target that is a link to a missing target, or no directory.
 pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
     match dangling(path) {
         Some(message) => Err(Failure::usage(message)),
@@ -55,20 +55,20 @@ pub(crate) fn check_target(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// A place where a database may be made, and what will have to be made for it.
+/// A directory in which a database may be made.
 #[derive(Debug)]
 pub(crate) struct Room {
     path: PathBuf,
-    /// Directories that are missing, the deepest first.
+    /// Missing directories, the deepest first.
     missing: Vec<PathBuf>,
-    /// Names that are there already: what was left of a making that was killed.
+    /// Names that are there already, left by a process that was killed.
     there: Vec<OsString>,
 }
 
-/// Refuses a file to write, or a directory to make, inside the directory of a database: it would be taken for a part of
-/// it, or would replace one.
+/// Refuses a file or a directory inside the directory of a database, because it would be taken for
+/// a part of it, or would replace one.
 pub(crate) fn check_apart(path: &Path) -> Result<(), Failure> {
-    // Through links, and from where it will be if it is not there yet.
+    // Resolves links, also above a path that does not exist yet.
     let there = path.ancestors().find_map(|above| {
         let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
         above.canonicalize().ok()
@@ -85,7 +85,7 @@ pub(crate) fn check_apart(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Room for a new database; `None` where one is.
+/// Returns where a new database is made; `None` where there is one.
 pub(crate) fn room(path: &Path) -> Result<Option<Room>, Failure> {
     check_target(path)?;
     if path.join("MANIFEST").exists() {
@@ -95,13 +95,14 @@ pub(crate) fn room(path: &Path) -> Result<Option<Room>, Failure> {
     Room::find(path, "a new database").map(Some)
 }
 
-/// Room for a copy. What is a database's there is for the copy to judge.
+/// Returns where a copy is made. The copy itself judges files of a database there.
 pub(crate) fn room_for_copy(path: &Path) -> Result<Room, Failure> {
     check_target(path)?;
     Room::find(path, "a copy")
 }
 
-/// The names in a directory, if it is there; refuses those of files or directories that are not a database's.
+/// Returns the names in a directory, if it exists. Refuses files and directories that are not a
+/// database's.
 fn check_strangers(path: &Path, what: &str) -> Result<Vec<OsString>, Failure> {
     let mut there = Vec::new();
     if !path.exists() {
@@ -122,7 +123,7 @@ fn check_strangers(path: &Path, what: &str) -> Result<Vec<OsString>, Failure> {
 }
 
 impl Room {
-    /// Looks what there is at a place for `what`.
+    /// Examines the directory in which `what` is to be made.
     fn find(path: &Path, what: &str) -> Result<Room, Failure> {
         let missing = path
             .ancestors()
@@ -133,8 +134,9 @@ impl Room {
         Ok(Room { path: path.to_owned(), missing, there })
     }
 
-    /// Removes a database that was made here and is closed, and the directories that were made for it. A name
-    /// that was there before stays. An error here comes after one that says more, and is not told.
+    /// Removes a closed database that was made here, and the directories that were made for it.
+    /// Names that were there before stay. Errors are ignored, because an error that says more came
+    /// before.
     pub(crate) fn clear(self) {
         for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -145,7 +147,7 @@ impl Room {
         self.clear_directories();
     }
 
-    /// Removes the directories that were made for a database, as far as they are empty.
+    /// Removes the directories that were made for a database, if they are empty.
     pub(crate) fn clear_directories(self) {
         for directory in self.missing {
             let _ = std::fs::remove_dir(directory);

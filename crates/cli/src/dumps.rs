@@ -93,7 +93,7 @@ impl Lines<'_> {
                 ));
             }
             if !self.line.is_empty() {
-                return Err(self.wrong(format!("the dump goes on after {end:?}")));
+                return Err(self.wrong(format!("there is more after {end:?}")));
             }
         }
         Ok(())
@@ -405,7 +405,7 @@ mod tests {
                 "line 2: the dump should hold \"12\"",
             ),
             (Dump::Ldb, "0x61 ==> 0x62\nKeys in range: \n".into(), "there are 1 lines before"),
-            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: the dump goes on"),
+            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: there is more after"),
             (Dump::Mdb, String::new(), "the input is empty"),
             (
                 Dump::Mdb,
@@ -459,10 +459,9 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes come through. Of a dump that is cut anywhere only whole records do, and the
-        /// cut is told.
+        /// Any bytes come through. A dump that is cut anywhere yields whole records and an error.
         #[test]
-        fn dumps_are_read_or_their_cut_is_told(
+        fn dumps_are_read_or_their_cut_is_an_error(
             records in prop::collection::btree_map(any::<Vec<u8>>(), any::<Vec<u8>>(), 0..5),
             cut: prop::sample::Index,
         ) {

@@ -22,9 +22,19 @@ use spinney_base::{Error, ErrorKind};
 use crate::interrupt;
 
 /// What `--help` says about exit codes.
-pub(crate) const HELP: &str = "Exit codes: 0 done, 1 error, 2 usage (also: a file that cannot be opened, input that is not understood, a limit passed), 3 no such key, \
-4 damage on disk (also: missing files), 5 locked by another process, 6 no room, 7 some records refused by import, \
-8 something lost in salvage, 9 no such database or keyspace, 130 interrupted (143 by SIGTERM)";
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0    done
+  1    any other error; bench: an engine failed or a read was wrong
+  2    usage: wrong arguments or input, a file that cannot be opened, a limit exceeded
+  3    no such key
+  4    damage on disk, or missing files of a database
+  5    locked: another process has the database open
+  6    full: the disk, the log or the memory budget
+  7    import refused some records
+  8    salvage lost something
+  9    no such database or keyspace
+  130  interrupted (143 by SIGTERM)";
 
 /// How a command that ran to its end came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! Files that the command line names beside a database: where input comes from and where output goes.
+//! Input and output files on the command line.
 //!
-//! A name that leads to no file that may be opened is a mistake on the command line (exit code 2). What goes wrong
-//! later, while the file is read or written, is an error of the system (1, or 6 where there is no room).
+//! A file that cannot be opened is a mistake on the command line (exit code 2). An error while it
+//! is read or written is an error of the system (1, or 6 on a full disk).
 
 use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use spinney::Error;
 use crate::directory::check_apart;
 use crate::exit::Failure;
 
-/// Opens a file to read.
+/// Opens a file for reading.
 pub(crate) fn open(path: &Path) -> Result<(File, Metadata), Failure> {
     let opened = File::open(path).and_then(|file| {
         let metadata = file.metadata()?;
@@ -23,8 +23,8 @@ pub(crate) fn open(path: &Path) -> Result<(File, Metadata), Failure> {
     opened.map_err(|error| Error::unopened(format!("open {}", path.display()), error).into())
 }
 
-/// A file to write. It is made later, when there is something to write, so that a command that fails before
-/// leaves what was there.
+/// A file to write. It is created when there is something to write, so that a command that fails
+/// before leaves the old file alone.
 #[derive(Debug)]
 pub(crate) struct OutputFile(PathBuf);
 
@@ -35,13 +35,13 @@ impl OutputFile {
         Ok(OutputFile(path.to_owned()))
     }
 
-    /// Makes the file, or empties the one that is there.
+    /// Creates the file, or empties an existing one.
     pub(crate) fn create(&self) -> Result<File, Failure> {
         let context = || format!("create {}", self.0.display());
         File::create(&self.0).map_err(|error| Error::unopened(context(), error).into())
     }
 
-    /// Why it could not be written.
+    /// Makes the error for a file that could not be written.
     pub(crate) fn failed(&self, error: std::io::Error) -> Failure {
         Error::io(format!("write {}", self.0.display()), error).into()
     }

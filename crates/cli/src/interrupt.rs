@@ -1,7 +1,7 @@
-//! Ctrl-C and SIGTERM: a command that takes long ends what is under way, says how far it came, and exits
-//! with 130 (143 for SIGTERM). A second signal ends it at once; that is a kill, which no database minds.
+//! Ctrl-C and SIGTERM: a long command ends its work, prints how far it came, and exits with 130
+//! (143 for SIGTERM). A second signal kills it at once, which does not harm a database.
 //!
-//! Commands that do not ask [`watch`] for it end at the first signal, as any program does.
+//! Commands that do not call [`watch`] end at the first signal, as any program does.
 
 use std::cell::Cell;
 use std::io::{BufRead, Read, Write};
@@ -17,13 +17,14 @@ use spinney_base::Error;
 
 use crate::exit::Failure;
 
-/// What a write past the limit of a file's size sends on Linux.
+/// Signal that Linux sends for a write past the limit of a file's size.
 const SIGXFSZ: i32 = 25;
 
 const SIGINT_CODE: u8 = 130;
 const SIGTERM_CODE: u8 = 143;
 
-/// How often a reader that waits for input looks for a signal that came just before it began to wait.
+/// Poll interval of a reader that waits for input, for a signal that came just before it began to
+/// wait.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Exit code of the signal that came; 0 for none.
@@ -32,13 +33,13 @@ fn came() -> &'static Arc<AtomicUsize> {
     CAME.get_or_init(Arc::default)
 }
 
-/// From now on a write past the limit of a file's size is an error, and no end of the process.
+/// Turns a write past the limit of a file's size into an error, instead of the end of the process.
 pub(crate) fn survive_size_limits() {
-    // Without it, the process ends as it would have.
+    // If this fails, such a write ends the process, as by default.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
-/// From now on a signal is noted and the next one ends the process.
+/// Notes the first signal from now on; the next one ends the process.
 pub(crate) fn watch() -> Result<(), Failure> {
     for (signal, code) in [(SIGINT, SIGINT_CODE), (SIGTERM, SIGTERM_CODE)] {
         let watched = |result: std::io::Result<_>| {
@@ -57,28 +58,28 @@ pub(crate) fn watch() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether a signal came.
+/// Returns whether a signal came.
 pub(crate) fn is_set() -> bool {
     came().load(SeqCst) != 0
 }
 
-/// Says on standard error how far a command came that a signal has ended.
+/// Prints on standard error how far an interrupted command came.
 pub(crate) fn say(how_far: impl std::fmt::Display) {
-    // When standard error is gone, the exit code still tells.
+    // When standard error is closed, the exit code still says it.
     let _ = writeln!(std::io::stderr(), "interrupted: {how_far}");
 }
 
-/// The exit code that tells of it.
+/// Returns the exit code for the signal.
 pub(crate) fn code() -> u8 {
     u8::try_from(came().load(SeqCst)).ok().filter(|code| *code != 0).unwrap_or(SIGINT_CODE)
 }
 
-/// What a progress function of the database answers: a signal ends it.
+/// Answer of progress functions for the database: a signal ends the operation.
 pub(crate) fn go_on() -> ControlFlow<()> {
     if is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// A reader that a signal ends, also while it waits for input, and that counts what it reads.
+/// A reader that counts its bytes, and that a signal ends, even while it waits for input.
 #[derive(Debug)]
 pub(crate) struct Interruptible<R> {
     inner: R,
@@ -90,7 +91,7 @@ impl<R> Interruptible<R> {
         Interruptible { inner, read: Rc::default() }
     }
 
-    /// How many bytes were read, now and later.
+    /// Returns the counter of the bytes read.
     pub(crate) fn count(&self) -> Rc<Cell<u64>> {
         self.read.clone()
     }
@@ -100,7 +101,7 @@ impl<R: Read + AsFd> Read for Interruptible<R> {
     fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
         loop {
             if is_set() {
-                // Not `Interrupted`: readers above would try again.
+                // Not `Interrupted`: readers above it would try again.
                 return Err(std::io::Error::other("interrupted"));
             }
             let mut polled = [PollFd::new(&self.inner, PollFlags::IN)];
@@ -117,7 +118,7 @@ impl<R: Read + AsFd> Read for Interruptible<R> {
     }
 }
 
-/// Input through a buffer, without the mark that some programs put before UTF-8 text.
+/// Returns a buffered reader that skips a byte-order mark before UTF-8 text.
 pub(crate) fn without_mark(mut input: impl BufRead + 'static) -> Result<Box<dyn BufRead>, Failure> {
     const UTF8: [u8; 3] = [0xEF, 0xBB, 0xBF];
     let mut head = Vec::new();

@@ -1,5 +1,5 @@
-//! JSON lines in little memory: a line is looked at where it lies, and the value that it has takes
-//! its place. So of a record that is megabytes long nothing is there twice.
+//! JSON lines in little memory: values are decoded in place, in the buffer of the line. So no part
+//! of a record of megabytes is in memory twice.
 
 use std::fmt;
 use std::io::{BufRead, Read, Write};
@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use crate::exit::Failure;
 use crate::text::Encoding;
 
-/// A line so long grows by an eighth and is not kept for the next.
+/// Length in bytes from which a line grows by an eighth, and is not kept for the next.
 const LONG_LINE_BYTES: usize = 1 << 20;
 
-/// Values are written in pieces of this many bytes: whole groups of base64.
+/// Bytes of a piece in which values are written: whole groups of base64.
 const PIECE_BYTES: usize = 48 << 10;
 
-/// Reads a line, with its end; says whether there was one.
+/// Reads a line, with its end. Returns whether there was one.
 pub(crate) fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
     line.shrink_to(LONG_LINE_BYTES);
@@ -35,7 +35,7 @@ pub(crate) fn read_line(input: &mut dyn BufRead, line: &mut Vec<u8>) -> std::io:
     }
 }
 
-/// Where in a line the value of a field is: without its quotes if it is text.
+/// Position of a field's value in a line, without its quotes if it is text.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     range: Range<usize>,
@@ -43,7 +43,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// What the field has, as a copy; see [`Place::bytes`].
+    /// Returns a copy of the value of the field. See [`Place::bytes`].
     pub(crate) fn copied(&self, line: &[u8], encoding: Encoding) -> Result<Vec<u8>, String> {
         let mut text = line[self.range.clone()].to_vec();
         let whole = Place { range: 0..text.len(), is_text: self.is_text };
@@ -52,8 +52,8 @@ impl Place {
         Ok(text)
     }
 
-    /// What the field has, in its place: what a string stands for, and the text of everything else as it is in
-    /// the line, so that no digit of a number is changed; decoded.
+    /// Decodes the value of the field in place. A string becomes its text; everything else keeps
+    /// its text in the line, so that no digit of a number changes.
     pub(crate) fn bytes<'a>(
         &self,
         line: &'a mut [u8],
@@ -65,8 +65,8 @@ impl Place {
         Ok(&mut text[..length])
     }
 
-    /// Refuses what cannot be a key: two texts of one object or array mean the same and would be two keys,
-    /// and null means that there is none.
+    /// Refuses what cannot be a key. Two texts of one object or array mean the same and would be
+    /// two keys, and null means that there is no key.
     pub(crate) fn check_key(&self, line: &[u8]) -> Result<(), String> {
         let kind = match line.get(self.range.start) {
             _ if self.is_text => return Ok(()),
@@ -79,7 +79,7 @@ impl Place {
     }
 }
 
-/// Finds the values of fields of the object that a line is; where one is named twice, the last.
+/// Finds the values of fields in the object of a line; of a repeated field, the last one.
 pub(crate) fn find_fields<const N: usize>(
     line: &[u8],
     names: [&str; N],
@@ -122,8 +122,8 @@ impl<'de, const N: usize> Visitor<'de> for Fields<'_, N> {
     }
 }
 
-/// Puts what the inside of a JSON string stands for in its place, where it takes no more room;
-/// returns how many bytes that are. The parser has seen that escapes are complete.
+/// Replaces the inside of a JSON string by its text, which is never longer. Returns the number of
+/// bytes. The parser has checked that escapes are complete.
 fn unescape_in_place(text: &mut [u8]) -> Result<usize, String> {
     let (mut read, mut written) = (0, 0);
     loop {
@@ -146,7 +146,7 @@ fn unescape_in_place(text: &mut [u8]) -> Result<usize, String> {
                 read = end + used;
                 letter
             }
-            // Quotes, slashes and backslashes are themselves.
+            // Quotes, slashes and backslashes stand for themselves.
             other => char::from(other),
         };
         // Never longer than its escape: six bytes for up to three, twelve for four.
@@ -154,7 +154,8 @@ fn unescape_in_place(text: &mut [u8]) -> Result<usize, String> {
     }
 }
 
-/// The letter that `\uXXXX` stands for, or two of them together, and how long that is.
+/// Decodes the letter of `\uXXXX`, or of two of them together. Returns it and the length of its
+/// escape.
 fn unicode(text: &[u8]) -> Result<(char, usize), String> {
     let unit = |at: usize| {
         let digits = text.get(at..at + 6).filter(|escape| escape.starts_with(b"\\u"))?;
@@ -167,7 +168,8 @@ fn unicode(text: &[u8]) -> Result<(char, usize), String> {
     }
 }
 
-/// A record, or only its key, as a JSON object on one line. What is no text is base64 if it is to be text.
+/// Formats a record, or only its key, as a JSON object on one line. Bytes that are not text become
+/// base64.
 pub(crate) fn to_json(key: &[u8], value: Option<&[u8]>, encoding: Encoding) -> Value {
     let mut object = Map::new();
     let mut put = |name: &str, bytes: &[u8]| {
@@ -186,8 +188,8 @@ pub(crate) fn to_json(key: &[u8], value: Option<&[u8]>, encoding: Encoding) -> V
     Value::Object(object)
 }
 
-/// Writes the line of [`to_json`] piece by piece. The value is read twice, for only its end tells
-/// whether it is text; `rewind` brings the reader back to its beginning.
+/// Writes the line of [`to_json`] in pieces. The value is read twice, because only its end shows
+/// whether it is text; `rewind` returns the reader to its beginning.
 pub(crate) fn write_long<R: Read>(
     out: &mut impl Write,
     key: &[u8],
@@ -222,13 +224,14 @@ pub(crate) fn write_long<R: Read>(
     Ok(writeln!(out, "\"}}")?)
 }
 
-/// What of these bytes is text, up to the first that is not, or not whole.
+/// Returns the leading part of these bytes that is text, up to the first invalid or incomplete
+/// character.
 fn valid(bytes: &[u8]) -> &str {
     bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid())
 }
 
-/// Hands a value over piece by piece; what `take` does not take of one comes again with the next.
-/// Ends where it leaves more than a letter may have, and returns what is left.
+/// Passes a value on in pieces. What `take` leaves of one comes again with the next. Ends if it
+/// leaves more than a character may have, and returns the rest.
 fn in_pieces<R: Read>(
     value: &mut R,
     mut take: impl FnMut(&[u8]) -> std::io::Result<usize>,

@@ -1,6 +1,8 @@
-//! Engine options of the form `--<engine>.<option> value`, taken out of the command line before it is parsed.
+//! Engine options of the form `--<engine>.<option> value`, taken out of the command line before it
+//! is parsed.
 //!
-//! Which options there are is the engine's business, so the parser cannot list them; each engine refuses what it does not know.
+//! Only the engine knows its options, so the parser cannot list them. Each engine refuses unknown
+//! ones.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +12,7 @@ use crate::exit::Failure;
 /// Options by engine, then by name.
 pub(crate) type Knobs = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Splits a command line into what is left for the parser and the engine options. Only `bench` has any.
+/// Splits a command line into the part for the parser and the engine options. Only `bench` has any.
 pub(crate) fn extract(
     arguments: impl Iterator<Item = OsString>,
 ) -> Result<(Vec<OsString>, Knobs), Failure> {
@@ -39,7 +41,7 @@ pub(crate) fn extract(
     Ok((rest, knobs))
 }
 
-/// Reads `--engine.option` or `--engine.option=value`.
+/// Parses `--engine.option` or `--engine.option=value`.
 fn knob(argument: &str) -> Option<(String, String, Option<String>)> {
     let argument = argument.strip_prefix("--")?;
     let (name, value) = match argument.split_once('=') {

@@ -1,10 +1,10 @@
-//! The `spinney` program: the door for people and scripts.
+//! The `spinney` program, for people and scripts.
 //!
-//! Reading order: `args` (what can be asked), `exit` (how it ends), `directory` and `database` (how a database is opened), then a
-//! file per group of commands. `text`, `json`, `records` and `dumps` turn bytes into what people and other programs read, and back;
-//! `output`, `progress` and `interrupt` are the terminal's side.
+//! Reading order: `args` (commands and options), `exit` (exit codes), `directory` and `database`
+//! (how a database is opened), then a file for each group of commands. `text`, `json`, `records` and
+//! `dumps` convert between bytes and text; `output`, `progress` and `interrupt` are for the terminal.
 
-// The numbers of a keyspace are one call of `json!`, which takes a level for each.
+// The statistics of a keyspace are one call of `json!`, which takes a level for each field.
 #![recursion_limit = "256"]
 
 mod args;
@@ -46,11 +46,11 @@ fn main() -> ExitCode {
     match Arguments::try_parse_from(arguments) {
         Ok(arguments) => finish(run(arguments.command, knobs)),
         Err(error) if error.use_stderr() => {
-            // When standard error is gone too there is nobody left to tell.
+            // When standard error is closed too, no message can be printed.
             let _ = error.print();
             ExitCode::from(2)
         }
-        // What was asked for is help, or the version.
+        // The request was for help or the version.
         Err(help) => {
             let printed = write!(output::stdout(), "{}", help.render());
             finish(printed.map(|()| Outcome::Done).map_err(Failure::from))
@@ -80,17 +80,17 @@ fn run(command: Command, knobs: Knobs) -> Result<Outcome, Failure> {
 }
 
 fn finish(result: Result<Outcome, Failure>) -> ExitCode {
-    // What is left in the buffer of standard output could fail only after everything was said.
+    // Flush the rest of standard output now, so that an error can still be printed.
     let result = result.and_then(|outcome| {
         output::stdout().flush()?;
         Ok(outcome)
     });
     match result {
         Ok(outcome) => outcome.code(),
-        // Whoever read our output has had enough; that is no failure.
+        // The reader of the output has closed it; that is no failure.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            // When standard error is gone too there is nobody left to tell.
+            // When standard error is closed too, no message can be printed.
             let _ = writeln!(std::io::stderr(), "error: {failure}");
             failure.code()
         }

@@ -1,8 +1,8 @@
 //! Standard output that fails when it is closed.
 //!
-//! Where the parent has closed a standard stream, the runtime of Rust opens `/dev/null` under its number, so
-//! that no other file gets it; what is written there is lost without an error. So a function that the
-//! loader calls before the runtime begins checks standard output first.
+//! When the parent has closed a standard stream, the runtime of Rust opens `/dev/null` under its
+//! number, so that no other file gets it. Output there is lost without an error. So a function that
+//! the loader calls before the runtime starts checks standard output first.
 #![expect(unsafe_code, reason = "the loader calls a function before `main`")]
 
 use std::io::Write;
@@ -21,7 +21,7 @@ extern "C" fn look() {
 #[used]
 static LOOK: extern "C" fn() = look;
 
-/// Standard output, by lines.
+/// Returns standard output, buffered by lines.
 pub(crate) fn stdout() -> Output {
     Output(std::io::stdout().lock())
 }

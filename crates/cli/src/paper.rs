@@ -21,17 +21,19 @@ use crate::{bench, interrupt};
 pub(crate) enum PaperCommand {
     /// What each technique gains where it should matter
     ///
-    /// Page grouping on load, c, a, e and s, the record cache on c and a, batched write-out on load and a with uniform keys, forecasting on
-    /// drift: each switched on and off in turn, every run in a process and on a database of its own.
+    /// Measures page grouping on load, c, a, e and s, the record cache on c and a, batched
+    /// write-out on load and a with uniform keys, and forecasting on drift. Each is switched on and
+    /// off in turn, and every run has a process and a database of its own.
     #[command(name = "8")]
     Techniques(TechniqueArguments),
     /// Insert forecasting: reorganizations and throughput of drift, on and off in turn
     #[command(name = "10")]
     Forecast(FactorArguments),
-    /// Segments: what page grouping makes of sorted keys, and what the index saves
+    /// Segments: how many page grouping makes from sorted keys, and what the index saves
     ///
-    /// Bulk-loads each data set with single pages, with the paper's page grouping (lines) and with ours (lines and steps), at the
-    /// paper's goal and epsilon: 44 and 5 for records of 64 bytes, 2 and 0.5 for 1 KiB. Exits with 1 when a page holds more than goal + 2 epsilon records.
+    /// Bulk-loads each data set with single pages, with the paper's page grouping (lines) and with
+    /// ours (lines and steps), at the paper's goal and epsilon: 44 and 5 for records of 64 bytes, 2
+    /// and 0.5 for 1 KiB. Exits with 1 when a page holds more than goal + 2 epsilon records.
     #[command(name = "9")]
     Segments(SegmentsArguments),
 }
@@ -47,7 +49,7 @@ pub(crate) struct TechniqueArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct FactorArguments {
-    /// How many records to load
+    /// Number of records to load
     #[arg(long, default_value = "500K", value_parser = args::size)]
     records: u64,
     /// Bytes of key and value together
@@ -56,10 +58,10 @@ pub(crate) struct FactorArguments {
     /// Keys: uniform, osm-like, amazon-like, words or file:PATH
     #[arg(long, default_value = "uniform")]
     dataset: DatasetName,
-    /// Runs with a technique, and as many without; their medians are compared
+    /// Number of runs with a technique, and as many without; their medians are compared
     #[arg(long, default_value_t = 5)]
     runs: usize,
-    /// Seconds of each workload but drift, which ends after twice as many operations as records
+    /// Seconds of each workload, except drift, which ends after twice as many operations as records
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// Client threads
@@ -68,16 +70,17 @@ pub(crate) struct FactorArguments {
     /// Memory budget
     #[arg(long, default_value = "16MiB", value_parser = args::size)]
     memory: u64,
-    /// What a write survives: sync (power loss), buffered (the death of the process) or none, as in the paper
+    /// What a write survives: sync (power loss), buffered (death of the process) or none, as in the
+    /// paper
     #[arg(long, default_value = "none")]
     durability: Durability,
     /// Protection of pages written in place: auto, double-write or assume-4k, as in the paper
     #[arg(long, default_value = "assume-4k")]
     torn_writes: TornWrites,
-    /// Where to put databases, a directory that is there; they are removed at the end, also when it is interrupted
+    /// Existing directory for databases, which are removed at the end, also after an interrupt
     #[arg(long, default_value = ".")]
     dir: PathBuf,
-    /// Seed of keys and choices
+    /// Seed of keys and random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -104,13 +107,14 @@ impl From<FactorArguments> for Factors {
 
 #[derive(Debug, Args)]
 pub(crate) struct SegmentsArguments {
-    /// Records of 64 bytes to load, a sixteenth as many of 1 KiB; 20M take 2 GB of disk at a time and 1 GB of memory
+    /// Records of 64 bytes to load, and a sixteenth as many of 1 KiB; 20M take 2 GB of disk at a
+    /// time and 1 GB of memory
     #[arg(long, default_value = "1M", value_parser = args::size)]
     records: u64,
     /// Keys: uniform, osm-like, amazon-like, words or file:PATH
     #[arg(long, value_delimiter = ',', default_value = "amazon-like,osm-like,uniform,words")]
     dataset: Vec<DatasetName>,
-    /// Where to put databases, a directory that is there; they are removed at the end, also when it is interrupted
+    /// Existing directory for databases, which are removed at the end, also after an interrupt
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Seed of the keys

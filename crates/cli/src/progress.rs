@@ -1,16 +1,16 @@
-//! How far a command is, on standard error, if that is a terminal.
+//! Progress of a command, on standard error, if that is a terminal.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar, or a counter where nobody knows how much there will be. It goes away when it is dropped.
+/// A bar, or a counter where the total is unknown. It disappears when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// Of `total` bytes, if that is known.
+    /// Counts bytes up to `total`, if that is known.
     pub(crate) fn of_bytes(what: &'static str, total: Option<u64>) -> Self {
         Progress::new(
             what,
@@ -20,7 +20,7 @@ impl Progress {
         )
     }
 
-    /// Of `total` things, if that is known.
+    /// Counts items up to `total`, if that is known.
     pub(crate) fn of_things(what: &'static str, total: Option<u64>) -> Self {
         Progress::new(
             what,
@@ -43,18 +43,18 @@ impl Progress {
         Progress(bar)
     }
 
-    /// How far it is.
+    /// Sets the progress.
     pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);
     }
 
-    /// How far it is, of a total that may have changed.
+    /// Sets the progress and the total, which may have changed.
     pub(crate) fn set_of(&self, done: u64, total: u64) {
         self.0.set_length(total.max(done));
         self.0.set_position(done);
     }
 
-    /// Prints a line on standard error, above the bar. When standard error is gone nobody can be told.
+    /// Prints a line on standard error, above the bar. Ignores a closed standard error.
     pub(crate) fn say(&self, line: impl Display) {
         self.0.suspend(|| {
             let _ = writeln!(std::io::stderr(), "{line}");

@@ -1,16 +1,16 @@
 //! Quotes of CSV and TSV that are never closed.
 //!
-//! A parser takes the end of the file for the end of a quoted field, so one forgotten quote swallows
-//! the rest of a file in silence. [`Quotes`] lies below the parser, follows the quotes by the same rules,
-//! and makes the end of the file an error while one is open.
+//! A parser takes the end of the file for the end of a quoted field, so one forgotten quote
+//! silently swallows the rest of a file. [`Quotes`] lies below the parser and follows the quotes by
+//! the same rules. The end of the file is an error while a quote is open.
 
 use std::fmt;
 use std::io::Read;
 
 use spinney::limits::VALUE_BYTES_MAX;
 
-/// Longest quoted field, in bytes as written: any value fits though each byte of it is written as four. A
-/// longer one is a quote that is never closed, and would be read into memory whole.
+/// Longest quoted field, in bytes as written. Any value fits, even if each byte of it takes four. A
+/// longer field is an unclosed quote, and would be read into memory whole.
 const QUOTED_BYTES_MAX: u64 = 4 * VALUE_BYTES_MAX as u64;
 
 /// A quote that is never closed.
@@ -29,21 +29,21 @@ impl std::error::Error for Unclosed {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Before the first byte of a field: only here a quote opens.
+    /// Before the first byte of a field: only here can a quote open.
     Start,
     Plain,
     Quoted,
-    /// Behind a quote in a quoted field: another one makes both a quote.
+    /// After a quote in a quoted field: another one makes both a quote.
     Closing,
 }
 
-/// Passes on what it reads, and fails where a quote is open at the end.
+/// Passes on what it reads, and fails if a quote is open at the end.
 #[derive(Debug)]
 pub(crate) struct Quotes<R> {
     inner: R,
     delimiter: u8,
     state: State,
-    /// Line that is read, and that in which the last quote opened.
+    /// Current line, and the line in which the last quote opened.
     line: u64,
     opened: u64,
     /// Bytes of the field since then.
@@ -114,7 +114,8 @@ mod tests {
     }
 
     proptest! {
-        /// The rules are the parser's: where a quote is open a line end ends no record, and elsewhere it does.
+        /// The rules are the parser's: where a quote is open a line end ends no record, and
+        /// elsewhere it does.
         #[test]
         fn the_parser_agrees(text in "[\"\r\n,a]{0,24}") {
             let records = |text: &str| {

@@ -1,12 +1,16 @@
-//! Records as CSV, TSV and JSON lines, read and written so that what is exported imports as the same bytes.
+//! Records as CSV, TSV and JSON lines, read and written so that what is exported imports as the
+//! same bytes.
 //!
-//! * **JSON lines**, as exported: `{"key": .., "value": ..}`; bytes that are not UTF-8 are in `key_base64` or `value_base64` instead, or all
-//!   of them in `key_hex` and so on if that was asked for.
-//! * **CSV, TSV**, as exported: a header `key,value`, then the raw bytes, quoted where needed; or a header `key_hex,value_hex` and so on.
+//! * **JSON lines**, as exported: `{"key": .., "value": ..}`; bytes that are not UTF-8 are in
+//!   `key_base64` or `value_base64` instead, or all of them in `key_hex` and so on if that was
+//!   asked for.
+//! * **CSV, TSV**, as exported: a header `key,value`, then the raw bytes, quoted where needed; or a
+//!   header `key_hex,value_hex` and so on.
 //!
-//! Other people's files are read by naming the field of the key, and of the value; without the latter the value is the whole record:
-//! the line itself for JSON lines, a JSON object of the fields (an array when there is no header) for CSV and TSV. What is read is not
-//! changed: a number is the bytes that it has in the file.
+//! Other people's files are read by naming the field of the key, and of the value; without the
+//! latter the value is the whole record: the line itself for JSON lines, a JSON object of the
+//! fields (an array when there is no header) for CSV and TSV. What is read is not changed: a number
+//! is the bytes that it has in the file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -66,7 +70,8 @@ impl Format {
 /// Which fields of a record are the key and the value.
 #[derive(Clone, Debug)]
 pub(crate) struct Fields {
-    /// The field of the key: a name, or without a header a number from 1. `None`: the file is an export.
+    /// The field of the key: a name, or without a header a number from 1. `None`: the file is an
+    /// export.
     pub(crate) key: Option<String>,
     /// The field of the value; `None`: the whole record, or the export's.
     pub(crate) value: Option<String>,
@@ -76,8 +81,9 @@ pub(crate) struct Fields {
     pub(crate) encoding: Encoding,
 }
 
-/// Reads every record of `input` and hands it to `sink` with its number (of the line for JSON lines, of the record
-/// after the header for CSV and TSV), or why it is not one. Stops when the sink fails.
+/// Reads every record of `input` and hands it to `sink` with its number (of the line for JSON
+/// lines, of the record after the header for CSV and TSV), or why it is not one. Stops when the
+/// sink fails.
 pub(crate) fn read(
     format: Format,
     fields: &Fields,
@@ -125,8 +131,8 @@ fn parse_line<'a>(line: &'a mut [u8], fields: &Fields) -> Result<Record<'a>, Str
     Ok((Cow::Owned(key_bytes), value))
 }
 
-/// A record as an export writes it: a string under the name of a field, or encoded under its name and the
-/// encoding's.
+/// A record as an export writes it: a string under the name of a field, or encoded under its name
+/// and the encoding's.
 fn exported_record(line: &mut [u8], encoding: Encoding) -> Result<Record<'_>, String> {
     let names = ["key", "key_hex", "key_base64", "value", "value_hex", "value_base64"];
     let [key, key_hex, key_base64, value, value_hex, value_base64] = find_fields(line, names)?;
@@ -211,8 +217,8 @@ fn read_separated(
     Ok(())
 }
 
-/// The place of a field that was named on the command line, or of `default` in an export, and how it is
-/// encoded: an export's header says that itself.
+/// The place of a field that was named on the command line, or of `default` in an export, and how
+/// it is encoded: an export's header says that itself.
 fn column(
     wanted: Option<&str>,
     names: Option<&[Vec<u8>]>,

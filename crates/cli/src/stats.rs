@@ -1,4 +1,4 @@
-//! `stats` as text and as JSON.
+//! Output of `stats`, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use spinney::{KeyspaceMemory, PagesByKind, Stats, TurtleStats, purposes};
 use spinney_base::size::display_bytes;
 
-/// Everything, as one JSON object.
+/// Formats all statistics as one JSON object.
 pub(crate) fn to_json(stats: &Stats) -> Value {
     let accounts = stats.accounts.iter().map(|account| {
         json!({ "name": account.name, "used": account.used, "target": account.target, "worth": account.worth })
@@ -105,7 +105,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
     })
 }
 
-/// The memory of a keyspace that is open.
+/// Formats the memory of an open keyspace.
 fn memory(memory: &KeyspaceMemory) -> Value {
     json!({
         "used": memory.used,
@@ -116,7 +116,7 @@ fn memory(memory: &KeyspaceMemory) -> Value {
     })
 }
 
-/// What only a turtle keyspace has.
+/// Formats the statistics of a turtle keyspace.
 fn turtle(stats: &TurtleStats) -> Value {
     json!({
         "checkpoint_distance": stats.checkpoint_distance,
@@ -164,7 +164,7 @@ fn pages(by_kind: &PagesByKind) -> Value {
     })
 }
 
-/// What a person wants to see first.
+/// Formats the most important statistics as text.
 pub(crate) fn to_text(stats: &Stats) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -225,7 +225,7 @@ pub(crate) fn to_text(stats: &Stats) -> String {
             one.free_pages
         ));
         line(format!(
-            "  about {} of records, {} of what was removed and of unused room; {} tombstones",
+            "  about {} of records, {} of removed records and unused space; {} tombstones",
             display_bytes(one.live_bytes),
             display_bytes(one.dead_bytes),
             one.tombstones
@@ -252,7 +252,7 @@ pub(crate) fn to_text(stats: &Stats) -> String {
     text
 }
 
-/// What a person wants to see first of a turtle keyspace, with so many edits in memory alone.
+/// Formats the most important statistics of a turtle keyspace, with `edits` edits in memory alone.
 fn turtle_lines(edits: u64, turtle: &TurtleStats) -> [String; 5] {
     let set = if turtle.is_distance_automatic { "set by itself" } else { "as it was set" };
     let read = &turtle.pages_read;

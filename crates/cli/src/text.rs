@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// How keys and values are written on the command line and in output.
+/// Encoding of keys and values on the command line and in output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// As they are; in output, bytes that are not printable text become `\xNN`.
@@ -15,7 +15,7 @@ pub(crate) enum Encoding {
 }
 
 impl Encoding {
-    /// What a word of the command line stands for.
+    /// Decodes a word of the command line.
     pub(crate) fn decode(self, text: &str) -> Result<Vec<u8>, String> {
         match self {
             Encoding::Text => Ok(text.as_bytes().to_vec()),
@@ -24,8 +24,8 @@ impl Encoding {
         }
     }
 
-    /// Puts the bytes that a field of a file stands for in its place, where they take no more room; returns
-    /// how many there are.
+    /// Decodes the bytes of a field in place; they are never longer than the text. Returns their
+    /// number.
     pub(crate) fn decode_in_place(self, text: &mut [u8]) -> Result<usize, String> {
         match self {
             Encoding::Text => Ok(text.len()),
@@ -34,7 +34,7 @@ impl Encoding {
         }
     }
 
-    /// What the name of a field ends in whose bytes are encoded so.
+    /// Returns the end of the name of a field with this encoding.
     pub(crate) fn suffix(self) -> &'static str {
         match self {
             Encoding::Text => "",
@@ -43,7 +43,7 @@ impl Encoding {
         }
     }
 
-    /// How bytes are shown within a line.
+    /// Formats bytes for a line of output.
     pub(crate) fn show(self, bytes: &[u8]) -> String {
         match self {
             Encoding::Text => escape(bytes),
@@ -53,7 +53,8 @@ impl Encoding {
     }
 }
 
-/// Printable UTF-8 stays; backslash, tab and line ends get their usual escapes, other bytes become `\xNN`.
+/// Escapes bytes: printable UTF-8 stays; backslash, tab and line ends get their usual escapes,
+/// other bytes become `\xNN`.
 fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -103,7 +104,7 @@ fn decode_hex_in_place(text: &mut [u8]) -> Result<usize, String> {
     if !text.len().is_multiple_of(2) {
         return Err(wrong(text, ": its number of digits is odd"));
     }
-    // Said of the text as it was: looked at before anything is written over it.
+    // Checked before anything is overwritten, so that the message quotes the original text.
     if !text.iter().all(u8::is_ascii_hexdigit) {
         return Err(wrong(text, ""));
     }
@@ -116,7 +117,7 @@ fn decode_hex_in_place(text: &mut [u8]) -> Result<usize, String> {
     Ok(half)
 }
 
-/// The beginning of a text that may be megabytes long, for a message.
+/// Returns the beginning of a text that may be megabytes long, for a message.
 pub(crate) fn abridged(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     const SHOWN: usize = 40;
@@ -126,7 +127,7 @@ pub(crate) fn abridged(text: &[u8]) -> String {
     }
 }
 
-/// A message that may quote megabytes of its input.
+/// Shortens a message that may quote megabytes of its input.
 pub(crate) fn shortened(message: &str) -> String {
     const SHOWN: usize = 200;
     match message.char_indices().nth(SHOWN) {
@@ -137,7 +138,7 @@ pub(crate) fn shortened(message: &str) -> String {
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Base64 with padding (RFC 4648, section 4).
+/// Encodes base64 with padding (RFC 4648, section 4).
 pub(crate) fn encode_base64(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
@@ -156,7 +157,7 @@ pub(crate) fn encode_base64(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes that `text` encodes; padding may be left out.
+/// Decodes base64; padding may be left out.
 fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = text.as_bytes().to_vec();
     let length = decode_base64_in_place(&mut bytes)?;
@@ -164,8 +165,7 @@ fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Puts the bytes that `text` encodes in its place, where they take less room; returns how many
-/// there are.
+/// Decodes base64 in place, where the bytes take less space. Returns their number.
 fn decode_base64_in_place(text: &mut [u8]) -> Result<usize, String> {
     const DIGITS: [u8; 256] = {
         let mut digits = [u8::MAX; 256];
@@ -179,7 +179,7 @@ fn decode_base64_in_place(text: &mut [u8]) -> Result<usize, String> {
     let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
     let length = text.len() - padding;
     let wrong = |text: &[u8]| format!("{} is not base64", abridged(text));
-    // Said of the text as it was: looked at before anything is written over it.
+    // Checked before anything is overwritten, so that the message quotes the original text.
     let digits = &text[..length];
     if padding > 2
         || length % 4 == 1

@@ -22,10 +22,10 @@ use crate::progress::Progress;
 use crate::records::{self, Fields, Format, Record, Writer};
 use crate::text::{Encoding, abridged, shortened};
 
-/// How many refused records are named; the others are only counted.
+/// Number of refused records that are named; further ones are only counted.
 const REFUSALS_SHOWN: u64 = 10;
 
-/// After how many records the bar moves.
+/// Number of records after which the bar moves.
 const RECORDS_A_STEP: u64 = 256;
 
 /// What an import reads.
@@ -72,7 +72,8 @@ pub(crate) struct ImportArguments {
     keyspace: KeyspaceArguments,
     /// File to read; - or nothing reads standard input
     file: Option<PathBuf>,
-    /// Format of the file [default: by its name, which ends in .csv, .tsv, .jsonl, .ndjson or .json; else jsonl]
+    /// Format of the file [default: by its name, which ends in .csv, .tsv, .jsonl, .ndjson or
+    /// .json; else jsonl]
     #[arg(long, value_enum)]
     format: Option<Source>,
     /// Field of the key; without it, the file is an export of this program
@@ -81,7 +82,7 @@ pub(crate) struct ImportArguments {
     /// Field of the value; without it, the value is the whole record
     #[arg(long, requires = "key")]
     value: Option<String>,
-    /// CSV and TSV: the first line is a record too, and fields are numbers from 1
+    /// CSV and TSV: the first line is a record too, and fields are numbered from 1
     #[arg(long)]
     no_header: bool,
     /// Print the counts as a JSON object
@@ -91,7 +92,7 @@ pub(crate) struct ImportArguments {
     encoding: EncodingArguments,
 }
 
-/// How an import went.
+/// Result of an import.
 #[derive(Debug, Default)]
 struct Counts {
     imported: u64,
@@ -99,12 +100,12 @@ struct Counts {
     bytes: u64,
 }
 
-/// The path of a file that is not a standard stream.
+/// Returns the path of a file that is not a standard stream.
 fn named(file: Option<&PathBuf>) -> Option<&Path> {
     file.map(PathBuf::as_path).filter(|path| path.as_os_str() != "-")
 }
 
-/// Input that a signal ends; how many bytes of it were read, and how many there are if that is known.
+/// Input that a signal ends; the number of bytes read, and the total if that is known.
 type Input = (Box<dyn BufRead>, Rc<Cell<u64>>, Option<u64>);
 
 fn open_input(path: Option<&Path>) -> Result<Input, Failure> {
@@ -114,7 +115,7 @@ fn open_input(path: Option<&Path>) -> Result<Input, Failure> {
         (Box::new(BufReader::with_capacity(1 << 16, input)), read)
     }
     let Some(path) = path else {
-        // Past the buffer of the standard library: what that holds no poll would see.
+        // Without the buffer of the standard library: a poll would not see what that holds.
         let input = std::io::stdin().as_fd().try_clone_to_owned()?;
         let (input, read) = buffered(File::from(input));
         return Ok((input, read, None));
@@ -172,7 +173,7 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
         }
         (failure, _) => failure,
     });
-    // A reader that a signal ends has an error of its own.
+    // A reader that a signal ended has returned an error for it.
     let interrupted = ended.is_err() && interrupt::is_set();
     // Single writes were only buffered: one flush makes all of them durable.
     let flushed = writing.db.flush().map_err(Failure::from);
@@ -185,13 +186,13 @@ pub(crate) fn import(arguments: &ImportArguments) -> Result<Outcome, Failure> {
             ended
         }
         (Ok(()), false) => writing.end(Ok(())),
-        // What was imported before stays, in what was made for it.
+        // Earlier records stay, in the database and keyspace that were made for them.
         (Err(failure), false) => {
             let _ = writing.db.close();
             Err(failure)
         }
     };
-    // How much that was is what a script needs to go on.
+    // A script needs the number of records to continue.
     report(&counts, arguments.json)?;
     ended?;
     if interrupted {
@@ -229,13 +230,13 @@ fn refuse(counts: &mut Counts, bar: &Progress, which: &str, why: &str) {
 
 /// Why a record was not written.
 enum Rejection {
-    /// The record is at fault; the next may be better.
+    /// The record is at fault; the next may be accepted.
     Record(String),
     /// No record can be written.
     All(Failure),
 }
 
-/// Writes one record; its bytes.
+/// Writes one record. Returns its bytes.
 fn insert(keyspace: &Keyspace, (key, value): &Record<'_>) -> Result<u64, Rejection> {
     match keyspace.insert_with(key, value, spinney::Durability::Buffered) {
         Ok(()) => Ok((key.len() + value.len()) as u64),
@@ -268,10 +269,11 @@ pub(crate) struct ExportArguments {
     keyspace: KeyspaceArguments,
     /// File to write; - or nothing writes standard output
     file: Option<PathBuf>,
-    /// Format of the file [default: by its name, which ends in .csv, .tsv, .jsonl, .ndjson or .json; else jsonl]
+    /// Format of the file [default: by its name, which ends in .csv, .tsv, .jsonl, .ndjson or
+    /// .json; else jsonl]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Only keys that begin with this
+    /// Only keys that begin with PREFIX
     #[arg(long)]
     prefix: Option<String>,
     #[command(flatten)]
@@ -315,7 +317,7 @@ pub(crate) fn export(arguments: &ExportArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Writes records until there are no more or a signal comes; how many, and whether one came.
+/// Writes records until the end or a signal. Returns how many, and whether a signal came.
 fn write_all(cursor: Cursor, writer: &mut Writer<impl Write>) -> Result<(u64, bool), Failure> {
     let bar = Progress::of_things("exporting records", None);
     let mut exported = 0u64;

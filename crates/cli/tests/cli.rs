@@ -126,7 +126,7 @@ fn dumps_of_other_engines_are_imported() {
     assert!(told.contains("line 1 is refused: \"6\" is not hexadecimal"), "{told}");
     assert!(told.contains("1 records imported") && told.contains("1 refused"), "{told}");
     assert_eq!(expect(0, &["scan", db], b""), "b\tc\n");
-    // A dump that is cut off is told, and what came before the cut is in and durable.
+    // A dump that is cut off is an error; the records before the cut are in and durable.
     let db = &place("cut");
     let cut = format!("{header} 61\n 62\n 63\n 6");
     let told = fails(2, &["import", db, "--format", "mdb"], cut.as_bytes());
@@ -276,7 +276,7 @@ fn the_command_line_is_checked() {
         let told = fails(2, &["bench", "ycsb", "--engines", "oak"], b"");
         assert!(!told.contains("--features"), "{told}");
     }
-    assert!(expect(0, &["--help"], b"").contains("Exit codes: 0 done"));
+    assert!(expect(0, &["--help"], b"").contains("Exit codes:\n  0    done"));
 }
 
 #[test]
@@ -591,7 +591,7 @@ fn d1_compact_gives_room_back() {
         assert_eq!(keyspace["tombstones"], 0);
         assert!(keyspace["live_bytes"].as_u64().unwrap() < 200_000, "{keyspace}");
     }
-    // What is left is there, and whoever names what is not is told so.
+    // What is left is there, and naming what is not there is an error.
     let left = expect(0, &["scan", db, "--keyspace", "other", "--limit", "1000"], b"");
     assert_eq!(left.lines().count(), 200);
     fails(2, &["compact", db, "--from", "k"], b"");

@@ -81,7 +81,7 @@ fn contents(directory: &str) -> Vec<(String, Vec<u8>, std::time::SystemTime)> {
 #[test]
 fn e8_a_copy_writes_nothing_where_it_reads() {
     use std::os::unix::fs::{FileExt, PermissionsExt};
-    /// A user who owns nothing, for tests that run as root, which may write everywhere.
+    /// A user without files, for tests that run as root, which may write everywhere.
     const NOBODY: u32 = 65534;
     let directory = tempfile::tempdir().unwrap();
     let place = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();

@@ -208,7 +208,7 @@ fn e2_a_file_that_cannot_be_opened_is_usage() {
     assert_eq!(scan(db), "ash\tslender\noak\ttall\n");
 }
 
-/// Input without a record is told for what it is.
+/// Input without a record is reported as such.
 #[test]
 fn e3_empty_input_is_told() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,21 +1,22 @@
 //! Backup while writers run, and restore (rule P26).
 //!
-//! 1. Take a checkpoint, so that a keyspace without a log is home, and from then on follow the log:
-//!    no record that was not copied is trimmed, and nothing that is freed is reused.
+//! 1. Take a checkpoint, so that the pages of a keyspace without a log are written back, and from
+//!    then on follow the log: no record that was not copied is trimmed, and nothing that is freed
+//!    is reused.
 //! 2. Copy every keyspace in passes, each over what has moved since the one before. After every
-//!    piece copy the log's newest records; a checkpoint that is about to trim the log does the same,
-//!    so that no writer waits for the backup (P12).
-//!    Then copy those that are parked, each opened in turn: they hardly ever change meanwhile, and one that is used before
-//!    step 3 is copied once more there.
+//!    piece copy the log's newest records; a checkpoint that is about to trim the log does the
+//!    same, so that no writer waits for the backup (P12). Then copy those that are parked, each
+//!    opened in turn: they hardly ever change meanwhile, and one that is used before step 3 is
+//!    copied once more there.
 //! 3. While no keyspace comes or goes: end every keyspace's copy, then take the cut, the log's last
 //!    record of that moment.
 //! 4. Copy the log up to the cut; sync; write the manifest.
 //!
-//! What is left is an ordinary database with an identity of its own, whose recovery replays what users said from
-//! step 1 to the cut over the copied pages. Pages hold nothing above the cut, because it is taken
-//! after them, so a batch is in the backup whole or not at all. Structure records are not copied:
-//! every copied index is whole already, and what moved after it was copied moved only here. Their
-//! LSNs are filled with records that say nothing.
+//! What is left is an ordinary database with an identity of its own, whose recovery replays what
+//! users said from step 1 to the cut over the copied pages. Pages hold nothing above the cut,
+//! because it is taken after them, so a batch is in the backup whole or not at all. Structure
+//! records are not copied: every copied index is whole already, and what moved after it was copied
+//! moved only here. Their LSNs are filled with records that say nothing.
 //!
 //! A keyspace made meanwhile is in the backup, one dropped meanwhile is not.
 //!
@@ -41,24 +42,25 @@ use crate::record;
 use crate::state::{State, file_name};
 use crate::target::Target;
 
-/// Passes end when a round of them has copied no more than this, because ending a copy keeps writes from coming
-/// home for as long as it copies.
+/// Passes end when a round of them has copied no more than this, in bytes. Ending a copy blocks
+/// write-back for as long as the copy takes.
 const LITTLE_BYTES: u64 = 1 << 20;
 
-/// Most passes over each keyspace, however much moves.
+/// Most passes over each keyspace, however much has changed.
 const ROUNDS_MAX: usize = 5;
 
-/// How long a backup with a rate limit sleeps at most before it looks after the log again.
+/// Longest sleep of a backup with a rate limit before it copies the log again.
 const NAP: Duration = Duration::from_millis(20);
 
-/// How a backup is taken.
+/// Options of a backup.
 #[derive(Clone, Debug, Default)]
 pub struct BackupOptions {
     bytes_per_second: u64,
 }
 
 impl BackupOptions {
-    /// About how many bytes of pages are copied per second; 0, the default, is as fast as possible.
+    /// Limits the copying of pages to about this many bytes per second. 0, the default, sets no
+    /// limit.
     #[must_use]
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
         self.bytes_per_second = bytes;
@@ -66,33 +68,35 @@ impl BackupOptions {
     }
 }
 
-/// How far a backup has come.
+/// Progress of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupProgress {
-    /// Bytes of pages copied so far; pages that moved meanwhile count again.
+    /// Bytes of pages copied so far. Pages that changed meanwhile count again.
     pub bytes: u64,
-    /// Bytes of the keyspaces' files when it began, free pages included.
+    /// Bytes of the keyspaces' files at the beginning, free pages included.
     pub bytes_expected: u64,
 }
 
-/// What a backup holds.
+/// Result of a backup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BackupReport {
-    /// Keyspaces.
+    /// Number of keyspaces.
     pub keyspaces: u64,
-    /// Bytes of pages copied; pages that moved meanwhile count again.
+    /// Bytes of pages copied. Pages that changed meanwhile count again.
     pub bytes: u64,
     /// Bytes of the log that a recovery replays.
     pub log_bytes: u64,
-    /// The backup holds everything up to this LSN, and nothing after it.
+    /// LSN of the last record that the backup contains.
     pub last_lsn: u64,
 }
 
 impl Db {
-    /// Copies the database into a directory, while writes go on. The directory is empty, does not exist, or holds
-    /// what an earlier backup left unfinished, which is removed.
-    /// Every write acknowledged before the call is in the copy, later ones up to some moment before it returns, and
-    /// batches whole. The copy is an ordinary database.
+    /// Copies the database into a directory, while writes continue. The directory must be missing,
+    /// empty, or hold only the remains of an unfinished backup, which are removed. The copy
+    /// contains every write acknowledged before the call, later writes up to some moment before it
+    /// returns, and batches whole. The copy is an ordinary database.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -111,16 +115,17 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// `InvalidArgument` when the directory holds files or lies in that of a database; `Locked` when another backup runs or somebody has the
-    /// directory; `Corruption` naming a page of this database that is damaged; `Full` or `Io` from either side;
-    /// `Poisoned` or `Closed`. Nothing of the copy is left then, and this database is as it was.
+    /// `InvalidArgument` when the directory holds files or lies in that of a database; `Locked`
+    /// when another backup runs or somebody has the directory; `Corruption` naming a page of this
+    /// database that is damaged; `Full` or `Io` from either side; `Poisoned` or `Closed`. Nothing
+    /// of the copy is left then, and this database is as it was.
     pub fn backup(&self, directory: impl AsRef<Path>) -> Result<BackupReport> {
         self.backup_with(directory, &BackupOptions::default(), |_| ControlFlow::Continue(()))
     }
 
-    /// Copies the database as [`Db::backup`] does, and tells `progress` after every piece how far it is, which may
-    /// end it; that runs on this thread, holds nothing, and may use the database, but for a bulk load, which waits for
-    /// the backup's end.
+    /// Copies the database as [`Db::backup`] does, and calls `progress` after every piece; `Break`
+    /// ends the backup. `progress` runs on this thread while no lock is held, and may use the
+    /// database, except for a bulk load, which waits for the end of the backup.
     ///
     /// # Errors
     /// As [`Db::backup`]; `Cancelled` when `progress` ended it.
@@ -149,13 +154,13 @@ impl Db {
     }
 }
 
-/// Holds the right to take a backup, or keeps others from taking one.
+/// Right to take a backup, or to keep others from taking one.
 pub(crate) struct BackupEnds<'a> {
     state: &'a State,
 }
 
 impl State {
-    /// Waits until no backup runs and keeps others from beginning.
+    /// Waits until no backup runs, and keeps others from starting one.
     pub(crate) fn exclude_backup(&self) -> Result<BackupEnds<'_>> {
         while self.backup_running.swap(true, Ordering::AcqRel) {
             self.check_writable()?;
@@ -201,15 +206,15 @@ impl Backup<'_> {
         let places = state.places();
         let file_bytes = places.iter().map(|place| state.stats_of(place).0.file_bytes);
         let mut so_far = BackupProgress { bytes: 0, bytes_expected: file_bytes.sum() };
-        // In rounds over all of them: what moved in one while others were copied is left to the next
-        // round, not to the end.
+        // Rounds go over all keyspaces. What changed in one while others were copied is left to the
+        // next round, not to the end.
         let mut before = u64::MAX;
         for _ in 0..ROUNDS_MAX {
             let mut bytes = 0;
             for (_, copy) in &mut copies {
                 bytes += self.pass(&mut **copy, &mut so_far)?;
             }
-            // Where writers are as fast as the copy, further rounds bring nothing.
+            // Where writers are as fast as the copy, further rounds gain nothing.
             if bytes <= LITTLE_BYTES || bytes > before / 2 {
                 break;
             }
@@ -219,7 +224,7 @@ impl Backup<'_> {
         for place in places.iter().filter(|place| !copies.iter().any(|(id, _)| *id == place.id)) {
             self.copy_parked(place, target, &mut so_far, &mut parked)?;
         }
-        // From here to the cut no keyspace comes or goes, and no record points to a large value that
+        // Until the cut no keyspace is made or dropped, and no record points to a large value that
         // the copies do not have.
         let no_change = state.hold_checkpoints();
         let no_large = state.large_logging.write();
@@ -231,7 +236,7 @@ impl Backup<'_> {
             if let Some((_, copy)) = copies.iter_mut().find(|(id, _)| *id == one.id) {
                 so_far.bytes += copy.finish()?;
             } else if copied.is_none_or(|entries| *entries != Some(one.open.entries())) {
-                // Made meanwhile, or used since it was copied.
+                // Keyspaces that were made meanwhile, or used since they were copied.
                 if copied.is_some() {
                     place.remove(&name)?;
                 }
@@ -260,7 +265,7 @@ impl Backup<'_> {
         };
         log.copy_to(cut)?;
         let LogBackup { follower, copy: log, .. } = log;
-        // The rest takes time, and needs the original's log no more.
+        // The rest takes time, and no longer needs the log of the original.
         drop(follower);
         let report = BackupReport {
             keyspaces: manifest.keyspaces.len() as u64,
@@ -271,8 +276,8 @@ impl Backup<'_> {
         Ok((report, manifest))
     }
 
-    /// Takes a checkpoint, for who holds `checkpointing`; answers after which record the log of the
-    /// copy begins.
+    /// Takes a checkpoint; the caller holds `checkpointing`. Returns the LSN after which the log of
+    /// the copy begins.
     fn begin(&self) -> Result<Lsn> {
         let state = self.state;
         let keyspaces = state.keyspaces();
@@ -282,14 +287,14 @@ impl Backup<'_> {
                 if error.is_full() && keyspaces.iter().all(|keyspace| keyspace.options.logged) => {}
             result => result?,
         }
-        // What is opened after this look at the log's end has its records behind it.
+        // A keyspace that is opened after this read of the log's end has its records behind it.
         let end = state.log.applied_watermark();
         let redo = state.keyspaces().iter().map(|keyspace| keyspace.redo()).min();
         Ok(redo.unwrap_or(end).min(end))
     }
 
-    /// Copies a keyspace that is parked, and notes how often it had been entered when the copy began, or none when
-    /// somebody was inside, who may write what the copy does not have.
+    /// Copies a parked keyspace, and notes how often it had been entered when the copy began. Notes
+    /// nothing if an operation was inside, because it may write what the copy lacks.
     fn copy_parked(
         &mut self,
         place: &Place,
@@ -299,7 +304,7 @@ impl Backup<'_> {
     ) -> Result<()> {
         let state = self.state;
         let keyspace = match state.enter(place) {
-            // It is not in the backup.
+            // A dropped keyspace is not in the backup.
             Err(error) if place.check_alive().is_err() && error.kind() == ErrorKind::Closed => {
                 return Ok(());
             }
@@ -316,7 +321,7 @@ impl Backup<'_> {
         state.park(place).map(|_| ())
     }
 
-    /// One pass over one keyspace; answers how many bytes it copied.
+    /// Runs one pass over one keyspace. Returns the number of bytes copied.
     fn pass(&mut self, copy: &mut dyn KeyspaceBackup, so_far: &mut BackupProgress) -> Result<u64> {
         let before = so_far.bytes;
         while let Some(bytes) = copy.copy()? {
@@ -327,8 +332,8 @@ impl Backup<'_> {
         Ok(so_far.bytes - before)
     }
 
-    /// What is done after every piece, while nothing is held: the log, the caller's wishes, and
-    /// others' turn.
+    /// Runs after every piece, while no lock is held: copies the log, calls the caller's progress
+    /// function, and helps other jobs.
     fn between(&mut self, so_far: &BackupProgress) -> Result<()> {
         let state = self.state;
         go_on((self.progress)(*so_far), "the backup")?;
@@ -349,7 +354,7 @@ impl Backup<'_> {
     }
 }
 
-/// The copy of the log, and how far it has come.
+/// The copy of the log, and how far it has got.
 #[derive(Debug)]
 pub(crate) struct LogBackup {
     follower: Follower,
@@ -378,21 +383,21 @@ impl LogBackup {
     }
 }
 
-/// The log's part in the backup under way. The backup copies it, and so does every checkpoint before
-/// it trims: so nobody who waits for room in the log waits for the backup.
+/// The log's part in the backup that runs. The backup copies the log, and so does every checkpoint
+/// before it trims. So a writer that waits for space in the log does not wait for the backup.
 #[derive(Debug, Default)]
 pub(crate) enum LogPart {
-    /// There is no backup.
+    /// No backup runs.
     #[default]
     None,
-    /// It goes on.
+    /// The backup is copying the log.
     Copying(LogBackup),
-    /// It failed, and the log is held no longer.
+    /// The backup failed, and no longer holds the log.
     Failed(Error),
 }
 
 impl State {
-    /// Copies what is durable of the log into the backup under way, if there is one, and lets go of it.
+    /// Copies the durable part of the log into the backup that runs, if any, and releases it.
     pub(crate) fn copy_log(&self) {
         let mut part = self.log_part.lock();
         if let LogPart::Copying(log) = &mut *part
@@ -402,7 +407,7 @@ impl State {
         }
     }
 
-    /// The same for the backup itself, which hears of it when that failed.
+    /// Does the same for the backup itself, and returns the error of a failed copy.
     fn copy_log_of_mine(&self) -> Result<()> {
         self.copy_log();
         match &*self.log_part.lock() {

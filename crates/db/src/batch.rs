@@ -5,12 +5,12 @@ use std::sync::Arc;
 use crate::keyspace::Keyspace;
 use crate::place::Place;
 
-/// Writes that happen together or not at all, and are seen together by readers of single keys. The
-/// last operation on a key wins.
+/// Writes that are applied together or not at all, over any keyspaces of one database. Readers of
+/// single keys see all of them or none. The last operation on a key wins.
 ///
-/// At most [`BATCH_OPERATIONS_MAX`](spinney_base::limits::BATCH_OPERATIONS_MAX) operations and
-/// [`BATCH_BYTES_MAX`](spinney_base::limits::BATCH_BYTES_MAX) bytes of keys and values, and no more
-/// than an eighth of the memory budget. A value that is kept outside of pages counts by its pointer,
+/// Holds at most [`BATCH_OPERATIONS_MAX`](spinney_base::limits::BATCH_OPERATIONS_MAX) operations
+/// and [`BATCH_BYTES_MAX`](spinney_base::limits::BATCH_BYTES_MAX) bytes of keys and values, and no
+/// more than an eighth of the memory budget. A large value counts with the bytes of its pointer,
 /// and is written before the batch.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
@@ -25,13 +25,13 @@ pub(crate) struct Operation {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Makes an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Batch::default()
     }
 
-    /// Puts a value at a key.
+    /// Adds a write that puts `value` at `key`.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -56,13 +56,13 @@ impl Batch {
         self
     }
 
-    /// Removes a key, if it is there.
+    /// Adds a removal of `key`. Removing an absent key is no error.
     pub fn remove(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> &mut Self {
         self.add(keyspace, key.as_ref(), None);
         self
     }
 
-    /// Takes all operations out. Their memory stays for those that follow.
+    /// Removes all operations. Their memory is kept for later ones.
     pub fn clear(&mut self) {
         self.operations.clear();
     }
@@ -72,13 +72,13 @@ impl Batch {
         self.operations.push(Operation { place, key: key.to_vec(), value });
     }
 
-    /// How many operations it holds.
+    /// Returns the number of operations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether it holds none.
+    /// Returns whether the batch has no operation.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()

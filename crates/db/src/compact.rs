@@ -1,4 +1,4 @@
-//! Compaction of a keyspace or a range of keys, while everybody else goes on.
+//! Compaction of a keyspace or a range of keys, while reads and writes continue.
 //!
 //! ```text
 //!   checkpoint --> piece --> piece --> ... --> checkpoint
@@ -6,8 +6,9 @@
 //!   is in pages    packs some hundred pages   reused and given back
 //! ```
 //!
-//! Engines compact by themselves what is worth it when a keyspace is quiet; a caller who compacts wants all of it, and
-//! now. Between two pieces nothing is held, so checkpoints, drops and a close wait for one piece at most.
+//! Engines compact a quiet keyspace by themselves where it pays. A caller of these methods wants
+//! all of it compacted now. Nothing is held between two pieces, so a checkpoint, a drop or a close
+//! waits for one piece at most.
 //!
 //! **Invariant**: a compaction changes no record and no answer, whenever it ends or fails.
 
@@ -19,34 +20,37 @@ use crate::database::go_on;
 use crate::keyspace::Keyspace;
 use crate::range::KeyRange;
 
-/// How far a compaction has come.
+/// Progress of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactProgress {
-    /// Bytes of pages gone through so far.
+    /// Bytes of pages processed so far.
     pub bytes: u64,
-    /// Bytes of the pages of the range when it began. Writes meanwhile make it more or fewer.
+    /// Bytes of pages in the range when the compaction began. Writes in between change it.
     pub bytes_expected: u64,
 }
 
-/// What a compaction came to.
+/// Result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CompactReport {
-    /// Bytes of pages gone through.
+    /// Bytes of pages processed.
     pub bytes: u64,
-    /// Bytes of room that the keyspace's file took before, for all its keys.
+    /// Bytes of disk space that the keyspace's file took before, for all its keys.
     pub bytes_before: u64,
-    /// Bytes that it takes now, those among them that a reader or snapshot still holds. What is free has gone back to
-    /// the file system, if that knows holes.
+    /// Bytes of disk space that it takes now, including pages that a reader or snapshot still
+    /// holds. Free pages have gone back to the file system if it supports holes.
     pub bytes_after: u64,
 }
 
 impl Keyspace {
-    /// Compacts the keyspace: removed and overwritten records give up their room, and what is pending in
-    /// memory and buffers is merged into pages as full as may be. Reads and writes go on meanwhile.
+    /// Compacts the keyspace: frees the space of removed and overwritten records, and merges what
+    /// is pending in memory and buffers into pages that are as full as possible. Reads and writes
+    /// continue meanwhile.
     ///
-    /// A quiet keyspace does this by itself where it is worth it, so call this only where space or ranges
-    /// cannot wait. It writes as many bytes as the records take, or less, and needs room for some pieces of the file
-    /// beside what is there.
+    /// A quiet keyspace does this by itself where it pays. Call this only where space or ranges
+    /// cannot wait. It writes at most as many bytes as the records take, and needs free space for a
+    /// few pieces of the file.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -66,12 +70,13 @@ impl Keyspace {
     /// ```
     ///
     /// # Errors
-    /// `Full`, `Io`, `Corruption` naming a page, `Poisoned` or `Closed`. The records are as they were.
+    /// `Full`, `Io`, `Corruption` naming a page, `Poisoned` or `Closed`. The records are as they
+    /// were.
     pub fn compact(&self) -> Result<CompactReport> {
         self.compact_range(..)
     }
 
-    /// Compacts the records of a range; see [`Keyspace::compact`].
+    /// Compacts the records of a range. See [`Keyspace::compact`].
     ///
     /// # Errors
     /// As [`Keyspace::compact`].
@@ -79,11 +84,12 @@ impl Keyspace {
         self.compact_with(range, |_| ControlFlow::Continue(()))
     }
 
-    /// Compacts the records of a range, and tells `progress` after every piece how far it is, which may end
-    /// it; that runs on this thread, holds nothing, and may use the database.
+    /// Compacts the records of a range, and calls `progress` after every piece; `Break` ends the
+    /// compaction. `progress` runs on this thread while no lock is held, and may use the database.
     ///
     /// # Errors
-    /// As [`Keyspace::compact`]; `Cancelled` when `progress` ended it: what was compacted stays.
+    /// As [`Keyspace::compact`]; `Cancelled` when `progress` ended it. What was compacted stays
+    /// compacted.
     pub fn compact_with(
         &self,
         range: impl KeyRange,
@@ -98,7 +104,7 @@ impl Keyspace {
         };
         let upper = range.upper();
         let bytes_before = self.bytes_in_use();
-        // What was written before is in pages then, where the engine finds it.
+        // Everything written before is in pages after this, where the engine finds it.
         state.checkpoint()?;
         let engine = &keyspace.engine;
         let bytes_expected = engine.compact_bytes(&from, upper);
@@ -117,13 +123,13 @@ impl Keyspace {
             go_on(progress(CompactProgress { bytes, bytes_expected }), "the compaction")?;
             state.runtime.help();
         }
-        // What the pieces freed may be reused behind it.
+        // After this, pages that the pieces freed may be reused.
         state.checkpoint()?;
         engine.values().store().give_all_back()?;
         Ok(CompactReport { bytes, bytes_before, bytes_after: self.bytes_in_use() })
     }
 
-    /// Bytes of room that its file takes.
+    /// Bytes of disk space that the file takes.
     fn bytes_in_use(&self) -> u64 {
         let stats = self.stats();
         stats.file_bytes.saturating_sub(stats.hole_bytes)

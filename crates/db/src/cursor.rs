@@ -1,12 +1,12 @@
 //! Cursors: ranges read chunk by chunk from either end.
 //!
-//! A cursor holds no lock, no page and no place in the tree between calls (rule P24): it copies a
-//! chunk and later goes on by key, so a thread may write while it iterates. The first chunk is
-//! small and later ones grow, so a short look reads little and a long one reads in large pieces.
-//! A cursor over a snapshot is the same but for where its chunks come from, and that all are of one moment.
-//! After an error it gives the same error again, never the records beyond it. Large values are read
-//! one by one, when they are asked for; a cursor over keys reads none, and one over readers leaves
-//! the reading to its caller.
+//! A cursor holds no lock, no page and no position in the tree between calls (rule P24). It copies
+//! a chunk of records and continues later by key, so a thread may write while it iterates. The
+//! first chunk is small and later ones grow: a short range reads little, and a long one reads in
+//! large pieces. A cursor over a snapshot reads its chunks from the snapshot, so all are of one
+//! moment. After an error a cursor gives the same error again, never the records beyond it. Large
+//! values are read one by one, when they are asked for. A cursor over keys reads none, and one over
+//! readers leaves the reading to its caller.
 
 use std::cell::Cell;
 use std::ops::{Bound, Range};
@@ -26,37 +26,38 @@ const CHUNK_BYTES_MAX: usize = 256 << 10;
 const SPARE_BYTES_MAX: usize = 32 << 10;
 
 thread_local! {
-    /// The memory of a chunk that a cursor of this thread had: a short range would ask the allocator for several pieces
-    /// that are too large for what it keeps for a thread.
+    /// Memory of a chunk that an earlier cursor of this thread had. Without it a short range would
+    /// ask the allocator for several pieces that are too large for its per-thread cache.
     static SPARE: Cell<Option<Chunk>> = const { Cell::new(None) };
 }
 
-/// Iterates over records, from the front, the back, or both.
+/// Iterator over records of a range, from the front, the back, or both.
 #[derive(Debug)]
 pub struct Cursor {
     source: Source,
     /// The bounds that it was made with.
     range: [Bound<Vec<u8>>; 2],
-    /// The part of the range that was not read yet.
+    /// Part of the range that has not been read yet.
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     exhausted: bool,
-    /// Read and not yet given; all of `front` lies below the part not read, all of `back` above.
+    /// Records read and not yet given: all of `front` lie below the part not read, all of `back`
+    /// above.
     front: Queue,
     back: Queue,
-    /// The large record that was given last, key and value.
+    /// Key and value of the large record that was given last.
     large: (Vec<u8>, Value),
     chunk_records: usize,
-    /// Records that it still gives, if that is limited.
+    /// Number of records that may still be given, if limited.
     left: Option<usize>,
-    /// Whether its front is the end of the range.
+    /// Whether the cursor's front is the end of the range.
     reversed: bool,
-    /// No value of them will be asked for.
+    /// Whether no value will be asked for.
     keys_only: bool,
     error: Option<Error>,
 }
 
-/// A chunk and those of its records that were not given yet.
+/// A chunk, and which of its records have not been given yet.
 #[derive(Debug, Default)]
 struct Queue {
     chunk: Chunk,
@@ -64,7 +65,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes the memory that the thread has kept, if it has none.
+    /// Takes the memory that the thread has kept, if this queue has none.
     fn take_spare(&mut self) {
         if self.chunk.memory_bytes() == 0
             && let Ok(Some(spare)) = SPARE.try_with(Cell::take)
@@ -86,7 +87,7 @@ impl Drop for Queue {
     }
 }
 
-/// A record of one of the queues, named by the direction in which that was read.
+/// A record of one of the queues, named by the direction in which the queue was read.
 type Place = (Direction, usize);
 
 impl Cursor {
@@ -109,8 +110,8 @@ impl Cursor {
         }
     }
 
-    /// Ends after so many records, and reads at once what they need and little more: better than
-    /// `take` where it is known how many are wanted.
+    /// Ends the range after `records` records, and reads at once what these need and little more.
+    /// Prefer it to `take` where the number is known.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -129,7 +130,8 @@ impl Cursor {
         self
     }
 
-    /// Turns it around: what came last comes first. A limit before or after it counts from the new front.
+    /// Reverses the cursor: the last record comes first. A limit set before or after counts from
+    /// the new front.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -149,8 +151,8 @@ impl Cursor {
         self
     }
 
-    /// Goes on with the first record at `key` or behind it, forwards or back, within the range. Behind means lower in a
-    /// cursor that was turned around with [`Cursor::rev`].
+    /// Moves the cursor to the first record at or after `key`, forwards or backwards, within the
+    /// range. In a cursor reversed with [`Cursor::rev`], "after" means lower.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -183,7 +185,8 @@ impl Cursor {
         self.chunk_records = CHUNK_RECORDS_MIN;
     }
 
-    /// Gives a reader in the place of each value, so that no large one need be whole in memory.
+    /// Returns an iterator that gives a reader instead of each value, so that no large value has to
+    /// fit into memory.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -204,7 +207,7 @@ impl Cursor {
         Readers(self)
     }
 
-    /// Reads one record from one end and no more.
+    /// Reads a single record from one end.
     pub(crate) fn one(mut self, direction: Direction) -> Result<Option<(Vec<u8>, Value)>> {
         self.chunk_records = 1;
         match direction {
@@ -213,8 +216,8 @@ impl Cursor {
         }
     }
 
-    /// The next record from the front, lent until the cursor is asked again: without an allocation for
-    /// each, as the iterator makes.
+    /// Returns the next record from the front, lent until the next call on the cursor. Unlike the
+    /// iterator, it does not allocate for each record.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
@@ -239,7 +242,7 @@ impl Cursor {
         self.lend(self.ahead())
     }
 
-    /// The next record from the back, lent until the cursor is asked again.
+    /// Returns the next record from the back, lent until the next call on the cursor.
     ///
     /// # Errors
     /// As the iterator's.
@@ -247,12 +250,12 @@ impl Cursor {
         self.lend(self.behind())
     }
 
-    /// The way of its iterator.
+    /// Direction in which the cursor's iterator moves.
     fn ahead(&self) -> Direction {
         if self.reversed { Direction::Reverse } else { Direction::Forward }
     }
 
-    /// The other one.
+    /// The opposite direction.
     fn behind(&self) -> Direction {
         if self.reversed { Direction::Forward } else { Direction::Reverse }
     }
@@ -324,7 +327,7 @@ impl Cursor {
         }
     }
 
-    /// One record with its value, large ones included.
+    /// Gives one record with its value, large values included.
     fn step_whole(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
         self.step_with(direction, |_, bytes| Value::from(bytes), Source::get).transpose()
     }
@@ -333,7 +336,8 @@ impl Cursor {
         self.step_with(direction, ValueReader::over, Source::get_reader).transpose()
     }
 
-    /// One record with what `inline` makes of its value or, if that is large, what `large` finds.
+    /// Gives one record with what `inline` makes from its value or, if that is large, what `large`
+    /// finds.
     fn step_with<T>(
         &mut self,
         direction: Direction,
@@ -353,9 +357,9 @@ impl Cursor {
         }
     }
 
-    /// The large value of a key. The pointer of the chunk may be stale, for nothing holds the bytes
-    /// since then: the key is looked up anew. If it has gone, the range never promised it, and
-    /// another takes its place within the limit.
+    /// Reads the large value of a key. The pointer of the chunk may be stale, because nothing has
+    /// held the bytes since: the key is looked up again. If it has gone, the range never promised
+    /// it, and another record takes its place within the limit.
     fn find_large<T>(
         &mut self,
         key: &[u8],
@@ -370,7 +374,7 @@ impl Cursor {
         found
     }
 
-    /// One record as the engine delivers it.
+    /// Gives one record as the engine delivers it.
     fn step(&mut self, direction: Direction) -> Result<Option<Place>> {
         if let Some(error) = &self.error {
             return Err(error.clone());
@@ -441,7 +445,7 @@ impl DoubleEndedIterator for Cursor {
     }
 }
 
-/// Iterates over keys and readers of their values, from the front, the back, or both.
+/// Iterator over keys and readers of their values, from the front, the back, or both.
 #[derive(Debug)]
 pub struct Readers(Cursor);
 
@@ -459,30 +463,30 @@ impl DoubleEndedIterator for Readers {
     }
 }
 
-/// Iterates over keys, from the front, the back, or both.
+/// Iterator over keys, from the front, the back, or both.
 #[derive(Debug)]
 pub struct Keys(Cursor);
 
 impl Keys {
-    /// Those of a cursor that was not asked yet.
+    /// The keys of a cursor from which nothing has been read yet.
     pub(crate) fn of(mut cursor: Cursor) -> Keys {
         cursor.keys_only = true;
         Keys(cursor)
     }
 
-    /// Ends after so many keys; see [`Cursor::limit`].
+    /// Ends the range after `keys` keys. See [`Cursor::limit`].
     #[must_use]
     pub fn limit(self, keys: usize) -> Self {
         Keys(self.0.limit(keys))
     }
 
-    /// Turns it around; see [`Cursor::rev`].
+    /// Reverses the iterator. See [`Cursor::rev`].
     #[must_use]
     pub fn rev(self) -> Self {
         Keys(self.0.rev())
     }
 
-    /// Goes on with the first key at `key` or behind it; see [`Cursor::seek`].
+    /// Moves to the first key at or after `key`. See [`Cursor::seek`].
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         self.0.seek(key);
     }
@@ -506,7 +510,7 @@ impl DoubleEndedIterator for Keys {
 mod tests {
     use super::*;
 
-    /// What a queue takes that follows one which held a record of so many bytes.
+    /// What a queue accounts for, when the one before it held a record of `bytes` bytes.
     fn taken_after(bytes: usize) -> usize {
         SPARE.set(None);
         let mut queue = Queue::default();

@@ -10,6 +10,7 @@ use spinney_base::limits::{KEYSPACES_MAX, PAGE_BYTES};
 use spinney_base::mapping::ReleaseIdle;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result, probe};
 use spinney_engine::VerifyReport;
+use spinney_io::MemoryDisk;
 
 use crate::batch::Batch;
 use crate::engines::EngineKind;
@@ -88,6 +89,7 @@ impl Drop for Handle {
 
 /// One keyspace of a database, as the manifest knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyspaceInfo {
     /// Its id, never used again.
     pub id: KeyspaceId,
@@ -101,6 +103,7 @@ pub struct KeyspaceInfo {
 
 /// How far a verification has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerifyProgress {
     /// Pages read so far, those of large values among them.
     pub pages: u64,
@@ -130,6 +133,28 @@ impl Db {
     /// system.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Db> {
         open::open(path.as_ref(), options).map(Db::of)
+    }
+
+    /// Makes a database whose files lie in memory and end with its last handle, for tests and caches.
+    /// Everything else is as on a disk: engines, limits, transactions, background work. The files come
+    /// on top of the budget ([`Stats::files_in_memory_bytes`]). [`Options::disk`] is ignored.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// use spinney_db::{Db, KeyspaceOptions, Options};
+    /// let db = Db::in_memory(Options::default().memory(8 << 20))?;
+    /// let fruit = db.keyspace("fruit", KeyspaceOptions::default())?;
+    /// fruit.insert("apple", "red")?;
+    /// assert_eq!(fruit.get("apple")?.unwrap(), "red");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `InvalidArgument` for options out of range.
+    pub fn in_memory(options: Options) -> Result<Db> {
+        let options = options.create_if_missing(true).read_only(false);
+        Db::open("/in-memory", options.disk(Arc::new(MemoryDisk::new())))
     }
 
     pub(crate) fn of(state: Arc<State>) -> Db {
@@ -450,6 +475,7 @@ impl Db {
         Stats {
             memory_bytes: state.budget.total(),
             memory_used: state.memory_used(),
+            files_in_memory_bytes: state.disk.memory_bytes(),
             accounts: state.budget.accounts().into_iter().map(account).collect(),
             io: state.disk.counters().snapshot(),
             io_backend: state.disk.backend(),

@@ -7,25 +7,29 @@
 //!                        `- stays whatever others want
 //! ```
 //!
-//! A job looks every [`LOOK`] at the open keyspaces: how often each was entered, what it holds, whether
-//! it has filled its target, and how many hits its last mebibyte has given. [`divide`] says what
-//! each should have, and targets move there. The number of keyspaces does not count: a keyspace that is not used and
-//! one that does not fill its target give all but a floor, which its engine names, to those that do. Between keyspaces that are
-//! used and filled memory moves in steps, and only where it is clearly worth more.
+//! A job measures the open keyspaces every [`LOOK`]: how often each was entered, what it holds,
+//! whether it has filled its target, and how many hits its last mebibyte gave. [`divide`] computes
+//! what each should have, and the targets move there. The number of keyspaces does not matter: a
+//! keyspace that is not used, or does not fill its target, gives all but a floor, which its engine
+//! names, to those that do. Between keyspaces that are used and filled, memory moves in steps, and
+//! only where it is clearly worth more.
 //!
-//! A keyspace that has just been opened or used again is filled soon, and gets what others can give with each look: most
+//! A keyspace that has just been opened or used again gets what others can give at each look: most
 //! of it within two seconds.
 //!
-//! **Batches.** A batch is not bounded by what its keyspaces have now. Before it is written each of them is lent what
-//! the batch needs ([`State::lend`]), out of what others have not filled or do not use, and keeps it until the next look.
+//! **Batches.** What its keyspaces have now does not limit a batch. Before a batch is written, each
+//! of its keyspaces is lent what the batch needs ([`State::lend`]), out of what others have not
+//! filled or do not use, and keeps it until the next look.
 //!
 //! **Invariants**
-//! 1. The targets of all open keyspaces come to no more than the budget beside its overhead, unless their floors do.
-//! 2. A target is raised only by what the others have given: as long as one of them still holds more than its
-//!    own target, that much is kept back.
-//! 3. Nothing is decided, and no time is taken, while no keyspace is open: parked ones have no account.
+//! 1. The targets of all open keyspaces add up to at most the budget less its overhead, unless
+//!    their floors exceed it.
+//! 2. A target is raised only by what others have given. While another keyspace still holds more
+//!    than its own target, that excess is kept back.
+//! 3. Nothing is decided, and no time is spent, while no keyspace is open. Parked ones have no
+//!    account.
 //!
-//! [`divide`] is pure: what it is told decides.
+//! [`divide`] is a pure function of its arguments.
 
 use std::time::Duration;
 
@@ -37,46 +41,48 @@ use crate::place::{NOTHING_OPEN, Place};
 use crate::state::{KEYSPACE_BYTES_MIN, KeyspaceState, State};
 use crate::stats::KeyspaceMemory;
 
-/// How often the job looks while any keyspace is open.
+/// Interval between two looks while any keyspace is open.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How soon it looks again where a keyspace holds more than it should, which others wait for; and how
-/// often in a row.
+/// Interval where a keyspace holds more than its target, which others wait for; and the most such
+/// intervals in a row.
 const SOON: Duration = Duration::from_millis(25);
 const SOON_MOST: u32 = 8;
 
-/// A keyspace that was not entered for so many looks is idle.
+/// A keyspace that was not entered for this many looks is idle.
 const IDLE_LOOKS: u32 = 2;
 
-/// A keyspace that has filled its target wants more for so many looks, if what it holds goes on growing
-/// by so many bytes a look.
+/// Number of looks for which a keyspace with a filled target counts as wanting more, while it grows
+/// by at least [`GROWTH`] per look.
 const HUNGRY_LOOKS: u32 = 8;
 const GROWTH: u64 = 64 << 10;
 
-/// What a keyspace keeps beside what it holds, to grow into: a part of that, and so many bytes.
+/// What a keyspace may keep beyond what it holds, to grow into: one part in `SLACK_PART` of it,
+/// plus [`SLACK_BYTES`].
 const SLACK_PART: u64 = 4;
 const SLACK_BYTES: u64 = 64 << 10;
 
-/// Between keyspaces that are used a step of so large a part of the budget moves at once,
+/// Between used keyspaces, one part in `STEP_PART` of the budget moves at once,
 const STEP_PART: u64 = 16;
-/// where the last bytes are worth so many times as much.
+/// where the last bytes are worth at least this many times as much.
 const RATIO: f64 = 2.0;
 
-/// One use of a keyspace counts as so large a part of a hit for each mebibyte that it holds, where
-/// fewer hits were counted: writers, whose batching is not counted, keep something beside readers.
+/// One use of a keyspace counts as one part in `USE_PART` of a hit per mebibyte held, where fewer
+/// hits were counted. So writers, whose batching is not counted, keep some memory beside readers.
 const USE_PART: f64 = 8.0;
 
-/// The process may take this many bytes beside its budget before the allocator is asked to give back: half of the
-/// 64 MiB that are promised, so that what comes until the next look fits beside it.
+/// Bytes that the process may take beyond its budget before the allocator is asked to give memory
+/// back. It is half of the 64 MiB that are promised, so that growth until the next look fits too.
 const BESIDE_MAX: u64 = 32 << 20;
 
-/// The allocator is asked again after [`HEAP_PAUSE_MIN`], and twice as late each time that it gave less than
-/// [`HEAP_GAVE_MIN`] bytes, up to [`HEAP_PAUSE_MAX`]: then it is the caller's own memory that is in use.
+/// The allocator is asked again after [`HEAP_PAUSE_MIN`]. The pause doubles, up to
+/// [`HEAP_PAUSE_MAX`], each time that the allocator gave less than [`HEAP_GAVE_MIN`] bytes: the
+/// caller's own memory is then in use.
 const HEAP_PAUSE_MIN: Duration = Duration::from_secs(1);
 const HEAP_PAUSE_MAX: Duration = Duration::from_secs(60);
 const HEAP_GAVE_MIN: u64 = 4 << 20;
 
-/// When the allocator may be asked again, and how long that was.
+/// Time at which the allocator may be asked again, and the pause before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeapPause {
     until: Duration,
@@ -84,7 +90,7 @@ pub(crate) struct HeapPause {
 }
 
 impl HeapPause {
-    /// The next one, after the allocator gave so many bytes.
+    /// Returns the next pause, after the allocator gave `gave` bytes.
     fn after(self, gave: u64, now: Duration) -> HeapPause {
         let length = match gave {
             HEAP_GAVE_MIN.. => HEAP_PAUSE_MIN,
@@ -94,24 +100,24 @@ impl HeapPause {
     }
 }
 
-/// A batch needs so many times its bytes while it is written.
+/// A batch needs this many times its bytes while it is written.
 const LOAN: u64 = 2;
 
-/// How long a batch waits for memory that was lent to it, at most. What is missing then is taken beyond
-/// the budget for a moment.
+/// Longest wait of a batch for memory that was lent to it. What is missing then is taken beyond the
+/// budget for a moment.
 const LOAN_WAIT: Duration = Duration::from_millis(200);
 const LOAN_NAP: Duration = Duration::from_millis(1);
 
-/// What is known of one keyspace.
+/// What the governor knows of one keyspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claim {
-    /// Bytes that it keeps whatever others want.
+    /// Bytes that the keyspace keeps whatever others want.
     pub(crate) floor: u64,
     /// Bytes that it holds.
     pub(crate) used: u64,
     /// Bytes that it may hold now.
     pub(crate) target: u64,
-    /// Hits that its last mebibyte gives in a look.
+    /// Hits per look that its last mebibyte gives.
     pub(crate) worth: f64,
     /// Whether it is used.
     pub(crate) is_busy: bool,
@@ -124,7 +130,7 @@ impl Claim {
         self.is_busy && self.is_hungry
     }
 
-    /// What is left to it before anything is given to anybody.
+    /// Bytes that are left to it before anything is given to others.
     fn kept(&self, others_want: bool) -> u64 {
         let held = self.used + self.used / SLACK_PART + SLACK_BYTES;
         let kept = match (self.is_busy, others_want) {
@@ -139,11 +145,11 @@ impl Claim {
     }
 }
 
-/// What each keyspace should have of `total` bytes. See the module.
+/// Returns what each keyspace should have of `total` bytes. See the module.
 pub(crate) fn divide(total: u64, claims: &[Claim]) -> Vec<u64> {
     let others_want = claims.iter().any(Claim::wants_more);
     let mut targets: Vec<u64> = claims.iter().map(|claim| claim.kept(others_want)).collect();
-    // Those that are not used give first, then all in proportion to what they have above their floors.
+    // Unused keyspaces give first, then all in proportion to what they have above their floors.
     let floor = |claim: &Claim| claim.floor;
     cut(&mut targets, claims, total, |claim| if claim.is_busy { u64::MAX } else { claim.floor });
     cut(&mut targets, claims, total, floor);
@@ -196,14 +202,14 @@ fn spread(
     for (target, claim) in targets.iter_mut().zip(claims).filter(|(_, claim)| receives(claim)) {
         let even = 1.0 / count as f64;
         let part = if all > 0.0 { weight(claim) / all } else { even };
-        // Of one alone, all.
+        // A single receiver gets all.
         let share = if count == 1 { 1.0 } else { (even + part) / 2.0 };
         *target += (free as f64 * share) as u64;
     }
 }
 
-/// Moves up to `step` bytes from the keyspace whose last bytes are worth least to the one that wants more and has
-/// most of them, where that is clearly more.
+/// Moves up to `step` bytes from the keyspace whose last bytes are worth least to the hungry one
+/// whose last bytes are worth most, where the difference is large enough.
 fn exchange(targets: &mut [u64], claims: &[Claim], step: u64) {
     let by_worth = |a: &usize, b: &usize| claims[*a].worth.total_cmp(&claims[*b].worth);
     let all = 0..claims.len();
@@ -233,7 +239,7 @@ pub(crate) enum Why {
     Idle,
     /// It is not used, and gives what it has to others.
     Gives,
-    /// A batch was lent it.
+    /// It was lent memory for a batch.
     Lent,
 }
 
@@ -251,13 +257,13 @@ impl Why {
     }
 }
 
-/// What the last looks at a keyspace have seen.
+/// What the last looks at a keyspace have measured.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     uses: u64,
     used: u64,
     hits: u64,
-    /// Hits of the last mebibyte in a look: half of what it was, and half of what the last look saw.
+    /// Hits per look of the last mebibyte: a moving average that halves with each look.
     worth: f64,
     idle_looks: u32,
     hungry_looks: u32,
@@ -265,18 +271,19 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Of a keyspace that is being opened, and so is used.
+    /// Starts with a keyspace that is being opened, and so is used.
     pub(crate) fn new(uses: u64) -> Mutex<Seen> {
         Mutex::new(Seen { uses, ..Seen::default() })
     }
 
-    /// Looks once more at a keyspace that was used so often, holds so much and has filled its target or not.
+    /// Measures a keyspace once more: its uses, the bytes it holds, its hits, and whether it has
+    /// filled its target.
     #[expect(clippy::cast_precision_loss, reason = "for comparisons")]
     fn look(&mut self, uses: u64, used: u64, hits: u64, is_full: bool) {
         let new_uses = uses.saturating_sub(std::mem::replace(&mut self.uses, uses));
         let new_hits = hits.saturating_sub(std::mem::replace(&mut self.hits, hits));
         let grew = used.saturating_sub(std::mem::replace(&mut self.used, used));
-        // Snapshots and readers of large values come in once.
+        // Snapshots and readers of large values enter only once.
         let is_used = new_uses > 0 || new_hits > 0;
         self.idle_looks = if is_used { 0 } else { self.idle_looks.saturating_add(1) };
         self.hungry_looks = match is_full {
@@ -285,7 +292,8 @@ impl Seen {
             false => 0,
         };
         let mebibytes = used.max(SLACK_BYTES) as f64 / (1 << 20) as f64;
-        // Where not all is filled it is not known which bytes are the last: all are worth the same.
+        // Where memory is not filled, nothing shows which bytes are the last: all are worth the
+        // same amount.
         let part = if is_full { USE_PART } else { 1.0 };
         let now = (new_hits as f64).max(new_uses as f64 / part / mebibytes);
         self.worth = self.worth.midpoint(now);
@@ -293,12 +301,12 @@ impl Seen {
 }
 
 impl State {
-    /// What the job does: looks at the open keyspaces, and moves their targets.
+    /// Runs the job: measures the open keyspaces, and moves their targets.
     pub(crate) fn govern(&self, soon: &mut u32, pause: &mut HeapPause) -> Next {
         if self.keyspaces.read().is_empty() {
             return Next::Wait(NOTHING_OPEN);
         }
-        // Looks in between measure nothing: their time is too short.
+        // Looks in between measure nothing, because their interval is too short.
         let is_kept_back = self.move_targets(*soon == 0, None);
         if *soon == 0 && !self.runtime.is_stepped() {
             self.give_back_heap(pause);
@@ -307,7 +315,7 @@ impl State {
         Next::Wait(if *soon > 0 { SOON } else { LOOK })
     }
 
-    /// Has the allocator give back what it keeps, where the process takes much more than its budget.
+    /// Asks the allocator to give memory back, where the process takes much more than its budget.
     fn give_back_heap(&self, pause: &mut HeapPause) {
         let now = self.runtime.now();
         if now < pause.until {
@@ -327,8 +335,8 @@ impl State {
         self.move_targets(false, None);
     }
 
-    /// Memory that a keyspace is opened with beside those that are open: what nobody else has filled or uses.
-    /// [`State::share_out`] takes it from the others when it is one of them.
+    /// Returns the memory that a keyspace is opened with: what no other open one has filled or
+    /// uses. [`State::share_out`] takes it from the others once the keyspace is one of them.
     pub(crate) fn opening_share(&self) -> u64 {
         let keyspaces = self.keyspaces.read();
         let mut claims: Vec<Claim> =
@@ -338,7 +346,7 @@ impl State {
         divide(self.shareable(), &claims).pop().unwrap_or(floor)
     }
 
-    /// Has a keyspace hold a batch of so many bytes, whatever its target is now. No lock is held.
+    /// Lets a keyspace hold a batch of `bytes` bytes, whatever its target is now. No lock is held.
     pub(crate) fn lend(&self, keyspace: &KeyspaceState, bytes: u64) {
         if keyspace.holds_batch(bytes) {
             return;
@@ -355,8 +363,9 @@ impl State {
         }
     }
 
-    /// Moves the targets of all open keyspaces to what they should be; `measured` where a look has passed since the last time.
-    /// Says whether some is kept back, because others hold more than they should.
+    /// Moves the targets of all open keyspaces to what they should be; `measured` where a full look
+    /// has passed since the last time. Returns whether some memory is kept back, because others
+    /// hold more than they should.
     fn move_targets(&self, measured: bool, loan: Option<(&KeyspaceState, u64)>) -> bool {
         let places = self.places.read();
         let _one_at_a_time = self.sharing.lock();
@@ -397,7 +406,8 @@ impl State {
     }
 }
 
-/// Lowers targets at once, and raises others by what those have given. Says whether some is kept back.
+/// Lowers targets at once, and raises others by what those have given. Returns whether some memory
+/// is kept back.
 fn set_targets(
     total: u64,
     keyspaces: &[std::sync::Arc<KeyspaceState>],
@@ -408,7 +418,7 @@ fn set_targets(
     for (keyspace, granted) in keyspaces.iter().zip(grants) {
         let account = &keyspace.memory;
         account.set_target(granted);
-        // One that is near its target, or beyond it, follows when it next looks: now.
+        // A keyspace near its target, or beyond it, must follow now, not at its next look.
         if account.used() > granted / 4 * 3
             && let Some(task) = &*keyspace.task.lock()
         {
@@ -418,7 +428,7 @@ fn set_targets(
     is_kept_back
 }
 
-/// The targets that can be set now, and whether these are less than what is wanted.
+/// Returns the targets that can be set now, and whether they are less than wanted.
 fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
     let all = || claims.iter().zip(wanted);
     let taken: u64 = all().map(|(claim, wanted)| claim.target.min(*wanted).max(claim.used)).sum();
@@ -435,12 +445,12 @@ fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
 }
 
 impl KeyspaceState {
-    /// Whether its target is enough for a batch of this many bytes.
+    /// Returns whether the target is enough for a batch of this many bytes.
     pub(crate) fn holds_batch(&self, bytes: u64) -> bool {
         self.memory.target() >= LOAN * bytes
     }
 
-    /// What it has, and why.
+    /// Reports what the keyspace has, and why.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -471,13 +481,13 @@ impl KeyspaceState {
         }
     }
 
-    /// Bytes that it keeps whatever others want.
+    /// Bytes that the keyspace keeps whatever others want.
     fn memory_floor(&self) -> u64 {
         self.engine.memory_floor().max(FLOOR_BYTES_MIN)
     }
 }
 
-/// Floor of any keyspace, in bytes.
+/// Lowest floor of any keyspace, in bytes.
 const FLOOR_BYTES_MIN: u64 = KEYSPACE_BYTES_MIN / 4;
 
 #[cfg(all(test, not(feature = "shuttle")))]
@@ -527,7 +537,8 @@ mod tests {
         bytes.abs_diff(expected) <= TOTAL / 64
     }
 
-    /// Looks again and again while the first holds what it may, and the others what they had at most.
+    /// Looks again and again while the first keyspace holds all it may, and the others what they
+    /// had at most.
     fn settle(claims: &mut [Claim], looks: u32) -> Vec<u64> {
         for _ in 0..looks {
             let targets = divide(TOTAL, claims);
@@ -643,7 +654,7 @@ mod tests {
         assert_eq!(look(11, 2 * MIB, false), (true, true), "it has more, and is filling it");
         assert_eq!(look(12, 2 * MIB, false), (true, false), "it has all that it needs");
         let hungry = (1..20).take_while(|at| look(12 + at, (2 + at) * MIB, false).1).count();
-        assert!(hungry < 8, "not for ever: {hungry}");
+        assert!(hungry < 8, "not forever: {hungry}");
     }
 
     #[test]

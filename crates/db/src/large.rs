@@ -1,16 +1,17 @@
-//! Large values on their way in and out (rule P17).
+//! Writing and reading of large values (rule P17).
 //!
-//! A value that its engine keeps outside of pages is written to the engine's file and synced first
-//! ([`Staged`]); then an ordinary write logs and applies the pointer to it. If that write does not
-//! happen, what was staged is given back. A reader pins, looks the pointer up under the pin and
-//! reads piece by piece ([`ValueReader`]): while the pin lasts the bytes stay, even if the key is
-//! overwritten meanwhile, so a reader never sees a mixture.
+//! A large value is written to the engine's file outside of pages and synced first ([`Staged`]).
+//! Then an ordinary write logs and applies the pointer to it. If that write fails, the staged
+//! extents are freed. A reader pins large values, looks the pointer up under the pin and reads
+//! piece by piece ([`ValueReader`]). The bytes stay while the pin lasts, even if the key is
+//! overwritten, so a reader never sees a mixture.
 //!
-//! Memory is bounded on both ways by one piece of [`LARGE_CALL_BYTES`], whatever the value's length.
+//! Memory is bounded in both directions by one piece of [`LARGE_CALL_BYTES`], whatever the length
+//! of the value.
 //!
-//! **Locks.** User code (the reader that [`Keyspace::insert_from`](crate::Keyspace::insert_from) is
-//! given) runs while none is held. Each piece is written under the shared door, so that no write
-//! reaches the file of a database that was closed.
+//! **Locks.** User code (the reader that is passed to
+//! [`Keyspace::insert_from`](crate::Keyspace::insert_from)) runs while no lock is held. Each piece
+//! is written under the shared door, so that no write reaches the file of a closed database.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -27,9 +28,9 @@ use crate::snapshot::{Snapshot, Source};
 use crate::state::{KeyspaceState, State};
 use crate::write::{KeyspaceWrite, check_key, check_value};
 
-/// Large values that were written and that no record names yet; given back when dropped.
+/// Large values that are written, and that no record names yet. Dropping it frees them.
 struct Staged<'a> {
-    /// By their places in the batch.
+    /// The values, with their positions in the batch.
     values: Vec<(usize, &'a KeyspaceState, LargePointer)>,
 }
 
@@ -42,7 +43,7 @@ impl Drop for Staged<'_> {
 }
 
 impl<'a> Staged<'a> {
-    /// The writes with pointers in the place of what was staged; `pointers` holds their bytes.
+    /// Returns the writes with pointers instead of staged values; `pointers` holds their bytes.
     fn with_pointers<'w>(
         &self,
         writes: &[KeyspaceWrite<'w>],
@@ -60,7 +61,7 @@ impl<'a> Staged<'a> {
         writes
     }
 
-    /// Makes all that was staged durable, with one sync for each keyspace.
+    /// Makes all staged values durable, with one sync for each keyspace.
     fn seal(&self, state: &State) -> Result<()> {
         let mut sealed: Vec<&KeyspaceState> = Vec::new();
         for (_, keyspace, _) in &self.values {
@@ -79,7 +80,7 @@ impl<'a> Staged<'a> {
         Ok(())
     }
 
-    /// A record names them now.
+    /// Keeps the values, because a record names them now.
     fn keep(mut self) {
         self.values.clear();
     }
@@ -96,10 +97,10 @@ impl<'a> Staged<'a> {
         let pointer = state.with_room(|| {
             let _door = state.door.read();
             state.check_writable()?;
-            // It takes nothing of what is kept for removals and recoveries.
+            // Takes nothing of the reserve for removals and recoveries.
             without_reserve(|| keyspace.engine.values().allocate(length))
         })?;
-        // From here on it is given back if anything fails.
+        // From here on the value is freed if anything fails.
         let at = self.values.len();
         self.values.push((place, keyspace, pointer));
         let mut piece = Vec::new();
@@ -141,8 +142,8 @@ fn is_large(KeyspaceWrite { keyspace, write, .. }: &KeyspaceWrite<'_>) -> bool {
 }
 
 impl State {
-    /// Lets `write` carry out these writes with pointers in the place of large values, which are
-    /// staged before. `write` says whether it did.
+    /// Stages large values, and lets `write` write pointers instead of them. `write` says whether
+    /// it did.
     pub(crate) fn with_large<T>(
         &self,
         writes: &[KeyspaceWrite<'_>],
@@ -167,13 +168,13 @@ impl State {
         Ok(done)
     }
 
-    /// Whether a checkpoint would give back room of large values.
+    /// Returns whether a checkpoint would free extents of large values.
     pub(crate) fn has_freed_large(&self) -> bool {
         self.keyspaces().iter().any(|one| one.engine.stats().large_freed_bytes > 0)
     }
 
-    /// Runs `attempt` once more after a checkpoint if it finds no room that overwritten large values
-    /// hold back.
+    /// Runs `attempt`, and once more after a checkpoint if it fails for extents that overwritten
+    /// large values still hold.
     fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let result = match attempt() {
             Err(error) if error.is_full() && self.has_freed_large() => {
@@ -216,8 +217,8 @@ impl State {
         self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
     }
 
-    /// Hands a value to a bulk load, or the pointer to it if it is large: what it points to is the
-    /// load's to make durable and to give back.
+    /// Passes a value to a bulk load, or the pointer to it if it is large. The load makes the large
+    /// value durable, or frees it.
     pub(crate) fn push_to_bulk(
         &self,
         keyspace: &KeyspaceState,
@@ -239,7 +240,7 @@ impl State {
         Ok(())
     }
 
-    /// Reads one key as of one moment and, if its value is large, the value, too. Appends what the
+    /// Reads one key and, if its value is large, the value, as of one moment. Appends what the
     /// engine keeps for the key to `raw` and the value to `value`.
     pub(crate) fn read_both(
         &self,
@@ -263,7 +264,8 @@ impl State {
         Ok(found)
     }
 
-    /// Appends the value of a key whose value was found to be large; says whether it still has one.
+    /// Appends the value of a key whose value was found to be large. Returns whether the key still
+    /// has one.
     pub(crate) fn read_large(
         &self,
         keyspace: &KeyspaceState,
@@ -274,7 +276,7 @@ impl State {
         Ok(self.read_both(keyspace, key, hash, &mut Vec::new(), out)?.0 != Found::Absent)
     }
 
-    /// Appends the value that a pointer, looked up under a pin, points to.
+    /// Appends the value behind a pointer that was looked up under a pin.
     pub(crate) fn read_whole(
         &self,
         keyspace: &KeyspaceState,
@@ -291,7 +293,7 @@ impl State {
     }
 }
 
-/// What keeps the bytes of a value that is read piece by piece.
+/// What keeps the bytes of a value while it is read in pieces.
 enum Held {
     Pin(Arc<KeyspaceState>, #[expect(dead_code, reason = "held")] Pin),
     Snapshot(Snapshot),
@@ -306,15 +308,15 @@ impl Held {
     }
 }
 
-/// Reads one value piece by piece; see [`Keyspace::get_reader`].
+/// Reader of one value in pieces. See [`Keyspace::get_reader`].
 ///
 /// It reads the value that the key had when the reader was made, whatever is written meanwhile, and
-/// holds the value's room in the file for so long. The value is checked against its hash before its
-/// last bytes are handed out. An error of the database is inside the [`std::io::Error`].
+/// keeps the value's extents until it is dropped. It checks the value against its hash before it
+/// hands out the last bytes. An error of the database is inside the [`std::io::Error`].
 pub struct ValueReader {
     keyspace: Keyspace,
     length: u64,
-    /// Read and not yet handed out, from `at` on.
+    /// Bytes read; those from `at` on have not been handed out.
     piece: Vec<u8>,
     at: usize,
     large: Option<(LargePieces, Held)>,
@@ -345,14 +347,14 @@ impl ValueReader {
         Ok((found != Found::Absent).then_some(reader))
     }
 
-    /// A reader of a value that is in memory.
+    /// Makes a reader of a value that is in memory.
     pub(crate) fn over(source: &Source, value: Vec<u8>) -> ValueReader {
         let length = value.len() as u64;
         let keyspace = source.keyspace().clone();
         ValueReader { keyspace, length, piece: value, at: 0, large: None }
     }
 
-    /// A reader of a large value that a snapshot keeps.
+    /// Makes a reader of a large value that a snapshot keeps.
     pub(crate) fn kept(snapshot: &Snapshot, pointer: &[u8]) -> Result<ValueReader> {
         let keyspace = snapshot.keyspace().clone();
         let pieces = LargePieces::new(snapshot.open().engine.values().decode(pointer)?);
@@ -361,7 +363,7 @@ impl ValueReader {
         Ok(ValueReader { keyspace, length, piece: Vec::new(), at: 0, large })
     }
 
-    /// Goes back to the beginning of the same value, though the key be overwritten meanwhile.
+    /// Returns to the beginning of the same value, even if the key was overwritten.
     pub fn rewind(&mut self) {
         self.at = 0;
         if let Some((pieces, _)) = &mut self.large {
@@ -370,13 +372,13 @@ impl ValueReader {
         }
     }
 
-    /// Bytes of the whole value.
+    /// Returns the length of the whole value, in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether the value is empty.
+    /// Returns whether the value is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0

@@ -1,11 +1,15 @@
-//! The database under Spinney's face: a directory, a log, a budget, and keyspaces kept by engines.
+//! The database behind the crate `spinney`: a directory, a log, a memory budget, and keyspaces that
+//! engines keep.
 //!
 //! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (space, when asked for), `open` (recovery), `place` (keyspaces that are parked and opened), `maintain` (background work), `reading` and `room` (full and read-only disks), `backup`
-//! and `restore` (with `target`, where they put things), `manifest` and `record` (bytes),
-//! `state` (what handles share, and the lock order).
+//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (compaction
+//! on request), `open` (recovery), `place` (keyspaces that are parked and opened), `maintain`
+//! (background work), `reading` and `room` (read-only databases and full disks), `backup` and
+//! `restore` (with `target`, the directory of the copy), `manifest` and `record` (bytes), `state`
+//! (what handles share, and the lock order).
 #![forbid(unsafe_code)]
 
+mod approximate;
 mod backup;
 mod batch;
 mod compact;
@@ -68,7 +72,7 @@ pub mod fuzzing {
     //! Decoders of bytes from disk, for fuzzing.
     pub use crate::manifest::manifest_round_trips;
     pub use crate::record::decode_anything;
-    /// The generation that the next page of a keyspace gets, for tests.
+    /// Returns the generation of the next page of a keyspace, for tests.
     #[must_use]
     pub fn next_generation(db: &crate::Db, keyspace: &str) -> u32 {
         let keyspace = db

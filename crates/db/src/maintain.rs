@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::shim::MutexGuard;
-use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, probe};
+use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, events, probe};
 
 use spinney_engine::IDLE;
 
@@ -15,30 +15,30 @@ use crate::place::NOTHING_OPEN;
 use crate::room::NOTHING_COVERED;
 use crate::state::{KeyspaceState, State};
 
-/// How often the log's timer looks.
+/// Interval of the log's timer.
 const LOG_TICK: Duration = Duration::from_millis(20);
-/// How often it is looked whether a checkpoint is wanted, if nobody wakes the job.
+/// Poll interval for a wanted checkpoint when nothing wakes the job.
 const CHECKPOINT_LOOK: Duration = Duration::from_millis(100);
-/// A checkpoint begins so long after the last one if anything changed, though the log is not full: it
-/// bounds what a crash takes from keyspaces that are not logged, and what a recovery replays.
+/// Time between two checkpoints while anything changes, even if the log is not full. It bounds what
+/// a crash takes from keyspaces without a log, and what a recovery replays.
 const CHECKPOINT_REST: Duration = Duration::from_secs(30);
-/// And is spread over this time, so that who reads and writes meanwhile hardly notices: both together
-/// are less than a minute.
+/// Time over which such a checkpoint is spread, so that reads and writes hardly notice it. Both
+/// times together are less than a minute.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(25);
-/// How often one that is spread out looks whether somebody waits for it.
+/// Interval at which a spread checkpoint checks whether another thread waits for it.
 const CHECKPOINT_NAP: Duration = Duration::from_millis(10);
-/// How long a background job waits after an error before it tries again.
+/// Pause of a background job after an error, before it tries again.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// A database in which nothing was written for so long takes a checkpoint, if its log has so many
-/// bytes.
+/// A database without writes for [`QUIET`] takes a checkpoint, if its log has at least
+/// [`QUIET_LOG_BYTES`] bytes.
 const QUIET: Duration = Duration::from_secs(1);
 const QUIET_LOG_BYTES: u64 = 1 << 20;
 
-/// And after so long the log gives back the room that it does not need then.
+/// After this time without writes, the log gives back disk space that it does not need.
 const LOG_QUIET: Duration = Duration::from_secs(3);
 
-/// Notices when nothing was written for a while.
+/// Detects when nothing has been written for a while.
 #[derive(Default)]
 struct Quiet {
     last: Lsn,
@@ -47,7 +47,8 @@ struct Quiet {
 }
 
 impl Quiet {
-    /// Whether the log's end has not moved for a while, and nothing that is not logged `came`; says so once.
+    /// Returns, once, whether the log's end has not moved for `after`, and no write without a log
+    /// `came`.
     fn begins(&mut self, last: Lsn, came: bool, now: Duration, after: Duration) -> bool {
         if self.last != last || came {
             *self = Quiet { last, since: now, said: false };
@@ -65,7 +66,7 @@ impl State {
         self.checkpoint_held()
     }
 
-    /// The same, spread over `time` unless somebody waits for it.
+    /// Publishes a checkpoint spread over `time`, unless another thread waits for it.
     pub(crate) fn checkpoint_slowly(&self, time: Duration) -> Result<()> {
         let _one_at_a_time = self.hold_checkpoints();
         let start = self.runtime.now();
@@ -82,7 +83,7 @@ impl State {
         })
     }
 
-    /// Keeps checkpoints, drops and verifications out, and hurries the one that is under way.
+    /// Excludes checkpoints, drops and verifications, and hurries a checkpoint that is running.
     pub(crate) fn hold_checkpoints(&self) -> MutexGuard<'_, ()> {
         self.hurried.fetch_add(1, Ordering::SeqCst);
         let held = self.checkpointing.lock();
@@ -90,8 +91,8 @@ impl State {
         held
     }
 
-    /// Whether a checkpoint must not take its time. Where background work is stepped nobody else runs
-    /// meanwhile.
+    /// Returns whether a checkpoint must not take its time. Where background work is stepped, no
+    /// other thread runs meanwhile.
     fn is_hurried(&self) -> bool {
         self.hurried.load(Ordering::SeqCst) > 0
             || self.checkpoint_wanted.load(Ordering::Acquire)
@@ -100,15 +101,18 @@ impl State {
             || self.runtime.is_stepped()
     }
 
-    /// Publishes a checkpoint, for who holds `checkpointing`.
+    /// Publishes a checkpoint. The caller holds `checkpointing`.
     pub(crate) fn checkpoint_held(&self) -> Result<()> {
         self.checkpoint_resting(&mut |_| false)
     }
 
-    /// The same; rests in between as [`Engine::checkpoint_slowly`] says.
+    /// Does the same, and rests in between as [`Engine::checkpoint_slowly`] says.
     fn checkpoint_resting(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
+        let begin = self.runtime.now();
         let result = self.publish_all(rest);
-        *self.last_checkpoint.lock() = self.runtime.now();
+        let end = self.runtime.now();
+        *self.last_checkpoint.lock() = end;
+        events::checkpoint(end.saturating_sub(begin), result.as_ref().err());
         result
     }
 
@@ -125,7 +129,7 @@ impl State {
             let rest = &mut |done| rest(share(place, done));
             let result = keyspace.engine.checkpoint_slowly(bound, rest);
             match result.inspect_err(|error| self.note(error)) {
-                // Others need less, and give room back.
+                // Other keyspaces may need less, and give space back.
                 Err(error) if error.is_full() => full = full.and(Err(error)),
                 published => published?,
             }
@@ -134,20 +138,21 @@ impl State {
         self.trim().and(full)
     }
 
-    /// Trims the log up to where all open keyspaces are, for who holds `checkpointing`.
+    /// Trims the log up to the least redo LSN of all open keyspaces. The caller holds
+    /// `checkpointing`.
     pub(crate) fn trim(&self) -> Result<()> {
         self.copy_log();
         let _inside = probe::enter("trim");
-        // A keyspace that is opened after this look at the log's end has all its records behind it,
-        // though the others are further on when they are asked.
+        // A keyspace that is opened after this read of the log's end has all its records behind it,
+        // even if the others have moved on when they are asked.
         let end = self.log.applied_watermark();
         let keyspaces = self.keyspaces();
         let redo = keyspaces.iter().map(|keyspace| keyspace.redo()).min();
         self.log.trim(redo.unwrap_or(end).min(end)).inspect_err(|error| self.note(error))
     }
 
-    /// Whether a checkpoint that was asked for is needed still. Engines that publish on their own account may
-    /// have moved on since the log was last trimmed, and trimming it may be all there is to do.
+    /// Returns whether a requested checkpoint is still needed. Engines that publish by themselves
+    /// may have moved on since the log was last trimmed, and then trimming may be enough.
     fn needs_checkpoint(&self) -> Result<bool> {
         let _one_at_a_time = self.hold_checkpoints();
         self.poison.check()?;
@@ -209,7 +214,7 @@ impl State {
         self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
     }
 
-    /// Makes jobs look that wait for a keyspace to be opened.
+    /// Wakes jobs that wait for a keyspace to be opened.
     pub(crate) fn wake_jobs(&self) {
         let own = [&self.park_task, &self.checkpoint_task, &self.log_task, &self.memory_task];
         for task in own {
@@ -219,26 +224,27 @@ impl State {
         }
     }
 
-    /// How long a job waits that looks every `look` while anything is open: who opens a keyspace wakes it.
+    /// Wait of a job that polls every `look` while anything is open. Opening a keyspace wakes it.
     fn until_needed(&self, look: Duration) -> Duration {
         let is_open = !self.keyspaces.read().is_empty();
         let is_durable = self.log.durable_lsn() >= self.log.last_lsn();
         if is_open || !is_durable { look } else { NOTHING_OPEN }
     }
 
-    /// Whether a checkpoint would bring anything home.
+    /// Returns whether a checkpoint would write back anything.
     fn has_news(&self) -> bool {
         let last = self.log.last_lsn();
         self.keyspaces().iter().any(|keyspace| keyspace.redo() < last || keyspace.engine.is_dirty())
     }
 
-    /// Starts a keyspace's job, in a database that has jobs by now.
+    /// Starts a keyspace's job, if the database has jobs by now.
     pub(crate) fn start_keyspace_job(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
         if self.reading.is_some() {
             return Ok(());
         }
         let Some(me) = self.me.lock().upgrade() else { return Ok(()) };
-        // Weakly: what is parked is let go of by its job, too, and told from what is in use.
+        // The reference is weak, so that parking can drop the keyspace and see whether it is in
+        // use.
         let (state, engine, weak) = (me.clone(), keyspace.engine.clone(), Arc::downgrade(keyspace));
         let task = me.runtime.spawn_in_crowd(me.guarded(move || {
             let next = engine.background()?;
@@ -281,7 +287,7 @@ impl State {
         self.runtime.spawn(self.guarded(job))
     }
 
-    /// The same with a thread of its own: nothing that others do may make it late.
+    /// Starts a job with a thread of its own: other jobs must not delay it.
     fn spawn_alone(
         self: &Arc<Self>,
         name: &str,
@@ -320,8 +326,9 @@ mod tests {
     use super::*;
     use crate::{Db, KeyspaceOptions, Options};
 
-    /// Writes that are not logged do not move the log, and the database is not quiet all the same: a checkpoint
-    /// then would bring home every page for the few records that came since the last.
+    /// Writes without a log do not move the log's end, and the database is not quiet all the same.
+    /// A checkpoint at that moment would write back every page for the few records that came since
+    /// the last.
     #[test]
     fn writes_that_are_not_logged_are_no_quiet() {
         let runtime = Runtime::stepped(1);
@@ -348,7 +355,8 @@ mod tests {
         assert_eq!(checkpoints(), before + 1);
     }
 
-    /// One that is spread over an hour ends as soon as somebody else wants one, and each has its redo LSN.
+    /// A checkpoint that is spread over an hour ends as soon as another is wanted, and each has its
+    /// redo LSN.
     #[test]
     fn a_checkpoint_that_takes_its_time_ends_when_somebody_waits() {
         let options = Options::default().memory(4 << 20).disk(Arc::new(SimDisk::new(1)));

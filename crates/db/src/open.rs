@@ -2,19 +2,20 @@
 //!
 //! 1. Take the directory.
 //! 2. Read the manifest, or make a database.
-//! 3. Open the log, which decides what of it counts and makes that durable (P8, P9).
-//! 4. Find which keyspaces the log names. Open every keyspace at its checkpoint, one after the other, make that durable
-//!    where it may not be (P9), and let go of those that are not named: they are opened when they are used (see `place`).
+//! 3. Open the log, which decides which records count, and makes that durable (P8, P9).
+//! 4. Find the keyspaces that the log names. Open every keyspace at its checkpoint, one after the
+//!    other, make the checkpoint durable where it may not be (P9), and close those that are not
+//!    named: the next use opens them (see `place`).
 //! 5. Replay structure records, and what user records say of the extents of large values, so that
 //!    every engine stands on a consistent shape and knows every page that is owned.
-//! 6. Replay what users said above each keyspace's redo LSN, through the ordinary apply path
-//!    (P15, P19).
+//! 6. Replay the user records above each keyspace's redo LSN, through the ordinary apply path (P15,
+//!    P19).
 //! 7. Remove files that no keyspace owns.
 //! 8. Start background work.
 //!
-//! **Crash.** A database is made log first, manifest last: without a manifest there is no database.
-//! A crash in recovery, and another in the next, find the same log and what replay brought home,
-//! which replaying again does not change.
+//! **Crash.** A new database gets its log first and its manifest last: without a manifest there is
+//! no database. After a crash in recovery, the next recovery finds the same log and the pages that
+//! replay wrote back. Replaying over them changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -42,7 +43,7 @@ use crate::write::KeyspaceWrite;
 
 pub(crate) const LOG_NAME: &str = "wal";
 
-/// Opens or makes the database at `path`.
+/// Opens or creates the database at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
     options.check()?;
     let disk = options.open_disk();
@@ -57,7 +58,7 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
         opened => opened?,
     };
     match open_in(disk.clone(), directory.clone(), None, options.clone()) {
-        // The recovery found no room, though it gave up what was kept for it. What is there can be read.
+        // The recovery found no space, even in the reserve. What is there can be read.
         Err(error) if error.is_full() && Manifest::exists(&*directory)? => {
             reading::open_directory(disk, directory, &options, Some(error))
         }
@@ -65,7 +66,7 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
     }
 }
 
-/// Opens or makes the database in `directory`, whose lock the caller may have taken already.
+/// Opens or creates the database in `directory`. The caller may hold its lock already.
 pub(crate) fn open_in(
     disk: Arc<dyn Disk>,
     directory: Arc<dyn Directory>,
@@ -73,7 +74,7 @@ pub(crate) fn open_in(
     options: Options,
 ) -> Result<Arc<State>> {
     options.check()?;
-    // Looked before the lock is taken: that makes a file, and there may be nothing to lock.
+    // Checked before the lock is taken: locking makes a file, and there may be no database to lock.
     if !options.create_if_missing && !is_there(&*directory, &options)? {
         return Err(not_found(directory.path()));
     }
@@ -84,7 +85,7 @@ pub(crate) fn open_in(
     assemble(disk, directory, lock, options, None)
 }
 
-/// Opens or makes the database in `directory`. When it is `reading`, that is an overlay.
+/// Opens or creates the database in `directory`, which is an overlay if `reading`.
 pub(crate) fn assemble(
     disk: Arc<dyn Disk>,
     directory: Arc<dyn Directory>,
@@ -106,8 +107,8 @@ pub(crate) fn assemble(
     }
     let _inside = probe::enter(if exists { "recovery" } else { "create" });
     if exists {
-        // A process that was killed may have left names behind that are not durable: the manifest's,
-        // and those of files that it lists or lists no more (P9).
+        // A killed process may have left names that are not durable: the manifest's, and those of
+        // files that it lists or no longer lists (P9).
         directory.sync()?;
     } else {
         create(&*directory, &runtime, &options)?;
@@ -177,7 +178,10 @@ pub(crate) fn assemble(
         engine_room: AtomicU64::new(0),
     };
     state.limit_log(state.options.memory);
+    let records = (recovered.last_lsn().0 + 1).saturating_sub(recovered.first_lsn().0);
     state.with_last_room(|| state.recover(recovered))?;
+    let took = state.runtime.now().saturating_sub(opened_at);
+    spinney_base::events::opened(state.directory.path(), records, took);
     let state = Arc::new(state);
     *state.me.lock() = Arc::downgrade(&state);
     if state.reading.is_none() {
@@ -186,16 +190,16 @@ pub(crate) fn assemble(
     Ok(state)
 }
 
-/// Whether there is a database in the directory that is to be opened with these options.
+/// Returns whether the directory holds a database that is to be opened with these options.
 fn is_there(directory: &dyn Directory, options: &Options) -> Result<bool> {
     if options.salvaging { Manifest::exists(directory) } else { is_database(directory) }
 }
 
-/// Whether there is a database in a directory, whole or damaged.
+/// Returns whether a directory holds a database, whole or damaged.
 ///
 /// # Errors
-/// `Corruption` when there is a part of one: what a backup, a restore or a salvage never finished, or
-/// files of keyspaces whose manifest was lost. `Io`.
+/// `Corruption` when there is a part of one: what a backup, a restore or a salvage never finished,
+/// or files of keyspaces whose manifest was lost. `Io`.
 pub(crate) fn is_database(directory: &dyn Directory) -> Result<bool> {
     let damaged = |what: String| {
         let path = directory.path().display();
@@ -216,7 +220,7 @@ pub(crate) fn is_database(directory: &dyn Directory) -> Result<bool> {
     }
 }
 
-/// What it means that a file of a database is not there which the manifest promises.
+/// Makes the error for a missing file of a database that the manifest lists.
 pub(crate) fn lost(error: Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => error.wrap(ErrorKind::Corruption, "a file of the database was lost"),
@@ -259,14 +263,14 @@ impl State {
             manifest.keyspaces.iter().map(|entry| Place::new(entry, self.owner)).collect();
         places.clone_into(&mut self.places.write());
         let mut named = self.named(recovered, manifest.next_id)?;
-        // One after the other, so that few descriptors do for many keyspaces.
+        // One after the other, so that a few descriptors are enough for many keyspaces.
         for place in &places {
             if named.contains(&place.id) {
                 continue;
             }
             let opened = self.open_recovered(place, recovered, 1)?;
             if opened.engine.is_unproven() {
-                // Its next checkpoint adds the proof, and it must have one before the log is trimmed.
+                // The next checkpoint adds the proof, and must do so before the log is trimmed.
                 named.insert(place.id);
             } else {
                 self.leave_unopened(place, opened.engine.stats());
@@ -280,7 +284,7 @@ impl State {
         while let Some(group) = groups.next() {
             self.replay_group(group, recovered)?;
             if groups.peek().is_some() {
-                // More than may be open at once: these are brought home and let go of.
+                // More keyspaces than may be open at once: these are written back and parked.
                 group.iter().try_for_each(|place| self.park(place).map(|_| ()))?;
             }
         }
@@ -308,8 +312,8 @@ impl State {
         Ok(named)
     }
 
-    /// Opens a keyspace at its checkpoint, and checks that it fits the log.
-    /// It is one of `count` that are open together.
+    /// Opens a keyspace at its checkpoint, and checks that it fits the log. It is one of `count`
+    /// that are open together.
     fn open_recovered(
         &self,
         place: &Place,
@@ -320,8 +324,8 @@ impl State {
         let share = self.first_share(count);
         let keyspace = self.assemble(place, None, Lsn::ZERO, share).map_err(lost)?;
         let redo = keyspace.engine.redo();
-        // A keyspace that was parked does not hold the log. Where slots have copies its own is known to be
-        // the newest (P28), and whatever the log was trimmed of is in its file.
+        // A parked keyspace does not hold the log. Where slots have copies, its slot is known to be
+        // the newest (P28), and its file holds whatever the log was trimmed of.
         if redo.next() < recovered.first_lsn() && keyspace.engine.is_unproven() {
             return Err(Error::new(
                 ErrorKind::Corruption,
@@ -408,7 +412,7 @@ impl State {
         })
     }
 
-    /// Removes files of keyspaces that were dropped, or whose creation the manifest never saw.
+    /// Removes files of keyspaces that were dropped, or that the manifest never listed.
     fn remove_orphans(&self, manifest: &Manifest) -> Result<()> {
         let mut removed = false;
         for name in self.directory.list()? {

@@ -13,6 +13,7 @@ pub use spinney_wal::Durability;
 
 /// How pages that are rewritten in place are protected from tearing when the power fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TornWrites {
     /// Ask the device; unless it promises to write a page whole or not at all, as
     /// [`TornWrites::DoubleWrite`].

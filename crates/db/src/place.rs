@@ -1,4 +1,4 @@
-//! Keyspaces that cost nothing while nobody uses them: parking, and opening on demand.
+//! Keyspaces that cost nothing while they are not used: parking, and opening on demand.
 //!
 //! ```text
 //!   Place (id, name, what was chosen)          what handles and batches hold, for as long as they like
@@ -9,26 +9,32 @@
 //!                                `------------------------ next use -----------------------'
 //! ```
 //!
-//! An operation enters its keyspaces once, at its start and before it takes any lock ([`State::enter`]).
-//! What lasts longer (snapshots, readers of large values, backups, bulk loads, compactions) pins them.
+//! An operation enters its keyspaces once, at its start and before it takes any lock
+//! ([`State::enter`]). Snapshots, readers of large values, backups, bulk loads and compactions last
+//! longer, and pin their keyspaces.
 //!
-//! **Parking** never waits for anybody: it gives up when somebody is inside, has pinned the keyspace or came while
-//! its checkpoint was taken. In this order: a checkpoint, while others go on; the job is stopped; nobody can come in
-//! any more; a last checkpoint of what the job did meanwhile; the engine is dropped.
+//! **Parking** never waits for another thread. It gives up when an operation is inside, has pinned
+//! the keyspace, or came during its checkpoint. The order is: a checkpoint, while other threads
+//! continue; stop the job; close the door to operations; a last checkpoint of what the job did
+//! meanwhile; drop the engine.
 //!
-//! **The log.** A parked keyspace has nothing in the log that its file does not have, so it does not hold the log:
-//! the log is trimmed up to the least redo LSN of those that are open. The redo LSN in its file may lie far below the
-//! log's first record. When it is opened, its redo LSN counts as the log's end of that moment
-//! ([`KeyspaceState::redo`]): whatever is written to it comes later.
+//! **The log.** The file of a parked keyspace has everything that the log has of it, so it does not
+//! hold the log: the log is trimmed up to the least redo LSN of the open keyspaces. The redo LSN in
+//! its file may lie far below the log's first record. When the keyspace is opened, the log's end of
+//! that moment counts as its redo LSN ([`KeyspaceState::redo`]), because every write to it comes
+//! later.
 //!
 //! **Invariants**
-//! 1. A keyspace that is not open has no record in the log, or in memory, that its file does not hold.
+//! 1. A keyspace that is not open has no record in the log, or in memory, that its file does not
+//!    hold.
 //! 2. One engine at a time has the file of a keyspace.
-//! 3. A keyspace is among the open ones before its first record gets its LSN, and until its last one is in its file.
-//!    So a trim that reads the log's end first and the open keyspaces then trims nothing that is needed.
+//! 3. A keyspace is among the open ones before its first record gets its LSN, and until its last
+//!    record is in its file. So a trim that reads the log's end first and the open keyspaces
+//!    afterwards trims nothing that is needed.
 //!
-//! **Crash.** Recovery opens the keyspaces that the log names, and replays above the redo LSN in their files. All else
-//! stays as it is. A crash right after parking finds records that the file has already: replaying them changes nothing.
+//! **Crash.** Recovery opens the keyspaces that the log names, and replays above the redo LSN in
+//! their files. All others stay as they are. A crash right after parking finds records that the
+//! file has already: replaying them changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,21 +50,22 @@ use crate::options::KeptOptions;
 use crate::scrub::SOUND_FOR;
 use crate::state::{KeyspaceState, State, file_name};
 
-/// A keyspace is looked at so often while it is not used before it is parked.
+/// Number of looks at an unused keyspace before it is parked.
 const LOOKS: u32 = 4;
 
-/// How long the job waits when nothing is open; who opens a keyspace wakes it.
+/// Poll interval of the job when nothing is open. Opening a keyspace wakes it.
 pub(crate) const NOTHING_OPEN: Duration = Duration::from_secs(10);
 
-/// How long an operation waits for a checkpoint under way before it opens one keyspace too many.
+/// Longest wait of an operation for a running checkpoint, before it opens one keyspace too many.
 const PATIENCE: Duration = Duration::from_secs(1);
 const NAP: Duration = Duration::from_millis(1);
 
-/// How long an operation waits for a descriptor where the process has none left: others use keyspaces for milliseconds, and
-/// one whose own batch uses them all is told.
+/// Longest wait of an operation for a descriptor when the process has none left. Other operations
+/// use keyspaces for milliseconds. A batch that itself uses all descriptors gets an error.
 const DESCRIPTORS_WAIT: Duration = Duration::from_secs(2);
 
-/// How many hold a keyspace that is not pinned and no more among the open ones: its place, and who parks it.
+/// Number of references to a keyspace that is neither pinned nor among the open ones: its place,
+/// and the thread that parks it.
 const HOLDERS: usize = 2;
 
 /// A keyspace, entered for one operation.
@@ -92,13 +99,13 @@ pub(crate) struct Place {
     pub(crate) id: KeyspaceId,
     pub(crate) name: Name,
     pub(crate) options: KeptOptions,
-    /// Which open database it belongs to.
+    /// The open database that it belongs to.
     pub(crate) owner: u64,
     pub(crate) open: Parkable<KeyspaceState>,
-    /// How often the scrub came.
+    /// Number of visits by the scrub.
     scrubs: AtomicU64,
     dropped: AtomicBool,
-    /// Held while it is opened, parked or dropped.
+    /// Held while the keyspace is opened, parked or dropped.
     pub(crate) kept: Mutex<Kept>,
 }
 
@@ -107,13 +114,13 @@ pub(crate) struct Place {
 pub(crate) struct Kept {
     /// Options of the engine's own that were chosen since the database was opened.
     own: Vec<(String, String)>,
-    /// The numbers when it was parked, or what its file tells.
+    /// Statistics when it was parked, or what its file says.
     stats: EngineStats,
     /// Whether it was open in this life of the log.
     was_open: bool,
-    /// The generation that its next page gets, if it was parked in this process.
+    /// Generation of its next page, if it was parked in this process.
     next_generation: Option<Generation>,
-    /// When a scrub of what it is now began.
+    /// When the scrub of its current content began.
     scrubbed: Option<Duration>,
 }
 
@@ -131,12 +138,13 @@ impl Place {
         })
     }
 
-    /// How often it was used, or about to be. The scrub is no use: it has no favourites.
+    /// Number of uses, including operations about to enter. The scrub does not count, because it
+    /// visits all keyspaces alike.
     pub(crate) fn uses(&self) -> u64 {
         self.open.entries().saturating_sub(self.scrubs.load(Ordering::Relaxed))
     }
 
-    /// The scrub is about to come.
+    /// Counts a visit of the scrub that is about to enter.
     pub(crate) fn count_scrub(&self) {
         self.scrubs.fetch_add(1, Ordering::Relaxed);
     }
@@ -148,7 +156,7 @@ impl Place {
         Ok(())
     }
 
-    /// From now on it has gone; its handles answer `Closed`.
+    /// Marks it as dropped; its handles answer `Closed` from now on.
     pub(crate) fn set_dropped(&self) {
         self.dropped.store(true, Ordering::Release);
     }
@@ -163,7 +171,7 @@ pub(crate) fn dropped(name: &str) -> Error {
 pub(crate) struct OpenAll<'a>(Vec<(KeyspaceId, Open<'a>)>);
 
 impl OpenAll<'_> {
-    /// One of them.
+    /// Returns one of them.
     pub(crate) fn of(&self, id: KeyspaceId) -> &KeyspaceState {
         let found = self.0.binary_search_by_key(&id, |(id, _)| *id);
         &self.0[found.expect("every keyspace of the batch was entered")].1
@@ -185,8 +193,8 @@ impl State {
         Some(places[found].clone())
     }
 
-    /// Makes the files of a keyspace that no manifest names yet. A file of its name is what a creation
-    /// left that failed, and is replaced. The caller holds `checkpointing`.
+    /// Makes the files of a keyspace that no manifest names yet. A file of that name is left from a
+    /// failed creation, and is replaced. The caller holds `checkpointing`.
     pub(crate) fn make_files(&self, place: &Place) -> Result<Arc<KeyspaceState>> {
         let file = file_name(place.id);
         if self.directory.exists(&file)? {
@@ -204,7 +212,7 @@ impl State {
         })
     }
 
-    /// Forgets a keyspace that the manifest no longer names. The caller holds `checkpointing`, the
+    /// Drops a keyspace that the manifest no longer names. The caller holds `checkpointing`, the
     /// place's `kept` and the door.
     pub(crate) fn forget(&self, place: &Place, open: Option<&Arc<KeyspaceState>>) {
         place.set_dropped();
@@ -216,17 +224,17 @@ impl State {
         }
     }
 
-    /// Removes the file of a keyspace that has gone.
+    /// Removes the file of a dropped keyspace.
     pub(crate) fn remove_file_of(&self, id: KeyspaceId) -> Result<()> {
         match self.directory.remove(&file_name(id)) {
-            // Somebody else has removed it.
+            // Another process has removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             removed => removed?,
         }
         self.directory.sync()
     }
 
-    /// The open keyspace of an id.
+    /// Returns the open keyspace with this id.
     pub(crate) fn open_one(&self, id: KeyspaceId) -> Option<Arc<KeyspaceState>> {
         let open = self.keyspaces.read();
         let found = open.binary_search_by_key(&id, |keyspace| keyspace.id).ok()?;
@@ -236,7 +244,7 @@ impl State {
     /// Enters a keyspace for one operation, and opens it if it is parked. No lock is held.
     ///
     /// # Errors
-    /// What opening it meets: `Corruption`, `Full`, `Io`; `Closed`.
+    /// Errors of opening it: `Corruption`, `Full`, `Io`; `Closed`.
     #[inline]
     pub(crate) fn enter<'a>(&self, place: &'a Place) -> Result<Open<'a>> {
         match place.open.enter() {
@@ -245,7 +253,7 @@ impl State {
         }
     }
 
-    /// The same for who holds `checkpointing`.
+    /// Does the same; the caller holds `checkpointing`.
     pub(crate) fn enter_held<'a>(
         &self,
         place: &'a Place,
@@ -257,7 +265,7 @@ impl State {
         }
     }
 
-    /// Enters each of these once.
+    /// Enters each of these keyspaces once.
     pub(crate) fn enter_all<'a>(
         &self,
         places: impl Iterator<Item = &'a Place>,
@@ -287,12 +295,12 @@ impl State {
                 return Ok(open);
             }
             place.check_alive()?;
-            // A reader may need it, and a full disk must not refuse a read.
+            // A read may need it, and a full disk must not refuse a read.
             match self.with_last_room(|| self.open_place(place, &mut kept)) {
                 Ok(open) => return Ok(open),
                 Err(error) if !error.is_out_of_descriptors() => return Err(error),
                 Err(_) if !tried => tried = true,
-                // All that are open are in use, for as long as an operation takes.
+                // All open keyspaces are in use, for as long as an operation takes.
                 Err(_) if !self.runtime.is_stepped() && self.runtime.now() < until => {
                     drop(kept);
                     self.runtime.sleep(NAP);
@@ -305,12 +313,12 @@ impl State {
         }
     }
 
-    /// Opens a keyspace that is parked and enters it.
+    /// Opens a parked keyspace and enters it.
     fn open_place<'a>(&self, place: &'a Place, kept: &mut Kept) -> Result<Open<'a>> {
         let _inside = probe::enter("keyspace open");
-        // Nobody has put another database's files there meanwhile.
+        // Checks that no other program has put another database's files there.
         self.manifest.lock().check_there(&*self.directory)?;
-        // All that was written to it before lies at or below this, and is in its file.
+        // All earlier writes to it lie at or below this, and are in its file.
         let opened_at = self.log.last_lsn();
         let opened = self.assemble(place, None, opened_at, self.opening_share());
         let keyspace = opened.map_err(crate::open::lost)?;
@@ -327,7 +335,7 @@ impl State {
         ready().inspect_err(|_| self.budget.close(&keyspace.memory))?;
         kept.was_open = true;
         self.add_open(place, keyspace)?;
-        // Nobody parks it meanwhile, as that takes `kept`.
+        // It cannot be parked meanwhile, because that takes `kept`.
         place.open.enter().ok_or_else(|| dropped(&place.name.get()))
     }
 
@@ -353,7 +361,8 @@ impl State {
         Ok(())
     }
 
-    /// Makes a keyspace one of those that are open. For who holds its [`Place::kept`], or while nobody else knows it.
+    /// Adds a keyspace to the open ones. The caller holds its [`Place::kept`], or no other thread
+    /// knows the keyspace.
     pub(crate) fn add_open(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
         let is_first = {
             let mut open = self.keyspaces.write();
@@ -367,7 +376,7 @@ impl State {
             return Err(error);
         }
         if self.closed.load(Ordering::Acquire) {
-            // The jobs that there were are being stopped, or were.
+            // The jobs are being stopped, or have stopped.
             let task = keyspace.task.lock().take();
             task.inspect(|task| task.stop());
         }
@@ -378,8 +387,8 @@ impl State {
         Ok(())
     }
 
-    /// Makes a keyspace known that was made open. Whoever finds it waits until it is there, for it
-    /// would be taken for a parked one.
+    /// Makes a new keyspace known, which is open. A thread that finds it waits until it is listed
+    /// as open; otherwise it would take it for a parked one.
     pub(crate) fn add_new(
         &self,
         place: &Arc<Place>,
@@ -399,7 +408,7 @@ impl State {
         places.insert(at, place.clone());
     }
 
-    /// The same for one that recovery has opened: there are no jobs yet.
+    /// Does the same for a keyspace that recovery has opened: there are no jobs yet.
     pub(crate) fn add_recovered(&self, place: &Place, keyspace: Arc<KeyspaceState>) -> Result<()> {
         place.kept.lock().was_open = true;
         self.add_open(place, keyspace)
@@ -416,7 +425,7 @@ impl State {
         place.kept.lock().stats = stats;
     }
 
-    /// The numbers of a keyspace, and whether it is parked.
+    /// Returns the statistics of a keyspace, and whether it is parked.
     pub(crate) fn stats_of(&self, place: &Place) -> (EngineStats, bool) {
         match self.open_one(place.id) {
             Some(keyspace) => (keyspace.engine.stats(), false),
@@ -424,7 +433,7 @@ impl State {
         }
     }
 
-    /// Whether a keyspace was written to since its last scrub began, or that is long ago.
+    /// Returns whether a keyspace was written to since its last scrub began, or that is long ago.
     pub(crate) fn is_scrub_due(&self, place: &Place) -> bool {
         let now = self.runtime.now();
         let is_old = match place.kept.lock().scrubbed {
@@ -444,13 +453,13 @@ impl State {
         }
     }
 
-    /// Notes that a keyspace is damaged: each pass tells of that.
+    /// Notes that a keyspace is damaged, so that each pass reports it.
     pub(crate) fn scrub_again(&self, place: &Place) {
         place.kept.lock().scrubbed = None;
     }
 
-    /// Parks keyspaces until one more may be open, as far as that goes, `one` at least if so wanted. While all are in
-    /// use there may be too many.
+    /// Parks keyspaces until one more may be open, as far as possible, and at least one if `one`.
+    /// While all are in use, there may be too many.
     fn make_way(&self, is_held: bool, one: bool) {
         if !one && self.keyspaces.read().len() < self.open_max() {
             return;
@@ -463,7 +472,7 @@ impl State {
         self.hurried.fetch_add(1, Ordering::SeqCst);
         let held = loop {
             match self.checkpointing.try_lock() {
-                // Where background work is stepped, who holds it may be this thread.
+                // Where background work is stepped, this thread itself may hold it.
                 None if !self.runtime.is_stepped() && self.runtime.now() < until => {
                     self.runtime.sleep(NAP);
                 }
@@ -476,7 +485,7 @@ impl State {
         }
     }
 
-    /// The same for who holds `checkpointing`; says whether it parked any.
+    /// Does the same; the caller holds `checkpointing`. Returns whether it parked any.
     pub(crate) fn make_way_held(&self, one: bool) -> bool {
         let mut has_parked = false;
         while (one && !has_parked) || self.keyspaces.read().len() >= self.open_max() {
@@ -488,8 +497,8 @@ impl State {
         has_parked
     }
 
-    /// Parks the keyspace that was used least recently of those that can be, for who holds `checkpointing`; says
-    /// whether there was one.
+    /// Parks the least recently used keyspace that can be parked; the caller holds `checkpointing`.
+    /// Returns whether there was one.
     fn park_longest_unused(&self) -> bool {
         let now = self.runtime.now();
         let mut open: Vec<_> = self.keyspaces();
@@ -505,7 +514,7 @@ impl State {
         ids.iter().any(parked)
     }
 
-    /// What the job does: parks what nobody has used for a while.
+    /// Runs the job: parks keyspaces that have not been used for a while.
     pub(crate) fn park_unused(&self) -> Result<Next> {
         let after = self.options.park_after;
         let now = self.runtime.now();
@@ -518,23 +527,25 @@ impl State {
         drop(open);
         let unused: Vec<_> = ids.iter().filter_map(|id| self.place(*id)).collect();
         let mut parked = false;
-        // Somebody who holds it may take a while; the next look is soon.
+        // Another thread may hold it for a while; the next look is soon.
         if let Some(_one_at_a_time) = self.checkpointing.try_lock() {
             for place in unused.iter().filter(|place| is_unused(place)) {
                 parked |= self.park(place)?;
             }
-            // Others may have parked the last one: the scrub, a verification, who needed its place.
+            // The scrub, a verification or an operation that needed its place may have parked the
+            // last one.
             let is_left = || self.keyspaces.read().is_empty() && self.has_records();
             if parked || is_left() {
                 parked = true;
                 if self.keyspaces.read().is_empty() {
-                    // Nothing else makes it so now, and what is not durable is not trimmed.
+                    // Nothing else makes it durable now, and what is not durable is not trimmed.
                     self.log.ensure_durable(self.log.last_lsn())?;
                 }
                 self.trim()?;
             }
         }
-        // The budget became smaller. One at a time: who opens or checkpoints waits for each.
+        // The budget became smaller. Parks one at a time: an opening or a checkpoint waits for
+        // each.
         if self.keyspaces.read().len() > self.open_max()
             && let Some(_one_at_a_time) = self.checkpointing.try_lock()
             && self.park_longest_unused()
@@ -551,16 +562,17 @@ impl State {
         Ok(Next::Wait(NOTHING_OPEN))
     }
 
-    /// Parks a keyspace, for who holds `checkpointing`; says whether it did.
+    /// Parks a keyspace; the caller holds `checkpointing`. Returns whether it did.
     ///
     /// # Errors
-    /// What its checkpoint meets, and it stays open; `Full` is none.
+    /// Errors of its checkpoint, and then it stays open. `Full` is no error.
     pub(crate) fn park(&self, place: &Place) -> Result<bool> {
         let Some(mut kept) = place.kept.try_lock() else { return Ok(false) };
         let Some(keyspace) = self.open_one(place.id) else { return Ok(false) };
-        // Entries after this are counted; those before have left, so the engine has their writes.
+        // Operations that enter after this are counted. Those before have left, so the engine has
+        // their writes.
         let entries = place.open.entries();
-        // What was replayed in memory is nowhere else.
+        // Records that were replayed in memory are nowhere else.
         let must_stay = self.reading.is_some() && keyspace.has_changed();
         if must_stay || !place.open.is_idle() || Arc::strong_count(&keyspace) > HOLDERS + 1 {
             return Ok(false);
@@ -575,15 +587,15 @@ impl State {
         }
         let task = keyspace.task.lock().take();
         task.inspect(|task| task.stop());
-        // Nothing is trimmed meanwhile, as that takes `checkpointing`.
+        // Nothing is trimmed meanwhile, because that takes `checkpointing`.
         self.keyspaces.write().retain(|other| other.id != keyspace.id);
         let taken = place.open.take_idle(|taken| {
             place.open.entries() != entries
                 || Arc::strong_count(taken) > HOLDERS
-                // In the stepped runtime its job may be what waits here.
+                // In the stepped runtime its job may be what is waiting here.
                 || Arc::strong_count(&taken.engine) > 1
         });
-        // What the job did since, if it did anything.
+        // Writes back what the job did since, if anything.
         let home = match &taken {
             Some(taken) if taken.has_changed() => taken.engine.checkpoint(bound),
             _ => Ok(()),
@@ -602,7 +614,7 @@ impl State {
         Ok(true)
     }
 
-    /// Goes back on parking a keyspace.
+    /// Undoes the parking of a keyspace.
     fn unpark(
         &self,
         place: &Place,

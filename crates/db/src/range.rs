@@ -1,11 +1,12 @@
-//! Ranges of keys, as callers write them.
+//! Ranges of keys, in the forms that callers write.
 
 use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
 
-/// A range of keys: `"a".."b"`, `key..`, `..=key`, `..`, or a pair of [`Bound`]s. Keys are whatever lends
-/// bytes; they are ordered byte by byte.
+/// A range of keys: `"a".."b"`, `key..`, `..=key`, `..`, or a pair of [`Bound`]s. A key is anything
+/// that implements `AsRef<[u8]>`. Keys are ordered byte by byte.
 ///
-/// A trait of its own, because [`RangeBounds`](std::ops::RangeBounds) leaves open which keys `..` is of.
+/// This is a trait of its own, because [`RangeBounds<K>`](std::ops::RangeBounds) cannot infer `K`
+/// for `..`.
 ///
 /// ```
 /// # fn main() -> spinney_db::Result<()> {
@@ -23,10 +24,10 @@ use std::ops::{Bound, Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, Rang
 /// # }
 /// ```
 pub trait KeyRange {
-    /// Where it begins.
+    /// Returns the lower bound.
     fn lower(&self) -> Bound<&[u8]>;
 
-    /// Where it ends.
+    /// Returns the upper bound.
     fn upper(&self) -> Bound<&[u8]>;
 }
 

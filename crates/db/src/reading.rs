@@ -1,15 +1,15 @@
 //! Opening a database for reading: its files keep every byte (rule P29).
 //!
-//! The whole recovery runs over an [`Overlay`](spinney_io::Overlay): the new life of the log, torn
-//! pages that are restored, records that are replayed and written back all stay in memory. No job
-//! runs, and writes answer `ReadOnly`. Any number of processes may do this at once; each holds a
-//! shared lock, which keeps a process that writes out.
+//! The whole recovery runs over an [`Overlay`](spinney_io::Overlay): the new life of the log,
+//! restored torn pages, and records that are replayed and written back all stay in memory. No job
+//! runs, and writes answer `ReadOnly`. Any number of processes may read at once; each holds a
+//! shared lock, which excludes a process that writes.
 //!
-//! **Memory.** Written pages take a part of the budget. What it cannot replay is `Full`, and the
-//! message says which budget can.
+//! **Memory.** Written pages take a part of the budget. A log that it cannot replay is `Full`, and
+//! the message names a sufficient budget.
 //!
-//! A database whose recovery finds no room on the disk is opened like this too, and says so: what
-//! is in it can be read and copied elsewhere, and room that returns is used by the next opening.
+//! A database whose recovery finds no space on the disk is opened like this too, and says so. Its
+//! data can be read and copied elsewhere; the next opening uses space that has returned.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,16 +24,16 @@ use crate::options::Options;
 use crate::record;
 use crate::state::State;
 
-/// The part of the budget that written pages may take.
+/// One part in this many of the budget is for written pages.
 const PAGES_PART: u64 = 4;
 
-/// A budget that is smaller keeps what it has for caches, and written pages take this much beside it, which
-/// the documented 64 MiB cover.
+/// A smaller budget is kept whole for caches, and written pages take this many bytes beside it,
+/// which the documented 64 MiB cover.
 const SMALL_BUDGET_BYTES: u64 = 16 << 20;
 const PAGES_BYTES_MIN: u64 = 4 << 20;
 
-/// How often the bytes of a keyspace's log records a share must be for the replay to keep them all in memory, and how often
-/// those of the whole log the written pages may be.
+/// A share must be this many times the bytes of the keyspace's log records for the replay to keep
+/// them all in memory. The written pages may take this many times the bytes of the whole log.
 const SHARE_PER_LOG_BYTE: u64 = 8;
 const PAGES_PER_LOG_BYTE: u64 = 4;
 
@@ -41,12 +41,12 @@ const PAGES_PER_LOG_BYTE: u64 = 4;
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) overlay: Arc<Overlay>,
-    /// What kept it from being opened for writing, if that was asked for.
+    /// Why the database could not be opened for writing, if that was requested.
     pub(crate) because: Option<Error>,
 }
 
 impl Reading {
-    /// What a write is told.
+    /// Makes the error for a write.
     #[cold]
     pub(crate) fn refusal(&self) -> Error {
         match &self.because {
@@ -59,7 +59,7 @@ impl Reading {
     }
 }
 
-/// What of a budget written pages may take, and what is left to everything else.
+/// Divides a budget into bytes for written pages and the rest.
 fn divide(memory: u64) -> (u64, u64) {
     if memory < SMALL_BUDGET_BYTES {
         return (PAGES_BYTES_MIN, memory);
@@ -67,7 +67,7 @@ fn divide(memory: u64) -> (u64, u64) {
     (memory / PAGES_PART, memory - memory / PAGES_PART)
 }
 
-/// Opens the database at `path` for reading; `because` says why, if it was to be opened for writing.
+/// Opens the database at `path` for reading; `because` says why, if writing was requested.
 pub(crate) fn open_for_reading(
     disk: Arc<dyn Disk>,
     path: &Path,
@@ -97,20 +97,20 @@ pub(crate) fn open_directory(
     open::assemble(disk, overlay, lock, options, Some(reading))
 }
 
-/// `Full` for an opening whose budget is too small, with one that is not.
+/// Makes `Full` for an opening whose budget is too small, naming a sufficient one.
 pub(crate) fn too_small(error: Error, bytes: u64) -> Error {
     let text =
         format!("replaying the log in memory needs more than the budget: {bytes} bytes would do");
     error.wrap(ErrorKind::Full, text)
 }
 
-/// Which budget opens a log of which nothing is known but how long its file is.
+/// Returns the budget that opens a log of which only the length of its file is known.
 pub(crate) fn budget_for_file(bytes: u64) -> u64 {
     let pages = bytes.saturating_mul(PAGES_PER_LOG_BYTE) + PAGES_BYTES_MIN;
     pages.saturating_mul(PAGES_PART) + SMALL_BUDGET_BYTES
 }
 
-/// Which budget replays what a log holds without writing more pages than it may.
+/// Returns the budget that replays a log without writing more pages than allowed.
 pub(crate) fn budget_for(recovered: &Recovered) -> Result<u64> {
     let mut bytes: BTreeMap<KeyspaceId, u64> = BTreeMap::new();
     let mut all = 0;

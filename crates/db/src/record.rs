@@ -1,10 +1,11 @@
-//! The user record: what one atomic batch says, in the log (one record per batch, idempotent by
+//! The user record: the content of one atomic batch in the log (one record per batch, idempotent by
 //! key).
 //!
-//! version `u8` (1; 2 if a value is large), number of operations `u32`, then for each: keyspace `u32`, kind `u8` (1 put, 2
-//! remove, 3 put large: the value is the pointer to the value, see `crates/extent/src/large.rs`),
-//! key length `u16`, value length `u32` (0 for a removal), key, value. All integers are
-//! little-endian. Each key of a keyspace occurs once: the last operation of the batch on it.
+//! version `u8` (1; 2 if a value is large), number of operations `u32`, then for each: keyspace
+//! `u32`, kind `u8` (1 put, 2 remove, 3 put large: the value is the pointer to the value, see
+//! `crates/extent/src/large.rs`), key length `u16`, value length `u32` (0 for a removal), key,
+//! value. All integers are little-endian. Each key of a keyspace occurs once: the last operation of
+//! the batch on it.
 //!
 //! Example: putting `v` at `k` in keyspace 3: `01  01 00 00 00  03 00 00 00  01  01 00  01 00 00 00
 //! 6b  76`.
@@ -12,7 +13,7 @@
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
 
 const VERSION: u8 = 1;
-/// A record with pointers to large values.
+/// Version of a record with pointers to large values.
 const VERSION_LARGE: u8 = 2;
 const HEAD_BYTES: usize = 5;
 const OPERATION_BYTES: usize = 11;
@@ -20,12 +21,12 @@ const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 const PUT_LARGE: u8 = 3;
 
-/// Bytes of a record with one operation of these lengths more.
+/// Bytes that one more operation with these lengths adds to a record.
 pub(crate) fn operation_bytes(key: usize, value: usize) -> usize {
     OPERATION_BYTES + key + value
 }
 
-/// Begins a record of `count` operations in `out`, which is emptied.
+/// Begins a record of `count` operations in `out`, which is emptied first.
 pub(crate) fn begin(out: &mut Vec<u8>, count: usize) {
     let count = u32::try_from(count).expect("BATCH_OPERATIONS_MAX is far below");
     let mut head = [0; HEAD_BYTES];
@@ -63,10 +64,10 @@ pub(crate) fn push(
     out.extend_from_slice(value.bytes);
 }
 
-/// Hands every operation of a record to `visit`.
+/// Passes every operation of a record to `visit`.
 ///
 /// # Errors
-/// `Corruption` when it is not what [`begin`] and [`push`] make; what `visit` answers.
+/// `Corruption` for bytes that [`begin`] and [`push`] do not make; errors of `visit`.
 pub(crate) fn decode(
     payload: &[u8],
     lsn: Lsn,

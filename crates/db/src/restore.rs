@@ -1,4 +1,4 @@
-//! Restoring a backup: a copy of a closed database, file by file, that is then opened and verified.
+//! Restoring a backup: copies a closed database file by file, then opens and verifies the copy.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -16,38 +16,41 @@ use crate::options::Options;
 use crate::state::file_name;
 use crate::target::{self, Target};
 
-/// Pages copied at once: 1 MiB.
+/// Number of pages copied at once (1 MiB).
 const CHUNK_PAGES: usize = 256;
 
-/// How far a restore has come.
+/// Progress of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RestoreProgress {
-    /// Bytes copied, and bytes of the copy verified so far.
+    /// Bytes copied so far, plus bytes of the copy verified so far.
     pub bytes: u64,
-    /// About how many there are: each byte is copied, and each page is verified.
+    /// Expected total, approximately: each byte is copied, and each page is verified.
     pub bytes_expected: u64,
 }
 
-/// What a restore made.
+/// Result of a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RestoreReport {
-    /// Keyspaces.
+    /// Number of keyspaces.
     pub keyspaces: u64,
     /// Bytes read from the backup.
     pub bytes: u64,
-    /// What the verification of the restored database saw.
+    /// Result of the verification of the restored database.
     pub verified: VerifyReport,
 }
 
 impl Db {
-    /// Copies a backup, or any other database that nobody has open, into a directory that is empty, does not exist or
-    /// holds what was left unfinished, opens the copy with `options`, verifies it, and closes it. The backup is not changed.
-    /// Of a checkpoint slot of which the backup has one whole copy the restored database has both.
+    /// Copies a backup, or any other database that is not open, into `target`, opens the copy with
+    /// `options`, verifies it, and closes it. `target` must be missing, empty, or hold only the
+    /// remains of an unfinished copy. The backup is not changed. Where one copy of a checkpoint
+    /// slot is damaged in the backup, the restored database has both copies again.
     ///
     /// # Errors
-    /// `NotFound` when there is no database in `backup`; `Corruption` when the backup was never finished or is
-    /// damaged; `InvalidArgument` when `target` holds files; `Locked`, `Unsupported`, `Full` or `Io`. Nothing of the
-    /// copy is left then.
+    /// `NotFound` when there is no database in `backup`; `Corruption` when the backup was never
+    /// finished or is damaged; `InvalidArgument` when `target` holds files; `Locked`,
+    /// `Unsupported`, `Full` or `Io`. Nothing of the copy is left then.
     pub fn restore(
         backup: impl AsRef<Path>,
         target: impl AsRef<Path>,
@@ -56,8 +59,8 @@ impl Db {
         Db::restore_with(backup, target, options, |_| ControlFlow::Continue(()))
     }
 
-    /// Restores as [`Db::restore`] does, and tells `progress` after every piece how far it is, which may
-    /// end it.
+    /// Restores as [`Db::restore`] does, and calls `progress` after every piece; `Break` ends the
+    /// restore.
     ///
     /// # Errors
     /// As [`Db::restore`]; `Cancelled` when `progress` ended it.
@@ -132,8 +135,8 @@ fn verify(
     Ok(report)
 }
 
-/// Copies a file and makes it durable; tells `watch` after each piece how many bytes it had. Pages of
-/// zeros become holes if the file may have some.
+/// Copies a file and makes it durable. Calls `watch` after each piece with the number of bytes in
+/// it. Pages of zeros become holes if the file may have holes.
 pub(crate) fn copy(
     (source, from): (&dyn Directory, &str),
     (target, to): (&dyn Directory, &str),
@@ -152,7 +155,7 @@ pub(crate) fn copy(
         source.read_at(chunk, offset(first), Purpose::TOOL)?;
         let is_hole = |page: usize| {
             let bytes = &chunk[page * PAGE_BYTES..(page + 1) * PAGE_BYTES];
-            // The last page makes the file as long as it was.
+            // The last page gives the file its length.
             holes && first + page + 1 < pages && bytes.iter().all(|byte| *byte == 0)
         };
         let mut page = 0;

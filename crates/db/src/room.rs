@@ -1,8 +1,9 @@
-//! The room that a database keeps for itself on the disk (rule P29).
+//! The disk space that a database keeps in reserve (rule P29).
 //!
 //! A full disk must not keep a database from its recovery, from removals, from dropping a keyspace
-//! and from one checkpoint. They take from the [`Reserve`](spinney_io::Reserve) when the disk is
-//! full. Once they have, writes of values are `Full` until the reserve is there again.
+//! and from one checkpoint. When the disk is full, these take space from the
+//! [`Reserve`](spinney_io::Reserve). After that, writes of values are `Full` until the reserve is
+//! whole again.
 //!
 //! ```text
 //!   log used     0 --------------> much
@@ -12,9 +13,9 @@
 //!                0   at most 64 KiB + an eighth of the data, after a quiet while
 //! ```
 //!
-//! An empty log needs no reserve: nothing is to be recovered. The reserve grows before a value goes to
-//! the log; a writer for whom there is no room takes a checkpoint first, which empties the log, and so
-//! the reserve may be smaller.
+//! An empty log needs no reserve, because there is nothing to recover. The reserve grows before a
+//! value goes to the log. A writer that finds no space takes a checkpoint first: it empties the
+//! log, and then a smaller reserve is enough.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -27,66 +28,68 @@ use spinney_wal::ReserveFor;
 use crate::place::Place;
 use crate::state::State;
 
-/// What a recovery may need for each byte of the log: pages are written beside those they replace. With two
-/// recoveries on a full disk found no room (test `c1_a_restart_on_a_full_disk`), and then the database
-/// opens for reading only.
+/// Bytes that a recovery may need for each byte of the log, because pages are written beside those
+/// they replace. With a factor of two, recoveries on a full disk found no space (test
+/// `c1_a_restart_on_a_full_disk`), and the database then opens for reading only.
 const PER_LOG_BYTE: u64 = 6;
 
-/// What replays in parts, because it is more than memory, needs for each byte of memory: after each part
-/// the pages that were replaced are free.
+/// Bytes that a recovery in parts, of a log larger than memory, needs for each byte of memory.
+/// After each part the replaced pages are free.
 const PER_MEMORY_BYTE: u64 = 3;
 
-/// What all that there is needs at most, for each byte of it.
+/// Most bytes that a recovery needs for each byte of data.
 const PER_DATA_BYTE: u64 = 3;
 
-/// Beside that where there is little data: some steps of the log, and the first pages of files.
+/// Bytes beside that where there is little data: some steps of the log, and the first pages of
+/// files.
 const LITTLE_BYTES: u64 = 384 << 10;
 
-/// How far ahead it is looked for which log the reserve would do, in such parts of the log.
+/// Number of steps in which the fullness of the log that the reserve covers is searched.
 const COVERED_STEPS: u32 = 64;
 const COVERED_PARTS: f64 = 1024.0;
 
-/// No log, so that the next writer of a value looks.
+/// Covers no log, so that the next writer of a value checks the reserve.
 pub(crate) const NOTHING_COVERED: u64 = (-1.0f64).to_bits();
 
-/// Beside that, for double-write areas and the log itself.
+/// Bytes beside that, for double-write areas and the log itself.
 const BASE_BYTES: u64 = 1 << 20;
 
-/// What the log keeps when room is made, and what it has ready at least: what follows is written there.
+/// Bytes that the log keeps when space is made, and least bytes that it has ready for later
+/// records.
 const LOG_KEPT_BYTES: u64 = 256 << 10;
 const LOG_READY_BYTES: usize = 16 << 10;
 
-/// What is kept at most after a quiet while: this much, and this part of the data.
+/// Most bytes that are kept after a quiet while: this many, and this part of the data.
 const QUIET_BYTES: u64 = 64 << 10;
 const QUIET_PART: u64 = 8;
 
 impl State {
-    /// Whether a recovery would find records.
+    /// Returns whether a recovery would find records.
     pub(crate) fn has_records(&self) -> bool {
         let log = self.log.stats();
         log.first_lsn <= log.last_lsn
     }
 
-    /// How much room the recovery of a log of so many bytes may need.
+    /// Disk space that the recovery of a log of `bytes` bytes may need.
     fn room_for_log(&self, bytes: u64) -> u64 {
         let in_parts = bytes + bytes / 2 + PER_MEMORY_BYTE * self.budget.total();
         let changed = BASE_BYTES + (PER_LOG_BYTE * bytes).min(in_parts);
         (self.engine_room.load(Relaxed) + changed).min(self.room_for_all(bytes))
     }
 
-    /// How much room is kept while values are written. Removals fill a log of some length before their checkpoint,
-    /// which needs room however short the log is now.
+    /// Disk space that is kept while values are written. Removals fill a log of some length before
+    /// their checkpoint, which needs space however short the log is now.
     fn room_for_values(&self, log: u64) -> u64 {
         self.room_for_log(log.max(LOG_KEPT_BYTES)).min(self.room_for_all(log))
     }
 
-    /// How much room is enough whatever is done with all that there is.
+    /// Disk space that is enough for any operation on the present data.
     fn room_for_all(&self, log: u64) -> u64 {
         let all = self.data_bytes.load(Relaxed) + log;
         LITTLE_BYTES + self.engine_room.load(Relaxed) + PER_DATA_BYTE * all
     }
 
-    /// How much room is kept after a quiet while.
+    /// Disk space that is kept after a quiet while.
     fn room_in_quiet(&self) -> u64 {
         if !self.has_records() {
             return 0;
@@ -100,8 +103,8 @@ impl State {
         needed.min(QUIET_BYTES + live / QUIET_PART)
     }
 
-    /// Reads how much data there is, and how much room the engines need: for all that they have in memory
-    /// as pages, and for the largest of their smallest steps that make room.
+    /// Reads the size of the data, and the space that the engines need: for everything that they
+    /// hold in memory as pages, and for the largest of their smallest steps that free space.
     pub(crate) fn follow_engines(&self) {
         self.covered.store(NOTHING_COVERED, Relaxed);
         let keyspaces = self.keyspaces();
@@ -112,7 +115,8 @@ impl State {
         self.data_bytes.store(engines().map(|engine| engine.data_bytes()).sum(), Relaxed);
     }
 
-    /// Runs what must succeed on a full disk if anything can: a recovery, a checkpoint that was asked for, a drop.
+    /// Runs a request that must succeed on a full disk if possible: a recovery, a requested
+    /// checkpoint, a drop.
     pub(crate) fn with_last_room<R>(&self, request: impl FnOnce() -> R) -> R {
         match &self.reserve {
             Some(reserve) => reserve.with_last_room(request),
@@ -120,8 +124,8 @@ impl State {
         }
     }
 
-    /// Makes the reserve what a recovery would need after a quiet while. A disk without room for it is the next
-    /// writer's to hear of.
+    /// Sizes the reserve for a recovery after a quiet while. If the disk has no space for it, the
+    /// next writer gets the error.
     ///
     /// # Errors
     /// `Io`.
@@ -136,7 +140,7 @@ impl State {
         }
     }
 
-    /// Makes room for the recovery of the log before a value goes there.
+    /// Reserves space for the recovery of the log before a value goes there.
     ///
     /// # Errors
     /// As [`State::make_room`].
@@ -153,7 +157,7 @@ impl State {
     fn keep_more_room(&self, reserve: &Reserve, fullness: f64) -> Result<()> {
         self.follow_engines();
         let needed = |fullness| self.room_for_values(self.log.bytes_at(fullness));
-        // More than is needed now, so that it does not grow with every write.
+        // More than is needed now, so that the reserve does not grow with every write.
         match reserve.keep(needed(fullness) / 4 * 5) {
             Err(error) if error.is_full() => self.make_room(true),
             kept => {
@@ -163,7 +167,7 @@ impl State {
                 let further = further.map(|step| fullness + f64::from(step) / COVERED_PARTS);
                 let covered = further.into_iter().find(is_covered).unwrap_or(fullness);
                 self.covered.store(covered.to_bits(), SeqCst);
-                // Who changes the reserve says so behind it.
+                // A change of the reserve stores this after it.
                 if reserve.bytes() != bytes {
                     self.covered.store(NOTHING_COVERED, SeqCst);
                 }
@@ -172,8 +176,9 @@ impl State {
         }
     }
 
-    /// Keeps the log short while the disk is full: what removals append would else take the room of the checkpoint
-    /// that they need. One that finds no room is tried again once the log is longer by as much.
+    /// Keeps the log short while the disk is full. Otherwise records of removals would take the
+    /// space of the checkpoint that they need. After a checkpoint that found no space, the next is
+    /// tried once the log has grown by as much.
     ///
     /// # Errors
     /// What the checkpoint met, but for `Full`.
@@ -187,7 +192,7 @@ impl State {
             return Ok(());
         }
         let _one_at_a_time = self.hold_checkpoints();
-        // Somebody else may have shortened it meanwhile.
+        // Another thread may have shortened it meanwhile.
         if !is_long() {
             return Ok(());
         }
@@ -197,8 +202,8 @@ impl State {
         if is_full { Ok(()) } else { made }
     }
 
-    /// Makes room for who met a full disk, by a checkpoint, after which the log takes less and a recovery needs
-    /// less. Values need the reserve as well; a removal does without.
+    /// Makes space for a writer that met a full disk, by a checkpoint, after which log and recovery
+    /// need less. Values need the reserve as well; a removal does not.
     ///
     /// # Errors
     /// `Full` when there is none; what the checkpoint met.
@@ -208,16 +213,16 @@ impl State {
         self.make_room_held(reserve, for_values)
     }
 
-    /// The same for who holds the checkpoints.
+    /// Does the same; the caller holds `checkpointing`.
     fn make_room_held(&self, reserve: &Reserve, for_values: bool) -> Result<()> {
         let keep = || {
             self.follow_engines();
             let log = self.log.bytes_at(self.log.fullness());
             reserve.keep(self.room_for_values(log))
         };
-        // A writer of values needs room in the log as well, beside the reserve.
+        // A writer of values needs space in the log as well, beside the reserve.
         let log_ready = || without_reserve(|| self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
-        // Somebody else may have made it meanwhile.
+        // Another thread may have made the space meanwhile.
         if for_values && keep().is_ok() && log_ready().is_ok() {
             return Ok(());
         }
@@ -227,7 +232,7 @@ impl State {
                 true => self.checkpoint_for_values(reserve)?,
                 false => {
                     let taken = reserve.with_last_room(|| self.checkpoint_held());
-                    // What found no room has left some in its file.
+                    // A checkpoint that found no space has left free pages in its file.
                     taken.or_else(|error| self.give_room_back().and(Err(error)))?;
                 }
             }
@@ -242,7 +247,7 @@ impl State {
             self.make_room_by_steps(reserve)?;
         }
         self.give_room_back()?;
-        // The log first: without a segment that is ready what is kept would serve nobody.
+        // The log first: without a ready segment, a reserve would be of no use.
         drop(log_ready());
         keep().map_err(|error| {
             error.wrap(
@@ -259,8 +264,8 @@ impl State {
             .try_for_each(|keyspace| keyspace.engine.values().store().give_all_back())
     }
 
-    /// A checkpoint for the sake of values, which does not spend what removals will need. What was removed before may
-    /// have to go first.
+    /// Takes a checkpoint for the sake of values, without spending what removals will need. Large
+    /// values that were removed before may have to be freed first.
     fn checkpoint_for_values(&self, reserve: &Reserve) -> Result<()> {
         let checkpoint = || reserve.with_floor(self.room_for_values(0), || self.checkpoint_held());
         match checkpoint() {
@@ -272,14 +277,14 @@ impl State {
         }
     }
 
-    /// Lets engines make room by steps that give back more than they take.
+    /// Lets engines make space by steps that free more than they take.
     fn make_room_by_steps(&self, reserve: &Reserve) -> Result<()> {
         let left = self.room_for_values(0).saturating_sub(self.engine_room.load(Relaxed));
         let keyspaces = self.keyspaces();
         let mut steps = keyspaces.iter().map(|keyspace| keyspace.engine.make_room());
         reserve.with_floor(left, || steps.try_for_each(|made| made))?;
         self.give_room_back()?;
-        // What the steps made free is durable with what they wrote.
+        // Trimming makes durable what the steps wrote, and so what they freed.
         self.trim()
     }
 }

@@ -1,21 +1,21 @@
-//! Salvage: what can be read of a damaged database goes into a new one (rule P22).
+//! Salvage: copies what is readable of a damaged database into a new one (rule P22).
 //!
 //! 1. Read the manifest, if it is there; without it every store file is a keyspace, named after its
 //!    file and taken to be logged.
 //! 2. Recover a copy of the log, and take the structure records in it, which say with the newest
 //!    checkpoints which segments there are. A log that has lost something is not used at all,
 //!    because what it has left may be older than the pages.
-//! 3. Read the pages of every store file and write the records that they hold into the new database,
-//!    through its public interface (each engine's [`KeyspaceSalvage`] says which these are). Without a
-//!    manifest the kinds of their blocks say, too, which engine's they are; a file of an engine that this
-//!    program does not have is refused.
-//! 4. With a whole log everything that was promised is in it: apply what
-//!    users said above each keyspace's redo LSN, in order. Where a keyspace's checkpoint is lost, all
-//!    of the log is applied: records of a keyspace that was bulk loaded behind them could then come back.
+//! 3. Read the pages of every store file and write the records that they hold into the new
+//!    database, through its public interface (each engine's [`KeyspaceSalvage`] says which these
+//!    are). Without a manifest the kinds of their blocks say, too, which engine's they are; a file
+//!    of an engine that this program does not have is refused.
+//! 4. A whole log holds everything that was promised: apply its user records above each keyspace's
+//!    redo LSN, in order. Where a keyspace's checkpoint is lost, the whole log is applied. Records
+//!    of a keyspace that was bulk loaded after them could then come back.
 //!
-//! The old database is not changed; nobody may have it open. What could not be saved is told.
+//! The old database is not changed, and must not be open. The report says what could not be saved.
 //!
-//! **Crash.** Until everything is in, the new directory is marked, and refuses to open.
+//! **Crash.** Until everything is copied, the new directory is marked, and refuses to open.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -40,58 +40,62 @@ use crate::restore::copy;
 use crate::state::file_name;
 use crate::target::Salvaging;
 
-/// Where the copy of the log lies meanwhile.
+/// Name of the copy of the log during the salvage.
 pub(crate) const LOG_COPY: &str = "wal.salvaged";
 
-/// How far a salvage has come.
+/// Progress of a salvage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvageProgress {
-    /// Records and operations of the log that were written so far.
+    /// Records and log operations written so far.
     pub records: u64,
 }
 
-/// What a salvage made and what it could not.
+/// Result of a salvage: what was copied, and what was lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvageReport {
-    /// Why the manifest could not be read, if so: keyspaces are named after their files then.
+    /// Why the manifest could not be read, if so. Keyspaces are then named after their files.
     pub manifest: Option<String>,
-    /// Why the log could not be used, if so: what was not yet in pages is lost then.
+    /// Why the log could not be used, if so. Writes that were not yet in pages are lost then.
     pub log: Option<String>,
-    /// Operations of the log that were applied.
+    /// Number of log operations applied.
     pub log_operations: u64,
-    /// Every keyspace.
+    /// The keyspaces, one entry each.
     pub keyspaces: Vec<SalvagedKeyspace>,
 }
 
-/// One keyspace.
+/// Result for one keyspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SalvagedKeyspace {
-    /// Its name.
+    /// Name of the keyspace in the new database.
     pub name: String,
-    /// Records that its pages gave; those of several times count each, where nothing led to its pages.
+    /// Number of records copied from pages. A record that was found in several pages counts each
+    /// time, where no checkpoint led to the pages.
     pub records: u64,
-    /// Why its file could not be read at all, if so.
+    /// Why the file could not be read at all, if so.
     pub file: Option<String>,
-    /// Why its newest checkpoint could not be read, if so.
+    /// Why the newest checkpoint could not be read, if so.
     pub checkpoint: Option<String>,
-    /// Damaged pages that may have held records. Where the checkpoint is lost, too, the ranges below are not
-    /// all that these may be missing from.
+    /// Damaged pages that may have held records. Where the checkpoint is lost as well, records may
+    /// be missing outside the ranges below.
     pub damaged: Vec<DamagedPage>,
-    /// Ranges of keys whose pages are gone: records there are lost, but for those of the log.
+    /// Key ranges whose pages are lost. Records there are lost, except those in the log.
     pub lost: Vec<LostRange>,
-    /// Ranges of keys whose newest pages are gone: records there may be older ones.
+    /// Key ranges whose newest pages are lost. Records there may be older versions.
     pub older: Vec<LostRange>,
-    /// Keys whose large values are damaged; they are not in the new database.
+    /// Keys whose large values are damaged. The new database does not have them.
     pub lost_values: Vec<Vec<u8>>,
 }
 
 impl SalvageReport {
-    /// Whether everything could be saved, names included.
+    /// Returns whether everything was saved, including names of keyspaces.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let whole = |one: &SalvagedKeyspace| {
-            // What a page held that the checkpoint names is told by the ranges; it may be nothing,
-            // because others hold it now.
+            // The ranges report what a damaged page of the checkpoint held. They may be empty,
+            // because other pages may hold its records now.
             one.file.is_none()
                 && (one.damaged.is_empty() || one.checkpoint.is_none())
                 && one.lost.is_empty()
@@ -103,14 +107,15 @@ impl SalvageReport {
 }
 
 impl Db {
-    /// Saves what can be read of a database into a new one, in a directory that is empty or does not exist. The
-    /// old one is not changed; `options` are those of the new one.
+    /// Copies what is readable of a database into a new one, in a directory that is missing or
+    /// empty. The old database is not changed. `options` are those of the new one.
     ///
     /// # Errors
-    /// `NotFound` when there is no file of a database in `old`; `InvalidArgument` when `new` holds files; `Locked`
-    /// when somebody has the old one open; `Unsupported` for one that a newer program has written, or that holds a
-    /// file of an engine that this program does not have; `Full` or `Io`, and
-    /// nothing is left in `new` then. Damage in `old` is no error: the report tells of it.
+    /// `NotFound` when there is no file of a database in `old`; `InvalidArgument` when `new` holds
+    /// files; `Locked` when somebody has the old one open; `Unsupported` for one that a newer
+    /// program has written, or that holds a file of an engine that this program does not have;
+    /// `Full` or `Io`, and nothing is left in `new` then. Damage in `old` is no error: the report
+    /// tells of it.
     pub fn salvage(
         old: impl AsRef<Path>,
         new: impl AsRef<Path>,
@@ -119,8 +124,8 @@ impl Db {
         Db::salvage_with(old, new, options, |_| ControlFlow::Continue(()))
     }
 
-    /// Salvages as [`Db::salvage`] does, and tells `progress` of every record, which may end it. While it
-    /// looks for pages in a file there are none.
+    /// Salvages as [`Db::salvage`] does, and calls `progress` for every record; `Break` ends the
+    /// salvage. No calls come while it searches a file for pages.
     ///
     /// # Errors
     /// As [`Db::salvage`]; `Cancelled` when `progress` ended it.
@@ -145,12 +150,12 @@ impl Db {
         if !Manifest::exists(&*source)? && keyspaces(&*source, None)?.is_empty() {
             return Err(not_found());
         }
-        // It may lie where nothing can be written.
+        // The old database may lie on a file system that cannot be written.
         let _lock = source.lock_shared()?;
         let mut report = SalvageReport::default();
         let manifest = match Manifest::read(&*source) {
             Ok(manifest) => Some(manifest),
-            // Nothing is wrong with it; this program is too old for it.
+            // The database is sound; this program is too old for it.
             Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
             Err(error) => {
                 report.manifest = Some(error.to_string());
@@ -188,7 +193,7 @@ struct Saving {
     old: Option<Box<dyn KeyspaceSalvage>>,
     new: Keyspace,
     report: SalvagedKeyspace,
-    /// Keys whose large value could not be read.
+    /// Keys whose large values could not be read.
     lost: BTreeMap<Vec<u8>, ()>,
 }
 
@@ -221,7 +226,7 @@ fn keyspaces(old: &dyn Directory, manifest: Option<&Manifest>) -> Result<Vec<Old
 /// `Unsupported` when it is an engine that this program does not have.
 fn engine_of(old: &dyn Directory, keyspace: KeyspaceId) -> Result<EngineKind> {
     let name = file_name(keyspace);
-    // A file that cannot be read is told of by the salvage of its keyspace.
+    // The salvage of the keyspace reports a file that cannot be read.
     let Ok(Some(kind)) = Store::kind_of_data(old, &name, keyspace) else {
         return Ok(EngineKind::default());
     };
@@ -273,7 +278,7 @@ fn save(
         Ok((log, recovered))
     });
     savings.values_mut().try_for_each(|saving| saving.save_pages(watch))?;
-    // What is in pages is home before the log comes on top of it.
+    // All dirty records are in pages before the log is applied over them.
     db.checkpoint()?;
     match log {
         Ok((_log, recovered)) => {
@@ -304,7 +309,7 @@ fn save(
     db.close()
 }
 
-/// Shows the keyspaces what the log says of their structure.
+/// Passes the structure records of the log to the keyspaces.
 fn follow(
     recovered: &spinney_wal::Recovered,
     savings: &mut BTreeMap<KeyspaceId, Saving>,
@@ -342,7 +347,7 @@ fn copied_log(
     Log::open(new, LOG_COPY, &LogOptions::sized(tag, bytes_max))
 }
 
-/// Which database a log says that it belongs to.
+/// Returns the tag of the database that a log belongs to.
 fn tag_of_log(old: &dyn Directory) -> Result<u64> {
     let file = old.open(LOG_NAME, OpenMode::EXISTING.read_only())?;
     let mut buf = AlignedBuf::new(1);
@@ -391,7 +396,7 @@ impl Saving {
     }
 }
 
-/// Gives a key what it had in the old keyspace, whose large values lie in `store`.
+/// Gives a key its value in the old keyspace, whose large values lie in `store`.
 fn put(
     new: &Keyspace,
     lost: &mut BTreeMap<Vec<u8>, ()>,
@@ -409,15 +414,16 @@ fn put(
             {
                 return Ok(());
             }
-            // A later operation says what the key has, or it is lost; what it had before is neither.
+            // A later operation decides the key's value, or it is lost; its earlier value is
+            // neither.
             lost.insert(key.to_vec(), ());
             new.remove_with(key, Durability::Buffered)
         }
     }
 }
 
-/// Puts the large value that a pointer of the old keyspace points to; says whether it is there whole.
-/// If not, nothing has changed.
+/// Copies the large value behind a pointer of the old keyspace. Returns whether it is whole; if
+/// not, nothing has changed.
 fn put_large(new: &Keyspace, key: &[u8], store: &Store, pointer: &[u8]) -> Result<bool> {
     let Ok(mut value) = SalvagedValue::open(store, pointer) else { return Ok(false) };
     let put = new.insert_from_with(key, value.length(), &mut value, Durability::Buffered);

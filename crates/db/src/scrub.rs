@@ -1,79 +1,84 @@
-//! The scrub: a background job that reads every page that is owned, slowly, so that damage is known
-//! before somebody needs what it took.
+//! The scrub: a background job that slowly reads every owned page, so that damage is known before a
+//! reader needs the page.
 //!
-//! It goes from keyspace to keyspace, piece by piece, and rests after each piece for as long as the
-//! rate asks; while lookups and scans read much, ten times as long. What it finds is told in the
-//! statistics and stops nothing: reads of a damaged page answer `Corruption` whether it is known or
-//! not.
+//! It goes from keyspace to keyspace, piece by piece, and rests after each piece as the configured
+//! rate asks. While lookups and scans read much, it rests ten times as long. It reports what it
+//! finds in the statistics and stops nothing: reads of a damaged page answer `Corruption` whether
+//! the damage is known or not.
 //!
-//! A keyspace that is parked is opened for its piece and parked again. One that nobody has written to since it was last
-//! read whole waits a day ([`SOUND_FOR`]); a pass over nothing is none.
+//! A parked keyspace is opened for its piece and parked again. A keyspace without writes since its
+//! last full read waits a day ([`SOUND_FOR`]). A pass that reads nothing is not counted.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, ErrorKind, KeyspaceId, Next, Result};
+use spinney_base::{Error, ErrorKind, KeyspaceId, Next, Result, events};
 use spinney_engine::{DamagedPage, Scrubbed};
 use spinney_io::Purpose;
 
 use crate::place::Place;
 use crate::state::State;
 
-/// How long a pass waits after the database was opened or the pass before ended.
+/// Pause after the database was opened, and between two passes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A keyspace that was read whole is read again after so long, or once it was written to.
+/// Time after which a keyspace without writes is read again. A write makes it due at once.
 pub(crate) const SOUND_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// How long the scrub waits before it looks again when there is nothing to read.
+/// Poll interval when no keyspace is due.
 const NOTHING_DUE: Duration = Duration::from_secs(10);
 
-/// The shortest rest after a keyspace that was opened for it: opening costs more than reading a page.
+/// Shortest rest after a keyspace that was opened for the scrub. Opening costs more than reading a
+/// page.
 const REST_PARKED: Duration = Duration::from_secs(1);
 
-/// So many reads of lookups and scans since the last piece mean that the disk is busy.
+/// More reads by lookups and scans than this since the last piece mean that the disk is busy.
 const BUSY: u64 = 64;
 
-/// How often the scrub rests in a row because the disk is busy, each time as after so many pages.
+/// Most rests in a row because the disk is busy; each is as long as the rest after [`YIELD_PAGES`]
+/// pages.
 const YIELDS_MAX: u32 = 9;
 const YIELD_PAGES: u64 = 16;
 
-/// Damaged pages that are named; more are counted.
+/// Most damaged pages that are named in the statistics; further ones are only counted.
 const NAMED_MAX: usize = 256;
 
-/// What the scrub has seen since the database was opened.
+/// What the scrub has found since the database was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct ScrubStats {
     /// Pages read and checked.
     pub pages: u64,
-    /// Passes over everything that came to their end.
+    /// Completed passes over the whole database.
     pub passes: u64,
-    /// How long ago the last of them did.
+    /// Time since the last completed pass ended.
     pub last_pass: Option<Duration>,
-    /// How many damaged pages the last pass found, or the one under way if those are more.
+    /// Number of damaged pages in the last completed pass or in the pass under way, whichever is
+    /// more.
     pub damaged_pages: u64,
-    /// Which these two found, as far as they are not too many.
+    /// Damaged pages of these two passes, 256 of each at most.
     pub damaged: Vec<DamagedPage>,
 }
 
-/// Where the scrub is.
+/// State of the scrub.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
     begun: bool,
     pages: u64,
     passes: u64,
     last_pass: Option<Duration>,
-    /// What this pass found, and the one before.
+    /// Damage found in this pass and in the one before.
     found: Found,
     before: Found,
-    /// The keyspace that is read, and where in it.
+    /// Keyspace that is being read, and the key to continue from.
     at: Option<(KeyspaceId, Vec<u8>)>,
-    /// Whether the keyspace that is read was opened for it.
+    /// Whether the keyspace was opened for the scrub.
     opened: bool,
-    /// Whether anything was read in this pass.
+    /// Whether this pass has read anything.
     has_read: bool,
-    /// Reads of lookups and scans when it was last looked.
+    /// Number of reads by lookups and scans at the last check.
     reads: u64,
     yields: u32,
 }
@@ -162,7 +167,7 @@ impl State {
             self.scrub.lock().opened = self.open_one(place.id).is_none();
         }
         let opened = self.scrub.lock().opened;
-        // Nobody who asks for the numbers waits for the disk.
+        // A thread that asks for the statistics does not wait for the disk.
         place.count_scrub();
         let seen = match self.enter(&place) {
             Ok(keyspace) => keyspace.engine.scrub(&from),
@@ -170,7 +175,7 @@ impl State {
         };
         let is_over = seen.next.is_none();
         if is_over && opened {
-            // Who holds it parks it later.
+            // The thread that holds the checkpoints parks it later.
             if let Some(_no_checkpoint) = self.checkpointing.try_lock() {
                 self.park(&place)?;
             }
@@ -180,6 +185,9 @@ impl State {
         scrub.pages += seen.pages;
         if !seen.damaged.is_empty() {
             self.scrub_again(&place);
+        }
+        for page in &seen.damaged {
+            events::damage(&page.file, page.offset, &page.what);
         }
         scrub.note(seen.damaged);
         scrub.at = Some(match seen.next {

@@ -1,4 +1,4 @@
-//! Repeatable views of a keyspace, and what cursors read from: a keyspace or such a view.
+//! Repeatable views of a keyspace, and the source of a cursor: a keyspace or such a view.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,11 +15,12 @@ use crate::state::KeyspaceState;
 use crate::value::Value;
 use crate::write::check_key;
 
-/// A keyspace as it was at one moment between two batches. Cheap to clone; any number of threads
-/// may read from it. What it needs is kept until the last clone of it and of its cursors and
-/// readers is dropped; taking one costs no copy.
+/// A view of a keyspace at one moment between two batches. It is cheap to clone, and any number of
+/// threads may read from it. Taking one copies nothing. The pages and records that it needs are
+/// kept until its last clone, cursor and reader are dropped.
 ///
-/// It keeps the database open as a [`Keyspace`] does, and answers `Closed` after [`Db::close`](crate::Db::close).
+/// A snapshot keeps the database open as a [`Keyspace`] does, and answers `Closed` after
+/// [`Db::close`](crate::Db::close).
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     inner: Arc<Inner>,
@@ -28,9 +29,9 @@ pub struct Snapshot {
 #[derive(Debug)]
 struct Inner {
     keyspace: Keyspace,
-    /// Pinned: it is not parked while the snapshot lasts.
+    /// The open keyspace, pinned: it is not parked while the snapshot lives.
     open: Arc<KeyspaceState>,
-    /// There until it is dropped.
+    /// The engine's snapshot; `None` only during the drop.
     engine: Option<Box<dyn EngineSnapshot>>,
 }
 
@@ -43,7 +44,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         if !self.keyspace.handle.state.process.is_current() {
-            // Letting go of it takes locks that a thread of the parent may have held at the fork.
+            // Dropping it takes locks that a thread of the parent may have held at the fork.
             std::mem::forget(self.engine.take());
         }
     }
@@ -56,7 +57,7 @@ impl Snapshot {
         Ok(Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), open, engine }) })
     }
 
-    /// The keyspace that it is of.
+    /// The keyspace of the snapshot.
     pub(crate) fn keyspace(&self) -> &Keyspace {
         &self.inner.keyspace
     }
@@ -71,23 +72,23 @@ impl Snapshot {
         self.inner.open.check_alive()
     }
 
-    /// Appends what the keyspace had for a key to `out`.
+    /// Appends the value of `key` at the snapshot's moment to `out`.
     fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Found> {
         self.check_readable()?;
         check_key(key)?;
         self.inner.engine().get(key, hash_key(self.inner.open.id, key), out)
     }
 
-    /// The value that a key had.
+    /// Returns the value of a key at the snapshot's moment.
     ///
     /// # Errors
-    /// `SnapshotTooOld` when it had to end, with the cause; else as [`Keyspace::get`].
+    /// `SnapshotTooOld`, with the cause, when the snapshot had to end; else as [`Keyspace::get`].
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let mut value = Vec::new();
         Ok(self.read_into(key.as_ref(), &mut value)?.then(|| Value::from(value)))
     }
 
-    /// Reads the value that a key had into `out`, which is emptied first; says whether there was one.
+    /// Reads the value of a key into `out`, which is emptied first. Returns whether there was one.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -110,7 +111,7 @@ impl Snapshot {
         keyspace.handle.state.read_whole(&self.inner.open, pointer, out)
     }
 
-    /// Whether a key had a value.
+    /// Returns whether a key has a value.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -118,7 +119,8 @@ impl Snapshot {
         Ok(self.read(key.as_ref(), &mut Vec::new())? != Found::Absent)
     }
 
-    /// The values that many keys had, in their order; cold ones are read together.
+    /// Returns the values of many keys, in the order of the keys. Pages that are not cached are
+    /// read together.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -147,7 +149,7 @@ impl Snapshot {
         values.into_iter().map(|value| value.map(whole).transpose()).collect()
     }
 
-    /// Opens the value that a key had for reading piece by piece; see [`Keyspace::get_reader`].
+    /// Opens the value of a key for reading in pieces. See [`Keyspace::get_reader`].
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -160,29 +162,29 @@ impl Snapshot {
         })
     }
 
-    /// The records of a range, from either end, all of the snapshot's moment.
+    /// Returns the records of a range, from either end, all of the snapshot's moment.
     pub fn range(&self, range: impl KeyRange) -> Cursor {
         Source::Then(self.clone()).range(&range)
     }
 
-    /// All records, from either end.
+    /// Returns all records, from either end.
     #[must_use]
     pub fn iter(&self) -> Cursor {
         Source::Then(self.clone()).iter()
     }
 
-    /// The records whose keys begin with `prefix`, from either end.
+    /// Returns the records whose keys begin with `prefix`, from either end.
     #[must_use]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Cursor {
         Source::Then(self.clone()).prefix(prefix.as_ref())
     }
 
-    /// The keys of a range, from either end; pages of values are not read.
+    /// Returns the keys of a range, from either end. Pages of values are not read.
     pub fn keys(&self, range: impl KeyRange) -> Keys {
         Keys::of(self.range(range))
     }
 
-    /// The record with the lowest key.
+    /// Returns the record with the lowest key.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -190,7 +192,7 @@ impl Snapshot {
         self.iter().one(Direction::Forward)
     }
 
-    /// The record with the highest key.
+    /// Returns the record with the highest key.
     ///
     /// # Errors
     /// As [`Snapshot::get`].
@@ -198,14 +200,14 @@ impl Snapshot {
         self.iter().one(Direction::Reverse)
     }
 
-    /// What it keeps now.
+    /// Returns what the snapshot keeps from being reused, as of now.
     #[must_use]
     pub fn stats(&self) -> SnapshotStats {
         self.inner.engine().stats()
     }
 }
 
-/// All records; see [`Snapshot::iter`].
+/// Iterates over all records. See [`Snapshot::iter`].
 impl IntoIterator for &Snapshot {
     type Item = Result<(Vec<u8>, Value)>;
     type IntoIter = Cursor;
@@ -218,9 +220,9 @@ impl IntoIterator for &Snapshot {
 /// What a cursor reads from.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
-    /// The keyspace, as it is when it is asked.
+    /// The keyspace, as it is at each read.
     Now(Keyspace),
-    /// One moment of it.
+    /// A snapshot of it.
     Then(Snapshot),
 }
 
@@ -256,7 +258,7 @@ impl Source {
         }
     }
 
-    /// A key that a scan of a snapshot answered is in the snapshot.
+    /// Checks that a key which a scan of a snapshot delivered is in the snapshot.
     fn there<T>(&self, found: Result<Option<T>>) -> Result<Option<T>> {
         match found {
             Ok(None) => {

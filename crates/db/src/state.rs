@@ -1,11 +1,13 @@
 //! What all handles of one open database share.
 //!
-//! A keyspace is a [`Place`], which its handles hold for as long as they like, and while it is open a
-//! [`KeyspaceState`]; see `place`.
+//! A keyspace is a [`Place`], which its handles hold, and while it is open a [`KeyspaceState`]. See
+//! `place`.
 //!
-//! **Lock order**, first to last: `checkpointing`, [`Place::kept`], `log_part`, `door`, `manifest`, `places`,
-//! `sharing`, `keyspaces`, `KeyspaceState::seen_use`, `large_batch`; then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation (which may do I/O), `large_logging`, the stripes, the engine's own latches. Stripes
-//! are held for memory work only.
+//! **Lock order**, first to last: `checkpointing`, [`Place::kept`], `log_part`, `door`, `manifest`,
+//! `places`, `sharing`, `keyspaces`, `KeyspaceState::seen_use`, `large_batch`; then the writers'
+//! guards of engines in ascending order of keyspace ids, the engine's preparation (which may do
+//! I/O), `large_logging`, the stripes, the engine's own latches. Stripes are held for memory work
+//! only.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -31,26 +33,29 @@ use crate::place::{Name, Place, dropped};
 use crate::reading::Reading;
 use crate::scrub::Scrub;
 
-/// What the lock table, buffers and bookkeeping take of the budget before keyspaces share the rest.
+/// Bytes of the budget that the lock table, buffers and bookkeeping take before keyspaces share the
+/// rest.
 const OVERHEAD_BYTES: u64 = 768 << 10;
 
-/// Of a budget beyond so many bytes the buffers of the log may take one in [`LOG_SHARE`], up to
-/// [`LOG_BYTES_MAX`]: what gathers for a flush, and what is kept from one to the next.
+/// Beyond this many bytes of budget, the log's buffers may take one part in [`LOG_SHARE`] of the
+/// rest, up to [`LOG_BYTES_MAX`]: for records that gather for a flush, and for buffers kept between
+/// flushes.
 const SMALL_BUDGET_BYTES: u64 = 16 << 20;
 const LOG_SHARE: u64 = 32;
 const LOG_BYTES_MAX: u64 = 2 << 20;
 
-/// Of that, what each kind of buffer keeps, at least.
+/// Least bytes of that for each kind of buffer.
 const LOG_SPARE_BYTES_MIN: u64 = 16 << 10;
 
-/// Least memory that a keyspace is opened with, in bytes; the number of open ones is limited by it.
+/// Least memory that a keyspace is opened with, in bytes. It limits the number of open keyspaces.
 pub(crate) const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
 
-/// Descriptors that a database needs beside those of keyspaces: of the directory, its locks and the log, and one
-/// for what a backup copies.
+/// Descriptors that a database needs beside those of keyspaces: for the directory, its locks and
+/// the log, and one for a copy by a backup.
 const OTHER_DESCRIPTORS: u64 = 16;
 
-/// So many keyspaces may be open though descriptors are fewer: where one cannot be opened, another is parked.
+/// This many keyspaces may be open even if there are fewer descriptors: where one cannot be opened,
+/// another is parked.
 const OPEN_MIN: u64 = 8;
 
 /// One keyspace while it is open.
@@ -61,14 +66,15 @@ pub(crate) struct KeyspaceState {
     pub(crate) options: KeptOptions,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) memory: Arc<MemoryAccount>,
-    /// The log's end when it was opened: the log has nothing of it between its checkpoint and here.
+    /// The log's end when the keyspace was opened: the log has none of its records between its
+    /// checkpoint and here.
     opened_at: Lsn,
     /// Set under the exclusive door when it is dropped.
     standing: AtomicU8,
     pub(crate) task: Mutex<Option<Task>>,
     /// [`CHANGED`], [`UNSCRUBBED`] and [`WRITTEN`].
     changes: AtomicU8,
-    /// How often it had been entered when that was last looked at, and since when it was so.
+    /// How often it had been entered at the last look, and since when this number is unchanged.
     seen: Mutex<(u64, Duration)>,
     /// When its job last had something to do, in nanoseconds of the runtime.
     busy_at: AtomicU64,
@@ -76,8 +82,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) seen_use: Mutex<governor::Seen>,
 }
 
-/// What happened to an open keyspace: its file may lack something; its last scrub is of before; users wrote to it since
-/// it was opened.
+/// What happened to an open keyspace: its file may lack something; its last scrub is older than its
+/// content; users wrote to it since it was opened.
 const CHANGED: u8 = 1;
 const UNSCRUBBED: u8 = 2;
 const WRITTEN: u8 = 4;
@@ -87,29 +93,30 @@ impl KeyspaceState {
     /// Notes that something was written.
     #[inline]
     pub(crate) fn set_changed(&self) {
-        // Mostly it is set, and then it stays every processor's own.
+        // It is usually set already, and then the line stays in every processor's cache.
         if self.changes.load(Ordering::Relaxed) != ALL_CHANGES {
             self.changes.store(ALL_CHANGES, Ordering::Release);
         }
     }
 
-    /// Whether anything was written or moved since it was opened.
+    /// Returns whether anything was written or moved since the keyspace was opened.
     pub(crate) fn has_changed(&self) -> bool {
         self.changes.load(Ordering::Acquire) & CHANGED != 0
     }
 
-    /// A scrub of it begins.
+    /// Notes that a scrub of the keyspace begins.
     pub(crate) fn begin_scrub(&self) {
         self.changes.fetch_and(!UNSCRUBBED, Ordering::AcqRel);
     }
 
-    /// Whether anything was written or moved since the last scrub of it began.
+    /// Returns whether anything was written or moved since the last scrub began.
     pub(crate) fn is_unscrubbed(&self) -> bool {
         self.changes.load(Ordering::Acquire) & UNSCRUBBED != 0
     }
 
-    /// Notes that its job had something to do. What a job does after an opening, without writes of users, makes no
-    /// scrub due: that would open the keyspace again, and so on for ever.
+    /// Notes that its job had something to do. Work of a job after an opening, without writes of
+    /// users, makes no scrub due: the scrub would open the keyspace again, and the cycle would
+    /// never end.
     pub(crate) fn set_busy(&self, now: Duration) {
         let is_written = self.changes.fetch_or(CHANGED, Ordering::AcqRel) & WRITTEN != 0;
         if is_written {
@@ -119,7 +126,8 @@ impl KeyspaceState {
         self.busy_at.fetch_max(now, Ordering::Relaxed);
     }
 
-    /// Since when nobody used it and its job had nothing to do, as far as was looked.
+    /// Returns since when no operation used it and its job had nothing to do, as far as was
+    /// observed.
     pub(crate) fn unused_since(&self, place: &Place, now: Duration) -> Duration {
         let entries = place.open.entries();
         let is_idle = place.open.is_idle();
@@ -130,7 +138,7 @@ impl KeyspaceState {
         seen.1.max(Duration::from_nanos(self.busy_at.load(Ordering::Relaxed)))
     }
 
-    /// Up to which LSN nothing of it is in the log but not in its own files.
+    /// Returns the LSN up to which its own files hold everything that the log has of it.
     pub(crate) fn redo(&self) -> Lsn {
         self.engine.redo().max(self.opened_at)
     }
@@ -201,9 +209,9 @@ fn closed() -> Error {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) owner: u64,
-    /// The process that opened it; a child that was forked from it has none of its threads.
+    /// Process that opened the database. A forked child has none of its threads.
     pub(crate) process: Process,
-    /// Open for as long as the database is: every name is looked up in it.
+    /// Open for as long as the database is. Every name is looked up in it.
     pub(crate) directory: Arc<dyn Directory>,
     pub(crate) options: Options,
     pub(crate) disk: Arc<dyn Disk>,
@@ -215,27 +223,27 @@ pub(crate) struct State {
     pub(crate) sharing: Mutex<()>,
     pub(crate) budget: MemoryBudget,
     pub(crate) double_write: bool,
-    /// Held shared by every write from its check to its apply; exclusively to close or to drop a
-    /// keyspace.
+    /// Held shared by every write from its check to its apply; held exclusively to close the
+    /// database or to drop a keyspace.
     pub(crate) door: RwLock<()>,
     pub(crate) closed: AtomicBool,
     pub(crate) manifest: Mutex<Manifest>,
-    /// All keyspaces, in the order they were made.
+    /// All keyspaces, in the order of their creation.
     pub(crate) places: RwLock<Vec<Arc<Place>>>,
-    /// Those that are open, in that order.
+    /// The open keyspaces, in the same order.
     pub(crate) keyspaces: RwLock<Vec<Arc<KeyspaceState>>>,
     /// One checkpoint, drop or verification at a time.
     pub(crate) checkpointing: Mutex<()>,
-    /// How many wait for that: a checkpoint that takes its time ends at once for them.
+    /// Number of threads that wait for it. A checkpoint that takes its time ends at once for them.
     pub(crate) hurried: AtomicUsize,
     /// When the last checkpoint ended.
     pub(crate) last_checkpoint: Mutex<Duration>,
-    /// One large batch at a time, so that two do not wait for room that the other has reserved.
+    /// One large batch at a time, so that two do not wait for space that the other has reserved.
     pub(crate) large_batch: Mutex<()>,
-    /// Held shared while the pointer to a large value is logged and applied; exclusively by a backup
-    /// from the end of its copies to the log's cut.
+    /// Held shared while the pointer to a large value is logged and applied; held exclusively by a
+    /// backup from the end of its copies to the cut of the log.
     pub(crate) large_logging: RwLock<()>,
-    /// This itself, for jobs of keyspaces that are opened later.
+    /// Reference to this state, for jobs of keyspaces that are opened later.
     pub(crate) me: Mutex<Weak<State>>,
     /// The log's end when the database was opened.
     pub(crate) recovered_to: Lsn,
@@ -246,7 +254,7 @@ pub(crate) struct State {
     /// Why the last background checkpoint failed, until one succeeds.
     pub(crate) checkpoint_error: Mutex<Option<Error>>,
     pub(crate) checkpoint_wanted: AtomicBool,
-    /// Whether something was written that is not logged, since it was last looked.
+    /// Whether any write without a log came since the last look.
     pub(crate) unlogged_came: AtomicBool,
     /// Whether a backup runs, and how many bytes of pages it has copied.
     pub(crate) backup_running: AtomicBool,
@@ -259,22 +267,22 @@ pub(crate) struct State {
     pub(crate) directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
     /// Set when the database is open for reading: `directory` is an overlay then.
     pub(crate) reading: Option<Reading>,
-    /// The room that recovery, removals and a checkpoint may take on a full disk; `directory` takes
-    /// from it. None when the database is open for reading.
+    /// Disk space that recovery, removals and a checkpoint may take on a full disk; `directory`
+    /// takes from it. `None` when the database is open for reading.
     pub(crate) reserve: Option<Arc<Reserve>>,
-    /// How full the log may be before the reserve is looked at again: the bits of an `f64`.
+    /// Fullness of the log at which the reserve is checked again: the bits of an `f64`.
     pub(crate) covered: AtomicU64,
-    /// How much room engines need beside the log's, when that was looked at last.
+    /// Disk space that engines need beside the log's, at the last check.
     pub(crate) engine_room: AtomicU64,
-    /// How much room the data takes, when that was looked at last.
+    /// Disk space of the data, at the last check.
     pub(crate) data_bytes: AtomicU64,
-    /// Bytes of the log when a checkpoint that was to shorten it found no room; 0 since one did.
+    /// Bytes of the log when a checkpoint to shorten it found no space; 0 since one did.
     pub(crate) log_without_room: AtomicU64,
 }
 
 static NEXT_OWNER: AtomicU64 = AtomicU64::new(1);
 
-/// A number that no other open database of this process has.
+/// Returns a number that no other open database of this process has.
 pub(crate) fn next_owner() -> u64 {
     NEXT_OWNER.fetch_add(1, Ordering::Relaxed)
 }
@@ -288,8 +296,8 @@ impl State {
         self.process.check()
     }
 
-    /// Passes while writes may go on: open and not poisoned. A failure of the log poisons all else,
-    /// and the other way round (P21).
+    /// Passes while writes are allowed: open and not poisoned. A failure of the log poisons
+    /// everything else, and vice versa (P21).
     #[inline]
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_sound()?;
@@ -303,8 +311,8 @@ impl State {
         self.poison.check()
     }
 
-    /// Notes an error that something in the background or under a write met; one that stops the log
-    /// or the files stops everything.
+    /// Notes an error of background work or of a write. An error that stops the log or the files
+    /// stops everything.
     pub(crate) fn note(&self, error: &Error) {
         if error.is_poisoned() {
             self.poison.set(error.clone());
@@ -314,18 +322,18 @@ impl State {
         }
     }
 
-    /// The keyspaces that are open now.
+    /// Returns the keyspaces that are open now.
     pub(crate) fn keyspaces(&self) -> Vec<Arc<KeyspaceState>> {
         self.keyspaces.read().clone()
     }
 
-    /// The path of a keyspace's file, for messages.
+    /// Returns the path of a keyspace's file, for messages.
     pub(crate) fn file_of(&self, id: KeyspaceId) -> PathBuf {
         self.directory.path().join(file_name(id))
     }
 
-    /// Opens the files of a keyspace, or makes them when `created_at` says from which LSN on it exists.
-    /// The log has nothing of it up to `opened_at` that its files do not have.
+    /// Opens the files of a keyspace, or creates them when `created_at` says from which LSN on it
+    /// exists. Its files hold everything that the log has of it up to `opened_at`.
     pub(crate) fn assemble(
         &self,
         entry: &Place,
@@ -374,34 +382,35 @@ impl State {
         total.saturating_sub(overhead)
     }
 
-    /// What a budget leaves to the buffers of the log, beyond what is always there.
+    /// Bytes of a budget for the buffers of the log, beyond what is always there.
     fn log_bytes(total: u64) -> u64 {
         (total.saturating_sub(SMALL_BUDGET_BYTES) / LOG_SHARE).min(LOG_BYTES_MAX)
     }
 
-    /// What a budget leaves to the mapped tail of the log, beyond a few pages.
+    /// Bytes of a budget for the mapped tail of the log, beyond a few pages.
     pub(crate) fn tail_bytes(total: u64) -> u64 {
         Self::log_bytes(total) / 2
     }
 
-    /// Tells the log what its buffers may keep.
+    /// Tells the log how much its buffers may keep.
     pub(crate) fn limit_log(&self, total: u64) {
         let spare = (Self::log_bytes(total) / 4).max(LOG_SPARE_BYTES_MIN);
         self.log.keep_spare(usize::try_from(spare).unwrap_or(usize::MAX));
     }
 
-    /// Bytes of memory that all hold who have an account, the lock table and the log.
+    /// Bytes of memory that all accounts, the lock table and the log hold.
     pub(crate) fn memory_used(&self) -> u64 {
         self.budget.used() + self.stripes.bytes() as u64 + self.log.memory_bytes()
     }
 
-    /// What each of `count` keyspaces gets that recovery opens together: nobody knows yet which of them will
-    /// be used.
+    /// Share of each of `count` keyspaces that recovery opens together, when it is not known which
+    /// of them will be used.
     pub(crate) fn first_share(&self, count: usize) -> u64 {
         (self.shareable() / count.max(1) as u64).max(KEYSPACE_BYTES_MIN)
     }
 
-    /// How many keyspaces may be open at once: as many as the budget and the descriptors are enough for.
+    /// Number of keyspaces that may be open at once: as many as the budget and the descriptors
+    /// allow.
     pub(crate) fn open_max(&self) -> usize {
         let by_memory = self.shareable() / KEYSPACE_BYTES_MIN;
         let by_memory = usize::try_from(by_memory).unwrap_or(usize::MAX);
@@ -414,12 +423,12 @@ impl State {
     }
 }
 
-/// The file of a keyspace in the database directory.
+/// Name of a keyspace's file in the database directory.
 pub(crate) fn file_name(id: KeyspaceId) -> String {
     format!("keyspace-{:08}.spn", id.0)
 }
 
-/// Whether a file name is that of a keyspace's file.
+/// Returns whether a file name is that of a keyspace's file.
 pub(crate) fn is_keyspace_file(name: &str) -> bool {
     name.strip_prefix("keyspace-").and_then(|rest| rest.strip_suffix(".spn")).is_some()
 }

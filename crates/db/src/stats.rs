@@ -7,16 +7,23 @@ use crate::scrub::ScrubStats;
 
 /// A snapshot of a database's numbers. Counters count since it was opened.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct Stats {
     /// The memory budget, in bytes.
     pub memory_bytes: u64,
     /// What the accounts, the lock table and the log's buffers hold, in bytes.
     pub memory_used: u64,
+    /// Bytes of memory that the files take, on top of the budget: 0 but for a database of
+    /// [`Db::in_memory`](crate::Db::in_memory).
+    pub files_in_memory_bytes: u64,
     /// Memory by component.
     pub accounts: Vec<AccountStats>,
-    /// Calls and bytes by purpose.
+    /// Calls and bytes by purpose. Serialized as a map from the names of purposes, without those that
+    /// counted nothing.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "by_name"))]
     pub io: IoSnapshot,
-    /// How batches of transfers are carried out: `io_uring`, `pread` or `simulated`.
+    /// How batches of transfers are carried out: `io_uring`, `pread`, `memory` or `simulated`.
     pub io_backend: &'static str,
     /// How pages are protected from tearing: `double-write` or `assume-4k`.
     pub torn_writes: &'static str,
@@ -41,8 +48,17 @@ pub struct Stats {
     pub keyspaces: Vec<KeyspaceStats>,
 }
 
+#[cfg(feature = "serde")]
+fn by_name<S: serde::Serializer>(io: &IoSnapshot, serializer: S) -> Result<S::Ok, S::Error> {
+    let counts = crate::purposes().map(|purpose| (purpose.name(), io.by_purpose[purpose.index()]));
+    serializer
+        .collect_map(counts.filter(|(_, counts)| *counts != spinney_io::PurposeCounts::default()))
+}
+
 /// One memory account.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct AccountStats {
     /// What the memory is for.
     pub name: String,
@@ -56,6 +72,8 @@ pub struct AccountStats {
 
 /// The memory of a keyspace that is open, and why it has that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct KeyspaceMemory {
     /// Bytes that it holds.
     pub used: u64,
@@ -74,6 +92,8 @@ pub struct KeyspaceMemory {
 
 /// One keyspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct KeyspaceStats {
     /// Its name.
     pub name: String,
@@ -86,6 +106,7 @@ pub struct KeyspaceStats {
     /// Its memory; a parked one has none.
     pub memory: Option<KeyspaceMemory>,
     /// What the engine counts, since the keyspace was last opened.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub numbers: EngineStats,
 }
 
@@ -99,6 +120,8 @@ impl std::ops::Deref for KeyspaceStats {
 
 /// The log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct LogStats {
     /// Bytes from the first record that is needed to the last.
     pub bytes_used: u64,

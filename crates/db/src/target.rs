@@ -1,9 +1,10 @@
-//! A directory in which a database is being put together from another: by a backup, a restore or a salvage.
+//! A directory in which a backup, a restore or a salvage builds a database from another one.
 //!
-//! A file beside the others says that it is not finished; the manifest is written last, after
-//! everything else is on stable storage, and only then the mark goes away. So whatever a crash
-//! leaves is either no database, and says so when it is opened, or a whole one. The next backup,
-//! restore or salvage into the directory removes what is left; only files that are no database's are in its way.
+//! A file beside the others marks it as unfinished. The manifest is written last, when everything
+//! else is on stable storage, and only then is the mark removed. So a crash leaves either no
+//! database, and opening says so, or a whole one. The next backup, restore or salvage into the
+//! directory removes the remains. It refuses a directory only for files that do not belong to a
+//! database.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use crate::open::LOG_NAME;
 use crate::salvage::LOG_COPY;
 use crate::state::is_keyspace_file;
 
-/// Says that what is beside it is not a whole database, unless there is a manifest.
+/// Marks that the files beside it are not a whole database, unless there is a manifest.
 const MARK: &str = "UNFINISHED";
 
-/// A database under construction. Dropping it before [`Target::complete`] removes what was made.
+/// A database under construction. Dropping it before [`Target::complete`] removes its files.
 #[derive(Debug)]
 pub(crate) struct Target {
     directory: Arc<dyn Directory>,
@@ -34,34 +35,36 @@ pub(crate) struct Target {
     made_lock: bool,
 }
 
-/// Says that a salvage has not yet saved all that it can.
+/// Marks a salvage that has not yet saved everything it can.
 const SALVAGING: &str = "SALVAGING";
 
-/// Whether a salvage into a directory was never finished.
+/// Returns whether a salvage into a directory was never finished.
 pub(crate) fn is_being_salvaged(directory: &dyn Directory) -> Result<bool> {
     directory.exists(SALVAGING)
 }
 
-/// How many directories above a target are looked at for a database: more than any path has in practice.
+/// Number of parent directories that are searched for a database; more than any path has in
+/// practice.
 const DEPTH_MAX: usize = 64;
 
-/// Whether a directory holds what was left unfinished, unless there is a manifest.
+/// Returns whether a directory holds the remains of an unfinished copy. A directory with a manifest
+/// does not.
 pub(crate) fn is_unfinished(directory: &dyn Directory) -> Result<bool> {
     directory.exists(MARK)
 }
 
 impl Target {
-    /// Takes a directory that is empty, does not exist, or holds what was left unfinished.
+    /// Takes a directory that is missing, empty, or holds the remains of an unfinished copy.
     ///
     /// # Errors
-    /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
-    /// `Full` or `Io`.
+    /// `InvalidArgument` when there are other files in it or it lies in that of a database;
+    /// `Locked`, `Full` or `Io`.
     pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Target> {
         let Taken { directory, lock, made_lock } = take(disk, path, MARK)?;
         Ok(Target { directory, lock: Some(lock), named: false, made_lock })
     }
 
-    /// Whether the file that locks the directory goes away with the copy.
+    /// Whether the lock file is removed together with the copy.
     pub(crate) fn made_lock(&self) -> bool {
         self.made_lock
     }
@@ -70,8 +73,8 @@ impl Target {
         &self.directory
     }
 
-    /// Makes it a database: everything else in it is on stable storage but for its name. Answers the
-    /// lock, so that nobody else opens it before the caller lets it go.
+    /// Makes the directory a database. Everything else in it is on stable storage except its name.
+    /// Returns the lock, so that no other process opens the database before the caller drops it.
     ///
     /// # Errors
     /// `Corruption` when somebody has put a manifest there, and then nothing is removed; `Full` or
@@ -92,10 +95,10 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // Where somebody has put another database meanwhile, nothing is removed.
+        // Where another program has put a database meanwhile, nothing is removed.
         let is_ours = self.named || Manifest::check_none(&*self.directory).is_ok();
         if self.lock.is_some() && is_ours {
-            // Whatever cannot be removed, the mark goes last.
+            // Even if some files cannot be removed, the mark is removed last.
             remove_all(&*self.directory, self.made_lock);
         }
     }
@@ -105,17 +108,17 @@ impl Drop for Target {
 struct Taken {
     directory: Arc<dyn Directory>,
     lock: Box<dyn DirectoryLock>,
-    /// Whether the file [`LOCK_NAME`] was made by this attempt, or by one that was left unfinished. Such a file
-    /// goes away with the copy; one that was there before stays.
+    /// Whether this attempt, or an unfinished one before it, made the file [`LOCK_NAME`]. Such a
+    /// file is removed with the copy; an older one stays.
     made_lock: bool,
 }
 
-/// Locks and marks a directory in which nothing else is, and makes it if need be. What an earlier attempt left
-/// unfinished there is removed under its mark.
+/// Locks and marks a directory that holds no other files, and creates it if it is missing. Removes
+/// the remains of an unfinished attempt under its mark.
 fn take(disk: &dyn Disk, path: &Path, name: &str) -> Result<Taken> {
     check_apart(disk, path)?;
     let directory = disk.directory(path, IfMissing::Create)?;
-    // Also before the lock, so that a database that is open is refused for its files, not as locked.
+    // Checked before the lock, so that an open database is refused for its files, not as locked.
     check_room(&*directory)?;
     let had_lock = directory.exists(LOCK_NAME)?;
     let lock = directory.lock()?;
@@ -133,8 +136,8 @@ fn take(disk: &dyn Disk, path: &Path, name: &str) -> Result<Taken> {
     }
 }
 
-/// Refuses a directory with files in it, but for those that an earlier attempt left unfinished; says whether
-/// there are such.
+/// Refuses a directory that holds files other than remains of an unfinished attempt. Returns
+/// whether there are remains.
 fn check_room(directory: &dyn Directory) -> Result<bool> {
     let unfinished =
         is_unfinished(directory)? && !Manifest::exists(directory)? || is_being_salvaged(directory)?;
@@ -151,8 +154,8 @@ fn check_room(directory: &dyn Directory) -> Result<bool> {
     }
 }
 
-/// Refuses a directory inside that of a database: what is there would go with the database, and be taken
-/// for a part of it.
+/// Refuses a directory inside that of a database. Removing that database would remove the copy, and
+/// the copy would be taken for a part of it.
 fn check_apart(disk: &dyn Disk, path: &Path) -> Result<()> {
     let look = |path: &Path| match disk.directory(path, IfMissing::Fail) {
         Ok(directory) => Ok(Some(directory)),
@@ -160,12 +163,12 @@ fn check_apart(disk: &dyn Disk, path: &Path) -> Result<()> {
         Err(error) => Err(error),
     };
     let mut here = path.to_owned();
-    // What is not there yet will lie in the first that is.
+    // A missing directory will be made in the first parent that exists.
     while !here.as_os_str().is_empty() && look(&here)?.is_none() {
         here.pop();
     }
     if here == path {
-        // Files in the directory itself are in the way for themselves.
+        // Files in the directory itself are checked elsewhere.
         here.push("..");
     }
     for _ in 0..DEPTH_MAX {
@@ -174,13 +177,13 @@ fn check_apart(disk: &dyn Disk, path: &Path) -> Result<()> {
             let message = format!("{} lies inside the directory of a database", path.display());
             return Err(Error::invalid(message));
         }
-        // The system resolves it, so links are followed.
+        // The system resolves the path, so links are followed.
         here.push("..");
     }
     Ok(())
 }
 
-/// Whether a name is one that files of a database have, finished or not.
+/// Returns whether files of a database have this name, finished or not.
 fn is_of_database(name: &str) -> bool {
     let is_log = |log: &str| name == log || name == tail_name(log);
     [manifest::NAME, manifest::NEW_NAME, RESERVE_NAME, MARK, SALVAGING].contains(&name)
@@ -188,7 +191,7 @@ fn is_of_database(name: &str) -> bool {
         || is_keyspace_file(name)
 }
 
-/// Marks a directory, and only then takes the mark of another kind away that may be there.
+/// Marks a directory, and then removes a mark of the other kind, if there is one.
 fn mark(directory: &dyn Directory, name: &str) -> Result<()> {
     let file = directory.open(name, OpenMode::CREATE.cached())?;
     file.write_at(AlignedBuf::new(1).bytes(), 0, Purpose::TOOL)?;
@@ -202,8 +205,8 @@ fn mark(directory: &dyn Directory, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// A database that is open while a salvage fills it: it has a manifest from the start, so its mark
-/// counts whatever is beside it. Dropping it before [`Salvaging::complete`] removes what was made.
+/// A database that is open while a salvage fills it. It has a manifest from the start, so its mark
+/// counts beside any file. Dropping it before [`Salvaging::complete`] removes its files.
 #[derive(Debug)]
 pub(crate) struct Salvaging {
     directory: Arc<dyn Directory>,
@@ -212,12 +215,12 @@ pub(crate) struct Salvaging {
 }
 
 impl Salvaging {
-    /// Takes a directory that is empty, does not exist, or holds what was left unfinished. The lock is let
-    /// go of for the database that is opened in it.
+    /// Takes a directory that is missing, empty, or holds the remains of an unfinished copy.
+    /// Releases the lock for the database that is opened in it.
     ///
     /// # Errors
-    /// `InvalidArgument` when there are other files in it or it lies in that of a database; `Locked`,
-    /// `Full` or `Io`.
+    /// `InvalidArgument` when there are other files in it or it lies in that of a database;
+    /// `Locked`, `Full` or `Io`.
     pub(crate) fn begin(disk: &dyn Disk, path: &Path) -> Result<Salvaging> {
         let Taken { directory, made_lock, .. } = take(disk, path, SALVAGING)?;
         Ok(Salvaging { directory, complete: false, made_lock })
@@ -227,7 +230,7 @@ impl Salvaging {
         &self.directory
     }
 
-    /// Everything is in, and on stable storage: makes it a database like any other.
+    /// Makes it a database like any other, once everything is in it and on stable storage.
     ///
     /// # Errors
     /// `Io`; everything that was made is removed.
@@ -247,17 +250,17 @@ impl Drop for Salvaging {
     }
 }
 
-/// Removes a copy that was opened as a database and is closed, unless somebody else has taken the directory
-/// between that database's lock and ours.
+/// Removes a closed copy that was opened as a database, unless another process has taken the
+/// directory between that database's lock and this one.
 pub(crate) fn take_back(directory: &dyn Directory, made_lock: bool) {
     if let Ok(_lock) = directory.lock() {
         remove_all(directory, made_lock);
     }
 }
 
-/// Removes the files of a database in a directory that is ours, as far as possible: the manifest
-/// first, so that what is left is no database, and the mark last but for the lock's file, if that is
-/// to go too. An error here comes after one that says more, and is not told.
+/// Removes the files of a database in a directory that is ours, as far as possible. The manifest
+/// goes first, so that the rest is no database. The mark goes last, except for the lock file, if
+/// that is removed too. Errors are ignored, because an error that says more came before.
 fn remove_all(directory: &dyn Directory, made_lock: bool) {
     remove_files(directory);
     for mark in [MARK, SALVAGING] {

@@ -1,11 +1,12 @@
-//! What only keyspaces of the engine `turtle` have.
+//! What only keyspaces of the engine `turtle` have: the checkpoint distance.
 
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::engines::EngineKind;
 use crate::keyspace::Keyspace;
 
-/// A keyspace of the engine `turtle`, for what other engines do not have. Cheap to make.
+/// A handle to a keyspace of the engine `turtle`, for what other engines do not have. It is cheap
+/// to make.
 ///
 /// ```
 /// # fn main() -> spinney_db::Result<()> {
@@ -27,7 +28,7 @@ pub struct TurtleKeyspace {
 }
 
 impl Keyspace {
-    /// The keyspace as one of the engine `turtle`.
+    /// Returns a handle for what only keyspaces of the engine `turtle` have.
     ///
     /// # Errors
     /// `Unsupported` when another engine keeps it.
@@ -41,22 +42,22 @@ impl Keyspace {
 }
 
 impl TurtleKeyspace {
-    /// Sets the checkpoint distance: how many update batches gather in memory before a checkpoint
-    /// writes them. It holds until the database is closed. Returns the distance that is in force:
-    /// memory limits it and, where the keyspace is logged, so does the log of
+    /// Sets the checkpoint distance: the number of update batches between two checkpoints. It holds
+    /// until the database is closed. Returns the distance in force: memory limits it and, in a
+    /// logged keyspace, so does the log of
     /// [`Options::log_bytes_max`](crate::Options::log_bytes_max) bytes.
     ///
-    /// More batches mean fewer bytes written; fewer leave more memory to reads. When the distance is
-    /// lowered, what has gathered is written at once. Fewer batches gather where other keyspaces fill
-    /// the log, where the keyspace is quiet for a second, and where writes are so few that a
+    /// A longer distance writes fewer bytes; a shorter one leaves more memory to reads. Lowering
+    /// the distance writes pending batches at once. A checkpoint comes sooner where other keyspaces
+    /// fill the log, where the keyspace is quiet for a second, and where writes are so few that a
     /// checkpoint comes by time.
     ///
-    /// An update batch is a full memtable, not a [`Batch`](crate::Batch). It has the bytes of a leaf (2 MiB,
-    /// unless the option `leaf` says otherwise), or a sixteenth of the keyspace's memory if that is
-    /// less ([`TurtleStats::batch_bytes`](crate::TurtleStats::batch_bytes)).
+    /// An update batch is a full memtable, not a [`Batch`](crate::Batch). It has the bytes of a
+    /// leaf (2 MiB, unless the option `leaf` says otherwise), or a sixteenth of the keyspace's
+    /// memory if that is less ([`TurtleStats::batch_bytes`](crate::TurtleStats::batch_bytes)).
     ///
     /// # Errors
-    /// `InvalidArgument` for 0; `Closed`; what opening a parked keyspace meets.
+    /// `InvalidArgument` for 0; `Closed`; errors of opening a parked keyspace.
     pub fn set_checkpoint_distance(&self, batches: u64) -> Result<u64> {
         if batches == 0 {
             return Err(Error::invalid("a checkpoint distance is at least 1"));
@@ -64,17 +65,17 @@ impl TurtleKeyspace {
         self.set_chi(&batches.min(spinney_turtle::CHI_MAX).to_string())
     }
 
-    /// Lets the engine set the checkpoint distance by the reads and writes that it sees, which is the
-    /// default. Returns the distance that is in force.
+    /// Lets the engine adjust the checkpoint distance to its reads and writes, which is the
+    /// default. Returns the distance in force.
     ///
     /// # Errors
-    /// `Closed`; what opening a parked keyspace meets.
+    /// `Closed`; errors of opening a parked keyspace.
     pub fn set_automatic_checkpoint_distance(&self) -> Result<u64> {
         self.set_chi("auto")
     }
 
     fn set_chi(&self, value: &str) -> Result<u64> {
-        // It stays open until the answer is read.
+        // The keyspace stays open until the answer is read.
         let keyspace = self.keyspace.enter()?;
         self.keyspace.set_own("chi", value)?;
         if let Some(task) = &*keyspace.task.lock() {

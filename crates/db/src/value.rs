@@ -1,4 +1,4 @@
-//! Values handed to callers.
+//! Values that reads return.
 
 use std::array::TryFromSliceError;
 use std::borrow::{Borrow, Cow};
@@ -6,8 +6,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::string::FromUtf8Error;
 
-/// A value, owned by the caller. It lends its bytes as a slice, compares with bytes and text, and becomes a
-/// vector without a copy.
+/// A value, owned by the caller. It dereferences to a byte slice, compares with bytes and text, and
+/// converts into a vector without a copy.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,13 +25,13 @@ use std::string::FromUtf8Error;
 pub struct Value(Vec<u8>);
 
 impl Value {
-    /// Its bytes, without a copy.
+    /// Returns the bytes as a vector, without a copy.
     #[must_use]
     pub fn into_vec(self) -> Vec<u8> {
         self.0
     }
 
-    /// Its bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.0
@@ -148,7 +148,7 @@ impl<'a> IntoIterator for &'a Value {
     }
 }
 
-/// `==` in both directions, with what lends bytes.
+/// Implements `==` in both directions for types that lend bytes.
 macro_rules! compares {
     ($([$($generics:tt)*] $other:ty),+ $(,)?) => {$(
         impl<$($generics)*> PartialEq<$other> for Value {

@@ -22,25 +22,25 @@ use crate::options::Durability;
 use crate::record;
 use crate::state::{KeyspaceState, State};
 
-/// The part of the memory that the records of the log may take when they are replayed, where an engine does not replay
-/// them in bulk. What does not fit must be brought home meanwhile, a page read and a page written for every few records:
-/// ten times as slow.
+/// One part in this many of the memory may be taken by the log's records when they are replayed,
+/// where an engine does not replay them in bulk. Records that do not fit must be written back
+/// during the replay, a page read and written for every few records, which is ten times as slow.
 const REPLAYED_SHARE: u64 = 2;
 /// Fullness of the log at which writers are slowed.
 const THROTTLE_FULLNESS: f64 = 0.75;
-/// The delay of one write when the log is full.
+/// Delay of one write when the log is full.
 const THROTTLE_DELAY_MAX: Duration = Duration::from_millis(4);
-/// How long a writer waits for room in the log before it looks again.
+/// Poll interval of a writer that waits for space in the log.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-/// Batches of more bytes go one at a time.
+/// Batches of more bytes than this are written one at a time.
 const LARGE_BATCH_BYTES: usize = 16 << 10;
 
-/// One write of one keyspace.
+/// One write to one keyspace.
 #[derive(Clone)]
 pub(crate) struct KeyspaceWrite<'a> {
     pub(crate) keyspace: &'a KeyspaceState,
     pub(crate) write: Write<'a>,
-    /// What the engine has prepared for it.
+    /// What the engine has prepared for the write.
     prepared: Cell<Prepared>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> KeyspaceWrite<'a> {
         self.keyspace.engine.cancel(&self.write, self.prepared.get());
     }
 
-    /// Bytes of key and value; a large value counts by the pointer that it will get.
+    /// Bytes of key and value. A large value counts as the pointer that it will get.
     fn bytes(&self) -> usize {
         let Write { key, value, .. } = self.write;
         let value = value.map_or(0, ValueRef::len);
@@ -74,7 +74,7 @@ impl<'a> KeyspaceWrite<'a> {
         key.len() + if large { POINTER_BYTES_MAX } else { value }
     }
 
-    /// The same of a write whose large value has its pointer.
+    /// Bytes of a write whose large value has its pointer already.
     fn bytes_with_pointer(&self) -> usize {
         self.write.key.len() + self.write.value.map_or(0, ValueRef::len)
     }
@@ -101,10 +101,10 @@ pub(crate) fn check_value(length: u64) -> Result<()> {
     Ok(())
 }
 
-/// A batch takes one in so many bytes of the memory budget at most, however many keyspaces there are.
+/// A batch may take one part in this many of the memory budget, however many keyspaces there are.
 const BATCH_PART: u64 = 8;
 
-/// A thread keeps its encoding buffer up to this size.
+/// Most bytes of encoding buffer that a thread keeps.
 const RECORD_BYTES_KEPT: usize = 64 << 10;
 
 thread_local! {
@@ -158,7 +158,7 @@ impl State {
         Ok(())
     }
 
-    /// Has each keyspace of a batch hold its part of it.
+    /// Lets each keyspace of a batch hold its part of the batch.
     fn lend_for(&self, writes: &[KeyspaceWrite<'_>]) {
         let all = writes.iter().map(KeyspaceWrite::bytes).sum::<usize>() as u64;
         if writes.iter().all(|write| write.keyspace.holds_batch(all)) {
@@ -178,13 +178,13 @@ impl State {
         self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
     }
 
-    /// Waits until a record is as safe as asked.
+    /// Waits until a record is as durable as requested.
     pub(crate) fn commit(&self, lsn: Lsn, durability: Durability) -> Result<()> {
         if lsn == Lsn::ZERO {
             return Ok(());
         }
         let committed = match self.log.commit(lsn, durability) {
-            // The record is in the log's memory, and all that follows waits for it, removals too.
+            // The record is in the log's memory, and all later records wait for it, removals too.
             Err(error) if error.is_full() => {
                 self.with_last_room(|| self.log.commit(lsn, durability))
             }
@@ -208,7 +208,7 @@ impl State {
         }
         self.with_large(writes, |writes| {
             writes.iter().try_for_each(|write| write.keyspace.engine.check(&write.write))?;
-            // Taken out while in use: what runs meanwhile may write, too.
+            // Taken out while in use: code that runs meanwhile may write, too.
             let mut record = RECORD.take();
             let result = self.write_encoded(writes, &mut record, still);
             if record.capacity() <= RECORD_BYTES_KEPT {
@@ -260,7 +260,7 @@ impl State {
         let lsn = match &mut room {
             Some(room) => self.log.append(room, RecordKind::User, record),
             None => {
-                // Mostly it is set, and then it stays every processor's own.
+                // It is usually set already, and then the line stays in every processor's cache.
                 if !self.unlogged_came.load(Ordering::Relaxed) {
                     self.unlogged_came.store(true, Ordering::Relaxed);
                 }
@@ -276,7 +276,7 @@ impl State {
         Ok(Some(lsn))
     }
 
-    /// Engines make room; what was prepared is given back if one cannot (P2).
+    /// Lets engines make space. If one cannot, what was prepared is given back (P2).
     fn prepare(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
         for (index, KeyspaceWrite { keyspace, write, prepared }) in writes.iter().enumerate() {
             let engine = &*keyspace.engine;
@@ -300,7 +300,7 @@ impl State {
         Ok(())
     }
 
-    /// Refuses values that are not logged once the disk is full: their pages would take what is kept for
+    /// Refuses values without a log once the disk is full: their pages would take the reserve for
     /// removals.
     fn room_without_log(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
         let is_short = self.reserve.as_ref().is_some_and(|reserve| reserve.is_short());
@@ -310,7 +310,7 @@ impl State {
         Ok(())
     }
 
-    /// Room in the log, waiting smoothly for checkpoints when it is short (P12).
+    /// Reserves space in the log, and waits smoothly for checkpoints when it is short (P12).
     fn log_room(&self, bytes: usize, writes: &[KeyspaceWrite<'_>]) -> Result<Reservation<'_>> {
         let fullness = self.log.fullness();
         if self.is_full_at(fullness, writes.iter().map(|write| write.keyspace)) {
@@ -324,7 +324,7 @@ impl State {
                 }
             });
         }
-        // Values never take what is kept for removals and recoveries.
+        // Values never take from the reserve for removals and recoveries.
         let has_values = writes.iter().any(|one| one.write.value.is_some());
         if has_values {
             self.keep_room_for_values(fullness)?;
@@ -337,7 +337,7 @@ impl State {
             let room = match if has_values { without_reserve(reserve) } else { reserve() } {
                 Err(error) if error.is_full() && std::mem::take(&mut may_make_room) => {
                     match self.make_room(has_values) {
-                        // The log may have room all the same.
+                        // The log may have space all the same, for a removal.
                         Err(error) if error.is_full() && !has_values => {}
                         made => made?,
                     }
@@ -355,7 +355,7 @@ impl State {
                     self.make_room(has_values)?;
                     continue;
                 }
-                // Of its own kind: room helps against a full disk, not against damage.
+                // The kind of the cause: free space helps against a full disk, not against damage.
                 return Err(error.context("the log is full and no checkpoint succeeds"));
             }
             self.stall(|| {
@@ -366,7 +366,7 @@ impl State {
         }
     }
 
-    /// Whether the log has so much, of these keyspaces, that a checkpoint is due.
+    /// Returns whether the log has enough records of these keyspaces that a checkpoint is due.
     pub(crate) fn is_log_full<'a>(
         &self,
         keyspaces: impl Iterator<Item = &'a KeyspaceState>,
@@ -395,12 +395,12 @@ impl State {
         }
     }
 
-    /// Runs a wait and counts it.
+    /// Runs a wait, and counts it as a stall.
     fn stall(&self, wait: impl FnOnce()) {
         self.stalls.during(&self.runtime, wait);
     }
 
-    /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`; says
+    /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`. Returns
     /// what was found, and under which version.
     #[inline]
     pub(crate) fn read(
@@ -425,9 +425,9 @@ impl State {
         }
     }
 
-    /// Replaces a key's value by what `next` makes of it, which runs outside all locks and perhaps
-    /// more than once (P4). `next` answers `None` to leave things as they are, else the new value
-    /// or removal. Returns the LSN, or `None` when it was left.
+    /// Replaces a key's value by what `next` makes from it. `next` runs outside all locks and
+    /// perhaps more than once (P4). It answers `None` to leave the key unchanged, else the new
+    /// value or a removal. Returns the LSN, or `None` when the key was left unchanged.
     pub(crate) fn change(
         &self,
         keyspace: &KeyspaceState,
@@ -449,7 +449,7 @@ impl State {
                 if self.stripes.stripe(hash).locked_since(version) {
                     return true;
                 }
-                // Another key of the stripe may have changed, or this one: memory tells, without
+                // Another key of the stripe may have changed, or this one. Memory tells, without
                 // I/O.
                 resident = keyspace.engine.get_resident(key, hash, &mut now);
                 match resident {
@@ -472,10 +472,10 @@ impl State {
     }
 }
 
-/// The engines that a batch is inside of, which it leaves when this is dropped.
+/// The engines that a batch has entered; dropping it leaves them.
 struct Entered<'a> {
     first: Option<&'a KeyspaceState>,
-    /// The others, if the batch writes to several keyspaces.
+    /// Further keyspaces, if the batch writes to several.
     others: Vec<&'a KeyspaceState>,
 }
 
@@ -511,7 +511,7 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// Encodes the logged part of a batch; says whether there is one.
+/// Encodes the logged part of a batch. Returns whether there is one.
 fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
     let logged = writes.iter().filter(|write| write.keyspace.options.logged);
     let count = logged.clone().count();
@@ -524,7 +524,7 @@ fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
     count > 0
 }
 
-/// The last operation on each key, in their order (P5).
+/// Returns the last operation on each key, in their order (P5).
 fn last_of_each(operations: &[Operation]) -> Vec<&Operation> {
     if operations.len() < 2 {
         return operations.iter().collect();
@@ -540,7 +540,7 @@ fn last_of_each(operations: &[Operation]) -> Vec<&Operation> {
     kept
 }
 
-/// Stops all writing if a panic passes by: what was half-done under the stripes stays unknown until
+/// Poisons the database if a panic unwinds: what was half done under the stripes is unknown until
 /// the database is reopened (P21).
 struct PoisonOnPanic<'a> {
     state: &'a State,

@@ -1,4 +1,5 @@
-//! Lookups of keys that are not there: what they read, what they leave in memory, and that they find what came since.
+//! Lookups of keys that are not there: what they read, what they leave in memory, and that they
+//! find what came since.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::BTreeMap;
@@ -62,7 +63,8 @@ fn ask_in_vain(
     (pages_looked_up(db) - before) as f64 / lookups as f64
 }
 
-/// With memory for all data, and for a third of it, whatever was asked for before, and after an opening.
+/// With memory for all data, and for a third of it, whatever was asked for before, and after an
+/// opening.
 #[test]
 fn absent_keys_read_hardly_a_page() {
     for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
@@ -92,7 +94,8 @@ fn absent_keys_read_hardly_a_page() {
     }
 }
 
-/// Inserts on the condition that the key is absent: asking costs hardly a page, with memory for all data and for a part.
+/// Inserts on the condition that the key is absent: asking costs hardly a page, with memory for all
+/// data and for a part.
 #[test]
 #[expect(clippy::cast_precision_loss, reason = "a ratio of small numbers")]
 fn inserts_that_ask_first_read_hardly_a_page() {
@@ -177,8 +180,8 @@ impl Compared {
     }
 }
 
-/// P23: what lookups in vain leave in memory refuses no key that came to the page since: in place, in an overflow page, by a
-/// staged page, by a reorganization.
+/// P23: what lookups in vain leave in memory refuses no key that came to the page since: in place,
+/// in an overflow page, by a staged page, by a reorganization.
 #[test]
 fn p23_filters_follow_what_is_written() {
     let disk = SimDisk::new(1);
@@ -268,8 +271,8 @@ fn p23_filters_agree_with_a_model() {
     assert!(refused > 10_000, "{refused}");
 }
 
-/// Memory that filters have goes back to records that are asked for again and again, and at once when the keyspace is to
-/// have less; the account is never above what it may have.
+/// Memory that filters have goes back to records that are asked for again and again, and at once
+/// when the keyspace is to have less; the account is never above what it may have.
 #[test]
 fn filters_give_their_memory_back() {
     const MEMORY: u64 = 3 << 20;
@@ -322,8 +325,8 @@ fn filters_give_their_memory_back() {
     assert!(bytes < before && bytes <= target / 2, "{bytes} of {target}, before {before}");
 }
 
-/// P4: a write on the condition that a key is absent makes progress beside a hot key of its stripe, also where a filter
-/// says that it is absent.
+/// P4: a write on the condition that a key is absent makes progress beside a hot key of its stripe,
+/// also where a filter says that it is absent.
 #[test]
 fn p04_refused_keys_become_resident() {
     let disk = SimDisk::new(1);

@@ -1,5 +1,5 @@
-//! Backup and restore (rule P26), on the simulated disk: while writers, reorganizations and checkpoints go on,
-//! through faults and through crashes.
+//! Backup and restore (rule P26), on the simulated disk: while writers, reorganizations and
+//! checkpoints go on, through faults and through crashes.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::BTreeMap;
@@ -53,7 +53,8 @@ impl Story {
         Story { a: keyspace(db, "a"), b: keyspace(db, "b"), written: 0 }
     }
 
-    /// What batch `number` does: mostly it writes, in phases it removes, so that pages split and join.
+    /// What batch `number` does: mostly it writes, in phases it removes, so that pages split and
+    /// join.
     fn operation(number: u64) -> (Vec<u8>, Option<Vec<u8>>) {
         let key = number.wrapping_mul(0x9E37_79B9) % 4_000;
         let removes = number / 1_500 % 3 == 2;
@@ -91,7 +92,8 @@ impl Story {
         state
     }
 
-    /// Checks that a database holds the first batches, whole, and at least `least` of them; answers how many.
+    /// Checks that a database holds the first batches, whole, and at least `least` of them; answers
+    /// how many.
     fn check(db: &Db, least: u64) -> u64 {
         db.verify().unwrap();
         let a = contents(&db.existing_keyspace("a").unwrap());
@@ -104,7 +106,8 @@ impl Story {
     }
 }
 
-/// The copy is the state after some batch at or after the last one before it began, whatever goes on.
+/// The copy is the state after some batch at or after the last one before it began, whatever
+/// happens meanwhile.
 #[test]
 fn p26_backup_while_writers_run() {
     for seed in 0..12 {
@@ -142,8 +145,8 @@ fn p26_backup_while_writers_run() {
     }
 }
 
-/// The log is held for no longer than it takes to copy it: writers who fill it many times over do not wait for
-/// the backup's end. And it is held for so long.
+/// The log is held for no longer than it takes to copy it: writers who fill it many times over do
+/// not wait for the backup's end. And it is held for so long.
 #[test]
 fn p26_the_log_is_held_until_it_is_copied() {
     let disk = SimDisk::new(7);
@@ -293,8 +296,8 @@ fn data_page(disk: &SimDisk, file: &str) -> u64 {
     data_pages(disk, file)[0]
 }
 
-/// Every read, write, sync and request for room of a backup fails in turn: an error, nothing half-made, and the
-/// database goes on, unless it was its own file that failed.
+/// Every read, write, sync and request for room of a backup fails in turn: an error, nothing
+/// half-made, and the database continues, unless it was its own file that failed.
 #[test]
 fn p26_faults_leave_nothing_half_made() {
     let disk = SimDisk::new(13);
@@ -368,8 +371,8 @@ fn p26_damage_is_reported() {
     assert_eq!(left_in(&disk, COPY), [] as [PathBuf; 0]);
 }
 
-/// One damaged page of a slot in a backup leaves its other copy: what is restored has both, and the backup is as it
-/// was. Where both are damaged nothing is restored.
+/// One damaged page of a slot in a backup leaves its other copy: what is restored has both, and the
+/// backup is as it was. Where both are damaged nothing is restored.
 #[test]
 fn a1_a_restored_database_has_both_copies_of_its_slots() {
     for engine in EngineKind::ALL {
@@ -420,7 +423,8 @@ fn keyspace_of(disk: &SimDisk, path: &str) -> BTreeMap<Vec<u8>, Vec<u8>> {
     contents(&open_at(disk, path, 20).existing_keyspace("k").unwrap())
 }
 
-/// Power goes at any step of a backup: the database recovers, and the copy is whole or says that it is none.
+/// Power goes at any step of a backup: the database recovers, and the copy is whole or says that it
+/// is none.
 #[test]
 fn p26_a_crash_harms_neither() {
     let (mut whole, mut unfinished) = (0, 0);
@@ -625,9 +629,9 @@ fn p26_restore_verifies() {
     assert!(back(COPY, "/rotten").unwrap_err().is_corruption());
 }
 
-/// Large values come and go while the backup runs: the copy has those of its records, whole, and no extents that nobody
-/// names once it has taken a checkpoint. With a log the copy is the state after some write; without one each key has a
-/// value that it had since the backup began.
+/// Large values come and go while the backup runs: the copy has those of its records, whole, and no
+/// extents that nobody names once it has taken a checkpoint. With a log the copy is the state after
+/// some write; without one each key has a value that it had since the backup began.
 #[test]
 fn p26_large_values() {
     let engines = EngineKind::ALL.into_iter().cycle();

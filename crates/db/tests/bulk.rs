@@ -73,7 +73,7 @@ fn p15_a_bulk_load_is_whole_or_not_at_all() {
             check_whole(&keyspace);
         }
         db.verify().unwrap();
-        // And it goes on.
+        // And it continues.
         keyspace.insert(b"later", b"1").unwrap();
         db.close().unwrap();
     }
@@ -125,8 +125,8 @@ fn p15_a_refused_load_leaves_nothing_behind() {
     check_whole(&keyspace);
 }
 
-/// What `goal` and `epsilon` promise: no page gets more than `goal + 2 * epsilon` records. Keys with gaps at random,
-/// so that models are off by what they may be.
+/// What `goal` and `epsilon` promise: no page gets more than `goal + 2 * epsilon` records. Keys
+/// with gaps at random, so that models are off by what they may be.
 #[test]
 fn pages_hold_what_goal_and_epsilon_allow() {
     let db = open(&SimDisk::new(5));
@@ -205,8 +205,8 @@ fn p15_large_values_are_loaded() {
     }
 }
 
-/// A load between the read and the write of a conditional write is seen, although no write locked a stripe for
-/// what came with it.
+/// A load between the read and the write of a conditional write is seen, although no write locked a
+/// stripe for what came with it.
 #[test]
 fn p04_a_load_is_no_less_than_a_write() {
     for engine in [EngineKind::TreeLine, EngineKind::Turtle] {
@@ -228,8 +228,8 @@ fn p04_a_load_is_no_less_than_a_write() {
     }
 }
 
-/// What a turtle keyspace noted of a key on disk for a conditional write is not true any more once a load is in
-/// the place of what was there: "absent" would be taken for what the load brought.
+/// What a turtle keyspace noted of a key on disk for a conditional write is not true any more once
+/// a load has replaced what was there: "absent" would be taken for what the load brought.
 #[test]
 fn p04_what_was_noted_before_a_load_is_forgotten() {
     let db = open(&SimDisk::new(9));
@@ -238,7 +238,8 @@ fn p04_what_was_noted_before_a_load_is_forgotten() {
     let stripe = hash_key(keyspace.id(), b"k") >> 48;
     let mut keys = (0u32..).map(u32::to_be_bytes);
     let neighbour = keys.find(|key| hash_key(other.id(), key) >> 48 == stripe).unwrap();
-    // A leaf on disk would have to say whether the key is there, though nothing is left of its records.
+    // A leaf on disk would have to say whether the key is there, though nothing is left of its
+    // records.
     keyspace.insert(b"gone", b"0").unwrap();
     db.checkpoint().unwrap();
     keyspace.remove(b"gone").unwrap();

@@ -199,7 +199,7 @@ fn a_conversion_that_fails_leaves_the_keyspace_as_it_was() {
     }
 }
 
-/// Writers beside a conversion are refused, and what they were told is true; readers read.
+/// Writers beside a conversion are refused, and what they were answered is true; readers read.
 #[test]
 fn nothing_is_lost_beside_a_conversion() {
     for from in EngineKind::ALL {
@@ -336,6 +336,7 @@ fn a_name_changes_at_once_or_not_at_all() {
 /// A keyspace is opened once, though somebody finds it the moment it is made.
 #[test]
 fn p20_a_keyspace_is_opened_once_while_it_is_made() {
+    const KEYSPACES: usize = 800;
     let disk = SimDisk::new(5);
     let options = options(&disk, &Runtime::threads()).memory(64 << 20);
     let db = Db::open("/db", options).unwrap();
@@ -344,7 +345,7 @@ fn p20_a_keyspace_is_opened_once_while_it_is_made() {
             .map(|thread| {
                 let db = &db;
                 scope.spawn(move || {
-                    for number in 0..120 {
+                    for number in 0..KEYSPACES {
                         let found = loop {
                             match db.existing_keyspace(&format!("k{number}")) {
                                 Ok(found) => break found,
@@ -356,7 +357,7 @@ fn p20_a_keyspace_is_opened_once_while_it_is_made() {
                 })
             })
             .collect();
-        for number in 0..120 {
+        for number in 0..KEYSPACES {
             let engine = EngineKind::ALL[number % EngineKind::ALL.len()];
             db.keyspace(&format!("k{number}"), engine).unwrap();
         }

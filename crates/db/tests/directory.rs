@@ -164,7 +164,7 @@ fn a2_a_directory_that_is_moved() {
 }
 
 /// Another database's files come into the directory: its manifest is not replaced, nothing that it
-/// names is removed, and writing to what is open goes on.
+/// names is removed, and writing to what is open continues.
 #[test]
 fn a2_a_manifest_of_another_is_not_replaced() {
     for engine in ENGINES {
@@ -276,7 +276,7 @@ fn a2_files_unlinked_behind_a_database() {
         db.keyspace("one", kind(engine)).unwrap().insert(b"k", b"2").unwrap();
         db.close().unwrap();
         holds(&Db::open("/db", options(&disk)).unwrap(), "one", b"k", b"2");
-        // The whole directory: nothing new can be made, and what is open goes on.
+        // The whole directory: nothing new can be made, and what is open continues.
         let db = Db::open("/db", options(&disk)).unwrap();
         holds(&db, "one", b"k", b"2");
         disk.remove_directory(Path::new("/db")).unwrap();
@@ -317,7 +317,7 @@ fn a3_the_lock_file_is_taken_away() {
         ] {
             assert_eq!(refused.kind(), ErrorKind::Locked);
         }
-        // For its files, before it is looked who holds it.
+        // For its files, before its lock is checked.
         assert_eq!(db.backup(&path).unwrap_err().kind(), ErrorKind::InvalidArgument);
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["a3_the_lock_file_is_taken_away", "--exact", "--nocapture"])
@@ -355,8 +355,8 @@ fn a3_earlier_versions_are_kept_out() {
     rustix::fs::flock(&file, exclusive).unwrap();
 }
 
-/// With few descriptors `keyspace` parks others or answers an error, whatever it lacked one for; nothing else
-/// is stopped, and it works when some are free again.
+/// With few descriptors `keyspace` parks others or answers an error, whatever it lacked one for;
+/// nothing else is stopped, and it works when some are free again.
 #[test]
 fn b2_out_of_descriptors() {
     in_a_process("b2_out_of_descriptors", |place| {
@@ -408,8 +408,8 @@ fn b2_out_of_descriptors() {
     });
 }
 
-/// The same with each open in turn: opening a database, making keyspaces, backup, restore and salvage
-/// answer errors that change nothing.
+/// The same with each open in turn: opening a database, making keyspaces, backup, restore and
+/// salvage answer errors that change nothing.
 #[test]
 fn b2_every_open_fails() {
     for engine in ENGINES {

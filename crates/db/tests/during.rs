@@ -33,8 +33,9 @@ fn evict(keyspace: &Keyspace, turn: u8) {
     }
 }
 
-/// Looks a key up; when the lookup has read its page and has not looked at it yet, another thread writes the key, brings it
-/// home and evicts it, if the page's lock allows it. Returns what the lookup found, and whether the other ended before it.
+/// Looks a key up; when the lookup has read its page and has not looked at it yet, another thread
+/// writes the key, writes it back and evicts it, if the page's lock allows it. Returns what the
+/// lookup found, and whether the other ended before it.
 fn look_up_while_it_is_written(
     disk: &SimDisk,
     db: &Db,
@@ -75,7 +76,8 @@ fn p23_a_late_lookup_keeps_nothing_old() {
     assert!(!ended, "the page changed under the lookup");
 }
 
-/// The filter that a lookup in vain leaves of its page refuses no key that came to the page meanwhile.
+/// The filter that a lookup in vain leaves of its page refuses no key that came to the page
+/// meanwhile.
 #[test]
 fn p23_a_late_lookup_leaves_no_old_filter() {
     let disk = SimDisk::new(1);
@@ -83,7 +85,7 @@ fn p23_a_late_lookup_leaves_no_old_filter() {
     keyspace.insert(b"j", b"beside it").unwrap();
     db.checkpoint().unwrap();
     evict(&keyspace, 0);
-    // Who asks in vain gets memory for filters.
+    // Lookups in vain get memory for filters.
     assert_eq!(keyspace.get(b"i").unwrap(), None);
     (0..20).for_each(|_| _ = runtime.step());
     let (_, ended) = look_up_while_it_is_written(&disk, &db, &keyspace);

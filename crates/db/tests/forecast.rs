@@ -11,7 +11,8 @@ use spinney_io::sim::SimDisk;
 const INSERTS: u64 = 120_000;
 /// Inserts between two moves.
 const WINDOW: u64 = 30_000;
-/// Inserts between two checkpoints, which bring everything home: a hot place is full before the next.
+/// Inserts between two checkpoints, which write everything back: a hot place is full before the
+/// next.
 const CHECKPOINT: u64 = 24_000;
 
 fn mix(number: u64) -> u64 {

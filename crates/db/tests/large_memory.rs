@@ -16,7 +16,8 @@ struct Counting;
 static BYTES: AtomicIsize = AtomicIsize::new(0);
 static PEAK: AtomicIsize = AtomicIsize::new(0);
 
-/// What is allocated, and the mappings (rings of the cache, page buffers), which the allocator never sees.
+/// What is allocated, and the mappings (rings of the cache, page buffers), which the allocator
+/// never sees.
 fn held() -> isize {
     BYTES.load(Relaxed) + isize::try_from(mapped_bytes()).unwrap_or(isize::MAX)
 }
@@ -54,7 +55,8 @@ fn peak(run: impl FnOnce()) -> isize {
 
 #[test]
 fn p17_a_value_is_never_whole_in_memory() {
-    // A piece on its way in: as it is read, as it is written, and some of the log's and cache's own.
+    // A piece on its way in: as it is read, as it is written, and some of the log's and cache's
+    // own.
     const PIECES: isize = 3 << 20;
     const MEMORY: isize = 4 << 20;
     let directory = tempfile::tempdir().unwrap();

@@ -15,8 +15,8 @@ fn value(number: u64) -> Vec<u8> {
     vec![number as u8; 50]
 }
 
-/// Keys that lie on one page are answered by one read of it, a key asked for twice too; what was read is not
-/// read again.
+/// Keys that lie on one page are answered by one read of it, a key asked for twice too; what was
+/// read is not read again.
 #[test]
 fn many_lookups_read_each_page_once() {
     let directory = tempfile::tempdir().unwrap();
@@ -53,12 +53,13 @@ fn many_lookups_read_each_page_once() {
     assert_eq!(stats.cache_hits + stats.cache_misses, 2 * 40 + 2 * 65);
 }
 
-/// Keys of one page under a page of newer records: each is answered by the newest that has it, whichever of
-/// them is asked for first.
+/// Keys of one page under a page of newer records: each is answered by the newest that has it,
+/// whichever of them is asked for first.
 #[test]
 fn many_lookups_see_staged_pages() {
     let directory = tempfile::tempdir().unwrap();
-    // Nothing is done in the background, which would merge what is staged, and every lookup goes to pages.
+    // Nothing is done in the background, which would merge what is staged, and every lookup goes to
+    // pages.
     let open = || {
         let options = Options::default().memory(4 << 20).runtime(Runtime::stepped(1));
         Db::open(directory.path(), options).unwrap()
@@ -72,7 +73,7 @@ fn many_lookups_see_staged_pages() {
         let db = open();
         let keyspace = db.keyspace("k", options()).unwrap();
         keyspace.bulk_load((0..COUNT).map(|number| (key(number), value(number)))).unwrap();
-        // Every other one of some neighbours anew, as many as a page of their own is made for.
+        // Every other one of some neighbours again, as many as a page of their own is made for.
         for number in (5000..5030).step_by(2) {
             keyspace.insert(key(number), value(number + 1)).unwrap();
         }
@@ -121,8 +122,8 @@ fn open_stepped(directory: &std::path::Path) -> Db {
     Db::open(directory, options).unwrap()
 }
 
-/// Loads long records, brings new ones home, and then, when it is known that they are new, others, which are staged
-/// without being asked for.
+/// Loads long records, writes new ones back, and then, when it is known that they are new, others,
+/// which are staged without being asked for.
 fn stage_long_records(db: &Db, keyspace: &Keyspace) {
     keyspace.bulk_load((0..LONG_COUNT).map(|number| (old(number), long(number)))).unwrap();
     for (from, offset) in [(0, 1), (3, 2)] {
@@ -134,8 +135,8 @@ fn stage_long_records(db: &Db, keyspace: &Keyspace) {
     assert!(keyspace.stats().staged_pages > 50, "{:?}", keyspace.stats());
 }
 
-/// Lookups of long records read one page though others are staged, and two only where nobody knows what is staged,
-/// as after an opening.
+/// Lookups of long records read one page though others are staged, and two only where nobody knows
+/// what is staged, as after an opening.
 #[test]
 fn lookups_read_no_staged_page_in_vain() {
     let directory = tempfile::tempdir().unwrap();

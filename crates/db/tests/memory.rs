@@ -80,7 +80,7 @@ fn filled(directory: &Path, value: usize) -> (Db, u64) {
     let is_tidy = || main.stats().overflow_pages * 100 < main.stats().pages;
     (0..60).take_while(|_| !is_tidy()).for_each(|_| std::thread::sleep(Duration::from_millis(500)));
     assert!(is_tidy(), "{:?}", main.stats());
-    // Packing looks first for a second at what comes, and has buffers while it goes on.
+    // Packing looks first for a second at what comes, and has buffers while it continues.
     let written = || main.stats().pages_written_back;
     let still = || {
         let before = written();
@@ -116,8 +116,8 @@ fn records_take_little_more_than_their_bytes_and_all_is_accounted_for() {
     }
 }
 
-/// Reads, writes and scans of 16 threads: what is given never goes far beyond the budget, and when they rest the
-/// accounts know of it.
+/// Reads, writes and scans of 16 threads: what is given never goes far beyond the budget, and when
+/// they rest the accounts know of it.
 #[test]
 fn accounts_hold_under_sixteen_threads() {
     const THREADS: u64 = 16;
@@ -169,14 +169,16 @@ fn accounts_hold_under_sixteen_threads() {
     }
 }
 
-/// What a turtle keyspace may take beside its budget, all of which is less than the 64 MiB that the documentation allows: six
-/// leaves of a sixteenth of the memory for each of four threads that flush (where leaves have their full size these are
-/// accounted for), mappings that the process keeps for their next owners, and a little for threads and the allocator.
+/// What a turtle keyspace may take beside its budget, all of which is less than the 64 MiB that the
+/// documentation allows: six leaves of a sixteenth of the memory for each of four threads that
+/// flush (where leaves have their full size these are accounted for), mappings that the process
+/// keeps for their next owners, and a little for threads and the allocator.
 const TURTLE_BESIDE: u64 =
     MEMORY / 16 * 6 * 4 + spinney_base::mapping::IDLE_BYTES_MAX as u64 + (2 << 20);
 const _: () = assert!(TURTLE_BESIDE < BESIDE);
 
-/// All that was taken from the system but for the allocator's own: what somebody has, and what waits for its next owner.
+/// All that was taken from the system but for the allocator's own: what somebody has, and what
+/// waits for its next owner.
 fn taken() -> isize {
     given() + isize::try_from(spinney_base::mapping::idle_bytes()).unwrap()
 }
@@ -194,8 +196,8 @@ fn resident() -> Option<u64> {
     Some(pages * 4096)
 }
 
-/// A load of several times the budget, then reads, ranges and writes, with snapshots that are kept for a while: what is
-/// taken stays within the budget at every checkpoint distance.
+/// A load of several times the budget, then reads, ranges and writes, with snapshots that are kept
+/// for a while: what is taken stays within the budget at every checkpoint distance.
 #[test]
 fn turtle_holds_its_budget_at_every_checkpoint_distance() {
     const THREADS: u64 = 4;

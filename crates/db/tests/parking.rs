@@ -54,8 +54,8 @@ fn records(keyspace: &Keyspace) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .collect()
 }
 
-/// A keyspace that nobody uses gives back its descriptor and its memory; the next use of a handle that was
-/// there before finds everything, through parkings, crashes and closings.
+/// A keyspace that nobody uses gives back its descriptor and its memory; the next use of a handle
+/// that was there before finds everything, through parkings, crashes and closings.
 #[test]
 fn d4_an_unused_keyspace_is_parked_and_opened_again() {
     for engine in ENGINES {
@@ -96,8 +96,8 @@ fn d4_an_unused_keyspace_is_parked_and_opened_again() {
     }
 }
 
-/// Opening a database opens the keyspaces that its log names, and no other; a missing file is damage all
-/// the same.
+/// Opening a database opens the keyspaces that its log names, and no other; a missing file is
+/// damage all the same.
 #[test]
 fn d4_an_opening_parks_what_the_log_does_not_name() {
     let disk = SimDisk::new(1);
@@ -128,7 +128,8 @@ fn d4_an_opening_parks_what_the_log_does_not_name() {
     assert_eq!(error.kind(), ErrorKind::Corruption, "{error}");
 }
 
-/// What is known to be durable is not synced: no file after a close, neither by the opening nor by a first read.
+/// What is known to be durable is not synced: no file after a close, neither by the opening nor by
+/// a first read.
 #[test]
 fn d4_an_opening_after_a_close_syncs_nothing() {
     const KEYSPACES: usize = 12;
@@ -151,8 +152,9 @@ fn d4_an_opening_after_a_close_syncs_nothing() {
     assert_eq!(syncs(&disk), before);
 }
 
-/// A process is killed amid a checkpoint. The next one may never use the keyspace, while it writes to another one,
-/// trims the log and closes; then power is lost, and with it every slot that was not synced.
+/// A process is killed amid a checkpoint. The next one may never use the keyspace, while it writes
+/// to another one, trims the log and closes; then power is lost, and with it every slot that was
+/// not synced.
 #[test]
 fn p09_what_a_killed_process_left_outlasts_a_life_that_does_not_use_it() {
     for (engine, logged) in ENGINES.into_iter().flat_map(|one| [(one, true), (one, false)]) {
@@ -196,8 +198,9 @@ fn p09_what_a_killed_process_left_outlasts_a_life_that_does_not_use_it() {
     }
 }
 
-/// Parked keyspaces do not hold the log, others trim it far beyond their redo LSNs, and crashes strike right
-/// after a parking, right after an opening, and twice: nothing that was acknowledged is lost.
+/// Parked keyspaces do not hold the log, others trim it far beyond their redo LSNs, and crashes
+/// strike right after a parking, right after an opening, and twice: nothing that was acknowledged
+/// is lost.
 #[test]
 fn d4_crashes_amid_parking() {
     for seed in 0..30 {
@@ -261,8 +264,8 @@ fn d4_crashes_amid_parking() {
     }
 }
 
-/// Memory for a few keyspaces is enough for many, made, written, read, verified, copied and recovered, also when
-/// the log names more than may be open.
+/// Memory for a few keyspaces is enough for many, made, written, read, verified, copied and
+/// recovered, also when the log names more than may be open.
 #[test]
 fn d4_more_keyspaces_than_may_be_open() {
     const ALL: u8 = 60;
@@ -309,8 +312,8 @@ fn d4_more_keyspaces_than_may_be_open() {
     }
 }
 
-/// Snapshots, readers of large values and what a closure of a conditional write holds keep a keyspace open; what
-/// was chosen for an engine is chosen when it is opened again.
+/// Snapshots, readers of large values and what a closure of a conditional write holds keep a
+/// keyspace open; what was chosen for an engine is chosen when it is opened again.
 #[test]
 fn d4_what_is_in_use_is_not_parked() {
     let disk = SimDisk::new(1);
@@ -349,7 +352,8 @@ fn d4_what_is_in_use_is_not_parked() {
     assert_eq!(turtle.get(b"k").unwrap_err().kind(), ErrorKind::Closed);
 }
 
-/// A database that is open for reading opens what its log does not name when it is asked for, and writes nothing.
+/// A database that is open for reading opens what its log does not name when it is asked for, and
+/// writes nothing.
 #[test]
 fn d4_parked_keyspaces_are_read() {
     let disk = SimDisk::new(1);
@@ -374,8 +378,8 @@ fn d4_parked_keyspaces_are_read() {
     assert!(before.iter().all(|file| image.files().contains(file)));
 }
 
-/// A keyspace that was copied while it was parked, and is written to before the backup ends, is copied once more:
-/// its log records may point to large values that the first copy lacks.
+/// A keyspace that was copied while it was parked, and is written to before the backup ends, is
+/// copied once more: its log records may point to large values that the first copy lacks.
 #[test]
 fn d4_a_backup_copies_what_was_parked() {
     for engine in ENGINES {
@@ -389,7 +393,7 @@ fn d4_a_backup_copies_what_was_parked() {
         dropped.insert(b"k", b"v").unwrap();
         pass(&runtime, IDLE);
         assert_eq!(parked(&db), [true; 4]);
-        // The log goes on without those that are parked, and one of them is opened behind it.
+        // The log continues without those that are parked, and one of them is opened behind it.
         let b = db.existing_keyspace("b").unwrap();
         (0..300u32).for_each(|number| b.insert(number.to_be_bytes(), [1; 900]).unwrap());
         db.checkpoint().unwrap();
@@ -448,9 +452,9 @@ fn open_now() -> (usize, usize) {
     (count("/proc/self/fd"), count("/proc/self/task"))
 }
 
-/// Many more keyspaces than the process may have descriptors are made, used and left alone: then hardly a
-/// descriptor or thread is taken for them, and an opening takes none for them either. In a process of its own,
-/// because it lowers a limit of the process.
+/// Many more keyspaces than the process may have descriptors are made, used and left alone: then
+/// hardly a descriptor or thread is taken for them, and an opening takes none for them either. In a
+/// process of its own, because it lowers a limit of the process.
 #[test]
 fn d4_many_keyspaces_with_few_descriptors() {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -497,8 +501,8 @@ fn d4_many_keyspaces_with_few_descriptors() {
     db.verify().unwrap();
 }
 
-/// Threads use more keyspaces at once than the process has descriptors for: they wait for each other, and none is
-/// refused. One whose own batch needs them all is told what helps.
+/// Threads use more keyspaces at once than the process has descriptors for: they wait for each
+/// other, and none is refused. One whose own batch needs them all gets an error what helps.
 #[test]
 fn b2_threads_wait_for_descriptors() {
     let disk = SimDisk::new(1);

@@ -30,7 +30,7 @@ fn agrees(keyspace: &Keyspace, model: &Model) {
 }
 
 /// Records that take a page, alone and beside others, have a second page that holds no key; so has
-/// the last segment of all, whose keys go on for ever.
+/// the last segment of all, whose keys go on forever.
 #[test]
 fn pages_that_hold_no_key_do_not_end_a_range() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));

@@ -1,5 +1,5 @@
-//! Full disks and disks that may not be written (rule P29), on the simulated disk: a restart on a full
-//! disk reads, removes, checkpoints and drops; an opening for reading changes no byte.
+//! Full disks and disks that may not be written (rule P29), on the simulated disk: a restart on a
+//! full disk reads, removes, checkpoints and drops; an opening for reading changes no byte.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::BTreeMap;
@@ -230,7 +230,8 @@ fn c1_a_restart_on_a_full_disk_reads_removes_checkpoints_and_drops() {
     assert_eq!((writable, checkpointed), (all, all));
 }
 
-/// What may wait takes nothing from the reserve on a full disk, though sparse pages could be joined.
+/// What may wait takes nothing from the reserve on a full disk, though sparse pages could be
+/// joined.
 #[test]
 fn c1_tidying_on_a_full_disk_leaves_the_reserve() {
     for engine in EngineKind::ALL {
@@ -248,15 +249,16 @@ fn c1_tidying_on_a_full_disk_leaves_the_reserve() {
         assert!(before > 512 << 10, "{engine}: {before}");
         for _ in 0..2000 {
             runtime.step();
-            // After a quiet while it is less; who takes from it leaves the last bytes and no more.
+            // After a quiet while it is less; taking from it leaves the last bytes and no more.
             assert_ne!(db.stats().reserved_bytes, 256 << 10, "{engine}, of {before}");
         }
         assert_eq!(keyspace.iter().count(), 3750, "{engine}");
     }
 }
 
-/// A full disk takes every removal, whatever the background does between them, and what was removed makes room for as
-/// much again: the log stays short, and what may wait takes no page that the next checkpoint needs.
+/// A full disk takes every removal, whatever the background does between them, and what was removed
+/// makes room for as much again: the log stays short, and what may wait takes no page that the next
+/// checkpoint needs.
 #[test]
 fn c1_a_full_disk_takes_every_removal() {
     for (engine, batch) in EngineKind::ALL.iter().flat_map(|engine| [(*engine, 1), (*engine, 32)]) {

@@ -47,7 +47,7 @@ fn idle(runtime: &Runtime) {
 }
 
 /// Much more is written than the log holds: checkpoints are asked for in time, so that no writer
-/// waits for long, and none for ever.
+/// waits for long, and none forever.
 #[test]
 fn p12_writers_outlive_a_small_log() {
     let disk = SimDisk::new(9);
@@ -64,8 +64,8 @@ fn p12_writers_outlive_a_small_log() {
     assert!(runtime.now() < Duration::from_secs(30), "it took {:?}", runtime.now());
 }
 
-/// A checkpoint is asked for when the log has about what memory can replay without bringing it home, or so few
-/// segments that trimming frees one, however long the log may become.
+/// A checkpoint is asked for when the log has about what memory can replay without writing it back,
+/// or so few segments that trimming frees one, however long the log may become.
 #[test]
 fn p12_the_log_is_no_longer_than_memory_replays() {
     let disk = SimDisk::new(9);
@@ -272,8 +272,8 @@ impl WriteObserver for Bomb {
     fn after_sync(&self, _: &SimView<'_>, _: &Path) {}
 }
 
-/// A thread panics while it flushes the log, and takes with it what others had said: nobody is told
-/// that anything after it is safe.
+/// A thread panics while it flushes the log, and takes with it what others had said: no writer
+/// learns that anything after it is safe.
 #[test]
 fn p21_a_panic_in_a_flush_poisons() {
     let disk = SimDisk::new(8);
@@ -299,7 +299,7 @@ fn p21_a_panic_in_the_background_poisons() {
     let db = Db::open(Path::new("/db"), options(&disk, &runtime)).unwrap();
     let a = keyspace(&db, "a");
     let bomb = Bomb::plant(&disk, "keyspace-");
-    // So many dirty records of one page that the background brings them home at once.
+    // So many dirty records of one page that the background writes them back at once.
     let mut batch = Batch::new();
     for number in 0..1024 {
         batch.insert(&a, key(number), *b"v");
@@ -315,8 +315,8 @@ fn p21_a_panic_in_the_background_poisons() {
     assert_eq!(keyspace(&db, "a").iter().count(), 1024);
 }
 
-/// A write-back fails; the records it took are dirty still, and the next checkpoint brings them
-/// home.
+/// A write-back fails; the records it took are dirty still, and the next checkpoint writes them
+/// back.
 #[test]
 fn p23_a_failed_write_back_keeps_its_records() {
     let disk = SimDisk::new(7);

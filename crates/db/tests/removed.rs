@@ -1,5 +1,5 @@
-//! Space and time that removed records took come back: by themselves when a keyspace is quiet or is read, and at
-//! once by `compact`. With either engine, and counted, never timed.
+//! Space and time that removed records took come back: by themselves when a keyspace is quiet or is
+//! read, and at once by `compact`. With either engine, and counted, never timed.
 #![cfg(not(feature = "shuttle"))]
 
 use std::os::unix::fs::MetadataExt;
@@ -74,7 +74,8 @@ impl World {
     }
 }
 
-/// 200,000 records of 300 bytes, all of them removed: after a quiet minute the file takes next to nothing.
+/// 200,000 records of 300 bytes, all of them removed: after a quiet minute the file takes next to
+/// nothing.
 #[test]
 fn d1_what_was_removed_takes_no_room_after_a_quiet_minute() {
     for engine in ENGINES {
@@ -134,8 +135,8 @@ fn d1_what_was_removed_gives_room_back_on_a_full_disk() {
     }
 }
 
-/// Records that are written over again and again: after a quiet minute the file takes no more than twice what
-/// the records take, and 8 MiB.
+/// Records that are written over again and again: after a quiet minute the file takes no more than
+/// twice what the records take, and 8 MiB.
 #[test]
 fn d1_what_was_overwritten_takes_little_room_after_a_quiet_minute() {
     for engine in ENGINES {
@@ -155,7 +156,8 @@ fn d1_what_was_overwritten_takes_little_room_after_a_quiet_minute() {
     }
 }
 
-/// On a real disk: blocks of the keyspace's file after all of it was removed, while it is open and closed.
+/// On a real disk: blocks of the keyspace's file after all of it was removed, while it is open and
+/// closed.
 #[test]
 fn d1_what_was_removed_takes_no_room_on_a_real_disk() {
     for engine in ENGINES {
@@ -200,8 +202,8 @@ fn first_read(main: &Keyspace) -> (Option<Vec<u8>>, [u64; 3]) {
     (first, std::array::from_fn(|index| after[index] - before[index]))
 }
 
-/// Insert at the tail, remove at the head, read the first: a read costs no more after many removals than
-/// after few.
+/// Insert at the tail, remove at the head, read the first: a read costs no more after many removals
+/// than after few.
 #[test]
 fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
     for engine in ENGINES {
@@ -235,8 +237,8 @@ fn d1_the_head_of_a_queue_costs_the_same_for_ever() {
     }
 }
 
-/// A queue that is never quiet takes no more than twice what its records take, and 8 MiB, though the background hardly
-/// gets to run. (`turtle` frees what its flushes and checkpoints pass over.)
+/// A queue that is never quiet takes no more than twice what its records take, and 8 MiB, though
+/// the background hardly gets to run. (`turtle` frees what its flushes and checkpoints pass over.)
 #[test]
 fn d2_a_busy_queue_of_treeline_takes_bounded_room() {
     const LENGTH: u64 = 20_000;
@@ -259,8 +261,8 @@ fn d2_a_busy_queue_of_treeline_takes_bounded_room() {
     assert!(taken <= 2 * live + (8 << 20), "{taken} bytes for {live}");
 }
 
-/// A first read of a queue whose records are in memory looks at pages once in many removals, and at few records,
-/// however long the queue is.
+/// A first read of a queue whose records are in memory looks at pages once in many removals, and at
+/// few records, however long the queue is.
 #[test]
 fn d1_first_reads_of_a_queue_look_at_few_pages_and_records() {
     for length in [1, 100, 1_500, 10_000] {
@@ -289,8 +291,8 @@ fn d1_first_reads_of_a_queue_look_at_few_pages_and_records() {
     }
 }
 
-/// A hundred thousand records below a live one are removed: after a quiet minute the first record costs no
-/// more than twice what it costs where it was always alone.
+/// A hundred thousand records below a live one are removed: after a quiet minute the first record
+/// costs no more than twice what it costs where it was always alone.
 #[test]
 fn d1_the_first_record_above_many_removed_costs_as_much_as_one_alone() {
     for engine in ENGINES {
@@ -311,7 +313,8 @@ fn d1_the_first_record_above_many_removed_costs_as_much_as_one_alone() {
     }
 }
 
-/// Ranges that pass over what was removed again and again have it tidied, though the keyspace is never quiet.
+/// Ranges that pass over what was removed again and again have it tidied, though the keyspace is
+/// never quiet.
 #[test]
 fn d1_ranges_that_find_nothing_are_tidied_for() {
     for engine in ENGINES {
@@ -337,8 +340,8 @@ fn d1_ranges_that_find_nothing_are_tidied_for() {
     }
 }
 
-/// Most records are removed here and there. A compaction brings what is left together at once, and says how far it
-/// is; its records are the same.
+/// Most records are removed here and there. A compaction brings what is left together at once, and
+/// says how far it is; its records are the same.
 #[test]
 fn d1_compact_gives_back_the_room_of_removed_records() {
     for engine in ENGINES {

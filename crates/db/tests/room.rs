@@ -67,8 +67,8 @@ fn b1_a_log_without_room_is_full() {
     }
 }
 
-/// Each two writes of a checkpoint that trims the log are refused, those of both copies of the log's superblock among
-/// them.
+/// Each two writes of a checkpoint that trims the log are refused, those of both copies of the
+/// log's superblock among them.
 #[test]
 fn b1_every_write_of_a_checkpoint_is_refused_once() {
     for at in 1.. {
@@ -94,8 +94,8 @@ fn b1_every_write_of_a_checkpoint_is_refused_once() {
     }
 }
 
-/// Each write of a run is refused once, in place or not: what meets it is `Full` or does not notice,
-/// and all behind it goes on.
+/// Each write of a run is refused once, in place or not: what meets it is `Full` or does not
+/// notice, and all behind it continues.
 #[test]
 fn b1_every_write_is_refused_once() {
     for (engine, durability) in ENGINES.iter().flat_map(|e| DURABILITIES.map(|d| (*e, d))) {

@@ -43,7 +43,8 @@ fn fill_up(disk: &SimDisk, keyspace: &Keyspace) -> usize {
     unreachable!("the range is endless")
 }
 
-/// A keyspace without a log, full of dirty records that cannot be written back, because its pages are damaged.
+/// A keyspace without a log, full of dirty records that cannot be written back, because its pages
+/// are damaged.
 struct Stuck {
     keyspace: Keyspace,
     /// A key that is refused.
@@ -77,7 +78,8 @@ impl Stuck {
     }
 }
 
-/// A batch over A and B whose part for B finds no room in memory: nothing of it happens, now or after a crash.
+/// A batch over A and B whose part for B finds no room in memory: nothing of it happens, now or
+/// after a crash.
 #[test]
 fn p02_prepare_before_the_log() {
     let disk = SimDisk::new(2);
@@ -99,7 +101,8 @@ fn p02_prepare_before_the_log() {
     db.verify().unwrap();
 }
 
-/// The parts of a batch that were prepared before another part found no room are given back, every time.
+/// The parts of a batch that were prepared before another part found no room are given back, every
+/// time.
 #[test]
 fn p02_a_refused_batch_gives_its_room_back() {
     let disk = SimDisk::new(1);
@@ -244,7 +247,7 @@ fn p11_unlogged_keyspaces() {
     db.write(batch).unwrap();
     let db = open(&disk.crash(CrashMode::LoseAll));
     assert_eq!(db.existing_keyspace("logged").unwrap().get(b"k").unwrap().unwrap(), b"2");
-    // Nothing brought it home: were the batch's part for it in the log, replay would have.
+    // Nothing wrote it back: were the batch's part for it in the log, replay would have.
     assert_eq!(db.existing_keyspace("unlogged").unwrap().get(b"k").unwrap().unwrap(), b"1");
 }
 
@@ -303,7 +306,7 @@ fn p19_replay_keeps_lsns_and_may_crash() {
         db.stats().log.last_lsn
     };
     let image = disk.crash(CrashMode::LoseAll);
-    // Replay runs inside the budget: it brings home what does not fit, so it writes, and the power
+    // Replay runs inside the budget: it writes back what does not fit, so it writes, and the power
     // fails in the middle, twice.
     let mut image = image;
     for share in [3, 2] {
@@ -352,8 +355,8 @@ fn p20_ids_are_never_reused() {
     assert!(keyspace(&db, "a").id() > again.id());
 }
 
-/// A process is killed when the manifest has a new name list that is not durable; the next one goes by it, writes
-/// and removes; then power is lost.
+/// A process is killed when the manifest has a new name list that is not durable; the next one goes
+/// by it, writes and removes; then power is lost.
 #[test]
 fn p09_names_that_a_killed_process_left_are_durable_before_anything_rests_on_them() {
     let mut found = std::collections::BTreeSet::new();
@@ -417,7 +420,7 @@ fn p21_a_failed_sync_stops_writing() {
     assert_eq!(b.get(b"k").unwrap().unwrap(), b"v");
     let writes = disk.writes();
     for _ in 0..50 {
-        // Background work is stepped by whoever waits; nothing of it may write.
+        // Background work is stepped by any thread that waits; nothing of it may write.
         let _ = a.insert(b"k", b"more");
     }
     assert_eq!(disk.writes(), writes);

@@ -1,5 +1,6 @@
-//! Salvage (rule P22), on the simulated disk: manifest, log, checkpoints and pages are lost or damaged, and what is left
-//! is saved: every record whose pages are whole, none that was removed, none twice, and what could not be saved is told.
+//! Salvage (rule P22), on the simulated disk: manifest, log, checkpoints and pages are lost or
+//! damaged, and what is left is saved: every record whose pages are whole, none that was removed,
+//! none twice, and what could not be saved is reported.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,7 +157,8 @@ fn same(found: &Model, expected: &Model, when: &str) {
     assert!(more.is_none(), "{when}: {} came back", more.unwrap().escape_ascii());
 }
 
-/// Every record of a healthy database, closed or killed, with a log or without, and nothing of the old one changes.
+/// Every record of a healthy database, closed or killed, with a log or without, and nothing of the
+/// old one changes.
 #[test]
 fn p22_a_healthy_database_is_saved_whole() {
     for seed in 0..6 {
@@ -180,8 +182,8 @@ fn p22_a_healthy_database_is_saved_whole() {
     }
 }
 
-/// Manifest, log and both slots are lost after a clean end: the pages alone have everything, and of freed pages nothing
-/// comes back.
+/// Manifest, log and both slots are lost after a clean end: the pages alone have everything, and of
+/// freed pages nothing comes back.
 #[test]
 fn p22_pages_alone_have_everything() {
     for seed in 0..12 {
@@ -206,7 +208,8 @@ fn p22_pages_alone_have_everything() {
     }
 }
 
-/// Keys whose bounds take a fourth of a page, and records that take a page: the pages alone have everything all the same.
+/// Keys whose bounds take a fourth of a page, and records that take a page: the pages alone have
+/// everything all the same.
 #[test]
 fn p22_pages_alone_have_everything_whatever_the_keys() {
     for seed in 0..12 {
@@ -230,7 +233,7 @@ fn p22_pages_alone_have_everything_whatever_the_keys() {
     }
 }
 
-/// Killed anywhere, with index and log whole: everything is saved, and nothing is told as lost.
+/// Killed anywhere, with index and log whole: everything is saved, and nothing is reported lost.
 #[test]
 fn p22_nothing_is_lost_where_index_and_log_are_whole() {
     for seed in 0..12 {
@@ -248,8 +251,8 @@ fn p22_nothing_is_lost_where_index_and_log_are_whole() {
     }
 }
 
-/// A keyspace that rests does not hold the log. When it changes again the log begins beyond what its checkpoint has, and
-/// tells of all changes since: pages that these freed may hold anything.
+/// A keyspace that rests does not hold the log. When it changes again the log begins beyond what
+/// its checkpoint has, and tells of all changes since: pages that these freed may hold anything.
 #[test]
 fn p22_nothing_is_lost_of_a_keyspace_that_had_rested() {
     let mut torn = 0;
@@ -281,7 +284,7 @@ fn p22_nothing_is_lost_of_a_keyspace_that_had_rested() {
         let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
         for (page, (old, new)) in blocks {
             if old[8] == 1 && new.iter().all(|byte| *byte == 0) {
-                // As a crash leaves it that tears the first write of whoever takes it next.
+                // As a crash leaves it that tears the first write of any thread that takes it next.
                 torn += 1;
                 let mut block = AlignedBuf::new(1);
                 block.bytes_mut().copy_from_slice(old);
@@ -307,8 +310,8 @@ fn is_of_extent(page: &[u8]) -> bool {
     origin_of(page).is_none_or(|origin| page[origin + 1] & 1 == 0)
 }
 
-/// Pages that are `chosen` by number, and by whether they are no overflow pages, tell no longer where they come from, as
-/// those of older databases do not.
+/// Pages that are `chosen` by number, and by whether they are no overflow pages, tell no longer
+/// where they come from, as those of older databases do not.
 fn forget_origins(disk: &SimDisk, chosen: impl Fn(usize, bool) -> bool) {
     let bytes = disk.contents(Path::new(FILE)).unwrap();
     let file = disk.open(Path::new(FILE), OpenMode::EXISTING).unwrap();
@@ -327,8 +330,8 @@ fn forget_origins(disk: &SimDisk, chosen: impl Fn(usize, bool) -> bool) {
     file.sync(Purpose::TOOL).unwrap();
 }
 
-/// Pages that do not tell where they come from are placed by index and log; without these they give what they hold, and
-/// older pages of the same keys do not win.
+/// Pages that do not tell where they come from are placed by index and log; without these they give
+/// what they hold, and older pages of the same keys do not win.
 #[test]
 fn p22_pages_without_origins() {
     for seed in 0..8 {
@@ -366,7 +369,8 @@ fn within(ranges: &[LostRange], key: &[u8]) -> bool {
     })
 }
 
-/// Pages are damaged: their records are lost or older ones, and told so; all others are as they were.
+/// Pages are damaged: their records are lost or older ones, and told so; all others are as they
+/// were.
 #[test]
 fn p22_damaged_pages_are_told() {
     let (mut told, mut overflowed) = (0, 0);
@@ -417,8 +421,8 @@ fn p22_damaged_pages_are_told() {
     assert!(overflowed >= 12, "{overflowed} overflow pages damaged");
 }
 
-/// A crash in the middle of reorganizations: with the log everything that was promised is saved; without it each key has
-/// a value that it had since the last checkpoint.
+/// A crash in the middle of reorganizations: with the log everything that was promised is saved;
+/// without it each key has a value that it had since the last checkpoint.
 #[test]
 fn p22_crashes_in_reorganizations() {
     let mut images = 0;
@@ -470,7 +474,8 @@ fn p22_crashes_in_reorganizations() {
     assert!(images > 10, "{images} images");
 }
 
-/// Everything acknowledged before the power went is saved when the log is there, whatever became of manifest and slots.
+/// Everything acknowledged before the power went is saved when the log is there, whatever became of
+/// manifest and slots.
 #[test]
 fn p22_the_log_has_what_pages_lack() {
     for seed in 0..6 {
@@ -493,7 +498,8 @@ fn p22_the_log_has_what_pages_lack() {
     }
 }
 
-/// What was acknowledged before the process was killed is saved, though no run of the log has the last of it.
+/// What was acknowledged before the process was killed is saved, though no run of the log has the
+/// last of it.
 #[test]
 fn p22_the_tail_has_what_the_log_lacks() {
     for seed in 0..6 {
@@ -532,7 +538,8 @@ fn p22_damaged_large_values_are_named() {
     same(&contents(&disk, "main"), &model, "without large values");
 }
 
-/// Power goes inside a salvage: the old database is as it was, and what was made refuses to open, or is whole.
+/// Power goes inside a salvage: the old database is as it was, and what was made refuses to open,
+/// or is whole.
 #[test]
 fn p22_a_crash_inside_a_salvage() {
     let (mut refused, mut whole) = (0, 0);
@@ -595,8 +602,9 @@ fn salvage_wants_a_closed_database_and_an_empty_place() {
     assert!(!disk.files().iter().any(|path| path.parent() == Some(Path::new(NEW))));
 }
 
-/// Segments and overflow pages that crashes left behind are of a later production than pages that were written again
-/// since, and yet do not win: after several crashes and a clean end the pages alone have exactly what was there.
+/// Segments and overflow pages that crashes left behind are of a later production than pages that
+/// were written again since, and yet do not win: after several crashes and a clean end the pages
+/// alone have exactly what was there.
 #[test]
 fn p22_what_crashes_left_behind_does_not_win() {
     after_crashes(true, 0..10, |disk| {
@@ -606,7 +614,8 @@ fn p22_what_crashes_left_behind_does_not_win() {
     });
 }
 
-/// Pages of a keyspace without a log bear no LSN, so nothing but its checkpoint tells which are in use.
+/// Pages of a keyspace without a log bear no LSN, so nothing but its checkpoint tells which are in
+/// use.
 #[test]
 fn p22_what_crashes_left_behind_does_not_win_without_a_log() {
     // One seed of forty leaves something behind whose place a page has that was written since.
@@ -652,8 +661,8 @@ fn after_crashes(logged: bool, seeds: Range<u64>, damage: impl Fn(&SimDisk)) {
     assert!(crashes > 20, "{crashes} crashes");
 }
 
-/// Reads of the old files fail: what they held is told as lost, or nothing was lost; writes and syncs of the new ones fail:
-/// an error, and nothing is left.
+/// Reads of the old files fail: what they held is reported lost, or nothing was lost; writes and
+/// syncs of the new ones fail: an error, and nothing is left.
 #[test]
 fn p22_faults_while_salvaging() {
     let mut old = Old::new(5, true);
@@ -694,8 +703,8 @@ fn p22_faults_while_salvaging() {
     assert!(failed > 20 && told > 0, "{failed} failed, {told} told");
 }
 
-/// Without a manifest a file of an engine that this program does not have is refused, and not taken for
-/// one of the engine that is the default.
+/// Without a manifest a file of an engine that this program does not have is refused, and not taken
+/// for one of the engine that is the default.
 #[test]
 fn p22_a_file_of_an_unknown_engine_is_refused() {
     let mut old = Old::new(4, true);

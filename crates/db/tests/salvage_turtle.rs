@@ -1,6 +1,7 @@
-//! Salvage (rule P22) of turtle keyspaces, beside one of TreeLine, on the simulated disk: single pages, slots, the head of the
-//! file and pages at random are damaged. Every record that no damaged page holds is saved with its newest value, what is
-//! not is told, and what is saved was once true.
+//! Salvage (rule P22) of turtle keyspaces, beside one of TreeLine, on the simulated disk: single
+//! pages, slots, the head of the file and pages at random are damaged. Every record that no damaged
+//! page holds is saved with its newest value, what is not is reported, and what is saved was once
+//! true.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::BTreeMap;
@@ -156,7 +157,7 @@ fn within(ranges: &[LostRange], key: &[u8]) -> bool {
     })
 }
 
-/// What is not as it was is told, and was once so; answers how many records that are.
+/// What is not as it was is reported, and was once so; answers how many records that are.
 fn check(old: &Ended, found: &Model, one: &SalvagedKeyspace, when: &str) -> usize {
     let mut wrong = 0;
     for (key, all) in &old.ever {
@@ -240,7 +241,8 @@ fn p22_a_healthy_turtle_is_saved_whole() {
     }
 }
 
-/// One page is damaged: keys, values, index, filter. Only records that lie there are lost, or older ones.
+/// One page is damaged: keys, values, index, filter. Only records that lie there are lost, or older
+/// ones.
 #[test]
 fn p22_a_damaged_page_loses_its_records_alone() {
     let (mut lost, mut silent) = (0, 0);
@@ -351,7 +353,8 @@ fn p22_slots_are_not_needed() {
     }
 }
 
-/// Manifest and log are lost as well as slots: the pages say which engine's they are, and have everything that they had.
+/// Manifest and log are lost as well as slots: the pages say which engine's they are, and have
+/// everything that they had.
 #[test]
 fn p22_turtle_pages_alone_have_everything() {
     for seed in 0..6 {
@@ -372,9 +375,10 @@ fn p22_turtle_pages_alone_have_everything() {
     }
 }
 
-/// Nothing leads to leaves any more: slots, checkpoints and nodes are all gone. What the leaves have is saved, the newest of each
-/// key, and that it may be older is told. What is lost are records that only a checkpoint or a node had: by seed none to 3.4 %
-/// of all, 0.3 to 0.7 % of 24 seeds together.
+/// Nothing leads to leaves any more: slots, checkpoints and nodes are all gone. What the leaves
+/// have is saved, the newest of each key, and that it may be older is reported. What is lost are
+/// records that only a checkpoint or a node had: by seed none to 3.4 % of all, 0.3 to 0.7 % of 24
+/// seeds together.
 #[test]
 fn p22_leaves_alone_have_nearly_everything() {
     let (mut right, mut all) = (0, 0);
@@ -508,7 +512,7 @@ fn p22_crashes_of_a_turtle() {
     assert!(images > 20, "{images} images");
 }
 
-/// Reads of the old files fail: what they held is told, or nothing was lost.
+/// Reads of the old files fail: what they held is reported, or nothing was lost.
 #[test]
 fn p22_faults_while_a_turtle_is_salvaged() {
     let old = an_old_one(2, 3, false);

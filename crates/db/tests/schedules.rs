@@ -45,7 +45,7 @@ fn fresh() -> (SimDisk, Db, Keyspace) {
 }
 
 /// A new database with so many dirty records of one page, numbers of two bytes, that the background
-/// brings them home at once, in a thread of its own.
+/// writes them back at once, in a thread of its own.
 fn beside_the_background() -> (SimDisk, Db, Keyspace, JoinHandle<()>) {
     let disk = SimDisk::new(1);
     let runtime = Runtime::stepped(1);
@@ -101,7 +101,7 @@ fn p03_batches_are_seen_whole() {
     });
 }
 
-/// P23: a record that is brought home and leaves the cache while a scan or a lookup is under way is
+/// P23: a record that is written back and leaves the cache while a scan or a lookup is under way is
 /// seen all the same.
 #[test]
 fn p23_records_on_their_way_home_are_seen() {
@@ -207,7 +207,7 @@ fn is_large(value: &[u8]) -> bool {
     value.first().is_some_and(|version| value == large(*version))
 }
 
-/// P17: whoever reads a large value reads it whole, though it is overwritten meanwhile and
+/// P17: any thread that reads a large value reads it whole, though it is overwritten meanwhile and
 /// checkpoints give its room to others.
 #[test]
 fn p17_readers_beside_room_that_is_given_back() {
@@ -239,8 +239,8 @@ fn p17_readers_beside_room_that_is_given_back() {
     });
 }
 
-/// P17: a large value is put beside a checkpoint: whichever of them comes first at any step, a crash
-/// finds it, and every page is owned once or free.
+/// P17: a large value is put beside a checkpoint: whichever of them comes first at any step, a
+/// crash finds it, and every page is owned once or free.
 #[test]
 fn p17_a_checkpoint_beside_large_values() {
     large_values_beside_a_checkpoint(true, 200);
@@ -356,8 +356,8 @@ fn room_is_used_again_without_a_log(engine: EngineKind, small: u16) {
     }
 }
 
-/// P17: threads that put large values share syncs of the file; each one's value is on stable storage
-/// when its put returns.
+/// P17: threads that put large values share syncs of the file; each one's value is on stable
+/// storage when its put returns.
 #[test]
 fn p17_shared_syncs_cover_everybody() {
     check(300, || {
@@ -378,8 +378,8 @@ fn p17_shared_syncs_cover_everybody() {
     });
 }
 
-/// D4: reads, writes and scans beside repeated parking find what was acknowledged, and so does the next
-/// life.
+/// D4: reads, writes and scans beside repeated parking find what was acknowledged, and so does the
+/// next life.
 #[test]
 fn d4_operations_beside_parking() {
     check(300, || {

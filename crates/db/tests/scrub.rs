@@ -81,7 +81,7 @@ fn damage_is_found_that_nobody_read() {
         assert_eq!(found, damaged);
         assert!(stats.scrub.damaged.iter().all(|page| page.file == Path::new(FILE)));
         assert!(stats.scrub.passes >= 1 && stats.scrub.last_pass < Some(Duration::from_secs(9)));
-        // It stops nothing, and what is whole again is told so after the next pass.
+        // It stops nothing, and what is whole again is reported so after the next pass.
         let main = db.existing_keyspace("main").unwrap();
         main.insert(b"more", b"of it").unwrap();
         for offset in damaged {

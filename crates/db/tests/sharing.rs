@@ -1,5 +1,5 @@
-//! Memory follows use: what keyspaces that are not used or empty do not need, others get, and no limit that users meet
-//! depends on how many there are.
+//! Memory follows use: what keyspaces that are not used or empty do not need, others get, and no
+//! limit that users meet depends on how many there are.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -51,7 +51,7 @@ fn pass(runtime: &Runtime, time: Duration) {
     }
 }
 
-/// Writes records of 1 KiB of so many bytes together, 64 MiB in a second.
+/// Writes records of 1 KiB of this many bytes together, 64 MiB in a second.
 fn fill(db: &Db, runtime: &Runtime, keyspace: &Keyspace, bytes: u64) {
     let mut batch = Batch::new();
     for number in 0..bytes / 1024 {
@@ -103,8 +103,8 @@ fn a_hot_keyspace_beside_255_empty_ones_has_nearly_all() {
     }
 }
 
-/// Two that take turns: each has nearly all within two seconds, though the other has held it a moment before and may be
-/// open all the time or parked.
+/// Two that take turns: each has nearly all within two seconds, though the other has held it a
+/// moment before and may be open all the time or parked.
 #[test]
 fn a_woken_keyspace_has_its_share_back_within_seconds() {
     const MEMORY: u64 = 16 * MIB;
@@ -173,7 +173,7 @@ fn a_batch_does_not_depend_on_the_number_of_keyspaces() {
             db.write(batch_of(0, &|_| one)).unwrap();
         }
         db.write(batch_of(1 << 32, &|number| number % 256)).unwrap();
-        // Whoever was lent memory gives it back.
+        // Any thread that was lent memory gives it back.
         let until = runtime.now() + Duration::from_secs(3);
         while runtime.now() < until {
             all[7].get(b"absent").unwrap();

@@ -1,5 +1,5 @@
-//! Sizes that users give are checked before anything is allocated, and what a large budget allows is
-//! taken when the data needs it (fault B3).
+//! Sizes that users give are checked before anything is allocated, and what a large budget allows
+//! is taken when the data needs it (fault B3).
 #![cfg(not(feature = "shuttle"))]
 
 use std::process::Command;

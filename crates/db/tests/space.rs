@@ -1,5 +1,5 @@
-//! Space goes back to the file system when data is gone, and comes again when it is needed; on a full disk that is
-//! an error that goes away.
+//! Space goes back to the file system when data is gone, and comes again when it is needed; on a
+//! full disk that is an error that goes away.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::BTreeMap;
@@ -98,8 +98,8 @@ fn shrunk(seed: u64) -> (SimDisk, Runtime, Db, Keyspace) {
     (disk, runtime, db, main)
 }
 
-/// Holes are reused. Where there is no room for that, writes are refused, nothing is lost, nothing is poisoned, and a
-/// crash at any such moment changes nothing.
+/// Holes are reused. Where there is no room for that, writes are refused, nothing is lost, nothing
+/// is poisoned, and a crash at any such moment changes nothing.
 #[test]
 fn p02_holes_on_a_full_disk() {
     for seed in 0..6 {
@@ -153,8 +153,8 @@ fn p02_holes_on_a_full_disk() {
     }
 }
 
-/// A checkpoint that was asked for leaves the log an eighth of its most: so much can be written when the disk is
-/// full, and what lies beyond is an error that goes away.
+/// A checkpoint that was asked for leaves the log an eighth of its most: so much can be written
+/// when the disk is full, and what lies beyond is an error that goes away.
 #[test]
 fn p12_a_checkpoint_leaves_the_log_an_eighth() {
     let (disk, runtime) = (SimDisk::new(41), Runtime::stepped(41));

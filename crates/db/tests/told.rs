@@ -1,6 +1,6 @@
 //! What the library answers about a database, by the numbers of users' reports: how many records a
-//! verification counts (e1), files that are missing (e2), copies that are taken again (e6), and handles in a child that
-//! was forked (e8).
+//! verification counts (e1), files that are missing (e2), copies that are taken again (e6), and
+//! handles in a child that was forked (e8).
 #![cfg(not(feature = "shuttle"))]
 #![expect(unsafe_code, reason = "a process is forked")]
 
@@ -40,8 +40,9 @@ fn counts(db: &Db, keyspaces: &[Keyspace]) -> u64 {
     verified
 }
 
-/// Records that are in the log and in memory only are counted, overwritten and removed ones are not: while
-/// the database is open, after a crash, and after a clean end, with background work done or not.
+/// Records that are in the log and in memory only are counted, overwritten and removed ones are
+/// not: while the database is open, after a crash, and after a clean end, with background work done
+/// or not.
 #[test]
 fn e1_a_verification_counts_what_a_scan_finds() {
     for (engine, logged) in
@@ -191,8 +192,8 @@ fn e7_the_keyspaces_that_are_there_are_named() {
     assert!(told().ends_with("\"c5\" and 3 more"), "{}", told());
 }
 
-/// A crash anywhere in a backup, a restore or a salvage leaves what the next one removes; what is no file of
-/// a database stays, and is in the way.
+/// A crash anywhere in a backup, a restore or a salvage leaves what the next one removes; what is
+/// no file of a database stays, and is in the way.
 #[test]
 fn e6_what_was_left_unfinished_can_be_made_again() {
     type Again = fn(&SimDisk) -> spinney_db::Result<()>;
@@ -316,8 +317,8 @@ fn e4_copies_can_be_ended() {
     Db::salvage("/bk", "/to", options()).unwrap();
 }
 
-/// In a child every call answers an error that says why, whatever the parent's threads hold, and dropping
-/// handles there harms nobody.
+/// In a child every call answers an error that says why, whatever the parent's threads hold, and
+/// dropping handles there harms nobody.
 #[test]
 fn e8_a_child_cannot_use_its_parents_handles() {
     let directory = tempfile::tempdir().unwrap();
@@ -376,7 +377,7 @@ fn e8_a_child_cannot_use_its_parents_handles() {
         assert_eq!(ended, child);
         assert!(libc::WIFEXITED(status), "status {status}");
         assert_eq!(libc::WEXITSTATUS(status), 0, "{engine}");
-        // The parent goes on, holds its lock, and lets go of it.
+        // The parent continues, holds its lock, and lets go of it.
         assert_eq!(cursor.next().unwrap().unwrap().0, b"key");
         keyspace.insert(b"key", b"newer").unwrap();
         assert_eq!(Db::open(&place, Options::default()).unwrap_err().kind(), ErrorKind::Locked);

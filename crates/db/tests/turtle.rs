@@ -1,5 +1,5 @@
-//! What only turtle keyspaces have: snapshots (P25), the checkpoint distance, and a pipeline whose errors reach
-//! the writers while everybody can go on reading.
+//! What only turtle keyspaces have: snapshots (P25), the checkpoint distance, and a pipeline whose
+//! errors reach the writers while everybody can go on reading.
 #![cfg(not(feature = "shuttle"))]
 
 use std::collections::BTreeMap;
@@ -158,7 +158,8 @@ fn p25_batches_are_whole_beside_threads() {
     db.close().unwrap();
 }
 
-/// P25: where memory is short a snapshot is written out, and where the disk is full as well it ends.
+/// P25: where memory is short a snapshot is written out, and where the disk is full as well it
+/// ends.
 #[test]
 fn p25_snapshots_give_memory_back() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -173,13 +174,14 @@ fn p25_snapshots_give_memory_back() {
     assert_eq!(written.get(key(1)).unwrap().as_deref(), Some(&1u64.to_le_bytes().repeat(25)[..]));
     drop(written);
     db.checkpoint().unwrap();
-    // Where a batch finds leaves that have to be flushed it is the write that is told of the full disk.
+    // Where a batch finds leaves that have to be flushed the write gets the error of the full disk.
     let ended: Vec<bool> =
         (10..14).map(|thousand| snapshots_end_on_a_full_disk(thousand * 1000)).collect();
     assert!(ended.contains(&true), "{ended:?}");
 }
 
-/// Snapshots of memory alone, on a disk without room, over so many records; says whether any ended.
+/// Snapshots of memory alone, on a disk without room, over this many records; says whether any
+/// ended.
 fn snapshots_end_on_a_full_disk(records: u64) -> bool {
     // Without a log nothing else needs any.
     let (disk, runtime) = (SimDisk::new(2), Runtime::stepped(2));
@@ -309,7 +311,8 @@ fn the_checkpoint_distance_that_is_answered_is_reached() {
     assert!(answers[0] * 2 < answers[1], "{answers:?}");
 }
 
-/// What leaves and batches are cut to where memory is short, so that a distance can be told in bytes.
+/// What leaves and batches are cut to where memory is short, so that a distance can be stated in
+/// bytes.
 #[test]
 fn sizes_in_force_are_told() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -325,7 +328,7 @@ fn sizes_in_force_are_told() {
     assert_eq!(sizes(), (16 << 10, 16 << 10));
     db.keyspace("main", turtle().set("leaf", "16MiB").unwrap()).unwrap();
     assert_eq!(sizes(), (sixteenth, sixteenth));
-    // So many bytes are sealed, about.
+    // About this many bytes are sealed.
     let mut number = 0;
     while main.stats().turtle.unwrap().memtables_sealed == 0 {
         put(&main, number, 1).unwrap();
@@ -422,8 +425,9 @@ fn a_full_disk_is_an_error_that_goes_away() {
     db.close().unwrap();
 }
 
-/// One call of the system after another fails while a pipeline works beside threads: puts end, with an error that
-/// says what happened or without, reads go on, and what was acknowledged is there when it is opened again.
+/// One call of the system after another fails while a pipeline works beside threads: puts end, with
+/// an error that says what happened or without, reads go on, and what was acknowledged is there
+/// when it is opened again.
 #[test]
 fn no_put_hangs_whatever_fails() {
     let kinds: [fn(u64) -> Fault; 4] = [
@@ -476,8 +480,8 @@ fn no_put_hangs_whatever_fails() {
     assert!(struck >= 16, "only {struck} faults struck");
 }
 
-/// P17: a checkpoint does not list the large values that it lets go. After a crash their pages may be
-/// those of a value that only the log names.
+/// P17: a checkpoint does not list the large values that it lets go. After a crash their pages may
+/// be those of a value that only the log names.
 #[test]
 fn p17_a_checkpoint_lists_no_value_that_it_lets_go() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -498,8 +502,8 @@ fn p17_a_checkpoint_lists_no_value_that_it_lets_go() {
     db.close().unwrap();
 }
 
-/// P19: what a replay has applied so far is published only when it is known how far that is. A crash at any
-/// step after it finds everything.
+/// P19: what a replay has applied so far is published only when it is known how far that is. A
+/// crash at any step after it finds everything.
 #[test]
 fn p19_a_replay_is_published_when_it_is_over() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -554,7 +558,8 @@ fn delays_are_counted_and_bounded() {
     let (stats, turtle) = (main.stats(), main.stats().turtle.unwrap());
     assert!(turtle.memtables_sealed > 10 && turtle.batches_applied > 5, "{turtle:?}");
     assert!(stats.checkpoints > 0);
-    // Each was slept or worked for; how long the system lets a thread sleep is not for a test to say.
+    // Each was slept or worked for; how long the system lets a thread sleep is not for a test to
+    // say.
     assert_eq!(stats.stall_ns > 0, turtle.writes_delayed + stats.foreground_write_backs > 0);
     assert!(stats.stall_ns >= 500_000 * turtle.writes_delayed, "{turtle:?} {}", stats.stall_ns);
     assert!(stats.longest_stall_ns <= stats.stall_ns);
@@ -566,8 +571,8 @@ fn delays_are_counted_and_bounded() {
     db.close().unwrap();
 }
 
-/// P3: records that lookups read are kept by themselves, within the keyspace's memory, and follow whatever is
-/// written; scans get the memory back.
+/// P3: records that lookups read are kept by themselves, within the keyspace's memory, and follow
+/// whatever is written; scans get the memory back.
 #[test]
 fn favourites_are_kept_and_stay_new() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -663,7 +668,7 @@ fn reads_have_what_nobody_writes_with() {
     assert!(memory / 16 * 15 < most && most <= memory, "{most} of {memory}");
 }
 
-/// Who asks for many keys at once has records kept as well.
+/// Lookups of many keys at once have records kept as well.
 #[test]
 fn favourites_of_many_lookups_at_once_are_kept() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -729,8 +734,8 @@ fn ranges_that_paid_for_it_find_little_beside_leaves() {
     db.close().unwrap();
 }
 
-/// What leaves that were written early took the place of is kept for the last checkpoint; much of it makes
-/// the next one due.
+/// What leaves that were written early took the place of is kept for the last checkpoint; much of
+/// it makes the next one due.
 #[test]
 fn a_large_distance_does_not_keep_the_file_growing() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -758,8 +763,8 @@ fn a_large_distance_does_not_keep_the_file_growing() {
 /// Of which the state is known that a sync ahead of a checkpoint is in.
 const AHEAD: &str = "sync ahead";
 
-/// A sync that goes ahead of a checkpoint has nobody who waits for it. One that fails reaches writers all the same, reads go
-/// on, and what was durable is there afterwards.
+/// A sync that goes ahead of a checkpoint has no thread that waits for it. One that fails reaches
+/// writers all the same, reads go on, and what was durable is there afterwards.
 #[test]
 fn a_sync_ahead_that_fails_stops_writers_alone() {
     let mut struck = 0;
@@ -785,7 +790,7 @@ fn a_sync_ahead_that_fails_stops_writers_alone() {
             continue;
         }
         struck += 1;
-        assert!(poisoned, "sync {at} failed, and nobody who writes heard of it");
+        assert!(poisoned, "sync {at} failed, and no writer got the error");
         assert!(put(&main, 1, 1).unwrap_err().is_poisoned());
         assert!(db.checkpoint().unwrap_err().is_poisoned());
         for (number, value) in &newest {
@@ -862,8 +867,8 @@ fn look_up(main: &Keyspace, random: &mut u64, count: u64, records: u64) {
     }
 }
 
-/// What gathers is written at once when the distance is lowered, and its memory is for reads: bit by bit as long as
-/// batches come.
+/// What gathers is written at once when the distance is lowered, and its memory is for reads: bit
+/// by bit as long as batches come.
 #[test]
 fn a_lower_distance_gives_memory_to_reads() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));
@@ -906,7 +911,8 @@ fn a_lower_distance_gives_memory_to_reads() {
         "of {gathered} bytes reads had {early} after a second, {late} in time, {idle} when none came"
     );
     assert!(early < gathered / 2, "{early} of {gathered} at once");
-    // Not all: a checkpoint is built by two threads where a batch was applied by one, and they have some memory each.
+    // Not all: a checkpoint is built by two threads where a batch was applied by one, and they have
+    // some memory each.
     assert!(late > gathered / 2, "{late} of {gathered}");
     assert!(idle > gathered / 20 * 19, "{idle} of {gathered}");
     let account = db.stats().accounts.into_iter().find(|one| one.name == "turtle/main").unwrap();
@@ -914,8 +920,8 @@ fn a_lower_distance_gives_memory_to_reads() {
     db.verify().unwrap();
 }
 
-/// The distance that sets itself: all that memory allows while nobody reads, little when reads need the memory, and all
-/// again.
+/// The distance that sets itself: all that memory allows while nobody reads, little when reads need
+/// the memory, and all again.
 #[test]
 fn auto_follows_what_is_done() {
     let (disk, runtime) = (SimDisk::new(1), Runtime::stepped(1));

@@ -1,4 +1,4 @@
-//! What the database hands to an engine.
+//! What the database passes to an engine.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,37 +8,37 @@ use spinney_extent::StoreOptions;
 use spinney_io::Directory;
 use spinney_wal::Log;
 
-/// Everything an engine may use of its database.
+/// Everything that an engine may use of its database.
 #[derive(Clone, Debug)]
 pub struct EngineContext {
-    /// The database's directory.
+    /// Directory of the database.
     pub directory: Arc<dyn Directory>,
-    /// The name of the keyspace's own file in it.
+    /// Name of the keyspace's own file in it.
     pub name: String,
-    /// The keyspace's id.
+    /// Id of the keyspace.
     pub keyspace: KeyspaceId,
     /// Whether the keyspace's data is logged (rule P11); structure always is.
     pub logged: bool,
     /// Whether in-place writes must be protected from tearing.
     pub double_write: bool,
-    /// The one log.
+    /// The database's one log.
     pub log: Arc<Log>,
     /// Background work and time.
     pub runtime: Runtime,
-    /// Stops all writing.
+    /// Poison of the database; it stops all writing.
     pub poison: Arc<Poison>,
-    /// The keyspace's memory: its target may change at any time, and the engine follows.
+    /// The keyspace's memory. Its target may change at any time, and the engine follows.
     pub memory: Arc<MemoryAccount>,
 }
 
 impl EngineContext {
-    /// The path of the keyspace's file, for messages.
+    /// Returns the path of the keyspace's file, for messages.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.directory.path().join(&self.name)
     }
 
-    /// How the keyspace's file is opened.
+    /// Returns the options with which the keyspace's file is opened.
     #[must_use]
     pub fn store_options(&self) -> StoreOptions {
         StoreOptions {

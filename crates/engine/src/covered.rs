@@ -1,25 +1,25 @@
-//! Which keys newer parts have decided, while a salvage goes from new to old.
+//! Keys that newer parts have decided, while a salvage goes from new to old.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
 use crate::salvage::LostRange;
 
-/// Ranges of keys that newer parts have decided: they do not overlap and do not touch.
+/// Key ranges that newer parts have decided. They neither overlap nor touch.
 #[derive(Debug, Default)]
 pub struct Covered {
     ranges: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
 impl Covered {
-    /// Whether a newer part has decided this key.
+    /// Returns whether a newer part has decided this key.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         let floor = self.ranges.range::<[u8], _>((Unbounded, Included(key))).next_back();
         floor.is_some_and(|(_, upper)| upper.as_deref().is_none_or(|upper| key < upper))
     }
 
-    /// The parts of a range that are not covered.
+    /// Returns the parts of a range that are not covered.
     #[must_use]
     pub fn free(&self, lower: &[u8], upper: Option<&[u8]>) -> Vec<LostRange> {
         let mut free = Vec::new();
@@ -45,7 +45,7 @@ impl Covered {
         free
     }
 
-    /// A part has decided this range.
+    /// Marks a range as decided.
     pub fn add(&mut self, mut lower: Vec<u8>, mut upper: Option<Vec<u8>>) {
         let later = |one: Option<Vec<u8>>, other: Option<Vec<u8>>| match (one, other) {
             (Some(one), Some(other)) => Some(one.max(other)),

@@ -25,13 +25,13 @@ use spinney_wal::{RecordKind, ReserveFor};
 
 use crate::context::EngineContext;
 
-/// This many pending changes are published even while there is other work.
+/// Publish once this many changes are pending, even if other work waits.
 const PENDING_MAX: usize = 256;
 
-/// Pending changes are published after this time if there is nothing else to do.
+/// Publish pending changes after this time if there is no other work.
 const PENDING_TIME: Duration = Duration::from_millis(200);
 
-/// Changes that are in memory and not yet in the log, in the order of their numbers.
+/// Changes of structure that are in memory and not yet in the log, in the order of their numbers.
 #[derive(Debug, Default)]
 pub struct Journal {
     pending: Mutex<Pending>,
@@ -41,7 +41,7 @@ pub struct Journal {
 #[derive(Debug, Default)]
 struct Pending {
     changes: VecDeque<Change>,
-    /// When the oldest was seen by the background.
+    /// When the background job first saw the oldest one.
     since: Option<Duration>,
 }
 
@@ -53,12 +53,12 @@ struct Change {
 }
 
 impl Journal {
-    /// A change was made: its number, its record, and what nobody owns any more after it.
+    /// Adds a change: its number, its record, and the extents that are unowned after it.
     pub fn push(&self, sequence: u64, record: Vec<u8>, freed: Vec<Extent>) {
         self.pending.lock().changes.push_back(Change { sequence, record, freed });
     }
 
-    /// Pages that pending changes free.
+    /// Returns the number of pages that pending changes free.
     #[must_use]
     pub fn freed_pages(&self) -> u64 {
         let pending = self.pending.lock();
@@ -66,13 +66,13 @@ impl Journal {
         freed.map(|extent| u64::from(extent.pages())).sum()
     }
 
-    /// Lets nothing be appended or let go while the result lasts.
+    /// Keeps records from being appended, and pages from being freed, while the result lives.
     pub fn still(&self) -> MutexGuard<'_, ()> {
         self.appending.lock()
     }
 
-    /// Publishes pending changes when there are many, or when the oldest has waited and the caller is
-    /// `idle`.
+    /// Publishes pending changes when there are many, or when the oldest has waited and the caller
+    /// is `idle`.
     ///
     /// # Errors
     /// As [`Journal::publish`].
@@ -114,7 +114,7 @@ impl Journal {
         }
     }
 
-    /// A durable checkpoint covers the changes up to a number: they need no record any more.
+    /// Drops the changes up to a number: a durable checkpoint covers them, so they need no record.
     pub fn cover(&self, sequence: u64, store: &Store) {
         let _in_order = self.appending.lock();
         let freed = self.take_up_to(sequence).into_iter().flat_map(|change| change.freed);
@@ -132,8 +132,8 @@ impl Journal {
 }
 
 impl EngineContext {
-    /// Appends a structure record of the keyspace; `None` when the log has no room for it before it is
-    /// trimmed. Calls `before` when there is room, before the record has its place.
+    /// Appends a structure record of the keyspace. Returns `None` when the log has no space for it
+    /// until it is trimmed. If there is space, calls `before` before the record gets its LSN.
     ///
     /// # Errors
     /// `Poisoned` or `Io`.
@@ -146,7 +146,7 @@ impl EngineContext {
     }
 }
 
-/// A structure record has no room.
+/// Makes the error for a structure record that does not fit into the log.
 #[must_use]
 pub fn log_is_full() -> Error {
     Error::new(ErrorKind::Full, "the log is full until the next checkpoint")

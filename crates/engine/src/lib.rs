@@ -8,15 +8,15 @@
 //! fallible `put`, leaves a batch over two keyspaces half-applied when the second engine meets a
 //! full disk after the log has said that the batch happened.
 //!
-//! **Visibility.** What `apply` did is seen by every later `get` of the key. Point reads are
-//! validated by the database against the key's stripe, so an engine need only answer with some
-//! value that the key had during the call.
+//! **Visibility.** Every later `get` of a key sees what `apply` did. The database validates point
+//! reads against the key's stripe, so an engine may answer with any value that the key had during
+//! the call.
 //!
-//! **The writers' guard.** A batch enters every engine that it writes to before it prepares anything
-//! and leaves after the last `apply` or `cancel` ([`Engine::enter`]). An engine that must divide what
-//! was written before from what is written later, to seal a memtable or to take a snapshot, waits
-//! until nobody is inside: no batch is half on either side then, and every LSN of one side is below
-//! every LSN of the other (rules P1 and P25).
+//! **The writers' guard.** A batch enters every engine that it writes to before it prepares
+//! anything, and leaves after the last `apply` or `cancel` ([`Engine::enter`]). To seal a memtable
+//! or to take a snapshot, an engine must divide earlier writes from later ones. It waits until no
+//! batch is inside: no batch is then half on either side, and every LSN of one side is below every
+//! LSN of the other (rules P1 and P25).
 //!
 //! **Threading.** Every method may be called from any thread at any time after
 //! [`Engine::end_structure_replay`]; [`Engine::checkpoint`] by one thread at a time.
@@ -62,13 +62,13 @@ use spinney_base::{Error, ErrorKind, Generation, Lsn, Result, ValueRef};
 /// What a keyspace can do beyond points and batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Keys are ordered: ranges, prefixes, first and last.
+    /// Whether keys are ordered: ranges, prefixes, first and last.
     pub ordered: bool,
-    /// Repeatable views at one moment.
+    /// Whether it has repeatable views of one moment.
     pub snapshots: bool,
-    /// Serializable transactions; without it, atomic batches.
+    /// Whether it has serializable transactions; otherwise it has atomic batches.
     pub transactions: bool,
-    /// Data may be larger than the memory budget.
+    /// Whether data may be larger than the memory budget.
     pub larger_than_memory: bool,
 }
 
@@ -77,30 +77,30 @@ pub struct Capabilities {
 pub struct Write<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// `hash_key` of it, computed once for stripes and caches.
+    /// `hash_key` of the key, computed once for stripes and caches.
     pub hash: u64,
-    /// The new value or the pointer to it, or `None` to remove the key.
+    /// The new value or the pointer to it; `None` removes the key.
     pub value: Option<ValueRef<'a>>,
 }
 
-/// What [`Engine::prepare`] hands to [`Engine::apply`]: two words whose meaning is the engine's, such as
-/// reserved bytes, a pinned leaf or the slot of a version.
+/// What [`Engine::prepare`] passes to [`Engine::apply`]: two words with a meaning of the engine's
+/// own, such as reserved bytes, a pinned leaf or the slot of a version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "what was prepared is applied or cancelled"]
 pub struct Prepared(pub [u64; 2]);
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// The key has no value.
     Absent,
-    /// It has one, which was appended to the output.
+    /// The key has a value, which was appended to the output.
     Inline,
-    /// It has a large one: the pointer to it was appended.
+    /// The key has a large value: the pointer to it was appended.
     Large,
 }
 
-/// A value, or the pointer to it, as a lookup of many keys hands it over.
+/// A value, or the pointer to it, as a lookup of many keys returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedValue {
     /// The value, or the encoded pointer.
@@ -130,7 +130,7 @@ impl OwnedValue {
 }
 
 impl OwnedValue {
-    /// The same, borrowed.
+    /// Borrows the value.
     #[must_use]
     pub fn as_value(&self) -> ValueRef<'_> {
         ValueRef { bytes: &self.bytes, large: self.large }
@@ -143,49 +143,50 @@ impl From<ValueRef<'_>> for OwnedValue {
     }
 }
 
-/// What is known of a key without I/O.
+/// What memory knows of a key, without I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resident {
-    /// It has a value, which was appended to the output.
+    /// The key has a value, which was appended to the output.
     Present,
-    /// It has a large value: the pointer to it was appended.
+    /// The key has a large value: the pointer to it was appended.
     Large,
-    /// It has no value.
+    /// The key has no value.
     Absent,
     /// Only the disk knows.
     Unknown,
 }
 
-/// A load of sorted records into an empty keyspace (rule P15). Dropped, it leaves nothing behind.
+/// A load of sorted records into an empty keyspace (rule P15). Dropping it leaves nothing behind.
 pub trait Bulk: Debug {
-    /// Takes the next record. What a pointer names was written by [`Values::write`], and is the
-    /// load's from here on.
+    /// Adds the next record. The caller wrote what a pointer names with [`Values::write`]; from
+    /// here on it belongs to the load.
     ///
     /// # Errors
     /// `InvalidArgument` when its key does not follow the one before or it is too large; `Full`,
     /// `Poisoned` or `Io`. The load is to be dropped then.
     fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()>;
 
-    /// Makes all records visible and durable at once. Called while no write is under way anywhere
-    /// and no checkpoint is.
+    /// Makes all records visible and durable at once. It is called while no write and no checkpoint
+    /// is under way.
     ///
     /// # Errors
-    /// `InvalidArgument` when the keyspace is not empty; `Full`, `Poisoned` or `Io`: the keyspace is
-    /// as it was.
+    /// `InvalidArgument` when the keyspace is not empty; `Full`, `Poisoned` or `Io`: the keyspace
+    /// is as it was.
     fn install(self: Box<Self>) -> Result<()>;
 }
 
 /// How long [`Maintain::background`] asks to wait when it found nothing to do, and only then.
 pub const IDLE: Duration = Duration::from_millis(20);
 
-/// One keyspace's engine: points, ranges, writes, checkpoints and recovery. What keeps it in order is
-/// in [`Maintain`].
+/// The engine of one keyspace: points, ranges, writes, checkpoints and recovery. [`Maintain`] has
+/// its maintenance.
 pub trait Engine: Maintain + Send + Sync + Debug {
-    /// What it can do.
+    /// Returns what the engine can do.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether replay of more of the log than memory holds costs about what writing it did: the engine brings home in bulk
-    /// what it must. Else the log is kept short enough for memory.
+    /// Returns whether replaying more log than fits into memory costs about as much as writing it
+    /// did, because the engine writes back in bulk. Otherwise the log is kept short enough for
+    /// memory.
     fn replays_in_bulk(&self) -> bool {
         false
     }
@@ -198,16 +199,16 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         write.value.map_or(Ok(()), |value| self.values().check(write.key.len(), value))
     }
 
-    /// Appends the key's value, or the pointer to a large one, to `out`; says which.
+    /// Appends the key's value, or the pointer to a large one, to `out`, and says which.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
     fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found>;
 
-    /// As [`Engine::get`], from memory only: may be called under a stripe.
+    /// Does the same from memory only; it may be called under a stripe.
     fn get_resident(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Resident;
 
-    /// Answers many gets, in parallel where the engine can. The outputs are in the order of the
+    /// Answers many gets, in parallel where the engine can. The results are in the order of the
     /// keys.
     ///
     /// # Errors
@@ -216,10 +217,11 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         OwnedValue::each(keys, |key, hash, out| self.get(key, hash, out))
     }
 
-    /// A batch begins that writes to this keyspace, once however many of its keys it writes. Each
-    /// success is followed by exactly one [`Engine::leave`]. A batch enters its engines in ascending
-    /// order of keyspace ids and holds no lock but the door. It may wait here for as long as the
-    /// background is behind; what it needs beyond that is asked for by [`Engine::prepare`].
+    /// Enters the engine for a batch that writes to this keyspace, once for all keys of the batch.
+    /// Each success is followed by exactly one [`Engine::leave`]. A batch enters its engines in
+    /// ascending order of keyspace ids, and holds no lock except the door. It may wait here for as
+    /// long as the background is behind. [`Engine::prepare`] asks for everything else that the
+    /// batch needs.
     ///
     /// # Errors
     /// As [`Engine::prepare`], when what was written before has no room left for more; nothing has
@@ -228,26 +230,27 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         Ok(())
     }
 
-    /// Everything that the batch prepared was applied or cancelled. Cannot fail or wait.
+    /// Leaves the engine: everything that the batch prepared was applied or cancelled. It cannot
+    /// fail or wait.
     fn leave(&self) {}
 
-    /// Makes room for a write, so that [`Engine::apply`] cannot fail, and returns what apply needs.
-    /// Each success is followed by exactly one `apply` or [`Engine::cancel`] of an equal write with what
-    /// was returned.
+    /// Reserves space for a write, so that [`Engine::apply`] cannot fail, and returns what apply
+    /// needs. Each success is followed by exactly one `apply` or [`Engine::cancel`] of an equal
+    /// write with the returned value.
     ///
     /// # Errors
     /// `Full`, `Poisoned`, `Io` or `Corruption`; nothing has changed.
     fn prepare(&self, write: &Write<'_>) -> Result<Prepared>;
 
-    /// Gives back what [`Engine::prepare`] took.
+    /// Gives back what [`Engine::prepare`] reserved.
     fn cancel(&self, write: &Write<'_>, prepared: Prepared);
 
-    /// Makes the write visible. Called under the key's stripe, after the log has the write at `lsn`,
-    /// or has none of it where that is [`Lsn::ZERO`]: the keyspace is not logged. Replay passes the
-    /// LSN of the record that it replays. Cannot fail, wait or do I/O.
+    /// Makes the write visible. It is called under the key's stripe, after the log has the write at
+    /// `lsn`; in a keyspace without a log `lsn` is [`Lsn::ZERO`]. Replay passes the LSN of the
+    /// record that it replays. It cannot fail, wait or do I/O.
     fn apply(&self, write: &Write<'_>, prepared: Prepared, lsn: Lsn);
 
-    /// Brings a key into memory with its value or the knowledge that it has none, so that
+    /// Loads a key's value, or the knowledge that it has none, into memory, so that
     /// [`Engine::get_resident`] is likely to know (rule P4).
     ///
     /// # Errors
@@ -255,14 +258,14 @@ pub trait Engine: Maintain + Send + Sync + Debug {
     fn make_resident(&self, key: &[u8], hash: u64) -> Result<()>;
 
     /// Appends records of the range to the chunk, in order, until the chunk is full or the range
-    /// ends (rule P24). Each record is some value that its key had during the call; no key is
-    /// missed that was there throughout.
+    /// ends (rule P24). Each record has some value that its key had during the call. No key is
+    /// missed that was present throughout.
     ///
     /// # Errors
     /// `Unsupported` when keys are not ordered; `Corruption` or `Io`.
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()>;
 
-    /// Brings everything that was applied up to `redo` into the keyspace's own files and publishes
+    /// Writes everything that was applied up to `redo` to the keyspace's own files, and publishes
     /// it (rule P14). [`Engine::redo`] says how far it came: beyond `redo` where the engine knows
     /// more, and short of it where the caller itself is inside a batch.
     ///
@@ -270,8 +273,9 @@ pub trait Engine: Maintain + Send + Sync + Debug {
     /// `Full` (the checkpoint before stands), `Poisoned`, `Io` or `Corruption`.
     fn checkpoint(&self, redo: Lsn) -> Result<()>;
 
-    /// The same for who is in no hurry: between pieces of the work `rest` is called with the share of it
-    /// that is done, from 0 to 1, takes its time, and says whether there is more of it. An engine that has little to do never calls it.
+    /// Takes a checkpoint that may last. Between pieces of the work it calls `rest` with the
+    /// finished share, from 0 to 1. `rest` waits, and says whether the checkpoint may still take
+    /// its time. An engine with little to do never calls it.
     ///
     /// # Errors
     /// As [`Engine::checkpoint`].
@@ -280,31 +284,32 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         self.checkpoint(redo)
     }
 
-    /// Whether memory holds writes that the keyspace's own files lack. Waits for no I/O.
+    /// Returns whether memory holds writes that the keyspace's own files lack. It waits for no I/O.
     fn is_dirty(&self) -> bool;
 
-    /// Up to which LSN the keyspace's own files hold everything.
+    /// Returns the LSN up to which the keyspace's own files hold everything.
     fn redo(&self) -> Lsn;
 
-    /// The generation that its next page gets, for [`Engine::resume_generations`].
+    /// Returns the generation of the next page, for [`Engine::resume_generations`].
     fn next_generation(&self) -> Generation {
         self.values().store().next_generation()
     }
 
-    /// Goes on with the generations of an earlier opening in this process, before the replay of structure
-    /// ends. What was allocated then has generations below `next`.
+    /// Continues the generations of an earlier opening in this process. It is called before the
+    /// replay of structure ends. Earlier allocations have generations below `next`.
     fn resume_generations(&self, next: Generation) {
         self.values().store().resume_generations(next);
     }
 
-    /// Whether nothing beside its newest slot tells that it is the newest: in a file of a released format,
-    /// until its first checkpoint (rule P28).
+    /// Returns whether nothing but the newest slot itself shows that it is the newest. That is so
+    /// in a file of format version 1, until its first checkpoint (rule P28).
     fn is_unproven(&self) -> bool {
         self.values().store().is_unproven()
     }
 
-    /// Its large values (rule P17). Between the structure replay and [`Engine::end_structure_replay`]
-    /// the database calls [`Values::replay`] for each pointer of a record above [`Engine::redo`].
+    /// Returns the large values of the keyspace (rule P17). Between the structure replay and
+    /// [`Engine::end_structure_replay`], the database calls [`Values::replay`] for each pointer of
+    /// a record above [`Engine::redo`].
     fn values(&self) -> &Arc<Values>;
 
     /// Replays one structure record of this keyspace, in the order of the log, before anything else
@@ -314,16 +319,17 @@ pub trait Engine: Maintain + Send + Sync + Debug {
     /// `Corruption` when it does not fit what came before.
     fn replay_structure(&self, lsn: Lsn, payload: &[u8]) -> Result<()>;
 
-    /// Ends the replay of structure: the engine restores torn pages, rebuilds what it derives, and
-    /// serves.
+    /// Ends the replay of structure. The engine restores torn pages, rebuilds what it derives, and
+    /// serves reads.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
     fn end_structure_replay(&self) -> Result<()>;
 
-    /// Everything that the log has above [`Engine::redo`] was replayed through [`Engine::apply`]: what
-    /// is written from here on lies above the log's end of now. Until then nothing may be published,
-    /// for the engine cannot tell how far the replay has come (rule P19).
+    /// Ends the replay: everything that the log has above [`Engine::redo`] went through
+    /// [`Engine::apply`], and later writes lie above the log's present end. Before this call
+    /// nothing may be published, because the engine cannot tell how far the replay has come (rule
+    /// P19).
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -331,13 +337,13 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         Ok(())
     }
 
-    /// Sets an option of the engine's own, which holds from now on.
+    /// Sets an option of the engine, from now on.
     ///
     /// # Errors
     /// `InvalidArgument` for a name that it does not have or a value out of range.
     fn set_option(&self, name: &str, value: &str) -> Result<()>;
 
-    /// Takes a view of the keyspace as it is at one moment between two batches (rule P25).
+    /// Takes a view of the keyspace at one moment between two batches (rule P25).
     ///
     /// # Errors
     /// `Unsupported` when the engine has none ([`Capabilities::snapshots`]); `InvalidArgument` from
@@ -346,6 +352,10 @@ pub trait Engine: Maintain + Send + Sync + Debug {
         Err(Error::new(ErrorKind::Unsupported, "the engine of this keyspace takes no snapshots"))
     }
 
-    /// Numbers about the engine now.
+    /// Returns about how many bytes the records with keys from `lower` to below `upper` take,
+    /// without large values. It reads no page, and may be off by a leaf or a segment at either end.
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64;
+
+    /// Returns the statistics of the engine.
     fn stats(&self) -> EngineStats;
 }

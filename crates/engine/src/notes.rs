@@ -1,4 +1,4 @@
-//! What a salvage met beside records, while it goes on.
+//! What a salvage finds beside records.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use spinney_extent::{FoundPage, Store};
 use crate::salvage::{LostRange, SalvageFindings};
 use crate::scrub::DamagedPage;
 
-/// Damaged pages and ranges that suffered from them.
+/// Damaged pages, and the key ranges that they affect.
 #[derive(Debug, Default)]
 pub struct Notes {
     damaged: BTreeMap<PageNumber, String>,
@@ -18,7 +18,7 @@ pub struct Notes {
 }
 
 impl Notes {
-    /// A page should be one of something that is in use.
+    /// Notes a page that should belong to something in use.
     pub fn page(&mut self, page: PageNumber, found: &FoundPage) {
         match found {
             FoundPage::Whole => {}
@@ -28,35 +28,35 @@ impl Notes {
         }
     }
 
-    /// A page is damaged.
+    /// Notes a damaged page.
     pub fn damaged(&mut self, page: PageNumber, damage: &Damage) {
         let what = || format!("expected {}, found {}", damage.expected, damage.found);
         self.damaged.entry(page).or_insert_with(what);
     }
 
-    /// Records of this range are lost.
+    /// Notes a range whose records are lost.
     pub fn lost(&mut self, range: LostRange) {
         self.lost.add(range);
     }
 
-    /// Records of this range may be older ones.
+    /// Notes a range whose records may be older versions.
     pub fn older(&mut self, range: LostRange) {
         self.older.add(range);
     }
 
-    /// The newest record of a key is gone; whether an older one was found.
+    /// Notes that the newest record of a key is lost, and whether an older one was found.
     pub fn key(&mut self, key: &[u8], is_older: bool) {
         let ranges = if is_older { &mut self.older } else { &mut self.lost };
         ranges.add_key(key);
     }
 
-    /// A record is there: what comes later is a range of its own.
+    /// Notes a sound record: damage after it is a range of its own.
     pub fn whole(&mut self) {
         self.lost.is_open = false;
         self.older.is_open = false;
     }
 
-    /// Takes in what was met meanwhile.
+    /// Adds the notes of another part.
     pub fn add(&mut self, other: Notes) {
         for (page, what) in other.damaged {
             self.damaged.entry(page).or_insert(what);
@@ -65,7 +65,7 @@ impl Notes {
         other.older.ranges.into_iter().for_each(|range| self.older.add(range));
     }
 
-    /// Adds all that was met to what is reported.
+    /// Adds all notes to the findings.
     pub fn tell(self, store: &Store, findings: &mut SalvageFindings) {
         for (page, what) in self.damaged {
             let (file, offset) = (store.path().to_owned(), page.offset());
@@ -76,11 +76,11 @@ impl Notes {
     }
 }
 
-/// Ranges in the order in which they were met, those that touch made one.
+/// Ranges in the order in which they were found; ranges that touch are joined.
 #[derive(Debug, Default)]
 struct Ranges {
     ranges: Vec<LostRange>,
-    /// Whether there was no whole record since the last key that was added.
+    /// Whether no sound record came since the last key that was added.
     is_open: bool,
 }
 

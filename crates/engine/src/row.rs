@@ -1,7 +1,7 @@
-//! The registry row of an engine: everything that the crates above must know of it beside the
-//! contract. Each engine crate fills in one [`Row`], and the database's registry lists the rows.
-//! The manifest, messages, salvage, the benchmark, the program and the proving ground derive what
-//! they need from the row, so none of them names an engine.
+//! The registry row of an engine: everything beside the contract that the crates above need to know
+//! of it. Each engine crate fills in one [`Row`], and the database's registry lists the rows. The
+//! manifest, messages, salvage, the benchmark, the program and the proving ground derive what they
+//! need from the row, so none of them names an engine.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use spinney_io::{Directory, Purpose};
 
 use crate::{Capabilities, Engine, EngineContext, KeyspaceSalvage};
 
-/// What the house knows of one engine.
+/// The registry's description of one engine.
 #[derive(Debug)]
 pub struct Row {
     /// Name in options, output and messages: lower-case letters and digits.
@@ -26,39 +26,40 @@ pub struct Row {
     pub open: fn(EngineContext) -> Result<Arc<dyn Engine>>,
     /// Opens a keyspace's file for salvage.
     pub salvage: OpenSalvage,
-    /// Checks the name and value of an option of the engine's own.
+    /// Checks the name and value of an option of the engine.
     pub check_option: fn(&str, &str) -> Result<()>,
-    /// The kinds of block that hold its records or lead to them. Without a manifest a salvage tells
-    /// by these which engine has written a file, so no two engines share one.
+    /// Kinds of block that hold its records or lead to them. Without a manifest, a salvage finds
+    /// the engine of a file by these, so no two engines share one.
     pub blocks: &'static [BlockKind],
-    /// What its I/O is for, beside the purposes that all engines share.
+    /// Purposes of its I/O, beside those that all engines share.
     pub purposes: &'static [Purpose],
-    /// What the proving ground does with the engine and must see of it.
+    /// How the proving ground tests the engine.
     pub proving: Proving,
 }
 
-/// Opens the file of a name in a directory, of a keyspace; the flag says whether it was logged.
+/// Opens the file of this name, of a keyspace; the flag says whether the keyspace was logged.
 pub type OpenSalvage =
     fn(&dyn Directory, &str, KeyspaceId, bool) -> Result<Box<dyn KeyspaceSalvage>>;
 
 /// Options by name, with their values.
 pub type OwnOptions = &'static [(&'static str, &'static str)];
 
-/// A state of a database, as probes name it, and how many crashes must meet it, in units of the tier.
+/// A state of a database, as probes name it, and the number of crashes that must strike it, in
+/// units of the tier.
 pub type StateSeen = (&'static str, u64);
 
-/// What the proving ground does with an engine and must see of it.
+/// How the proving ground tests an engine.
 #[derive(Debug)]
 pub struct Proving {
-    /// Options that its keyspaces are made with: a run takes those at its seed modulo the length.
+    /// Options for its keyspaces: a run takes the entry at its seed modulo the length.
     pub options: &'static [OwnOptions],
-    /// States that simulated crashes must meet: in short runs, and in long ones with salvage.
+    /// States that simulated crashes must strike: in short runs, and in long ones with salvage.
     pub states: [&'static [StateSeen]; 2],
-    /// Where the watch over the disk finds which pages are owned.
+    /// Where the watch over the disk finds the owned pages.
     pub watched: Watched,
 }
 
-/// Where an engine says on disk which pages it owns.
+/// Where an engine records on disk which pages it owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     /// Structure records in the log name them.
@@ -66,6 +67,6 @@ pub enum Watched {
     /// The payload of a checkpoint names a root, and the tree of nodes below it names the rest, in
     /// the layout that `proving` walks.
     Roots,
-    /// Nowhere that the watch knows: its disk is not watched.
+    /// Nowhere that the watch knows, so its disk is not watched.
     Nowhere,
 }

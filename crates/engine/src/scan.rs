@@ -1,11 +1,11 @@
-//! Range requests and their answers.
+//! Requests for ranges and their results.
 
 use std::borrow::Cow;
 use std::ops::Bound;
 
 use spinney_base::ValueRef;
 
-/// Which end of a range comes first.
+/// End of a range that comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Ascending keys.
@@ -17,25 +17,25 @@ pub enum Direction {
 /// A range to read from one end.
 #[derive(Clone, Copy, Debug)]
 pub struct ScanRequest<'a> {
-    /// Where the range begins.
+    /// Lower bound of the range.
     pub lower: Bound<&'a [u8]>,
-    /// Where it ends.
+    /// Upper bound of the range.
     pub upper: Bound<&'a [u8]>,
-    /// From which end to read.
+    /// End to read from.
     pub direction: Direction,
-    /// Stop after about this many records: an engine may deliver the rest of a page that it has read
-    /// anyway. At least one is delivered if the range has any.
+    /// Stop after about this many records. An engine may deliver the rest of a page that it has
+    /// read. It delivers at least one record if the range has any.
     pub records_wanted: usize,
-    /// Deliver no more than this many.
+    /// Deliver at most this many records.
     pub records_max: usize,
-    /// Stop after about this many bytes of keys and values; a large value counts by its pointer.
+    /// Stop after about this many bytes of keys and values; a large value counts with its pointer.
     pub bytes_max: usize,
-    /// Deliver keys alone: every value is empty, and nothing is read for it.
+    /// Deliver only keys: every value is empty, and no page is read for it.
     pub keys_only: bool,
 }
 
 impl ScanRequest<'static> {
-    /// The first key of all.
+    /// Request for the first key of all.
     pub const FIRST_KEY: Self = ScanRequest {
         lower: Bound::Unbounded,
         upper: Bound::Unbounded,
@@ -59,16 +59,16 @@ impl ScanRequest<'static> {
 #[derive(Clone, Debug, Default)]
 pub struct Chunk {
     bytes: Vec<u8>,
-    /// Of each record, in the direction of the request.
+    /// Ends of each record, in the direction of the request.
     ends: Vec<Ends>,
-    /// Whether the range holds nothing beyond them.
+    /// Whether the range holds no further records.
     pub finished: bool,
-    /// Where the part of the range that was not read begins (or, in reverse, ends), if that is not
-    /// right beyond the last record.
+    /// Where the unread part of the range begins (or, in reverse, ends), if it is not right after
+    /// the last record.
     pub resume: Option<Bound<Vec<u8>>>,
 }
 
-/// Where the key and the value of a record end; it begins where the one before ends.
+/// Ends of the key and the value of a record. It begins where the record before ends.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     key: usize,
@@ -77,25 +77,25 @@ struct Ends {
 }
 
 impl Chunk {
-    /// How many records it holds.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether it holds none.
+    /// Returns whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Bytes of keys and values.
+    /// Returns the bytes of keys and values.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Appends a record whose key is these parts, one after the other.
+    /// Appends a record whose key is the concatenation of these parts.
     pub fn push(&mut self, key: &[&[u8]], value: ValueRef<'_>) {
         key.iter().for_each(|part| self.bytes.extend_from_slice(part));
         let key = self.bytes.len();
@@ -103,7 +103,7 @@ impl Chunk {
         self.ends.push(Ends { key, value: self.bytes.len(), large: value.large });
     }
 
-    /// Keeps the first `records` and no more: the scan goes on behind the last of them.
+    /// Keeps only the first `records`: the scan continues after the last of them.
     pub fn truncate(&mut self, records: usize) {
         if records < self.len() {
             self.ends.truncate(records);
@@ -113,14 +113,14 @@ impl Chunk {
         }
     }
 
-    /// Makes room for `records` more that are as long as those that it holds.
+    /// Reserves memory for `records` more records of the average length so far.
     pub fn expect(&mut self, records: usize) {
         let each = self.bytes.len() / self.len().max(1);
         self.bytes.reserve(records * each);
         self.ends.reserve(records);
     }
 
-    /// Key and value, or the pointer to a large one, of record `index`.
+    /// Returns key and value, or the pointer to a large value, of record `index`.
     ///
     /// # Panics
     /// When there is no such record.
@@ -131,13 +131,13 @@ impl Chunk {
         (&self.bytes[start..key], ValueRef { bytes: &self.bytes[key..value], large })
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the chunk holds.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<Ends>()
     }
 
-    /// Forgets everything, and keeps the memory.
+    /// Removes all records, and keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -147,7 +147,8 @@ impl Chunk {
 }
 
 impl ScanRequest<'_> {
-    /// The least key that may be the answer, if the first record of a range is asked for and no other.
+    /// Returns the least key that may be the answer, if only the first record of a range is
+    /// requested.
     #[must_use]
     pub fn first_key_from(&self) -> Option<Cow<'_, [u8]>> {
         if self.direction != Direction::Forward || self.records_max != 1 {
@@ -160,14 +161,14 @@ impl ScanRequest<'_> {
         })
     }
 
-    /// What is delivered of a value.
+    /// Returns the part of a value that is delivered.
     #[inline]
     #[must_use]
     pub fn delivered<'v>(&self, value: ValueRef<'v>) -> ValueRef<'v> {
         if self.keys_only { ValueRef::EMPTY } else { value }
     }
 
-    /// Whether a key lies in the range.
+    /// Returns whether a key lies in the range.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         let above = match self.lower {
@@ -178,7 +179,7 @@ impl ScanRequest<'_> {
         above && !self.is_past_upper(key)
     }
 
-    /// Whether a key lies beyond the upper end.
+    /// Returns whether a key lies beyond the upper bound.
     #[must_use]
     pub fn is_past_upper(&self, key: &[u8]) -> bool {
         match self.upper {

@@ -1,5 +1,5 @@
-//! An engine's part in the scrub: reading what is owned, a little at a time, for damage that nobody
-//! has met.
+//! An engine's part in the scrub: reads owned pages in small pieces, to find damage before a reader
+//! does.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,25 +7,24 @@ use std::sync::Arc;
 use spinney_base::{PageNumber, Result};
 use spinney_extent::Values;
 
-/// Before an engine's own place in a place.
+/// Prefix of a place inside the engine's own pages.
 const OWN: u8 = 0;
-/// Before the number of the first page that a large value not yet seen may have.
+/// Prefix of the first page number of a large value that was not read yet.
 const VALUES: u8 = 1;
 
-/// What a piece of a scrub saw.
+/// Result of one piece of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
     /// Pages read and checked.
     pub pages: u64,
-    /// What was damaged among them.
+    /// Damaged pages among them.
     pub damaged: Vec<DamagedPage>,
-    /// Where the next piece begins, for the engine alone to understand; `None` when everything was
-    /// seen.
+    /// Where the next piece begins, in a form that only the engine understands; `None` at the end.
     pub next: Option<Vec<u8>>,
 }
 
 impl Scrubbed {
-    /// Notes what a page of a file is.
+    /// Notes whether a page of a file is sound.
     pub fn note(&mut self, file: &Path, page: PageNumber, result: Result<()>) {
         self.pages += 1;
         if let Err(error) = result {
@@ -35,9 +34,9 @@ impl Scrubbed {
     }
 }
 
-/// Reads the piece at a place: the newest checkpoint, with the first piece of what the engine itself
-/// owns; then the rest of that; then large values. `own` reads a piece from a place of the engine's
-/// own on, an empty one for the start, and returns where the next one begins.
+/// Reads one piece: first the newest checkpoint with the first piece of the engine's own pages,
+/// then the rest of these, then large values. `own` reads a piece from a place of the engine's own;
+/// an empty place is the start. It returns the next place.
 pub fn scrub(
     values: &Arc<Values>,
     from: &[u8],
@@ -61,13 +60,14 @@ pub fn scrub(
     seen
 }
 
-/// A page that does not read as what was written.
+/// A page that does not read as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct DamagedPage {
-    /// Its file.
+    /// File of the page.
     pub file: PathBuf,
-    /// Where it begins in the file, in bytes.
+    /// Offset of the page in the file, in bytes.
     pub offset: u64,
-    /// What was expected and found, or what the system answered.
+    /// What was expected and found, or the error of the system.
     pub what: String,
 }

@@ -1,120 +1,131 @@
-//! Numbers that engines report.
+//! Statistics of engines.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Result, Stalls};
 use spinney_extent::Values;
 
-/// Numbers about one keyspace. Counters count since the keyspace was opened; the rest is now.
+/// Statistics of one keyspace. Counters count since the keyspace was opened; all others are present
+/// values.
 ///
-/// Some are of what only one engine has. On `turtle` those of overflow and staged pages, of write-backs by
-/// pages and records, segments, reorganizations, forecasts and restored pages are always 0; what it
-/// has in their place is in [`EngineStats::turtle`].
+/// Some belong to one engine only. On `turtle`, those of overflow and staged pages, of write-backs,
+/// segments, reorganizations, forecasts and restored pages are always 0; its own are in
+/// [`EngineStats::turtle`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct EngineStats {
-    /// Reads answered by the record cache. On `turtle` also those that memtables answered.
+    /// Reads answered by the record cache. On `turtle` also reads answered by memtables.
     pub cache_hits: u64,
-    /// Reads that went to pages, which may be in the page cache. On `turtle` those that went to the tree, which
-    /// has in memory what is pending.
+    /// Reads that went to pages, which may be in the page cache. On `turtle` reads that went to the
+    /// tree, which holds pending edits in memory.
     pub cache_misses: u64,
-    /// Records in the record cache.
+    /// Number of records in the record cache.
     pub records_cached: u64,
-    /// Records in the record cache that their pages do not hold yet. On `turtle` edits in memtables and pending
-    /// in the tree, removals among them.
+    /// Number of dirty records in the record cache. On `turtle` the number of edits in memtables
+    /// and pending in the tree, including removals.
     pub records_dirty: u64,
     /// Bytes of the record cache.
     pub cache_bytes: u64,
     /// Bytes of the page cache.
     pub page_cache_bytes: u64,
-    /// Pages that a scan, a lookup or a write-back found there. On `turtle` those of leaves and segments.
+    /// Pages that a scan, a lookup or a write-back found in the page cache. On `turtle` pages of
+    /// leaves and segments.
     pub page_cache_hits: u64,
-    /// Bytes of page filters: of pages that lookups read in vain, so that the next lookup of a key that is not there
-    /// need not. `treeline` only, as is the next one; `turtle` keeps filters in pages
+    /// Bytes of page filters. A filter belongs to a page that a lookup read in vain, and spares the
+    /// next such read. `treeline` only, as is the next field; `turtle` keeps filters in pages
     /// ([`TurtleStats::filter_probes`]).
     pub page_filter_bytes: u64,
-    /// Pages that lookups did not read because their filters said that the key is not there.
+    /// Pages that lookups did not read, because their filters excluded the key.
     pub page_filter_refusals: u64,
-    /// Bytes of the segment index; on `turtle` of the tree's nodes in memory.
+    /// Bytes of the segment index; on `turtle` bytes of the tree's nodes in memory.
     pub index_bytes: u64,
-    /// Pages that hold data, without overflow pages. On `turtle` those of leaves, segments and nodes, also where only
-    /// a snapshot or the last checkpoint needs them.
+    /// Pages that hold data, without overflow pages. On `turtle` pages of leaves, segments and
+    /// nodes, including those that only a snapshot or the last checkpoint needs.
     pub pages: u64,
     /// Overflow pages. `treeline` only.
     pub overflow_pages: u64,
-    /// Pages of new records that wait to be merged with the others of their segments. `treeline` only.
+    /// Staged pages: new records that wait to be merged with their segments. `treeline` only.
     pub staged_pages: u64,
-    /// Values that are kept outside of pages.
+    /// Number of large values, which are kept outside of pages.
     pub large_values: u64,
-    /// Bytes that they take in the file.
+    /// Bytes of the file that they take.
     pub large_bytes: u64,
-    /// Bytes of such values that were overwritten or removed, until a checkpoint gives them back.
+    /// Bytes of large values that were overwritten or removed; a checkpoint frees them.
     pub large_freed_bytes: u64,
     /// Free pages of the file.
     pub free_pages: u64,
     /// Bytes of the file.
     pub file_bytes: u64,
-    /// Bytes of free pages that are known to take no room.
+    /// Bytes of free pages that are known to be holes, and so take no disk space.
     pub hole_bytes: u64,
-    /// About how many bytes of keys and values the records take, large values included. On `treeline` as full as pages were
-    /// that were read and written last; on `turtle` what memtables hold is not among them, and what is pending counts in
-    /// full, though some of it overwrites what lies below.
+    /// Approximate bytes of keys and values of all records, large values included. On `treeline` an
+    /// estimate from the fullness of the pages read and written last. On `turtle` without the
+    /// memtables, and with all pending edits, although some of them overwrite records below.
     pub live_bytes: u64,
-    /// About how many bytes in use hold nothing that is needed: a compaction gives back most of them. On
-    /// `treeline` room in pages, which new records may fill; on `turtle` removed records, their tombstones and flushed
-    /// parts of segments. On both large values that a checkpoint will free.
+    /// Approximate bytes in use that hold no live data; a compaction frees most of them. On
+    /// `treeline` free space in pages, which new records may fill. On `turtle` removed records,
+    /// their tombstones and flushed parts of segments. On both, large values that a checkpoint will
+    /// free.
     pub dead_bytes: u64,
-    /// Tombstones: removals that wait to be merged with the records that they remove. `turtle` only: `treeline` removes
-    /// records from their pages ([`EngineStats::records_dirty`] counts removals that are not written back yet).
+    /// Number of tombstones: removals that wait to be merged with the records that they remove.
+    /// `turtle` only: `treeline` removes records from their pages, and counts removals that are not
+    /// written back yet in [`EngineStats::records_dirty`].
     pub tombstones: u64,
-    /// Pages that ranges looked into, cached or not.
+    /// Pages that ranges read, cached or not.
     pub scan_pages: u64,
-    /// Records that ranges looked at: those that they delivered and those that they passed over, removed and overwritten ones
-    /// included.
+    /// Records that ranges read: those that they delivered, and those that they skipped, including
+    /// removed and overwritten ones.
     pub scan_records: u64,
-    /// Removed records that ranges passed over: on `treeline` those not written back yet, on `turtle` tombstones.
+    /// Removed records that ranges skipped: on `treeline` removals that are not written back yet,
+    /// on `turtle` tombstones.
     pub scan_tombstones: u64,
     /// Pages read to answer lookups; on `turtle` lookups and scans.
     pub pages_read: u64,
-    /// Pages rewritten to bring dirty records home. `treeline` only: no page of `turtle` is written twice; see
-    /// [`TurtleStats::tree_pages_written`].
+    /// Pages rewritten to write back dirty records. `treeline` only: no page of `turtle` is written
+    /// twice; see [`TurtleStats::tree_pages_written`].
     pub pages_written_back: u64,
-    /// Dirty records brought home. `treeline` only.
+    /// Dirty records written back. `treeline` only.
     pub records_written_back: u64,
-    /// Times a writer had to bring records home itself. On `turtle` pieces of the pipeline's work that writers did
-    /// themselves, because there was no room.
+    /// Times a writer had to write back records itself. On `turtle` pieces of the pipeline's work
+    /// that writers did themselves, because memory was full.
     pub foreground_write_backs: u64,
-    /// Time that writers spent on that, in nanoseconds. On `turtle` also what they slept because the pipeline was behind
-    /// ([`TurtleStats::writes_delayed`]).
+    /// Time that writers spent on that, in nanoseconds. On `turtle` also their sleep because the
+    /// pipeline was behind ([`TurtleStats::writes_delayed`]).
     pub stall_ns: u64,
-    /// The longest of those times, in nanoseconds. A sleep is asked for as 2.5 ms at most; work takes as long as it takes.
+    /// Longest of those times, in nanoseconds. A sleep lasts 2.5 ms at most as requested; the
+    /// duration of work has no limit.
     pub longest_stall_ns: u64,
-    /// Segments by size: of 1, 2, 4, 8 and 16 pages. `treeline` only: what `turtle` calls segments is something else.
+    /// Number of segments of 1, 2, 4, 8 and 16 pages. `treeline` only: a segment of `turtle` is
+    /// something else.
     pub segments: [u64; 5],
-    /// Reorganizations: full or half empty segments made anew. `treeline` only, as are the next two.
+    /// Number of reorganizations: full or half-empty segments that were rewritten. `treeline` only,
+    /// as are the next two fields.
     pub reorganizations: u64,
     /// Pages that reorganizations read.
     pub reorganized_pages_in: u64,
     /// Pages that reorganizations wrote.
     pub reorganized_pages_out: u64,
-    /// Puts of keys not known to be there that came in epochs for which there was a forecast. `treeline` only, as are the
-    /// next three.
+    /// Puts of keys not known to exist, in epochs with a forecast. `treeline` only, as are the next
+    /// three fields.
     pub inserts_forecast: u64,
-    /// How many of those came where they were expected.
+    /// How many of those came where they were forecast.
     pub inserts_as_forecast: u64,
-    /// How far off the histogram and the trend were in the last epoch, in inserts: the mean over
-    /// ranges of keys that took a 64th of the inserts each.
+    /// Error of the histogram and of the trend in the last epoch, in inserts: the mean over key
+    /// ranges that took a 64th of the inserts each.
     pub forecast_errors: [u64; 2],
-    /// Whether the trend answers, and not the histogram.
+    /// Whether the trend makes the forecasts; otherwise the histogram does.
     pub forecast_by_trend: bool,
     /// Checkpoints published.
     pub checkpoints: u64,
-    /// Torn pages restored when the keyspace was opened. `treeline` only: no page of `turtle` is written in place.
+    /// Torn pages restored when the keyspace was opened. `treeline` only: no page of `turtle` is
+    /// written in place.
     pub pages_restored: u64,
-    /// What only a turtle keyspace has.
+    /// Statistics that only a turtle keyspace has.
     pub turtle: Option<TurtleStats>,
 }
 
 impl EngineStats {
-    /// What any keyspace knows by its store and its writers: large values, space and stalls.
+    /// Fills in the statistics that every keyspace has by its store and its writers: large values,
+    /// space and stalls.
     #[must_use]
     pub fn of(values: &Values, stalls: &Stalls) -> EngineStats {
         let (large, space) = (values.counts(), values.store().space());
@@ -133,29 +144,31 @@ impl EngineStats {
     }
 }
 
-/// Numbers about the pipeline and the tree of a turtle keyspace.
+/// Statistics of the pipeline and the tree of a turtle keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct TurtleStats {
-    /// The checkpoint distance, chi: so many batches gather before they are written.
+    /// Checkpoint distance, chi: the number of update batches between two checkpoints.
     pub checkpoint_distance: u64,
-    /// Whether it sets itself.
+    /// Whether the distance adjusts itself.
     pub is_distance_automatic: bool,
-    /// Most bytes of a leaf that is written now: what the option `leaf` says, or a sixteenth of the memory
-    /// where that is less (but 16 KiB).
+    /// Most bytes of a leaf that is written now: the value of the option `leaf`, or a sixteenth of
+    /// the memory if that is less (but at least 16 KiB).
     pub leaf_bytes: u64,
-    /// Bytes of a full memtable, which is a batch: as of a leaf (but 4 KiB where memory has no more).
+    /// Bytes of a full memtable, which is an update batch: those of a leaf (but at least 4 KiB
+    /// where memory is short).
     pub batch_bytes: u64,
-    /// Memtables, the active one among them.
+    /// Number of memtables, including the active one.
     pub memtables: u64,
-    /// Bytes that they hold.
+    /// Bytes of all memtables.
     pub memtable_bytes: u64,
-    /// Batches applied to the tree since the last checkpoint.
+    /// Update batches applied to the tree since the last checkpoint.
     pub pending_batches: u64,
     /// Bytes of the tree that are not on disk.
     pub pending_bytes: u64,
     /// Memtables sealed.
     pub memtables_sealed: u64,
-    /// Batches applied to the tree.
+    /// Update batches applied to the tree.
     pub batches_applied: u64,
     /// Pages written for the tree.
     pub tree_pages_written: u64,
@@ -165,38 +178,38 @@ pub struct TurtleStats {
     pub leaves_written: u64,
     /// Nodes written.
     pub nodes_written: u64,
-    /// What was pending for a child of a node and was brought down to it, so many times.
+    /// Number of flushes of a node's pending edits to a child.
     pub flushes: u64,
-    /// Leaves made anew by that, in memory.
+    /// Leaves rebuilt in memory by flushes.
     pub leaves_made: u64,
     /// Buffers of nodes whose levels were merged because they had too many segments.
     pub merges: u64,
     /// Nodes split.
     pub splits: u64,
-    /// Neighbours joined.
+    /// Joins of neighbouring nodes.
     pub joins: u64,
-    /// Leaves and segments that were read whole, or a range of one, to be merged.
+    /// Leaves and segments that were read, whole or in part, to be merged.
     pub loads: u64,
-    /// Pages that this read from the file.
+    /// Pages that these loads read from the file.
     pub pages_loaded: u64,
     /// Pages that lookups and scans read from the file.
     pub pages_read: PagesByKind,
-    /// Pages that they found in the page cache.
+    /// Pages that lookups and scans found in the page cache.
     pub pages_cached: PagesByKind,
-    /// Filters that lookups asked.
+    /// Filters that lookups probed.
     pub filter_probes: u64,
-    /// Those that said that the key is not there.
+    /// Probes that excluded the key.
     pub filter_negatives: u64,
-    /// Those that let a lookup pass although it was not there.
+    /// Probes that let a lookup pass although the key was absent.
     pub filter_false_positives: u64,
-    /// Those that could not say anything, because their page is damaged.
+    /// Probes without an answer, because the page of the filter is damaged.
     pub filter_damaged: u64,
-    /// Times a writer was put to sleep because the pipeline was behind. The delays of many writes are slept at
-    /// once, and those that a thread still owes are not in it.
+    /// Times a writer slept because the pipeline was behind. Delays of many writes are slept at
+    /// once; delays that a thread still has to sleep are not counted.
     pub writes_delayed: u64,
-    /// Snapshots that there are.
+    /// Number of live snapshots.
     pub snapshots: u64,
-    /// Bytes of memory that only they keep, at most.
+    /// Most bytes of memory that only snapshots keep.
     pub snapshot_bytes: u64,
     /// Snapshots that were written out to give their memory back.
     pub snapshots_written: u64,
@@ -204,8 +217,9 @@ pub struct TurtleStats {
     pub snapshots_ended: u64,
 }
 
-/// Pages of a turtle keyspace by what they hold. Counts.
+/// Number of pages of a turtle keyspace, by their content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct PagesByKind {
     /// Nodes, which are read when a keyspace is opened.
     pub node: u64,
@@ -220,29 +234,31 @@ pub struct PagesByKind {
 }
 
 impl PagesByKind {
-    /// Those of leaves and segments, which lookups and scans read.
+    /// Pages of leaves and segments, which lookups and scans read.
     #[must_use]
     pub fn leaf(&self) -> u64 {
         self.filter + self.index + self.keys + self.values
     }
 }
 
-/// Called with the number of pages that an operation has read since the last call; an error ends the operation.
+/// Called with the number of pages that an operation has read since the last call. An error ends
+/// the operation.
 pub type Watch<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
-/// What a verification saw.
+/// Result of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct VerifyReport {
     /// Pages read and checked.
     pub pages: u64,
-    /// Records, as many as a scan would find: those that are only in the log and in memory so far are
-    /// counted, removed and overwritten ones are not.
+    /// Number of records that a scan would find. It includes records that are only in the log and
+    /// in memory, but no removed or overwritten ones.
     pub records: u64,
     /// Large values read and checked.
     pub large_values: u64,
-    /// Pages that nobody owns.
+    /// Number of free pages.
     pub free_pages: u64,
-    /// Most records of one page, overflow pages aside.
+    /// Most records in one page, without overflow pages.
     pub page_records_max: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The proof that every page of a store file is owned once or free.
+//! Check that every page of a store file is owned once or free.
 
 use spinney_base::{Error, ErrorKind, Result};
 
@@ -6,9 +6,9 @@ use crate::free::Extent;
 use crate::store::{DATA_PAGE_FIRST, Store};
 
 impl Store {
-    /// Proves that no page of `owned` has another owner or is free, and that they, the pages of the
-    /// checkpoint, free pages and `others` pages with other owners are all that the file has. Nothing
-    /// is allocated or given back meanwhile. Returns the number of free pages.
+    /// Checks that no page of `owned` has another owner or is free. Checks too that these pages,
+    /// the pages of the checkpoint, free pages and `others` pages with other owners are all pages
+    /// of the file. Nothing may be allocated or freed meanwhile. Returns the number of free pages.
     ///
     /// # Errors
     /// `Corruption` naming the first page that is not, or the numbers that differ.

@@ -1,9 +1,9 @@
-//! The copy of a store file that is written to meanwhile (rule P26): how it begins, its large values,
-//! and how it ends. The pages of a tree are for its engine to copy.
+//! The copy of a store file that is being written (rule P26): its beginning, its large values, and
+//! its end. The engine copies the pages of its tree.
 //!
 //! **Invariants**
-//! 1. From before the redo LSN is read until the copy is dropped nothing that is freed is reused, so
-//!    what a copied page or a record of the log names stays what it was.
+//! 1. From before the redo LSN is read until the copy is dropped nothing that is freed is reused,
+//!    so what a copied page or a record of the log names stays what it was.
 //! 2. Bytes of large values never change, so each extent is copied once, to the same place.
 //!
 //! The double-write area is not copied: pages are read whole.
@@ -40,8 +40,8 @@ fn key(large: &LargeExtent) -> (PageNumber, Generation) {
 }
 
 impl<'a> StoreCopy<'a> {
-    /// Begins to copy the file of these values into a new file `name` of a directory. `state` answers
-    /// the redo LSN of the copy, and what else is as of this moment.
+    /// Begins to copy the file of these values into a new file `name` of a directory. `state`
+    /// returns the redo LSN of the copy, and what else is as of this moment.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -57,7 +57,7 @@ impl<'a> StoreCopy<'a> {
         let options = StoreOptions {
             keyspace: values.store().keyspace(),
             double_write: false,
-            // What goes wrong in the copy is no reason to stop writing here.
+            // An error in the copy is no reason to stop writing to the original.
             poison: Arc::new(Poison::new()),
         };
         let target = Store::create(directory, name, options, redo)?;
@@ -67,14 +67,14 @@ impl<'a> StoreCopy<'a> {
         Ok((copy, state))
     }
 
-    /// The file that is copied to.
+    /// Returns the store of the copy.
     #[must_use]
     pub fn target(&self) -> &Store {
         &self.target
     }
 
-    /// Copies some pages of large values. A pass is over those that were named when it began and that
-    /// no pass before has copied. Returns their bytes; `None` at the end of a pass.
+    /// Copies some pages of large values. A pass covers the values that had names when it began and
+    /// that no earlier pass copied. Returns their bytes; `None` at the end of a pass.
     ///
     /// # Errors
     /// `Corruption` naming the damage found in the original; `Io` or `Full`.
@@ -109,8 +109,9 @@ impl<'a> StoreCopy<'a> {
         Ok(Some(u64::from(pages) * PAGE_BYTES as u64))
     }
 
-    /// Copies the large values that are left and completes the copy: its tree owns the extents of
-    /// `owned`, and its checkpoint has this payload. No value is put any more. Returns the bytes copied.
+    /// Copies the remaining large values and completes the copy: its tree owns the extents of
+    /// `owned`, and its checkpoint has this payload. No value is put any more. Returns the bytes
+    /// copied.
     ///
     /// # Errors
     /// `Full` or `Io`.

@@ -10,23 +10,24 @@
 //!   batch 1: a b c d   batch 2: b c   batch 3: d       first half:  d3 b1 c1 d1    second half:  b2 c2
 //! ```
 //!
-//! A short batch leaves copies of older ones behind it, so there may be several of one page, in both
-//! halves and within one. Their LSNs do not order them: pages of a keyspace without a log bear none,
-//! and others bear the same as long as nobody appends.
+//! A short batch leaves copies of older ones behind it, so there may be several of one page, in
+//! both halves and within one. Their LSNs do not order them: pages of a keyspace without a log bear
+//! none, and others bear the same as long as nobody appends.
 //!
 //! **Crash.** A page torn in place fails its checksum and is restored from a copy with the same
 //! keyspace, page and generation, of one of the last two batches; of several the one of the latest.
-//! A page that is whole keeps what it says. A page that fails its checksum and was in
-//! neither batch was not torn: its copies may be older than what was written last, and it stays damaged (P28).
+//! A page that is whole keeps what it says. A page that fails its checksum and was in neither batch
+//! was not torn: its copies may be older than what was written last, and it stays damaged (P28).
 //!
-//! So an opening writes torn pages only. What else is *due* from the life before waits until something is allocated,
-//! written in place or synced: all pages of the last two batches are written once more, as they are, because the sync
-//! that was to keep them may have failed, and then no later one does, unless they are written again (P21). Then both
-//! halves are zeroed, so that a copy of one life never meets a page of the next. In files of a released
-//! format the area begins at page 2.
+//! So an opening writes torn pages only. What else is *due* from the life before waits until
+//! something is allocated, written in place or synced: all pages of the last two batches are
+//! written once more, as they are, because the sync that was to keep them may have failed, and then
+//! no later one does, unless they are written again (P21). Then both halves are zeroed, so that a
+//! copy of one life never meets a page of the next. In files of a released format the area begins
+//! at page 2.
 //!
 //! **Invariant**: of two copies the one with the higher number is the later one. When numbers run
-//! out, the pages in place are synced and both halves are zeroed before they begin anew.
+//! out, the pages in place are synced and both halves are zeroed before they begin again.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +48,7 @@ pub const HALF_PAGES: usize = 62;
 #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
 pub const END_PAGE: u32 = FIRST_PAGE + 2 * HALF_PAGES as u32;
 
-/// The number of a copy's batch, 0 in files of before batches had one, and its LSN: the later, the greater.
+/// Number of a copy's batch, 0 in files without numbers, and its LSN. The greater is the later.
 pub(crate) type Age = (u16, Lsn);
 
 /// The halves of one store file. Not thread-safe: the store holds it under a lock for a whole
@@ -55,28 +56,28 @@ pub(crate) type Age = (u16, Lsn);
 #[derive(Debug, Default)]
 pub struct DoubleWrite {
     second_half: bool,
-    /// The last batch's.
+    /// Number of the last batch.
     number: u16,
-    /// What the life before left to do.
+    /// Work that the previous life left.
     due: Option<Due>,
 }
 
 #[derive(Debug)]
 struct Due {
-    /// Pages in place of its last two batches, ascending.
+    /// Pages in place of its last two batches, in ascending order.
     pages: Vec<PageNumber>,
-    /// Where the area begins.
+    /// First page of the area.
     first: u32,
 }
 
 impl DoubleWrite {
-    /// Whether no number is left for another batch.
+    /// Returns whether no number is left for another batch.
     pub fn is_used_up(&self) -> bool {
         self.number == u16::MAX
     }
 
-    /// Does what is due from the life before, if anything is. `sync` is as for [`DoubleWrite::begin_anew`]; `wrote`
-    /// is shown how the writing ended.
+    /// Does what is due from the previous life, if anything. `sync` is as for
+    /// [`DoubleWrite::begin_anew`]; `wrote` gets the result of the writing.
     ///
     /// # Errors
     /// `Io` from reading, and it is due as before; what `wrote` makes of an error.
@@ -105,14 +106,14 @@ impl DoubleWrite {
         Ok(())
     }
 
-    /// Whether something is due from the life before.
+    /// Returns whether something is due from the previous life.
     #[must_use]
     pub fn is_due(&self) -> bool {
         self.due.is_some()
     }
 
-    /// Begins with the first number again, with both halves empty. `sync` makes everything written to
-    /// the file durable, and poisons if that fails.
+    /// Restarts with the first number and both halves empty. `sync` makes everything written to the
+    /// file durable, and poisons if that fails.
     ///
     /// # Errors
     /// `Full` or `Io`, and no number is left as before; what `sync` answers.
@@ -124,9 +125,9 @@ impl DoubleWrite {
         Ok(())
     }
 
-    /// Writes at most [`HALF_PAGES`] sealed pages, which lie at an aligned address and are as they were
-    /// afterwards, into the next half. The caller syncs the file before it writes any of them in place, and
-    /// poisons if that fails. There must be a number left.
+    /// Writes at most [`HALF_PAGES`] sealed pages to the next half. They lie at an aligned address,
+    /// and are unchanged afterwards. The caller syncs the file before it writes any of them in
+    /// place, and poisons if that fails. A number must be left.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -149,8 +150,9 @@ fn name_batch(pages: &mut [u8], number: u16) {
     pages.for_each(|page| BlockHeader::name_batch(page, number));
 }
 
-/// Makes what is in place durable, and then the area empty, which begins at page `first` and whose content is in the
-/// buffer. What is empty already is not written: it may have no room on the disk.
+/// Makes the pages in place durable, and then empties the area, which begins at page `first` and
+/// whose content is in the buffer. Empty pages are not written, because they may have no space on
+/// the disk.
 fn clear(
     file: &dyn File,
     first: u32,
@@ -168,15 +170,15 @@ fn clear(
     sync()
 }
 
-/// The least batch whose copies may be needed, of those that are `found` in the area: when a batch is in the
-/// area and synced, the pages in place of all but the one before it are on stable storage.
-/// Files of before batches had numbers have but 0.
+/// Returns the oldest batch whose copies may be needed, of those that are `found` in the area. When
+/// a batch is in the area and synced, the pages in place of all batches but the one before it are
+/// on stable storage. Files without numbers of batches have only 0.
 pub(crate) fn oldest_needed(found: impl Iterator<Item = u16>) -> u16 {
     found.max().unwrap_or(0).saturating_sub(1)
 }
 
-/// Restores torn pages. `owned` tells the generation of a page that is owned, or `None`. Returns the
-/// area, with what is due, and how many pages were restored.
+/// Restores torn pages. `owned` returns the generation of an owned page, or `None`. Returns the
+/// area, with what is due, and the number of restored pages.
 ///
 /// # Errors
 /// `Io` from reading or writing; `Full`.

@@ -1,11 +1,11 @@
-//! The free map: which extents nobody owns, as a buddy allocator over page numbers.
+//! The free map: a buddy allocator over page numbers.
 //!
 //! An extent of order k is 2^k pages that begin at a multiple of 2^k. Free extents of each order
 //! are kept sorted, so the lowest is taken first and files stay dense at the front. The map is
 //! never stored: what is free is what no owner names, so it is rebuilt at open from the owners
-//! ([`FreeMap::rebuild`]), and a page with two owners is found there. Before that nobody knows what is free, and what
-//! is given back is not noted: the rebuilt map has it free without that, and where it cannot be made because two
-//! owners have a page, both give it back.
+//! ([`FreeMap::rebuild`]), and a page with two owners is found there. Before that nobody knows what
+//! is free, and what is given back is not noted: the rebuilt map has it free without that, and
+//! where it cannot be made because two owners have a page, both give it back.
 //!
 //! **Invariants**
 //! 1. No two free extents overlap, and two free buddies are always merged.
@@ -22,26 +22,26 @@ pub const ORDER_MAX: u8 = 15;
 /// 2^`order` consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// The first page, a multiple of the number of pages.
+    /// First page, a multiple of the number of pages.
     pub page: PageNumber,
-    /// The binary logarithm of the number of pages.
+    /// Binary logarithm of the number of pages.
     pub order: u8,
 }
 
 impl Extent {
-    /// One page.
+    /// Makes an extent of one page.
     #[must_use]
     pub fn single(page: PageNumber) -> Self {
         Extent { page, order: 0 }
     }
 
-    /// How many pages.
+    /// Returns the number of pages.
     #[must_use]
     pub fn pages(self) -> u32 {
         1 << self.order
     }
 
-    /// Whether it may be an extent at all: what was read may not be.
+    /// Returns whether it is a valid extent; a decoded one may not be.
     pub(crate) fn is_aligned(self) -> bool {
         self.order <= ORDER_MAX
             && self.page.0.is_multiple_of(self.pages())
@@ -52,11 +52,11 @@ impl Extent {
 /// What to do with a free extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// Take it out.
+    /// Take it.
     Take,
-    /// Leave it.
+    /// Skip it.
     Pass,
-    /// Leave it and all others.
+    /// Skip it and all others.
     Stop,
 }
 
@@ -65,13 +65,13 @@ pub(crate) enum Wanted {
 pub struct FreeMap {
     by_order: [BTreeSet<u32>; ORDER_MAX as usize + 1],
     free_pages: u64,
-    /// Whether it was made from owners.
+    /// Whether the map was built from owners.
     is_rebuilt: bool,
 }
 
 impl FreeMap {
-    /// The map of a file whose pages from `first` up to, not including, `end` are free except those
-    /// of `owned`.
+    /// Builds the map of a file whose pages from `first` up to, not including, `end` are free
+    /// except those of `owned`.
     ///
     /// # Errors
     /// `Corruption` when an owned extent is outside the range or two overlap.
@@ -102,14 +102,14 @@ impl FreeMap {
         Ok(map)
     }
 
-    /// How many pages are free.
+    /// Returns the number of free pages.
     #[must_use]
     pub fn free_pages(&self) -> u64 {
         self.free_pages
     }
 
-    /// Takes the lowest free extent of `order`, splitting a larger one when none fits; `None` when
-    /// there is none.
+    /// Takes the lowest free extent of `order`, and splits a larger one if none fits. Returns
+    /// `None` when there is none.
     pub fn allocate(&mut self, order: u8) -> Option<Extent> {
         let from =
             (order..=ORDER_MAX).find(|from| !self.by_order[usize::from(*from)].is_empty())?;
@@ -121,8 +121,9 @@ impl FreeMap {
         Some(Extent { page: PageNumber(page), order })
     }
 
-    /// Takes `pages` consecutive pages that begin anywhere, out of the shortest run of free pages that
-    /// has them, of equals the lowest; a single one where single ones are taken. `None` when there is none.
+    /// Takes `pages` consecutive pages at any position, from the shortest run of free pages that is
+    /// long enough, or the lowest of equals. A single page comes from where single pages are taken.
+    /// Returns `None` when there is no such run.
     pub(crate) fn allocate_run(&mut self, pages: u32) -> Option<PageNumber> {
         if pages == 1 {
             return self.allocate(0).map(|extent| extent.page);
@@ -131,7 +132,7 @@ impl FreeMap {
         let end = first + pages;
         let mut next = first;
         while next < end {
-            // Extents of a run follow each other, so that each begins where the one before ends.
+            // Each extent of a run begins where the one before ends.
             let order = (0..=ORDER_MAX)
                 .find(|order| self.by_order[usize::from(*order)].remove(&next))
                 .expect("a run is made of free extents");
@@ -142,7 +143,7 @@ impl FreeMap {
         Some(PageNumber(first))
     }
 
-    /// All runs of free pages, the first page and how many, in ascending order.
+    /// Returns all runs of free pages, as first page and length, in ascending order.
     fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
         let orders = (0u32..).zip(&self.by_order);
         let mut extents: Vec<(u32, u32)> = orders
@@ -159,7 +160,8 @@ impl FreeMap {
         })
     }
 
-    /// Gives an extent back and merges it with its free buddies. A map that was not rebuilt stays as it is.
+    /// Frees an extent, and merges it with its free buddies. A map that was not rebuilt is
+    /// unchanged.
     ///
     /// # Panics
     /// When part of it is free already: its owner gave it back twice.
@@ -184,8 +186,8 @@ impl FreeMap {
         self.by_order[usize::from(order)].insert(page);
     }
 
-    /// Takes out free extents as `wanted` says, which is shown the largest first, of equals the
-    /// highest.
+    /// Takes free extents as `wanted` says, which sees the largest first, and the highest of
+    /// equals.
     pub(crate) fn take_largest(&mut self, mut wanted: impl FnMut(Extent) -> Wanted) -> Vec<Extent> {
         let mut taken = Vec::new();
         'all: for order in (0..=ORDER_MAX).rev() {
@@ -210,7 +212,7 @@ impl FreeMap {
         extents_of(start, end).for_each(|extent| self.put(extent));
     }
 
-    /// Whether a page is free.
+    /// Returns whether a page is free.
     #[must_use]
     pub fn contains(&self, page: PageNumber) -> bool {
         (0..=ORDER_MAX).any(|order| {
@@ -220,7 +222,7 @@ impl FreeMap {
     }
 }
 
-/// The extents that the pages from `start` up to, not including, `end` are made of, in order.
+/// Returns the extents that make up the pages from `start` up to, not including, `end`, in order.
 pub(crate) fn extents_of(start: u32, end: u32) -> impl Iterator<Item = Extent> {
     let mut page = start;
     std::iter::from_fn(move || {

@@ -1,13 +1,14 @@
-//! Giving the room of free pages back to the file system.
+//! Gives the disk space of free pages back to the file system, as holes.
 //!
-//! When much of a file is free, free extents become holes, the largest first and of equals the highest, for the
-//! lowest are reused first. Some are left solid, so that a little work needs no new room, unless the disk is full:
-//! then all room is the disk's, for whichever page is written next. Only what is in
-//! the free map is touched: its freeing is durable, and nobody may read it (P16, P26).
+//! When much of a file is free, free extents become holes, the largest first and of equals the
+//! highest, for the lowest are reused first. Some are left solid, so that a little work needs no
+//! new room, unless the disk is full: then all room is the disk's, for whichever page is written
+//! next. Only what is in the free map is touched: its freeing is durable, and nobody may read it
+//! (P16, P26).
 //!
-//! A page that was given back is reused like any other, but the write to it may meet a full disk, as a
-//! write that grows the file does. An extent is out of the map while it is punched, so it has no owner
-//! meanwhile whose write could be lost.
+//! A page that was given back is reused like any other, but the write to it may meet a full disk,
+//! as a write that grows the file does. An extent is out of the map while it is punched, so it has
+//! no owner meanwhile whose write could be lost.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{PageNumber, Result, probe};
@@ -15,33 +16,34 @@ use spinney_base::{PageNumber, Result, probe};
 use crate::free::Wanted;
 use crate::store::{Space, Store};
 
-/// Fewer free pages than this are not worth it: 1 MiB.
+/// Fewest free pages worth the work: 1 MiB.
 const FREE_PAGES_MIN: u64 = 256;
 
-/// It begins when this part of what the file takes is free, and ends when that part of it is.
+/// It begins when one part in this many of the file's space is free, and ends when one part in
+/// [`END_PART`] is.
 const BEGIN_PART: u64 = 8;
 const END_PART: u64 = 32;
 
-/// At least so many free pages stay solid.
+/// Least number of free pages that stay allocated.
 const SOLID_PAGES_MIN: u64 = 64;
 
 /// Most extents and pages that one call punches.
 const EXTENTS_MAX: usize = 64;
 const PAGES_MAX: u64 = 4096;
 
-/// Which room is given back.
+/// How much to give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveBack {
-    /// A large part of the file, for who has nothing else to do.
+    /// A large part of the file, in calls from idle jobs.
     Much,
-    /// What is more than stays solid, for who looks at the file next.
+    /// Everything beyond what stays allocated, before the size of the file is measured.
     Most,
-    /// All, because the disk is full.
+    /// Everything, because the disk is full.
     All,
 }
 
 impl Store {
-    /// Gives all room of free pages back: what had no room may have left much of it solid.
+    /// Gives the space of all free pages back.
     ///
     /// # Errors
     /// As [`Store::give_back`].
@@ -50,10 +52,11 @@ impl Store {
         Ok(())
     }
 
-    /// Gives room of free pages back; answers how many pages it looked after, 0 when there is nothing to do.
+    /// Gives the space of free pages back. Returns the number of pages that it processed, 0 when
+    /// there is nothing to do.
     ///
     /// # Errors
-    /// `Io` or `Poisoned`; the pages are free as before.
+    /// `Io` or `Poisoned`. The pages stay free.
     pub fn give_back(&self, what: GiveBack) -> Result<u64> {
         self.options.poison.check()?;
         let taken = {
@@ -87,7 +90,7 @@ impl Store {
                     return Wanted::Pass;
                 }
                 most -= pages;
-                // The end of it: the beginning is reused first.
+                // The end of the extent: its beginning is reused first.
                 let part = u32::try_from(pages + hollow).unwrap_or(u32::MAX).min(extent.pages());
                 parts.push(part);
                 Wanted::Take
@@ -114,7 +117,7 @@ impl Store {
                 }
                 Ok(false) if result.is_ok() => space.can_have_holes = false,
                 Ok(false) => {}
-                // Even that may need room.
+                // Even punching may need space.
                 Err(error) if error.is_full() => result = Ok(()),
                 Err(error) => result = Err(error),
             }

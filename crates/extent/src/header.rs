@@ -62,7 +62,7 @@ impl BlockKind {
     /// The kinds that files of all engines have.
     const SHARED: [BlockKind; 3] = [BlockKind::SLOT, BlockKind::CHECKPOINT, BlockKind::LARGE];
 
-    /// A kind of a number above 0, whose layout is of version 1.
+    /// Makes a kind with a number above 0, whose layout has version 1.
     ///
     /// # Panics
     /// For number 0: a zeroed page must not be taken for a block.
@@ -72,19 +72,20 @@ impl BlockKind {
         BlockKind { number, version: 1, name }
     }
 
-    /// The number on disk.
+    /// Returns the number on disk.
     #[must_use]
     pub const fn number(self) -> u8 {
         self.number
     }
 
-    /// Whether only an engine writes blocks of this kind: they hold its records or lead to them.
+    /// Returns whether only engines write blocks of this kind, for their records or to lead to
+    /// them.
     #[must_use]
     pub fn is_of_engine(self) -> bool {
         !Self::SHARED.contains(&self)
     }
 
-    /// Whether a block whose header says `found` is of this kind and of a version that is known.
+    /// Returns whether a block with the kind `found` is of this kind and of a known version.
     #[must_use]
     pub fn reads(self, found: BlockKind) -> bool {
         self == found && (1..=self.version).contains(&found.version)
@@ -109,15 +110,15 @@ impl fmt::Debug for BlockKind {
 /// The decoded header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What the block holds. A decoded kind has the version that the block says, and no name.
+    /// Kind of the block. A decoded kind has the version in the block, and no name.
     pub kind: BlockKind,
-    /// Where it belongs.
+    /// Page where the block belongs.
     pub page: PageNumber,
-    /// The allocation that made it.
+    /// Allocation of the page.
     pub generation: Generation,
-    /// Whose file it belongs to.
+    /// Keyspace whose file the block belongs to.
     pub keyspace: KeyspaceId,
-    /// No record above this is in the block.
+    /// No record above this LSN is in the block.
     pub lsn: Lsn,
 }
 
@@ -134,24 +135,24 @@ impl BlockHeader {
         sum(block);
     }
 
-    /// Makes a sealed block a copy for the double-write area that names its batch; 0 makes it what
-    /// it was.
+    /// Marks a sealed block as a copy in the double-write area, with the number of its batch; 0
+    /// restores it.
     pub(crate) fn name_batch(block: &mut [u8; PAGE_BYTES], batch: u16) {
         block[BATCH..BATCH + 2].copy_from_slice(&batch.to_le_bytes());
         sum(block);
     }
 
-    /// The layout version that a block says it has, checked or not.
+    /// Returns the layout version in a block, checked or not.
     pub(crate) fn version(block: &[u8; PAGE_BYTES]) -> u8 {
         block[VERSION_AT]
     }
 
-    /// The generation in a header that may be damaged.
+    /// Returns the generation in a header that may be damaged.
     pub(crate) fn stored_generation(block: &[u8; PAGE_BYTES]) -> Generation {
         Generation(u32_at(block, GENERATION))
     }
 
-    /// Reads the header of a block whose checksum holds; says what is wrong otherwise.
+    /// Decodes the header of a block whose checksum holds, or says what is wrong.
     ///
     /// # Errors
     /// What was expected and what was found, for a message.
@@ -164,8 +165,7 @@ impl BlockHeader {
         }
     }
 
-    /// The same for a block that may be a copy in the double-write area, with the number of its
-    /// batch.
+    /// Decodes a block that may be a copy in the double-write area, with the number of its batch.
     ///
     /// # Errors
     /// As [`BlockHeader::decode`].
@@ -192,8 +192,8 @@ impl BlockHeader {
         Ok((header, u16::from_le_bytes([block[BATCH], block[BATCH + 1]])))
     }
 
-    /// Reads the header of a block that must be `kind`, at `page`, of `generation` in `keyspace`'s
-    /// file.
+    /// Decodes the header of a block that must be `kind`, at `page`, of `generation` in
+    /// `keyspace`'s file.
     ///
     /// # Errors
     /// `Corruption` naming `file`, the offset, and what was expected and found.
@@ -232,7 +232,7 @@ fn sum(block: &mut [u8; PAGE_BYTES]) {
     block[CHECKSUM..CHECKSUM + 8].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// What a decoder expected and found; the caller adds where.
+/// What a decoder expected and found; the caller adds the position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// What should be there.
@@ -242,26 +242,26 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Says what was expected and found.
+    /// Makes the damage from what was expected and found.
     pub fn new(expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Self {
         Damage { expected: expected.to_string(), found: found.to_string() }
     }
 
-    /// The damage as an error that says where.
+    /// Returns the damage as an error with its position.
     #[must_use]
     pub fn at(self, file: &std::path::Path, page: PageNumber) -> Error {
         Error::corruption(file.display(), page.offset(), self.expected, self.found)
     }
 
-    /// Whether a block that has this damage was written or cannot be read: one of zeros never was, or
-    /// was given back.
+    /// Returns whether a block with this damage was written or cannot be read. A block of zeros was
+    /// never written, or was given back.
     #[must_use]
     pub fn is_of_written(&self, block: &[u8; PAGE_BYTES]) -> bool {
         self.expected.starts_with("a page") || block.iter().any(|byte| *byte != 0)
     }
 }
 
-/// The little-endian `u32` at `at`.
+/// Returns the little-endian `u32` at `at`.
 ///
 /// # Panics
 /// When fewer than four bytes follow `at`.
@@ -270,7 +270,7 @@ pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// The little-endian `u64` at `at`.
+/// Returns the little-endian `u64` at `at`.
 ///
 /// # Panics
 /// When fewer than eight bytes follow `at`.

@@ -1,4 +1,4 @@
-//! Which free pages have given their room back to the file system.
+//! Free pages whose disk space has gone back to the file system.
 //!
 //! **Invariants**: ranges do not overlap and do not touch; every page in them is free, or being
 //! punched. What is not known to be a hole may be one: after an open nothing is known.
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::free::Extent;
 
-/// Ranges of pages: where each begins, and where it ends (exclusive).
+/// Ranges of pages: the beginning of each, and its end (exclusive).
 #[derive(Debug, Default)]
 pub(crate) struct Holes {
     ranges: BTreeMap<u32, u32>,
@@ -15,12 +15,12 @@ pub(crate) struct Holes {
 }
 
 impl Holes {
-    /// How many pages.
+    /// Returns the number of pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// How many pages of an extent.
+    /// Returns the number of pages inside an extent.
     pub(crate) fn pages_of(&self, extent: Extent) -> u32 {
         self.pages_in(bounds(extent))
     }
@@ -56,7 +56,7 @@ impl Holes {
             return;
         }
         self.pages -= u64::from(self.pages_in((first, end)));
-        // One that begins before and reaches in is cut, and perhaps goes on behind.
+        // A range that begins before and overlaps is cut, and may continue after.
         if let Some((start, stop)) = self.ranges.range(..first).next_back()
             && *stop > first
         {

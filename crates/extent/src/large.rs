@@ -1,5 +1,4 @@
-//! Pointers to large values: values of more bytes than a page holds, in extents of their own (rule
-//! P17).
+//! Pointers to large values: values in extents of their own (rule P17).
 //!
 //! ```text
 //!  pointer (in a page, the cache, a log record)          store file
@@ -18,9 +17,9 @@
 //! | 17 | 9 each | extents | page `u32`, order `u8`, generation `u32` |
 //!
 //! All integers are little-endian. The extents are as large as can be, up to 16 MiB: the binary
-//! digits of the number of pages, so that a value takes no page more than it needs. Each page is a block of kind 4 with its own page
-//! number and the generation of its extent, followed by the next [`PIECE_BYTES`] bytes of the
-//! value; the rest of the last page is zero.
+//! digits of the number of pages, so that a value takes no page more than it needs. Each page is a
+//! block of kind 4 with its own page number and the generation of its extent, followed by the next
+//! [`PIECE_BYTES`] bytes of the value; the rest of the last page is zero.
 //!
 //! **Invariant**: a decoded pointer's extents are aligned, do not overlap, and hold exactly the
 //! pages that its length needs, so no byte of a pointer can make a reader leave them.
@@ -39,8 +38,8 @@ use crate::header::{Damage, HEADER_BYTES, u32_at, u64_at};
 /// Bytes of a value in each of its pages.
 pub const PIECE_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
 
-/// Largest extent of a value: 16 MiB. An extent begins at a multiple of its size, so larger ones
-/// would make a file grow by much more than a value needs.
+/// Largest extent of a value: 16 MiB. An extent begins at a multiple of its size, so a larger one
+/// would make a file grow by much more than the value needs.
 const VALUE_ORDER_MAX: u8 = 12;
 const _: () = assert!(VALUE_ORDER_MAX <= ORDER_MAX);
 
@@ -59,19 +58,19 @@ const EXTENT_BYTES: usize = 9;
 /// Longest encoded pointer, in bytes.
 pub const POINTER_BYTES_MAX: usize = EXTENTS + EXTENTS_MAX * EXTENT_BYTES;
 
-/// Where a large value lies and what it must be.
+/// Pointer to a large value: its extents, length and hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LargePointer {
-    /// Bytes of the value.
+    /// Length of the value, in bytes.
     pub length: u64,
     /// XXH3-64 of the value.
     pub hash: u64,
-    /// Where it lies, in order.
+    /// Extents of the value, in order.
     pub extents: Vec<(Extent, Generation)>,
 }
 
 impl LargePointer {
-    /// The orders of the extents that a value of `length` bytes needs, largest first.
+    /// Returns the orders of the extents that a value of `length` bytes needs, largest first.
     pub fn orders(length: u64) -> impl Iterator<Item = u8> {
         let mut pages = length.div_ceil(PIECE_BYTES as u64);
         std::iter::from_fn(move || {
@@ -125,7 +124,7 @@ impl LargePointer {
         Ok(LargePointer { length, hash, extents })
     }
 
-    /// Decodes a pointer that a file, or the log beside it, has.
+    /// Decodes a pointer from a file, or from the log beside it.
     ///
     /// # Errors
     /// `Corruption` naming the file, and what was expected and found.
@@ -136,7 +135,7 @@ impl LargePointer {
         })
     }
 
-    /// How many pages the value takes.
+    /// Returns the number of pages of the value.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum()

@@ -1,8 +1,8 @@
-//! Writing and reading large values, piece by piece, never a whole one in memory (rule P17).
+//! Writing and reading large values in pieces, so that none is whole in memory (rule P17).
 //!
-//! A value is written by whoever allocated its extents, before anything names them, so a torn page
-//! is never read and nothing needs protection from tearing. It is read by whoever holds a pointer
-//! and knows that the extents were not reused; each block says so itself.
+//! The owner of the extents writes a value before anything names them. So a torn page is never
+//! read, and nothing needs protection from tearing. A reader holds a pointer and knows that the
+//! extents were not reused; each block says so itself.
 
 use spinney_base::{Error, Generation, Lsn, PageNumber, Result};
 use spinney_io::{AlignedBuf, Purpose};
@@ -20,7 +20,7 @@ pub const CALL_PAGES: usize = 64;
 pub const CALL_BYTES: usize = CALL_PAGES * PIECE_BYTES;
 
 impl Store {
-    /// Takes extents for a value of `length` bytes.
+    /// Allocates extents for a value of `length` bytes.
     ///
     /// # Errors
     /// As [`Store::allocate`]; nothing is taken then.
@@ -39,8 +39,8 @@ impl Store {
     }
 
     /// Writes the bytes of a value from `offset` on, at most [`CALL_BYTES`]. `offset` is a multiple
-    /// of [`PIECE_BYTES`], and so is the number of bytes unless the value ends with them. Nothing is
-    /// durable before [`Store::sync`].
+    /// of [`PIECE_BYTES`], and so is the number of bytes unless the value ends with them. Nothing
+    /// is durable before [`Store::sync`].
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -75,8 +75,8 @@ impl Store {
     }
 
     /// Appends the bytes of a value from `offset` on to `out`, at most [`CALL_BYTES`]; none at its
-    /// end. `offset` is a multiple of [`PIECE_BYTES`]. Every block is checked; whether the whole is
-    /// what the pointer's hash says is for who has read it all.
+    /// end. `offset` is a multiple of [`PIECE_BYTES`]. It checks every block. A caller that reads
+    /// the whole value checks it against the pointer's hash.
     ///
     /// # Errors
     /// `Corruption` naming file, offset, and what was expected and found; `Io`.
@@ -102,8 +102,8 @@ impl Store {
 }
 
 impl Store {
-    /// Copies pages of a large value's extent to the same places of another store, from page `from`
-    /// of the extent on, at most [`CALL_PAGES`]; each is checked. Answers how many.
+    /// Copies pages of a large value's extent to the same positions of another store, from page
+    /// `from` of the extent on, at most [`CALL_PAGES`]. Each page is checked. Returns their number.
     ///
     /// # Errors
     /// `Corruption` naming the damage; `Io` or `Full` from either side.
@@ -133,8 +133,8 @@ impl Store {
         Ok(pages)
     }
 
-    /// Reads pages of a large value's extent from page `from` of it on, at most [`CALL_PAGES`], and shows what
-    /// each is: whole, or what is wrong with it. Answers how many.
+    /// Reads pages of a large value's extent from page `from` of it on, at most [`CALL_PAGES`], and
+    /// shows whether each is sound, or what is wrong. Returns their number.
     pub fn check_large(
         &self,
         (extent, generation): (Extent, Generation),
@@ -159,7 +159,7 @@ impl Store {
     }
 }
 
-/// A large value that is read piece by piece, front to back.
+/// A large value that is read in pieces, from front to back.
 pub struct Pieces {
     pointer: LargePointer,
     offset: u64,
@@ -173,30 +173,31 @@ impl std::fmt::Debug for Pieces {
 }
 
 impl Pieces {
-    /// The value that a pointer names, which its reader keeps from being reused.
+    /// Makes a reader for the value that a pointer names. The caller keeps the extents from being
+    /// reused.
     #[must_use]
     pub fn new(pointer: LargePointer) -> Pieces {
         Pieces { pointer, offset: 0, hasher: Xxh3::new() }
     }
 
-    /// Begins again.
+    /// Returns to the beginning.
     pub fn rewind(&mut self) {
         (self.offset, self.hasher) = (0, Xxh3::new());
     }
 
-    /// Bytes of the whole value.
+    /// Returns the length of the whole value, in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.pointer.length
     }
 
-    /// Bytes that were not read yet.
+    /// Returns the number of bytes not read yet.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.pointer.length - self.offset
     }
 
-    /// Appends the next piece. The last one is delivered only if the whole is what was written.
+    /// Appends the next piece. The last one is delivered only if the whole value matches its hash.
     ///
     /// # Errors
     /// `Corruption` naming file, offset, and what was expected and found; `Io`.
@@ -220,7 +221,7 @@ impl Pieces {
     }
 }
 
-/// Neighbouring pages of one extent.
+/// Adjacent pages of one extent.
 struct Run {
     page: PageNumber,
     pages: usize,
@@ -232,7 +233,7 @@ fn nth(page: PageNumber, index: usize) -> PageNumber {
     PageNumber(page.0 + index as u32)
 }
 
-/// The runs that hold `length` bytes of a value from `offset` on.
+/// Returns the runs that hold `length` bytes of a value from `offset` on.
 fn runs(extents: &[(Extent, Generation)], offset: u64, length: usize) -> Vec<Run> {
     let mut skip = offset / PIECE_BYTES as u64;
     let mut left = length.div_ceil(PIECE_BYTES);

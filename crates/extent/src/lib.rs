@@ -8,10 +8,11 @@
 //!      +------+------+------+------+--------------------+------------------------------
 //! ```
 //!
-//! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots, which `slots` writes;
-//! [`double_write`] of the double-write area; [`large`] of pointers to large values, which [`large_io`] writes and reads
-//! and of which [`values`] knows who owns them; [`free`] says which pages nobody owns; [`store`] puts
-//! them together. The crate knows no tree: who owns a page is the engine's to say.
+//! [`header`] is the one home of the block header; [`slot`] of the checkpoint slots, which `slots`
+//! writes; [`double_write`] of the double-write area; [`large`] of pointers to large values, which
+//! [`large_io`] writes and reads and whose owners [`values`] knows; [`free`] has the unowned
+//! pages; [`store`] puts them together. The crate knows no tree: the engine says which pages are
+//! owned.
 
 mod audit;
 mod copy;

@@ -1,8 +1,8 @@
-//! Reading pages of a store file: alone, in batches, and in batches whose pages are named while those
-//! before them are under way.
+//! Reading pages of a store file: alone, in batches, and in batches whose pages are named while
+//! those before them are under way.
 //!
-//! **Invariant.** No page is shown that is not the one its owner expects; of several that fail the first
-//! is the error.
+//! **Invariant.** No page is shown that is not the one its owner expects; of several that fail the
+//! first is the error.
 
 use std::ops::Range;
 
@@ -13,15 +13,16 @@ use spinney_io::{AlignedBuf, Purpose, Steps, Transfer, TransferBuf};
 use crate::header::{BlockHeader, BlockKind};
 use crate::store::Store;
 
-/// Who has pages read without knowing all of them beforehand: see [`Store::read_as_found`].
+/// A source of pages to read that does not know all of them beforehand. See
+/// [`Store::read_as_found`].
 pub trait Wanted {
-    /// The next page to read, if there is one.
+    /// Returns the next page to read, if there is one.
     fn next(&mut self) -> Option<(PageNumber, Generation)>;
 
-    /// Is shown the page that was named at place `index`, counted from 0, checked; in any order.
+    /// Receives the checked page that was named as number `index`, counted from 0; in any order.
     ///
     /// # Errors
-    /// What else is wrong with it.
+    /// Any further fault of the page.
     fn came(&mut self, index: usize, block: &[u8; PAGE_BYTES]) -> Result<()>;
 }
 
@@ -41,9 +42,10 @@ impl Store {
         self.check(buf, page, generation)
     }
 
-    /// Reads many data pages in one batch, each into the page of `buf` that is said, which ascend; pages
-    /// that follow each other in the file and in `buf` are read together. Each is checked when it has come,
-    /// while others are under way; so is what `also` checks of it, which is given its place in `buf`.
+    /// Reads many data pages in one batch, each into the page of `buf` that is given; these ascend.
+    /// Pages that are adjacent in the file and in `buf` are read together. Each page is checked
+    /// when it arrives, while others are under way. `also` gets its position in `buf` for further
+    /// checks.
     ///
     /// # Errors
     /// As [`Store::read`], and what `also` answers; of the first page that failed.
@@ -55,7 +57,7 @@ impl Store {
         also: &mut dyn FnMut(usize, &[u8; PAGE_BYTES]) -> Result<()>,
     ) -> Result<()> {
         let mut batch: Vec<Transfer<'_>> = Vec::with_capacity(pages.len());
-        // The places of each transfer's pages.
+        // Positions of the pages of each transfer.
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(pages.len());
         let mut left = &mut buf.bytes_mut()[..];
         let mut passed = 0;
@@ -87,8 +89,9 @@ impl Store {
         failed.or_of(batch)
     }
 
-    /// Reads pages in one batch, each into the next page of `buf`, which `wanted` names one after the other
-    /// while those before are under way, and is shown when they have come and are what they should be.
+    /// Reads pages in one batch, each into the next page of `buf`. `wanted` names them one after
+    /// the other while earlier ones are under way, and receives them when they have arrived and are
+    /// checked.
     ///
     /// # Errors
     /// As [`Store::read`], and what `wanted` answers; of the first page that failed.
@@ -124,7 +127,7 @@ impl Store {
 struct FirstFailure(Option<(usize, Error)>);
 
 impl FirstFailure {
-    /// Checks what transfer `index` has read, unless one before it failed.
+    /// Checks what transfer `index` has read, unless an earlier one failed.
     fn note(&mut self, index: usize, check: impl FnOnce() -> Result<()>) {
         if self.0.as_ref().is_some_and(|(first, _)| *first < index) {
             return;
@@ -134,7 +137,7 @@ impl FirstFailure {
         }
     }
 
-    /// The failure of the batch's first transfer that failed, in whichever way.
+    /// Returns the failure of the batch's first failed transfer, of whatever kind.
     fn or_of(mut self, batch: Vec<Transfer<'_>>) -> Result<()> {
         for (index, transfer) in batch.into_iter().enumerate() {
             transfer.result?;
@@ -146,7 +149,7 @@ impl FirstFailure {
     }
 }
 
-/// The pages that a transfer has read, if it did.
+/// Returns the pages that a transfer has read, if it succeeded.
 fn blocks<'a>(transfer: &'a Transfer<'_>) -> Option<&'a [[u8; PAGE_BYTES]]> {
     match (&transfer.buf, &transfer.result) {
         (TransferBuf::Read(bytes), Ok(())) => Some(bytes.as_chunks().0),
@@ -154,7 +157,7 @@ fn blocks<'a>(transfer: &'a Transfer<'_>) -> Option<&'a [[u8; PAGE_BYTES]]> {
     }
 }
 
-/// Shows what was read.
+/// Passes on what was read.
 struct WhenRead<F>(F);
 
 impl<F: FnMut(usize, &[[u8; PAGE_BYTES]])> Steps for WhenRead<F> {

@@ -1,4 +1,4 @@
-//! Runs: consecutive pages of one allocation, any number of them, that begin anywhere.
+//! Runs: any number of consecutive pages of one allocation, at any position.
 //!
 //! What is written whole and read whole or by single pages, such as a leaf of many megabytes, needs
 //! its pages to follow each other and nothing more. A run takes exactly as many as it needs, so
@@ -18,16 +18,16 @@ pub const RUN_PAGES_MAX: u32 = 1 << 15;
 /// Consecutive pages of one allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageRun {
-    /// The first page.
+    /// First page.
     pub first: PageNumber,
-    /// How many.
+    /// Number of pages.
     pub pages: u32,
-    /// The allocation.
+    /// Allocation of the pages.
     pub generation: Generation,
 }
 
 impl PageRun {
-    /// The page of the run with this index.
+    /// Returns the page of the run with this index.
     ///
     /// # Panics
     /// When the run has no such page.
@@ -38,7 +38,7 @@ impl PageRun {
         PageNumber(self.first.0 + index)
     }
 
-    /// The extents that it is made of, for [`Store::adopt`].
+    /// Returns the extents that make up the run, for [`Store::adopt`].
     pub fn extents(&self) -> impl Iterator<Item = (Extent, Generation)> + use<> {
         let generation = self.generation;
         let end = self.first.0.saturating_add(self.pages);
@@ -47,8 +47,8 @@ impl PageRun {
 }
 
 impl Store {
-    /// Takes `pages` consecutive pages, 1 to [`RUN_PAGES_MAX`], and a generation for them, growing the file when
-    /// no free run has as many.
+    /// Allocates `pages` consecutive pages, 1 to [`RUN_PAGES_MAX`], with a generation, and grows
+    /// the file when no free run is long enough.
     ///
     /// # Errors
     /// `Full` when the disk has no room (nothing changed), `Poisoned`, or `Io`.
@@ -67,13 +67,13 @@ impl Store {
         Ok(run)
     }
 
-    /// Gives a run back that no record and no checkpoint names any more.
+    /// Frees a run that no record and no checkpoint names.
     pub fn release_run(&self, run: PageRun) {
         let mut space = self.space.lock();
         run.extents().for_each(|(extent, _)| space.free(extent));
     }
 
-    /// Reads one page of a run and checks that it is of that kind and of that run.
+    /// Reads one page of a run, and checks its kind and its run.
     ///
     /// # Errors
     /// `Corruption` naming file, offset, and what was expected and found; `Io`.
@@ -90,7 +90,8 @@ impl Store {
         self.check_run_page(run, index, kind, buf)
     }
 
-    /// Reads pages of a run from index `from` on, as many as `buf` has, in one transfer, and checks each.
+    /// Reads pages of a run from index `from` on, as many as `buf` has, in one transfer, and checks
+    /// each.
     ///
     /// # Errors
     /// As [`Store::read_run_page`].
@@ -105,7 +106,7 @@ impl Store {
         self.read_runs(&mut [(*run, from, buf.bytes_mut())], kind, purpose)
     }
 
-    /// The same for pages of several runs, in one batch of transfers, into whole pages of memory.
+    /// Reads pages of several runs, in one batch of transfers, into whole pages of memory.
     ///
     /// # Errors
     /// As [`Store::read_run_page`]; of the first page that failed.
@@ -130,8 +131,8 @@ impl Store {
         Ok(())
     }
 
-    /// Reads single pages of runs in one batch, each into the page of `buf` with its place in the list; pages
-    /// that follow each other in the file are read together.
+    /// Reads single pages of runs in one batch, each into the page of `buf` with its position in
+    /// the list. Adjacent pages of the file are read together.
     ///
     /// # Errors
     /// As [`Store::read_run_page`]; of the first page that failed.
@@ -172,8 +173,7 @@ impl Store {
         BlockHeader::check(block, path, kind, keyspace, run.page(index), run.generation).map(drop)
     }
 
-    /// Seals consecutive pages of a run from index `from` on, which lie in `buf` with their headers still to
-    /// come.
+    /// Seals consecutive pages of a run from index `from` on, which are in `buf` without headers.
     pub fn seal_run(
         &self,
         run: &PageRun,

@@ -1,5 +1,5 @@
-//! Reading a store file of which nothing is taken for granted (rule P22): not its slots, not its
-//! checkpoint, no page. Nothing is written.
+//! Reading a store file without trusting its slots, its checkpoint or any page (rule P22). Nothing
+//! is written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,31 +21,31 @@ const CHUNK_PAGES: u32 = 256;
 /// The newest checkpoint and its payload, or why it cannot be read.
 pub type Newest = Result<(Checkpoint, Vec<u8>)>;
 
-/// A slot that can be read, and what it points to, or why that cannot be read.
+/// A readable slot, and its payload, or why that cannot be read.
 pub type FoundSlot = (Slot, Result<Vec<u8>>);
 
-/// What is found where a page of a run should be.
+/// What is found in place of a page of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoundPage {
-    /// The page.
+    /// The page itself.
     Whole,
-    /// A whole block of another time.
+    /// A sound block of another allocation.
     Other(Damage),
-    /// Zeros: it was never written, or given back.
+    /// Zeros: it was never written, or was given back.
     Blank(Damage),
-    /// Something damaged.
+    /// A damaged page.
     Damaged(Damage),
 }
 
 /// A block as it was found.
 type Block = [u8; PAGE_BYTES];
 
-/// Copies of pages in the double-write area, which a torn page can be taken from.
+/// Copies of pages in the double-write area, from which torn pages are restored.
 pub type Copies = BTreeMap<PageNumber, (BlockHeader, Box<Block>)>;
 
 impl Store {
-    /// Opens a store file whatever is in it; answers its newest checkpoint, if that can be read, or else why not.
-    /// Nothing may be written to it.
+    /// Opens a store file whatever it holds. Returns its newest checkpoint, or why that cannot be
+    /// read. Nothing may be written to it.
     ///
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened at all.
@@ -61,7 +61,7 @@ impl Store {
         }
     }
 
-    /// Opens a store file and looks at nothing in it. Nothing may be written to it.
+    /// Opens a store file without reading it. Nothing may be written to it.
     ///
     /// # Errors
     /// `NotFound` or `Io` when the file cannot be opened.
@@ -86,7 +86,8 @@ impl Store {
         Ok(Store::new(file, options, SlotPages::new(slots)))
     }
 
-    /// The slots that can be read, the newest first, and why one cannot that may have been newer.
+    /// Returns the readable slots, the newest first, and why an unreadable one that may have been
+    /// newer cannot be read.
     #[must_use]
     pub fn found_slots(&self) -> (Vec<FoundSlot>, Option<Error>) {
         let mut slots: Vec<Slot> = Vec::new();
@@ -104,7 +105,7 @@ impl Store {
                 Err(error) => lost = Some(error),
             }
         }
-        // Whether what cannot be read may have been the newest.
+        // Whether an unreadable slot may have been the newest.
         if SlotPages::read(&*self.file, self.keyspace(), Purpose::TOOL).is_ok() {
             lost = None;
         }
@@ -116,11 +117,11 @@ impl Store {
         (slots.into_iter().map(with_payload).collect(), lost)
     }
 
-    /// The kind of the first block of a keyspace's file that only its engine writes, if there is one.
-    /// Engines that this program does not know write kinds that it does not know.
+    /// Returns the kind of the first block of a keyspace's file that only engines write, if there
+    /// is one. Engines unknown to this program write unknown kinds.
     ///
     /// # Errors
-    /// `NotFound` or `Io` when the file cannot be opened or its length cannot be told.
+    /// `NotFound` or `Io` when the file cannot be opened or its length cannot be read.
     pub fn kind_of_data(
         directory: &dyn Directory,
         name: &str,
@@ -137,7 +138,8 @@ impl Store {
         Ok(found)
     }
 
-    /// Reads pages of a run from index `from` on, as many as `buf` has, and says of each what is there.
+    /// Reads pages of a run from index `from` on, as many as `buf` has, and says of each what was
+    /// found.
     pub fn read_found(
         &self,
         run: &PageRun,
@@ -170,11 +172,11 @@ impl Store {
         found
     }
 
-    /// Shows every block behind the double-write area, in order: the header of one that is whole and at its place, or
-    /// what is wrong with it; a page of zeros was never written.
+    /// Shows every block after the double-write area, in order: the header of a sound one at its
+    /// position, or what is wrong with it. A page of zeros was never written.
     ///
     /// # Errors
-    /// `Io` when the file's length cannot be told.
+    /// `Io` when the file's length cannot be read.
     pub fn show_blocks(
         &self,
         mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &Block),
@@ -185,7 +187,7 @@ impl Store {
         })
     }
 
-    /// The same, until it is told that there were enough.
+    /// Does the same, until `show` has enough.
     fn each_block(
         &self,
         mut show: impl FnMut(PageNumber, Result<BlockHeader, Damage>, &Block) -> bool,
@@ -218,7 +220,7 @@ impl Store {
         Ok(())
     }
 
-    /// Reads one data page if it is whole and of this generation, in place or else in `copies`.
+    /// Reads one data page if it is sound and of this generation, in place or else in `copies`.
     #[must_use]
     pub fn read_salvaged(
         &self,
@@ -245,7 +247,7 @@ impl Store {
         }
     }
 
-    /// The copies in the double-write area, of several of one page the newest.
+    /// Returns the copies in the double-write area, the newest of each page.
     #[must_use]
     pub fn double_written(&self) -> Copies {
         let mut found: Vec<(Age, BlockHeader, Box<Block>)> = Vec::new();

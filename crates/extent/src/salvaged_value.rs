@@ -1,4 +1,4 @@
-//! Large values of a store that is salvaged, read piece by piece.
+//! Large values of a store that is being salvaged, read in pieces.
 
 use std::io::Read;
 
@@ -8,12 +8,12 @@ use crate::large::LargePointer;
 use crate::large_io::Pieces;
 use crate::store::Store;
 
-/// A large value. Its last piece is handed out only if the whole is what was written.
+/// A large value. Its last piece is delivered only if the whole value matches its hash.
 #[derive(Debug)]
 pub struct SalvagedValue<'a> {
     store: &'a Store,
     pieces: Pieces,
-    /// Read and not yet handed out, from `at` on.
+    /// Bytes read; those from `at` on have not been delivered.
     piece: Vec<u8>,
     at: usize,
     damaged: bool,
@@ -23,19 +23,19 @@ impl<'a> SalvagedValue<'a> {
     /// Opens a large value for reading.
     ///
     /// # Errors
-    /// `Corruption` for bytes that are no pointer; what is not there whole is found by reading.
+    /// `Corruption` for bytes that are no pointer. A damaged value is found by reading.
     pub fn open(store: &'a Store, pointer: &[u8]) -> Result<SalvagedValue<'a>> {
         let pieces = Pieces::new(LargePointer::decode_in(store.path(), pointer)?);
         Ok(SalvagedValue { store, pieces, piece: Vec::new(), at: 0, damaged: false })
     }
 
-    /// Bytes of the whole value, if it is whole.
+    /// Returns the length of the value, in bytes, if it is whole.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.pieces.length()
     }
 
-    /// Whether it turned out not to be there whole: then reading it has failed.
+    /// Returns whether the value turned out to be damaged, so that reading it failed.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.damaged

@@ -1,14 +1,14 @@
-//! One sync for all who wait for one.
+//! One sync for all threads that wait for one.
 //!
-//! Who has written takes a number, and then the lock. Whoever has the lock syncs for all numbers
-//! taken before he begins; those who waited for it meanwhile find theirs done, or one of them syncs
-//! for all the others. So however many threads put large values, no more than two of their syncs
-//! are wanted at any time.
+//! A thread that has written takes a number, and then the lock. The holder of the lock syncs for
+//! all numbers taken before its sync begins. Threads that waited for the lock find their numbers
+//! done, or one of them syncs for all the others. So however many threads put large values, at most
+//! two of their syncs are pending at any time.
 //!
-//! **Invariant**: the number that counts as synced was taken before the sync began that covers it,
+//! **Invariant**: a number that counts as synced was taken before the sync began that covers it,
 //! and so after its owner's writes.
 //!
-//! **Concurrency.** The lock is held across the sync, and nothing else is taken under it.
+//! **Concurrency.** The lock is held across the sync, and no other lock is taken under it.
 
 use spinney_base::Result;
 use spinney_base::shim::Mutex;
@@ -24,7 +24,7 @@ pub struct SharedSync {
 }
 
 impl SharedSync {
-    /// Makes durable what the caller has written, by `sync` or by somebody else's.
+    /// Makes durable what the caller has written, by `sync` or by that of another thread.
     ///
     /// # Errors
     /// Those of `sync`.

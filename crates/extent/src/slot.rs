@@ -12,9 +12,9 @@
 //!       +-----------+-----------+------------+------------+
 //! ```
 //!
-//! So one damaged page never hides a promised checkpoint, and a damaged page is told from one that
-//! was never written: [`Slots::choose`] takes the newest slot of all pages, and refuses a file in
-//! which both pages of the other pair are damaged, because they may have held a newer one.
+//! So one damaged page never hides a promised checkpoint, and a damaged page is distinguished from
+//! one that was never written: [`Slots::choose`] takes the newest slot of all pages, and refuses a
+//! file in which both pages of the other pair are damaged, because they may have held a newer one.
 //!
 //! After the block header (kind 2; the header's generation is the low half of the slot's, its LSN
 //! the redo LSN, its page the page it lies in):
@@ -35,9 +35,9 @@
 //! The rest is zero.
 //!
 //! **Released formats.** Slots of block version 1 have no copy: pages 2 and 3 belong to the
-//! double-write area there. Of two of them, one damaged, the other is the newest only if the damaged
-//! one says twice (in its header and in its generation) that it is the older one; else the file is
-//! refused. The first checkpoint by this version makes all four pages.
+//! double-write area there. Of two of them, one damaged, the other is the newest only if the
+//! damaged one says twice (in its header and in its generation) that it is the older one; else the
+//! file is refused. The first checkpoint by this version makes all four pages.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Generation, KeyspaceId, Lsn, PageNumber};
@@ -64,47 +64,47 @@ pub const SLOT_PAGES: u32 = 4;
 /// Most extents that one payload may lie in.
 pub const EXTENTS_MAX: usize = 256;
 
-/// What a checkpoint published.
+/// Content of a slot: a published checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Counts checkpoints of this store.
+    /// Number of the checkpoint in this store.
     pub generation: u64,
     /// Recovery replays records above this LSN.
     pub redo: Lsn,
-    /// The last structure change that the payload holds.
+    /// Last structure change in the payload.
     pub structure: u64,
     /// Length of the payload, in bytes.
     pub payload_length: u64,
     /// XXH3-64 of the payload.
     pub payload_hash: u64,
-    /// The generation that the next allocated page gets.
+    /// Generation of the next allocated page.
     pub next_generation: Generation,
-    /// The first page that was never used.
+    /// First page that was never used.
     pub end: PageNumber,
-    /// Where the payload lies, in order.
+    /// Extents of the payload, in order.
     pub extents: Vec<(Extent, Generation)>,
 }
 
 impl Slot {
-    /// The page that a slot of `generation` lives in.
+    /// Returns the page of a slot of `generation`.
     #[must_use]
     pub fn page(generation: u64) -> PageNumber {
         PageNumber(u32::from(!generation.is_multiple_of(2)))
     }
 
-    /// How many pages the payload lies in.
+    /// Returns the number of pages of the payload.
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.extents.iter().map(|(extent, _)| u64::from(extent.pages())).sum()
     }
 
-    /// The page that the copy of a slot of `generation` lives in.
+    /// Returns the page of the copy of a slot of `generation`.
     #[must_use]
     pub fn copy_page(generation: u64) -> PageNumber {
         PageNumber(Self::page(generation).0 + 2)
     }
 
-    /// Writes the slot into a block for `page`, its own or that of its copy, and seals it.
+    /// Encodes the slot into a block for `page`, its own or that of its copy, and seals it.
     ///
     /// # Panics
     /// When there are more extents than [`EXTENTS_MAX`]; the store refuses such a payload before.
@@ -132,7 +132,7 @@ impl Slot {
         self.header(keyspace, page).seal(block);
     }
 
-    /// Reads the slot in page `page` of `keyspace`'s file.
+    /// Decodes the slot in page `page` of `keyspace`'s file.
     ///
     /// # Errors
     /// What was expected and found.
@@ -194,17 +194,18 @@ fn low_half(generation: u64) -> Generation {
 /// Block version of slots that have no copy.
 const RELEASED_VERSION: u8 = 1;
 
-/// What the slot pages of a store file say.
+/// Result of reading the slot pages of a store file.
 #[derive(Clone, Debug)]
 pub struct Slots {
-    /// The newest slot that was promised.
+    /// Newest slot that was promised.
     pub newest: Slot,
     /// Whether all slots are of a released format, without copies.
     pub is_released: bool,
-    /// Whether the newest slot's own page was written, whatever became of it. Then its copy was durable before, and
-    /// all that it names.
+    /// Whether the newest slot's own page was written, whatever its state now. If so, its copy was
+    /// durable before, with everything that it names.
     pub is_settled: bool,
-    /// Pages that hold no slot, and what each should hold: what a crash tore or a drive damaged.
+    /// Pages without a slot, and what each should hold: a crash tore them, or the drive damaged
+    /// them.
     pub damaged: Vec<(PageNumber, Option<Slot>, Damage)>,
 }
 
@@ -212,8 +213,7 @@ impl Slots {
     /// Finds the newest slot in the first [`SLOT_PAGES`] pages of a file.
     ///
     /// # Errors
-    /// The page and what is wrong with it, when a newer slot than all that can be read may have
-    /// been promised.
+    /// The page and its fault, if a slot newer than all readable ones may have been promised.
     pub fn choose(
         blocks: [&[u8; PAGE_BYTES]; SLOT_PAGES as usize],
         keyspace: KeyspaceId,
@@ -258,7 +258,7 @@ impl Slots {
             [Ok(slot), Err(damage)] | [Err(damage), Ok(slot)] => {
                 let page = PageNumber(1 - Slot::page(slot.generation).0);
                 let block = blocks[page.0 as usize];
-                // A file that was made and never published has but its first slot.
+                // A file that was created and never published has only its first slot.
                 if slot.generation == 0 && block.iter().all(|byte| *byte == 0) {
                     return slots(slot, Vec::new());
                 }
@@ -321,8 +321,8 @@ mod tests {
         block
     }
 
-    /// Whichever byte of a released pair is damaged, the older slot is never taken for the newest; and
-    /// damage to the older one that leaves its generation alone hides nothing.
+    /// Whichever byte of a released pair is damaged, the older slot is never taken for the newest;
+    /// and damage to the older one that leaves its generation alone hides nothing.
     #[test]
     fn p28_the_older_slot_of_a_released_pair_is_never_taken() {
         let empty = [0; PAGE_BYTES];

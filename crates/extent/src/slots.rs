@@ -16,10 +16,11 @@
 //! 2. A checkpoint is promised only once both pages of its pair hold its slot. So no single damaged
 //!    page hides it. The one exception is a file system that needs room for a write over what is
 //!    there, and has none for the second page: that page is *due*, and the next slot waits for it.
-//! 3. What a slot found in its copy alone names is not relied on before the slot was written once more: its sync may
-//!    have failed, and then what can be read is not on stable storage, and no later sync puts it there (rules P9 and
-//!    P21). Where its own page was written, were it torn by that, its copy was synced before. Its own page may be what a
-//!    sync that failed was to keep, so it is written once more before a slot goes to the other pair.
+//! 3. What a slot found in its copy alone names is not relied on before the slot was written once
+//!    more: its sync may have failed, and then what can be read is not on stable storage, and no
+//!    later sync puts it there (rules P9 and P21). Where its own page was written, were it torn by
+//!    that, its copy was synced before. Its own page may be what a sync that failed was to keep, so
+//!    it is written once more before a slot goes to the other pair.
 //! 4. In a file of a released format both pairs are of the new one before a checkpoint is promised:
 //!    a program of that format then refuses the file, where it would fall back to an older slot.
 
@@ -30,19 +31,19 @@ use spinney_io::{AlignedBuf, File, Purpose};
 use crate::header::Damage;
 use crate::slot::{SLOT_PAGES, Slot, Slots};
 
-/// What is known of the slot pages of an open file. The store holds it under a lock while it writes
-/// any of them.
+/// State of the slot pages of an open file. The store holds it under a lock while it writes any of
+/// them.
 #[derive(Debug)]
 pub(crate) struct SlotPages {
     found: Slots,
     /// Pages to be written before the next slot, and with what: the last one first.
     due: Vec<(PageNumber, Slot)>,
-    /// The page whose writing failed, which stops the store, and the slot that it may hold since.
+    /// The page whose writing failed, which stopped the store, and the slot that it may hold since.
     doubtful: Option<(PageNumber, Slot)>,
 }
 
-/// Writes the slot pages of a store file that nobody has open which hold no slot though it is known which they should
-/// hold: for a copy of a file that had such.
+/// Restores slot pages without a slot, where the others show which slot they should hold. It is for
+/// a copy of a store file that is not open.
 ///
 /// # Errors
 /// `Corruption` when the newest slot is damaged, or may be; `Full` or `Io`.
@@ -95,26 +96,27 @@ impl SlotPages {
         found.map(SlotPages::new).map_err(|(page, damage)| damage.at(file.path(), page))
     }
 
-    /// The slot that counts.
+    /// Returns the slot that counts.
     pub(crate) fn newest(&self) -> &Slot {
         &self.found.newest
     }
 
-    /// Whether the newest slot was known to be on stable storage when it was read (invariant 3).
+    /// Returns whether the newest slot was known to be on stable storage when it was read
+    /// (invariant 3).
     pub(crate) fn is_settled(&self) -> bool {
         self.found.is_settled
     }
 
-    /// Whether the file is of a released format, whose slots have no copies.
+    /// Returns whether the file has format version 1, whose slots have no copies.
     pub(crate) fn is_released(&self) -> bool {
         self.found.is_released
     }
 
-    /// Checks what the file holds by now against what is known of it; the slot that counts in the file. That may be
-    /// the one whose writing failed: it is whole, whether or not it is durable.
+    /// Checks the file against the known state. Returns the slot that counts in the file. It may be
+    /// the one whose writing failed: that one is whole, whether or not it is durable.
     ///
     /// # Errors
-    /// A page that should hold a slot and holds none or another one.
+    /// A page that should hold a slot, and holds none or another one.
     pub(crate) fn check<'s>(
         &self,
         stored: &'s SlotPages,
@@ -133,8 +135,8 @@ impl SlotPages {
         Ok(found)
     }
 
-    /// Whether the writing of a slot, cut off, may have left the pages as they were found: its copy
-    /// torn before its page was touched, or its page torn and its copy whole.
+    /// Returns whether an interrupted write of a slot may have left the pages as they were found:
+    /// its copy torn before its page was touched, or its page torn and its copy whole.
     pub(crate) fn may_be_torn(&self) -> bool {
         let newest = self.found.newest.generation;
         let mut damaged = self.found.damaged.iter();
@@ -147,7 +149,7 @@ impl SlotPages {
     /// Writes pages that are due. `write` writes a slot into a page and makes it durable.
     ///
     /// # Errors
-    /// What `write` answers.
+    /// Errors of `write`.
     pub(crate) fn write_due(
         &mut self,
         write: impl Fn(&Slot, PageNumber) -> Result<()>,
@@ -175,7 +177,7 @@ impl SlotPages {
     /// Makes `next` the newest slot.
     ///
     /// # Errors
-    /// What `write` answers; when it is `Full`, the slot before still counts.
+    /// Errors of `write`. After `Full`, the slot before still counts.
     pub(crate) fn put(
         &mut self,
         next: Slot,

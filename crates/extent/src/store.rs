@@ -1,11 +1,11 @@
 //! One store file: reading and writing checked pages, space, and checkpoints.
 //!
 //! **Invariants**
-//! 1. A page is read only by who knows its generation, and a page that is not what its owner
-//!    expects is an error, never data.
+//! 1. A page is read only by a caller that knows its generation, and a page that is not what its
+//!    owner expects is an error, never data.
 //! 2. Pages reach the file only sealed, and only while the database is not poisoned (P21).
 //! 3. What is freed is reused only once its freeing is durable: [`Store::retire`] holds it back
-//!    until [`Store::reclaim`] is told so (P16).
+//!    until [`Store::reclaim`] says so (P16).
 //!    While somebody has a [`Hold`] nothing freed is reused at all (P26).
 //! 4. A checkpoint's payload and all data before it are synced before its slot is written, and the
 //!    slot before anything it freed is reused (P14).
@@ -39,8 +39,8 @@ use crate::slots::SlotPages;
 /// First page that extents may use.
 pub const DATA_PAGE_FIRST: u32 = double_write::END_PAGE;
 
-/// Pages that a new store file grows by first, then an eighth of its extents up to
-/// [`GROWTH_PAGES_MAX`]. Few, because many keyspaces hold little.
+/// Number of pages that a new store file grows by first; later by an eighth of its extents, up to
+/// [`GROWTH_PAGES_MAX`]. It is small, because many keyspaces hold little.
 const GROWTH_PAGES_MIN: u32 = 8;
 const GROWTH_PAGES_MAX: u32 = 8192;
 
@@ -50,29 +50,29 @@ const PIECE_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
 /// Largest extent of a payload: 4 MiB, which bounds the buffer that writes and reads it.
 const PAYLOAD_ORDER_MAX: u8 = 10;
 
-/// So many generations a durable slot reserves ahead: a life begins behind what the one before had
-/// reserved, so that a page of a lost allocation is never taken for one of this life. Beyond them a
-/// slot is written for their sake alone.
+/// Number of generations that a durable slot reserves ahead. A life begins after those that the one
+/// before had reserved, so a page of a lost allocation is never taken for one of this life. When
+/// they are used up, a slot is written only to reserve more.
 const GENERATIONS_AHEAD: u32 = 4096;
 
-/// How a store is opened.
+/// Options of a store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Whose file it is.
+    /// Keyspace of the file.
     pub keyspace: KeyspaceId,
-    /// Protect in-place writes by the double-write area; without it the device is trusted to write
-    /// a page whole or not at all.
+    /// Whether the double-write area protects in-place writes. Otherwise the device is trusted to
+    /// write a page whole or not at all.
     pub double_write: bool,
-    /// Stops writing.
+    /// Poison of the database; it stops writing.
     pub poison: Arc<Poison>,
 }
 
-/// What a checkpoint says, beside its payload.
+/// Content of a checkpoint, beside its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Recovery replays records above this LSN.
     pub redo: Lsn,
-    /// The last structure change that the payload holds.
+    /// Last structure change in the payload.
     pub structure: u64,
 }
 
@@ -83,53 +83,53 @@ pub struct Store {
     pub(crate) options: StoreOptions,
     pub(crate) space: Mutex<Space>,
     double_write: Mutex<DoubleWrite>,
-    /// Whether the life before left something to do in the double-write area.
+    /// Whether the previous life left work in the double-write area.
     recovery_is_due: AtomicBool,
     slots: Mutex<SlotPages>,
-    /// Held while the file is synced: innermost, but for what the file itself has.
+    /// Held while the file is synced. It is the innermost lock, except those of the file itself.
     syncing: Mutex<()>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Space {
     pub(crate) free: FreeMap,
-    /// Pages from here on are beyond the file.
+    /// First page beyond the file.
     pub(crate) end: u32,
     pub(crate) next_generation: u32,
-    /// Those below it are reserved by a durable slot.
+    /// Generations below it are reserved by a durable slot.
     reserved: u32,
-    /// Freed extents that wait until the record that frees them, at this LSN, is durable. In
+    /// Freed extents that wait until the record that frees them, at this LSN, is durable; in
     /// ascending order.
     retired: VecDeque<(Lsn, Extent)>,
-    /// Pages of the payload of a checkpoint whose slot may or may not be on disk: owned until the
-    /// database is opened again.
+    /// Payload pages of a checkpoint whose slot may or may not be on disk. They stay owned until
+    /// the database is reopened.
     doubtful_pages: u64,
-    /// Pages of the payload of the newest checkpoint: the next one needs about as many.
+    /// Payload pages of the newest checkpoint. The next one needs about as many.
     payload_pages: u64,
-    /// How many hold freed extents back, and which are held.
+    /// Number of holds on freed extents, and the extents held.
     holds: u32,
     held: Vec<Extent>,
-    /// Free pages that take no room; whether the file system knows such; whether more are being
-    /// made.
+    /// Free pages that take no disk space; whether the file system supports holes; whether more are
+    /// being made.
     pub(crate) holes: Holes,
     pub(crate) can_have_holes: bool,
     pub(crate) giving_back: bool,
 }
 
 impl Space {
-    /// Frees an extent, unless somebody may still read it.
+    /// Frees an extent, unless a reader may still need it.
     pub(crate) fn free(&mut self, extent: Extent) {
         if self.holds == 0 { self.free.release(extent) } else { self.held.push(extent) }
     }
 
-    /// Free pages that the calling thread must leave: who takes nothing from the reserve takes nothing from the
-    /// next checkpoint, either (rule P29).
+    /// Returns the free pages that the calling thread must leave. A thread that takes nothing from
+    /// the reserve takes nothing from the next checkpoint, either (rule P29).
     pub(crate) fn left(&self) -> u64 {
         if takes_no_reserve() { self.payload_pages } else { 0 }
     }
 }
 
-/// Keeps everything that is freed from being reused until it is dropped (rule P26).
+/// Keeps freed extents from being reused until it is dropped (rule P26).
 #[derive(Debug)]
 pub struct Hold<'a> {
     store: &'a Store,
@@ -148,8 +148,8 @@ impl Drop for Hold<'_> {
 }
 
 impl Store {
-    /// Makes the file of a new keyspace: two empty slots and their copies. Durable, but for the
-    /// directory entry, when it returns.
+    /// Creates the file of a new keyspace: two empty slots and their copies. On return it is
+    /// durable except for the directory entry.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -171,7 +171,7 @@ impl Store {
             extents: Vec::new(),
         };
         let mut buf = AlignedBuf::new(SLOT_PAGES as usize);
-        // All four pages, so that from here on none is without a slot but for damage (P28).
+        // All four pages, so that from here on only damage can leave one without a slot (P28).
         for generation in [0, 1] {
             slot.generation = generation;
             for page in [Slot::page(generation), Slot::copy_page(generation)] {
@@ -204,24 +204,24 @@ impl Store {
         Ok((store, checkpoint, payload))
     }
 
-    /// Makes the newest slot durable if it may not be: a process that was killed, or one whose sync failed, may have
-    /// left it behind. What only the slot before it names is free from here on, so that one must not
-    /// come back (P9, P21).
+    /// Makes the newest slot durable if it may not be: a killed process, or one whose sync failed,
+    /// may have left it. Pages that only the slot before it names are free from here on, so that
+    /// slot must not come back (P9, P21).
     fn settle(&self) -> Result<()> {
         let mut slots = self.slots.lock();
-        // A poisoned database writes nothing that could rely on it, and its readers go on.
+        // A poisoned database writes nothing that could rely on it, and its reads continue.
         if slots.is_settled() || self.options.poison.is_set() {
             return Ok(());
         }
-        // Slots of a released format have no copies that would keep one whole while it is written over.
+        // Slots of version 1 have no copies to keep one whole while it is overwritten.
         if !slots.is_released() {
             self.write_due(&mut slots)?;
         }
-        // For a released format, and a disk with no room for a write over what is there.
+        // For version 1, and for a disk without space for an overwrite.
         self.sync(Purpose::RECOVERY)
     }
 
-    /// The same of a file that is not written.
+    /// Opens a file that is not written.
     pub(crate) fn open_file(
         file: Arc<dyn File>,
         options: StoreOptions,
@@ -270,9 +270,9 @@ impl Store {
         }
     }
 
-    /// Ends recovery of the structure: `owned` are all extents that the engine owns, with their
-    /// generations. Restores torn pages and rebuilds the free map. Returns how many pages were
-    /// restored.
+    /// Ends recovery of the structure: `owned` are all extents of the engine, with their
+    /// generations. Restores torn pages and rebuilds the free map. Returns the number of restored
+    /// pages.
     ///
     /// # Errors
     /// `Corruption` when a page has two owners; `Io`.
@@ -313,8 +313,9 @@ impl Store {
         Ok(restored)
     }
 
-    /// Does what the life before left to do in the double-write area, and to the pages that it protects. Nothing is
-    /// allocated before, so nobody writes these pages; nothing is written in place, and nothing promised durable.
+    /// Does the work that the previous life left in the double-write area, and for the pages that
+    /// it protects. Before it, nothing is allocated or written in place, and nothing is promised
+    /// durable.
     fn end_recovery(&self) -> Result<()> {
         if !self.recovery_is_due.load(Ordering::Acquire) {
             return Ok(());
@@ -322,7 +323,7 @@ impl Store {
         self.options.poison.check()?;
         let mut area = self.double_write.lock();
         let sync = || self.options.poison.guard(self.file.sync(Purpose::RECOVERY));
-        // As for any write in place: half a page may be left.
+        // As for any write in place, half a page may be left.
         let wrote = |written: Result<()>| match written {
             Err(error) if !error.is_full() => self.options.poison.guard(Err(error)),
             written => written,
@@ -332,34 +333,34 @@ impl Store {
         Ok(())
     }
 
-    /// Goes on with the generations of an earlier opening of the file in this process, which
-    /// [`Store::next_generation`] told at its end: else each opening would use up all that are reserved ahead.
-    /// Called before the first allocation.
+    /// Continues the generations of an earlier opening of the file in this process, which
+    /// [`Store::next_generation`] returned at its end. Otherwise each opening would use up all
+    /// reserved ones. It is called before the first allocation.
     pub fn resume_generations(&self, next: Generation) {
         let mut space = self.space.lock();
         space.next_generation = space.next_generation.min(next.0);
     }
 
-    /// Whether nothing beside the newest slot tells that it is the newest (rule P28): the file is of a
-    /// released format, and no checkpoint was taken since.
+    /// Returns whether nothing but the newest slot itself shows that it is the newest (rule P28).
+    /// That is so in a file of version 1 without a checkpoint since.
     #[must_use]
     pub fn is_unproven(&self) -> bool {
         self.slots.lock().is_released()
     }
 
-    /// Whose file this is.
+    /// Returns the keyspace of the file.
     #[must_use]
     pub fn keyspace(&self) -> KeyspaceId {
         self.options.keyspace
     }
 
-    /// The file's path, for messages.
+    /// Returns the path of the file, for messages.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Takes an extent and a generation for it, growing the file when no free extent fits.
+    /// Allocates an extent and a generation, and grows the file when no free extent fits.
     ///
     /// # Errors
     /// `Full` when the disk has no room (nothing changed), `Poisoned`, or `Io`.
@@ -369,8 +370,8 @@ impl Store {
         self.allocate_from(&mut space, order, left)
     }
 
-    /// The space, for who is to take pages of it. What is due goes first, with nothing locked: in a file of a released
-    /// format the area has the pages of slots' copies, which a generation may need.
+    /// Locks the space to take pages from it. Due work goes first, without locks: in a file of
+    /// version 1 the area includes the pages of slots' copies, which a new generation may need.
     pub(crate) fn space_to_take(&self) -> Result<MutexGuard<'_, Space>> {
         self.end_recovery()?;
         Ok(self.space.lock())
@@ -389,8 +390,8 @@ impl Store {
         Ok((extent, generation))
     }
 
-    /// Takes `pages` free pages as `allocate` does, and leaves `left` free ones; the file grows when it has
-    /// too few.
+    /// Takes `pages` free pages by `allocate`, and leaves `left` free ones. The file grows when it
+    /// has too few.
     pub(crate) fn take<T>(
         &self,
         space: &mut Space,
@@ -399,7 +400,7 @@ impl Store {
         allocate: impl Fn(&mut FreeMap) -> Option<T>,
     ) -> Result<T> {
         let has_enough = |space: &Space| space.free.free_pages() >= u64::from(pages) + left;
-        // A step of growth may be smaller than what is to be left.
+        // A step of growth may be smaller than what must be left.
         while left > 0 && !has_enough(space) {
             self.grow(space, pages.next_power_of_two())?;
         }
@@ -411,7 +412,7 @@ impl Store {
         }
     }
 
-    /// A generation that no page of the file has or will have, whatever crashes.
+    /// Returns a generation that no page of the file has or will have, whatever crashes.
     pub(crate) fn take_generation(&self, space: &mut Space) -> Result<Generation> {
         if space.next_generation >= space.reserved {
             self.reserve_generations(space)?;
@@ -421,7 +422,7 @@ impl Store {
         Ok(generation)
     }
 
-    /// Writes the newest slot once more, with more generations reserved.
+    /// Writes the newest slot again, with more generations reserved.
     fn reserve_generations(&self, space: &mut Space) -> Result<()> {
         let reserved = space.next_generation.checked_add(GENERATIONS_AHEAD).ok_or_else(|| {
             let name = self.file.path().display();
@@ -441,8 +442,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a slot and its copy and makes them durable. `Full` says that nothing was written: a sync that finds
-    /// no room (where room is promised first and looked for later) fails as any sync does.
+    /// Writes a slot and its copy, and makes them durable. `Full` means that nothing was written: a
+    /// sync without space (where space is promised first and found later) fails as any sync does.
     fn write_slot(&self, slots: &mut SlotPages, next: Slot) -> Result<()> {
         slots.put(next, |slot, page| {
             self.options.poison.check()?;
@@ -453,8 +454,8 @@ impl Store {
         })
     }
 
-    /// Writes slot pages once more that a crash may have torn: for who knows that the process before
-    /// ended in the middle of something. A full disk leaves them for the next checkpoint.
+    /// Rewrites slot pages that a crash may have torn. It is for an opening that knows of an
+    /// interrupted process. A full disk leaves them to the next checkpoint.
     ///
     /// # Errors
     /// `Poisoned` or `Io`.
@@ -466,7 +467,7 @@ impl Store {
         self.write_due(&mut slots)
     }
 
-    /// Writes the slot pages that are due, as far as there is room.
+    /// Writes the slot pages that are due, as far as there is space.
     fn write_due(&self, slots: &mut SlotPages) -> Result<()> {
         let written = slots.write_due(|slot, page| {
             self.options.poison.check()?;
@@ -484,14 +485,14 @@ impl Store {
     pub(crate) fn grow(&self, space: &mut Space, pages_min: u32) -> Result<()> {
         let _inside = probe::enter("file growth");
         if space.end == DATA_PAGE_FIRST && self.file.len()? < PageNumber(DATA_PAGE_FIRST).offset() {
-            // The double-write area takes room page by page, when it is written.
+            // The double-write area takes space page by page, when it is written.
             let last = PageNumber(DATA_PAGE_FIRST - 1).offset();
             self.file.write_at(AlignedBuf::new(1).bytes(), last, Purpose::DOUBLE_WRITE)?;
         }
         let wanted = (space.end - DATA_PAGE_FIRST) / 8;
         let wanted = wanted.clamp(GROWTH_PAGES_MIN, GROWTH_PAGES_MAX);
-        // An extent begins at a multiple of its size. When the disk is nearly full the smallest step
-        // may still fit, and only for that the reserve is given up.
+        // An extent begins at a multiple of its size. When the disk is nearly full, the smallest
+        // step may still fit. Only that step may take from the reserve.
         let needed = (space.end.wrapping_neg() & (pages_min - 1)) + pages_min;
         let mut grow_by = |pages: u32| -> Result<()> {
             let end = space.end.checked_add(pages).ok_or_else(|| {
@@ -511,18 +512,18 @@ impl Store {
         }
     }
 
-    /// Gives back an extent that was allocated and that no record and no checkpoint names.
+    /// Frees an extent that was allocated and that no record and no checkpoint names.
     pub fn release(&self, extent: Extent) {
         self.space.lock().free(extent);
     }
 
-    /// Gives back extents that the record at `lsn` frees: they are reused once it is durable.
+    /// Retires extents that the record at `lsn` frees: they are reused once it is durable.
     pub fn retire(&self, extents: impl IntoIterator<Item = Extent>, lsn: Lsn) {
         let mut space = self.space.lock();
         space.retired.extend(extents.into_iter().map(|extent| (lsn, extent)));
     }
 
-    /// Frees what was retired by records up to `durable`.
+    /// Frees what records up to `durable` retired.
     pub fn reclaim(&self, durable: Lsn) {
         let mut space = self.space.lock();
         while let Some((lsn, extent)) = space.retired.front().copied() {
@@ -534,35 +535,36 @@ impl Store {
         }
     }
 
-    /// Lets nothing that is freed from now on be reused until the result is dropped: what a page
-    /// names stays what it was, however long its reader takes (rule P26).
+    /// Keeps extents that are freed from now on from being reused until the result is dropped. What
+    /// a page names stays what it was, however long its reader takes (rule P26).
     pub fn hold(&self) -> Hold<'_> {
         self.space.lock().holds += 1;
         Hold { store: self }
     }
 
-    /// Whether anybody holds freed extents back.
+    /// Returns whether any hold exists.
     pub fn is_held(&self) -> bool {
         self.space.lock().holds > 0
     }
 
-    /// The generation that the next extent gets; all before it have lower ones.
+    /// Returns the generation of the next extent; all before it have lower ones.
     #[must_use]
     pub fn next_generation(&self) -> Generation {
         Generation(self.space.lock().next_generation)
     }
 
-    /// Pages of the payload of the newest checkpoint. Unlike [`Store::space`] it waits for no slot that is being written.
+    /// Returns the payload pages of the newest checkpoint. Unlike [`Store::space`], it waits for no
+    /// slot that is being written.
     #[must_use]
     pub fn payload_pages(&self) -> u64 {
         self.space.lock().payload_pages
     }
 
-    /// Free pages, pages waiting to be freed, and the pages of the file.
+    /// Returns the numbers of free pages, of pages waiting to be freed, and of pages of the file.
     #[must_use]
     pub fn space(&self) -> SpaceStats {
-        // Before the space is locked: a checkpoint holds the slot across its sync, and whoever
-        // allocates must not wait for that.
+        // Before the space is locked: a checkpoint holds the slot across its sync, and allocations
+        // must not wait for that.
         let checkpoint_pages = self.checkpoint_pages();
         let space = self.space.lock();
         let waiting = space.retired.iter().map(|(_, extent)| extent).chain(&space.held);
@@ -579,7 +581,7 @@ impl Store {
         self.slots.lock().newest().pages()
     }
 
-    /// Whether a page is free or waits to be freed: for verification of who owns what.
+    /// Returns whether a page is free or waits to be freed, for verification.
     #[must_use]
     pub fn is_free(&self, page: PageNumber) -> bool {
         let space = self.space.lock();
@@ -589,8 +591,9 @@ impl Store {
         space.free.contains(page) || waiting.any(covers)
     }
 
-    /// Writes sealed pages, which lie in `buf` in this order and ascend, that nobody can reach yet: a torn
-    /// one is never read, so they need no protection. Pages that follow each other are written together.
+    /// Writes sealed pages that no reader can reach yet, which lie in `buf` in this ascending
+    /// order. A torn one is never read, so they need no protection. Adjacent pages are written
+    /// together.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -603,7 +606,7 @@ impl Store {
         self.write_runs(&runs_of(pages, &buf.bytes()[..pages.len() * PAGE_BYTES]), purpose)
     }
 
-    /// As [`Store::write_fresh`], for runs of pages that follow each other.
+    /// Does the same as [`Store::write_fresh`] for runs of adjacent pages.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -615,8 +618,8 @@ impl Store {
         batch.into_iter().try_for_each(|transfer| transfer.result)
     }
 
-    /// Writes sealed pages over their older selves, protected from tearing; they lie as
-    /// [`Store::write_fresh`] says, and are in the buffer as they were when it returns.
+    /// Overwrites sealed pages in place, protected from tearing. They lie as [`Store::write_fresh`]
+    /// says, and the buffer is unchanged on return.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; any of the pages may have been written.
@@ -646,8 +649,8 @@ impl Store {
         Ok(())
     }
 
-    /// Writes over what is there. A failure in the middle may leave half a page behind, which only
-    /// recovery restores, so it poisons; a full disk has written nothing.
+    /// Overwrites pages. A failure in the middle may leave half a page, which only recovery
+    /// restores, so it poisons. On a full disk nothing was written.
     fn write_over(&self, runs: &[(PageNumber, &[u8])], purpose: Purpose) -> Result<()> {
         match self.write_runs(runs, purpose) {
             Err(error) if !error.is_full() => self.options.poison.guard(Err(error)),
@@ -655,11 +658,13 @@ impl Store {
         }
     }
 
-    /// Makes everything written so far durable. One at a time: of an error the system tells one of those who
-    /// sync at once, and who comes next must have heard of it before he relies on a sync of his own (P21).
+    /// Makes everything written so far durable. One sync at a time: the system reports an error to
+    /// only one of concurrent syncs, and a later one must know of it before it relies on its own
+    /// (P21).
     ///
     /// # Errors
-    /// `Poisoned`: a failed sync stops all writing. `Full` when the recovery could not be ended, and nothing has changed.
+    /// `Poisoned`: a failed sync stops all writing. `Full` when the recovery could not be ended,
+    /// and nothing has changed.
     pub fn sync(&self, purpose: Purpose) -> Result<()> {
         self.end_recovery()?;
         let _one_at_a_time = self.syncing.lock();
@@ -668,8 +673,8 @@ impl Store {
     }
 
     /// Publishes a checkpoint (P14): writes the payload, syncs it with all data written before,
-    /// calls `log_durable`, writes the slot, syncs, and frees the payload of the checkpoint before.
-    /// The caller has made sure that all changes up to `checkpoint.redo` were written.
+    /// calls `log_durable`, writes the slot, syncs, and frees the payload of the previous
+    /// checkpoint. The caller has written all changes up to `checkpoint.redo`.
     ///
     /// # Errors
     /// `Full` (the checkpoint before still stands), `Poisoned` or `Io`.
@@ -714,12 +719,12 @@ impl Store {
         if let Err(error) = &written
             && error.is_full()
         {
-            // Nothing was written: the checkpoint before stands.
+            // Nothing was written: the previous checkpoint stands.
             extents.iter().for_each(|(extent, _)| self.release(*extent));
             return Err(error.clone());
         }
-        // From here on either slot may be the newest on disk, so a failure leaves both payloads
-        // owned: it poisons.
+        // From here on either slot may be the newest on disk. A failure leaves both payloads owned,
+        // so it poisons.
         if written.is_err() {
             // One of the two is counted as the newest's.
             let other = if is_newest { before.pages() } else { pages };
@@ -735,8 +740,8 @@ impl Store {
         Ok(())
     }
 
-    /// Takes extents for a payload, as large as possible. A full disk may lack a large one that the free pages of the
-    /// file make up in smaller ones; where they do not, the reserve is given up.
+    /// Allocates extents for a payload, as large as possible. A full disk may lack a large one that
+    /// smaller free extents of the file make up. Only where they do not is the reserve used.
     fn allocate_payload(&self, length: usize) -> Result<Vec<(Extent, Generation)>> {
         match without_reserve(|| self.take_payload(length)) {
             Err(error) if error.is_full() => self.take_payload(length),
@@ -844,12 +849,12 @@ impl Store {
         Ok(payload)
     }
 
-    /// Reads all slots and the newest one's payload again from the file and checks them; returns the
-    /// extents that the payload lies in.
+    /// Reads all slots and the newest one's payload again from the file, and checks them. Returns
+    /// the extents of the payload.
     ///
     /// # Errors
-    /// `Corruption`, of a slot that is not the newest as well (P28), but not of the page whose writing has failed and
-    /// stopped the store; `Io`.
+    /// `Corruption`, of a slot that is not the newest as well (P28), but not of the page whose
+    /// writing has failed and stopped the store; `Io`.
     pub fn verify_checkpoint(&self) -> Result<Vec<Extent>> {
         let slot = {
             // No slot is written meanwhile.
@@ -863,8 +868,8 @@ impl Store {
         Ok(slot.extents.iter().map(|(extent, _)| *extent).collect())
     }
 
-    /// The same beside checkpoints: one that is published meanwhile has given the pages to others, and
-    /// then nothing is said.
+    /// Does the same beside checkpoints: one that is published meanwhile has given the pages to
+    /// others, and then nothing is reported.
     ///
     /// # Errors
     /// As [`Store::verify_checkpoint`].
@@ -876,22 +881,22 @@ impl Store {
     }
 }
 
-/// Pages of a store file by state.
+/// Number of pages of a store file by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStats {
     /// Free pages.
     pub free_pages: u64,
-    /// Pages whose freeing is not durable yet, or that are held back for a backup.
+    /// Pages whose freeing is not durable yet, or that a backup holds.
     pub retired_pages: u64,
     /// Pages of the newest checkpoint's payload.
     pub checkpoint_pages: u64,
-    /// Pages of the file, slots and double-write area included.
+    /// Pages of the file, including slots and double-write area.
     pub end_page: u32,
-    /// Free pages that are known to take no room.
+    /// Free pages that are known to be holes.
     pub hole_pages: u64,
 }
 
-/// The runs of pages that follow each other, with their bytes, which lie in the same order.
+/// Returns the runs of adjacent pages, with their bytes, which lie in the same order.
 fn runs_of<'a>(pages: &[PageNumber], bytes: &'a [u8]) -> Vec<(PageNumber, &'a [u8])> {
     let mut left = bytes;
     pages

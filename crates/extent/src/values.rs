@@ -3,22 +3,22 @@
 //! A put of a large value has four steps, and only the last two are an ordinary write:
 //!
 //! 1. [`Values::allocate`] takes extents.
-//! 2. The bytes are written to them piece by piece ([`Values::write`]) and synced ([`Values::seal`]).
-//!    Several values of a batch share the sync.
+//! 2. The bytes are written to them piece by piece ([`Values::write`]) and synced
+//!    ([`Values::seal`]). Several values of a batch share the sync.
 //! 3. The pointer to them is logged as the key's value.
 //! 4. The engine applies the record and calls [`Values::applied`]: the extents are live.
 //!
-//! When the record is superseded, the engine calls [`Values::superseded`]. The extents are freed then
-//! and reused only after a checkpoint beyond it: until then a page on disk, or a record that a crash
-//! would replay, may still name them. `table` is the home of the lists and their invariants.
+//! When the record is superseded, the engine calls [`Values::superseded`]. The extents are freed
+//! then and reused only after a checkpoint beyond it: until then a page on disk, or a record that a
+//! crash would replay, may still name them. `table` is the home of the lists and their invariants.
 //!
-//! **Crash.** Before step 3 nothing names the extents, so the free map, which is derived when a file
-//! is opened, has them again. After it replay finds the record in the log ([`Values::replay`]), or the
-//! tree and the checkpoint's list name them.
+//! **Crash.** Before step 3 nothing names the extents, so the free map, which is derived when a
+//! file is opened, has them again. After it replay finds the record in the log
+//! ([`Values::replay`]), or the tree and the checkpoint's list name them.
 //!
-//! **Concurrency.** All methods may be called from any thread. `moving` is held shared while extents
-//! go from the free map to the table or back, and exclusively by [`Values::still`]; after it come the
-//! store's locks and the table's.
+//! **Concurrency.** All methods may be called from any thread. `moving` is held shared while
+//! extents go from the free map to the table or back, and exclusively by [`Values::still`]; after
+//! it come the store's locks and the table's.
 
 mod table;
 
@@ -39,28 +39,28 @@ use crate::store::Store;
 use table::Table;
 pub use table::{Cut, LargeCounts, LargeExtent, LargeList};
 
-/// Freed pages at which a checkpoint is worth taking for their sake: 32 MiB.
+/// Freed pages from which on a checkpoint pays for their sake: 32 MiB.
 const CHECKPOINT_FREED_PAGES: u64 = 8192;
 
-/// What an engine says of its own large values. The defaults are those of an engine whose checkpoints
-/// name exactly the values of the tree that they hold.
+/// An engine's answers about its own large values. The defaults are for an engine whose checkpoints
+/// name exactly the values of their trees.
 pub trait Owner: Debug + Send + Sync {
-    /// Frees in the store what may be reused by now. Called before extents are taken.
+    /// Frees in the store what may be reused by now. It is called before extents are taken.
     fn reclaim(&self) {}
 
-    /// The position at which something is superseded now. 0 where the position at which it was named
-    /// says enough.
+    /// Returns the position at which a value is superseded now. 0 where the position of its naming
+    /// is enough.
     fn position(&self) -> u64 {
         0
     }
 
-    /// The position of a record that the log names and that was not applied yet.
+    /// Returns the position of a record in the log that was not applied yet.
     fn position_of_replayed(&self) -> u64 {
         0
     }
 
-    /// Values were synced. An engine that does not log its data says durably that they are owned,
-    /// and calls `live` before that has its place in the log.
+    /// Notes that values were synced. An engine that does not log its data records durably that
+    /// they are owned, and calls `live` before that record has its position in the log.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -77,7 +77,7 @@ pub trait Owner: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Values {
     store: Arc<Store>,
-    /// Most bytes of a record, key and value, that pages hold.
+    /// Most bytes of a record, key and value, in pages.
     record_bytes_max: u64,
     owner: Box<dyn Owner>,
     table: Table,
@@ -85,7 +85,7 @@ pub struct Values {
     moving: RwLock<()>,
 }
 
-/// Keeps the bytes of the values that are looked up while it lasts, even if their keys are overwritten.
+/// Keeps the bytes of values that are looked up while it lives, even if their keys are overwritten.
 #[derive(Debug)]
 #[must_use = "a pin that is dropped holds nothing"]
 pub struct Pin {
@@ -100,8 +100,8 @@ impl Drop for Pin {
 }
 
 impl Values {
-    /// The values of a keyspace whose pages hold records of up to `record_bytes_max` bytes, as its
-    /// checkpoint lists them.
+    /// Makes the values of a keyspace whose pages hold records of up to `record_bytes_max` bytes,
+    /// as its checkpoint lists them.
     #[must_use]
     pub fn new(
         store: Arc<Store>,
@@ -121,20 +121,20 @@ impl Values {
         })
     }
 
-    /// The file that they lie in.
+    /// Returns the store that holds them.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }
 
-    /// Whether a value of `value` bytes at a key of `key` bytes is kept outside of pages.
+    /// Returns whether a value of `value` bytes at a key of `key` bytes is large.
     #[inline]
     #[must_use]
     pub fn is_large(&self, key: usize, value: u64) -> bool {
         key as u64 + value > self.record_bytes_max
     }
 
-    /// Checks that pages, or the extents that a pointer names, hold a record.
+    /// Checks that pages, or the extents that a pointer names, can hold a record.
     ///
     /// # Errors
     /// `InvalidArgument` naming the limit; `Corruption` for bytes that are no pointer.
@@ -151,8 +151,8 @@ impl Values {
         Err(Error::invalid(format!("a record of {bytes} bytes {text} {most})")))
     }
 
-    /// Takes extents for a value of `length` bytes, at least 1. The hash of the pointer is for the
-    /// caller to fill in. What was taken is named by a record, or given back by [`Values::release`].
+    /// Allocates extents for a value of `length` bytes, at least 1. The caller fills in the hash of
+    /// the pointer. Then a record names the extents, or [`Values::release`] frees them.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; nothing has changed.
@@ -175,7 +175,7 @@ impl Values {
         self.store.write_large(&pointer.extents, offset, bytes)
     }
 
-    /// Makes values durable that were written whole. Then their pointers may be logged.
+    /// Makes values durable that were written whole. Their pointers may then be logged.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -185,7 +185,7 @@ impl Values {
         self.owner.sealed(&mut pointers.iter().flat_map(LargeExtent::all_of), &live)
     }
 
-    /// Gives back the room of a value whose pointer was not logged and will not be.
+    /// Frees the extents of a value whose pointer was not and will not be logged.
     pub fn release(&self, pointer: &LargePointer) {
         let _moving = self.moving.read();
         for extent in self.table.abandoned(pointer) {
@@ -195,7 +195,8 @@ impl Values {
         self.table.superseded(LargeExtent::all_of(pointer), self.owner.position());
     }
 
-    /// Pins values: bytes behind any pointer looked up from now on stay readable until the pin ends.
+    /// Pins large values: bytes behind any pointer looked up from now on stay readable until the
+    /// pin ends.
     pub fn pin(self: &Arc<Self>) -> Pin {
         Pin { values: Arc::clone(self), number: self.table.pin(false) }
     }
@@ -205,7 +206,7 @@ impl Values {
         Pin { values: Arc::clone(self), number: self.table.pin(true) }
     }
 
-    /// Decodes a pointer that the log, a page or a caller brought.
+    /// Decodes a pointer from the log, a page or a caller.
     ///
     /// # Errors
     /// `Corruption` naming the file.
@@ -213,7 +214,7 @@ impl Values {
         LargePointer::decode_in(self.store.path(), pointer)
     }
 
-    /// Replays that a record beyond the checkpoint names this pointer.
+    /// Replays a record beyond the checkpoint that names this pointer.
     ///
     /// # Errors
     /// `Corruption` when it does not fit what came before.
@@ -221,7 +222,7 @@ impl Values {
         self.replay_extents(LargeExtent::all_of(&self.decode(pointer)?).collect())
     }
 
-    /// The same for extents that a record says are owned.
+    /// Replays a record that says that these extents are owned.
     ///
     /// # Errors
     /// `Corruption` when it does not fit what came before.
@@ -230,34 +231,34 @@ impl Values {
         replayed.map_err(|error| error.context(self.store.path().display()))
     }
 
-    /// A record at position `since` that has this pointer was applied.
+    /// Notes that a record with this pointer was applied at position `since`.
     pub fn applied(&self, pointer: &[u8], since: u64) {
-        // Pointers were decoded when they were made or replayed; one that was damaged since, in a
+        // Pointers were decoded when they were made or replayed. One that was damaged since, in a
         // page whose checksum holds, names nothing that could be owned.
         if let Ok(pointer) = LargePointer::decode(pointer) {
             self.table.applied(&pointer, since);
         }
     }
 
-    /// No lookup from now on finds the record with this pointer.
+    /// Notes that no lookup from now on finds the record with this pointer.
     pub fn superseded(&self, pointer: &[u8]) {
         if let Ok(pointer) = LargePointer::decode(pointer) {
             self.supersede(LargeExtent::all_of(&pointer));
         }
     }
 
-    /// The same for these extents.
+    /// Does the same for these extents.
     pub fn supersede(&self, extents: impl IntoIterator<Item = LargeExtent>) {
         self.table.superseded(extents, self.owner.position());
     }
 
-    /// No record is left that names any.
+    /// Notes that no record is left that names any.
     pub fn supersede_all(&self) {
         self.table.superseded_all(self.owner.position());
     }
 
-    /// The pages alone say what is live: `named` are the extents that they name, by first page and
-    /// generation. The rest is freed.
+    /// Keeps only the extents in `named`, by first page and generation, as live, because only pages
+    /// say what is live. Frees the rest.
     pub fn reconcile(&self, named: &HashSet<(PageNumber, Generation)>) {
         self.table.reconcile(named, self.owner.position());
     }
@@ -268,37 +269,37 @@ impl Values {
         self.table.cut(covers)
     }
 
-    /// Whether a checkpoint would make anything reusable.
+    /// Returns whether a checkpoint would make anything reusable.
     #[must_use]
     pub fn settles(&self, cut: &Cut) -> bool {
         self.table.settles(cut)
     }
 
-    /// What a checkpoint has to name.
+    /// Returns what a checkpoint must name.
     #[must_use]
     pub fn list(&self, cut: &Cut) -> LargeList {
         self.table.list(cut)
     }
 
-    /// What the durable checkpoint that covers `covers` has named as live.
+    /// Returns what the durable checkpoint that covers `covers` named as live.
     #[must_use]
     pub fn listed(&self, covers: u64) -> Vec<LargeExtent> {
         self.table.listed(covers)
     }
 
-    /// Everything that was named and is not reused yet.
+    /// Returns everything that was named and is not reused yet.
     #[must_use]
     pub fn everything(&self) -> LargeList {
         self.table.everything()
     }
 
-    /// A checkpoint is durable: what it does not name is reused.
+    /// Notes that a checkpoint is durable: what it does not name may be reused.
     pub fn settle(&self, cut: &Cut) {
         self.table.settle(cut);
         self.reuse();
     }
 
-    /// Gives to the free map what no checkpoint, record or reader needs.
+    /// Frees what no checkpoint, record or reader needs.
     pub fn reuse(&self) {
         let _moving = self.moving.read();
         self.reuse_ready();
@@ -308,48 +309,48 @@ impl Values {
         self.table.take_ready().into_iter().for_each(|extent| self.store.release(extent));
     }
 
-    /// Lets no extent become owned or free while the result lasts.
+    /// Keeps extents from becoming owned or free while the result lives.
     pub fn still(&self) -> RwLockWriteGuard<'_, ()> {
         self.moving.write()
     }
 
-    /// All extents that are owned.
+    /// Returns all owned extents.
     pub fn owned(&self) -> impl Iterator<Item = (Extent, Generation)> + use<> {
         self.table.owned().into_iter().map(|large| (large.extent, large.generation))
     }
 
-    /// Whether a checkpoint would give much space back.
+    /// Returns whether a checkpoint would free much space.
     #[must_use]
     pub fn wants_checkpoint(&self) -> bool {
         let (live, freed) = self.table.pages();
         freed >= CHECKPOINT_FREED_PAGES && freed >= live / 4
     }
 
-    /// Pages of values whose records are live, without waiting.
+    /// Returns the pages of live values, without waiting.
     #[must_use]
     pub fn live_pages(&self) -> u64 {
         self.table.pages().0
     }
 
-    /// Whether none is live or freed, without waiting: then no page names one.
+    /// Returns whether no value is live or freed, without waiting: then no page names one.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.table.pages() == (0, 0)
     }
 
-    /// Numbers now.
+    /// Returns the counts now.
     #[must_use]
     pub fn counts(&self) -> LargeCounts {
         self.table.counts()
     }
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.table.bytes()
     }
 
-    /// Checks that a pointer which a record has, looked up under a pin, names owned extents.
+    /// Checks that a pointer of a record, looked up under a pin, names owned extents.
     ///
     /// # Errors
     /// `Corruption` naming the pointer.
@@ -375,8 +376,8 @@ impl Values {
         Ok(pointer.pages())
     }
 
-    /// Reads a piece of the first live extent that has pages at or behind `from`, and shows what each
-    /// page is. Returns the page behind the piece; `None` when there is no such extent.
+    /// Reads a piece of the first live extent that has pages at or after `from`, and shows the
+    /// state of each page. Returns the page after the piece; `None` when there is no such extent.
     pub fn scrub(
         self: &Arc<Self>,
         from: PageNumber,
@@ -390,7 +391,7 @@ impl Values {
     }
 }
 
-/// Large values that a bulk load has written and that no record names. Released when dropped.
+/// Large values that a bulk load has written and that no record names. Dropping it frees them.
 #[derive(Debug)]
 pub struct Loaded {
     values: Arc<Values>,
@@ -398,7 +399,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// None yet.
+    /// Makes it without values.
     #[must_use]
     pub fn new(values: &Arc<Values>) -> Loaded {
         Loaded { values: Arc::clone(values), pointers: Vec::new() }
@@ -413,18 +414,18 @@ impl Loaded {
         Ok(())
     }
 
-    /// Their extents.
+    /// Returns their extents.
     #[must_use]
     pub fn extents(&self) -> Vec<LargeExtent> {
         self.pointers.iter().flat_map(LargeExtent::all_of).collect()
     }
 
-    /// The load's records name them, at position `since`.
+    /// Notes that the load's records name them, at position `since`.
     pub fn apply(&self, since: u64) {
         self.pointers.iter().for_each(|pointer| self.values.table.applied(pointer, since));
     }
 
-    /// They are the keyspace's.
+    /// Gives them to the keyspace.
     pub fn keep(&mut self) {
         self.pointers.clear();
     }

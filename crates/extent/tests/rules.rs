@@ -377,7 +377,7 @@ fn p16_two_owners_are_found() {
     assert!(opened(&[(own, Generation(1))]).unwrap_err().is_corruption());
 }
 
-/// A page was allocated and written, and the crash took the record that named it. Whoever gets the
+/// A page was allocated and written, and the crash took the record that named it. Any thread that gets the
 /// page next does not take those bytes for its own.
 #[test]
 fn p16_a_lost_allocation_does_not_come_back() {
@@ -559,7 +559,7 @@ fn p29_a_recovery_takes_no_more_room() {
     assert_eq!(version(&store, pages[0]).unwrap(), 3);
 }
 
-/// When the numbers of batches begin anew no copy has a higher one.
+/// When the numbers of batches begin again no copy has a higher one.
 #[test]
 fn p18_the_newest_copy_has_the_highest_number_for_ever() {
     let (disk, store) = create(1);

@@ -17,7 +17,7 @@ use spinney_io::{Directory, DirectoryLock, File, Mapping, OpenMode, Purpose, Ste
 #[derive(Debug)]
 enum Ending {
     Well,
-    /// With such an error, and nothing of it is told to those after it.
+    /// With such an error, and those after it learn nothing of it.
     Failed(ErrorKind),
     /// The same, but first it says that it has begun and waits for a word.
     Late(Sender<()>, Receiver<()>),
@@ -177,7 +177,7 @@ fn redo(disk: &SimDisk) -> u64 {
     Store::open(&*disk.kill().at("/db"), "store", options()).unwrap().1.redo.0
 }
 
-/// The error is told to the first of two that sync at once; the other, whose own sync ends well, publishes nothing.
+/// The first of two gets the error that sync at once; the other, whose own sync ends well, publishes nothing.
 #[test]
 fn p21_a_checkpoint_does_not_pass_a_sync_that_fails_beside_it() {
     let (disk, store, endings) = store();

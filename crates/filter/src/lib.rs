@@ -1,5 +1,5 @@
-//! A membership filter: says of a key's hash that it was certainly not among those it was built
-//! from, or that it may have been. A split-block Bloom filter over 32-byte blocks.
+//! A membership filter over key hashes. It says that a hash was certainly not among those it was
+//! built from, or that it may have been. It is a split-block Bloom filter over 32-byte blocks.
 //!
 //! ```text
 //! hash   | high 32 bits: which block | low 32 bits: which bit of each word |
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The block is `high * blocks >> 32`; the bit of word `i` is the top five bits of `low * SALT[i]`.
-//! Words are little-endian, so a filter may be kept on disk. It is a hint: whoever has lost it
-//! answers *maybe*, and whoever has the keys builds it again.
+//! Words are little-endian, so a filter may be kept on disk. It is a hint: a reader that has lost
+//! it answers *maybe*, and it can be built again from the keys.
 //!
 //! **Why this one.** A filter of a multi-megabyte leaf is read through a page cache, by a lookup
 //! that mostly ends there. A probe of this one touches one cache line and one page, at an offset

@@ -1,7 +1,7 @@
-//! Buffers aligned to a page, as direct I/O wants them.
+//! Buffers aligned to a page, as direct I/O requires.
 //!
-//! Each is a mapping of its own: their sizes differ, many threads take and free them, and a general allocator
-//! would keep what lies between them.
+//! Each is a mapping of its own: their sizes differ, many threads take and free them, and a general
+//! allocator would keep the memory between them.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::mapping::Mapping;
@@ -12,32 +12,34 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// A buffer of `pages` zeroed pages.
+    /// Makes a buffer of `pages` zeroed pages.
     #[must_use]
     pub fn new(pages: usize) -> Self {
         AlignedBuf { bytes: Mapping::zeroed(pages * PAGE_BYTES) }
     }
 
-    /// A buffer of `pages` pages of any content, perhaps one that was dropped: for who fills all of it. Its memory is
-    /// kept for the next one when it is dropped, as [`Mapping::reused`] says.
+    /// Makes a buffer of `pages` pages of any content, perhaps of a dropped one. It is for callers
+    /// that fill all of it. Its memory is kept for the next one when it is dropped, as
+    /// [`Mapping::reused`] says.
     #[must_use]
     pub fn reused(pages: usize) -> Self {
         AlignedBuf { bytes: Mapping::reused(pages * PAGE_BYTES) }
     }
 
-    /// How many pages it holds.
+    /// Returns the number of pages.
     #[must_use]
     pub fn pages(&self) -> usize {
         self.bytes.len() / PAGE_BYTES
     }
 
-    /// How many pages it can hold.
+    /// Returns the most pages that it can hold.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.bytes.capacity() / PAGE_BYTES
     }
 
-    /// Has it hold so many pages. What was written to them stays, though they were let go between.
+    /// Changes the number of pages. Bytes that were written stay, even if it was shorter in
+    /// between.
     ///
     /// # Panics
     /// When it cannot hold as many.
@@ -45,7 +47,7 @@ impl AlignedBuf {
         self.bytes.set_length(pages * PAGE_BYTES);
     }
 
-    /// The bytes of page `index` alone.
+    /// Returns the bytes of page `index`.
     ///
     /// # Panics
     /// When the buffer holds no such page.
@@ -55,7 +57,7 @@ impl AlignedBuf {
         self.bytes.as_chunks().0.get(index).expect("a page of the buffer")
     }
 
-    /// The bytes of page `index` alone, to change.
+    /// Returns the bytes of page `index`, to change.
     ///
     /// # Panics
     /// When the buffer holds no such page.
@@ -64,19 +66,19 @@ impl AlignedBuf {
         self.bytes.as_chunks_mut().0.get_mut(index).expect("a page of the buffer")
     }
 
-    /// All bytes.
+    /// Returns all bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The memory itself.
+    /// Returns the memory.
     #[must_use]
     pub fn into_mapping(self) -> Mapping {
         self.bytes
     }
 
-    /// All bytes, to change.
+    /// Returns all bytes, to change.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

@@ -1,15 +1,15 @@
-//! Calls and bytes counted by purpose: the numbers behind `stats` and every claim about I/O.
+//! Calls and bytes, counted by purpose: the numbers behind `stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Why a transfer was made.
+/// Purpose of a transfer.
 #[derive(Clone, Copy)]
 pub struct Purpose {
     number: u8,
     name: &'static str,
 }
 
-/// Most purposes that there may be: their numbers are below.
+/// Most purposes; their numbers are below this.
 pub const PURPOSES_MAX: usize = 32;
 
 impl Purpose {
@@ -19,7 +19,7 @@ impl Purpose {
     pub const LOOKUP: Purpose = Purpose::new(1, "lookup");
     /// Pages read for a range scan.
     pub const SCAN: Purpose = Purpose::new(2, "scan");
-    /// Pages read or written to make in-place pages hold their dirty records.
+    /// Pages read or written to write back dirty records in place.
     pub const WRITE_BACK: Purpose = Purpose::new(3, "write-back");
     /// Pages read or written because a structure changed shape.
     pub const REORGANIZE: Purpose = Purpose::new(4, "reorganize");
@@ -51,7 +51,7 @@ impl Purpose {
         Purpose::LARGE_VALUE,
     ];
 
-    /// A purpose with a number of its own below [`PURPOSES_MAX`].
+    /// Makes a purpose with a number of its own below [`PURPOSES_MAX`].
     ///
     /// # Panics
     /// For a larger number.
@@ -61,20 +61,20 @@ impl Purpose {
         Purpose { number, name }
     }
 
-    /// Where its counters are in [`IoSnapshot::by_purpose`].
+    /// Returns the index of its counters in [`IoSnapshot::by_purpose`].
     #[must_use]
     pub const fn index(self) -> usize {
         self.number as usize
     }
 
-    /// A short stable name, used in `stats` and JSON.
+    /// Returns a short stable name, used in `stats` and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.name
     }
 
-    /// Whether somebody waits for what is read, be it a caller or work that callers will wait for. Nobody waits
-    /// for the scrub, which reads all the time.
+    /// Returns whether a caller waits for such reads, or for work that depends on them. Nothing
+    /// waits for the scrub, which reads all the time.
     #[must_use]
     pub fn is_waited_for(self) -> bool {
         self != Purpose::TOOL
@@ -112,8 +112,10 @@ struct Cell {
     syncs: AtomicU64,
 }
 
-/// What one purpose cost.
+/// Counters of one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PurposeCounts {
     /// Read requests.
     pub reads: u64,
@@ -129,12 +131,14 @@ pub struct PurposeCounts {
 
 /// All counters at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct IoSnapshot {
     /// The counts of each purpose at its [`Purpose::index`].
     pub by_purpose: [PurposeCounts; PURPOSES_MAX],
-    /// Batches of reads, or reads, whose end a thread polled for.
+    /// Batches of reads, or single reads, for which a thread polled.
     pub polls: u64,
-    /// Of those, the ones that it went to sleep for all the same, or whose end came while others had its processor for long.
+    /// Those of them for which the thread slept all the same, or that ended while others had its
+    /// processor for long.
     pub polls_in_vain: u64,
 }
 
@@ -158,13 +162,13 @@ impl IoCounters {
         self.cells[purpose.index()].syncs.fetch_add(1, Relaxed);
     }
 
-    /// Counts a batch of reads that was polled for.
+    /// Counts a batch of reads for which a thread polled.
     pub fn polled(&self, in_vain: bool) {
         self.polls.fetch_add(1, Relaxed);
         self.polls_in_vain.fetch_add(u64::from(in_vain), Relaxed);
     }
 
-    /// The counters now.
+    /// Returns all counters now.
     #[must_use]
     pub fn snapshot(&self) -> IoSnapshot {
         let mut snapshot = IoSnapshot {
@@ -186,7 +190,7 @@ impl IoCounters {
 }
 
 impl IoSnapshot {
-    /// All purposes together.
+    /// Returns the sum over all purposes.
     #[must_use]
     pub fn total(&self) -> PurposeCounts {
         self.by_purpose.iter().fold(PurposeCounts::default(), |sum, one| PurposeCounts {

@@ -15,14 +15,13 @@ use spinney_base::Result;
 
 use crate::counters::{IoCounters, Purpose};
 
-/// Name of the file in a directory that is locked beside the directory itself; it has no content,
-/// and stays.
+/// Name of the file that is locked beside the directory itself. It has no content, and stays.
 pub const LOCK_NAME: &str = "lock";
 
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenMode {
-    /// Make the file when it is missing. Its directory entry is durable after [`Directory::sync`].
+    /// Create the file if it is missing. Its directory entry is durable after [`Directory::sync`].
     pub create: bool,
     /// Refuse writes.
     pub read_only: bool,
@@ -37,13 +36,13 @@ impl OpenMode {
     /// Read and write, direct, made when missing.
     pub const CREATE: OpenMode = OpenMode { create: true, read_only: false, direct: true };
 
-    /// The same through the page cache.
+    /// The same mode through the page cache.
     #[must_use]
     pub const fn cached(self) -> OpenMode {
         OpenMode { direct: false, ..self }
     }
 
-    /// The same, refusing writes.
+    /// The same mode, refusing writes.
     #[must_use]
     pub const fn read_only(self) -> OpenMode {
         OpenMode { read_only: true, create: false, ..self }
@@ -53,55 +52,60 @@ impl OpenMode {
 /// What [`Disk::directory`] does when the directory is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfMissing {
-    /// Answer `NotFound`.
+    /// Fail with `NotFound`.
     Fail,
-    /// Make it and its parents, durably.
+    /// Create it and its parents, durably.
     Create,
 }
 
-/// A place that holds directories.
+/// A disk, which holds directories.
 pub trait Disk: Send + Sync + Debug {
-    /// Opens a directory. Only this call resolves a path: whatever becomes of that path later, or of
-    /// the working directory, what this returns stays the directory that was found now.
+    /// Opens a directory. Only this call resolves a path: the result stays the same directory,
+    /// whatever happens to the path or the working directory later.
     ///
     /// # Errors
-    /// `NotFound` when it is missing and not to be made; `InvalidArgument` when a file has its name;
-    /// `Io` or `Full` from the system.
+    /// `NotFound` when it is missing and not to be made; `InvalidArgument` when a file has its
+    /// name; `Io` or `Full` from the system.
     fn directory(&self, path: &Path, if_missing: IfMissing) -> Result<Arc<dyn Directory>>;
 
-    /// Calls and bytes of all files of this disk.
+    /// Returns the counters of all files of this disk.
     fn counters(&self) -> &IoCounters;
 
-    /// How many descriptors the process may have, if that is limited.
+    /// Returns the most descriptors that the process may have, if that is limited.
     fn descriptors_max(&self) -> Option<u64> {
         None
     }
 
-    /// How batches are carried out, for `stats`: `io_uring`, `pread` or `simulated`.
+    /// Returns how batches are carried out, for `stats`: `io_uring`, `pread`, `memory` or `simulated`.
     fn backend(&self) -> &'static str;
+
+    /// Returns the bytes of memory that the files take, if they lie in memory.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
 }
 
-/// An open directory. Names are those of files directly inside: one that holds a `/` is
+/// An open directory. Names are those of files directly inside; a name with a `/` is
 /// `InvalidArgument`.
 pub trait Directory: Send + Sync + Debug {
-    /// The path that it was opened by, for messages.
+    /// Returns the path by which it was opened, for messages.
     fn path(&self) -> &Path;
 
     /// Opens a file.
     ///
     /// # Errors
-    /// `NotFound` when it is missing and not to be created; `Io` or `Full` from the system. An error
-    /// says nothing of any other file: nothing has changed.
+    /// `NotFound` when it is missing and not to be created; `Io` or `Full` from the system. An
+    /// error concerns no other file, and nothing has changed.
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn File>>;
 
-    /// Whether a name is there.
+    /// Returns whether a name exists.
     ///
     /// # Errors
     /// `Io` from the system.
     fn exists(&self, name: &str) -> Result<bool>;
 
-    /// The names of the files, sorted; without subdirectories. Bytes that are not UTF-8 are shown as
-    /// U+FFFD: such a name is no file of Spinney's.
+    /// Returns the names of the files, sorted, without subdirectories. Bytes that are not UTF-8 are
+    /// shown as U+FFFD; such a name is no file of Spinney's.
     ///
     /// # Errors
     /// `Io`.
@@ -122,38 +126,39 @@ pub trait Directory: Send + Sync + Debug {
     /// Makes creations, renames and removals durable. Opens nothing.
     ///
     /// # Errors
-    /// `Io`; afterwards nothing is known of what is durable.
+    /// `Io`; it is then unknown what is durable.
     fn sync(&self) -> Result<()>;
 
-    /// Takes the directory until the lock is dropped. The directory itself is locked, which nobody
-    /// can take away by removing a name; so is the file [`LOCK_NAME`] in it, if that can be opened
-    /// or made, because earlier versions lock only that.
+    /// Locks the directory until the result is dropped. The lock is on the directory itself, so
+    /// removing a name cannot take it away. The file [`LOCK_NAME`] in it is locked too, if it can
+    /// be opened or made, because earlier versions lock only that.
     ///
     /// # Errors
-    /// `Locked` when somebody holds it, naming the process where the system tells.
+    /// `Locked` when another process or handle holds it, naming the process where the system says.
     fn lock(&self) -> Result<Box<dyn DirectoryLock>>;
 
-    /// Takes the directory together with others that only read it, until the lock is dropped. Writes
-    /// nothing, and makes no file.
+    /// Locks the directory together with others that only read it, until the result is dropped.
+    /// Writes nothing, and creates no file.
     ///
     /// # Errors
-    /// `Locked` when somebody holds it for himself, naming the process where the system tells.
+    /// `Locked` when another process or handle holds it exclusively, naming the process where the
+    /// system says.
     fn lock_shared(&self) -> Result<Box<dyn DirectoryLock>>;
 
-    /// Whether the device promises that an aligned write of one page is never torn.
+    /// Returns whether the device promises never to tear an aligned write of one page.
     ///
     /// # Errors
     /// `Io` from the system.
     fn writes_pages_atomically(&self) -> Result<bool>;
 
-    /// How much room its file system says that it has, in bytes; `u64::MAX` where it does not say. A hint: others take
-    /// of it too, and what is written may need less or more.
+    /// Returns the free bytes that the file system reports; `u64::MAX` where it does not. It is a
+    /// hint: others take space too, and a write may need less or more.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
 }
 
-/// A held directory; dropping it lets go.
+/// A locked directory; dropping it unlocks.
 pub trait DirectoryLock: Send + Sync + Debug {}
 
 /// One open file.
@@ -162,7 +167,7 @@ pub trait DirectoryLock: Send + Sync + Debug {}
     reason = "a size in bytes that may fail to be read, not a collection"
 )]
 pub trait File: Send + Sync + Debug {
-    /// The path it was opened by, for messages.
+    /// Returns the path by which it was opened, for messages.
     fn path(&self) -> &Path;
 
     /// Fills `buf` from `offset`.
@@ -177,15 +182,15 @@ pub trait File: Send + Sync + Debug {
     /// `Full` or `Io`; any part of the buffer may have been written.
     fn write_at(&self, buf: &[u8], offset: u64, purpose: Purpose) -> Result<()>;
 
-    /// Carries out many transfers, as deep in parallel as the backend can, in any order; each gets
-    /// its own result. Returns when all have ended.
+    /// Carries out many transfers, as parallel as the backend can, in any order. Each has its own
+    /// result. Returns when all have ended.
     fn transfer(&self, batch: &mut [Transfer<'_>], purpose: Purpose) {
         self.transfer_in_steps(batch, purpose, &mut ());
     }
 
-    /// As [`File::transfer`], and takes the steps with each transfer while others are under way: where one
-    /// belongs need not be known before those ahead of it have begun, and what is done with what was read
-    /// need not wait for the last.
+    /// As [`File::transfer`], and takes the steps with each transfer while others are under way:
+    /// where one belongs need not be known before those ahead of it have begun, and what is done
+    /// with what was read need not wait for the last.
     fn transfer_in_steps(
         &self,
         batch: &mut [Transfer<'_>],
@@ -212,24 +217,24 @@ pub trait File: Send + Sync + Debug {
     /// `Full` when there is no room (the file is as it was), or `Io`.
     fn allocate(&self, bytes: u64) -> Result<()>;
 
-    /// Shortens the file to `bytes`, whole pages; does nothing when it is not longer. What was cut off
-    /// may be there again after a power loss, unless [`File::sync`] came between.
+    /// Shortens the file to `bytes`, whole pages; does nothing when it is not longer. What was cut
+    /// off may be there again after a power loss, unless [`File::sync`] came between.
     ///
     /// # Errors
     /// `Io` from the system.
     fn truncate(&self, bytes: u64) -> Result<()>;
 
-    /// Gives the room of some pages back to the file system; they read as zeros from then on, and the
-    /// file is as long as it was. A later write there asks for room as one that grows the file does.
-    /// What was there may be seen again after a power loss, unless [`File::sync`] came between.
-    /// Answers whether the file system can do this; if not, nothing has changed.
+    /// Gives the room of some pages back to the file system; they read as zeros from then on, and
+    /// the file is as long as it was. A later write there asks for room as one that grows the file
+    /// does. What was there may be seen again after a power loss, unless [`File::sync`] came
+    /// between. Answers whether the file system can do this; if not, nothing has changed.
     ///
     /// # Errors
     /// `Io` from the system.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<bool>;
 
-    /// Writes bytes of any number anywhere below the end of a file that goes through the page cache. Durable after
-    /// [`File::sync`].
+    /// Writes bytes of any number anywhere below the end of a file that goes through the page
+    /// cache. Durable after [`File::sync`].
     ///
     /// # Errors
     /// `Full` or `Io`; any part of the bytes may have been written.
@@ -238,21 +243,22 @@ pub trait File: Send + Sync + Debug {
     /// When the file bypasses the page cache.
     fn write_bytes(&self, bytes: &[u8], offset: u64, purpose: Purpose) -> Result<()>;
 
-    /// Maps the first `bytes` bytes of the file, whole pages that it has room for ([`File::allocate`]): what is stored
-    /// there the kernel has, as if it was written, and reads through the page cache find it. `None` where the file
-    /// system or the machine cannot do that, for files past the page cache, and wherever a store could need room, now or
-    /// after files were cloned: a store has no answer, so without room the process would be killed (SIGBUS).
+    /// Maps the first `bytes` bytes of the file, whole pages that it has room for
+    /// ([`File::allocate`]): what is stored there the kernel has, as if it was written, and reads
+    /// through the page cache find it. `None` where the file system or the machine cannot do that,
+    /// for files past the page cache, and wherever a store could need room, now or after files were
+    /// cloned: a store has no answer, so without room the process would be killed (SIGBUS).
     fn map(&self, bytes: usize) -> Option<Box<dyn Mapping>>;
 
     /// Whether transfers bypass the page cache.
     fn is_direct(&self) -> bool;
 }
 
-/// Pages of a file as memory. What a process has stored there survives it, not the power; a page may reach
-/// the media at any time, and in any state that it was in.
+/// Pages of a file as memory. What a process has stored there survives it, not the power; a page
+/// may reach the media at any time, and in any state that it was in.
 pub trait Mapping: Send + Sync + Debug {
-    /// Stores bytes from `offset` on, a multiple of 8; zeros fill up the last 8. Whoever stores at the same place at once leaves
-    /// a mixture there.
+    /// Stores bytes from `offset` on, a multiple of 8; zeros fill up the last 8. Whoever stores at
+    /// the same place at once leaves a mixture there.
     ///
     /// # Panics
     /// When the place is not in the mapping.
@@ -261,8 +267,8 @@ pub trait Mapping: Send + Sync + Debug {
 
 /// What is done with each transfer of a batch while others are under way.
 pub trait Steps {
-    /// Asked of each transfer once, in order, before it begins: may still say where it belongs. `false`
-    /// ends the batch before it.
+    /// Asked of each transfer once, in order, before it begins: may still say where it belongs.
+    /// `false` ends the batch before it.
     fn begin(&mut self, _index: usize, _offset: &mut u64) -> bool {
         true
     }
@@ -277,11 +283,11 @@ impl Steps for () {}
 /// One transfer of a batch.
 #[derive(Debug)]
 pub struct Transfer<'a> {
-    /// Where in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// What to fill or to write.
+    /// Buffer to fill or to write.
     pub buf: TransferBuf<'a>,
-    /// How it ended; `Ok` until it was tried.
+    /// Result of the transfer; `Ok` until it was tried.
     pub result: Result<()>,
 }
 

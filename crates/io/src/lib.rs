@@ -1,11 +1,12 @@
 //! The disk seam: every byte that Spinney keeps goes through [`Disk`], [`Directory`] and [`File`].
 //!
-//! Two implementations: the real one (`RealDisk`) and, behind the feature `sim`, a simulated one
-//! that crashes, tears and lies on demand. No other crate touches the operating system's files.
+//! Three implementations: the real one (`RealDisk`), one in memory ([`MemoryDisk`]) and, behind the
+//! feature `sim`, a simulated one that crashes, tears and lies on demand. No other crate touches the operating system's files.
 
 mod buffer;
 mod counters;
 mod disk;
+mod memory;
 pub mod overlay;
 mod pool;
 mod real;
@@ -19,6 +20,7 @@ pub use disk::{
     Directory, DirectoryLock, Disk, File, IfMissing, LOCK_NAME, Mapping, OpenMode, Steps, Transfer,
     TransferBuf,
 };
+pub use memory::MemoryDisk;
 pub use overlay::Overlay;
 pub use pool::{BufferPool, Lent};
 pub use real::{RealDisk, machine_memory_bytes};

@@ -1,13 +1,13 @@
-//! A directory of which nothing changes: what is written goes to memory, and is read from there.
+//! A directory that does not change: writes go to memory, and are read from there.
 //!
 //! ```text
 //!   reads ----> pages written since ----> the file below, up to its length ----> zeros
 //!   writes ---> pages written since (memory, bounded)
 //! ```
 //!
-//! An opening for reading runs the whole recovery over it (rule P29): a new life of the log, torn
-//! pages that are restored, records that are replayed and written back. All of that stays in
-//! memory, so the files keep every byte, and any number of processes may do it at once.
+//! An opening for reading runs the whole recovery over it (rule P29): a new life of the log,
+//! restored torn pages, and records that are replayed and written back. All of that stays in
+//! memory, so the files keep every byte, and any number of processes may read at once.
 //!
 //! **Invariants**
 //! 1. Nothing reaches the directory below but opens for reading, reads, and a shared lock.
@@ -40,14 +40,14 @@ pub struct Overlay {
     memory: Arc<Memory>,
 }
 
-/// What became of a name.
+/// State of a name.
 #[derive(Debug)]
 enum Name {
     Removed,
     File(Arc<Content>),
 }
 
-/// How much memory pages take, and may take.
+/// Bytes of memory that pages take, and may take.
 #[derive(Debug)]
 struct Memory {
     bytes: AtomicU64,
@@ -66,19 +66,19 @@ struct Content {
 struct Pages {
     own: BTreeMap<u64, Box<[u8; PAGE_BYTES]>>,
     len: u64,
-    /// Bytes that the file below has.
+    /// Bytes of the file below.
     below: u64,
 }
 
 impl Overlay {
-    /// Lays an overlay of at most `bytes_max` bytes of written pages over a directory.
+    /// Makes an overlay of at most `bytes_max` bytes of written pages over a directory.
     #[must_use]
     pub fn new(below: Arc<dyn Directory>, bytes_max: u64) -> Overlay {
         let memory = Arc::new(Memory { bytes: AtomicU64::new(0), bytes_max });
         Overlay { below, names: Mutex::new(BTreeMap::new()), memory }
     }
 
-    /// Bytes of memory that written pages take.
+    /// Returns the bytes of memory that written pages take.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.bytes.load(Relaxed)
@@ -107,7 +107,8 @@ impl Directory for Overlay {
 
     fn open(&self, name: &str, mode: OpenMode) -> Result<Arc<dyn File>> {
         let mut names = self.names.lock();
-        // What nobody has open and nobody changed is the file below, which takes a descriptor.
+        // A file that is neither open nor changed is the file below; keeping it open would take a
+        // descriptor.
         names.retain(|_, state| match state {
             Name::Removed => true,
             Name::File(content) => Arc::strong_count(content) > 1 || !content.is_as_below(),
@@ -148,7 +149,7 @@ impl Directory for Overlay {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        // Brings the file into the overlay, if it is not there yet.
+        // Opens the file in the overlay, if it is not there yet.
         self.open(from, OpenMode::EXISTING.cached())?;
         let mut names = self.names.lock();
         if let Some(content) = names.insert(from.to_owned(), Name::Removed) {
@@ -178,7 +179,7 @@ impl Directory for Overlay {
     }
 
     fn writes_pages_atomically(&self) -> Result<bool> {
-        // Memory tears nothing.
+        // Memory does not tear writes.
         Ok(true)
     }
 }
@@ -191,7 +192,7 @@ struct OverlayFile {
 }
 
 impl Content {
-    /// Whether it is what the file below is.
+    /// Returns whether it is identical to the file below.
     fn is_as_below(&self) -> bool {
         let pages = self.pages.read();
         let below = self.below.as_ref().and_then(|below| below.len().ok());
@@ -252,7 +253,7 @@ impl Drop for Content {
     }
 }
 
-/// Puts written pages over what was read from below.
+/// Puts written pages over the bytes read from below.
 fn patch(own: &BTreeMap<u64, Box<[u8; PAGE_BYTES]>>, buf: &mut [u8], offset: u64) {
     let first = offset / PAGE;
     let end = first + (buf.len() / PAGE_BYTES) as u64;
@@ -293,7 +294,7 @@ impl File for OverlayFile {
             begun += 1;
         }
         let batch = &mut batch[..begun];
-        // Reads that the file below can serve whole go to it together, as deep as it can.
+        // Reads that the file below can serve whole go to it together, as parallel as it can.
         let below = {
             let pages = self.content.pages.read();
             let is_below = |one: &Transfer<'_>| match &one.buf {

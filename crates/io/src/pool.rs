@@ -13,7 +13,7 @@ use spinney_base::shim::Mutex;
 
 use crate::AlignedBuf;
 
-/// Buffers waiting to be used again. Thread-safe.
+/// Unused buffers, kept for reuse. Thread-safe.
 #[derive(Debug)]
 pub struct BufferPool {
     kept: Mutex<Kept>,
@@ -27,13 +27,13 @@ struct Kept {
 }
 
 impl BufferPool {
-    /// A pool that keeps at most `pages_max` pages in all.
+    /// Makes a pool that keeps at most `pages_max` pages.
     #[must_use]
     pub fn new(pages_max: usize) -> Self {
         BufferPool { kept: Mutex::new(Kept { pages_max, ..Kept::default() }) }
     }
 
-    /// A buffer of exactly `pages` pages. Its bytes are whatever its last user left, or zeros.
+    /// Returns a buffer of exactly `pages` pages. Its bytes are those of its last user, or zeros.
     #[must_use]
     pub fn take(&self, pages: usize) -> AlignedBuf {
         let reused = {
@@ -60,7 +60,7 @@ impl BufferPool {
         drop(buffer);
     }
 
-    /// Changes the bound. What is kept above it goes with the next [`BufferPool::trim`].
+    /// Changes the bound. Buffers above it are freed by the next [`BufferPool::trim`].
     pub fn set_pages_max(&self, pages: usize) {
         self.kept.lock().pages_max = pages;
     }
@@ -88,7 +88,7 @@ impl BufferPool {
         Lent { pool: self, buffer: Some(self.take(pages.next_power_of_two())) }
     }
 
-    /// How many pages wait in the pool now.
+    /// Returns the number of pages in the pool.
     #[must_use]
     pub fn pages_kept(&self) -> usize {
         self.kept.lock().pages
@@ -99,7 +99,7 @@ impl BufferPool {
 #[derive(Debug)]
 pub struct Lent<'a> {
     pool: &'a BufferPool,
-    /// Only empty while it is dropped.
+    /// `None` only while it is dropped.
     buffer: Option<AlignedBuf>,
 }
 

@@ -1,11 +1,12 @@
-//! Room that a database keeps for itself: a file that is given up when the disk is full (rule P29).
+//! Room that a database keeps for itself: a file that is shortened when the disk is full (rule
+//! P29).
 //!
 //! A full disk must not keep a database from recovering, from removing records and from taking one
 //! checkpoint. So a directory holds a file of room, [`RESERVE_NAME`], without content. A request of
-//! any file of the directory that meets a full disk shortens that file to its last bytes and is tried
-//! again. From then on the reserve is *short*: its owner accepts only what makes room, until the file
-//! is there again. The last bytes are for requests inside [`Reserve::with_last_room`]: they must succeed if
-//! anything can, because they give much room back.
+//! any file of the directory that meets a full disk shortens that file to its last bytes and is
+//! tried again. From then on the reserve is *short*: its owner accepts only what makes room, until
+//! the file is there again. The last bytes are for requests inside [`Reserve::with_last_room`]:
+//! they must succeed if anything can, because they give much room back.
 //!
 //! ```text
 //!   write, allocate --Full--> is there a reserve? --yes--> shorten it, try again
@@ -14,8 +15,8 @@
 //!
 //! **Invariants**
 //! 1. A request is tried again only after a reserve went, so it ends.
-//! 2. What a user adds never takes from the reserve, nor does what may wait, such as tidying: a thread inside
-//!    [`without_reserve`] is told `Full`.
+//! 2. What a user adds never takes from the reserve, nor does what may wait, such as tidying: a
+//!    thread inside [`without_reserve`] gets `Full`.
 //!
 //! Another program may take the room between the removal and the second try. Then the request is
 //! `Full`, as it would be without a reserve.
@@ -33,25 +34,25 @@ use crate::disk::{
     Directory, DirectoryLock, File, Mapping, OpenMode, Steps, Transfer, TransferBuf,
 };
 
-/// Name of the file of room.
+/// Name of the reserve file.
 pub const RESERVE_NAME: &str = "reserve";
 
-/// Room is taken and given in multiples of this.
+/// Unit in which space is taken and given back, in bytes.
 const STEP_BYTES: u64 = 64 << 10;
 
-/// It grows by this much at once.
+/// Bytes by which it grows at once.
 const GROWTH_BYTES: u64 = 4 * STEP_BYTES;
 
-/// What is left for requests inside [`Reserve::with_last_room`]: room for a manifest, and for the log and the
-/// checkpoint of some removals.
+/// Bytes that are left for requests inside [`Reserve::with_last_room`]: for a manifest, and for the
+/// log and the checkpoint of some removals.
 const LAST_BYTES: u64 = 4 * STEP_BYTES;
 
 thread_local! {
-    /// Whether this thread takes nothing.
+    /// Whether this thread takes nothing from a reserve.
     static REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `request`, which may not take from a reserve: on a full disk it is `Full`.
+/// Runs `request`, which may not take from a reserve: on a full disk it fails with `Full`.
 pub fn without_reserve<R>(request: impl FnOnce() -> R) -> R {
     let before = REFUSED.replace(true);
     let result = request();
@@ -59,7 +60,7 @@ pub fn without_reserve<R>(request: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether the calling thread is inside [`without_reserve`].
+/// Returns whether the calling thread is inside [`without_reserve`].
 #[must_use]
 pub fn takes_no_reserve() -> bool {
     REFUSED.get()
@@ -72,27 +73,28 @@ pub struct Reserve {
     /// Held while the file is made, grown or removed.
     held: Mutex<Held>,
     bytes: AtomicU64,
-    /// How often it was given up.
+    /// Number of times it was given up.
     given_up: AtomicU64,
     is_short: AtomicBool,
-    /// How many requests may take the last bytes.
+    /// Number of requests that may take the last bytes.
     takers: AtomicUsize,
-    /// What other requests leave of it, if that is more than the last bytes.
+    /// Bytes that other requests leave of it, if that is more than the last bytes.
     floor: AtomicU64,
-    /// How much it was when it was not short.
+    /// Bytes that it had when it was not short.
     kept: AtomicU64,
-    /// Whether it cannot be made, for another reason than a full disk: no descriptor, or the directory is gone.
+    /// Whether it cannot be made, for another reason than a full disk: no descriptor, or the
+    /// directory is gone.
     is_impossible: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    /// The file, if somebody opened it in this process.
+    /// The file, if it was opened in this process.
     file: Option<Arc<dyn File>>,
 }
 
 impl Reserve {
-    /// The reserve that a directory has, if it has one. Touches nothing else.
+    /// Opens the reserve of a directory, if it has one. Touches nothing else.
     ///
     /// # Errors
     /// `Io`.
@@ -117,24 +119,24 @@ impl Reserve {
         })
     }
 
-    /// Bytes of room that are kept now.
+    /// Returns the bytes that are kept now.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.load(SeqCst)
     }
 
-    /// Whether less room is kept than was asked for, because the disk is full.
+    /// Returns whether less than requested is kept, because the disk is full.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.is_short.load(SeqCst)
     }
 
-    /// Keeps about `bytes` bytes of room from now on; less than a step more or less than is kept already
-    /// changes nothing. Where no such file can be made for another reason than a full disk, there is no
-    /// reserve, until [`Reserve::try_again`].
+    /// Keeps about `bytes` bytes from now on. A difference of less than a step changes nothing.
+    /// Where the file cannot be made for another reason than a full disk, there is no reserve,
+    /// until [`Reserve::try_again`].
     ///
     /// # Errors
-    /// `Full` when the disk has no such room: then what there was is kept, and the reserve is short.
+    /// `Full` when the disk has no such space: the reserve then stays as it was, and is short.
     pub fn keep(&self, bytes: u64) -> Result<()> {
         if self.is_impossible.load(SeqCst) {
             return Ok(());
@@ -167,7 +169,7 @@ impl Reserve {
         }
     }
 
-    /// Lets the reserve be made again that could not be made.
+    /// Allows another attempt to make a reserve that could not be made.
     pub fn try_again(&self) {
         self.is_impossible.store(false, SeqCst);
     }
@@ -182,7 +184,7 @@ impl Reserve {
         };
         held.file = Some(file.clone());
         let before = self.bytes();
-        // In pieces, for some file systems give back whole extents only.
+        // In pieces, because some file systems give back only whole extents.
         let mut grown = Ok(());
         let mut to = before;
         while to < bytes && grown.is_ok() {
@@ -214,14 +216,15 @@ impl Reserve {
         Ok(true)
     }
 
-    /// Runs `request`, which may take the last bytes as well, with whatever threads work for it.
+    /// Runs `request`, which may take the last bytes as well, with all threads that work for it.
     pub fn with_last_room<R>(&self, request: impl FnOnce() -> R) -> R {
         self.takers.fetch_add(1, SeqCst);
         let _taker = Taker(self);
         request()
     }
 
-    /// Runs `request`, during which nobody takes the reserve to less than `bytes`: for one at a time.
+    /// Runs `request`, and leaves at least `bytes` in the reserve meanwhile. One request at a time
+    /// may do so.
     pub fn with_floor<R>(&self, bytes: u64, request: impl FnOnce() -> R) -> R {
         self.floor.store(bytes.next_multiple_of(STEP_BYTES), SeqCst);
         let result = request();
@@ -229,8 +232,8 @@ impl Reserve {
         result
     }
 
-    /// Gives room up for a request that met a full disk, if nobody has since the request began.
-    /// Answers whether it is worth another try.
+    /// Gives space up for a request that met a full disk, unless another has since the request
+    /// began. Returns whether another try may succeed.
     fn give_up(&self, began: u64) -> bool {
         if REFUSED.get() {
             return false;
@@ -240,7 +243,7 @@ impl Reserve {
             return true;
         }
         self.is_short.store(true, SeqCst);
-        // Of a small reserve half is for removals.
+        // Half of a small reserve is for removals.
         let last = LAST_BYTES.min(self.kept.load(SeqCst) / 2 / STEP_BYTES * STEP_BYTES);
         let (before, floor) = (self.bytes(), self.floor.load(SeqCst).max(last));
         let given = if self.takers.load(SeqCst) > 0 {
@@ -255,7 +258,7 @@ impl Reserve {
         is_more
     }
 
-    /// Carries out a request, once more if it met a full disk and there was a reserve.
+    /// Runs a request, and once more if it met a full disk and there was a reserve.
     fn with<R>(&self, mut request: impl FnMut() -> Result<R>) -> Result<R> {
         let began = self.given_up.load(SeqCst);
         match request() {
@@ -282,7 +285,7 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// A directory over the one of `reserve`.
+    /// Makes a directory over the one of `reserve`.
     #[must_use]
     pub fn new(reserve: Arc<Reserve>) -> Reserved {
         Reserved { below: reserve.directory.clone(), reserve }
@@ -424,7 +427,7 @@ mod tests {
         (disk, reserve, reserved)
     }
 
-    /// Who asks for how much gets it, and what stays then.
+    /// Allocates `bytes` bytes for `name`. Returns whether it succeeded.
     fn ask(reserved: &Reserved, name: &str, bytes: u64) -> bool {
         let file = reserved.open(name, OpenMode::CREATE).unwrap();
         match file.allocate(bytes) {

@@ -1,4 +1,4 @@
-//! Changing a slotted page.
+//! Changes of a slotted page.
 
 use spinney_base::ValueRef;
 use spinney_base::limits::PAGE_BYTES;
@@ -9,7 +9,7 @@ use crate::layout::{
 };
 use crate::view::PageView;
 
-/// How a put ended.
+/// Result of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Put {
@@ -20,15 +20,15 @@ pub enum Put {
 }
 
 /// Changes a page that a [`PageView`] parsed or that [`PageEditor::format`] began. Dropping it
-/// brings the hints up to date. The block header is untouched: whoever writes the page seals it.
+/// updates the hints. The block header is untouched: the writer of the page seals it.
 #[derive(Debug)]
 pub struct PageEditor<'a> {
     page: &'a mut Page,
 }
 
 impl<'a> PageEditor<'a> {
-    /// Begins an empty page for keys that all begin with `prefix`. It remembers `origin`, which
-    /// says where it comes from and takes room from the records.
+    /// Formats an empty page for keys that all begin with `prefix`. The page stores `origin`, which
+    /// says where it belongs, and which takes space from the records.
     ///
     /// # Panics
     /// When the prefix is longer than a key may be, or both together longer than a page.
@@ -45,7 +45,7 @@ impl<'a> PageEditor<'a> {
         PageEditor { page }
     }
 
-    /// Changes a page that [`PageView::parse`] accepted.
+    /// Edits a page that [`PageView::parse`] accepted.
     pub fn edit(page: &'a mut [u8; PAGE_BYTES]) -> Self {
         PageEditor { page }
     }
@@ -75,13 +75,13 @@ impl<'a> PageEditor<'a> {
         }
     }
 
-    /// Whether the page holds a key.
+    /// Returns whether the page holds a key.
     #[must_use]
     pub fn contains(&self, key: &[u8]) -> bool {
         self.view().search_without_hints(key).is_ok()
     }
 
-    /// Removes a record; says whether it was there.
+    /// Removes a record. Returns whether it was there.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         let Ok(index) = self.view().search_without_hints(key) else { return false };
         let (_, suffix, value) = self.view().slot(index);
@@ -103,7 +103,7 @@ impl<'a> PageEditor<'a> {
             set_u16(self.page, HEAP_LIVE, u16_at(self.page, HEAP_LIVE) - old + value.len());
             return Put::Done;
         }
-        // The old record becomes dead space; when only compaction makes room, it must not be
+        // The old record becomes dead space. When only compaction makes space, it must not be
         // carried along.
         let live_without = u16_at(self.page, HEAP_LIVE) - suffix_length - old;
         let size = suffix_length + value.len();
@@ -121,8 +121,8 @@ impl<'a> PageEditor<'a> {
         Put::Done
     }
 
-    /// Makes sure that `size` heap bytes and `slots` slot bytes are free in the middle, compacting
-    /// if that helps.
+    /// Makes sure that `size` heap bytes and `slots` slot bytes are free in the middle, by
+    /// compaction if that helps.
     fn make_room(&mut self, size: usize, slots: usize) -> bool {
         let slots_end = SLOTS + self.count() * SLOT_BYTES + slots;
         if slots_end + size <= u16_at(self.page, HEAP_START) {
@@ -165,7 +165,7 @@ impl<'a> PageEditor<'a> {
         self.page[at + 6..at + 10].copy_from_slice(&head_of(suffix).to_le_bytes());
     }
 
-    /// The page as it stands. Its hints are behind until the editor is dropped.
+    /// Returns a view of the page. Its hints are out of date until the editor is dropped.
     fn view(&self) -> PageView<'_> {
         PageView::trusted(self.page)
     }

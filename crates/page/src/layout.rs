@@ -39,7 +39,7 @@ pub(crate) const HINTS: usize = 48;
 pub(crate) const HINT_COUNT: usize = 8;
 pub(crate) const SLOTS: usize = 80;
 
-/// Where slots begin: the bytes before it are headers.
+/// Offset of the slots; the bytes before it are headers.
 pub const SLOTS_BEGIN: usize = SLOTS;
 const _: () = assert!(COUNT == HEADER_BYTES);
 const _: () = assert!(RESERVED + 6 == HINTS);
@@ -48,11 +48,11 @@ const _: () = assert!(HINTS + HINT_COUNT * 4 == SLOTS);
 /// Bytes of one slot.
 pub const SLOT_BYTES: usize = 10;
 
-/// Longest key and value together that a page holds, in bytes: any one record fits an empty page
+/// Longest key and value together in a page, in bytes. Any one record fits into an empty page
 /// without an origin, whatever its prefix.
 pub const RECORD_BYTES_MAX: usize = PAGE_BYTES - SLOTS - SLOT_BYTES;
 
-/// The bit of a slot's value length that says "pointer to a large value".
+/// Bit of a slot's value length that means "pointer to a large value".
 pub(crate) const LARGE: usize = 1 << 15;
 const _: () = assert!(RECORD_BYTES_MAX < LARGE);
 
@@ -78,7 +78,7 @@ pub(crate) fn slot_at(index: usize) -> usize {
     SLOTS + index * SLOT_BYTES
 }
 
-/// The first four bytes of a suffix as a number that orders as suffixes do.
+/// Returns the first four bytes of a suffix as a number that orders as suffixes do.
 pub(crate) fn head_of(suffix: &[u8]) -> u32 {
     if let Some(head) = suffix.first_chunk() {
         return u32::from_be_bytes(*head);
@@ -89,7 +89,7 @@ pub(crate) fn head_of(suffix: &[u8]) -> u32 {
     u32::from_be_bytes(head)
 }
 
-/// The slot whose head is hint `index` of a page with `count` records.
+/// Returns the slot whose head is hint `index` of a page with `count` records.
 pub(crate) fn hinted_slot(index: usize, count: usize) -> usize {
     (index + 1) * count / (HINT_COUNT + 1)
 }

@@ -1,4 +1,4 @@
-//! Reading a slotted page.
+//! Reads of a slotted page.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
@@ -13,14 +13,14 @@ use crate::layout::{
     u32_at,
 };
 
-/// A page whose layout was checked. Cheap to copy.
+/// A view of a page whose layout was checked. Cheap to copy.
 #[derive(Clone, Copy)]
 pub struct PageView<'a> {
     page: &'a Page,
 }
 
 impl<'a> PageView<'a> {
-    /// Checks every invariant of the layout; the block header is the caller's to check.
+    /// Checks every invariant of the layout. The caller checks the block header.
     ///
     /// # Errors
     /// What was expected and found.
@@ -84,45 +84,46 @@ impl<'a> PageView<'a> {
         Ok(view)
     }
 
-    /// A page that [`PageView::parse`] accepted before, or that a [`PageEditor`](crate::PageEditor)
-    /// made: nothing is checked again. Any other bytes may cause a panic later.
+    /// Views a page that [`PageView::parse`] accepted before, or that a
+    /// [`PageEditor`](crate::PageEditor) made, without checks. Any other bytes may cause a panic
+    /// later.
     #[must_use]
     pub fn trusted(page: &'a [u8; PAGE_BYTES]) -> PageView<'a> {
         PageView { page }
     }
 
-    /// How many records the page holds.
+    /// Returns the number of records.
     #[must_use]
     pub fn len(&self) -> usize {
         u16_at(self.page, COUNT)
     }
 
-    /// Whether it holds none.
+    /// Returns whether there are no records.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What all keys begin with.
+    /// Returns the prefix of all keys.
     #[must_use]
     pub fn prefix(&self) -> &'a [u8] {
         &self.page[PAGE_BYTES - u16_at(self.page, PREFIX_LENGTH)..]
     }
 
-    /// What [`PageEditor::format`](crate::PageEditor::format) was told of where the page comes from.
+    /// Returns the origin that [`PageEditor::format`](crate::PageEditor::format) stored.
     #[must_use]
     pub fn origin(&self) -> &'a [u8] {
         let end = PAGE_BYTES - u16_at(self.page, PREFIX_LENGTH);
         &self.page[end - u16_at(self.page, ORIGIN_LENGTH)..end]
     }
 
-    /// Bytes that records, their slots, the origin and the prefix use.
+    /// Returns the bytes that records, their slots, the origin and the prefix use.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         u16_at(self.page, HEAP_LIVE) + self.len() * SLOT_BYTES
     }
 
-    /// What follows the prefix in key `index`.
+    /// Returns the part of key `index` after the prefix.
     ///
     /// # Panics
     /// When there is no such record.
@@ -132,7 +133,7 @@ impl<'a> PageView<'a> {
         &self.page[offset..offset + suffix]
     }
 
-    /// Key `index`, whole.
+    /// Returns key `index`, whole.
     ///
     /// # Panics
     /// When there is no such record.
@@ -141,7 +142,7 @@ impl<'a> PageView<'a> {
         [self.prefix(), self.suffix(index)].concat()
     }
 
-    /// Value `index`, or the pointer to it.
+    /// Returns value `index`, or the pointer to it.
     ///
     /// # Panics
     /// When there is no such record.
@@ -153,16 +154,15 @@ impl<'a> PageView<'a> {
         ValueRef { bytes, large }
     }
 
-    /// Where `key` is, or where it would be.
+    /// Returns the index of `key`.
     ///
     /// # Errors
-    /// `Err(index)` of the first greater key when it is not there; this is an answer, not a
-    /// failure.
+    /// The index of the first greater key when `key` is absent; this is an answer, not a failure.
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         self.search_in(key, |head| self.hinted_range(head))
     }
 
-    /// As [`PageView::search`], for a page whose hints are behind.
+    /// As [`PageView::search`], for a page whose hints are out of date.
     pub(crate) fn search_without_hints(&self, key: &[u8]) -> Result<usize, usize> {
         self.search_in(key, |_| (0, self.len()))
     }
@@ -191,7 +191,7 @@ impl<'a> PageView<'a> {
         Err(low)
     }
 
-    /// Which records lie in a range of keys.
+    /// Returns the indexes of the records in a range of keys.
     #[must_use]
     pub fn range(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Range<usize> {
         let at = |key: &[u8], after: bool| match self.search(key) {
@@ -211,7 +211,7 @@ impl<'a> PageView<'a> {
         start..end.max(start)
     }
 
-    /// The value of `key`, or the pointer to it.
+    /// Returns the value of `key`, or the pointer to it.
     #[must_use]
     pub fn find(&self, key: &[u8]) -> Option<ValueRef<'a>> {
         self.search(key).ok().map(|index| self.value(index))
@@ -230,7 +230,7 @@ impl<'a> PageView<'a> {
         (low, high)
     }
 
-    /// What hint `index` should be.
+    /// Returns what hint `index` should be.
     pub(crate) fn hint_for(&self, index: usize) -> u32 {
         let count = self.len();
         if count < HINTED_COUNT_MIN { 0 } else { self.head(hinted_slot(index, count)) }

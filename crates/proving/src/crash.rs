@@ -8,8 +8,8 @@
 //!
 //! A run lives several lives on images of its own crashes. In each, the disk keeps images in the
 //! middle of operations ([`SimDisk::capture_when`]): many crashes for the price of one run. Every
-//! life ends with a real cut, so that the database also unwinds from failing I/O. Which state a
-//! crash struck is told by the probes ([`spinney_base::probe`]) of the thread that met it; short
+//! life ends with a real cut, so that the database also unwinds from failing I/O. The probes
+//! ([`spinney_base::probe`]) of the thread that met a crash say in which state it struck; short
 //! states are chosen more eagerly, so that rare ones are covered.
 
 use std::collections::BTreeMap;
@@ -303,8 +303,8 @@ impl Run<'_> {
         states
     }
 
-    /// Salvages what a process that died would leave, and looks at crashes inside: the old database is as it was, and the
-    /// new one whole, or it refuses to open.
+    /// Salvages what a process that died would leave, and looks at crashes inside: the old database
+    /// is as it was, and the new one whole, or it refuses to open.
     fn salvage(&mut self, disk: &SimDisk, ledger: &Ledger) {
         let (mode, random) = (self.mode, Mutex::new(Random::new(self.random.next_u64(), 7)));
         disk.capture_when(Arc::new(move |_, states| {

@@ -38,7 +38,7 @@ pub struct Start {
 /// How wrong things may look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// The fault was told to the database: it must keep every promise.
+    /// The database got an error for the fault: it must keep every promise.
     Told,
     /// The media hold something else than was written: errors are allowed, and values that a key
     /// once had.
@@ -429,7 +429,7 @@ fn run(product: &dyn Product, start: &Start, seed: u64, fault: Option<&Fault>) -
     disk
 }
 
-/// Every fault that is told, at every call of `rounds` runs.
+/// Every fault that is reported, at every call of `rounds` runs.
 ///
 /// # Panics
 /// When a fault makes an answer wrong or loses what was acknowledged.
@@ -498,7 +498,7 @@ impl Drop for AnnounceFault<'_> {
     }
 }
 
-/// Every fault that is told, at every call of making a database, its first keyspace and its first
+/// Every fault that is reported, at every call of making a database, its first keyspace and its first
 /// record.
 ///
 /// # Panics
@@ -548,7 +548,7 @@ pub fn while_creating(product: &dyn Product, config: &Config) {
 /// One bit flipped in every page of every file of a closed database, a page at a time.
 ///
 /// # Panics
-/// When damage is taken for data, or is told without its file, or when no damage at all is found.
+/// When damage is taken for data, or is reported without its file, or when no damage at all is found.
 pub fn flip_every_block(product: &dyn Product, start: &Start, rounds: u64) {
     for seed in tier::seeds(rounds) {
         let announce = tier::Announce(seed);
@@ -576,8 +576,8 @@ pub fn flip_every_block(product: &dyn Product, start: &Start, rounds: u64) {
     }
 }
 
-/// Opens and reads a damaged image, and writes to it at a checkpoint distance of so many batches. Answers whether the
-/// damage was told.
+/// Opens and reads a damaged image, and writes to it at a checkpoint distance of this many batches. Answers whether the damage was
+/// reported.
 fn flipped(
     product: &dyn Product,
     start: &Start,
@@ -601,7 +601,7 @@ fn flipped(
             let verified = database.verify();
             verified.as_ref().err().into_iter().for_each(told);
             if !errors.is_empty() && verified.is_ok() {
-                // The background may have made a leaf anew whose index alone was damaged: it reads
+                // The background may have remade a leaf whose index alone was damaged: it reads
                 // what the index is made from. Then all is there again.
                 let still = books.check_all(&*database, Damage::Told, when);
                 assert!(still.is_empty(), "{when}: verify missed it: {still:?}");

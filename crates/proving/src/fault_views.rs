@@ -44,7 +44,7 @@ impl Kept {
         count: usize,
         when: &str,
     ) -> Result<BTreeSet<Bytes>> {
-        // A range that met an error meets it again for ever.
+        // A range that met an error meets it again forever.
         let records: Result<Vec<_>> = self.view.range(from, to).take(count).collect();
         let mut keys = BTreeSet::new();
         for (key, value) in records? {

@@ -21,7 +21,7 @@ pub enum Action {
     MaybeWrite(ValueId),
     /// A conditional write that found the first and left the second.
     Swap(ValueId, ValueId),
-    /// A conditional write that expected the first and was told the second.
+    /// A conditional write that expected the first and found the second.
     NoSwap(ValueId, ValueId),
 }
 

@@ -36,7 +36,7 @@ pub enum Op {
     Ends { keyspace: String },
     /// Make what is acknowledged durable.
     Flush,
-    /// Bring everything home.
+    /// Write everything back.
     Checkpoint,
     /// Compact a range of a keyspace.
     Compact { keyspace: String, from: KeyBound, to: KeyBound },

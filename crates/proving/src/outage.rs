@@ -132,7 +132,7 @@ fn tell(database: &dyn Database, key: &[u8]) {
 }
 
 /// Four writers meet a failed sync, a failed write or a full disk: each ends with an error or not at all
-/// hindered, none waits for ever, reads go on, and nothing acknowledged is lost.
+/// hindered, none waits forever, reads go on, and nothing acknowledged is lost.
 ///
 /// # Panics
 /// When it is.

@@ -339,7 +339,7 @@ impl<'a> Fields<'a> {
         Some(taken)
     }
 
-    /// A little-endian number of so many bytes, four at most.
+    /// A little-endian number of this many bytes, four at most.
     fn number<const N: usize>(&mut self) -> Option<u32> {
         let bytes = self.bytes(N)?;
         Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte)))

@@ -417,7 +417,7 @@ pub fn crash_beside_threads(product: &dyn Product) {
 /// Faults beside real threads.
 ///
 /// # Panics
-/// When a thread waits for ever, or something acknowledged is lost.
+/// When a thread waits forever, or something acknowledged is lost.
 pub fn faults_beside_threads(product: &dyn Product) {
     for seed in tier::seeds(tier::count(12, 400)) {
         let _announce = tier::Announce(seed);

@@ -122,7 +122,7 @@ fn first_life(disk: &SimDisk, shape: Shape, random: &mut SplitMix) -> First {
     First { sure: model, maybe: None }
 }
 
-/// The second life: reads all, and goes on. Returns what a power loss must not take.
+/// The second life: reads all, and continues. Returns what a power loss must not take.
 fn second_life(disk: &SimDisk, shape: Shape, random: &mut SplitMix, first: &First) -> Model {
     let life = opened(disk, shape);
     let mut known = life.contents();

@@ -188,7 +188,7 @@ fn run(watch: Option<Arc<Steps>>, fault: impl FnOnce(&SimDisk) -> Option<Fault>)
             ran.errors.push(error.kind());
         }
     }
-    // An error that was told once is not in the way of the next attempt, unless it stopped everything.
+    // An error that was returned once is not in the way of the next attempt, unless it stopped everything.
     if let Err(error) = db.checkpoint() {
         ran.errors.push(error.kind());
     }

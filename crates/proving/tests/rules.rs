@@ -288,7 +288,7 @@ fn p16_what_is_freed_is_reused_only_when_its_freeing_is_durable() {
             assert!(images > 0);
         }
         let made = db.stats().keyspaces[0].numbers.reorganized_pages_out;
-        assert!(made > 20, "only {made} pages made anew");
+        assert!(made > 20, "only {made} pages made again");
         db.verify().unwrap();
     });
 }

@@ -1,10 +1,10 @@
 //! The record cache: the newest version of the records that are worth keeping in memory, dirty and
 //! clean (TreeLine, section 4.2).
 //!
-//! The cache is cut into shards by the hash of the key; each shard is a hash
-//! table over a ring of records. A record is known outside by its [`RecordId`], 28 bits of its
-//! key's hash, which stays the same wherever the ring moves the record; two keys may share one, so
-//! whoever holds an id gets all dirty records that bear it and picks by key.
+//! The hash of the key chooses a shard; each shard is a hash table over a ring of records. Outside,
+//! a record is known by its [`RecordId`], 28 bits of its key's hash, which stays the same wherever
+//! the ring moves the record. Two keys may share an id, so a caller with an id gets all dirty
+//! records that have it and picks by key.
 //!
 //! **Life of a record.** A put makes it *dirty*: its page does not hold it yet. Write-back marks it
 //! *being written*, writes its page, and then makes it *clean*, unless a put changed it meanwhile,
@@ -12,21 +12,24 @@
 //! page write completed (rule P23). A removal is a record too, a tombstone; clean, it says that the
 //! key is known to be absent.
 //!
-//! **Writing through it.** Who keeps changes elsewhere (a memtable) puts nothing dirty here: he admits what he
-//! had to read, and says what changes. Between the two lies a race: a lookup reads the old value, the key is
-//! changed, nothing is here that would become the new value, and the lookup admits the old one. So a lookup
-//! takes a [`Ticket`] first, a count of changes of its shard and some bits of the id, and what it brings is kept only if the count is
-//! the same still. The count grows, and what is here changes, in one step under the shard's lock, in which
-//! what is admitted looks at the count. Either the change comes after what was admitted, and takes it; or before, and then it
-//! was either made before the ticket was taken, so the lookup has seen it, or the count has grown.
+//! **Writing through it.** A user that keeps its changes elsewhere (in a memtable) puts nothing
+//! dirty here: it admits what it read, and reports changes. Between the two lies a race. A lookup
+//! reads the old value, the key is changed, the cache has no record to change, and the lookup
+//! admits the old value. So a lookup first takes a [`Ticket`], a count of changes of its shard and
+//! some bits of the id. Its value is kept only if the count is still the same. A change updates the
+//! count and the record in one step under the shard's lock, and admission checks the count under
+//! that lock. If the change comes after the admission, it changes the admitted record. If it comes
+//! before, either it was made before the ticket was taken, and the lookup has seen it, or the count
+//! has grown.
 //!
-//! Read `memory` first (a record's bytes and the table), then `shard` (CLOCK, and who may do what beside
-//! whom); `share` says how much memory such a cache should have.
+//! Read `memory` first (a record's bytes and the table), then `shard` (CLOCK, and who may do what
+//! beside whom); `share` says how much memory such a cache should have.
 //!
 //! **Differs from the paper**: CLOCK runs over a ring in which the hand carries surviving records
 //! forward, so records of any size need no allocator and cost 8 bytes and their share of the table
-//! (about 7) beyond their own bytes; the paper's entries cost 96 and an index. And what was read enters a cache full of what is
-//! asked for only where it was missed before (see `shard`); the paper's takes each.
+//! (about 7) beyond their own bytes; the paper's entries cost 96 and an index. And what was read
+//! enters a cache full of what is asked for only where it was missed before (see `shard`); the
+//! paper's takes each.
 
 #![forbid(unsafe_code)]
 
@@ -43,16 +46,16 @@ use memory::{SHARD_BYTES_MAX, SHARD_BYTES_MIN};
 use shard::{Cause, Shard};
 use spinney_base::ValueRef;
 
-/// 28 bits of a key's hash: finds the shard, the bucket, and all records that might be meant. The other
-/// four of a word are for who lists records.
+/// 28 bits of a key's hash. They find the shard, the bucket, and all records that may be meant.
+/// Lists of records use the other four bits of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RecordId(pub u32);
 
 impl RecordId {
-    /// How many bits it has.
+    /// Number of its bits.
     pub const BITS: u32 = 28;
 
-    /// The id of a key with this hash.
+    /// Returns the id of a key with this hash.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -63,60 +66,61 @@ impl RecordId {
     }
 }
 
-/// Is shown a key and its value (`None` for a tombstone), and says whether it takes the record.
+/// Receives a key and its value (`None` for a tombstone), and returns whether it takes the record.
 pub type Show<'a> = &'a mut dyn FnMut(&[u8], Option<ValueRef<'_>>) -> bool;
 
-/// Room for a key and a value while they are shown; used again and again.
+/// Buffers for a key and a value while they are shown; they are reused.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    /// The key's bytes.
+    /// Bytes of the key.
     pub key: Vec<u8>,
-    /// The value's.
+    /// Bytes of the value.
     pub value: Vec<u8>,
 }
 
-/// The same with the id that led to it.
+/// Receives the same with the id that led to the record.
 pub type ShowWithId<'a> = &'a mut dyn FnMut(RecordId, &[u8], Option<ValueRef<'_>>) -> bool;
 
-/// What the cache knows of a key.
+/// Result of a lookup in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cached {
-    /// Its value was appended.
+    /// The key has a value, which was appended.
     Present,
-    /// The pointer to its large value was appended.
+    /// The key has a large value; the pointer was appended.
     Large,
-    /// It is known to be absent.
+    /// The key is known to be absent.
     Absent,
-    /// Nothing is known.
+    /// Nothing is known of the key.
     Unknown,
 }
 
-/// What a put made of a record.
+/// Effect of a put on a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Became {
-    /// It is dirty and was not, or is being written as it was before, so its page must be told.
+    /// It is dirty and was not, or its older version is being written, so its page must be noted.
     pub dirty: bool,
-    /// For all that the cache knows, the key had no value.
+    /// As far as the cache knows, the key had no value.
     pub may_be_new: bool,
 }
 
-/// How often keys with an id like this one had changed when it was taken.
+/// Count of changes of keys with similar ids, when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u32);
 
-/// Fewest bytes that are worth a cache beside others.
+/// Fewest bytes for which a cache pays beside others.
 pub const CACHE_BYTES_MIN: u64 = 128 << 10;
 
-/// One shard for each so many bytes that a cache may ever have, up to [`FEW_SHARDS`]; above that one for
-/// each [`LARGE_SHARD_BYTES`], up to [`SHARDS_MAX`]. More are only made where a shard could not address
-/// its part. Each is there from the start and takes half a kibibyte, so few do for a cache that may
-/// stay small; too few, and writers wait for each other.
+/// Bytes per shard: a cache has one shard for each this many bytes that it may ever have, up to
+/// [`FEW_SHARDS`]. Above that it has one for each [`LARGE_SHARD_BYTES`], up to [`SHARDS_MAX`], and
+/// more only where a shard could not address its part. All shards exist from the start and take
+/// half a kibibyte each. So a cache that may stay small has few; with too few, writers wait for
+/// each other.
 const SHARD_BYTES: u64 = 1 << 20;
 const FEW_SHARDS: u64 = 16;
 const LARGE_SHARD_BYTES: u64 = 4 << 20;
 const SHARDS_MAX: u64 = 128;
 
-/// How many shards a cache has that may have `most` bytes: a power of two.
+/// Returns the number of shards of a cache that may have `most` bytes: a power of two.
 fn shards_for(most: u64) -> u64 {
     let few = (most / SHARD_BYTES).clamp(1, FEW_SHARDS);
     let many = (most / LARGE_SHARD_BYTES).min(SHARDS_MAX);
@@ -124,37 +128,37 @@ fn shards_for(most: u64) -> u64 {
     (1 << few.max(many).ilog2()).max(needed)
 }
 
-/// All shards. Thread-safe.
+/// The record cache: all shards. Thread-safe.
 #[derive(Debug)]
 pub struct RecordCache {
     shards: Box<[Shard]>,
 }
 
 impl RecordCache {
-    /// An empty cache that may have about `bytes` bytes now, and up to about `most` later.
+    /// Makes an empty cache that may have about `bytes` bytes now, and up to about `most` later.
     pub fn new(bytes: u64, most: u64) -> Self {
         let shards = shards_for(most.max(bytes));
         let each = bytes / shards;
         RecordCache { shards: (0..shards).map(|_| Shard::new(each)).collect() }
     }
 
-    /// The newest version of a key, if it is here.
+    /// Looks up the newest version of a key.
     pub fn get(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
         self.shard(id).get(id, key, out)
     }
 
-    /// Reserves room for one put.
+    /// Reserves space for one put.
     pub fn prepare(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) -> Prepared {
         self.shard(id).prepare(key.len(), value.map_or(0, ValueRef::len))
     }
 
-    /// Gives back the words that were reserved for a record of this id.
+    /// Releases words that were reserved for a record with this id.
     pub fn cancel(&self, id: RecordId, words: usize) {
         self.shard(id).cancel(words);
     }
 
-    /// Puts a dirty record into the words that were reserved for it. If it replaces the pointer to a large value, that is
-    /// appended to `replaced`.
+    /// Puts a dirty record into the words that were reserved for it. If it replaces the pointer to
+    /// a large value, that is appended to `replaced`.
     pub fn put(
         &self,
         id: RecordId,
@@ -166,43 +170,45 @@ impl RecordCache {
         self.shard(id).put(id, key, value, words, replaced)
     }
 
-    /// Keeps what was read from a page, if there is room without I/O, nothing newer is here, and nothing has to leave
-    /// for it that is more likely to be asked for.
+    /// Admits a record that was read from a page, if there is space without I/O, no newer version
+    /// is cached, and no record that is more likely to be read would be evicted.
     pub fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         self.shard(id).admit(id, key, value, Cause::Missed);
     }
 
-    /// Keeps a neighbour of what was read, until the hand comes by if nobody asks for it.
+    /// Admits a neighbour of a record that was read, until the hand passes unless it is read.
     pub fn admit_neighbour(&self, id: RecordId, key: &[u8], value: ValueRef<'_>) {
         self.shard(id).admit(id, key, Some(value), Cause::Neighbour);
     }
 
-    /// What [`RecordCache::admit_unchanged`] goes by; taken before the record is looked for.
+    /// Returns the ticket for [`RecordCache::admit_unchanged`]; it is taken before the record is
+    /// looked up.
     pub fn ticket(&self, id: RecordId) -> Ticket {
         Ticket(self.shard(id).changes(id))
     }
 
-    /// Keeps what was found elsewhere, if there is room and the key has not changed since the ticket was
-    /// taken.
+    /// Admits a record that was found elsewhere, if there is space and the key has not changed
+    /// since the ticket was taken.
     pub fn admit_unchanged(&self, id: RecordId, key: &[u8], value: ValueRef<'_>, ticket: Ticket) {
         self.shard(id).admit_unchanged(id, key, value, ticket.0);
     }
 
-    /// The key has another value now, which is kept elsewhere too (`None` when it was removed): what is
-    /// here becomes that or goes. For whoever writes through the cache; his change is visible already, and
-    /// nobody else changes the key until this returns.
+    /// Notes that the key has another value, which is also kept elsewhere (`None` when it was
+    /// removed): the cached record gets it or is dropped. It is for a user that writes through the
+    /// cache. Its change is visible already, and no other thread changes the key until this
+    /// returns.
     pub fn change(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         self.shard(id).change(id, key, value);
     }
 
-    /// Shows all dirty records that bear `id`; see [`Visit`].
+    /// Shows all dirty records with the id `id`. See [`Visit`].
     pub fn visit_dirty(&self, id: RecordId, visit: Visit, scratch: &mut Scratch, show: Show<'_>) {
         self.shard(id).visit_dirty(id, visit, scratch, show);
     }
 
-    /// Shows all dirty records that bear any of these ids, each with the id; see [`Visit`].
+    /// Shows all dirty records with any of these ids, each with the id. See [`Visit`].
     pub fn visit_all_dirty(&self, ids: &[RecordId], visit: Visit, show: ShowWithId<'_>) {
-        // So many are asked of the processor before the first is needed.
+        // Number of ids that are prefetched before the first is needed.
         const TOGETHER: usize = 32;
         let mut scratch = Scratch::default();
         for ids in ids.chunks(TOGETHER) {
@@ -213,48 +219,47 @@ impl RecordCache {
         }
     }
 
-    /// Asks the processor for what finding these needs: found one after the other, each would be waited
-    /// for twice.
+    /// Prefetches what finding these ids needs. Without it each would wait for memory twice.
     pub fn prefetch(&self, ids: impl Iterator<Item = RecordId> + Clone) {
         ids.clone().for_each(|id| self.shard(id).prefetch_bucket(id));
         ids.for_each(|id| self.shard(id).prefetch_records(id));
     }
 
-    /// Ends the writing of a record: `written` makes it clean unless it was changed meanwhile;
+    /// Ends the writing of a record: `written` makes it clean, unless it was changed meanwhile;
     /// otherwise it stays dirty.
     pub fn end_write(&self, id: RecordId, key: &[u8], written: bool) {
         self.shard(id).end_write(id, key, written);
     }
 
-    /// Appends keys of dirty records that the hand of shard `index` will meet soon and find worth
-    /// nothing more, at most `most`.
+    /// Appends keys of dirty records of priority 0 that the hand of shard `index` will meet soon,
+    /// at most `most`.
     pub fn soon_evicted(&self, index: usize, most: usize, keys: &mut Vec<Vec<u8>>) {
         self.shards[index % self.shards.len()].soon_evicted(most, keys);
     }
 
-    /// Drops all clean records: what is on disk was changed behind the cache.
+    /// Drops all clean records, because the disk was changed behind the cache.
     pub fn forget_clean(&self) {
         self.shards.iter().for_each(Shard::forget_clean);
     }
 
-    /// Fewest bytes that it can work with.
+    /// Returns the fewest bytes with which it can work.
     pub fn bytes_min(&self) -> u64 {
         (self.shards.len() * SHARD_BYTES_MIN) as u64
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }
 
-    /// Follows a new size in bytes, shard by shard; a shard whose dirty records would not fit keeps
+    /// Follows a new size in bytes, shard by shard. A shard whose dirty records would not fit keeps
     /// its size until they are written back, which [`RecordCache::soon_evicted`] asks for.
     pub fn resize(&self, bytes: u64) {
         let each = bytes / self.shards.len() as u64;
         self.shards.iter().for_each(|shard| shard.resize(each));
     }
 
-    /// Records, dirty records and bytes held.
+    /// Returns the numbers of records and dirty records, and the bytes held.
     pub fn usage(&self) -> Usage {
         self.shards.iter().map(Shard::usage).fold(Usage::default(), |sum, one| Usage {
             records: sum.records + one.records,
@@ -272,22 +277,22 @@ impl RecordCache {
     }
 }
 
-/// What a cache or shard holds.
+/// Content of a cache or shard.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// How many records.
+    /// Number of records.
     pub records: u64,
-    /// How many of them are dirty.
+    /// Number of dirty records.
     pub dirty: u64,
-    /// Bytes of memory that rings and tables may take, or take if that is more.
+    /// Bytes of memory that rings and tables may take, or do take if that is more.
     pub bytes: u64,
-    /// Bytes of rings that records have reached, and of tables: what is taken now.
+    /// Bytes of rings that records have reached, and of tables: the memory taken now.
     pub held: u64,
-    /// Bytes of rings that hold anything.
+    /// Bytes of rings in use.
     pub filled: u64,
     /// Bytes that the hands have passed since the cache had this size.
     pub passed: u64,
-    /// Hits on records that would have been the next to leave, each times the parts of a ring of which these are one: what
-    /// all that is filled would have brought if it were as cold.
+    /// Hits on records that would have been evicted next, each multiplied by the number of such
+    /// parts in a ring: the hits that the whole ring would have if it were as cold.
     pub worth: u64,
 }

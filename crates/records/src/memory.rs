@@ -24,13 +24,14 @@
 //! +--------+------------+
 //! ```
 //!
-//! Behind these bytes there is one for every two buckets, with bits of an id that was looked for of late and not kept
-//! ([`Memory::was_missed`]).
+//! Behind these bytes there is one for every two buckets, with bits of an id that was missed
+//! recently and not admitted ([`Memory::was_missed`]).
 //!
-//! Readers bump the priority without holding anything: an addition, which leaves the displacement alone, and
-//! a bump that lands on the wrong record does no harm. The displacement says how many buckets this one
-//! lies behind the one where its probing begins, or 31 for so many and more: so a removal knows which
-//! buckets to shift without a look at their records, each of which would be a miss of the processor's caches.
+//! Readers bump the priority without holding anything: an addition, which leaves the displacement
+//! alone, and a bump that lands on the wrong record does no harm. The displacement says how many
+//! buckets this one lies behind the one where its probing begins, or 31 for so many and more: so a
+//! removal knows which buckets to shift without a look at their records, each of which would be a
+//! miss of the processor's caches.
 //!
 //! **Invariant**: everything here is read and written as atomics, because optimistic readers race
 //! with writers (rule P27); readers conclude nothing before the shard's latch validates.
@@ -41,7 +42,7 @@ use spinney_sync::{RacyWords, ZeroedAtomics, prefetch};
 
 use super::RecordId;
 
-/// In the value length: the value is the pointer to a large one.
+/// Bit of the value length: the value is the pointer to a large one.
 pub(super) const LARGE: u64 = 1 << 15;
 pub(super) const LIVE: u64 = 1 << 28;
 pub(super) const DIRTY: u64 = 1 << 29;
@@ -54,36 +55,37 @@ pub(super) const PRIORITY_MAX: u8 = 3;
 /// Most words that a bucket can address.
 const WORDS_MAX: usize = (1 << 24) - 2;
 
-/// Smallest limit of a shard, in bytes: some twenty records of 64 bytes. A cache that may become large has many shards
-/// while it is small, so this is what a keyspace with little memory cannot go below. Reservations that
-/// need more than the limit, the largest record's too, make a shard grow past it until they are written back.
+/// Smallest limit of a shard, in bytes: some twenty records of 64 bytes. A cache that may become
+/// large has many shards while it is small, so this is the least for a keyspace with little memory.
+/// Reservations beyond the limit, also for the largest record, make a shard grow past it until they
+/// are written back.
 pub(super) const SHARD_BYTES_MIN: usize = 2 << 10;
 
-/// What a shard takes before it has records, in bytes: it doubles until it has what it may take. So
-/// tables follow the data, and a budget far above that costs nothing.
+/// Bytes of a shard before it has records. It doubles up to its limit, so tables follow the data,
+/// and a budget far above that costs nothing.
 pub(super) const FIRST_BYTES: usize = 512;
 
-/// Most memory of a shard: a bucket cannot name words behind that.
+/// Most memory of a shard: a bucket cannot address words beyond it.
 pub(super) const SHARD_BYTES_MAX: usize = (WORDS_MAX - 1) * 8;
 
 /// Words of an average record, at most, that the table is sized for.
 pub(super) const RECORD_WORDS_MAX: usize = 64;
 
-/// Buckets stay at most this full, in percent: to find that a record is not there takes 9 steps, and would
-/// take 23 at 85 percent.
+/// Buckets are filled up to this percentage: finding that a record is absent takes 9 steps, and
+/// would take 23 at 85 percent.
 const LOAD_PERCENT: usize = 75;
 
 /// What one more of priority adds to a bucket's byte.
 const PRIORITY_ONE: u8 = 1 << 5;
 
-/// A displacement of so many buckets or more.
+/// Displacement of this many buckets or more.
 const FAR: u8 = PRIORITY_ONE - 1;
 
-/// Buckets for each id that is remembered as missed: fewer are than the ring holds records, for what is asked for again
-/// only after many others is not worth a place there.
+/// Buckets for each id that is remembered as missed. Fewer are remembered than the ring holds
+/// records, because a record that is read again only after many others is not worth a place in it.
 const BUCKETS_PER_MISSED: usize = 2;
 
-/// The part of the ring that the hand comes to soon: one of so many.
+/// The part of the ring that the hand reaches soon is one in this many.
 pub(super) const SOON: usize = 8;
 
 const BUCKET_BYTES: usize = size_of::<AtomicU32>() + size_of::<AtomicU8>();
@@ -99,7 +101,7 @@ impl Header {
         Header(u64::from(id.0) << 32 | flags | (key as u64) << 16 | large | value.len() as u64)
     }
 
-    /// Of a record of so many words that nobody looks for, if one can be that large.
+    /// Makes the header of a dead record of `words` words, if one can be that large.
     pub(super) fn dead(words: usize) -> Option<Self> {
         let value = (words - 1) * 8;
         (value < LARGE as usize).then_some(Header(value as u64))
@@ -320,7 +322,8 @@ impl Memory {
         self.notes[bucket].store((priority * PRIORITY_ONE) | displacement, Relaxed);
     }
 
-    /// Writes the byte beside a bucket that lies `distance` behind the one where its probing begins.
+    /// Writes the byte beside a bucket that lies `distance` behind the one where its probing
+    /// begins.
     fn note(&self, bucket: usize, priority: u8, distance: usize) {
         let displacement = u8::try_from(distance).map_or(FAR, |distance| distance.min(FAR));
         self.notes[bucket].store((priority * PRIORITY_ONE) | displacement, Relaxed);
@@ -342,7 +345,8 @@ impl Memory {
         self.hand.store(word + 1, Relaxed);
     }
 
-    /// Whether this word lies in the part of the ring that the hand comes to [`SOON`]. None does before it has moved.
+    /// Returns whether this word lies in the part of the ring that the hand reaches [`SOON`]. None
+    /// does before the hand has moved.
     pub(super) fn is_before_hand(&self, word: usize) -> bool {
         self.hand.load(Relaxed).checked_sub(1).is_some_and(|hand| {
             let ahead = if word >= hand { word - hand } else { word + self.capacity() - hand };
@@ -350,7 +354,8 @@ impl Memory {
         })
     }
 
-    /// Whether `id` was missed of late, for all that its bits say. If not, it is from now on, in the place of another.
+    /// Returns whether `id` was missed recently, as far as its bits say. If not, it is remembered
+    /// from now on and replaces another.
     #[expect(clippy::cast_possible_truncation, reason = "below the length, and some bits")]
     pub(super) fn was_missed(&self, id: RecordId) -> bool {
         let mixed = u64::from(id.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -377,7 +382,8 @@ impl Memory {
         prefetch(&self.buckets[self.home(id)]);
     }
 
-    /// Asks the processor for the bucket where the probing for `id` begins, and for what is noted beside it.
+    /// Asks the processor for the bucket where the probing for `id` begins, and for what is noted
+    /// beside it.
     pub(super) fn prefetch_place(&self, id: RecordId) {
         let home = self.home(id);
         prefetch(&self.buckets[home]);

@@ -8,18 +8,19 @@
 //!
 //! New records go to the head. When room is short the hand takes the record at the tail: a dead one
 //! is dropped, a clean one of priority 0 is evicted, any other is carried to the head with its
-//! priority one lower: second chances, as CLOCK gives them, and no holes. Where head and tail meet, what is carried
-//! stays where it is; so the gap between them, if it is too small for a record, becomes a dead one. With records
-//! of one size nothing is copied but what a reservation lies before. A dirty record of
-//! priority 0 is the eviction candidate that the paper would write out; the hand goes on past up to
-//! [`DIRTY_LOOK_AHEAD`] of them in search of a clean one before it gives up and names the first for
-//! write-back.
+//! priority one lower: second chances, as CLOCK gives them, and no holes. Where head and tail meet,
+//! what is carried stays where it is; so the gap between them, if it is too small for a record,
+//! becomes a dead one. With records of one size nothing is copied but what a reservation lies
+//! before. A dirty record of priority 0 is the eviction candidate that the paper would write out;
+//! the hand continues past up to [`DIRTY_LOOK_AHEAD`] of them in search of a clean one before it
+//! gives up and names the first for write-back.
 //!
-//! **Who is kept.** A record that was written is. One that was read leaves as soon as the hand comes by, unless it was asked
-//! for again; and where most of what the hand meets was asked for since ([`State::is_proved`]), what was read once
-//! has less to be kept for than what would leave for it: then only what was missed before, of late, is kept
-//! ([`Memory::was_missed`]), and one in [`ENTERS_ANYWAY`] of the others, so that new favourites come in quickly.
-//! In a new cache, or after what is asked for has changed, the hand meets what nobody wants, and all are kept.
+//! **Admission.** A record that was written is kept. One that was read is evicted as soon as the
+//! hand passes, unless it was read again. Where most records that the hand meets were read since
+//! its last pass ([`State::is_proved`]), a record that was read once is worth less than the one
+//! that it would evict. Then only recently missed ids are admitted ([`Memory::was_missed`]), and
+//! one in [`ENTERS_ANYWAY`] of the others, so that new favourites enter quickly. In a new cache, or
+//! after favourites have changed, the hand meets unread records, and all are admitted.
 //!
 //! **Invariants**
 //! 1. Records lie end to end from tail to head; `head - tail + reserved <= capacity`, so an apply
@@ -48,11 +49,11 @@ use super::memory::{
 };
 use super::{Became, Cached, RecordId, Scratch, Show, Usage};
 
-/// How many dirty records of priority 0 the hand passes over before a writer must bring one home
+/// Number of dirty records of priority 0 that the hand passes before a writer must write one back
 /// itself (TreeLine, 4.2).
 const DIRTY_LOOK_AHEAD: usize = 32;
 
-/// How many records the hand may look at to admit what was read: admission is a favour, not a duty.
+/// Most records that the hand looks at to admit one that was read. Admission is optional.
 const ADMISSION_STEPS: usize = 64;
 
 /// Priority of a record that was written.
@@ -60,60 +61,62 @@ const PRIORITY_WRITTEN: u8 = 1;
 /// Priority of a record that was read from its page.
 const PRIORITY_READ: u8 = 0;
 
-/// Of the records that were read, but not missed before, one in so many is kept.
+/// Of records that were read but not missed before, one in this many is admitted.
 const ENTERS_ANYWAY: u32 = 8;
 
-/// What the hand met is remembered of about so many records.
+/// Length of the moving average over records that the hand met, in records.
 const MET: u32 = 64;
 
-/// All of them.
+/// The value of that average when all of them were read.
 const ALL_MET: u32 = 1 << 20;
 
-/// While fewer of the records than this are dirty none is brought home for the hand's sake, which finds
-/// enough clean ones. A dirty record answers reads as well as a clean one does, and the longer it waits the
-/// more others of its page come home with it.
+/// While less than this percentage of the records are dirty, none is written back for the hand's
+/// sake, because it finds enough clean ones. A dirty record answers reads as well as a clean one,
+/// and the longer it waits, the more others of its page are written back with it.
 const DIRTY_PERCENT: usize = 75;
 
-/// For one word of a gap that becomes a dead record the hand must have passed so many: as much of the ring may be lost to
-/// gaps.
+/// The hand must have passed this many words for each word of a gap that becomes a dead record. It
+/// bounds the part of the ring that is lost to gaps.
 const WORDS_PER_GAP_WORD: usize = 128;
 
-/// Counts of changes of a shard: with one for all keys a small cache would admit hardly anything beside writers.
+/// Number of change counters of a shard. With one for all keys, a small cache would admit hardly
+/// anything beside writers.
 const CHANGES: usize = 16;
 
 /// Words of an average record that a new shard expects.
 const RECORD_WORDS_EXPECTED: usize = 9;
 
-/// A shard that takes more than its limit by one part of so many has its dirty records written back, so
+/// A shard that exceeds its limit by one part in this many has its dirty records written back, so
 /// that it can shrink.
 const OVER_PART: u64 = 16;
 
-/// How [`RecordCache::prepare`](crate::RecordCache::prepare) ended.
+/// Result of [`RecordCache::prepare`](crate::RecordCache::prepare).
 #[derive(Debug, PartialEq, Eq)]
 pub enum Prepared {
-    /// So many words of room are reserved: [`put`](crate::RecordCache::put) takes them, or [`cancel`](crate::RecordCache::cancel).
+    /// This many words are reserved: [`put`](crate::RecordCache::put) takes them, or
+    /// [`cancel`](crate::RecordCache::cancel).
     Ready(usize),
-    /// The hand met only dirty records: bring this key's page home and try again.
+    /// The hand met only dirty records: write back this key's page and try again.
     Dirty(Vec<u8>),
-    /// All room is reserved by others: try again.
+    /// Others have reserved all space: try again.
     Busy,
 }
 
 /// What a visit does with the records that its caller accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visit {
-    /// Only looks.
+    /// Only reads.
     Look,
     /// Marks them as being written.
     BeginWrite,
 }
 
-/// Why a record is to be kept that nobody has written.
+/// Why a record that was not written is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It was looked for.
+    /// It was looked up.
     Missed,
-    /// It lay beside one that was, and who chose that neighbours are kept wants it.
+    /// It lay beside one that was, and the caller wants neighbours.
     Neighbour,
 }
 
@@ -122,16 +125,18 @@ pub(super) struct Shard {
     latch: VersionLatch,
     memory: ArcSwap<Memory>,
     state: Mutex<State>,
-    /// Hits on records that the hand would take soon, which a smaller cache would have missed first; each counts for all
-    /// parts of the ring, so that they are what all of it would bring if it were as cold.
+    /// Hits on records that the hand would evict soon, which a smaller cache would have missed
+    /// first. Each is multiplied by the number of such parts in the ring: the hits that the whole
+    /// ring would have if it were as cold.
     worth: AtomicU64,
-    /// How often keys were changed elsewhere, by bits of their ids. They grow under the state's lock.
+    /// Number of changes of keys elsewhere, by bits of their ids. They grow under the state's lock.
     changes: [AtomicU32; CHANGES],
 }
 
 #[derive(Debug)]
 struct State {
-    /// Positions grow for ever; a position modulo the capacity is a word of the ring.
+    /// Position of the head. Positions grow forever; a position modulo the capacity is a word of
+    /// the ring.
     head: u64,
     tail: u64,
     records: usize,
@@ -140,25 +145,27 @@ struct State {
     reserved_records: usize,
     /// Words of an average record, for which the table is sized.
     record_words: usize,
-    /// What the memory was made for, in bytes.
+    /// Bytes that the memory was made for.
     bytes: u64,
-    /// What it may grow to.
+    /// Bytes that it may grow to.
     limit: u64,
-    /// How many of the records that the hand met of late had been asked for, or written, since, in parts of [`ALL_MET`].
+    /// Part of the records that the hand met recently that had been read or written since its last
+    /// pass, in units of [`ALL_MET`].
     asked_for: u32,
-    /// Records that were not kept since one was that had not been missed before either.
+    /// Records refused since one was admitted without a recent miss.
     refused: u32,
-    /// Words that the hand has passed and that did not yet pay for a gap, at most those of one turn.
+    /// Words that the hand has passed and that did not yet pay for a gap, at most those of one
+    /// turn.
     gaps: usize,
 }
 
 /// What the hand did with one record.
 enum Step {
-    /// Dropped a dead or evicted a clean one.
+    /// Dropped a dead record or evicted a clean one.
     Freed,
     /// Carried it forward.
     Kept,
-    /// Carried a dirty one of priority 0 forward, to this position.
+    /// Carried a dirty record of priority 0 forward, to this position.
     KeptDirty(u64),
 }
 
@@ -429,7 +436,7 @@ impl Shard {
         let memory = self.memory.load();
         let capacity = memory.capacity() as u64;
         let used = state.head - state.tail;
-        // While ring and table have free room, or may grow, the hand will not come by.
+        // While ring and table have free space, or may grow, the hand will not pass.
         let is_over = state.is_over();
         let few_dirty = state.dirty * 100 < state.records * DIRTY_PERCENT;
         if !is_over && (state.next_bytes().is_some() || few_dirty) {
@@ -485,25 +492,26 @@ impl Shard {
         }
     }
 
-    /// Follows a new limit. What it may take is taken when records come. While dirty records or
-    /// reservations would not fit, it keeps what it has: [`Shard::soon_evicted`] then names dirty records,
-    /// whoever they are, and the next call tries again.
+    /// Follows a new limit. Memory is taken when records come. While dirty records or reservations
+    /// would not fit, the shard keeps its size: [`Shard::soon_evicted`] then names dirty records of
+    /// any priority, and the next call tries again.
     pub(super) fn resize(&self, bytes: u64) {
         let bytes = bytes.clamp(SHARD_BYTES_MIN as u64, SHARD_BYTES_MAX as u64);
         let mut state = self.state.lock();
         let current = self.memory.load().bytes();
         state.limit = bytes;
         if current > bytes {
-            // Rebuilding costs a copy of everything: what must be given up is given up together with what will be soon.
+            // Rebuilding costs a copy of everything: what must be given up is given up together
+            // with what will be soon.
             let follow = (bytes - bytes / 64).max(SHARD_BYTES_MIN as u64);
             let record_words = state.record_words;
             self.rebuild(&mut state, follow, record_words);
         }
     }
 
-    /// Makes the ring larger, past its limit if need be, where reservations take most of it: nothing that
-    /// a writer could write back makes room for the other records of its own batch. Says whether there is
-    /// room for `words` now.
+    /// Enlarges the ring, past its limit if necessary, where reservations take most of it: no
+    /// write-back makes space for the other records of the same batch. Returns whether there is
+    /// space for `words` now.
     fn grow_for_reserved(&self, state: &mut State, words: usize) -> bool {
         let record_words = state.record_words;
         loop {
@@ -529,8 +537,8 @@ impl Shard {
         state.next_bytes().is_some_and(|bytes| self.rebuild(state, bytes, record_words))
     }
 
-    /// Moves the hand until `words` are free, looking at no more than `steps` records. An error is that they are
-    /// not, with the position of the first dirty record of priority 0 that the hand met.
+    /// Moves the hand until `words` are free, over at most `steps` records. The error is that they
+    /// are not, with the position of the first dirty record of priority 0 that the hand met.
     fn make_room(
         &self,
         state: &mut MutexGuard<'_, State>,
@@ -588,8 +596,8 @@ impl Shard {
         self.rebuild(state, bytes, average.max(2))
     }
 
-    /// When the ring is full and its records are larger than expected by a fourth: makes a smaller table
-    /// beside a larger ring.
+    /// When the ring is full and its records are larger than expected by a fourth: makes a smaller
+    /// table beside a larger ring.
     fn reduce_table(&self, state: &mut State) -> bool {
         let used = usize::try_from(state.head - state.tail).unwrap_or(usize::MAX);
         let average = used / state.records.max(1);
@@ -597,7 +605,8 @@ impl Shard {
             return false;
         }
         let bytes = state.bytes;
-        // Room for records that are a sixteenth smaller, so that the table is not what is full next.
+        // Room for records that are a sixteenth smaller, so that the table is not what is full
+        // next.
         self.rebuild(state, bytes, (average - average.div_ceil(16)).min(RECORD_WORDS_MAX))
     }
 
@@ -648,14 +657,14 @@ impl Shard {
 }
 
 impl State {
-    /// For how many bytes the memory is made next, if it may grow: twice as many. The last step is worth its copy if
-    /// it adds a part of 32.
+    /// Returns the bytes for which the memory is made next, if it may grow: twice as many. The last
+    /// step is worth its copy if it adds at least a 32nd.
     fn next_bytes(&self) -> Option<u64> {
         let bytes = (2 * self.bytes).min(self.limit);
         (bytes > self.bytes + self.bytes / 32).then_some(bytes)
     }
 
-    /// Whether it takes clearly more than it may.
+    /// Returns whether it takes clearly more than it may.
     fn is_over(&self) -> bool {
         self.bytes > self.limit + self.limit / OVER_PART
     }
@@ -677,12 +686,13 @@ impl State {
             && self.records + self.reserved_records < memory.records_max()
     }
 
-    /// Whether most of what the hand met of late had been asked for, or written, since it was there before.
+    /// Returns whether most records that the hand met recently had been read or written since its
+    /// last pass.
     fn is_proved(&self) -> bool {
         self.asked_for > ALL_MET / 2
     }
 
-    /// Whether a record that was looked for is kept, if another has to leave for it.
+    /// Returns whether a record that was looked up is admitted if another must be evicted for it.
     fn enters(&mut self, memory: &Memory, id: RecordId) -> bool {
         if !self.is_proved() || memory.was_missed(id) {
             return true;
@@ -702,9 +712,10 @@ impl State {
         }
     }
 
-    /// Makes a dead record of the room between head and tail, which is too little for what is wanted (or of no use, while
-    /// the table is what is full): the hand then leaves what it keeps where it is, and where it drops a record of the
-    /// size that is wanted there is room again for just that one.
+    /// Makes a dead record of the room between head and tail, which is too little for what is
+    /// wanted (or of no use, while the table is what is full): the hand then leaves what it keeps
+    /// where it is, and where it drops a record of the size that is wanted there is room again for
+    /// just that one.
     fn close_gap(&mut self, memory: &Memory) {
         let used = self.head - self.tail;
         let gap = memory.capacity() - usize::try_from(used).unwrap_or(usize::MAX);
@@ -754,8 +765,8 @@ impl State {
         if priority == 0 { Step::KeptDirty(position) } else { Step::Kept }
     }
 
-    /// Asks the processor for the bucket of the record at the tail, whose header was asked for one step ago, and for
-    /// the header of the one behind it.
+    /// Asks the processor for the bucket of the record at the tail, whose header was asked for one
+    /// step ago, and for the header of the one behind it.
     fn prefetch_next(&self, memory: &Memory) {
         if self.tail < self.head {
             let header = memory.header(self.word(memory, self.tail));

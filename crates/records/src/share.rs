@@ -1,63 +1,65 @@
-//! How a keyspace divides memory between two caches, of records and of pages: by what the bytes at the
-//! margin of either were worth.
+//! Division of a keyspace's memory between two caches, of records and of pages, by the worth of the
+//! bytes at the margin of either.
 //!
-//! Every [`INTERVAL`] it is counted how many hits they had, or would have had, for each of these bytes. Where one side's bytes
-//! were worth so many times the other's, some of the memory, in sixteenths, changes sides; in between everything
-//! stays, for moving costs a copy of the records. The first side begins with all but a small probe for
-//! the second, which never has more than so many sixteenths.
+//! Every [`INTERVAL`] it compares how many hits each of these bytes had, or would have had. If one
+//! side's bytes were worth [`Rules::ratio`] times the other's, some sixteenths of the memory change
+//! sides. Otherwise everything stays, because a move costs a copy of the records. The first side
+//! begins with all memory but a small probe for the second, which never has more than
+//! [`Rules::most`] sixteenths.
 //!
-//! Pure: what it is told decides.
+//! It is a pure function of its arguments.
 
 use std::time::Duration;
 
 /// Shortest time between two decisions.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Hits that a decision needs to go by.
+/// Hits that a decision needs.
 const HITS_MIN: u64 = 64;
 
-/// What changes sides are so many parts of the memory.
+/// The unit that changes sides is one part in this many of the memory.
 const PARTS: u64 = 16;
 
-/// Without any of them the second side has this share, to find out what more would be worth.
+/// Without any such part, the second side has one part in this many, to measure what more would be
+/// worth.
 const PROBE_SHARE: u64 = 128;
 
-/// Fewest bytes that hits at a margin are divided by.
+/// Hits at a margin are divided by at least this many bytes.
 const MARGIN_BYTES_MIN: u64 = 16 << 10;
 
-/// What those who divide may choose.
+/// Parameters of the division.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// The bytes of one side must be worth so many times those of the other; at least 1.
+    /// The bytes of one side must be worth this many times those of the other; at least 1.
     pub ratio: f64,
     /// Sixteenths of the memory that change sides at once; at least 1.
     pub step: u64,
-    /// The most of them that the second side has, 15 or less.
+    /// Most sixteenths for the second side; at most 15.
     pub most: u64,
 }
 
-/// What is known of one side.
+/// State of one side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Side {
-    /// Hits at the margin: on what would have been the next to leave, or of what had just left. Counted
-    /// since the start.
+    /// Hits at the margin since the start: on records that would have been evicted next, or ghost
+    /// hits.
     pub worth: u64,
     /// Bytes of the margin.
     pub bytes: u64,
 }
 
-/// What another step would be for the second side, and for the first that gives it.
+/// Use of another step for the second side, and for the first, which gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum More {
-    /// Of no use: the second side has not filled what it has.
+    /// None: the second side has not filled what it has.
     Idle,
-    /// Of use to both.
+    /// Both can use it.
     Wanted,
     /// The first side does not fill it.
     Spare,
 }
 
-/// The division. Not thread-safe.
+/// A division. Not thread-safe.
 #[derive(Debug)]
 pub struct Share {
     rules: Rules,
@@ -68,19 +70,19 @@ pub struct Share {
 }
 
 impl Share {
-    /// One in which the second side has its probe.
+    /// Makes a division in which the second side has its probe.
     #[must_use]
     pub fn new(rules: Rules) -> Share {
         Share { rules, parts: 0, since: Duration::ZERO, first: 0, second: 0 }
     }
 
-    /// Whether it is time to decide anew.
+    /// Returns whether it is time for a decision.
     #[must_use]
     pub fn is_due(&self, now: Duration) -> bool {
         now.saturating_sub(self.since) >= INTERVAL
     }
 
-    /// Decides anew, if it is time, after what was seen up to `now`.
+    /// Decides again, if it is time, by what was counted up to `now`.
     pub fn follow(&mut self, first: Side, second: Side, more: More, now: Duration) {
         if self.is_due(now) {
             self.decide(first, second, more);
@@ -88,13 +90,13 @@ impl Share {
         }
     }
 
-    /// How many of `all` bytes the second side may have.
+    /// Returns how many of `all` bytes the second side may have.
     #[must_use]
     pub fn of_second(&self, all: u64) -> u64 {
         of_parts(all, self.parts)
     }
 
-    /// How many it would have with a step more, if it may.
+    /// Returns how many it would have with another step, if it may.
     #[must_use]
     pub fn of_second_next(&self, all: u64) -> u64 {
         of_parts(all, self.next())
@@ -127,8 +129,8 @@ impl Share {
     }
 }
 
-/// What more memory would be worth to a keyspace, from what was counted at the margins of its caches.
-/// Not thread-safe.
+/// Worth of more memory for a keyspace, from the counts at the margins of its caches. Not
+/// thread-safe.
 #[derive(Debug, Default)]
 pub struct Worth {
     seen: Vec<u64>,
@@ -136,8 +138,8 @@ pub struct Worth {
 }
 
 impl Worth {
-    /// Follows the caches, always the same in the same order, and answers how many hits the last
-    /// mebibyte has given so far, since the start: at each look that of the cache where it gave most.
+    /// Follows the caches, which are always the same in the same order. Returns how many hits the
+    /// last mebibyte has given since the start: at each look, that of the cache where it gave most.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

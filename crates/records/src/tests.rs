@@ -62,7 +62,7 @@ impl Driver {
         self.model.insert(key.to_vec(), Known { value: value.map(<[u8]>::to_vec), dirty: true });
     }
 
-    /// Brings one key home; `meanwhile` is put while its page is being written.
+    /// Writes one key back; `meanwhile` is put while its page is being written.
     fn write_back(&mut self, key: &[u8], meanwhile: Option<&[u8]>) {
         let mut taken = None;
         self.cache.visit_dirty(
@@ -84,7 +84,7 @@ impl Driver {
         {
             assert!(
                 self.cache.put(id_of(key), key, Some(newer.into()), words, &mut Vec::new()).dirty,
-                "a change during write-back is dirty anew"
+                "a change during write-back is dirty again"
             );
             self.model.insert(key.to_vec(), Known { value: Some(newer.to_vec()), dirty: true });
         } else {
@@ -162,8 +162,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// P3: who writes through the cache never finds an old version there, however long lookups take to keep
-    /// what they have read.
+    /// P3: a writer through the cache never finds an old version there, however long lookups take
+    /// to keep what they have read.
     #[test]
     fn what_is_kept_is_the_newest(seed in any::<u64>(), keys in 1usize..2000, longest in 1usize..3000) {
         let mut random = SplitMix(seed);
@@ -261,8 +261,9 @@ fn hot_records_stay() {
     assert!(stayed.count() > 900);
 }
 
-/// Who looks up by Zipf's law misses at most a fourth more than if the most asked for were kept always; also after others
-/// have become that. What is known of it counts for what the last bytes are worth.
+/// A reader by Zipf's law misses at most a fourth more than if the most asked for were kept always;
+/// also after others have become that. What is known of it counts for what the last bytes are
+/// worth.
 #[test]
 fn what_is_asked_for_again_is_kept() {
     const KEYS: usize = 30_000;
@@ -431,7 +432,7 @@ fn reserved_room_outlasts_what_is_read() {
     }
 }
 
-/// As long as enough clean records are there to be evicted, none is brought home for its room.
+/// As long as enough clean records are there to be evicted, none is written back for its room.
 #[test]
 fn dirty_records_wait_while_there_are_clean_ones() {
     let mut driver = Driver::new(CACHE_BYTES_MIN);
@@ -454,8 +455,9 @@ fn dirty_records_wait_while_there_are_clean_ones() {
     assert!(!brought.is_empty(), "all records are dirty");
 }
 
-/// Where a ring has room for few records, all of them dirty, the one that is named for write-back is one of them; and what
-/// writers under way have reserved makes a ring grow past its limit, which it has again once its records are written back.
+/// Where a ring has room for few records, all of them dirty, the one that is named for write-back
+/// is one of them; and what writers under way have reserved makes a ring grow past its limit, which
+/// it has again once its records are written back.
 #[test]
 fn a_full_ring_of_few_records_names_one_of_them_and_grows_for_what_is_reserved() {
     let cache = RecordCache::new(8 << 10, 8 << 10);

@@ -19,7 +19,7 @@ fn pending(keyspace: &Keyspace) -> u64 {
     keyspace.stats().turtle.map_or(0, |turtle| turtle.pending_bytes)
 }
 
-/// Loads records until so many bytes are pending; answers the next one.
+/// Loads records until this many bytes are pending; answers the next one.
 fn load(keyspace: &Keyspace, from: u64, value: &[u8], bytes: u64) -> spinney::Result<u64> {
     let mut number = from;
     while !number.is_multiple_of(1000) || pending(keyspace) < bytes {

@@ -1,4 +1,4 @@
-//! The guide: one page for each question that comes up first.
+//! The guide: a page for each of the first questions.
 //!
 //! Begin with [which engine](engines), [how much memory](memory) and [what survives](durability).
 

@@ -1,5 +1,5 @@
-//! **Spinney**: an embedded key-value storage engine. One directory, one log, one memory budget,
-//! many keyspaces, each kept by the engine that suits its workload.
+//! **Spinney**: an embedded key-value storage engine. A database is one directory with one log and
+//! one memory budget. It holds many keyspaces; an engine that suits its workload keeps each.
 //!
 //! ```
 //! # fn main() -> spinney::Result<()> {
@@ -36,9 +36,9 @@ pub use spinney_db::{
     ValueReader, VerifyProgress, VerifyReport,
 };
 
-/// Limits of the contract, checked before anything changes.
+/// Limits of keys, values, batches and databases.
 pub use spinney_base::limits;
-/// Sizes and counts as people write them.
+/// Parsing and formatting of sizes and counts, such as `64MiB`.
 pub use spinney_base::size;
 #[doc(hidden)]
 pub use spinney_db::purposes;

@@ -224,7 +224,7 @@ fn holds_what_threads_insert(engine: EngineKind) {
     db.verify().unwrap();
 }
 
-/// A queue whose head is removed while its tail grows: whoever looks for the first element never
+/// A queue whose head is removed while its tail grows: any thread that looks for the first element never
 /// sees one that is gone, though pages are reorganized meanwhile (P23).
 #[test]
 fn scans_beside_reorganizations_see_what_memory_knows() {

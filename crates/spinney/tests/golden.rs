@@ -104,7 +104,7 @@ fn version_1_is_copied_and_salvaged() {
     check(&Db::open(place("copy"), options()).unwrap());
 }
 
-/// What the second set of databases was told, one keyspace after the other, checkpoint by
+/// What the second set of databases was given, one keyspace after the other, checkpoint by
 /// checkpoint; what comes after the last is in the log alone. Nothing for a value: the key is
 /// removed.
 type Told = Vec<(usize, Vec<u8>, Option<Vec<u8>>)>;
@@ -134,12 +134,12 @@ fn main_records(keys: impl Iterator<Item = u64>, length: usize) -> Told {
     keys.map(|key| (0, number(key), Some(vec![fill(key); length]))).collect()
 }
 
-/// What the keyspaces of `turtle` were told.
+/// The writes of the keyspaces of `turtle`.
 fn told_turtle() -> Vec<Told> {
     let mut base = main_records((0..900).map(|key| key * 1000), 100);
     base.extend((0..400).map(|key| (1, word(key), Some(vec![7; (key % 90) as usize]))));
     base.extend((1..4).map(|key| (0, vec![b'l', key], large(key, 2))));
-    // Little for each leaf, so it stays above them: new records, others in the place of old ones, removals.
+    // Little for each leaf, so it stays above them: new records, others instead of old ones, removals.
     let mut edited = main_records((0..900).step_by(11).map(|key| key * 1000), 40);
     edited.extend(main_records((0..900).step_by(30).map(|key| key * 1000 + 1), 70));
     edited.extend((0..900).step_by(7).map(|key| (0, number(key * 1000), None)));

@@ -1,31 +1,32 @@
-//! A range of keys without values: so that the first key of a queue, whose head is removed again and
-//! again, is not looked for among all that is gone.
+//! A range of keys without values. With it, the first key of a queue, whose head is removed again
+//! and again, is found without passing all removed keys.
 //!
-//! A *look* for the first key from some key on is announced, looks, and then says what it found: nothing lies
-//! between the two. A look that begins inside of the range that is known goes on at its end. An insert
-//! into the range cuts it off there; one that comes while somebody looks is noted, and a look leaves no
-//! range that holds it.
+//! A *look* for the first key from some key on is announced, runs, and then reports what it found:
+//! no key lies between the two. A look that begins inside the known range continues at its end. An
+//! insert into the range cuts it off there. An insert during a look is noted, and the look leaves
+//! no range that holds it.
 //!
-//! Whoever removes the head and reads the next one would look at pages for each. So a look may name
-//! some more keys that it found behind the first, and the range goes on over them:
+//! A reader that removes the head and reads the next one would read pages for each. So a look may
+//! report some more keys after the first, and the range continues over them:
 //!
 //! ```text
 //!   from                   listed                to
 //!    |........................k....k......k.......|      dots: no key with a value
 //! ```
 //!
-//! The next look asks for the listed keys one after the other, each by itself, and goes on at the end only
-//! where all are gone.
+//! The next look asks for the listed keys one after the other, each by itself, and continues at the
+//! end only where all are gone.
 //!
-//! Most reads of one record pass nothing, and announcing them would cost a lock. So a look is announced only where it
-//! begins in the range, or for a while after some range [passed over much](Gap::passed_much).
+//! Most reads of one record pass nothing, and announcing them would cost a lock. So a look is
+//! announced only where it begins in the range, or for a while after some range [passed over
+//! much](Gap::passed_much).
 //!
-//! **Invariant**: no key with a value lies in the range, but for those that are listed. A listed key may
-//! have lost its value.
+//! **Invariant**: no key with a value lies in the range, but for those that are listed. A listed
+//! key may have lost its value.
 //!
-//! **Concurrency.** An insert is visible before it asks; a look is announced before it looks. With a
-//! fence on either side one of the two sees the other. An insert outside of the range reads one or two
-//! words; the others, and all while somebody looks, take a lock.
+//! **Concurrency.** An insert is visible before it asks; a look is announced before it looks. With
+//! a fence on either side one of the two sees the other. An insert outside of the range reads one
+//! or two words; the others, and all while somebody looks, take a lock.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,10 +34,10 @@ use std::sync::Arc;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
-/// Looks that are announced after a range passed over much.
+/// Number of looks that are announced after a range passed over much.
 const EAGER: u64 = 64;
 
-/// Most keys that are worth naming when a look ends: a queue is looked for once in so many removals.
+/// Most keys to report when a look ends. A queue is searched once in this many removals.
 const NAMED_MAX: usize = 64;
 
 /// The range of one keyspace. Thread-safe.
@@ -47,7 +48,7 @@ const NAMED_MAX: usize = 64;
 /// let look = gap.look(b"a").unwrap();
 /// assert_eq!(look.from(), b"a");
 /// gap.found(look, [&b"m"[..]], None);
-/// // Whoever looks from there on begins where that one ended,
+/// // A look from there on begins where that one ended,
 /// let look = gap.look(b"c").unwrap();
 /// assert_eq!(look.from(), b"m");
 /// gap.found(look, [&b"m"[..], b"p"], None);
@@ -61,11 +62,11 @@ const NAMED_MAX: usize = 64;
 /// ```
 #[derive(Debug, Default)]
 pub struct Gap {
-    /// Inserts of keys whose first eight bytes are above this or below `low` need not ask: all ones and 0
-    /// while somebody looks.
+    /// Inserts of keys whose first eight bytes are above this or below `low` need not ask. All ones
+    /// and 0 during a look.
     high: AtomicU64,
     low: AtomicU64,
-    /// How many looks more are announced.
+    /// Number of further looks that are announced.
     eager: AtomicU64,
     state: Mutex<State>,
 }
@@ -77,12 +78,12 @@ struct State {
     next: u64,
 }
 
-/// What is known of the keys from one up to, not including, another that is above it.
+/// What is known of the keys from one up to, not including, a greater one.
 #[derive(Debug)]
 struct Known {
     from: Vec<u8>,
     to: Vec<u8>,
-    /// Ascending; those of `listed` lie in the range, and no other key there has a value.
+    /// In ascending order; those of `listed` lie in the range, and no other key there has a value.
     keys: Arc<[Vec<u8>]>,
     listed: Range<usize>,
 }
@@ -92,13 +93,14 @@ impl Known {
         *self.from <= *key && *key < *self.to
     }
 
-    /// Those of the listed keys that are not below this one.
+    /// Returns the listed keys that are not below this one.
     fn listed_from(&self, from: &[u8]) -> Range<usize> {
         let below = self.keys[self.listed.clone()].partition_point(|key| **key < *from);
         self.listed.start + below..self.listed.end
     }
 
-    /// A key has a value now: the range ends there, unless it is listed. Says whether anything is left.
+    /// Notes that a key has a value now: the range ends there, unless the key is listed. Returns
+    /// whether anything is left.
     fn cut(&mut self, key: &[u8]) -> bool {
         let above = self.listed_from(key);
         let is_listed = self.keys[above.clone()].first().is_some_and(|listed| **listed == *key);
@@ -110,16 +112,16 @@ impl Known {
     }
 }
 
-/// A look that is under way.
+/// A running look.
 #[derive(Debug)]
 struct Announced {
     number: u64,
     from: Vec<u8>,
-    /// The least key from there on that was inserted since.
+    /// Least key from there on that was inserted since.
     least: Option<Vec<u8>>,
 }
 
-/// A look that was announced; it is ended by [`Gap::found`].
+/// A look that was announced; [`Gap::found`] ends it.
 #[derive(Debug)]
 #[must_use = "a look that is not ended makes every insert take a lock"]
 pub struct Look {
@@ -131,27 +133,28 @@ pub struct Look {
 }
 
 impl Look {
-    /// Keys to ask for first, in this order: nothing lies between them, and each may be gone.
+    /// Returns the keys to ask for first, in this order. No key lies between them, and each may be
+    /// gone.
     #[must_use]
     pub fn listed(&self) -> &[Vec<u8>] {
         &self.keys[self.listed.clone()]
     }
 
-    /// The key from which it is enough to look when the listed ones are gone.
+    /// Returns the key from which to look when the listed ones are gone.
     #[must_use]
     pub fn from(&self) -> &[u8] {
         &self.from
     }
 
-    /// How many keys are worth naming when it ends: more than one where the first one is looked for again
-    /// and again.
+    /// Returns how many keys to report when it ends: more than one where the first one is looked
+    /// for again and again.
     #[must_use]
     pub fn worth_naming(&self) -> usize {
         if self.is_inside { NAMED_MAX } else { 1 }
     }
 }
 
-/// The first eight bytes of a key as a number that orders like them.
+/// Returns the first eight bytes of a key as a number with the same order.
 fn word(key: &[u8]) -> u64 {
     if let Some(word) = key.first_chunk::<8>() {
         return u64::from_be_bytes(*word);
@@ -162,11 +165,11 @@ fn word(key: &[u8]) -> u64 {
 }
 
 impl Gap {
-    /// A key was given a value that lookups already see.
+    /// Notes that a key was given a value that lookups already see.
     #[inline]
     pub fn inserted(&self, key: &[u8]) {
         fence(SeqCst);
-        // Either answer alone is enough, whenever it was true.
+        // Either read alone is enough, whenever it was true.
         let word = word(key);
         if word > self.high.load(SeqCst) || word < self.low.load(SeqCst) {
             return;
@@ -186,12 +189,13 @@ impl Gap {
         self.tell(&state);
     }
 
-    /// A range passed over many keys without values: looks are worth announcing.
+    /// Notes that a range passed over many keys without values, so that looks are announced.
     pub fn passed_much(&self) {
         self.eager.store(EAGER, Relaxed);
     }
 
-    /// Somebody begins to look for the first key from this one on; nothing if that is not worth announcing.
+    /// Begins a look for the first key from this one on. Returns `None` if announcing it does not
+    /// pay.
     pub fn look(&self, from: &[u8]) -> Option<Look> {
         let word = word(from);
         let is_inside = word <= self.high.load(Relaxed) && word >= self.low.load(Relaxed);
@@ -200,7 +204,7 @@ impl Gap {
             if eager == 0 {
                 return None;
             }
-            // A lost update is one look more.
+            // A lost update means one look more.
             self.eager.store(eager - 1, Relaxed);
         }
         let mut state = self.state.lock();
@@ -230,8 +234,9 @@ impl Gap {
         Some(look)
     }
 
-    /// Ends a look: these are the first keys with values, ascending, with nothing between them; none if
-    /// nothing was found. Nothing lies between the last one and `end` either, if it is given.
+    /// Ends a look. `keys` are the first keys with values, ascending, with no key between them;
+    /// none if nothing was found. No key lies between the last one and `end` either, if it is
+    /// given.
     pub fn found<'k>(
         &self,
         look: Look,
@@ -242,7 +247,8 @@ impl Gap {
         let Some(Announced { from, least, .. }) = state.end(look.number) else { return };
         let mut keys: Vec<Vec<u8>> = first.into_iter().map(<[u8]>::to_vec).collect();
         if let Some(mut to) = end.or(keys.last().map(Vec::as_slice)) {
-            // Behind a key that was inserted meanwhile others may lie that the look came by before.
+            // After a key that was inserted meanwhile, there may be others that the look has passed
+            // before.
             to = least.as_deref().map_or(to, |least| to.min(least));
             let (to, inside) = (to.to_vec(), keys.partition_point(|key| **key < *to));
             keys.truncate(inside);
@@ -251,7 +257,7 @@ impl Gap {
         self.tell(&state);
     }
 
-    /// Ends a look that went no further than this one of the listed keys: those before it are gone.
+    /// Ends a look that stopped at one of the listed keys: those before it are gone.
     pub fn found_listed(&self, look: &Look, index: usize) {
         let mut state = self.state.lock();
         let Some(Announced { least, .. }) = state.end(look.number) else { return };
@@ -267,8 +273,8 @@ impl Gap {
         self.tell(&state);
     }
 
-    /// Nothing is known any more, and what those who look now will find does not count; while nobody
-    /// inserts.
+    /// Drops everything that is known, including what present looks will find. No insert may run
+    /// meanwhile.
     pub fn forget(&self) {
         let mut state = self.state.lock();
         state.range = None;
@@ -288,18 +294,18 @@ impl Gap {
 }
 
 impl State {
-    /// Takes an announcement back; nothing if all were forgotten since.
+    /// Ends an announcement; `None` if all were dropped since.
     fn end(&mut self, number: u64) -> Option<Announced> {
         let place = self.looks.iter().position(|one| one.number == number)?;
         Some(self.looks.swap_remove(place))
     }
 
-    /// These keys are all that may have values from `from` up to `to`.
+    /// Notes that only these keys may have values from `from` up to `to`.
     fn extend(&mut self, from: Vec<u8>, to: Vec<u8>, keys: Vec<Vec<u8>>) {
         if from >= to {
             return;
         }
-        // What lies before it is known already, if it began there, and is not worth its list.
+        // A known range before it, if the look began there, stays without its list.
         let known = self.range.take().filter(|known| {
             let lists_none = known.listed_from(&from).start == known.listed.start;
             known.from <= from && from <= known.to && lists_none
@@ -411,7 +417,7 @@ mod tests {
         gap.found(one, keys.iter().copied(), None);
     }
 
-    /// What a look from a key on asks for, and where it goes on.
+    /// Returns what a look from a key on asks for, and where it continues.
     fn listed(gap: &Gap, from: &[u8]) -> (String, String) {
         gap.passed_much();
         let one = gap.look(from).unwrap();
@@ -431,7 +437,7 @@ mod tests {
         list(&gap, &[b"d", b"f", b"h", b"k"]);
         assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));
         assert_eq!(listed(&gap, b"e"), pair("fh", "k"));
-        // Only who asked for all of them says which are gone.
+        // Only a look that asked for all of them says which are gone.
         let beyond = gap.look(b"e").unwrap();
         gap.found_listed(&beyond, 1);
         assert_eq!(listed(&gap, b"a"), pair("dfh", "k"));

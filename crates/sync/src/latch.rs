@@ -30,7 +30,7 @@ const LOCKED: u64 = 1;
 const VERSION_STEP: u64 = 2;
 const SPINS_BEFORE_YIELD: u32 = 32;
 
-/// What a reader saw before it read; see [`VersionLatch::validate`].
+/// The version that a reader saw before it read. See [`VersionLatch::validate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(u64);
 
@@ -40,7 +40,7 @@ pub struct VersionLatch {
     word: AtomicU64,
 }
 
-/// Exclusive possession of a latch; dropping it unlocks.
+/// Exclusive lock of a latch; dropping it unlocks.
 #[derive(Debug)]
 #[must_use = "the latch is held until the guard is dropped"]
 pub struct LatchGuard<'a> {
@@ -49,13 +49,13 @@ pub struct LatchGuard<'a> {
 }
 
 impl VersionLatch {
-    /// An unlocked latch.
+    /// Makes an unlocked latch.
     #[must_use]
     pub fn new() -> Self {
         VersionLatch { word: AtomicU64::new(0) }
     }
 
-    /// The version to read under; waits while a writer holds the latch.
+    /// Returns the version to read under; waits while a writer holds the latch.
     #[inline]
     #[must_use]
     pub fn version(&self) -> Version {
@@ -63,7 +63,7 @@ impl VersionLatch {
         if word & LOCKED == 0 { Version(word) } else { self.wait_unlocked() }
     }
 
-    /// The version to read under, or `None` while a writer holds the latch.
+    /// Returns the version to read under, or `None` while a writer holds the latch.
     #[inline]
     #[must_use]
     pub fn try_version(&self) -> Option<Version> {
@@ -71,8 +71,8 @@ impl VersionLatch {
         (word & LOCKED == 0).then_some(Version(word))
     }
 
-    /// Whether nothing changed since `version` was taken: all that was read in between is of one
-    /// moment.
+    /// Returns whether nothing changed since `version` was taken: everything read in between is of
+    /// one moment.
     #[inline]
     #[must_use]
     pub fn validate(&self, version: Version) -> bool {
@@ -80,14 +80,14 @@ impl VersionLatch {
         self.word.load(Ordering::Relaxed) == version.0
     }
 
-    /// For the holder: whether nothing changed between `version` and taking the latch.
+    /// Returns, for the holder, whether nothing changed between `version` and the lock.
     #[inline]
     #[must_use]
     pub fn locked_since(&self, version: Version) -> bool {
         self.word.load(Ordering::Relaxed) == version.0 | LOCKED
     }
 
-    /// Takes the latch, waiting with bounded back-off.
+    /// Locks the latch, waiting with bounded back-off.
     #[inline]
     pub fn lock(&self) -> LatchGuard<'_> {
         loop {
@@ -98,7 +98,7 @@ impl VersionLatch {
         }
     }
 
-    /// Takes the latch only if nothing changed since `version` was taken.
+    /// Locks the latch only if nothing changed since `version` was taken.
     #[inline]
     pub fn try_upgrade(&self, version: Version) -> Option<LatchGuard<'_>> {
         self.word
@@ -128,7 +128,7 @@ impl VersionLatch {
 }
 
 impl LatchGuard<'_> {
-    /// Says that nothing was changed, so that readers who began before stay valid.
+    /// Unlocks without a change, so that readers that began before stay valid.
     pub fn release_unchanged(mut self) {
         self.changed = false;
     }

@@ -1,7 +1,7 @@
 //! Synchronization that storage engines need and the standard library lacks: [`VersionLatch`] for
-//! optimistic reads, the [`LockTable`] that orders writers of a key, [`racy`], the only way to
-//! copy memory while it changes, [`Stripes`], counters that threads do not share,
-//! [`Parkable`], a value that is taken away while nobody uses it, and [`Gap`], which remembers where nothing is.
+//! optimistic reads, the [`LockTable`] that orders writers of a key, [`racy`], the only way to copy
+//! memory while it changes, [`Stripes`], counters that threads do not share, [`Parkable`], a value
+//! that is taken away while nobody uses it, and [`Gap`], which remembers where nothing is.
 //!
 //! It does no I/O. Read [`latch`] first; [`racy`] says why racing copies are sound here; [`table`]
 //! builds on the latch.

@@ -1,4 +1,4 @@
-//! A shared value that is there while it is used and can be taken away when it is not.
+//! A shared value that is present while it is used and can be removed when it is not.
 //!
 //! ```text
 //!   current ---> value            an entry:  entered + 1, load current,  use it,  left + 1
@@ -7,9 +7,9 @@
 //!           ...                              no:  current = value, as before
 //! ```
 //!
-//! Who enters holds the value for one operation and never waits here. Who takes it away does not
-//! wait either: it gives up when somebody is inside. What is to be kept for longer is pinned
-//! ([`Entry::pin`]), and the one who takes sees that by the count of the [`Arc`].
+//! A thread that enters holds the value for one operation and never waits here. A thread that
+//! removes it does not wait either: it gives up when another is inside. To keep the value for
+//! longer, a thread pins it ([`Entry::pin`]); the remover sees that by the count of the [`Arc`].
 //!
 //! **Invariants**
 //! 1. The value is freed only after [`Parkable::take_idle`] has found `left` equal to `entered` in
@@ -18,9 +18,9 @@
 //!    taker did not count finds none.
 //! 2. One thread at a time puts or takes; its caller has a lock for that.
 //!
-//! **Why not an `RwLock` or `arc-swap`.** A thread has cells of its own, as far as they go, so readers
-//! share no cache line; and an entry is two additions and a load, where a lease of `arc-swap` looks
-//! for a free debt slot.
+//! **Why not an `RwLock` or `arc-swap`.** A thread has cells of its own, as far as they go, so
+//! readers share no cache line; and an entry is two additions and a load, where a lease of
+//! `arc-swap` looks for a free debt slot.
 
 #![expect(unsafe_code, reason = "the value is reached by a pointer that an Arc gave")]
 
@@ -34,12 +34,13 @@ use spinney_base::shim::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
 
 use crate::stripes::mine;
 
-/// With more threads some share a cell. Eight, as there may be thousands of these.
+/// Number of cells; with more threads some share one. Eight, because there may be thousands of
+/// values.
 const CELLS: usize = 8;
 
 /// See the module. Thread-safe.
 pub struct Parkable<T> {
-    /// What `Arc::into_raw` gave, or null.
+    /// The result of `Arc::into_raw`, or null.
     current: AtomicPtr<T>,
     cells: [Cell; CELLS],
     owns: PhantomData<Arc<T>>,
@@ -52,7 +53,7 @@ struct Cell {
     left: AtomicU64,
 }
 
-/// The value, for one operation.
+/// The value, held for one operation.
 pub struct Entry<'a, T> {
     value: &'a T,
     cell: &'a Cell,
@@ -69,7 +70,7 @@ impl<T> Default for Parkable<T> {
 }
 
 impl<T> Parkable<T> {
-    /// The value, if it is there.
+    /// Enters the value, if it is present.
     #[inline]
     pub fn enter(&self) -> Option<Entry<'_, T>> {
         let cell = &self.cells[mine() % CELLS];
@@ -86,7 +87,8 @@ impl<T> Parkable<T> {
         }
     }
 
-    /// Puts a value where there is none. The caller excludes others who put or take.
+    /// Stores a value where there is none. The caller excludes concurrent calls of `put` and
+    /// `take_idle`.
     ///
     /// # Panics
     /// When there is one.
@@ -95,9 +97,9 @@ impl<T> Parkable<T> {
         assert!(before.is_null(), "a value is put where there is none");
     }
 
-    /// Takes the value away, unless somebody is inside or `keep` says that it stays; then it is as
-    /// it was. `keep` runs while nobody is inside and nobody can come in. The caller excludes others
-    /// who put or take.
+    /// Removes the value, unless a thread is inside or `keep` returns true; then nothing changes.
+    /// `keep` runs while no thread is inside and none can enter. The caller excludes concurrent
+    /// calls of `put` and `take_idle`.
     pub fn take_idle(&self, keep: impl FnOnce(&Arc<T>) -> bool) -> Option<Arc<T>> {
         let current = self.current.swap(ptr::null_mut(), SeqCst);
         if current.is_null() {
@@ -117,7 +119,7 @@ impl<T> Parkable<T> {
         Some(std::mem::ManuallyDrop::into_inner(value))
     }
 
-    /// Whether nobody was inside at a moment during the call.
+    /// Returns whether no thread was inside at some moment during the call.
     pub fn is_idle(&self) -> bool {
         self.cells.iter().all(|cell| {
             let left = cell.left.load(SeqCst);
@@ -125,14 +127,14 @@ impl<T> Parkable<T> {
         })
     }
 
-    /// How often somebody has come, or tried to.
+    /// Returns how often a thread has entered, or tried to.
     #[must_use]
     pub fn entries(&self) -> u64 {
         self.cells.iter().map(|cell| cell.entered.load(SeqCst)).sum()
     }
 }
 
-/// Makes the value what it was, though a panic pass by.
+/// Restores the value, even if a panic unwinds.
 struct PutBack<'a, T> {
     current: &'a AtomicPtr<T>,
     value: *mut T,
@@ -156,8 +158,8 @@ impl<T> Drop for Parkable<T> {
 }
 
 impl<T> Entry<'_, T> {
-    /// Keeps the value for longer: it is not taken away before the result is dropped, if who takes
-    /// it looks at the count.
+    /// Keeps the value for longer: it is not removed before the result is dropped, if the remover
+    /// checks the count.
     #[must_use]
     pub fn pin(&self) -> Arc<T> {
         let value: *const T = self.value;

@@ -1,7 +1,6 @@
-//! Asking the processor for memory before it is needed: what is looked up in many places at random costs
-//! a wait for each, unless all are asked for first.
+//! Prefetching of memory: random accesses cost a wait each, unless all are requested first.
 
-/// Brings the cache line of `what` near, where the processor can be asked; nothing else happens.
+/// Prefetches the cache line of `what`, where the processor supports it.
 #[inline]
 #[cfg_attr(
     target_arch = "x86_64",

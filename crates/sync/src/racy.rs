@@ -8,9 +8,9 @@
 //! [`RacyWords`] is a ring: word indexes wrap at its length, so a record may lie across the end.
 //! Memory is zeroed lazily by the operating system, so what was never written costs nothing.
 //!
-//! [`store_bytes`] and [`copy_bytes`] do the same on words that lie elsewhere, in the order in which the bytes
-//! would lie there, so that while nobody stores they may also be read plainly: the frames of the
-//! page cache, which are lent under a pin.
+//! [`store_bytes`] and [`copy_bytes`] do the same on words that lie elsewhere, in the order in
+//! which the bytes would lie there, so that while nobody stores they may also be read plainly: the
+//! frames of the page cache, which are lent under a pin.
 //!
 //! **Invariant**: every access to the words is an atomic load or store of a whole word.
 
@@ -38,7 +38,8 @@ pub fn store_bytes(words: &[Word], bytes: &[u8]) {
     }
 }
 
-/// Copies the bytes from `offset` on; they mean something only once it is known that nobody stored.
+/// Copies the bytes from `offset` on. They are valid only once it is known that no thread stored
+/// meanwhile.
 ///
 /// # Panics
 /// When the words end before.
@@ -87,25 +88,25 @@ pub struct RacyWords {
 }
 
 impl RacyWords {
-    /// A ring of `length` zeroed words.
+    /// Makes a ring of `length` zeroed words.
     #[must_use]
     pub fn new(length: usize) -> Self {
         RacyWords { words: ZeroedAtomics::new(length) }
     }
 
-    /// How many words it holds.
+    /// Returns the number of words.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Whether it holds no words.
+    /// Returns whether there are no words.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// The word at `index`, which wraps once at the end.
+    /// Returns the word at `index`, which wraps once at the end.
     #[inline]
     #[must_use]
     pub fn load(&self, index: usize) -> u64 {
@@ -118,7 +119,7 @@ impl RacyWords {
         self.words[self.wrap(index)].store(word, Relaxed);
     }
 
-    /// Asks the processor for the cache line of the word at `index`, which wraps.
+    /// Prefetches the cache line of the word at `index`, which wraps.
     #[inline]
     pub fn prefetch(&self, index: usize) {
         crate::prefetch(&self.words[self.wrap(index)]);

@@ -1,9 +1,9 @@
-//! Counters that many threads bump: each thread has cells of its own, as far as they go.
+//! Counters that many threads increment: each thread has cells of its own, as far as they last.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// With more threads some share cells, which costs time and no counts.
+/// Number of cells; with more threads some share one, which costs time and loses no counts.
 const STRIPES: usize = 16;
 
 /// `N` counters. Thread-safe.
@@ -31,7 +31,7 @@ thread_local! {
     static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// This thread's number, below [`STRIPES`].
+/// Returns this thread's number, below [`STRIPES`].
 #[inline]
 pub(crate) fn mine() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -54,7 +54,7 @@ impl<const N: usize> Stripes<N> {
         self.0[mine()].0[index].fetch_add(more, Relaxed);
     }
 
-    /// What was added to counter `index`, by all threads.
+    /// Returns the sum of counter `index` over all threads.
     ///
     /// # Panics
     /// When there is no such counter.

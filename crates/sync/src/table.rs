@@ -18,8 +18,8 @@ use crate::latch::{LatchGuard, VersionLatch};
 
 const STRIPES: usize = 1 << 16;
 
-/// The hash of a key in its keyspace, which chooses its stripe and its place in caches. Filters on
-/// disk are made of its bits: another hash is another format.
+/// Returns the hash of a key in its keyspace, which chooses its stripe and its position in caches.
+/// Filters on disk are made of its bits: another hash is another format.
 #[inline]
 #[must_use]
 pub fn hash_key(keyspace: KeyspaceId, key: &[u8]) -> u64 {
@@ -54,25 +54,26 @@ impl Default for LockTable {
 }
 
 impl LockTable {
-    /// A table of 64 Ki unlocked stripes.
+    /// Makes a table of 64 Ki unlocked stripes.
     #[must_use]
     pub fn new() -> Self {
         Self::with_stripes(STRIPES)
     }
 
-    /// A table of `stripes` unlocked stripes, at least one: tests make collisions likely with few.
+    /// Makes a table of `stripes` unlocked stripes, at least one. Tests use few to make collisions
+    /// likely.
     #[must_use]
     pub fn with_stripes(stripes: usize) -> Self {
         LockTable { stripes: (0..stripes.max(1)).map(|_| VersionLatch::new()).collect() }
     }
 
-    /// Bytes that the table holds.
+    /// Returns the bytes of the table.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.stripes.len() * size_of::<VersionLatch>()
     }
 
-    /// The stripe of a key's hash.
+    /// Returns the stripe of a key's hash.
     #[inline]
     #[must_use]
     pub fn stripe(&self, hash: u64) -> &VersionLatch {
@@ -94,8 +95,8 @@ impl LockTable {
         StripeGuards { guards: Guards::Many(guards) }
     }
 
-    /// Takes each stripe and leaves it, one after the other: whatever was read before is of another version from now
-    /// on. For a change of keys that nobody lists, made while no writer could come.
+    /// Locks and unlocks each stripe, one after the other: everything read before is then of
+    /// another version. It is for a change of unlisted keys while no writer could enter.
     pub fn change_all(&self) {
         self.stripes.iter().for_each(|stripe| drop(stripe.lock()));
     }

@@ -1,8 +1,8 @@
-//! Many atomics in memory straight from the system: the rings and tables of a cache, which come and go as it
-//! follows its budget, from many threads, and are too long to be reused for anything else.
+//! Many atomics in memory straight from the system: the rings and tables of a cache, which come and
+//! go as it follows its budget, from many threads, and are too long to be reused for anything else.
 //!
-//! A general allocator keeps such memory in pieces when it is freed: 20 MiB of the tables of a cache of 340 MiB
-//! that met longer records than it had expected.
+//! A general allocator keeps such memory in pieces when it is freed: 20 MiB of the tables of a
+//! cache of 340 MiB that met longer records than it had expected.
 //!
 //! **Invariant**: nobody reaches the bytes but through the atomics (rule P27).
 #![cfg_attr(
@@ -50,7 +50,7 @@ pub struct ZeroedAtomics<A> {
 
 #[cfg(not(feature = "shuttle"))]
 impl<A: ZeroedAtomic> ZeroedAtomics<A> {
-    /// `length` zeros.
+    /// Makes `length` zeros.
     #[must_use]
     pub fn new(length: usize) -> Self {
         let map = spinney_base::mapping::Mapping::zeroed(length * size_of::<A>());
@@ -67,8 +67,8 @@ impl<A: ZeroedAtomic> std::ops::Deref for ZeroedAtomics<A> {
         const { assert!(align_of::<A>() <= 4096, "pages are aligned for atomics") };
         let first = self.map.as_ptr().cast::<A>();
         // SAFETY: the mapping is private, writable, zeroed, aligned to a page, at least `length` atomics
-        // long, and lives as long as `self`. Every bit pattern is a valid integer (the trait is sealed), and
-        // nobody reaches the bytes but through these atomics.
+        // long, and lives as long as `self`. Every bit pattern is a valid integer (the trait is
+        // sealed), and nobody reaches the bytes but through these atomics.
         unsafe { std::slice::from_raw_parts(first, self.length) }
     }
 }
@@ -80,7 +80,7 @@ pub struct ZeroedAtomics<A>(Box<[A]>, PhantomData<A>);
 
 #[cfg(feature = "shuttle")]
 impl<A: ZeroedAtomic> ZeroedAtomics<A> {
-    /// `length` zeros.
+    /// Makes `length` zeros.
     #[must_use]
     pub fn new(length: usize) -> Self {
         ZeroedAtomics((0..length).map(|_| A::zero()).collect(), PhantomData)

@@ -297,6 +297,27 @@ impl SegmentIndex {
         self.entries_where(from, most, |entry| is_wanted(&entry.segment))
     }
 
+    /// Pages of the segments from `lower` to below `upper`; half of a segment that a bound cuts.
+    pub(crate) fn pages_between(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        const SEGMENTS_AT_ONCE: usize = 1024;
+        let (mut halves, mut next) = (0, Some(lower.to_vec()));
+        while let Some(from) = next.take() {
+            let (segments, more) = self.segments_where(&from, SEGMENTS_AT_ONCE, |_| true);
+            for one in segments {
+                if upper.is_some_and(|upper| one.lower.bytes() >= upper) {
+                    return halves / 2;
+                }
+                let is_cut = one.lower.bytes() < lower
+                    || upper.is_some_and(|upper| {
+                        one.upper.as_ref().is_none_or(|end| end.bytes() > upper)
+                    });
+                halves += one.segment.pages() as u64 * if is_cut { 1 } else { 2 };
+            }
+            next = more;
+        }
+        halves / 2
+    }
+
     /// Makes a change of structure and gives it its number; `recorded` is called before anybody can
     /// see it. Dirty ids that are left go to the segments that came instead: `keys` tells which
     /// keys an id stands for. Neither may look into the index.

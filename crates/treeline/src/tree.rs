@@ -677,6 +677,11 @@ impl Engine for TreeLine {
         Ok(())
     }
 
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let pages = self.index.pages_between(lower, upper);
+        self.accesses.filled_part(pages * PAGE_BYTES as u64)
+    }
+
     fn stats(&self) -> EngineStats {
         let usage = self.cache.usage();
         let counts = self.index.counts();

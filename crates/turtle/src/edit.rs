@@ -18,7 +18,6 @@ pub(crate) struct Edit<'a> {
 
 impl Edit<'_> {
     /// What it takes of a leaf's capacity, in bytes.
-    #[cfg(test)]
     pub(crate) fn packed_bytes(&self) -> u64 {
         packed_bytes(self.key.len(), self.value.map_or(0, ValueRef::len))
     }

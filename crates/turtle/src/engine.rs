@@ -252,6 +252,12 @@ impl Engine for Turtle {
         Ok(Box::new(TurtleSnapshot::take(&self.core)?))
     }
 
+    fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let view = self.core.view.load();
+        let in_tables = view.tables.iter().map(|table| table.bytes_between(lower, upper));
+        view.tree.live_between(lower, upper) + in_tables.sum::<u64>()
+    }
+
     fn stats(&self) -> EngineStats {
         let core = &self.core;
         let view = core.view.load();

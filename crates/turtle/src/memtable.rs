@@ -223,6 +223,14 @@ impl Memtable {
         Range(self.map.range(from, to, direction, pinned))
     }
 
+    /// About how many packed bytes its values from `lower` to below `upper` take.
+    pub(crate) fn bytes_between(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let upper = upper.map_or(Bound::Unbounded, Bound::Excluded);
+        let pinned = Pinned::new();
+        let edits = self.range(Bound::Included(lower), upper, Direction::Forward, &pinned);
+        edits.filter(|edit| edit.value.is_some()).map(|edit| edit.packed_bytes()).sum()
+    }
+
     /// All edits of a sealed memtable.
     ///
     /// # Errors

@@ -114,6 +114,35 @@ impl<F: Files> Child<F> {
         }
     }
 
+    /// About how many packed bytes live below it from `lower` to below `upper`. A leaf that a bound
+    /// cuts counts half.
+    pub(crate) fn live_between(&self, files: &F, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let node = match self {
+            Child::Leaf(leaf) => {
+                let cuts = u32::from(!lower.is_empty()) + u32::from(upper.is_some());
+                return leaf.bytes(files) >> cuts;
+            }
+            Child::Node(node) => node,
+        };
+        let mut live = 0;
+        for (pivot, child) in node.children.iter().enumerate() {
+            let (from, to) = node.range(pivot);
+            if upper.is_some_and(|upper| from >= upper) || to.is_some_and(|to| to <= lower) {
+                continue;
+            }
+            let lower = if from < lower { lower } else { b"" };
+            let upper = upper.filter(|upper| to.is_none_or(|to| to > *upper));
+            let cuts = u32::from(!lower.is_empty()) + u32::from(upper.is_some());
+            let removed = node.tombstones[pivot] * TOMBSTONE_BYTES;
+            live += node.pending[pivot].saturating_sub(removed) >> cuts;
+            live += match cuts {
+                0 => child.totals(files).live(),
+                _ => child.live_between(files, lower, upper),
+            };
+        }
+        live
+    }
+
     /// Packed bytes of a leaf; none for a node.
     pub(crate) fn leaf_bytes(&self, files: &F) -> Option<u64> {
         match self {

@@ -322,6 +322,12 @@ impl Tree {
         self.0.totals
     }
 
+    /// About how many packed bytes live from `lower` to below `upper`.
+    pub(crate) fn live_between(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {
+        let root = self.0.tree.root.as_ref();
+        root.map_or(0, |root| root.live_between(&self.0.files.disk, lower, upper))
+    }
+
     /// The same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.
     ///
     /// # Errors

@@ -1,21 +1,24 @@
 //! The applied watermark (rule P1): which records have certainly been applied.
 //!
-//! A writer announces a lower bound of the LSN it will get *before* it appends and withdraws it *after* it applied. The applied
-//! watermark is one below the least of the next LSN and all announced bounds.
+//! A writer announces a lower bound of the LSN it will get *before* it appends and withdraws it
+//! *after* it applied. The applied watermark is one below the least of the next LSN and all
+//! announced bounds.
 //!
-//! **Why it holds.** The scan reads the next LSN before the slots. If it does not see a writer's announcement, the writer
-//! stored it after that read, and takes its LSN later still, so that LSN is not below the next LSN that the scan read. All four
-//! accesses are sequentially consistent. A bound may be lower than the LSN that follows; that only delays the watermark.
+//! **Why it holds.** The scan reads the next LSN before the slots. If it does not see a writer's
+//! announcement, the writer stored it after that read, and takes its LSN later still, so that LSN
+//! is not below the next LSN that the scan read. All four accesses are sequentially consistent. A
+//! bound may be lower than the LSN that follows; that only delays the watermark.
 //!
-//! **Concurrency**: any thread may announce; one announcement occupies one slot. With all slots taken a writer yields until
-//! one is free, so announcements are short: no I/O inside, and nobody waits for a slot while holding what an announced
-//! writer needs (stripes are locked after announcing).
+//! **Concurrency**: any thread may announce; one announcement occupies one slot. With all slots
+//! taken a writer yields until one is free, so announcements are short: no I/O inside, and nobody
+//! waits for a slot while holding what an announced writer needs (stripes are locked after
+//! announcing).
 
 use spinney_base::Lsn;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 use spinney_base::shim::thread;
 
-/// More than the threads that write at one moment on any machine we know; a scan reads them all.
+/// Number of slots: more than the threads that usually write at one moment. A scan reads them all.
 #[cfg(not(feature = "shuttle"))]
 const SLOTS: usize = 128;
 #[cfg(feature = "shuttle")]
@@ -32,11 +35,13 @@ struct Slot(AtomicU64);
 #[derive(Debug)]
 pub(crate) struct Announcements {
     slots: [Slot; SLOTS],
-    /// The highest watermark ever computed. What was applied stays applied, so a stale bound must not take it back.
+    /// The highest watermark ever computed. What was applied stays applied, so a stale bound must
+    /// not take it back.
     applied: AtomicU64,
 }
 
-/// While this lives, the applied watermark stays below the LSN that its thread appends. Drop it after applying.
+/// Keeps the applied watermark below the LSN that its thread appends, until it is dropped. Drop it
+/// after applying.
 #[derive(Debug)]
 #[must_use = "the record must be applied before the announcement is dropped"]
 pub struct Announcement<'a> {
@@ -49,7 +54,8 @@ impl Announcements {
         Announcements { slots, applied: AtomicU64::new(0) }
     }
 
-    /// Announces a bound taken from `next`, the log's next LSN. `hint` spreads threads over the slots.
+    /// Announces a bound taken from `next`, the log's next LSN. `hint` spreads threads over the
+    /// slots.
     pub(crate) fn announce(&self, next: &AtomicU64, hint: usize) -> Announcement<'_> {
         loop {
             for turn in 0..SLOTS {

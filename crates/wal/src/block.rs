@@ -1,14 +1,15 @@
 //! The byte layout of a log block and of the records inside it. This file is the format's one home.
 //!
-//! A flush writes one *run*: consecutive blocks of 4 KiB, each with a header and a piece of the run's record stream. All
-//! numbers are little-endian. The last block of a run is padded with zeros; all others are full.
+//! A flush writes one *run*: consecutive blocks of 4 KiB, each with a header and a piece of the
+//! run's record stream. All numbers are little-endian. The last block of a run is padded with
+//! zeros; all others are full.
 //!
 //! ```text
 //! offset size field
 //!      0    8 checksum   xxh3-64 of bytes 8..4096, seeded from the database's tag, `position` and `epoch`
 //!      8    4 magic      "SPWB"; a zeroed block is never valid
 //!     12    4 epoch      the life of the log that wrote it, from 1
-//!     16    8 position   number of the block in the log's life, counted for ever; its place is position modulo segments
+//!     16    8 position   number of the block in the log's life, counted forever; its place is position modulo segments
 //!     24    8 first      LSN of the run's first record
 //!     32    8 last       LSN of the run's last record; `first - 1` in a run without records (a watermark block)
 //!     40    8 durable    durable watermark when the run was written, below `first`
@@ -19,7 +20,8 @@
 //!     64 4032 payload    the next `length` bytes of the run's record stream, then zeros
 //! ```
 //!
-//! The record stream is the run's records one after the other, in LSN order and dense, so that LSNs are not stored:
+//! The record stream is the run's records one after the other, in LSN order and dense, so that LSNs
+//! are not stored:
 //!
 //! ```text
 //! size field
@@ -29,10 +31,11 @@
 //!    n payload   the writer's own encoding
 //! ```
 //!
-//! A torn block fails its checksum, a block of a recycled segment has another position, a misdirected one too, and a block of
-//! a life that recovery cut off is refused by its epoch (rule P8). No block is written again once a sync began
-//! that may cover it (rule P6); until then records may be put behind those of a run of one block, which moves `last`, `length` and
-//! the checksum and no byte of what was there. What a later version changes gets a new magic.
+//! A torn block fails its checksum, a block of a recycled segment has another position, a
+//! misdirected one too, and a block of a life that recovery cut off is refused by its epoch (rule
+//! P8). No block is written again once a sync began that may cover it (rule P6); until then records
+//! may be put behind those of a run of one block, which moves `last`, `length` and the checksum and
+//! no byte of what was there. What a later version changes gets a new magic.
 //!
 //! Worked example: tag 7, epoch 1, position 0, one user record `hi` with LSN 1 (checked by a test):
 //!
@@ -54,7 +57,7 @@ use crate::bytes::{put_u32, put_u64, u32_at, u64_at};
 
 /// Bytes of a block header.
 pub const HEADER_BYTES: usize = 64;
-/// Bytes of the record stream that one block takes.
+/// Bytes of the record stream in one block.
 pub const PAYLOAD_BYTES: usize = PAGE_BYTES - HEADER_BYTES;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SPWB");
@@ -82,22 +85,22 @@ pub const RECORD_HEADER_BYTES_MAX: usize = 9;
 /// A block of the log, as bytes.
 pub type Block = [u8; PAGE_BYTES];
 
-/// The fields of a block header.
+/// Fields of a block header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// The life of the log that wrote the block.
+    /// Life of the log that wrote the block.
     pub epoch: Epoch,
     /// Number of the block in the log's life.
     pub position: u64,
     /// First LSN of the run.
     pub first: Lsn,
-    /// Last LSN of the run, one below `first` when it has no records.
+    /// Last LSN of the run; one below `first` if it has no records.
     pub last: Lsn,
     /// Durable watermark when the run was written.
     pub durable: Lsn,
-    /// Place of the block in its run.
+    /// Index of the block in its run.
     pub index: u32,
-    /// Blocks of the run.
+    /// Number of blocks in the run.
     pub count: u32,
     /// Bytes of the record stream in this block.
     pub length: u32,
@@ -106,7 +109,7 @@ pub struct BlockHeader {
 /// Why bytes are not a block of this log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockFault {
-    /// Nothing was ever written here, or something else was.
+    /// Nothing, or something else, was written here.
     Magic,
     /// Torn, rotten, or of another database.
     Checksum,
@@ -172,13 +175,13 @@ impl BlockHeader {
         }
     }
 
-    /// Whether the run has no records and only carries the watermark.
+    /// Returns whether the run has no records and only carries the watermark.
     #[must_use]
     pub fn is_watermark_only(&self) -> bool {
         self.last < self.first
     }
 
-    /// Whether this is block `index` of the run that `head` begins.
+    /// Returns whether this is block `index` of the run that `head` begins.
     #[must_use]
     pub fn continues(&self, head: &BlockHeader, index: u32) -> bool {
         let expected = BlockHeader {
@@ -206,34 +209,35 @@ impl BlockHeader {
     }
 }
 
-/// Spreads what a block's place is over the checksum's seed, so that a block at a wrong place fails even where its fields lie.
+/// Mixes a block's identity into the checksum's seed, so that a misplaced block fails even where
+/// its fields lie.
 fn seed(tag: u64, position: u64, epoch: Epoch) -> u64 {
     tag ^ position.wrapping_mul(0x9E37_79B9_7F4A_7C15)
         ^ u64::from(epoch.0).wrapping_mul(0xC2B2_AE3D_27D4_EB4F)
 }
 
-/// What a record is.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordKind {
-    /// What a user said: a batch, encoded by the database.
+    /// A user's batch, encoded by the database.
     User,
-    /// How the engine of this keyspace moved house, encoded by the engine.
+    /// A change of structure in this keyspace, encoded by its engine.
     Structure(KeyspaceId),
 }
 
-/// One record, as replay hands it out.
+/// One record, as a replay delivers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Its place in the order.
+    /// LSN of the record.
     pub lsn: Lsn,
-    /// What it is.
+    /// Kind of the record.
     pub kind: RecordKind,
-    /// What its writer stored.
+    /// The bytes that its writer stored.
     pub payload: &'a [u8],
 }
 
 impl RecordKind {
-    /// Bytes of a record of this kind before its payload.
+    /// Returns the bytes that a record of this kind has before its payload.
     #[must_use]
     pub fn header_bytes(self) -> usize {
         match self {
@@ -260,18 +264,19 @@ impl RecordKind {
     }
 }
 
-/// What the front of a record stream holds.
+/// Content of the front of a record stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// A whole record: its kind, where its payload begins and where it ends.
     Record(RecordKind, usize, usize),
-    /// A record that needs this many bytes of stream in all (at least; exact once its header is there).
+    /// A record that needs this many bytes of stream in all (at least; exact once its header is
+    /// there).
     Needs(usize),
-    /// No record begins like this.
+    /// Bytes that do not begin a record.
     Malformed,
 }
 
-/// Looks at the front of a record stream. Never panics, whatever the bytes.
+/// Parses the front of a record stream. It never panics, whatever the bytes.
 #[must_use]
 pub fn parse_record(stream: &[u8]) -> Parsed {
     let Some(&kind) = stream.first() else { return Parsed::Needs(1) };
@@ -297,7 +302,7 @@ pub fn parse_record(stream: &[u8]) -> Parsed {
     Parsed::Record(kind, header, end)
 }
 
-/// The piece of the record stream in a block that was decoded.
+/// Returns the part of the record stream in a decoded block.
 #[must_use]
 pub fn payload<'a>(block: &'a Block, header: &BlockHeader) -> &'a [u8] {
     &block[HEADER_BYTES..HEADER_BYTES + (header.length as usize).min(PAYLOAD_BYTES)]

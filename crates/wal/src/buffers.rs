@@ -1,11 +1,15 @@
-//! Where records gather until a flush: a few buffers, so that threads seldom meet at one lock.
+//! Buffers in which records gather until a flush. There are a few, so that threads seldom meet at
+//! one lock.
 //!
-//! Invariants: (1) a record's LSN is taken and its bytes are copied under one buffer lock, in one step that cannot fail (rule
-//! P7). (2) A steal holds all buffer locks, so it sees every record whose LSN is below the next LSN, and none is half copied.
-//! (3) `pending` is the bytes of all buffers together; it changes under a buffer lock. (4) Every record above `unkept` is in the
-//! [tail](crate::tail) or was written; both areas of a buffer belong to one `Shard` each, which a steal exchanges.
+//! Invariants: (1) a record's LSN is taken and its bytes are copied under one buffer lock, in one
+//! step that cannot fail (rule P7). (2) A steal holds all buffer locks, so it sees every record
+//! whose LSN is below the next LSN, and none is half copied. (3) `pending` is the bytes of all
+//! buffers together; it changes under a buffer lock. (4) Every record above `unkept` is in the
+//! [tail](crate::tail) or was written; both areas of a buffer belong to one `Shard` each, which a
+//! steal exchanges.
 //!
-//! **Concurrency**: appends lock one buffer; a steal locks all, in order. Nothing else is locked inside.
+//! **Concurrency**: appends lock one buffer; a steal locks all, in order. Nothing else is locked
+//! inside.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -19,8 +23,9 @@ use crate::options::LogOptions;
 use crate::room::blocks_for;
 use crate::tail::{Shape, Tail};
 
-/// Buffers of one log; enough that a dozen writers rarely collide, few enough that a steal, which takes all their locks, is quick: a
-/// commit that waits for the kernel alone has one to itself as often as not.
+/// Number of buffers of a log. It is large enough that a dozen writers rarely collide, and small
+/// enough that a steal, which takes all their locks, is quick. A commit that waits only for the
+/// kernel often has one to itself.
 #[cfg(not(feature = "shuttle"))]
 const SHARDS: usize = 4;
 #[cfg(feature = "shuttle")]
@@ -31,7 +36,7 @@ const SHARDS: usize = 2;
 struct Shard {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
-    /// Its area of the tail, and how much of that is used.
+    /// Its area of the tail, and the used bytes of that.
     area: usize,
     kept: usize,
 }
@@ -60,14 +65,14 @@ pub(crate) struct Buffers {
     next: AtomicU64,
     pending: AtomicU64,
     tail: OnceLock<Tail>,
-    /// The last record that the tail does not have.
+    /// LSN of the last record that the tail does not have.
     unkept: AtomicU64,
     /// Under shuttle all threads look like one to thread-locals, so calls take turns.
     #[cfg(feature = "shuttle")]
     turn: std::sync::atomic::AtomicUsize,
 }
 
-/// What a steal took: all records from `first` to `last`, in the buffers they gathered in.
+/// Result of a steal: all records from `first` to `last`, in the buffers in which they gathered.
 #[derive(Debug)]
 pub(crate) struct Stolen {
     shards: [Shard; SHARDS],
@@ -79,7 +84,7 @@ pub(crate) struct Stolen {
 }
 
 impl Buffers {
-    /// Empty buffers whose first record gets LSN `next`.
+    /// Makes empty buffers whose first record gets LSN `next`.
     pub(crate) fn new(next: Lsn) -> Self {
         Buffers {
             shards: std::array::from_fn(|index| Mutex::new(Shard::of_area(2 * index))),
@@ -92,22 +97,22 @@ impl Buffers {
         }
     }
 
-    /// The counter that gives out LSNs.
+    /// Returns the counter that assigns LSNs.
     pub(crate) fn next(&self) -> &AtomicU64 {
         &self.next
     }
 
-    /// The LSN of the latest record.
+    /// Returns the LSN of the latest record.
     pub(crate) fn last(&self) -> Lsn {
         Lsn(self.next.load(SeqCst) - 1)
     }
 
-    /// Bytes that wait for a flush.
+    /// Returns the bytes that wait for a flush.
     pub(crate) fn pending(&self) -> u64 {
         self.pending.load(SeqCst)
     }
 
-    /// A number that differs between threads, to spread them over buffers and slots.
+    /// Returns a number that differs between threads, to spread them over buffers and slots.
     #[cfg(not(feature = "shuttle"))]
     pub(crate) fn hint(&self) -> usize {
         use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -123,7 +128,8 @@ impl Buffers {
         self.turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Takes the next LSN and copies the record. Returns the LSN and by how many blocks the next run grows for it.
+    /// Assigns the next LSN and copies the record. Returns the LSN, and the number of blocks by
+    /// which the next run grows.
     pub(crate) fn append(&self, kind: RecordKind, payload: &[u8]) -> (Lsn, u64) {
         let bytes = (kind.header_bytes() + payload.len()) as u64;
         let mut shard = self.shards[self.hint() % SHARDS].lock();
@@ -142,32 +148,33 @@ impl Buffers {
         (Lsn(lsn), blocks_for(before + bytes) - blocks_for(before))
     }
 
-    /// How a tail for these buffers is divided.
+    /// Returns how a tail for these buffers is divided.
     pub(crate) fn shape(options: &LogOptions) -> Shape {
         const AREAS: u32 = 2 * SHARDS as u32;
         Shape { areas: AREAS, pages: options.tail_pages(AREAS) }
     }
 
-    /// Whether records are kept in the tail.
+    /// Returns whether records are kept in the tail.
     #[cfg(test)]
     pub(crate) fn has_tail(&self) -> bool {
         self.tail.get().is_some()
     }
 
-    /// From now on records are kept in the tail as well.
+    /// Keeps records in the tail as well, from now on.
     pub(crate) fn keep_in(&self, tail: Tail) {
         let _guards = self.lock_all();
         self.unkept.fetch_max(self.last().0, SeqCst);
-        // It has none before: one thread makes it.
+        // There is none before: one thread makes it.
         let _ = self.tail.set(tail);
     }
 
-    /// Whether the kernel has every record that was appended before this call, when it has those up to `written` from runs.
+    /// Returns whether the kernel has every record that was appended before this call, if it has
+    /// those up to `written` from runs.
     pub(crate) fn holds(&self, written: Lsn) -> bool {
         if self.tail.get().is_none() {
             return false;
         }
-        // Who took a lower LSN than the caller's has his buffer locked until the record is in the tail.
+        // A thread with a lower LSN holds the lock of its buffer until its record is in the tail.
         self.shards.iter().for_each(|shard| drop(shard.lock()));
         self.unkept.load(SeqCst) <= written.0
     }
@@ -177,13 +184,13 @@ impl Buffers {
         std::array::from_fn(|index| self.shards[index].lock())
     }
 
-    /// Bytes of memory that they hold.
+    /// Returns the bytes of memory that the buffers hold.
     pub(crate) fn memory_bytes(&self) -> usize {
         let tail = self.tail.get().map_or(0, Tail::memory_bytes);
         self.shards.iter().map(|shard| shard.lock().memory_bytes()).sum::<usize>() + tail
     }
 
-    /// Takes everything that gathered since the last steal into `stolen`, whose records must have been written.
+    /// Takes everything since the last steal into `stolen`, whose records must have been written.
     pub(crate) fn steal(&self, stolen: &mut Stolen) {
         stolen.clear();
         {
@@ -199,7 +206,7 @@ impl Buffers {
 }
 
 impl Stolen {
-    /// Nothing, before the log's first record `next`.
+    /// Makes one without records, before the log's first record `next`.
     pub(crate) fn none(next: Lsn) -> Self {
         Stolen {
             shards: std::array::from_fn(|index| Shard::of_area(2 * index + 1)),
@@ -210,26 +217,26 @@ impl Stolen {
         }
     }
 
-    /// Whether no record was taken.
+    /// Returns whether no record was taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.last < self.first
     }
 
-    /// The records' bytes, in LSN order.
+    /// Returns the records' bytes, in LSN order.
     pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
         self.order
             .iter()
             .map(|(shard, range)| &self.shards[usize::from(*shard)].bytes[range.clone()])
     }
 
-    /// Forgets what was taken, because it is written, and gets ready for the LSNs after it.
+    /// Drops the records, which are written, and prepares for the LSNs after them.
     fn clear(&mut self) {
         self.first = self.last.next();
         self.release(usize::MAX);
     }
 
-    /// Forgets the records that were written and keeps at most `spare` bytes of their memory, and
-    /// as much again of what orders them.
+    /// Drops the records, which are written. Keeps at most `spare` bytes of their memory, and as
+    /// much again of what orders them.
     pub(crate) fn release(&mut self, spare: usize) {
         self.order.clear();
         self.order.shrink_to(spare / size_of::<(u8, Range<usize>)>() / 2);
@@ -244,13 +251,14 @@ impl Stolen {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that it holds.
     pub(crate) fn memory_bytes(&self) -> usize {
         let order = self.order.capacity() * size_of::<(u8, Range<usize>)>();
         self.shards.iter().map(Shard::memory_bytes).sum::<usize>() + order
     }
 
-    /// Finds every LSN's place. LSNs are dense, so this is a distribution and no comparison.
+    /// Finds the position of every LSN. LSNs are dense, so this is a distribution without
+    /// comparisons.
     fn sort(&mut self) {
         let count = usize::try_from(self.last.0 + 1 - self.first.0)
             .expect("records in memory are countable");

@@ -1,4 +1,5 @@
-//! Little-endian fields at fixed offsets of a block. Every caller passes offsets that are constants of a layout.
+//! Little-endian fields at fixed offsets of a block. Every caller passes offsets that are constants
+//! of a layout.
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut field = [0; 4];

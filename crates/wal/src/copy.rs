@@ -1,11 +1,14 @@
-//! Writing a log file from records alone: what a backup leaves for a recovery to replay (rule P26).
+//! Writing a log file from records alone: the log that a backup leaves for recovery to replay (rule
+//! P26).
 //!
-//! The copy is a log in its first life whose records keep their LSNs: it starts at the first LSN that is needed, its runs follow each other
-//! from position 0, and its segments lie in the file in their order. Its last block is a watermark, so that damage to
-//! any run is found and never taken for a torn tail.
+//! The copy is a log in its first life whose records keep their LSNs: it starts at the first LSN
+//! that is needed, its runs follow each other from position 0, and its segments lie in the file in
+//! their order. Its last block is a watermark, so that damage to any run is found and never taken
+//! for a torn tail.
 //!
-//! **Crash**: nothing is durable before [`LogCopy::finish`] returns, and the superblocks are written last: a copy that was not finished is
-//! no log. The directory entry is the caller's to sync.
+//! **Crash**: nothing is durable before [`LogCopy::finish`] returns, and the superblocks are
+//! written last: a copy that was not finished is no log. The directory entry is the caller's to
+//! sync.
 
 use std::sync::Arc;
 
@@ -18,13 +21,13 @@ use crate::run::{self, RunHead};
 use crate::segments::segment_offset;
 use crate::superblock::Superblock;
 
-/// So many bytes of records make a run.
+/// Bytes of records in one run.
 const RUN_BYTES: usize = 1 << 20;
 
 /// The only life of a copy.
 const EPOCH: Epoch = Epoch(1);
 
-/// A log file under construction. Belongs to one thread.
+/// A log file under construction. It belongs to one thread.
 #[derive(Debug)]
 pub struct LogCopy {
     file: Arc<dyn File>,
@@ -32,18 +35,19 @@ pub struct LogCopy {
     segment_blocks: u32,
     /// The first LSN of the log.
     start: Lsn,
-    /// Where the next run goes, and its first LSN.
+    /// Position of the next run, and its first LSN.
     position: u64,
     first: Lsn,
     /// The LSN of the next record.
     next: Lsn,
-    /// Records that no run holds yet.
+    /// Records that are in no run yet.
     stream: Vec<u8>,
     blocks: AlignedBuf,
 }
 
 impl LogCopy {
-    /// Begins a log for database `tag` named `name`, where there is no file, whose first record will have LSN `start`.
+    /// Begins a log for database `tag` named `name`, where there is no file, whose first record
+    /// will have LSN `start`.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -76,7 +80,7 @@ impl LogCopy {
     /// Appends the record with the next LSN.
     ///
     /// # Errors
-    /// `Full` or `Io`: the copy is useless then.
+    /// `Full` or `Io`; the copy is then unusable.
     pub fn append(&mut self, kind: RecordKind, payload: &[u8]) -> Result<()> {
         kind.encode(payload, &mut self.stream);
         self.next = self.next.next();
@@ -95,7 +99,7 @@ impl LogCopy {
             position: self.position,
             first: self.first,
             last,
-            // All of the copy becomes durable before anybody may open it.
+            // All of the copy is durable before anyone can open it.
             durable: Lsn(self.first.0 - 1),
         };
         let bytes = self.stream.len() as u64;
@@ -110,7 +114,8 @@ impl LogCopy {
         Ok(())
     }
 
-    /// Writes what is left, the watermark and the superblocks, and makes the file durable. Returns its size in bytes.
+    /// Writes what is left, the watermark and the superblocks, and makes the file durable. Returns
+    /// its size in bytes.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -121,11 +126,11 @@ impl LogCopy {
         if self.position > 0 {
             self.write_run()?;
         }
-        // A recovery looks at whole segments only.
+        // A recovery reads only whole segments.
         let blocks = u64::from(self.segment_blocks);
         let segments = u32::try_from(self.position.div_ceil(blocks)).unwrap_or(u32::MAX);
         self.file.allocate(segment_offset(segments, blocks))?;
-        // Both slots, so that rot in one leaves the other.
+        // Both slots, so that damage to one leaves the other.
         for generation in [1, 2] {
             let superblock = Superblock {
                 tag: self.tag,

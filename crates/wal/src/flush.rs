@@ -1,27 +1,33 @@
-//! From the buffers to the disk: runs, group commit, and the watermark left behind when the log goes idle.
+//! From the buffers to the disk: runs, group commit, and the watermark on an idle log.
 //!
-//! **Writing** is serialized by the writer lock: whoever gets it steals all buffers and writes one run; those who waited for it,
-//! at first by looking whether it is done, find their records written. **Syncing** is done by one leader at a time, outside the writer lock: appends and writes go on
-//! meanwhile, and committers that arrive wait; when the leader is done, those it did not cover elect the next, who takes all that
-//! gathered. So any number of committers share a sync.
+//! **Writing** is serialized by the writer lock. The thread that gets it steals all buffers and
+//! writes one run. Threads that waited for the lock, at first by polling, then find their records
+//! written. **Syncing** is done by one leader at a time, outside the writer lock. Appends and
+//! writes continue meanwhile, and committers that arrive wait. When the leader is done, those it
+//! did not cover elect the next leader, which takes everything that gathered. So any number of
+//! committers share a sync.
 //!
-//! All syncs of the file go through `sync_file`, one at a time: a system reports a failed write-back to one sync only, so a
-//! second one at the same time could succeed and acknowledge what is lost.
+//! All syncs of the file go through `sync_file`, one at a time. A system reports a failed
+//! write-back to one sync only, so a concurrent second one could succeed and acknowledge what is
+//! lost.
 //!
-//! **Commits that wait for the kernel only** find their records in the [tail](crate::tail) and write nothing. What follows is for those
-//! that do not: where there is no tail, or a record was too large for it.
+//! **Commits that wait only for the kernel** find their records in the [tail](crate::tail) and
+//! write nothing. The next paragraph is for those that do not: where there is no tail, or a record
+//! was too large for it.
 //!
-//! **The open block.** A run of one block stays open until a sync begins: later records that fit go behind those in it, and the
-//! page that the kernel holds is given anew, whole, in one write, with every byte of the records that were in it where it was.
-//! So commits that wait for the kernel only share blocks even when they come one at a time; a block for each would fill the log
-//! with padding and force a checkpoint every few ten thousand. This keeps what rule P6 is about: nothing that is on stable
-//! storage is ever written again, and who was told that the kernel has his bytes loses them with neither the process nor this
-//! write, for a page goes into the page cache whole or not at all. A block that spreads over the end of a run of several is
-//! never opened: their headers would have to change together.
+//! **The open block.** A run of one block stays open until a sync begins. Later records that fit
+//! are put behind those in it, and the whole page is given to the kernel again, in one write, with
+//! every earlier byte where it was. So commits that wait only for the kernel share blocks even when
+//! they come one at a time; a block for each would fill the log with padding and force frequent
+//! checkpoints. This keeps the intent of rule P6. Nothing on stable storage is ever written again.
+//! A commit that the kernel has is lost neither with the process nor with this write, because a
+//! page goes into the page cache whole or not at all. A run of several blocks is never reopened:
+//! their headers would have to change together.
 //!
-//! Invariants: (1) `durable` <= `written` <= the last LSN; both only grow. (2) A run begins with the LSN after the run before.
-//! (3) A run's `durable` field was true when it was written. (4) No record at or below `durable` is in the open block, nor in
-//! one that a sync under way may cover: sync_file closes it under the writer lock before it looks at `written`.
+//! Invariants: (1) `durable` <= `written` <= the last LSN; both only grow. (2) A run begins with
+//! the LSN after the run before. (3) A run's `durable` field was true when it was written. (4) No
+//! record at or below `durable` is in the open block, nor in one that a running sync may cover:
+//! sync_file closes it under the writer lock before it reads `written`.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
@@ -36,27 +42,31 @@ use crate::room::{Claim, ReserveFor, blocks_for};
 use crate::run::{self, RunHead};
 use crate::tail::Tail;
 
-/// A leader expects no more committers than this, yields no more often than that, and gives up after so many yields that brought nobody.
+/// A leader expects at most this many committers, yields at most this often, and stops after
+/// [`GATHER_IDLE_MAX`] yields in a row without a new one.
 const GROUP_MAX: u64 = 64;
 const GATHER_YIELDS_MAX: usize = 128;
 const GATHER_IDLE_MAX: usize = 4;
 
-/// How often who waits for the writer lock looks before it lets others run: some microseconds in all, which is what a write into the page cache takes.
+/// Number of polls of the writer lock before a waiting thread yields. They take some microseconds
+/// together, about as long as a write into the page cache.
 #[cfg(not(feature = "shuttle"))]
 const WRITER_LOOKS: usize = 100;
 #[cfg(feature = "shuttle")]
 const WRITER_LOOKS: usize = 2;
 
-/// What the holder of the writer lock works with.
+/// State under the writer lock.
 #[derive(Debug)]
 pub(crate) struct Writer {
     stolen: Stolen,
     blocks: AlignedBuf,
-    /// What the blocks and superblocks on disk promise: a reader of the file alone knows that it was durable.
+    /// Watermark that the blocks and superblocks on disk promise. A reader of the file alone knows
+    /// that it was durable.
     watermark: Lsn,
-    /// The last run, as long as records may go behind those in it; it is the first of `blocks`.
+    /// The last run, while it can take more records; it is the first of `blocks`.
     open: Option<Open>,
-    /// Whether what was stolen could not be written for want of room. It goes before all that gathers behind it.
+    /// Whether the stolen records could not be written for lack of space. They are written before
+    /// all later ones.
     refused: bool,
 }
 
@@ -69,7 +79,7 @@ struct Open {
 }
 
 impl Writer {
-    /// A writer whose first run begins with `next`.
+    /// Makes a writer whose first run begins with `next`.
     pub(crate) fn new(next: Lsn) -> Self {
         // The superblock promises everything before.
         let watermark = Lsn(next.0 - 1);
@@ -82,7 +92,7 @@ impl Writer {
         }
     }
 
-    /// A superblock that promises everything up to `lsn` is durable.
+    /// Notes that a durable superblock promises everything up to `lsn`.
     pub(crate) fn promise(&mut self, lsn: Lsn) {
         self.watermark = self.watermark.max(lsn);
     }
@@ -91,20 +101,20 @@ impl Writer {
 /// When a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// When the record is on stable storage: it survives the power. Many callers share one sync.
+    /// Once the record is on stable storage: it survives power loss. Many callers share one sync.
     #[default]
     Sync,
-    /// When the kernel has the record: it survives the process, not the power (rule P10).
+    /// Once the kernel has the record: it survives process kill, but not power loss (rule P10).
     Buffered,
 }
 
 impl Log {
-    /// Waits until `lsn`, and with it every record before, is as safe as asked.
+    /// Waits until `lsn`, and with it every earlier record, is as durable as requested.
     ///
     /// # Errors
-    /// `Full` when the disk has no room to write a record that was appended. The log keeps it and writes it, before any
-    /// other, when room returns; until then nothing more is appended. `Poisoned`: whether the record survives is known only
-    /// to the next recovery.
+    /// `Full` when the disk has no room to write a record that was appended. The log keeps it and
+    /// writes it, before any other, when room returns; until then nothing more is appended.
+    /// `Poisoned`: whether the record survives is known only to the next recovery.
     pub fn commit(&self, lsn: Lsn, durability: Durability) -> Result<()> {
         self.counters.commits.fetch_add(1, SeqCst);
         match durability {
@@ -113,7 +123,8 @@ impl Log {
         }
     }
 
-    /// Sees to it that the kernel has every record up to `lsn`: in the tail, where that can be, or in runs.
+    /// Makes sure that the kernel has every record up to `lsn`: in the tail if possible, or in
+    /// runs.
     fn keep(&self, lsn: Lsn) -> Result<()> {
         let written = self.written_lsn();
         if written >= lsn {
@@ -128,9 +139,10 @@ impl Log {
         self.write_out(lsn)
     }
 
-    /// Begins to keep records in the tail, if there is room; runs do, too.
+    /// Starts to keep records in the tail, if there is space. Runs are enough without one.
     fn make_tail(&self) {
-        // What is kept for removals and recoveries is not for a tail, which can be done without.
+        // The tail takes nothing of the reserve for removals and recoveries, because it is
+        // optional.
         let made =
             without_reserve(|| Tail::make(&self.tail, self.tag, self.epoch, self.tail_shape));
         if let Ok(tail) = made {
@@ -138,7 +150,8 @@ impl Log {
         }
     }
 
-    /// Makes every record up to `lsn` durable, as page writers must before they write what it says (rule P10).
+    /// Makes every record up to `lsn` durable. Writers of pages call it before they write what the
+    /// record says (rule P10).
     ///
     /// # Errors
     /// As [`Log::commit`].
@@ -167,14 +180,15 @@ impl Log {
         self.sync_file()
     }
 
-    /// Lets the committers that the last sync woke append again before the next one begins: without this it would take along only the first of them, and the others would wait for
-    /// two syncs each. A lone committer waits for nobody.
+    /// Lets committers that the last sync woke append again before the next sync. Otherwise it
+    /// would cover only the first of them, and the others would wait for two syncs each. A lone
+    /// committer waits for no other.
     fn gather(&self) {
         let expected = self.last_group.load(SeqCst);
         let mut before = 0;
         let mut idle = 0;
         for _ in 0..GATHER_YIELDS_MAX {
-            // In this order: what was written was appended before.
+            // In this order, because everything written was appended before.
             let written = self.written_lsn();
             let pending = self.last_lsn().0 - written.0;
             idle = if pending > before { 0 } else { idle + 1 };
@@ -204,9 +218,9 @@ impl Log {
         if stolen.is_empty() { Ok(()) } else { self.write_run(&mut writer) }
     }
 
-    /// Takes note that what was stolen could not be written. For want of room it is kept and tried again: in the open block, which
-    /// takes the same bytes once more, or as a run of its own, if a sync has closed that block meanwhile. Anything else ends
-    /// writing.
+    /// Notes that the stolen records could not be written. For lack of space they are kept and
+    /// tried again: in the open block, which gets the same bytes once more, or as a run of their
+    /// own, if a sync has closed that block meanwhile. Any other error stops writing.
     fn not_written(&self, writer: &mut Writer, error: Error) -> Error {
         if !error.is_full() {
             return self.fail(error);
@@ -216,8 +230,9 @@ impl Log {
         error.context("what was written last is kept in memory until the log has room for it")
     }
 
-    /// The writer lock, or nothing once every record up to `lsn` is written. A holder keeps it for about as long as it takes to give the processor
-    /// away and get it back, so who waits looks a few times before that.
+    /// Returns the writer lock, or `None` once every record up to `lsn` is written. A holder keeps
+    /// the lock for about as long as yielding the processor takes, so a waiting thread polls a few
+    /// times first.
     fn lock_unless_written(&self, lsn: Lsn) -> Option<MutexGuard<'_, Writer>> {
         let mut looks = 0..WRITER_LOOKS;
         let writer = loop {
@@ -232,7 +247,7 @@ impl Log {
             }
             spin_hint();
         };
-        // It may have been written between the last look and the lock.
+        // It may have been written between the last poll and the lock.
         (self.written_lsn() < lsn).then_some(writer)
     }
 
@@ -246,7 +261,7 @@ impl Log {
             if let Err(error) = self.write_blocks(extended.position, 1, out) {
                 return Err(self.not_written(writer, error));
             }
-            // Only now, so that what found no room goes to the same place when it is tried again.
+            // Only now, so that after a lack of space the retry goes to the same place.
             *open = Open { run: extended, length: open.length + stolen.bytes };
             self.segments.lock().extend(stolen.last);
             self.room.give_back(blocks_for(stolen.bytes));
@@ -304,7 +319,8 @@ impl Log {
         Ok(())
     }
 
-    /// Syncs the file; what was written before it is durable afterwards. Whoever waits for that has a leader that will wake it.
+    /// Syncs the file: everything written before is durable afterwards. Threads that wait for it
+    /// have a leader that wakes them.
     pub(crate) fn sync_file(&self) -> Result<()> {
         let _one_at_a_time = self.syncing.lock();
         self.check()?;
@@ -319,8 +335,9 @@ impl Log {
         Ok(())
     }
 
-    /// To be called by a timer. Syncs what one whole tick ago was already appended and is not durable yet (rule P10); on an idle
-    /// log leaves a block with the watermark behind (rule P7); makes a segment ready ahead of the writers.
+    /// Must be called by a timer. It syncs what was already appended one whole tick ago and is not
+    /// durable yet (rule P10). On an idle log it writes a block with the watermark (rule P7). It
+    /// prepares a segment ahead of the writers.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -336,14 +353,16 @@ impl Log {
         self.grow_ahead()
     }
 
-    /// Writes and syncs a run without records that carries the watermark, if the newest one on disk is lower and there is room.
+    /// Writes and syncs a run without records that carries the watermark, if the newest one on disk
+    /// is lower and there is room.
     pub(crate) fn write_watermark(&self) -> Result<()> {
         if self.writer.lock().watermark >= self.durable_lsn() {
             return Ok(());
         }
         let blocks = match self.room.claim(1, ReserveFor::Recovery) {
             Claim::Granted => self.room.reservation(1),
-            // Not worth a segment, nor an error: without it, only rot in the very last run looks like a tear.
+            // Not worth a segment, nor an error: without it, only rot in the very last run looks
+            // like a tear.
             Claim::NotReady(_) | Claim::NeedRoom => return Ok(()),
         };
         {
@@ -389,7 +408,7 @@ impl Log {
     }
 }
 
-/// Ends a leader's term, whatever happened, and wakes those who wait.
+/// Ends a leader's term, whatever happened, and wakes the waiting threads.
 struct Lead<'a> {
     log: &'a Log,
 }
@@ -401,7 +420,8 @@ impl Drop for Lead<'_> {
     }
 }
 
-/// A panic between stealing records and writing them would lose them silently, so it poisons (rule P21).
+/// A panic between stealing records and writing them would lose them silently, so it poisons (rule
+/// P21).
 struct PoisonOnPanic<'a> {
     log: &'a Log,
 }

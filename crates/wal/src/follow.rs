@@ -1,12 +1,15 @@
-//! Reading the log while it is written to: what a backup copies it with (rule P26).
+//! Reading a log that is being written, for a backup (rule P26).
 //!
-//! A [`Follower`] holds every record that it has not handed out against trimming, and no other: so a backup that copies the log as
-//! it goes along never makes writers wait for room, however long it takes.
+//! A [`Follower`] protects every record that it has not delivered from trimming, and no other. So a
+//! backup that copies the log as it grows never makes writers wait for space, however long it
+//! takes.
 //!
-//! Invariants: (1) `followed` is the first LSN that the follower still needs, and no trim passes it. (2) Only durable records are
-//! handed out, so what a copy holds is never more than what a crash of the original leaves.
+//! Invariants: (1) `followed` is the first LSN that the follower still needs, and no trim passes
+//! it. (2) Only durable records are delivered, so a copy never holds more than a crash of the
+//! original leaves.
 //!
-//! **Concurrency**: a follower belongs to one thread; appends, flushes and trims go on beside it.
+//! **Concurrency**: a follower belongs to one thread; appends, flushes and trims continue beside
+//! it.
 
 use std::sync::Arc;
 
@@ -18,7 +21,7 @@ use crate::log::Log;
 use crate::replay::read_runs;
 use crate::segments::RunStart;
 
-/// Hands out the records of a log in use, each once and in order. A log has at most one.
+/// Delivers the records of a log in use, each once and in order. A log has at most one follower.
 #[derive(Debug)]
 pub struct Follower {
     log: Arc<Log>,
@@ -29,17 +32,19 @@ pub struct Follower {
 }
 
 impl Log {
-    /// Begins to follow the log with the first record after `after`. No trim takes a record from the follower.
+    /// Begins to follow the log with the first record after `after`. No trim takes a record from
+    /// the follower.
     ///
     /// # Errors
-    /// `Locked` when the log has a follower already; `InvalidArgument` when the log was trimmed beyond `after`.
+    /// `Locked` when the log has a follower already; `InvalidArgument` when the log was trimmed
+    /// beyond `after`.
     pub fn follow(self: &Arc<Self>, after: Lsn) -> Result<Follower> {
         let next = after.next();
         if self.followed.compare_exchange(u64::MAX, next.0, SeqCst, SeqCst).is_err() {
             return Err(Error::new(ErrorKind::Locked, "somebody follows the log already"));
         }
         let follower = Follower { log: self.clone(), next, at: None };
-        // Behind a trim that was under way before it could see the follower.
+        // Waits for a running trim that began before it could see the follower.
         drop(self.superblock.lock());
         let first = self.segments.lock().first_lsn();
         if next < first {
@@ -52,11 +57,11 @@ impl Log {
 }
 
 impl Follower {
-    /// Hands out the durable records up to `to` that were not handed out, and lets go of them.
+    /// Delivers the durable records up to `to` that were not delivered yet, and releases them.
     ///
     /// # Errors
-    /// `Corruption` or `Io` when the log does not give what was written; what `visit` answers, which ends the reading: it
-    /// lets go of nothing then.
+    /// `Corruption` or `Io` when the log cannot be read as it was written; errors of `visit`, which
+    /// end the reading. Nothing is released then.
     pub fn read(&mut self, to: Lsn, visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
         let to = to.min(self.log.durable_lsn());
         if to < self.next {

@@ -1,17 +1,20 @@
 //! The one write-ahead log of a database.
 //!
-//! It stores opaque records in LSN order and gives back, after a crash, every record that it promised and no other. What a
-//! record means is its writer's business: the database encodes what users said, engines encode how they moved house. It does
-//! no checkpoint and knows no page; it only takes room, appends, makes durable, trims and replays.
+//! It stores opaque records in LSN order. After a crash it gives back every record that it promised
+//! and no other. Only the writer of a record knows its meaning: the database encodes batches, and
+//! engines encode changes of structure. The log takes no checkpoint and knows no page; it reserves
+//! space, appends, makes durable, trims and replays.
 //!
-//! A write is: [`Log::reserve`] (may fail, may do I/O) -> [`Log::announce`] -> [`Log::append`] (cannot fail) -> the caller
-//! applies -> the announcement is dropped -> [`Log::commit`].
+//! A write is: [`Log::reserve`] (may fail, may do I/O) -> [`Log::announce`] -> [`Log::append`]
+//! (cannot fail) -> the caller applies -> the announcement is dropped -> [`Log::commit`].
 //!
-//! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments` and `room` (space), `buffers` and `run`
-//! (from records to a run), `tail` (what the kernel has before a run does), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`,
+//! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments` and `room`
+//! (space), `buffers` and `run` (from records to a run), `tail` (what the kernel has before a run
+//! does), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`,
 //! `follow` and `copy` (what a backup needs).
 
-/// How full a log is, where 1 is full for users, when its database asks for a checkpoint at the latest.
+/// Fullness of the log, where 1 is full for users, at which its database asks for a checkpoint at
+/// the latest.
 pub const CHECKPOINT_FULLNESS: f64 = 0.5;
 
 mod announce;

@@ -1,10 +1,12 @@
-//! [`Log`]: what the database holds, and all that may be asked of it but flushing (`flush`) and opening (`recover`).
+//! [`Log`]: all operations on a log except flushing (`flush`) and opening (`recover`).
 //!
-//! **Concurrency**: every method may be called from any thread. Lock order: superblock, growing, writer, leader, buffers, segment table;
-//! the sync lock is taken with at most the superblock or growing lock held. No caller's code runs under any of them.
+//! **Concurrency**: every method may be called from any thread. Lock order: superblock, growing,
+//! writer, leader, buffers, segment table; the sync lock is taken with at most the superblock or
+//! growing lock held. No caller's code runs under any of them.
 //!
-//! **Crash**: see `recover`. **Failure** (rule P21): a failed write or sync poisons the log for good; the cause is handed to every
-//! later call on the writing side, nothing is tried again, and what a failed call left is known only to the next recovery.
+//! **Crash**: see `recover`. **Failure** (rule P21): a failed write or sync poisons the log for
+//! good; the cause is handed to every later call on the writing side, nothing is tried again, and
+//! what a failed call left is known only to the next recovery.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,35 +30,38 @@ use crate::segments::{RunStart, SegmentTable, segment_offset};
 use crate::superblock::{SUPERBLOCKS, Superblock};
 use crate::tail::Shape;
 
-/// When this much waits in the buffers, the next reservation writes it out first, so that records nobody waits for (structure
-/// records) do not gather without bound.
+/// Pending bytes from which on the next reservation writes the buffers out first. It bounds records
+/// that no commit waits for (structure records).
 const PENDING_BYTES_MAX: u64 = 1 << 20;
 
-/// What buffers keep from one flush to the next unless somebody says otherwise.
+/// Bytes that buffers keep between flushes by default.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// A checkpoint for fewer bytes of the log than this, or than so many sixteenths of it, costs more than it spares a recovery.
+/// A checkpoint for fewer bytes of the log than this, or for fewer sixteenths of it than
+/// [`CHECKPOINT_SIXTEENTHS_MIN`], costs more than it saves a recovery.
 const CHECKPOINT_BYTES_MIN: u64 = 12 << 20;
 const CHECKPOINT_SIXTEENTHS_MIN: u64 = 3;
 
 /// Blocks of zeros written at once when segments are made.
 const ZERO_BLOCKS: usize = 64;
 
-/// Segments are made ahead for a quarter of those that are there: no more than this many, and two at least, so that one is
-/// ready when the disk is full.
+/// Most segments that are made ahead. A quarter of the present number is made ahead, and at least
+/// two, so that one is ready when the disk is full.
 const SEGMENTS_AHEAD_MAX: u32 = 32;
 const SEGMENTS_AHEAD_MIN: u32 = 2;
 
-/// The one log of a database. Shared behind an `Arc`.
+/// The one log of a database. It is shared in an `Arc`.
 pub struct Log {
-    /// Through the page cache: a flush gives its bytes to the kernel, and a sync makes them durable.
+    /// Handle through the page cache: a flush gives its bytes to the kernel, and a sync makes them
+    /// durable.
     pub(crate) file: Arc<dyn File>,
-    /// Past the page cache where that is possible, so that what is read is what the media hold (rule P9).
+    /// Handle past the page cache where possible, so that reads see what the media hold (rule P9).
     pub(crate) reader: Arc<dyn File>,
-    /// The file of the tail, through the page cache; whether somebody made the tail or tried to, and how large.
+    /// File of the tail, through the page cache; whether a thread made the tail or tried to; and
+    /// its size.
     pub(crate) tail: Arc<dyn File>,
     pub(crate) tail_is_made: AtomicBool,
-    /// Whether the writer holds records that found no room.
+    /// Whether the writer holds records that did not fit on the disk.
     pub(crate) refused: AtomicBool,
     pub(crate) tail_shape: Shape,
     pub(crate) tag: u64,
@@ -83,7 +88,8 @@ pub struct Log {
     pub(crate) failure: Mutex<Option<Error>>,
     closed: AtomicBool,
     pub(crate) was_closed: bool,
-    /// Whether the superblock of this life is on the disk. Nothing of the life is before it is.
+    /// Whether the superblock of this life is on the disk. Nothing of the life is on the disk
+    /// before it.
     pub(crate) is_begun: AtomicBool,
     /// First LSN that a replay still needs, whatever is trimmed; `u64::MAX` when none does.
     pub(crate) held: AtomicU64,
@@ -91,7 +97,7 @@ pub struct Log {
     pub(crate) followed: AtomicU64,
     pub(crate) ticked: Mutex<Lsn>,
     pub(crate) counters: Counters,
-    /// How much memory buffers keep from one flush to the next, and what the writer holds now.
+    /// Memory that buffers keep between flushes, and memory that the writer holds now.
     pub(crate) spare_bytes: AtomicUsize,
     pub(crate) writer_bytes: AtomicUsize,
 }
@@ -103,7 +109,7 @@ pub(crate) struct Counters {
     pub(crate) syncs: AtomicU64,
 }
 
-/// The log's numbers at one moment.
+/// Statistics of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogStats {
     /// Bytes from the oldest segment that is needed to the head.
@@ -114,13 +120,13 @@ pub struct LogStats {
     pub segments: u64,
     /// Bytes of one segment.
     pub segment_bytes: u64,
-    /// Commits asked for.
+    /// Commits requested.
     pub commits: u64,
     /// Runs written.
     pub flushes: u64,
     /// Syncs of the file.
     pub syncs: u64,
-    /// The current life.
+    /// Current life of the log.
     pub epoch: Epoch,
     /// First LSN that the log still holds.
     pub first_lsn: Lsn,
@@ -133,16 +139,17 @@ pub struct LogStats {
 }
 
 impl Log {
-    /// Makes a new, empty log named `name`; durable when this returns. It takes two blocks; segments are made when they are
-    /// first needed. What a crash left of a log that was being made is replaced.
+    /// Creates a new, empty log named `name`, which is durable on return. It takes two blocks;
+    /// segments are made when they are first needed. Remains of an unfinished creation are
+    /// replaced.
     ///
     /// # Errors
-    /// `InvalidArgument` for options out of range, `Corruption` when there is a log that has or had records, `Full` or `Io`
-    /// from the disk.
+    /// `InvalidArgument` for options out of range, `Corruption` when there is a log that has or had
+    /// records, `Full` or `Io` from the disk.
     pub fn create(directory: &dyn Directory, name: &str, options: &LogOptions) -> Result<Arc<Log>> {
         options.check()?;
         let tail_name = tail_name(name);
-        // One that is being made has no more than its superblocks, and nothing in its tail.
+        // An unfinished log has only its superblocks, and nothing in its tail.
         for (name, bytes_max) in [(name, SUPERBLOCKS * PAGE_BYTES as u64), (&*tail_name, 0)] {
             if directory.exists(name)? {
                 let found = directory.open(name, OpenMode::EXISTING.cached().read_only())?;
@@ -170,7 +177,7 @@ impl Log {
             closed: None,
         };
         superblock.write(&*file, Purpose::LOG)?;
-        // The second slot too, so that both exist and rot in one leaves the other.
+        // The second slot too, so that both exist and damage to one leaves the other.
         superblock.generation = 2;
         superblock.write(&*file, Purpose::LOG)?;
         file.sync(Purpose::LOG)?;
@@ -184,7 +191,8 @@ impl Log {
         Ok(Arc::new(log))
     }
 
-    /// Puts a log together whose files and bookkeeping agree. So many blocks of records are not in it yet and must find room.
+    /// Assembles a log from consistent files and bookkeeping. `blocks` blocks of records are not in
+    /// it yet and must find space.
     pub(crate) fn assemble(
         Files { file, reader, tail }: Files,
         options: &LogOptions,
@@ -195,8 +203,8 @@ impl Log {
         let segment_blocks = u64::from(superblock.segment_blocks);
         let head = table.head();
         let retained = (head.position - table.begin()).div_ceil(segment_blocks);
-        // A log that is already larger than the option says (it was lowered, or crash followed crash) still gets two segments, or a
-        // recovery that has to write could never succeed.
+        // A log that is already larger than the option says (it was lowered, or crash followed
+        // crash) still gets two segments, or a recovery that has to write could never succeed.
         let page = PAGE_BYTES as u64;
         let kept = kept_blocks.div_ceil(segment_blocks);
         let segments_max = (options.bytes_max / (segment_blocks * page)).max(retained + kept + 2);
@@ -240,17 +248,20 @@ impl Log {
         }
     }
 
-    /// Takes room for one record of at most `bytes` payload. `None` means that the log is too full for this purpose: trim (after a
-    /// checkpoint) and ask again; this call never waits for room itself. May write to the disk, so no lock may be held.
+    /// Reserves space for one record of at most `bytes` payload. `None` means that the log is too
+    /// full for this purpose: trim it (after a checkpoint) and ask again. This call never waits for
+    /// space. It may write to the disk, so no lock may be held.
     ///
     /// # Errors
-    /// `InvalidArgument` when no log of this size could ever hold the record, `Full` when the disk has no room for another segment
-    /// (nothing changed; it goes away when room returns), `Poisoned`, `Closed`.
+    /// `InvalidArgument` when no log of this size could ever hold the record, `Full` when the disk
+    /// has no room for another segment (nothing changed; it goes away when room returns),
+    /// `Poisoned`, `Closed`.
     pub fn reserve(&self, bytes: usize, purpose: ReserveFor) -> Result<Option<Reservation<'_>>> {
         self.reserve_records(1, bytes, purpose)
     }
 
-    /// Takes room for up to `records` records of together at most `bytes` payload. Otherwise as [`Log::reserve`].
+    /// Reserves space for up to `records` records of together at most `bytes` payload. Otherwise as
+    /// [`Log::reserve`].
     ///
     /// # Errors
     /// As [`Log::reserve`].
@@ -285,7 +296,8 @@ impl Log {
         }
     }
 
-    /// Appends one record: takes its LSN and copies it, which cannot fail. It is neither written nor durable until committed.
+    /// Appends one record: assigns its LSN and copies it, which cannot fail. It is neither written
+    /// nor durable until a commit.
     ///
     /// # Panics
     /// When the reservation does not hold the record; then nothing was appended.
@@ -302,43 +314,46 @@ impl Log {
         lsn
     }
 
-    /// Announces that this thread will append; the applied watermark stays below its record until the result is dropped (rule P1).
+    /// Announces that this thread will append. The applied watermark stays below its record until
+    /// the result is dropped (rule P1).
     pub fn announce(&self) -> Announcement<'_> {
         self.announcements.announce(self.buffers.next(), self.buffers.hint())
     }
 
-    /// Every record up to here has been applied by the thread that appended it, if all of them announce.
+    /// Returns the LSN up to which every record has been applied by the thread that appended it, if
+    /// all threads announce.
     #[must_use]
     pub fn applied_watermark(&self) -> Lsn {
         self.announcements.applied(self.buffers.next())
     }
 
-    /// The latest record; 0 before the first.
+    /// Returns the LSN of the latest record; 0 before the first.
     #[must_use]
     pub fn last_lsn(&self) -> Lsn {
         self.buffers.last()
     }
 
-    /// Every record up to here is on stable storage.
+    /// Returns the LSN up to which every record is on stable storage.
     #[must_use]
     pub fn durable_lsn(&self) -> Lsn {
         Lsn(self.durable.load(SeqCst))
     }
 
-    /// Every record up to here was given to the kernel in a run. Those behind it that somebody was told of are in the tail.
+    /// Returns the LSN up to which the kernel has every record in a run. Later records that were
+    /// acknowledged are in the tail.
     #[must_use]
     pub fn written_lsn(&self) -> Lsn {
         Lsn(self.written.load(SeqCst))
     }
 
-    /// How full the log is for users: from 1 on their reservations are refused. A database slows writers as it nears 1 and
-    /// forces checkpoints before.
+    /// Returns how full the log is for users: from 1 on, their reservations are refused. A database
+    /// slows writers as it nears 1, and forces checkpoints before.
     #[must_use]
     pub fn fullness(&self) -> f64 {
         self.room.fullness()
     }
 
-    /// Bytes of records that make it as full as that, where 1 is full for users.
+    /// Returns the bytes of records at this fullness, where 1 is full for users.
     #[must_use]
     pub fn bytes_at(&self, fullness: f64) -> u64 {
         #[expect(
@@ -351,7 +366,8 @@ impl Log {
         blocks * PAGE_BYTES as u64
     }
 
-    /// How full `bytes` of records would make it, or the fewest for which a checkpoint is worth while.
+    /// Returns the fullness at `bytes` bytes of records, or at the fewest for which a checkpoint
+    /// pays.
     #[must_use]
     pub fn fullness_of(&self, bytes: u64) -> f64 {
         let least = self.bytes_max() / 16 * CHECKPOINT_SIXTEENTHS_MIN;
@@ -361,7 +377,7 @@ impl Log {
         fullness
     }
 
-    /// The log's numbers now.
+    /// Returns the statistics of the log.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         let page = PAGE_BYTES as u64;
@@ -386,13 +402,13 @@ impl Log {
         }
     }
 
-    /// Limits the memory that buffers keep from one flush to the next, each kind of them to so many
-    /// bytes (1 MiB if nothing is said); what gathers between two flushes takes what it needs.
+    /// Limits the memory that buffers keep between flushes, each kind of them to `bytes` bytes (1
+    /// MiB by default). Records that gather between two flushes take what they need.
     pub fn keep_spare(&self, bytes: usize) {
         self.spare_bytes.store(bytes, Relaxed);
     }
 
-    /// Bytes of memory that the buffers hold now.
+    /// Returns the bytes of memory that the buffers hold now.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         (self.buffers.memory_bytes() + self.writer_bytes.load(Relaxed)) as u64
@@ -402,11 +418,13 @@ impl Log {
         self.room.span(ReserveFor::Recovery) * PAGE_BYTES as u64
     }
 
-    /// Says that no record up to `lsn` is needed any more; what is not durable in the log or held for a replay
-    /// ([`Recovered`](crate::Recovered)) or by a [`Follower`](crate::Follower) stays all the same. Frees whole segments, for which the superblock is written and synced first.
+    /// Allows all records up to `lsn` to be freed. Records that are not durable in the log, or held
+    /// for a replay ([`Recovered`](crate::Recovered)) or by a [`Follower`](crate::Follower), stay.
+    /// Frees whole segments, and first writes and syncs a superblock that does not need them.
     ///
     /// # Errors
-    /// `Full` when the disk has no room to write the superblock in place, or `Poisoned`; nothing was freed.
+    /// `Full` when the disk has no room to write the superblock in place, or `Poisoned`; nothing
+    /// was freed.
     pub fn trim(&self, lsn: Lsn) -> Result<()> {
         self.check()?;
         let _inside = probe::enter("trim");
@@ -420,7 +438,8 @@ impl Log {
             return Ok(());
         };
         let frees = start.position / self.segment_blocks > superblock.start / self.segment_blocks;
-        // A start inside the same segment frees nothing; it is worth a write only when it makes the log empty.
+        // A start inside the same segment frees nothing; it is worth a write only if it makes the
+        // log empty.
         if !frees && start.position < head.position {
             return Ok(());
         }
@@ -428,7 +447,7 @@ impl Log {
         next.generation += 1;
         next.start = start.position;
         next.start_lsn = start.first;
-        // Without room the slot is as it was.
+        // For lack of space the slot is unchanged.
         next.write(&*self.file, Purpose::LOG).map_err(|error| self.fail_unless_full(error))?;
         self.sync_file()?;
         *superblock = next;
@@ -439,7 +458,8 @@ impl Log {
         Ok(())
     }
 
-    /// Makes segments ready up to position `end`, reusing trimmed ones first, and some more where many are used.
+    /// Prepares segments up to position `end`, trimmed ones first, and some more where many are
+    /// used.
     fn grow(&self, end: u64) -> Result<()> {
         let _one_at_a_time = self.growing.lock();
         self.begin()?;
@@ -457,7 +477,7 @@ impl Log {
             let (new, missing) = new;
             let result = self.make_segments(&new);
             let made = match result {
-                // As many as there must be may still fit.
+                // The segments that are needed may still fit.
                 Err(error) if error.is_full() && new.len() > missing as usize => {
                     let fewer = &new[..missing as usize];
                     self.make_segments(fewer).map(|()| fewer)
@@ -466,7 +486,8 @@ impl Log {
             };
             self.segments.lock().made(made?);
         }
-        // One stays ready for when the disk is full. If it is full already, who needs it will hear of it.
+        // One segment stays ready for a full disk. If the disk is full already, the next writer
+        // that needs it gets the error.
         let next = {
             let table = self.segments.lock();
             if table.has_free() { Vec::new() } else { table.next_to_make(self.ahead(&table)) }
@@ -479,15 +500,15 @@ impl Log {
         Ok(())
     }
 
-    /// How many segments are made ahead of the writers, within the log's maximum.
+    /// Returns how many segments are made ahead of the writers, within the log's maximum.
     fn ahead(&self, table: &SegmentTable) -> u32 {
         let most = self.room.span(ReserveFor::Recovery) / self.segment_blocks;
         let left = u32::try_from(most).unwrap_or(u32::MAX).saturating_sub(table.solid());
         (table.solid() / 4).clamp(SEGMENTS_AHEAD_MIN, SEGMENTS_AHEAD_MAX).min(left)
     }
 
-    /// Makes the superblock of this life durable, if it is not: the life begins with the first record. `Full` if the file
-    /// system needs room for that and has none; the next try may have.
+    /// Makes the superblock of this life durable, if it is not yet: the life begins with the first
+    /// record. `Full` if the file system has no space for it; the next try may succeed.
     fn begin(&self) -> Result<()> {
         if self.is_begun.load(SeqCst) {
             return Ok(());
@@ -502,7 +523,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes segments of zeros, in ascending order, so that later flushes change no metadata and never lack room.
+    /// Writes segments of zeros, in ascending order, so that later flushes change no metadata and
+    /// never lack room.
     fn make_segments(&self, segments: &[u32]) -> Result<()> {
         if segments.is_empty() {
             return Ok(());
@@ -522,13 +544,13 @@ impl Log {
         self.sync_file()
     }
 
-    /// Where adjacent segments begin and end in the file.
+    /// Returns where adjacent segments begin and end in the file.
     fn bytes_of(&self, adjacent: &[u32]) -> (u64, u64) {
         let begin = adjacent.first().map_or(0, |one| segment_offset(*one, self.segment_blocks));
         (begin, begin + adjacent.len() as u64 * self.segment_blocks * PAGE_BYTES as u64)
     }
 
-    /// Makes segments ready ahead of the writers when the ready room runs short; called by [`Log::tick`].
+    /// Prepares segments ahead of the writers when few are ready. [`Log::tick`] calls it.
     pub(crate) fn grow_ahead(&self) -> Result<()> {
         let ready = self.room.ready();
         let ahead = u64::from(self.ahead(&self.segments.lock())) * self.segment_blocks;
@@ -536,7 +558,7 @@ impl Log {
         let end = ready + ahead;
         let used = self.counters.flushes.load(SeqCst) > 0;
         if used && short && end <= self.room.limit(ReserveFor::Internal) {
-            // A full disk is the next writer's to hear of, if there still is none then.
+            // The next writer gets the error of a full disk, if there is still no space then.
             return self
                 .grow(end)
                 .or_else(|error| if error.is_full() { Ok(()) } else { Err(error) });
@@ -544,9 +566,10 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the room of segments that are not needed now back to the file system, but for `keep` bytes of it, in whole
-    /// segments; to be called with 0 when nothing was written for a while. The file is cut off behind the last one that is needed. They are made again when they are needed, and
-    /// then a full disk is an error that goes away, as it is when the log grows.
+    /// Gives the space of unneeded segments back to the file system, except `keep` bytes of it, in
+    /// whole segments. Call it with 0 when nothing was written for a while. The file is cut off
+    /// behind the last needed segment. Segments are made again when they are needed; a full disk is
+    /// then an error until space returns, as for any growth of the log.
     ///
     /// # Errors
     /// `Poisoned` or `Io`.
@@ -570,18 +593,20 @@ impl Log {
         Ok(())
     }
 
-    /// Whether the life before this one ended with [`Log::close`], or there was none. After a crash it did not.
+    /// Returns whether the previous life ended with [`Log::close`], or there was none. After a
+    /// crash it did not.
     #[must_use]
     pub fn was_closed(&self) -> bool {
         self.was_closed
     }
 
-    /// Flushes everything, makes it durable, says so in the superblock (rule P7) and refuses reservations from then on.
-    /// The files are cut off behind what is needed. Writers must have stopped.
+    /// Closes the log: flushes everything, makes it durable, records that in the superblock (rule
+    /// P7), and refuses reservations from then on. The files are cut off behind what is needed.
+    /// Writers must have stopped.
     ///
     /// # Errors
-    /// `Poisoned`: what was not durable before has an unknown outcome. `Full` where that word finds no room: all is durable, and
-    /// the next opening recovers.
+    /// `Poisoned`: what was not durable before has an unknown outcome. `Full` where that word finds
+    /// no room: all is durable, and the next opening recovers.
     pub fn close(&self) -> Result<()> {
         self.closed.store(true, SeqCst);
         self.check()?;
@@ -598,7 +623,7 @@ impl Log {
         let is_empty = next.is_closed_and_empty();
         *superblock = next;
         drop(superblock);
-        // Nobody needs what follows: whether it can be given back changes nothing.
+        // The rest is unneeded; whether its space can be given back changes nothing.
         if is_empty {
             let _ = self.file.truncate(segment_offset(0, self.segment_blocks));
         } else {
@@ -609,23 +634,24 @@ impl Log {
         Ok(())
     }
 
-    /// Stops the writing side, unless the disk only lacks room.
+    /// Stops the writing side, unless the disk only lacks space.
     pub(crate) fn fail_unless_full(&self, cause: Error) -> Error {
         if cause.is_full() { cause } else { self.fail(cause) }
     }
 
-    /// Stops the writing side for good, because something that the log depends on failed (rule P21).
+    /// Stops the writing side for good, because something that the log depends on failed (rule
+    /// P21).
     pub fn poison(&self, cause: Error) {
         self.fail(cause);
     }
 
-    /// What stopped the writing side, if anything did.
+    /// Returns the error that stopped the writing side, if any.
     #[must_use]
     pub fn poisoned(&self) -> Option<Error> {
         self.check().err()
     }
 
-    /// Refuses to go on once poisoned.
+    /// Fails once the log is poisoned.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.failed.load(SeqCst) {
             return Ok(());
@@ -633,7 +659,8 @@ impl Log {
         self.failure.lock().clone().map_or(Ok(()), Err)
     }
 
-    /// Poisons the log, keeping the first cause, wakes everybody who waits, and returns what they are told.
+    /// Poisons the log with the first cause, wakes all waiting threads, and returns the error that
+    /// they get.
     pub(crate) fn fail(&self, cause: Error) -> Error {
         let told = {
             let mut failure = self.failure.lock();
@@ -663,20 +690,20 @@ impl fmt::Debug for Log {
     }
 }
 
-/// The open files of a log.
+/// Open files of a log.
 pub(crate) struct Files {
     pub(crate) file: Arc<dyn File>,
     pub(crate) reader: Arc<dyn File>,
     pub(crate) tail: Arc<dyn File>,
 }
 
-/// The file that holds the tail of the log `name`, in the same directory.
+/// Returns the name of the file with the tail of the log `name`, in the same directory.
 #[must_use]
 pub fn tail_name(name: &str) -> String {
     format!("{name}-tail")
 }
 
-/// Segments that a file of `bytes` has room for.
+/// Returns the number of whole segments in a file of `bytes`.
 pub(crate) fn whole_segments(bytes: u64, segment_blocks: u64) -> u32 {
     let blocks = (bytes / PAGE_BYTES as u64).saturating_sub(SUPERBLOCKS);
     u32::try_from(blocks / segment_blocks).unwrap_or(u32::MAX)

@@ -1,60 +1,65 @@
-//! What a caller chooses about a log, checked before anything is touched.
+//! Options of a log, checked before anything changes.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Result};
 
-/// Longest payload of one record, in bytes. A batch has at most 4 MiB of keys and values and larger values live in extents, so
-/// this is a guard against nonsense and no limit that a user meets.
+/// Longest payload of one record, in bytes. A batch has at most 4 MiB of keys and values, and
+/// larger values live in extents, so users never meet this limit. It guards against nonsense.
 pub const RECORD_BYTES_MAX: usize = 128 << 20;
 
-/// Fewest segments that a log may grow to: one being written, one being trimmed, and the share of internal records.
+/// Fewest segments that a log may grow to: one being written, one being trimmed, and the share of
+/// internal records.
 const SEGMENTS_MIN: u64 = 4;
 
-/// Bytes of a segment: the least that a log takes. Many are made at once where many are used.
+/// Bytes of a segment, which is the least that a log takes. Where many segments are used, many are
+/// made at once.
 const SEGMENT_BYTES: u64 = 64 << 10;
 
 /// Fewest blocks of a segment. Tests use it to make every run span segments.
 const SEGMENT_BLOCKS_MIN: u64 = 4;
 
-/// The tail has such a part of the log unless somebody says otherwise, and no more bytes than that.
+/// The tail takes one part in this many of the log by default, but at most [`TAIL_BYTES_MAX`].
 const TAIL_PART: u64 = 128;
 const TAIL_BYTES_MAX: u64 = 2 << 20;
 
-/// How a log is laid out and how large it may become.
+/// Layout and maximum size of a log.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
-    /// Identity of the database, in every block: a log of another database is refused, never replayed.
+    /// Identity of the database, in every block: a log of another database is refused, never
+    /// replayed.
     pub tag: u64,
-    /// Most bytes of segments. A log that is already larger when it is opened may grow by two segments more in that life, so
-    /// that recovery can always proceed.
+    /// Most bytes of segments. A log that is already larger when it is opened may grow by two
+    /// segments more in that life, so that recovery can always proceed.
     pub bytes_max: u64,
     /// Bytes of one segment, whole blocks. Chosen when the log is created and kept for its life.
     pub segment_bytes: u64,
-    /// About how many bytes of memory and disk the mapped tail takes, from some pages to 2 MiB: what
-    /// [`Durability::Buffered`](crate::Durability::Buffered) commits keep there is written when a part of it is full.
+    /// Approximate bytes of memory and disk that the mapped tail takes, from some pages to 2 MiB.
+    /// Records of [`Durability::Buffered`](crate::Durability::Buffered) commits are kept there, and
+    /// written in runs when a part of it is full.
     pub tail_bytes: u64,
 }
 
 impl LogOptions {
-    /// A log of at most `bytes_max` for database `tag`, with segments of 64 KiB and a tail of a 128th of that.
+    /// Options for a log of at most `bytes_max` for database `tag`, with segments of 64 KiB and a
+    /// tail of a 128th of that.
     #[must_use]
     pub fn sized(tag: u64, bytes_max: u64) -> Self {
         let tail_bytes = (bytes_max / TAIL_PART).min(TAIL_BYTES_MAX);
         LogOptions { tag, bytes_max, segment_bytes: SEGMENT_BYTES, tail_bytes }
     }
 
-    /// Blocks of one segment.
+    /// Returns the blocks of one segment.
     pub(crate) fn segment_blocks(&self) -> u64 {
         self.segment_bytes / PAGE_BYTES as u64
     }
 
-    /// Pages of each of so many areas of the tail, one at least.
+    /// Returns the pages of each of `areas` areas of the tail, at least one.
     pub(crate) fn tail_pages(&self, areas: u32) -> u32 {
         let pages = self.tail_bytes.min(TAIL_BYTES_MAX) / (u64::from(areas) * PAGE_BYTES as u64);
         u32::try_from(pages).unwrap_or(1).max(1)
     }
 
-    /// Checks the numbers.
+    /// Checks the values.
     pub(crate) fn check(&self) -> Result<()> {
         let page = PAGE_BYTES as u64;
         if !self.segment_bytes.is_multiple_of(page)

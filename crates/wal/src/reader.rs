@@ -1,4 +1,4 @@
-//! Reads log blocks one by one, fetching many at a time; no more than one chunk is in memory.
+//! Sequential reading of log blocks, many at a time, with one chunk in memory.
 
 use spinney_base::Result;
 use spinney_base::limits::PAGE_BYTES;
@@ -7,7 +7,7 @@ use spinney_io::{AlignedBuf, File, Purpose};
 use crate::block::Block;
 use crate::segments::Extent;
 
-/// Blocks fetched at once: large enough that a disk streams, small beside any memory budget.
+/// Blocks fetched at once: enough to stream from a disk, and little beside any memory budget.
 const CHUNK_BLOCKS: usize = 64;
 
 /// A sequential reader of blocks.
@@ -17,7 +17,7 @@ pub(crate) struct BlockReader<'a> {
     buf: AlignedBuf,
     /// Byte offset of the first block in `buf`.
     offset: u64,
-    /// Blocks of `buf` that were read.
+    /// Number of blocks of `buf` that were read.
     filled: usize,
 }
 

@@ -1,21 +1,26 @@
-//! Opening a log: what of it counts, and the start of a new life.
+//! Opening a log: which of its records count, and the start of a new life.
 //!
-//! 1. *Superblock*: the ruling slot says where the log starts, which life is current and where older lives were cut.
-//!    When it says that the log was closed and holds nothing, all is known: nothing else is read, and the new life begins with the
-//!    first append, so that an opening without writes writes nothing.
-//! 2. *Map*: every segment of the file is assigned by the position in its first readable block; of two that claim one sequence
-//!    the one of the later life is it. Segments below the start hold only what the start promises, and are not looked at further.
-//! 3. *Walk*: runs are accepted from the start, each only whole: all blocks valid, of a life that counts and not older than the run
-//!    before, at consecutive positions, first LSN after the last one. The first block that does not fit ends the log.
-//! 4. *Verdict*: the highest durable watermark of any block that counts in these segments, the start, the cut and the last LSN of a closed log are
-//!    promises. A log that ends below one has lost something: `Corruption`. Above them all, the end is the torn tail of a crash.
+//! 1. *Superblock*: the ruling slot says where the log starts, which life is current and where
+//!    older lives were cut. When it says that the log was closed and holds nothing, all is known:
+//!    nothing else is read, and the new life begins with the first append, so that an opening
+//!    without writes writes nothing.
+//! 2. *Map*: every segment of the file is assigned by the position in its first readable block; of
+//!    two that claim one sequence the one of the later life is it. Segments below the start hold
+//!    only what the start promises, and are not looked at further.
+//! 3. *Walk*: runs are accepted from the start, each only whole: all blocks valid, of a life that
+//!    counts and not older than the run before, at consecutive positions, first LSN after the last
+//!    one. The first block that does not fit ends the log.
+//! 4. *Verdict*: the highest durable watermark of any block that counts in these segments, the
+//!    start, the cut and the last LSN of a closed log are promises. A log that ends below one has
+//!    lost something: `Corruption`. Above them all, the end is the torn tail of a crash.
 //! 5. *Tail*: what the [tail](crate::tail) has behind the kept runs is read.
-//! 6. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch, cut where the kept runs end
-//!    (rule P8). Only then is anything appended: first the records of the tail, which are made durable before the tail of the new life
-//!    begins. Then it is served.
+//! 6. *New life*: the kept runs are synced first (rule P9), then a superblock with the next epoch,
+//!    cut where the kept runs end (rule P8). Only then is anything appended: first the records of
+//!    the tail, which are made durable before the tail of the new life begins. Then it is served.
 //!
-//! A crash anywhere in here leaves what it found: nothing is written before step 6, which writes no block that an older superblock
-//! needs. Memory: one chunk of blocks, a few words per segment, and what the tail has.
+//! A crash anywhere in here leaves what it found: nothing is written before step 6, which writes no
+//! block that an older superblock needs. Memory: one chunk of blocks, a few words per segment, and
+//! what the tail has.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Display;
@@ -39,19 +44,21 @@ use crate::superblock::Superblock;
 use crate::tail::Kept;
 
 impl Log {
-    /// Opens the log `name`, decides what of it counts, makes that durable, and starts a new life behind it. The log takes
-    /// appends at once, also while the records are replayed; what the [`Recovered`] holds is not trimmed.
+    /// Opens the log `name`, decides which of its records count, makes these durable, and starts a
+    /// new life after them. The log takes appends at once, also during the replay. Records that the
+    /// [`Recovered`] holds are not trimmed.
     ///
     /// # Errors
-    /// `NotFound`; `Corruption` when something that was promised is gone or the log is another database's; `Unsupported` for an unknown
-    /// format; `Io` or `Full` from the disk. Another try finds the same.
+    /// `NotFound`; `Corruption` when something that was promised is gone or the log is another
+    /// database's; `Unsupported` for an unknown format; `Io` or `Full` from the disk. Another try
+    /// finds the same.
     pub fn open(
         directory: &dyn Directory,
         name: &str,
         options: &LogOptions,
     ) -> Result<(Arc<Log>, Recovered)> {
         options.check()?;
-        // The media first: after a failed sync the page cache may hold what the disk never got.
+        // The media first: after a failed sync, the page cache may hold what the disk never got.
         let reader = directory.open(name, OpenMode::EXISTING.read_only())?;
         let path = reader.path();
         let superblock = Superblock::load(&*reader)?;
@@ -100,7 +107,7 @@ impl Log {
         Ok((log, recovered))
     }
 
-    /// Opens a log that was closed and holds nothing. Nothing is written.
+    /// Opens a log that was closed and holds nothing, without writing.
     fn open_empty(
         directory: &dyn Directory,
         name: &str,
@@ -131,7 +138,7 @@ impl Log {
         Ok((log, recovered))
     }
 
-    /// Appends what the tail has of the life before, makes it durable, and ends that tail.
+    /// Appends the records in the previous life's tail, makes them durable, and ends that tail.
     fn take_in(&self, kept: &Kept) -> Result<()> {
         for record in &kept.records {
             let Parsed::Record(kind, begin, end) = parse_record(record) else {
@@ -150,15 +157,16 @@ impl Log {
     }
 }
 
-/// The superblock of the life after `old`, which kept what `walk` accepted.
+/// Makes the superblock of the life after `old`, which kept what `walk` accepted.
 fn begin_life(old: &Superblock, walk: &Walk, path: &Path) -> Result<Superblock> {
     let mut next = old.clone();
     next.generation += 1;
     next.closed = None;
     next.epoch = next_epoch(old, path)?;
     if walk.life.is_none() {
-        // An empty log goes on in a fresh segment: the rest of the old one may hold blocks that were cut off, and a new segment
-        // is always written from its first block, which is how the next recovery finds it.
+        // An empty log continues in a fresh segment. The rest of the old one may hold blocks that
+        // were cut off. A new segment is always written from its first block, which is how the next
+        // recovery finds it.
         next.start = old.start.next_multiple_of(u64::from(old.segment_blocks));
     }
     let head = walk.table.head();
@@ -183,7 +191,7 @@ struct Scan<'a> {
     durable: Lsn,
 }
 
-/// What the walk accepted, and why it ended.
+/// Result of the walk: what it accepted, and why it ended.
 struct Walk {
     /// The head is the end of the log.
     table: SegmentTable,
@@ -192,7 +200,7 @@ struct Walk {
     stop: Stop,
 }
 
-/// Why the log ends where it ends, in the words of an error.
+/// Why the log ends where it does, in the words of an error.
 struct Stop {
     offset: u64,
     expected: String,
@@ -206,14 +214,14 @@ impl<'a> Scan<'a> {
         Ok(Scan { file, superblock, blocks, physical, durable: Lsn::ZERO })
     }
 
-    /// Where block `index` of a physical segment is.
+    /// Returns where block `index` of a physical segment is.
     fn place(&self, physical: u32, index: u64) -> Extent {
         let offset = segment_offset(physical, self.blocks) + index * PAGE_BYTES as u64;
         Extent { offset, blocks: self.blocks - index }
     }
 
-    /// Reads a block; `None` for anything that is no block of this log. A block of a life that the superblock does not know was
-    /// written under a later superblock, which is lost.
+    /// Reads a block; `None` if it is not a block of this log. A block of a life that the
+    /// superblock does not know was written under a later superblock, which is lost.
     fn header(
         &self,
         reader: &mut BlockReader<'_>,
@@ -235,7 +243,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Which physical segment holds which sequence, among those that are not trimmed.
+    /// Finds which physical segment holds which sequence, among those that are not trimmed.
     fn map(&self) -> Result<BTreeMap<u64, u32>> {
         let oldest = self.superblock.start / self.blocks;
         let mut claims: BTreeMap<u64, (Epoch, u32)> = BTreeMap::new();
@@ -244,14 +252,14 @@ impl<'a> Scan<'a> {
             for index in 0..self.blocks {
                 let mut place = self.place(physical, index);
                 if index == 0 {
-                    // Mostly it tells, and no other block is read.
+                    // The first block is usually enough, and no other block is read.
                     place.blocks = 1;
                 }
                 let Ok(header) = self.header(&mut reader, place)? else {
                     continue;
                 };
                 if header.position % self.blocks != index {
-                    // A misdirected block says nothing about where it lies.
+                    // A misdirected block does not show where its segment belongs.
                     continue;
                 }
                 let sequence = header.position / self.blocks;
@@ -293,7 +301,8 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Reads the run at the table's head: the header of its first block if all of it fits, else why not.
+    /// Reads the run at the table's head: the header of its first block if all of it fits, else why
+    /// not.
     fn run(
         &self,
         reader: &mut BlockReader<'_>,
@@ -333,7 +342,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Whether a block can be the first of the next run.
+    /// Returns whether a block can be the first of the next run.
     fn begins_run(&self, header: &BlockHeader, head: RunStart, life: Option<Epoch>) -> bool {
         self.superblock.admits(header)
             && life.is_none_or(|life| life <= header.epoch)
@@ -342,8 +351,8 @@ impl<'a> Scan<'a> {
             && header.first == head.first
     }
 
-    /// The highest LSN that somebody was promised, looking at every block of the `mapped` segments that the walk did not accept
-    /// as well, those before the start too.
+    /// Returns the highest LSN that was promised. It reads every block of the `mapped` segments,
+    /// including those that the walk did not accept and those before the start.
     fn promised(&self, walk: &Walk, mapped: &BTreeMap<u64, u32>) -> Result<Lsn> {
         let (start, end) = (self.superblock.start, walk.table.head().position);
         let accepted: BTreeMap<u64, Range<u64>> = (start / self.blocks..=end / self.blocks)

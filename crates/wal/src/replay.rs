@@ -1,4 +1,4 @@
-//! Reading back what recovery kept, in LSN order, as often as asked and in bounded memory.
+//! Replay of the records that recovery kept, in LSN order, repeatedly and in bounded memory.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use crate::log::Log;
 use crate::reader::BlockReader;
 use crate::segments::RunStart;
 
-/// The records that recovery kept. It holds them against trimming until they are released or it is dropped, which is when the
-/// replay is complete. A log has at most one.
+/// The records that recovery kept. They are protected from trimming until they are released or this
+/// is dropped, when the replay is complete. A log has at most one.
 #[derive(Debug)]
 pub struct Recovered {
     log: Arc<Log>,
@@ -21,42 +21,43 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// The records from `start` up to `end`, all of which recovery has checked.
+    /// Makes it for the records from `start` up to `end`, all of which recovery has checked.
     pub(crate) fn new(log: Arc<Log>, start: RunStart, end: RunStart) -> Self {
         log.held.store(start.first.0, SeqCst);
         Recovered { log, start, end }
     }
 
-    /// First LSN that the log still holds, if it holds any.
+    /// Returns the first LSN that the log still holds, if it holds any.
     #[must_use]
     pub fn first_lsn(&self) -> Lsn {
         self.start.first
     }
 
-    /// Last LSN that was kept; everything up to it is durable.
+    /// Returns the last LSN that was kept; everything up to it is durable.
     #[must_use]
     pub fn last_lsn(&self) -> Lsn {
         Lsn(self.end.first.0 - 1)
     }
 
-    /// Whether no record was kept.
+    /// Returns whether no record was kept.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.end.first == self.start.first
     }
 
-    /// Says that no replay will ask for records up to `lsn` again, because a checkpoint in the middle of the replay has brought them
-    /// home: [`Log::trim`] may free them. A replay that fills the log with structure records goes on that way. `lsn` lies
-    /// below the record that the replay is at.
+    /// Releases the records up to `lsn`: a checkpoint in the middle of the replay has written them
+    /// back, so [`Log::trim`] may free them. This lets a replay continue that fills the log with
+    /// structure records. `lsn` lies below the record that the replay has reached.
     pub fn release(&self, lsn: Lsn) {
         self.log.held.fetch_max(lsn.min(self.last_lsn()).next().0, SeqCst);
     }
 
-    /// Hands out every kept record from `from` on that was not released, in order. The log may be appended to meanwhile; what is appended is not
-    /// handed out. Holds one chunk of blocks and the largest record in memory.
+    /// Delivers every kept record from `from` on that was not released, in order. Records appended
+    /// meanwhile are not delivered. It holds one chunk of blocks and the largest record in memory.
     ///
     /// # Errors
-    /// `Corruption` when the media no longer give what recovery read; what `visit` answers, which ends the replay.
+    /// `Corruption` when the media no longer give what recovery read; errors of `visit`, which end
+    /// the replay.
     pub fn replay(&self, from: Lsn, visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
         let from = from.max(Lsn(self.log.held.load(SeqCst)));
         if self.is_empty() || from > self.last_lsn() {
@@ -77,8 +78,8 @@ impl Drop for Recovered {
     }
 }
 
-/// Hands out the wanted records of the runs from `begin` up to position `end`, until a run begins behind them. Returns where the first run
-/// begins that was not read to its end.
+/// Delivers the wanted records of the runs from `begin` up to position `end`, or until a run begins
+/// after them. Returns where the first run begins that was not read to its end.
 pub(crate) fn read_runs(
     log: &Log,
     begin: RunStart,
@@ -121,19 +122,19 @@ pub(crate) fn read_runs(
     Ok(next)
 }
 
-/// Why a block's payload could not be handed out.
+/// Why the payload of a block could not be delivered.
 enum Fault {
     Visitor(Error),
     Stream(&'static str),
 }
 
-/// Puts the records of a run together from its blocks.
+/// Assembles the records of a run from its blocks.
 struct RunStream {
     /// LSN of the next record.
     next: Lsn,
-    /// The front of a record that continues in the next block.
+    /// Front of a record that continues in the next block.
     carry: Vec<u8>,
-    /// Blocks of the run that are still to come.
+    /// Number of blocks of the run that are still to come.
     left: u32,
 }
 
@@ -156,7 +157,7 @@ impl RunStream {
         Ok(())
     }
 
-    /// Hands out the records that end in this block.
+    /// Delivers the records that end in this block.
     fn feed(
         &mut self,
         bytes: &[u8],
@@ -193,7 +194,7 @@ impl RunStream {
             return Err(Fault::Stream("fewer records than the run has"));
         }
         if !rest.is_empty() {
-            // Keeps the buffer of the carried record: its front is already there.
+            // Keeps the buffer of the carried record, because its front is already there.
             let consumed = whole.len().saturating_sub(rest.len());
             if carried {
                 whole.drain(..consumed);

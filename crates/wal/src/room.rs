@@ -1,73 +1,79 @@
-//! Room in the log: what is promised to whom (rule P12), as one number.
+//! Reservation of space in the log (rule P12), by one number.
 //!
 //! ```text
 //! start segment         head            claimed         ready end                limit of the asker
 //!   |  written blocks     |  promised      |  free           |   not preallocated      |
 //! ```
 //!
-//! `claimed` is a position: where the log's head would be if everything promised were written in the worst way. Invariants:
-//! (1) `claimed` = head + blocks of the next run + blocks of all live reservations. A flush moves blocks from the second term
-//! to the first, so it changes nothing here. (2) `claimed` <= `ready`: every promised block lies in a preallocated
-//! segment, so an append and its flush never lack room. (3) `claimed` was raised for a purpose only below that purpose's limit;
-//! users' limit leaves a quarter of the log to internal records and theirs leaves a sixteenth to recovery, so that checkpoints
-//! and recovery always proceed.
+//! `claimed` is a position: where the log's head would be if everything promised were written in
+//! the worst way. Invariants: (1) `claimed` = head + blocks of the next run + blocks of all live
+//! reservations. A flush moves blocks from the second term to the first, so it changes nothing
+//! here. (2) `claimed` <= `ready`: every promised block lies in a preallocated segment, so an
+//! append and its flush never lack room. (3) `claimed` was raised for a purpose only below that
+//! purpose's limit; users' limit leaves a quarter of the log to internal records and theirs leaves
+//! a sixteenth to recovery, so that checkpoints and recovery always proceed.
 //!
-//! A record's worst case is a run of its own, padded. When it is appended beside others it takes less, and dropping the
-//! reservation returns the difference.
+//! A record's worst case is a run of its own, padded. When it is appended beside others it takes
+//! less, and dropping the reservation returns the difference.
 //!
-//! **Concurrency**: all methods may be called from any thread. Limits and `ready` only grow, and only under the segment table's lock.
+//! **Concurrency**: all methods may be called from any thread. Limits and `ready` only grow, and
+//! only under the segment table's lock.
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 
 use crate::block::{PAYLOAD_BYTES, RECORD_HEADER_BYTES_MAX};
 
-/// Who asks for room, and so how much must be left to others.
+/// Purpose of a reservation; it decides how much must be left to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum ReserveFor {
-    /// What a user said. Leaves a quarter of the log to internal records, so that checkpoints can always proceed.
+    /// A user record. It leaves a quarter of the log to internal records, so that checkpoints can
+    /// always proceed.
     User = 0,
-    /// Structure records. Leave a sixteenth to recovery.
+    /// A structure record. It leaves a sixteenth to recovery.
     Internal = 1,
-    /// Structure records of a replay, and the log's own watermark blocks. All of the log.
+    /// A structure record of a replay, or a watermark block of the log itself. It may use the whole
+    /// log.
     Recovery = 2,
 }
 
 const PURPOSES: [ReserveFor; 3] = [ReserveFor::User, ReserveFor::Internal, ReserveFor::Recovery];
 
-/// Blocks that a record stream of `bytes` takes in one run.
+/// Returns the blocks that a record stream of `bytes` takes in one run.
 pub(crate) fn blocks_for(bytes: u64) -> u64 {
     bytes.div_ceil(PAYLOAD_BYTES as u64)
 }
 
-/// Blocks that `records` records of together `bytes` payload take at worst, each in a run of its own.
+/// Returns the most blocks that `records` records of together `bytes` payload can take, each in a
+/// run of its own.
 pub(crate) fn worst_blocks(records: usize, bytes: usize) -> u64 {
     let headers = (records as u64).saturating_mul(RECORD_HEADER_BYTES_MAX as u64);
     let stream = (bytes as u64).saturating_add(headers);
     (stream / PAYLOAD_BYTES as u64).saturating_add(records as u64)
 }
 
-/// The room of one log.
+/// Space accounting of one log.
 #[derive(Debug)]
 pub(crate) struct Room {
     claimed: AtomicU64,
     ready: AtomicU64,
-    /// By [`ReserveFor`].
+    /// Limits by [`ReserveFor`].
     limits: [AtomicU64; 3],
     blocks_max: u64,
 }
 
-/// How a claim ended.
+/// Result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     Granted,
-    /// Segments must be made ready up to this position first.
+    /// Segments must be made up to this position first.
     NotReady(u64),
     /// The log is too full for this purpose.
     NeedRoom,
 }
 
-/// Room for records that a later [`Log::append`](crate::Log::append) cannot lack. Dropping it gives back what was not used.
+/// Space that a later [`Log::append`](crate::Log::append) cannot lack. Dropping it gives back what
+/// was not used.
 #[derive(Debug)]
 #[must_use = "dropping a reservation gives the room back"]
 pub struct Reservation<'a> {
@@ -76,8 +82,8 @@ pub struct Reservation<'a> {
 }
 
 impl Room {
-    /// The room of a log whose head is at `head`, whose segments are ready up to `ready`, and which may hold `blocks_max` blocks from
-    /// position `begin` on.
+    /// Makes the accounting of a log whose head is at `head`, whose segments are ready up to
+    /// `ready`, and which may hold `blocks_max` blocks from position `begin` on.
     pub(crate) fn new(head: u64, ready: u64, begin: u64, blocks_max: u64) -> Self {
         let room = Room {
             claimed: AtomicU64::new(head),
@@ -89,7 +95,7 @@ impl Room {
         room
     }
 
-    /// Most blocks that this purpose may see used.
+    /// Returns the most blocks in use that this purpose may see.
     pub(crate) fn span(&self, purpose: ReserveFor) -> u64 {
         match purpose {
             ReserveFor::User => self.blocks_max - self.blocks_max.div_ceil(4),
@@ -98,14 +104,14 @@ impl Room {
         }
     }
 
-    /// The log now begins at the segment boundary `begin`: limits move on.
+    /// Moves the limits: the log now begins at the segment boundary `begin`.
     pub(crate) fn begin_at(&self, begin: u64) {
         for purpose in PURPOSES {
             self.limits[purpose as usize].fetch_max(begin + self.span(purpose), SeqCst);
         }
     }
 
-    /// Segments are ready up to `end`.
+    /// Notes that segments are ready up to `end`.
     pub(crate) fn ready_to(&self, end: u64) {
         self.ready.fetch_max(end, SeqCst);
     }
@@ -122,7 +128,7 @@ impl Room {
         self.limits[purpose as usize].load(SeqCst)
     }
 
-    /// Claims `blocks` blocks, or says what is in the way; then nothing has changed.
+    /// Claims `blocks` blocks, or says what prevents it; then nothing has changed.
     pub(crate) fn claim(&self, blocks: u64, purpose: ReserveFor) -> Claim {
         let mut claimed = self.claimed.load(SeqCst);
         loop {
@@ -140,17 +146,18 @@ impl Room {
         }
     }
 
-    /// The records of the next run went into the block of the last one, and `blocks` blocks are not needed for them.
+    /// Gives back `blocks` blocks: the records of the next run went into the block of the last one.
     pub(crate) fn give_back(&self, blocks: u64) {
         self.claimed.fetch_sub(blocks, SeqCst);
     }
 
-    /// The reservation of a claim that was granted.
+    /// Makes the reservation of a granted claim.
     pub(crate) fn reservation(&self, blocks: u64) -> Reservation<'_> {
         Reservation { room: self, blocks }
     }
 
-    /// How full the log is for users: 0 when empty, 1 when they are refused, above when internal records use their share.
+    /// Returns how full the log is for users: 0 when empty, 1 when they are refused, above 1 when
+    /// internal records use their share.
     pub(crate) fn fullness(&self) -> f64 {
         let span = self.span(ReserveFor::User);
         let begin = self.limit(ReserveFor::User) - span;
@@ -161,12 +168,13 @@ impl Room {
 }
 
 impl Reservation<'_> {
-    /// Whether a record of `bytes` in the stream certainly fits what is left.
+    /// Returns whether a record of `bytes` in the stream certainly fits into the rest.
     pub(crate) fn holds(&self, bytes: u64) -> bool {
         blocks_for(bytes) <= self.blocks
     }
 
-    /// A record was appended and the next run grew by `blocks` for it: they stay claimed until the run is written.
+    /// Notes that a record was appended and the next run grew by `blocks`; they stay claimed until
+    /// the run is written.
     pub(crate) fn consume(&mut self, blocks: u64) {
         self.blocks -= blocks;
     }

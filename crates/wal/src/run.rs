@@ -6,7 +6,7 @@ use spinney_io::AlignedBuf;
 use crate::block::{BlockHeader, HEADER_BYTES, PAYLOAD_BYTES};
 use crate::room::blocks_for;
 
-/// What all blocks of a run have in common.
+/// Header fields that all blocks of a run share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunHead {
     pub(crate) tag: u64,
@@ -17,8 +17,8 @@ pub(crate) struct RunHead {
     pub(crate) durable: Lsn,
 }
 
-/// Fills the front of `out` with the run's blocks and returns how many there are; a run without records has one. `bytes` is the
-/// sum of the records' lengths; `out` grows if needed.
+/// Encodes the run's blocks at the front of `out`, and returns their number; a run without records
+/// has one. `bytes` is the sum of the records' lengths. `out` grows if needed.
 pub(crate) fn encode<'a>(
     head: RunHead,
     bytes: u64,
@@ -36,7 +36,7 @@ pub(crate) fn encode<'a>(
     let written = stream.block * PAYLOAD_BYTES + stream.at - HEADER_BYTES;
     assert_eq!(written as u64, bytes, "the buffers counted what they hold");
     let (block, at) = (stream.block, stream.at);
-    // The buffer is used again and again; what is behind the last record must not be an older run's.
+    // The buffer is reused, and bytes after the last record must not be an older run's.
     if block < count {
         out.page_mut(block)[at..].fill(0);
     }
@@ -60,8 +60,8 @@ pub(crate) fn encode<'a>(
     blocks
 }
 
-/// Puts more records into the one block of a run, which is the first of `out`, behind the `length` bytes of those in it; `head`
-/// is the run's with its new last record. They fit.
+/// Adds records to the only block of a run, which is the first of `out`, after the `length` bytes
+/// in it. `head` is the run's with its new last record. The records fit.
 pub(crate) fn extend<'a>(
     head: RunHead,
     length: u64,

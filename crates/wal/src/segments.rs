@@ -1,14 +1,15 @@
-//! Which part of the log is where in the file: pure bookkeeping, no I/O.
+//! Where each part of the log is in the file: pure bookkeeping, without I/O.
 //!
 //! ```text
 //! file:      [superblock 0][superblock 1][segment 0][segment 1][segment 2] ...      physical segments
 //! the log:        ... trimmed | sequence 7 | sequence 8 | sequence 9 (head) | ...   position / blocks = sequence
 //! ```
 //!
-//! Invariants: (1) `mapped[i]` is the physical segment of sequence `first + i`; a physical segment is in `mapped`, `free`
-//! or `hollow`, never in two of them, or being punched. (2) The segments that retained runs lie in are mapped. (3) `run_starts` holds, for every retained segment in
-//! which a run begins, the first such run: the places where a trimmed log can start. (4) A segment enters `free` only
-//! after the superblock that no longer needs it is durable.
+//! Invariants: (1) `mapped[i]` is the physical segment of sequence `first + i`; a physical segment
+//! is in `mapped`, `free` or `hollow`, never in two of them, or being punched. (2) The segments
+//! that retained runs lie in are mapped. (3) `run_starts` holds, for every retained segment in
+//! which a run begins, the first such run: the places where a trimmed log can start. (4) A segment
+//! enters `free` only after the superblock that no longer needs it is durable.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -17,14 +18,14 @@ use spinney_base::limits::PAGE_BYTES;
 
 use crate::superblock::SUPERBLOCKS;
 
-/// A place where the log can start.
+/// A position at which the log can start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunStart {
     pub(crate) position: u64,
     pub(crate) first: Lsn,
 }
 
-/// An extent reaches over at most this many adjacent segments behind its first.
+/// Most adjacent segments in an extent after its first.
 const EXTENT_SEGMENTS_MAX: usize = 16;
 
 /// The segments of one log.
@@ -34,14 +35,14 @@ pub(crate) struct SegmentTable {
     blocks: u64,
     first: u64,
     mapped: VecDeque<u32>,
-    /// Segments without retained runs that have their room.
+    /// Segments without retained runs whose disk space is allocated.
     free: BTreeSet<u32>,
-    /// Segments that may have no room: they must be made again before they are used.
+    /// Segments that may be holes: they must be made again before use.
     hollow: BTreeSet<u32>,
-    /// Segments that the file is long enough for. Of free and hollow ones the lowest are used first, so that the file can
-    /// be cut off.
+    /// Number of segments that the file is long enough for. The lowest free or hollow ones are used
+    /// first, so that the file can be cut off.
     physical: u32,
-    /// Where the next run goes.
+    /// Position of the next run.
     head: RunStart,
     run_starts: VecDeque<RunStart>,
 }
@@ -81,7 +82,7 @@ impl SegmentTable {
         }
     }
 
-    /// Where position `position` is, if its segment is mapped.
+    /// Returns where position `position` is, if its segment is mapped.
     pub(crate) fn locate(&self, position: u64) -> Option<Extent> {
         let index = usize::try_from((position / self.blocks).checked_sub(self.first)?).ok()?;
         let physical = *self.mapped.get(index)?;
@@ -94,17 +95,17 @@ impl SegmentTable {
         Some(Extent { offset, blocks: segments * self.blocks - within })
     }
 
-    /// First position of the oldest segment.
+    /// Returns the first position of the oldest segment.
     pub(crate) fn begin(&self) -> u64 {
         self.first * self.blocks
     }
 
-    /// First position behind the mapped segments.
+    /// Returns the first position after the mapped segments.
     pub(crate) fn ready(&self) -> u64 {
         (self.first + self.mapped.len() as u64) * self.blocks
     }
 
-    /// First LSN of the oldest run that is kept, or of the next one.
+    /// Returns the first LSN of the oldest retained run, or of the next one.
     pub(crate) fn first_lsn(&self) -> Lsn {
         self.run_starts.front().unwrap_or(&self.head).first
     }
@@ -113,30 +114,30 @@ impl SegmentTable {
         self.head
     }
 
-    /// Segments in the file that have room.
+    /// Returns the number of segments in the file whose space is allocated.
     pub(crate) fn solid(&self) -> u32 {
         self.physical - u32::try_from(self.hollow.len()).expect("segments are counted in 32 bits")
     }
 
-    /// Maps a free segment behind the others; `false` when there is none.
+    /// Maps a free segment after the others; `false` when there is none.
     pub(crate) fn map_free(&mut self) -> bool {
         let Some(physical) = self.free.pop_first() else { return false };
         self.mapped.push_back(physical);
         true
     }
 
-    /// Whether a segment is ready that is not mapped.
+    /// Returns whether a ready segment is not mapped.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Which segments to make next, `count` of them: those that have no room, then new ones.
+    /// Returns the next `count` segments to make: hollow ones first, then new ones.
     pub(crate) fn next_to_make(&self, count: u32) -> Vec<u32> {
         let hollow = self.hollow.iter().copied();
         hollow.chain(self.physical..=u32::MAX).take(count as usize).collect()
     }
 
-    /// The segments that were to be made are made.
+    /// Notes that these segments were made.
     pub(crate) fn made(&mut self, segments: &[u32]) {
         for physical in segments {
             self.physical = self.physical.max(physical + 1);
@@ -145,8 +146,8 @@ impl SegmentTable {
         }
     }
 
-    /// Takes out all free segments but `keep`: their room is about to be given back. Answers those to be punched;
-    /// behind [`physical`](Self::physical) the file is to be cut off.
+    /// Removes all free segments except `keep`, because their space is about to be given back.
+    /// Returns those to be punched; the file is to be cut off after [`physical`](Self::physical).
     pub(crate) fn take_free(&mut self, keep: usize) -> Vec<u32> {
         let taken: Vec<u32> = self.free.iter().copied().skip(keep).collect();
         for physical in &taken {
@@ -159,18 +160,18 @@ impl SegmentTable {
         taken.into_iter().filter(|physical| *physical < self.physical).collect()
     }
 
-    /// Segments that the file is long enough for.
+    /// Returns the number of segments that the file is long enough for.
     pub(crate) fn physical(&self) -> u32 {
         self.physical
     }
 
-    /// A segment that was taken out is free as before.
+    /// Makes a removed segment free again.
     pub(crate) fn return_free(&mut self, physical: u32) {
         self.hollow.remove(&physical);
         self.free.insert(physical);
     }
 
-    /// A run of `blocks` blocks with records up to `last` was written at the head.
+    /// Notes that a run of `blocks` blocks with records up to `last` was written at the head.
     pub(crate) fn advance(&mut self, blocks: u64, last: Lsn) {
         let sequence = self.head.position / self.blocks;
         let known =
@@ -181,12 +182,12 @@ impl SegmentTable {
         self.head = RunStart { position: self.head.position + blocks, first: last.next() };
     }
 
-    /// Records up to `last` were added to the last run, which takes no more blocks for them.
+    /// Notes that records up to `last` were added to the last run without another block.
     pub(crate) fn extend(&mut self, last: Lsn) {
         self.head.first = last.next();
     }
 
-    /// Where a log that needs nothing up to `lsn` can start. `lsn` is durable.
+    /// Returns where a log that needs nothing up to `lsn` can start. `lsn` is durable.
     pub(crate) fn start_without(&self, lsn: Lsn) -> Option<RunStart> {
         if self.head.first <= lsn.next() {
             return Some(self.head);
@@ -194,7 +195,7 @@ impl SegmentTable {
         self.run_starts.iter().rev().find(|run| run.first <= lsn.next()).copied()
     }
 
-    /// The place at or before the run that holds `lsn`.
+    /// Returns the start at or before the run that holds `lsn`.
     pub(crate) fn run_start_before(&self, lsn: Lsn) -> Option<RunStart> {
         self.run_starts
             .iter()
@@ -222,7 +223,7 @@ impl SegmentTable {
         }
     }
 
-    /// An empty log goes on at `start`, a segment boundary.
+    /// Restarts an empty log at `start`, a segment boundary.
     pub(crate) fn restart(&mut self, start: RunStart) {
         self.head = start;
         self.first = start.position / self.blocks;
@@ -230,7 +231,7 @@ impl SegmentTable {
         self.run_starts.clear();
     }
 
-    /// Every segment that holds no retained run is to be made before it is used: nobody looked at what is in it.
+    /// Treats every segment without a retained run as hollow, because its content was not examined.
     pub(crate) fn forget_rest(&mut self) {
         let retained = (self.head.position - self.begin()).div_ceil(self.blocks);
         self.mapped.truncate(usize::try_from(retained).expect("segments of a file are countable"));

@@ -1,5 +1,5 @@
-//! The two superblock slots at the front of the log file: where the log starts, which life it is in, and where the lives before
-//! were cut off. This file is the format's one home.
+//! The two superblock slots at the front of the log file: where the log starts, which life it is
+//! in, and where the lives before were cut off. This file is the format's one home.
 //!
 //! ```text
 //! offset size field
@@ -21,16 +21,19 @@
 //!   2048      the same once more: bytes 8..104, the checksum seeded with 4 + the slot's number
 //! ```
 //!
-//! Version 1 has neither `closed` nor checksums of its own: the page sum covers it, and it stands there once.
+//! Version 1 has neither `closed` nor checksums of its own: the page sum covers it, and it stands
+//! there once.
 //!
-//! Invariants: (1) the valid slot with the higher generation rules; a write goes to the other slot, so a torn write leaves the
-//! older one. (2) A superblock with a new epoch is durable before a block of that epoch is written, and one with a new start
-//! before a segment below it is reused. (3) Below the cut every position holds a block that recovery kept, of any
-//! older life; from the cut on only blocks of the current life count (rule P8). So one cut serves for all older lives: what an
-//! older life wrote behind it is either overwritten by a kept block or refused by its epoch. (4) A damaged byte leaves one of
-//! the two copies in a slot whole, so it hides no superblock (rule P28). With a whole page gone the older superblock rules,
-//! and then a block or a tail of a life that it does not know, a watermark above what it finds, or a keyspace whose redo LSN
-//! lies outside what it finds is `Corruption`. Both slots bad is `Corruption`.
+//! Invariants: (1) the valid slot with the higher generation rules; a write goes to the other slot,
+//! so a torn write leaves the older one. (2) A superblock with a new epoch is durable before a
+//! block of that epoch is written, and one with a new start before a segment below it is reused.
+//! (3) Below the cut every position holds a block that recovery kept, of any older life; from the
+//! cut on only blocks of the current life count (rule P8). So one cut serves for all older lives:
+//! what an older life wrote behind it is either overwritten by a kept block or refused by its
+//! epoch. (4) A damaged byte leaves one of the two copies in a slot whole, so it hides no
+//! superblock (rule P28). With a whole page gone the older superblock rules, and then a block or a
+//! tail of a life that it does not know, a watermark above what it finds, or a keyspace whose redo
+//! LSN lies outside what it finds is `Corruption`. Both slots bad is `Corruption`.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result};
@@ -45,7 +48,7 @@ pub(crate) const SUPERBLOCKS: u64 = 2;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SPWS");
 const VERSION: u32 = 2;
-/// The version that stands once in its page.
+/// Version 1, with one copy in each slot.
 const VERSION_RELEASED: u32 = 1;
 
 const CHECKSUM_AT: usize = 0;
@@ -63,35 +66,35 @@ const CLOSED_AT: usize = 72;
 const RESERVED_AT: usize = 80;
 const COPY_CHECKSUM_AT: usize = 96;
 const COPY_END: usize = 104;
-/// Where the two copies begin.
+/// Offsets of the two copies.
 const COPIES_AT: [usize; 2] = [0, PAGE_BYTES / 2];
-/// In version 1 all is zero from here on.
+/// Offset from which on all bytes are zero in version 1.
 const RESERVED_RELEASED_AT: usize = 72;
 
-/// Positions and LSNs count up for the whole life of a log; a start near the end of 64 bits is damage, and below it no sum of
-/// this crate overflows.
+/// Most that a position or LSN can be. They count up for the whole life of a log; a start near the
+/// end of 64 bits is damage, and below this limit no sum of this crate overflows.
 const COUNTER_MAX: u64 = u64::MAX / 4;
 
-/// The contents of a superblock.
+/// Content of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Identity of the database.
     pub tag: u64,
-    /// Counts writes.
+    /// Number of writes so far.
     pub generation: u64,
     /// Position where the log starts.
     pub start: u64,
-    /// First LSN there.
+    /// First LSN at the start.
     pub start_lsn: Lsn,
     /// Position where the current life begins.
     pub cut: u64,
     /// Last LSN of the lives before.
     pub cut_lsn: Lsn,
-    /// The current life.
+    /// Current life.
     pub epoch: Epoch,
     /// Blocks of one segment.
     pub segment_blocks: u32,
-    /// The last LSN of a log that was closed. `None` while it is open, and after a crash.
+    /// Last LSN of a closed log. `None` while it is open, and after a crash.
     pub closed: Option<Lsn>,
 }
 
@@ -100,17 +103,17 @@ pub struct Superblock {
 pub enum SlotFault {
     /// Torn, rotten or never written.
     Damaged,
-    /// Written by a version of this number.
+    /// Written by a version with this number.
     Version(u32),
 }
 
 impl Superblock {
-    /// The slot that this generation lives in.
+    /// Returns the slot of this generation.
     fn slot(&self) -> u64 {
         self.generation % SUPERBLOCKS
     }
 
-    /// The bytes of the superblock for `slot`.
+    /// Encodes the superblock for `slot`.
     pub fn encode(&self, slot: u64, block: &mut Block) {
         block.fill(0);
         for (copy, at) in (0..).zip(COPIES_AT) {
@@ -161,7 +164,7 @@ impl Superblock {
             }
             let reserved = block[RESERVED_AT..COPY_CHECKSUM_AT].iter().all(|&byte| byte == 0);
             let found = Self::parse(slot, block).filter(|_| reserved);
-            // A torn write may leave two.
+            // A torn write may leave two valid copies.
             if let Some(found) = found
                 && best.as_ref().is_none_or(|best| found.generation > best.generation)
             {
@@ -205,7 +208,8 @@ impl Superblock {
         (superblock.is_consistent() && superblock.slot() == slot).then_some(superblock)
     }
 
-    /// Whether a block counts, by its life and position (rule P8). Whether its run fits is for the walk to say.
+    /// Returns whether a block counts, by its life and position (rule P8). The walk decides whether
+    /// its run fits.
     #[must_use]
     pub fn admits(&self, header: &BlockHeader) -> bool {
         if header.position < self.cut {
@@ -215,14 +219,14 @@ impl Superblock {
         }
     }
 
-    /// Everything up to here was promised by the superblock itself.
+    /// Returns the LSN up to which the superblock itself promised everything.
     #[must_use]
     pub fn promised(&self) -> Lsn {
         let closed = self.closed.unwrap_or(Lsn::ZERO);
         self.cut_lsn.max(Lsn(self.start_lsn.0 - 1)).max(closed)
     }
 
-    /// Whether the log was closed when no record of it was needed any more.
+    /// Returns whether the log was closed when it needed no record any more.
     pub(crate) fn is_closed_and_empty(&self) -> bool {
         self.closed.is_some_and(|last| last.next() == self.start_lsn)
     }
@@ -255,8 +259,8 @@ impl Superblock {
             let end = (slot + 1) * PAGE_BYTES as u64;
             match file.read_at(buf.bytes_mut(), slot * PAGE_BYTES as u64, Purpose::RECOVERY) {
                 Ok(()) => {}
-                // The file ends inside its own superblocks. What a read alone says is no end: the other
-                // superblock may be older than records that were promised.
+                // The file ends inside its own superblocks. Any other failed read is an error: the
+                // other superblock may be older than records that were promised.
                 Err(error) if error.is_corruption() && file.len()? < end => continue,
                 Err(error) => return Err(error),
             }

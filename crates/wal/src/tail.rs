@@ -1,11 +1,12 @@
-//! The tail: records that the kernel has before any run holds them, so that a commit that waits for the kernel
-//! only ([`Durability::Buffered`](crate::Durability::Buffered)) need not write a block, nor, where the file can be mapped, call
-//! the kernel at all.
+//! The tail: records that the kernel has before any run holds them. A commit that waits only for
+//! the kernel ([`Durability::Buffered`](crate::Durability::Buffered)) then writes no block, and
+//! where the file can be mapped it makes no system call.
 //!
-//! A file beside the log, with one of two media. It is mapped into memory where a store never needs room of the file
-//! system; elsewhere, and where that is unknown, each frame is written to the page cache, by one call. Frames and recovery are
-//! the same with both. Each buffer of the log has two areas of it, one for what gathers and one for what is
-//! being written, and each record that comes into the buffer is stored in the area as well, in a frame:
+//! A file beside the log, with one of two media. It is mapped into memory where a store never needs
+//! room of the file system; elsewhere, and where that is unknown, each frame is written to the page
+//! cache, by one call. Frames and recovery are the same with both. Each buffer of the log has two
+//! areas of it, one for what gathers and one for what is being written, and each record that comes
+//! into the buffer is stored in the area as well, in a frame:
 //!
 //! ```text
 //! wal-tail:   page 0   | buffer 0, area 0 | buffer 0, area 1 | buffer 1, area 0 | ...
@@ -22,23 +23,28 @@
 //!   2048   32 the same once more
 //! ```
 //!
-//! The header stands twice in its page, so that a damaged byte is told from a header that was never written: with both
-//! damaged the file is refused, for frames that were promised may lie behind it (rule P28). Released formats have it once.
+//! The header stands twice in its page, so that a damaged byte is distinguished from a header that was never
+//! written: with both damaged the file is refused, for frames that were promised may lie behind it
+//! (rule P28). Released formats have it once.
 //!
-//! When the buffers are stolen and written as a run, the areas change places; what an area held is stored over only after
-//! its run was given to the kernel. So at any moment runs and frames together have every record that was kept.
+//! When the buffers are stolen and written as a run, the areas change places; what an area held is
+//! stored over only after its run was given to the kernel. So at any moment runs and frames
+//! together have every record that was kept.
 //!
-//! **Recovery** takes the log's runs first, and behind them the frames whose LSNs go on without a gap. It appends these
-//! to the log and makes them durable, and only then does the header get the new life's epoch, with a sync. A crash before that finds
-//! the same frames again, less those that the log has by then. A frame that was half stored, or lost with the
-//! power, ends what is taken: nobody was told that it is safe, or only that it is safe from the end of the process.
+//! **Recovery** takes the log's runs first, and behind them the frames whose LSNs continue without
+//! a gap. It appends these to the log and makes them durable, and only then does the header get the
+//! new life's epoch, with a sync. A crash before that finds the same frames again, less those that
+//! the log has by then. A frame that was half stored, or lost with the power, ends what is taken:
+//! no commit acknowledged it, or only that it survives the end of the process.
 //!
-//! Invariants: (1) frames of a life that ended never count again: their checksums are of another epoch than the header's. (2) In an
-//! area LSNs grow; where they do not, older frames begin. (3) A record that no area had room for, or that could not be written to one, is written in a run before any
-//! commit at or behind it answers ([`Buffers::holds`](crate::buffers::Buffers::holds)).
+//! Invariants: (1) frames of a life that ended never count again: their checksums are of another
+//! epoch than the header's. (2) In an area LSNs grow; where they do not, older frames begin. (3) A
+//! record that no area had room for, or that could not be written to one, is written in a run
+//! before any commit at or behind it answers ([`Buffers::holds`](crate::buffers::Buffers::holds)).
 //!
-//! The file is never synced but for the header, and a disk without it has lost nothing that was promised to be on
-//! stable storage. It has no room of its own before the first commit that wants it.
+//! The file is never synced but for the header, and a disk without it has lost nothing that was
+//! promised to be on stable storage. It has no room of its own before the first commit that wants
+//! it.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -70,7 +76,7 @@ const ALIGN: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) areas: u32,
-    /// Of each area.
+    /// Pages of each area.
     pub(crate) pages: u32,
 }
 
@@ -79,7 +85,7 @@ impl Shape {
         self.pages as usize * PAGE_BYTES
     }
 
-    /// Of the whole file.
+    /// Returns the bytes of the whole file.
     fn bytes(self) -> usize {
         self.begin(self.areas as usize)
     }
@@ -88,7 +94,7 @@ impl Shape {
         PAGE_BYTES + area * self.area_bytes()
     }
 
-    /// Whether a file of so many bytes has all areas.
+    /// Returns whether a file of `bytes` bytes has all areas.
     fn fits(self, bytes: u64) -> bool {
         let pages = u64::from(self.areas) * u64::from(self.pages);
         self.pages > 0 && pages < bytes / PAGE_BYTES as u64
@@ -112,7 +118,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Makes room in the file, maps it where it can be, and says there whose frames will count.
+    /// Allocates the file, maps it where possible, and records there whose frames will count.
     ///
     /// # Errors
     /// `Full` or `Io`; frames of this life do not count then.
@@ -126,7 +132,8 @@ impl Tail {
         Ok(Tail { medium, shape, tag, epoch })
     }
 
-    /// Stores a record behind the `used` bytes of an area, if there is room in it and, where it is written, on the disk.
+    /// Stores a record after the `used` bytes of an area, if it fits, and, where it is written, if
+    /// the disk has space.
     pub(crate) fn keep(&self, area: usize, used: &mut usize, lsn: Lsn, record: &[u8]) -> bool {
         let bytes = FRAME_HEADER_BYTES + record.len().next_multiple_of(ALIGN);
         if *used + bytes > self.shape.area_bytes() {
@@ -147,7 +154,7 @@ impl Tail {
                 frame.extend_from_slice(&header);
                 frame.extend_from_slice(record);
                 frame.resize(bytes, 0);
-                // Half a frame is none; the next one takes its place.
+                // Half a frame does not count; the next one overwrites it.
                 if file.write_bytes(&frame, at as u64, Purpose::LOG).is_err() {
                     return false;
                 }
@@ -157,7 +164,7 @@ impl Tail {
         true
     }
 
-    /// Bytes of memory that it takes.
+    /// Returns the bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         match self.medium {
             Medium::Mapped(_) => self.shape.bytes(),
@@ -166,7 +173,7 @@ impl Tail {
     }
 }
 
-/// What a tail has beyond the runs of its log.
+/// Records that a tail has beyond the runs of its log.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// The records behind the log's last one, as they were encoded.
@@ -176,7 +183,7 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The records in a file that follow record `last` without a gap.
+    /// Reads the records in a file that follow record `last` without a gap.
     ///
     /// # Errors
     /// `Corruption` when it is of a later life than `newest`, the log's; `Io`.
@@ -191,7 +198,8 @@ impl Kept {
             let path = file.path().display();
             Error::corruption(path, damaged as u64, "the header of a tail", "something else")
         })?;
-        // The power went before the header of a first life's tail was on the media, if there is none.
+        // Without a header, the power failed before the header of a first life's tail was on the
+        // media.
         let Some((epoch, shape)) = header else {
             return Ok(Kept { records: Vec::new(), is_made: true });
         };
@@ -201,7 +209,8 @@ impl Kept {
             return Err(Error::corruption(path, 0, format!("no tail after life {newest}"), found));
         }
         let mut frames = BTreeMap::new();
-        // Otherwise its growth was not on the media when the power went, or nothing was kept.
+        // Otherwise the growth of the file was not on the media at the power loss, or nothing was
+        // kept.
         if shape.fits(length) {
             let mut area = AlignedBuf::new(shape.pages as usize);
             for index in 0..shape.areas as usize {
@@ -216,12 +225,12 @@ impl Kept {
         Ok(Kept { records, is_made: true })
     }
 
-    /// Bytes of all records.
+    /// Returns the bytes of all records.
     pub(crate) fn bytes(&self) -> u64 {
         self.records.iter().map(|record| record.len() as u64).sum()
     }
 
-    /// Says durably that no frame of an earlier life than `epoch` counts.
+    /// Records durably that no frame of an earlier life than `epoch` counts.
     ///
     /// # Errors
     /// `Full` or `Io`.
@@ -248,7 +257,7 @@ fn write_header(file: &dyn File, tag: u64, epoch: Epoch, shape: Shape) -> Result
     file.write_at(buf.bytes(), 0, Purpose::LOG)
 }
 
-/// The newer of the two headers in a page, `None` if none was ever written.
+/// Returns the newer of the two headers in a page; `None` if none was ever written.
 ///
 /// # Errors
 /// Where the first one is, if both are damaged or one is and the other was never written.
@@ -295,13 +304,14 @@ fn take_frames(area: &[u8], tag: u64, epoch: Epoch, frames: &mut BTreeMap<Lsn, V
     }
 }
 
-/// The checksum of a frame: its record's, seeded from all that says which one it is.
+/// Returns the checksum of a frame: its record's, seeded with everything that identifies the
+/// record.
 fn checksum(tag: u64, epoch: Epoch, lsn: Lsn, record: &[u8]) -> u64 {
     let mut seed = [0; 24];
     put_u64(&mut seed, 0, tag);
     put_u64(&mut seed, 8, lsn.0);
     put_u32(&mut seed, 16, epoch.0);
-    // Records are far shorter than 2^32 bytes; that a length is another one is found by the record's own bytes.
+    // Records are far shorter than 2^32 bytes. A wrong length is found by the record's own bytes.
     xxh3_64_with_seed(record, xxh3_64_with_seed(&seed, record.len() as u64))
 }
 

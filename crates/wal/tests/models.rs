@@ -82,7 +82,7 @@ fn p01_the_applied_watermark_never_passes_a_record_in_flight() {
     );
 }
 
-/// P7: whoever is told that a record is durable finds it after a power loss at that moment; every committer is woken.
+/// P7: a thread that learns that a record is durable finds it after a power loss at that moment; every committer is woken.
 #[test]
 fn p07_group_commit_acknowledges_only_what_is_on_the_media() {
     shuttle::check_random(
@@ -147,7 +147,7 @@ fn p10_buffered_and_sync_commits_mix() {
     );
 }
 
-/// P10: whoever is told that the kernel has his record finds it after the death of the process, though nobody wrote it, and
+/// P10: a thread that learns that the kernel has its record finds it after the death of the process, though nobody wrote it, and
 /// others are half-way with records before and behind it, steal the buffers, or have one that is too large for the tail.
 #[test]
 fn p10_the_tail_holds_what_was_acknowledged() {
@@ -228,7 +228,7 @@ fn p12_trimming_beside_appends_keeps_the_accounts() {
     );
 }
 
-/// P21: when the sync fails, everybody who waits for it is told, and nobody is acknowledged what the media do not hold.
+/// P21: when the sync fails, every thread that waits for it gets the error, and nobody is acknowledged what the media do not hold.
 #[test]
 fn p21_poison_reaches_every_waiter() {
     shuttle::check_random(

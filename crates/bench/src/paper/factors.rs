@@ -1,8 +1,10 @@
 //! Figures 8 and 10: what each technique gains where it should matter.
 //!
-//! A technique is switched off and on in turn, run after run, each in a process and on a database of its own, so that what
-//! else happens on the machine meets both alike; medians are compared. The paper's figure 8 is of its Amazon keys with records of 1 KiB and 16
-//! threads, and switches techniques off one after the other; it has no log and trusts the device with pages, as we do here unless asked otherwise; its figure 10 is of taxi pickups, whose hot places move.
+//! A technique is switched off and on in turn, run after run, each in a process and on a database
+//! of its own, so that what else happens on the machine meets both alike; medians are compared. The
+//! paper's figure 8 is of its Amazon keys with records of 1 KiB and 16 threads, and switches
+//! techniques off one after the other; it has no log and trusts the device with pages, as we do
+//! here unless asked otherwise; its figure 10 is of taxi pickups, whose hot places move.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,7 +30,8 @@ pub struct Factors {
     pub dataset: DatasetName,
     /// Runs with a technique, and as many without.
     pub runs: usize,
-    /// Seconds of each workload but `drift`, which ends after twice as many operations as there are records.
+    /// Seconds of each workload but `drift`, which ends after twice as many operations as there are
+    /// records.
     pub seconds: f64,
     /// Client threads.
     pub threads: usize,
@@ -102,8 +105,8 @@ pub fn techniques() -> [&'static str; TECHNIQUES.len()] {
 /// Figure 8: the techniques with these names, or all when none is named.
 ///
 /// # Errors
-/// `Io` when a child cannot be started; `Cancelled` when it was interrupted, after the table of the techniques that were
-/// measured. A run that fails is named in the output and answers false.
+/// `Io` when a child cannot be started; `Cancelled` when it was interrupted, after the table of the
+/// techniques that were measured. A run that fails is named in the output and answers false.
 pub fn run_techniques(how: &Factors, names: &[String], out: &mut dyn Write) -> Result<bool> {
     let is_wanted =
         |one: &Technique| names.is_empty() || names.iter().any(|name| name == one.option);

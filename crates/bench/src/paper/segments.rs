@@ -1,12 +1,15 @@
-//! Figure 9 and section 5.4.2: the segments that page grouping makes of sorted keys, and what that saves in the index.
+//! Figure 9 and section 5.4.2: the segments that page grouping makes of sorted keys, and what that
+//! saves in the index.
 //!
-//! Each data set is bulk-loaded three times: with single pages, with the paper's page grouping (lines alone), and with ours
-//! (lines and steps). `goal` and `epsilon` are the paper's, 44 and 5 for records of 64 bytes, 2 and 0.5 for 1 KiB; the
-//! engine's own choice may differ. Both record sizes load as many bytes.
+//! Each data set is bulk-loaded three times: with single pages, with the paper's page grouping
+//! (lines alone), and with ours (lines and steps). `goal` and `epsilon` are the paper's, 44 and 5
+//! for records of 64 bytes, 2 and 0.5 for 1 KiB; the engine's own choice may differ. Both record
+//! sizes load as many bytes.
 //!
-//! The authors' uniform keys are 20 M of the numbers from 1 to 2 * 10^9, ours are spread over all 64-bit numbers. Lines see no
-//! difference: they depend on gaps relative to the mean gap, and one number in a hundred taken at random leaves
-//! gaps that are as good as exponential (fit's own test uses the authors' range and finds the same 1.76 pages a segment).
+//! The authors' uniform keys are 20 M of the numbers from 1 to 2 * 10^9, ours are spread over all
+//! 64-bit numbers. Lines see no difference: they depend on gaps relative to the mean gap, and one
+//! number in a hundred taken at random leaves gaps that are as good as exponential (fit's own test
+//! uses the authors' range and finds the same 1.76 pages a segment).
 
 use std::io::Write;
 use std::ops::ControlFlow;
@@ -85,10 +88,12 @@ struct Made {
     bytes: u64,
 }
 
-/// Loads everything and prints a table for each size; false when some page holds more records than `goal + 2 * epsilon`.
+/// Loads everything and prints a table for each size; false when some page holds more records than
+/// `goal + 2 * epsilon`.
 ///
 /// # Errors
-/// Whatever the engine says, and `Io` for a data set that cannot be read; `Cancelled` when it was interrupted.
+/// Whatever the engine says, and `Io` for a data set that cannot be read; `Cancelled` when it was
+/// interrupted.
 pub fn run(what: &Segments, out: &mut dyn Write) -> Result<bool> {
     let directory = OwnDirectory::create(&what.directory, false)?;
     let mut well = true;

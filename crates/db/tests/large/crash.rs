@@ -97,7 +97,7 @@ fn live(seed: u64, mode: CrashMode, options: &KeyspaceOptions) {
             }
         }
         db.verify().unwrap();
-        // And what the crash left is no leak: after a quiet while, in which staged records come home,
+        // And what the crash left is no leak: after a quiet while, in which staged records are written back,
         // and a checkpoint only live values have pages.
         db.checkpoint().unwrap();
         for _ in 0..40 {
@@ -142,7 +142,7 @@ fn p17_staged_records_replace_large_values() {
     }
 }
 
-/// The log says more than memory holds: replay brings an older value home over a newer one that the
+/// The log says more than memory holds: replay writes an older value back over a newer one that the
 /// page has already, and then comes to the newer one again. It is live in the end, and its room stays
 /// its own.
 #[test]

@@ -164,7 +164,7 @@ fn p17_a_reader_that_fails_gives_everything_back() {
     let stats = main.stats();
     assert_eq!((stats.large_values, stats.large_freed_bytes, stats.free_pages), (0, 0, free));
     db.verify().unwrap();
-    // A panic in the user's reader is not one under a stripe: writing goes on.
+    // A panic in the user's reader is not one under a stripe: writing continues.
     let mut source = Failing(600_000);
     main.insert_from(b"k", 600_000, &mut source).unwrap();
     assert!(main.get(b"k").unwrap().unwrap() == vec![7u8; 600_000][..]);

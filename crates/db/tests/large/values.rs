@@ -1,4 +1,4 @@
-//! Values come back whole or as an error, whoever writes and reads them.
+//! Values come back whole or as an error, with any writers and readers beside.
 
 use super::*;
 
@@ -94,7 +94,7 @@ fn conditional_writes_and_batches_take_large_values() {
     db.verify().unwrap();
 }
 
-/// A flipped bit in a page of a large value is found by whoever reads it, and by verification; keys
+/// A flipped bit in a page of a large value is found by any thread that reads it, and by verification; keys
 /// and other values are not touched.
 #[test]
 fn p17_damage_is_found() {

@@ -1,4 +1,4 @@
-//! Which extents of large values are owned, and why.
+//! The states of the extents of large values.
 //!
 //! ```text
 //!   allocate          apply            supersede          checkpoint that covers it       no reader left
@@ -20,13 +20,13 @@
 //! 1. An extent is in at most one of the lists. Its generation makes it unique, so a second freeing
 //!    does nothing: every place that meets a superseded pointer may say so.
 //! 2. Freed extents have ascending numbers, in the order in which they were freed.
-//! 3. A freed extent becomes ready only by a checkpoint that began after it was freed and that covers
-//!    the position of its freeing. Then neither the checkpoint nor a record that is still replayed
-//!    names it.
+//! 3. A freed extent becomes ready only by a checkpoint that began after it was freed and that
+//!    covers the position of its freeing. Then neither the checkpoint nor a record that is still
+//!    replayed names it.
 //! 4. A checkpoint names everything that is live since a position that it covers. An engine whose
 //!    pages may name superseded values also names what is freed and does not become ready by it.
-//! 5. A reader that pins before it looks a pointer up finds nothing that was freed before the pin. So
-//!    what it finds has the pin's number or a higher one when it is freed, and stays.
+//! 5. A reader that pins before it looks a pointer up finds nothing that was freed before the pin.
+//!    So what it finds has the pin's number or a higher one when it is freed, and stays.
 //!
 //! **Concurrency.** One lock, for memory work only. It is the last in the order of locks.
 
@@ -40,25 +40,25 @@ use crate::free::Extent;
 use crate::header::u32_at;
 use crate::large::LargePointer;
 
-/// In the order of an extent in a list: a value begins in it.
+/// Bit in the order of a listed extent: a value begins in it.
 const FIRST: u8 = 1 << 7;
 
-/// Bytes that an entry of the maps takes, at their average fill.
+/// Bytes of an entry of the maps, at their average fill.
 const ENTRY_BYTES: u64 = 40;
 
 /// One extent of a large value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LargeExtent {
-    /// Where it lies.
+    /// Position and size of the extent.
     pub extent: Extent,
-    /// The generation of its pages.
+    /// Generation of its pages.
     pub generation: Generation,
-    /// Whether the value begins in it: there are as many values as such extents.
+    /// Whether the value begins in it. There are as many such extents as values.
     pub first: bool,
 }
 
 impl LargeExtent {
-    /// The extents of a pointer.
+    /// Returns the extents of a pointer.
     pub fn all_of(pointer: &LargePointer) -> impl Iterator<Item = LargeExtent> {
         pointer.extents.iter().enumerate().map(|(index, (extent, generation))| LargeExtent {
             extent: *extent,
@@ -67,7 +67,7 @@ impl LargeExtent {
         })
     }
 
-    /// Appends its bytes in a list: page `u32`, order `u8` with bit 7 set where a value begins,
+    /// Appends its encoding in a list: page `u32`, order `u8` with bit 7 set where a value begins,
     /// generation `u32`, all little-endian.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.extent.page.0.to_le_bytes());
@@ -75,7 +75,7 @@ impl LargeExtent {
         out.extend_from_slice(&self.generation.0.to_le_bytes());
     }
 
-    /// Takes the next `count` off a list; `None` where they are not whole and aligned.
+    /// Decodes the next `count` of a list; `None` if they are not whole and aligned.
     #[must_use]
     pub fn decode(left: &mut &[u8], count: u64) -> Option<Vec<LargeExtent>> {
         let (bytes, rest) = left.split_at_checked(usize::try_from(count).ok()?.checked_mul(9)?)?;
@@ -94,29 +94,30 @@ impl LargeExtent {
     }
 }
 
-/// What a checkpoint says of large values: which extents are owned though its tree names none.
+/// Large values in a checkpoint: extents that are owned although its tree names none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LargeList {
-    /// Records name them.
+    /// Extents that records name.
     pub live: Vec<LargeExtent>,
-    /// Their records were superseded, and the checkpoint does not yet prove it.
+    /// Extents whose records were superseded, which the checkpoint does not prove yet.
     pub freed: Vec<LargeExtent>,
 }
 
 impl LargeList {
-    /// Whether it names nothing.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.live.is_empty() && self.freed.is_empty()
     }
 
-    /// All that it names.
+    /// Returns all extents in it.
     pub fn all(&self) -> impl Iterator<Item = LargeExtent> {
         self.live.iter().chain(&self.freed).copied()
     }
 }
 
-/// What a checkpoint divides: everything freed before it began and up to a position, from the rest.
+/// The line that a checkpoint draws: everything freed before it began and up to a position, against
+/// the rest.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     mark: u64,
@@ -124,7 +125,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Of a checkpoint for which nothing was written back.
+    /// The cut of a checkpoint for which nothing was written back.
     pub const NOTHING: Cut = Cut { mark: 0, covers: u64::MAX };
 
     fn settles(&self, freed: &Freed) -> bool {
@@ -132,12 +133,12 @@ impl Cut {
     }
 }
 
-/// Numbers about large values.
+/// Counts of large values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LargeCounts {
-    /// Values whose records are live.
+    /// Number of live values.
     pub values: u64,
-    /// Their pages.
+    /// Pages of live values.
     pub live_pages: u64,
     /// Pages that are freed and not yet ready.
     pub freed_pages: u64,

@@ -45,12 +45,12 @@ impl RealDirectory {
         Ok(RealDirectory { descriptor, path: path.to_owned(), disk: disk.clone() })
     }
 
-    /// What was done with a name, for messages.
+    /// Describes an operation on a name, for messages.
     fn context(&self, what: &str, name: &str) -> String {
         format!("{what} {}", self.path.join(name).display())
     }
 
-    /// The error of a call about a name.
+    /// Makes the error of a call about a name.
     fn refused(&self, what: &str, name: &str, error: Errno) -> Error {
         named(self.context(what, name), error).with_place(self.path.join(name), None)
     }
@@ -58,7 +58,7 @@ impl RealDirectory {
     /// Takes the lock of one descriptor, if the file system has locks for such a file.
     ///
     /// # Errors
-    /// `Locked` when somebody has it, or `Io`.
+    /// `Locked` when it is held, or `Io`.
     fn take(&self, descriptor: &OwnedFd, name: &str, how: FlockOperation) -> Result<Taken> {
         match retry_on_intr(|| rustix::fs::flock(descriptor, how)) {
             Ok(()) => Ok(Taken::Held),
@@ -71,8 +71,8 @@ impl RealDirectory {
         }
     }
 
-    /// The file beside the directory that earlier versions lock; `None` where it is not there and
-    /// cannot be made, or where nobody may write, so that no earlier version can lock it either.
+    /// Opens the lock file that earlier versions use. `None` where it is missing and cannot be
+    /// made, or where the file system is read-only, so that no earlier version can lock it either.
     fn lock_file(&self) -> Result<Option<OwnedFd>> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
         match retry_on_intr(|| rustix::fs::openat(&self.descriptor, LOCK_NAME, flags, FILE_MODE)) {
@@ -90,8 +90,9 @@ impl RealDirectory {
         }
     }
 
-    /// A lock belongs to an open file description: with one of its own it is not shared with
-    /// another handle of this process, nor held as long as files are named by the other one.
+    /// Opens a file description for the lock alone. A lock belongs to a file description: this one
+    /// is not shared with another handle of this process, nor held for as long as the other one
+    /// names files.
     fn open_to_lock(&self) -> Result<OwnedFd> {
         let opened =
             retry_on_intr(|| rustix::fs::openat(&self.descriptor, ".", OPEN, Mode::empty()));
@@ -108,10 +109,10 @@ impl RealDirectory {
     }
 }
 
-/// How an attempt to lock ended that met no other holder.
+/// Result of an attempt to lock that met no other holder.
 enum Taken {
     Held,
-    /// The file system has no lock for it, with the error and what was tried.
+    /// The file system cannot lock it; with the error and what was tried.
     Impossible(Errno, String),
 }
 
@@ -127,7 +128,7 @@ fn refused(path: &Path, error: Errno) -> Error {
     }
 }
 
-/// Opens a directory, and makes what is missing of it, each name durably before the next.
+/// Opens a directory. Creates missing parts, and makes each name durable before the next.
 fn open_or_make(path: &Path) -> Result<OwnedFd> {
     let missing = match open(path) {
         Err(Errno::NOENT) => Errno::NOENT,
@@ -147,7 +148,7 @@ fn open_or_make(path: &Path) -> Result<OwnedFd> {
     }
     retry_on_intr(|| rustix::fs::fsync(&parent)).map_err(|error| named(context(), error))?;
     match retry_on_intr(|| rustix::fs::openat(&parent, name, OPEN, Mode::empty())) {
-        // The name is there, and nothing behind it.
+        // The name exists and leads to nothing.
         Err(Errno::NOENT) => {
             let what = "is a symbolic link to something that does not exist";
             Err(Error::new(ErrorKind::NotFound, format!("{} {what}", path.display())))
@@ -156,7 +157,7 @@ fn open_or_make(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// Refuses what would lead out of the directory.
+/// Refuses names that would lead out of the directory.
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name == "." || name == ".." || name.contains('/') {
         return Err(Error::invalid(format!("{name:?} is not the name of a file in a directory")));
@@ -198,7 +199,7 @@ impl Directory for RealDirectory {
                     let flags = AtFlags::SYMLINK_NOFOLLOW;
                     match rustix::fs::statat(&self.descriptor, name, flags) {
                         Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                        // It was removed while we looked.
+                        // It was removed during the listing.
                         Err(Errno::NOENT) => continue,
                         Err(error) => return Err(failed(error)),
                     }
@@ -239,7 +240,7 @@ impl Directory for RealDirectory {
         let of_directory = self.take(&directory, "", how)?;
         let file = self.lock_file()?;
         let of_file = file.as_ref().map(|file| self.take(file, LOCK_NAME, how)).transpose()?;
-        // At least one of the two must hold.
+        // At least one of the two must be locked.
         match (of_directory, of_file) {
             (Taken::Impossible(error, what), None | Some(Taken::Impossible(..))) => {
                 Err(named(what, error))
@@ -251,7 +252,7 @@ impl Directory for RealDirectory {
     fn lock_shared(&self) -> Result<Box<dyn DirectoryLock>> {
         let how = FlockOperation::NonBlockingLockShared;
         let directory = self.open_to_lock()?;
-        // Where neither can be locked, a reader still may look: it changes nothing.
+        // Where neither can be locked, a reader may still read, because it changes nothing.
         self.take(&directory, "", how)?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let there =
@@ -271,9 +272,9 @@ impl Directory for RealDirectory {
     }
 
     fn writes_pages_atomically(&self) -> Result<bool> {
-        // The kernel tells it for regular files only, so an unnamed one is asked. A file system
-        // without unnamed files has no atomic writes either; one that has no room for another file
-        // is not asked.
+        // The kernel reports it only for regular files, so an unnamed file is used. A file system
+        // without unnamed files has no atomic writes either; one without space for another file is
+        // not asked.
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let unnamed =
             || rustix::fs::openat(&self.descriptor, ".", flags, Mode::from_raw_mode(0o600));
@@ -286,7 +287,7 @@ impl Directory for RealDirectory {
     }
 }
 
-/// Holds the locks as long as its descriptors are open.
+/// Holds the locks for as long as its descriptors are open.
 #[derive(Debug)]
 struct RealLock {
     _directory: OwnedFd,

@@ -22,7 +22,7 @@ use crate::AlignedBuf;
 use crate::counters::{IoCounters, Purpose};
 use crate::disk::{File, Mapping, OpenMode, Steps, Transfer, TransferBuf};
 
-/// The smallest unit in which a direct transfer may stop short of the end of a file.
+/// Smallest unit in which a direct transfer may stop short of the end of a file, in bytes.
 const SECTOR_BYTES: usize = 512;
 
 /// Pages written at a time where the file system cannot preallocate.
@@ -41,17 +41,18 @@ pub(super) struct RealFile {
     direct: bool,
     atomic_pages: bool,
     uring: bool,
-    /// Whether who waits for a read polls.
+    /// Whether threads poll for reads.
     polls: bool,
     counters: Arc<IoCounters>,
-    /// Held while the file grows by [`File::allocate`], so that taking back a failed growth takes
-    /// back nobody else's.
+    /// Held while the file grows by [`File::allocate`], so that undoing a failed growth undoes no
+    /// other.
     growing: Mutex<()>,
 }
 
-/// Whether the device writes a page of this file atomically in place. XFS promises it without such a device, too: then it
-/// writes each page to a new block, which fragments the file, and fails where there is no such block. What of it the
-/// device does is the `opt` of the answer.
+/// Returns whether the device writes a page of this file atomically in place. XFS promises atomic
+/// pages without such a device, too: it then writes each page to a new block, which fragments the
+/// file, and fails where there is no free block. The field `opt` of the answer is the device's
+/// part.
 pub(super) fn writes_pages_atomically(descriptor: &OwnedFd) -> bool {
     let asked = StatxFlags::from_bits_retain(STATX_WRITE_ATOMIC);
     let Ok(answer) = rustix::fs::statx(descriptor, "", AtFlags::EMPTY_PATH, asked) else {
@@ -65,8 +66,8 @@ pub(super) fn writes_pages_atomically(descriptor: &OwnedFd) -> bool {
         && (by_device || !filesystem::is_xfs(descriptor))
 }
 
-/// Whether the file system takes page-aligned direct transfers. A kernel too old to say is believed
-/// when it opened the file.
+/// Returns whether the file system takes page-aligned direct transfers. If a kernel is too old to
+/// say, opening the file is enough.
 fn takes_direct_pages(descriptor: &OwnedFd) -> bool {
     let Ok(answer) = rustix::fs::statx(descriptor, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
     else {
@@ -128,17 +129,17 @@ impl RealFile {
         &self.counters
     }
 
-    /// Whether it is worth while to poll for the end of a batch.
+    /// Returns whether polling for the end of a batch pays.
     pub(super) fn polls_for(&self, batch: &[Transfer<'_>], purpose: Purpose) -> bool {
         self.polls && purpose.is_waited_for() && ring::are_reads(batch)
     }
 
-    /// The flags for a write of `bytes`, by invariant 3.
+    /// Returns the flags for a write of `bytes`, by invariant 3.
     pub(super) fn write_flags(&self, bytes: usize) -> u32 {
         if self.atomic_pages && bytes == PAGE_BYTES { RWF_ATOMIC } else { 0 }
     }
 
-    /// How much of a short transfer of `bytes` counts, by invariant 2.
+    /// Returns how many bytes of a short transfer of `bytes` count, by invariant 2.
     fn progress(&self, bytes: usize) -> usize {
         if self.direct { bytes - bytes % SECTOR_BYTES } else { bytes }
     }
@@ -176,8 +177,7 @@ impl RealFile {
             };
             match wrote {
                 Ok(wrote) if wrote == rest.len() => return Ok(()),
-                // A write that stops short has usually met the end of the disk; the next one then
-                // says so.
+                // A short write has usually met a full disk, and the next one then says so.
                 Ok(wrote) if self.progress(wrote) == 0 => {
                     return Err(self.failed("write", buf.len(), offset, Errno::NOSPC));
                 }
@@ -189,7 +189,7 @@ impl RealFile {
         Ok(())
     }
 
-    /// The error of a call that was about the file as a whole.
+    /// Makes the error of a call about the file as a whole.
     fn refused(&self, context: String, error: Errno) -> Error {
         Error::io(context, error.into()).with_place(&self.path, None)
     }
@@ -282,7 +282,7 @@ impl File for RealFile {
         purpose: Purpose,
         steps: &mut dyn Steps,
     ) {
-        // One transfer alone gains nothing from a ring, but for a thread that polls.
+        // A single transfer gains nothing from a ring, unless the thread polls.
         if self.uring && (batch.len() > 1 || self.polls_for(batch, purpose)) {
             ring::transfer(self, batch, purpose, steps);
         } else {
@@ -317,9 +317,8 @@ impl File for RealFile {
             Err(error) => Err(self.refused(context(), error)),
         };
         if result.is_err() {
-            // A growth that failed half-way is taken back, so that the room it took is free again.
-            // When even that fails the file is only longer than it need be, and the first error is
-            // the one to tell.
+            // Undoes a failed growth, so that the space it took is free again. If even that fails,
+            // the file is only too long, and the first error is the one to report.
             let _ = rustix::fs::ftruncate(&self.descriptor, before);
         }
         result
@@ -367,7 +366,7 @@ impl File for RealFile {
         if self.direct || !filesystem::stores_in_place(&self.descriptor) {
             return None;
         }
-        // A file that somebody copied may be as long as it was and have holes.
+        // A file that was copied may have its length and holes.
         let all = FallocateFlags::empty();
         let allocate = || rustix::fs::fallocate(&self.descriptor, all, 0, bytes as u64);
         rustix::io::retry_on_intr(allocate).ok()?;

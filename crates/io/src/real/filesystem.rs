@@ -1,8 +1,8 @@
-//! Which file systems write a page of a file in place, and how btrfs is asked to.
+//! File systems that write a page of a file in place, and how to request it of btrfs.
 //!
-//! A store into a mapped page has no answer. Where it needs a block that is not there, the kernel kills
-//! the process with SIGBUS. That is never so for a page that was allocated before, if the file system
-//! writes it where it is:
+//! A store into a mapped page has no answer. Where it needs a block that is not there, the kernel
+//! kills the process with SIGBUS. That is never so for a page that was allocated before, if the
+//! file system writes it where it is:
 //!
 //! | file system | in place |
 //! |---|---|
@@ -12,10 +12,11 @@
 //! | btrfs, bcachefs, ZFS, F2FS | no: they copy on write |
 //! | overlayfs, NFS, FUSE and all others | unknown, so no |
 //!
-//! New files on btrfs are asked to be written in place (`chattr +C`). A database overwrites pages all the time:
-//! copied on write, an old block stays taken until all of its extent is, and a full disk has no room for what
-//! replaces what is there. The price: the file system keeps no checksum of these files, of which every block has one
-//! of ours. A snapshot or a copy that shares blocks still makes it copy once, so no file is mapped there.
+//! New files on btrfs are asked to be written in place (`chattr +C`). A database overwrites pages
+//! all the time: copied on write, an old block stays taken until all of its extent is, and a full
+//! disk has no room for what replaces what is there. The price: the file system keeps no checksum
+//! of these files, of which every block has one of ours. A snapshot or a copy that shares blocks
+//! still makes it copy once, so no file is mapped there.
 
 #![expect(unsafe_code, reason = "an ioctl that rustix does not have")]
 
@@ -36,7 +37,7 @@ const XFS_REFLINK: u32 = 1 << 20;
 /// `XFS_IOC_FSGEOMETRY_V4`, `_IOR('X', 124, struct xfs_fsop_geom_v4)`.
 const XFS_GEOMETRY: Opcode = opcode::read::<XfsGeometry>(b'X', 124);
 
-/// Whether a store into a page of this file that has its block never needs another one.
+/// Returns whether a store into a page with an allocated block never needs another block.
 pub(super) fn stores_in_place(file: &OwnedFd) -> bool {
     match kind(file) {
         Some(EXT4 | TMPFS) => true,
@@ -45,13 +46,13 @@ pub(super) fn stores_in_place(file: &OwnedFd) -> bool {
     }
 }
 
-/// Whether a hole in the middle of a file gives its room back. On btrfs the room stays taken until all of the extent
-/// is free, and what is written into the hole later takes other room.
+/// Returns whether a hole in the middle of a file frees its space. On btrfs the space stays taken
+/// until the whole extent is free, and a write into the hole takes other space.
 pub(super) fn holes_give_room_back(file: &OwnedFd) -> bool {
     !is_btrfs(file)
 }
 
-/// Whether the file is on XFS.
+/// Returns whether the file is on XFS.
 pub(super) fn is_xfs(file: &OwnedFd) -> bool {
     kind(file) == Some(XFS)
 }
@@ -64,8 +65,8 @@ fn kind(file: &OwnedFd) -> Option<u64> {
     u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()
 }
 
-/// Asks a file system that copies on write to write this file in place, which it may only be asked of an empty file.
-/// One that does not do it writes as it would have.
+/// Asks a copy-on-write file system to write this file in place, which is possible only for an
+/// empty file. If it refuses, writes are as without it.
 pub(super) fn ask_to_write_in_place(file: &OwnedFd) {
     let is_empty = || rustix::fs::fstat(file).is_ok_and(|stat| stat.st_size == 0);
     if is_btrfs(file)

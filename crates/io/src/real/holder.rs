@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use rustix::fs::Stat;
 
-/// The process that holds the lock of a file; `None` when the kernel does not tell, because it is in
-/// another container, on another machine, or there is no `/proc`.
+/// Returns the process that holds the lock of a file. `None` when the kernel does not say, because
+/// the process is in another container or on another machine, or there is no `/proc`.
 pub(super) fn holder_of(descriptor: &OwnedFd) -> Option<u32> {
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
     let file = rustix::fs::fstat(descriptor).ok()?;
@@ -28,7 +28,7 @@ struct Lock {
     inode: u64,
 }
 
-/// Reads one line; `None` for locks of other kinds and for those that are waited for.
+/// Parses one line; `None` for other kinds of locks and for waiting ones.
 fn parse(line: &str) -> Option<Lock> {
     let mut words = line.split_whitespace().skip(1);
     if words.next() != Some("FLOCK") {
@@ -41,7 +41,7 @@ fn parse(line: &str) -> Option<Lock> {
     Some(Lock { process, device, inode: file.next()?.parse().ok()? })
 }
 
-/// Whether a process has a file open, if we may look.
+/// Returns whether a process has a file open, as far as permissions allow.
 fn has_open(process: u32, file: &Stat) -> bool {
     let directory = PathBuf::from(format!("/proc/{process}/fd"));
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();

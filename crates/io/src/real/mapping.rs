@@ -9,7 +9,7 @@ use crate::disk::Mapping;
 
 const WORD_BYTES: usize = size_of::<u64>();
 
-/// Words that are stored at once.
+/// Number of words stored at once.
 const GROUP_WORDS: usize = 4;
 
 /// A shared mapping from the beginning of a file.
@@ -19,18 +19,19 @@ pub(super) struct RealMapping {
 }
 
 impl RealMapping {
-    /// Maps so many bytes; `None` when the system refuses.
+    /// Maps `bytes` bytes; `None` when the system refuses.
     pub(super) fn new(descriptor: RawFd, bytes: usize) -> Option<RealMapping> {
         let memory = MmapOptions::new().len(bytes).populate().map_raw(descriptor).ok()?;
         Some(RealMapping { memory })
     }
 
-    /// The mapping as words that anybody may store to at any time.
+    /// Returns the mapping as words that any thread may store to at any time.
     #[expect(unsafe_code, reason = "mapped memory is taken as atomic words")]
     fn words(&self) -> &[AtomicU64] {
         let words = self.memory.as_mut_ptr().cast::<AtomicU64>();
         // SAFETY: the mapping is writable, begins at a page, has at least so many words, and lives as long as `self`.
-        // Every bit pattern is a valid word, and the bytes are reached as these words only, by whatever thread.
+        // Every bit pattern is a valid word, and the bytes are reached as these words only, by
+        // whatever thread.
         unsafe { std::slice::from_raw_parts(words, self.memory.len() / WORD_BYTES) }
     }
 }
@@ -49,7 +50,7 @@ impl Mapping for RealMapping {
         let words = &self.words()[place..place + bytes.len().div_ceil(WORD_BYTES)];
         let (whole, rest) = bytes.as_chunks::<WORD_BYTES>();
         let (words, last) = words.split_at(whole.len());
-        // Several at once: no compiler unrolls loops of atomic stores.
+        // Several at once, because compilers do not unroll loops of atomic stores.
         let (groups, words) = words.as_chunks::<GROUP_WORDS>();
         let (whole_groups, whole) = whole.as_chunks::<GROUP_WORDS>();
         for (words, group) in groups.iter().zip(whole_groups) {

@@ -2,10 +2,11 @@
 //! through io_uring.
 //!
 //! * `file.rs`: one open file, its loops over short and interrupted transfers, allocation, sync.
-//! * `ring.rs`: batches through one io_uring per thread (unsafe code, as in `mapping.rs` and `filesystem.rs`).
+//! * `ring.rs`: batches through one io_uring per thread (unsafe code, as in `mapping.rs` and
+//!   `filesystem.rs`).
 //! * `poll.rs`: waiting for reads without sleeping, where that is free and pays.
 //! * `filesystem.rs`: where a store into a mapped file never needs room.
-//! * `directory.rs`: one open directory, its names, the lock; `holder.rs`: who holds that.
+//! * `directory.rs`: one open directory, its names, the lock; `holder.rs`: the holder of the lock.
 //! * this file: what the platform can do.
 //!
 //! **Crash.** Nothing is durable before the `sync` of the file (data, size) or of the directory
@@ -33,7 +34,7 @@ use crate::counters::IoCounters;
 use crate::disk::{Directory, Disk, IfMissing};
 use directory::RealDirectory;
 
-/// Files of the operating system; clones count together.
+/// The files of the operating system. Clones share their counters.
 #[derive(Clone, Debug)]
 pub struct RealDisk {
     counters: Arc<IoCounters>,
@@ -42,22 +43,24 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// A disk that uses io_uring for batches when the kernel offers it to this process, and polls for reads.
+    /// Makes a disk that uses io_uring for batches if the kernel offers it to this process, and
+    /// that polls for reads.
     #[must_use]
     pub fn new() -> Self {
         RealDisk { counters: Arc::default(), uring: ring::is_available(), polls: poll::is_free() }
     }
 
-    /// Whether a thread that reads from the device, through io_uring, polls for the end of it for up to a quarter of a
-    /// millisecond before it sleeps; default yes. It does so only while no other thread wants its
-    /// processor, seldom where it does not pay, and never in a process whose processor time a control group limits.
+    /// Sets whether a thread that reads from the device through io_uring polls for up to a quarter
+    /// of a millisecond before it sleeps. The default is yes. It polls only while no other thread
+    /// wants its processor, seldom where it does not pay, and never where a control group limits
+    /// processor time.
     #[must_use]
     pub fn poll_reads(mut self, yes: bool) -> Self {
         self.polls = yes && poll::is_free();
         self
     }
 
-    /// A disk that carries out batches one transfer after the other.
+    /// Makes a disk that carries out batches one transfer after the other.
     #[must_use]
     pub fn without_uring() -> Self {
         RealDisk { counters: Arc::default(), uring: false, polls: false }
@@ -70,7 +73,7 @@ impl Default for RealDisk {
     }
 }
 
-/// The error of a system call that met a missing name, or any other.
+/// Makes the error of a system call about a missing name, or of any other.
 fn named(context: String, error: impl Into<std::io::Error>) -> Error {
     let error = error.into();
     if error.kind() == std::io::ErrorKind::NotFound {
@@ -79,7 +82,7 @@ fn named(context: String, error: impl Into<std::io::Error>) -> Error {
     Error::io(context, error)
 }
 
-/// Bytes of memory that the machine has, with its swap; `u64::MAX` when it does not say.
+/// Returns the bytes of memory and swap of the machine; `u64::MAX` when it does not say.
 #[must_use]
 pub fn machine_memory_bytes() -> u64 {
     let system = rustix::system::sysinfo();

@@ -1,13 +1,14 @@
-//! Who waits for a read may ask for it again and again in the place of sleeping.
+//! Polling for reads instead of sleeping.
 //!
-//! A read of an NVMe device takes some 75 us. Who sleeps that long lets the processor halt, and is woken by an
-//! interrupt: that takes 30 us more where a hypervisor has to bring the processor back, and some on any machine. Who
-//! polls goes on at once. He takes nobody's time for it: each time he has looked he yields, and who has use for the
-//! processor has it. (To sleep as soon as somebody has was tried: beside 16 threads on two processors that made half
-//! of the waits a sleep, and all of them together 8 % slower.) He sleeps if what he waits for does not come soon; and
-//! who polled in vain, or was away for long when it came, polls more seldom, until it pays again ([`Patience`]).
+//! A read of an NVMe device takes some 75 us. A thread that sleeps that long lets the processor
+//! halt, and an interrupt wakes it. That takes 30 us more where a hypervisor has to bring the
+//! processor back, and some time on any machine. A polling thread continues at once. It takes no
+//! other thread's time: it yields after each poll, and a thread with use for the processor gets it.
+//! It sleeps if the read does not end soon. After a poll in vain, or a read that ended while the
+//! thread was away for long, it polls more seldom, until polling pays again ([`Patience`]).
 //!
-//! Nobody polls where a control group limits processor time, for there the time of an idle processor is not free.
+//! No thread polls where a control group limits processor time, because the time of an idle
+//! processor is not free there.
 #![expect(
     clippy::disallowed_methods,
     reason = "what is timed is the device and the scheduler of a real disk, which no simulation steps"
@@ -18,35 +19,36 @@ use std::time::{Duration, Instant};
 use rustix::thread::sched_getaffinity;
 use spinney_base::shim::thread::yield_now;
 
-/// How long is polled for one wait: longer than a read of a fast device takes, less than one of any other.
+/// Longest polling for one wait: longer than a read of a fast device, and shorter than one of any
+/// other.
 const WINDOW: Duration = Duration::from_micros(250);
 
-/// Who comes back so late from a yield gave the processor to somebody who keeps it: another process's work, which has it
-/// for milliseconds each time, where who sleeps is let in before it when he wakes.
+/// A yield that took this long gave the processor to another process's work, which has it for
+/// milliseconds each time. A sleeping thread would preempt that work when it wakes.
 const LATE: Duration = Duration::from_millis(1);
 
-/// Batches that are not polled for, at most, after those that were in vain.
+/// Most batches without polling after polls in vain.
 const PAUSE_MAX: u32 = 63;
 
-/// Whether the time that this process leaves unused is free: no control group gives it less than the
-/// processors that it may run on.
+/// Returns whether unused processor time of this process is free: no control group gives it less
+/// than the processors that it may run on.
 pub(super) fn is_free() -> bool {
     let Ok(given) = std::thread::available_parallelism() else { return false };
     sched_getaffinity(None).is_ok_and(|processors| processors.count() as usize <= given.get())
 }
 
-/// How a wait ended that was polled for.
+/// Result of polling for a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It came.
+    /// The read has ended.
     Came,
-    /// It has come, and long ago perhaps: others had the processor.
+    /// The read has ended, perhaps long ago: others had the processor.
     CameLate,
-    /// It has not come.
+    /// The read has not ended.
     InVain,
 }
 
-/// Looks whether it `has_come` while the window is open.
+/// Polls whether it `has_come` while the window is open.
 pub(super) fn until(mut has_come: impl FnMut() -> bool) -> Ended {
     let begun = Instant::now();
     let mut elapsed = Duration::ZERO;
@@ -65,19 +67,19 @@ pub(super) fn until(mut has_come: impl FnMut() -> bool) -> Ended {
 pub(super) struct Patience {
     /// Batches that are not polled for after the next one in vain would be `2 * pause + 1`.
     pause: u32,
-    /// How many of them are still to come.
+    /// Number of those batches that are still to come.
     left: u32,
 }
 
 impl Patience {
-    /// Whether the next batch is to be polled for.
+    /// Returns whether to poll for the next batch.
     pub(super) fn polls(&mut self) -> bool {
         let polls = self.left == 0;
         self.left = self.left.saturating_sub(1);
         polls
     }
 
-    /// Takes in how a batch went that was polled for.
+    /// Notes the result of polling for a batch.
     pub(super) fn ended(&mut self, in_vain: bool) {
         self.pause = if in_vain { (2 * self.pause + 1).min(PAUSE_MAX) } else { self.pause / 2 };
         self.left = if in_vain { self.pause } else { 0 };
@@ -88,7 +90,7 @@ impl Patience {
 mod tests {
     use super::*;
 
-    /// Of so many batches, how many are polled for if every one is in vain, or none.
+    /// Returns for how many of `batches` batches a thread polls if every one is in vain, or none.
     fn polled(patience: &mut Patience, batches: usize, in_vain: bool) -> usize {
         (0..batches)
             .filter(|_| {
@@ -105,7 +107,8 @@ mod tests {
     fn polling_in_vain_becomes_rare_and_comes_back() {
         let mut patience = Patience::default();
         assert_eq!(polled(&mut patience, 100, false), 100);
-        // After the first two with pauses of 1, 3, 7, 15, 31 and 63 batches, and of 63 from then on.
+        // After the first two with pauses of 1, 3, 7, 15, 31 and 63 batches, and of 63 from then
+        // on.
         assert_eq!(polled(&mut patience, 1 + 1 + 1 + 3 + 1 + 7 + 1 + 15 + 1 + 31 + 1, true), 6);
         assert_eq!(polled(&mut patience, 6400, true), 100);
         // It pays again: at the latest after a pause, and each time from then on.

@@ -5,18 +5,20 @@
 //! for the next submissions. What comes back short or interrupted is finished by the file's
 //! ordinary loop.
 //!
-//! The kernel hands what one call submits to the device together, when it has prepared all of it: so reads
-//! go a few at a time, and the device works on the first while the rest is prepared. Writes go together, for
-//! those that lie side by side then become one.
+//! The kernel hands what one call submits to the device together, when it has prepared all of it:
+//! so reads go a few at a time, and the device works on the first while the rest is prepared.
+//! Writes go together, for those that lie side by side then become one.
 //!
-//! A thread that reads polls for completions for a while (`poll.rs`); only one that polls gains from a ring for one
-//! transfer alone.
+//! A thread that reads polls for completions for a while (`poll.rs`); only one that polls gains
+//! from a ring for one transfer alone.
 //!
-//! **Invariants.** (1) [`transfer`] does not end, not even by a panic, while the kernel holds a pointer
-//! into the batch: it reaps as many completions as the kernel consumed submissions, on every path. (2)
-//! Entries that the kernel never consumed die with their ring, which is dropped and not used again.
+//! **Invariants.** (1) [`transfer`] does not end, not even by a panic, while the kernel holds a
+//! pointer into the batch: it reaps as many completions as the kernel consumed submissions, on
+//! every path. (2) Entries that the kernel never consumed die with their ring, which is dropped and
+//! not used again.
 //!
-//! **Concurrency.** A ring is reached only through its thread's own cell, and is out of it while in use.
+//! **Concurrency.** A ring is reached only through its thread's own cell, and is out of it while in
+//! use.
 #![expect(unsafe_code, reason = "submission hands buffers to the kernel by pointer")]
 
 use std::cell::Cell;
@@ -32,10 +34,10 @@ use crate::disk::{Steps, Transfer, TransferBuf};
 /// Transfers in flight per thread.
 const DEPTH: u32 = 64;
 
-/// Reads that are submitted together.
+/// Number of reads that are submitted together.
 const READS_TOGETHER: usize = 4;
 
-/// While more is to be submitted, completions are waited for so many at a time.
+/// While more is to be submitted, wait for this many completions at a time.
 const REAP_TOGETHER: usize = 8;
 
 thread_local! {
@@ -45,17 +47,18 @@ thread_local! {
 enum Ring {
     Unmade,
     Ready(Box<Own>),
-    /// The kernel refused a ring to this thread or broke one; it goes on without. Also while one is in use.
+    /// No ring: the kernel refused one to this thread or broke it. Also the state while one is in
+    /// use.
     Refused,
 }
 
-/// A thread's ring, and how polling went with it.
+/// A thread's ring, and its record of polling.
 struct Own {
     ring: IoUring,
     patience: Patience,
 }
 
-/// Whether this process may make rings that read and write.
+/// Returns whether this process may make rings that read and write.
 pub(super) fn is_available() -> bool {
     let Ok(ring) = IoUring::new(2) else { return false };
     let mut probe = Probe::new();
@@ -64,8 +67,8 @@ pub(super) fn is_available() -> bool {
         && probe.is_supported(opcode::Write::CODE)
 }
 
-/// A ring for this thread alone. Where the kernel knows how, completions wait until the thread enters it and
-/// do not interrupt what it does.
+/// A ring for this thread alone. Where the kernel knows how, completions wait until the thread
+/// enters it and do not interrupt what it does.
 fn make() -> Ring {
     let quiet = IoUring::builder().setup_single_issuer().setup_coop_taskrun().build(DEPTH);
     match quiet.or_else(|_| IoUring::new(DEPTH)) {
@@ -74,14 +77,16 @@ fn make() -> Ring {
     }
 }
 
-/// Carries out the batch, in parallel where the kernel gives this thread a ring, and takes the steps.
+/// Carries out the batch, in parallel where the kernel gives this thread a ring, and takes the
+/// steps.
 pub(super) fn transfer(
     file: &RealFile,
     batch: &mut [Transfer<'_>],
     purpose: Purpose,
     steps: &mut dyn Steps,
 ) {
-    // The cell is gone while a thread ends; its last transfers take the plain way, as do those of a step.
+    // The cell is gone while a thread ends; its last transfers take the plain way, as do those of a
+    // step.
     let ring = RING.try_with(|cell| match cell.replace(Ring::Refused) {
         Ring::Unmade => make(),
         ring => ring,
@@ -116,9 +121,9 @@ struct Flight<'a> {
     consumed: usize,
     reaped: usize,
     broken: bool,
-    /// Whether completions are polled for. Who does so in vain stops.
+    /// Whether to poll for completions. A poll in vain ends it.
     polls: bool,
-    /// Whether that was in vain, or they came while the thread was away.
+    /// Whether polling was in vain, or completions came while the thread was away.
     in_vain: bool,
 }
 
@@ -138,8 +143,8 @@ impl<'a> Flight<'a> {
         Flight { ring, pushed: 0, consumed: 0, reaped: 0, broken: false, polls, in_vain: false }
     }
 
-    /// Submits what was pushed and waits until so many have ended, or until something has if not all of it
-    /// could be submitted.
+    /// Submits pushed entries and waits until `wait_for` have ended, or until any has ended if not
+    /// all could be submitted.
     fn enter(&mut self, wait_for: usize) {
         if self.broken {
             // Nothing more is submitted; completions still arrive in the shared ring by themselves.
@@ -188,8 +193,8 @@ impl<'a> Flight<'a> {
     }
 }
 
-/// Runs the batch through the flight's ring. Every transfer that began has its result afterwards, also where
-/// the flight is broken.
+/// Runs the batch through the flight's ring. Every transfer that began has its result afterwards,
+/// also where the flight is broken.
 fn run(
     flight: &mut Flight<'_>,
     file: &RealFile,
@@ -232,8 +237,8 @@ fn run(
         if under_way == 0 {
             break;
         }
-        // Of the last ones half, and half of the rest, and so on: what is done with each is then done while
-        // others are under way, without a call for each.
+        // Of the last ones half, and half of the rest, and so on: what is done with each is then
+        // done while others are under way, without a call for each.
         flight.enter(match more {
             true => under_way.min(REAP_TOGETHER),
             false if reads => under_way.div_ceil(2),
@@ -255,13 +260,13 @@ fn run(
     }
 }
 
-/// Whether a batch, which goes in one direction, is one of reads.
+/// Returns whether a batch, which goes in one direction, is one of reads.
 pub(super) fn are_reads(batch: &[Transfer<'_>]) -> bool {
     matches!(batch.first(), Some(Transfer { buf: TransferBuf::Read(_), .. }))
 }
 
 fn entry(file: &RealFile, transfer: &mut Transfer<'_>, index: u64) -> io_uring::squeue::Entry {
-    // A buffer past 4 GiB is cut; `finish` sees a short transfer and goes on from there.
+    // A buffer past 4 GiB is cut; `finish` sees a short transfer and continues from there.
     let cut = |length: usize| u32::try_from(length).unwrap_or(1 << 30);
     let descriptor = types::Fd(file.raw_descriptor());
     let entry = match &mut transfer.buf {

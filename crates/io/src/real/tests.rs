@@ -311,7 +311,8 @@ fn holes_give_room_back() {
     assert_eq!((zeros, file.len().unwrap()), (32 * 4096, 64 * 4096));
 }
 
-/// Direct reads that somebody waits for are polled for, and no others; whether in vain or not, each is there once.
+/// Direct reads that somebody waits for are polled for, and no others; whether in vain or not, each
+/// is there once.
 #[test]
 fn reads_that_are_waited_for_are_polled_for() {
     let place = tempfile::tempdir().unwrap();
@@ -340,8 +341,8 @@ fn reads_that_are_waited_for_are_polled_for() {
     }
 }
 
-/// Learns where a page belongs when it begins, of the last page first, and begins no more than `most`;
-/// sees each once.
+/// Learns where a page belongs when it begins, of the last page first, and begins no more than
+/// `most`; sees each once.
 struct Backwards<'a> {
     file: &'a dyn File,
     most: usize,
@@ -394,8 +395,8 @@ impl Steps for Panics {
     }
 }
 
-/// Whoever takes steps may use the disk itself; what does not begin does not happen; and what panics leaves
-/// nothing under way.
+/// Any thread that takes steps may use the disk itself; what does not begin does not happen; and
+/// what panics leaves nothing under way.
 #[test]
 fn steps_are_taken_while_others_are_under_way() {
     both(|disk, place| {

@@ -168,7 +168,8 @@ impl Drop for SimFile {
     }
 }
 
-/// A mapped file. Stores are no steps: where power goes between two of them it may as well go before the next write.
+/// A mapped file. Stores are no steps: where power goes between two of them it may as well go
+/// before the next write.
 #[derive(Debug)]
 struct SimMapping {
     disk: SimDisk,

@@ -141,8 +141,8 @@ impl Inode {
         self.grow((page + 1) * PAGE_BYTES as u64);
     }
 
-    /// Stores bytes of a page through a mapping. A page is stored to often, and the disk may have caught it in any of the
-    /// states between: the first ones and the last one are remembered.
+    /// Stores bytes of a page through a mapping. A page is stored to often, and the disk may have
+    /// caught it in any of the states between: the first ones and the last one are remembered.
     pub(super) fn store(&mut self, page: u64, at: usize, bytes: &[u8]) {
         let content = self.current.entry(page).or_insert_with(zeros);
         Arc::make_mut(content)[at..at + bytes.len()].copy_from_slice(bytes);
@@ -191,8 +191,8 @@ impl Inode {
         self.durable_len = self.len;
     }
 
-    /// A sync that fails: part of what it should have written reached the media, in such units, and the
-    /// rest never will.
+    /// A sync that fails: part of what it should have written reached the media, in such units, and
+    /// the rest never will.
     pub(super) fn fail_sync(&mut self, random: &mut SplitMix, unit_bytes: usize) {
         let survival = Survival::draw(random);
         let unsynced = std::mem::take(&mut self.unsynced);

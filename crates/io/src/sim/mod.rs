@@ -16,19 +16,19 @@
 //!   a sync, an allocation that grows, a creation, a rename, a removal, a directory sync. Steps are
 //!   counted from 1; [`SimDisk::cut_power_at`] names one, which is carried out in part and fails,
 //!   as all later calls do.
-//! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, sync or open of
-//!   the disk.
+//! * A **fault** ([`Fault`]) strikes once, at the n-th read, write, request for room, sync or open
+//!   of the disk.
 //! * What others do **behind open descriptors**: [`SimDisk::remove`], [`SimDisk::rename`],
-//!   [`SimDisk::move_directory`], [`SimDisk::remove_directory`], and what the process itself does with
-//!   [`SimDisk::set_working_directory`]. [`SimDisk::limit_descriptors`] is its `ulimit -n`.
+//!   [`SimDisk::move_directory`], [`SimDisk::remove_directory`], and what the process itself does
+//!   with [`SimDisk::set_working_directory`]. [`SimDisk::limit_descriptors`] is its `ulimit -n`.
 //! * An **act** ([`SimDisk::act_inside`]) is what a test does in the midst of a call, once.
 //! * An **observer** ([`WriteObserver`]) sees every write before it happens and every sync after,
 //!   with the state of the media, and may say what state it takes the disk to be in.
 //!
 //! **Invariants.** (1) Same seed, same calls in the same order: same answers and same images. (2)
-//! Nothing is durable before the sync that the [`File`](crate::File) and [`Disk`] contracts name: a file's sync
-//! does not make its name durable. (3) A request that breaks the contract (not whole pages, a
-//! direct buffer that is not aligned) panics: it would fail on some real disk.
+//! Nothing is durable before the sync that the [`File`](crate::File) and [`Disk`] contracts name: a
+//! file's sync does not make its name durable. (3) A request that breaks the contract (not whole
+//! pages, a direct buffer that is not aligned) panics: it would fail on some real disk.
 //!
 //! **Concurrency.** One lock around everything, so steps have one order; with several threads that
 //! order is the scheduler's.
@@ -56,7 +56,7 @@ pub use fault::Fault;
 use state::State;
 pub use state::{SimView, WriteObserver};
 
-/// What a power loss does to what was not synced.
+/// What a power loss does to data that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashMode {
     /// Each unsynced sector of 512 bytes survives, vanishes or keeps an earlier unsynced content;
@@ -70,7 +70,7 @@ pub enum CrashMode {
     LoseAll,
 }
 
-/// A call that a test wants to act inside of.
+/// A call inside which a test wants to act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
     /// A read for this purpose.
@@ -81,8 +81,8 @@ pub enum Call {
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// Decides at every step (its number, the probes of its thread and the observer's states) whether an image
-/// is kept, and of what kind.
+/// Decides at every step (its number, the probes of its thread and the observer's states) whether
+/// an image is kept, and of what kind.
 pub type CapturePolicy = dyn Fn(u64, &[&'static str]) -> Option<CrashMode> + Send + Sync;
 
 /// An image kept in the middle of a run.
@@ -139,10 +139,9 @@ impl SimDisk {
         self.shared.state.lock().power.cut_at = Some(step);
     }
 
-    /// Asks `policy` before every step whether to keep an image of the disk as a crash at that
-    /// moment would leave it, with the step's number, the probes of the thread that makes it and what the
-    /// observer says of the disk.
-    /// The run goes on undisturbed; [`SimDisk::take_captures`] has the images.
+    /// Asks `policy` before every step whether to keep an image of the disk as after a crash at
+    /// that moment. The policy gets the step's number, the probes of its thread, and the observer's
+    /// states. The run continues undisturbed; [`SimDisk::take_captures`] returns the images.
     pub fn capture_when(&self, policy: Arc<CapturePolicy>) {
         self.shared.state.lock().capture_policy = Some(policy);
     }
@@ -165,8 +164,8 @@ impl SimDisk {
         self.shared.state.lock().power.off
     }
 
-    /// The probes ([`spinney_base::probe`]) that the thread was in whose step met the cut, and the observer's
-    /// states.
+    /// The probes ([`spinney_base::probe`]) that the thread was in whose step met the cut, and the
+    /// observer's states.
     #[must_use]
     pub fn states_at_power_cut(&self) -> Vec<&'static str> {
         self.shared.state.lock().power.states.clone()
@@ -237,8 +236,8 @@ impl SimDisk {
         self.shared.state.lock().descriptors
     }
 
-    /// From now on an open fails with EMFILE while `limit` descriptors are open; `None` is no bound,
-    /// the default.
+    /// From now on an open fails with EMFILE while `limit` descriptors are open; `None` is no
+    /// bound, the default.
     pub fn limit_descriptors(&self, limit: Option<u64>) {
         self.shared.state.lock().descriptors_max = limit;
     }
@@ -254,26 +253,28 @@ impl SimDisk {
         self.shared.state.lock().used()
     }
 
-    /// What [`Directory::writes_pages_atomically`] answers; at first `false`. A failed sync leaves no torn page then, and
-    /// for a power loss there is [`CrashMode::Torn4K`].
+    /// What [`Directory::writes_pages_atomically`] answers; at first `false`. A failed sync leaves
+    /// no torn page then, and for a power loss there is [`CrashMode::Torn4K`].
     pub fn promise_atomic_pages(&self, yes: bool) {
         self.shared.state.lock().atomic_pages = yes;
     }
 
-    /// From now on files are not mapped ([`File::map`](crate::File::map)), as some file systems have it.
+    /// From now on files are not mapped ([`File::map`](crate::File::map)), as some file systems
+    /// have it.
     pub fn refuse_mappings(&self) {
         self.shared.state.lock().no_mappings = true;
     }
 
-    /// From now on nothing is written in place, as on file systems that copy on write: every write needs room
-    /// ([`SimDisk::set_capacity`]), and files are not mapped.
+    /// From now on nothing is written in place, as on file systems that copy on write: every write
+    /// needs room ([`SimDisk::set_capacity`]), and files are not mapped.
     pub fn copy_on_write(&self) {
         let mut state = self.shared.state.lock();
         state.copy_on_write = true;
         state.no_mappings = true;
     }
 
-    /// From now on files have no holes: [`File::punch_hole`](crate::File::punch_hole) answers `false`.
+    /// From now on files have no holes: [`File::punch_hole`](crate::File::punch_hole) answers
+    /// `false`.
     pub fn refuse_holes(&self) {
         self.shared.state.lock().no_holes = true;
     }

@@ -28,8 +28,8 @@ pub trait WriteObserver: Send + Sync {
     /// A sync of `path` has ended well.
     fn after_sync(&self, view: &SimView<'_>, path: &Path);
 
-    /// States that it knows the disk to be in, for steps of all threads, beside the probes of the thread that
-    /// makes one.
+    /// States that it knows the disk to be in, for steps of all threads, beside the probes of the
+    /// thread that makes one.
     fn states(&self) -> Vec<&'static str> {
         Vec::new()
     }

@@ -342,8 +342,8 @@ fn what_an_observer_knows_is_a_state_of_every_thread() {
     assert_eq!(disk.states_at_power_cut(), ["here", "written"]);
 }
 
-/// A hole reads as zeros, takes no room and asks for it again; until a sync a power loss may bring back what was
-/// there.
+/// A hole reads as zeros, takes no room and asks for it again; until a sync a power loss may bring
+/// back what was there.
 #[test]
 fn holes_take_no_room() {
     let disk = SimDisk::new(40);

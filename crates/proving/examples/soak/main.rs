@@ -72,7 +72,7 @@ impl Tally {
     }
 }
 
-/// Ends the program when a world hangs: what waits in a stepped runtime without helping waits for ever.
+/// Ends the program when a world hangs: what waits in a stepped runtime without helping waits forever.
 fn watch(clock: &Runtime, current: &Arc<Mutex<(u64, Duration)>>) -> Result<(), spinney::Error> {
     let (clock, current) = (clock.clone(), current.clone());
     let watching = clock.clone();

@@ -163,7 +163,7 @@ impl Toy {
         })
     }
 
-    /// Publishes these records and the large values that were live up to `redo`. For who holds
+    /// Publishes these records and the large values that were live up to `redo`. The caller holds
     /// `publishing`.
     fn publish(&self, payload: &[u8], redo: Lsn) -> Result<()> {
         let log = &self.context.log;

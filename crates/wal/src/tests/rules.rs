@@ -183,7 +183,7 @@ fn p07_rot_below_the_watermark_is_corruption_and_above_it_a_tear() {
     lose(&image, offset);
     let error = corruption(&image).to_string();
     assert!(error.contains("/db/wal") && error.contains(&offset.to_string()), "{error}");
-    // Idle: the watermark follows, and now rot in the last run is told from a tear.
+    // Idle: the watermark follows, and now rot in the last run is distinguished from a tear.
     log.tick().unwrap();
     log.tick().unwrap();
     let flushes = log.stats().flushes;
@@ -301,7 +301,7 @@ fn p09_after_a_failed_sync_recovery_reads_the_media() {
 }
 
 /// Where nothing is written in place a full disk refuses the log's blocks: that is `Full`, for the write that met it and
-/// for all behind it, which change nothing. With room the log goes on where it was, and has lost nothing.
+/// for all behind it, which change nothing. With room the log continues where it was, and has lost nothing.
 #[test]
 fn b1_no_room_for_a_run_is_full_and_goes_away() {
     for durability in [Durability::Sync, Durability::Buffered] {
@@ -653,7 +653,7 @@ fn p26_followed_records_stay() {
     let expected = (5..=last).map(|n| (Lsn(n), RecordKind::User, payload(n, 3000)));
     assert_eq!(all, expected.collect::<Vec<_>>());
     drop(recovered);
-    assert_eq!(put(&copied, b"goes on", Durability::Sync).unwrap(), Lsn(last + 1));
+    assert_eq!(put(&copied, b"continues", Durability::Sync).unwrap(), Lsn(last + 1));
 }
 
 /// Room that an idle log gave back comes again when it is needed; when the disk is full then, that is an error that goes

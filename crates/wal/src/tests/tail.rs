@@ -8,7 +8,7 @@ use super::*;
 
 const TAIL: &str = "/db/wal-tail";
 
-/// Puts numbered records of so many bytes, from `first` on, and answers the last LSN.
+/// Puts numbered records of this many bytes, from `first` on, and answers the last LSN.
 fn puts(log: &Log, numbers: std::ops::RangeInclusive<u64>, bytes: usize) -> Lsn {
     numbers
         .map(|number| put(log, &payload(number, bytes), Durability::Buffered).unwrap())
@@ -69,7 +69,7 @@ fn records_that_do_not_fit_are_written() {
     let log = create(&disk);
     puts(&log, 1..=2, 100);
     let large = append(&log, RecordKind::User, &payload(3, 5000)).unwrap();
-    assert_eq!(open(&disk.kill()).1.last_lsn(), Lsn(2), "nobody was told of it");
+    assert_eq!(open(&disk.kill()).1.last_lsn(), Lsn(2), "no error reported it");
     let small = put(&log, b"behind it", Durability::Buffered).unwrap();
     assert!(log.written_lsn() >= large);
     let (_, recovered) = open(&disk.kill());
@@ -77,7 +77,7 @@ fn records_that_do_not_fit_are_written() {
     assert_eq!(records(&recovered)[2].2, payload(3, 5000));
 }
 
-/// The power goes at each step of a recovery that has records of the tail to bring home, and again in the next one.
+/// The power goes at each step of a recovery that has records of the tail to write back, and again in the next one.
 #[test]
 fn a_recovery_that_is_cut_off_finds_them_again() {
     let mut steps = BTreeSet::new();
@@ -92,7 +92,7 @@ fn a_recovery_that_is_cut_off_finds_them_again() {
             let result = Log::open(&*image.at("/db"), "wal", &tiny());
             steps.insert((cut, result.is_ok()));
             drop(result);
-            // What the kernel had not written to the media by then is lost with the power, so the kernel goes on here.
+            // What the kernel had not written to the media by then is lost with the power, so the kernel continues here.
             image = image.kill();
         }
         let (log, recovered) = open(&image);
@@ -163,7 +163,7 @@ fn without_a_tail_commits_write() {
     }
 }
 
-/// A frame that finds no room, or is written in part, is none: its record goes to a run, and the log goes on.
+/// A frame that finds no room, or is written in part, is none: its record goes to a run, and the log continues.
 #[test]
 fn b1_a_frame_that_is_not_written() {
     for (fault, seed) in (0..40).flat_map(|seed| [(true, seed), (false, seed)]) {
