@@ -1,7 +1,7 @@
 //! One sentence for each workload: what its numbers show, and nothing that they do not.
 //!
-//! Of several engines it says which one was faster and by how much. Of one engine it says what most of
-//! its I/O was, or how much of the time its writers waited.
+//! Of several engines it says which one was faster and by how much. Of one engine it says what most
+//! of its I/O was, or how much of the time its writers waited.
 
 use spinney_base::size::display_bytes;
 

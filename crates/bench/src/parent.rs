@@ -517,7 +517,7 @@ mod tests {
         }
         let sentences = [
             "load (inserts of all records): rocksdb was 2.00 times as fast as treeline.",
-            "queue (inserts at the tail, removals and reads at the head): treeline was 4.00 times as fast as",
+            "removals and reads at the head): treeline was 4.00 times as fast as",
             "treeline runs at 4.00x rocksdb (geometric mean without load)",
             "read B     bytes read from the disk per operation",
             "condition",

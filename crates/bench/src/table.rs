@@ -58,8 +58,8 @@ pub(crate) fn draw(lines: &[Line]) -> String {
     render(header.map(str::to_owned).to_vec(), lines.iter().map(cells))
 }
 
-/// Draws a second table, with what `--explain` adds. `peer` is the engine that ratios refer to, if one
-/// was measured.
+/// Draws a second table, with what `--explain` adds. `peer` is the engine that ratios refer to, if
+/// one was measured.
 #[expect(clippy::cast_precision_loss, reason = "numbers are shown with a few digits")]
 pub(crate) fn details(lines: &[Line], peer: Option<&str>) -> String {
     let header =
@@ -118,7 +118,8 @@ pub(crate) fn wrap(text: &str) -> String {
     wrapped
 }
 
-/// The first row of `engine` that ran the `occurrence`-th time what `lines[index]` ran is its counterpart.
+/// The first row of `engine` that ran the `occurrence`-th time what `lines[index]` ran is its
+/// counterpart.
 fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
     let row = &lines[index].row;
     let same = |other: &Row, engine: &str| other.engine == engine && other.workload == row.workload;
@@ -128,7 +129,8 @@ fn ratio(lines: &[Line], index: usize, peer: &str) -> Option<f64> {
     (base > 0.0).then(|| row.ops_per_second / base)
 }
 
-/// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the most first.
+/// What each row wrote, by purpose, for the engines that know it: bytes for each operation, the
+/// most first.
 pub(crate) fn written(lines: &[Line]) -> Vec<String> {
     let mut sentences = Vec::new();
     for Line { row, .. } in lines {

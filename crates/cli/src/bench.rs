@@ -112,7 +112,7 @@ pub(crate) struct YcsbArguments {
     /// Keep the engines' files
     #[arg(long)]
     keep: bool,
-    /// Show also what the engines did inside: pages, writes by purpose, reorganizations, checkpoints
+    /// Show what the engines did inside, too: pages, writes by purpose, merges, checkpoints
     #[arg(long)]
     explain: bool,
     /// Seed of keys and random choices

@@ -507,9 +507,9 @@ pub(crate) enum KeyspacesCommand {
     Rename(RenameArguments),
     /// Moves a keyspace to another engine, with all its records
     ///
-    /// The records are copied into a new file, and the old file is removed at the end. The database needs
-    /// room on the disk for both until then. A command that is killed leaves the keyspace with one engine
-    /// or the other, with all its records.
+    /// The records are copied into a new file, and the old file is removed at the end. The
+    /// database needs room on the disk for both until then. A command that is killed leaves the
+    /// keyspace with one engine or the other, with all its records.
     Convert(ConvertArguments),
 }
 

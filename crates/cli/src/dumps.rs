@@ -1,5 +1,5 @@
-//! Dumps of other engines: what `ldb dump` of RocksDB and `mdb_dump` of LMDB write, which is also what
-//! `db_dump` of Berkeley DB writes.
+//! Dumps of other engines: what `ldb dump` of RocksDB and `mdb_dump` of LMDB write. `db_dump` of
+//! Berkeley DB writes the latter, too.
 //!
 //! ```text
 //!   ldb dump --hex          mdb_dump
@@ -11,9 +11,9 @@
 //!                           DATA=END
 //! ```
 //!
-//! A record that cannot be read is refused, and the next one may be better. A dump whose lines do not
-//! follow each other as they should, or that is cut off, ends the import: both formats say where they
-//! end, so the end of the file alone is never taken for the end of a dump.
+//! A record that cannot be read is refused, and the next one may be better. A line out of place, or
+//! a cut, ends the import. Both formats say where they end, so the end of the file alone is never
+//! taken for the end of a dump.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -36,8 +36,8 @@ pub(crate) enum Dump {
     Mdb,
 }
 
-/// Reads every record of a dump and hands it to `sink` with the number of its line, or why it is not
-/// one. Stops when the sink fails.
+/// Reads every record of a dump and hands it to `sink` with the number of its line, or why it is
+/// none. Stops when the sink fails.
 pub(crate) fn read(dump: Dump, input: &mut dyn BufRead, sink: Sink<'_>) -> Result<(), Failure> {
     let lines = Lines { input, line: Vec::new(), number: 0 };
     match dump {
@@ -56,8 +56,8 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Reads the next line, without its end; says whether there was one. A line that the file ends in
-    /// is none, unless it is the end of the dump.
+    /// Reads the next line, without its end; says whether there was one. A line that the file ends
+    /// in does not count, unless it is the end of the dump.
     fn next(&mut self, is_end: impl Fn(&[u8]) -> bool) -> Result<bool, Failure> {
         if !read_line(self.input, &mut self.line)? {
             return Ok(false);
@@ -88,12 +88,12 @@ impl Lines<'_> {
         while self.next(|_| true)? {
             if self.line.starts_with(VERSION) {
                 return Err(self.wrong(
-                    "another database begins here, and is not imported; dump each one into a file of \
+                    "another database begins here, and is not imported; dump each into a file of \
                      its own (mdb_dump -s NAME)",
                 ));
             }
             if !self.line.is_empty() {
-                return Err(self.wrong(format!("the dump continues after {end:?}")));
+                return Err(self.wrong(format!("there is more after {end:?}")));
             }
         }
         Ok(())
@@ -155,7 +155,7 @@ fn ldb_field(field: &mut [u8], encoding: Encoding) -> Result<&[u8], String> {
     if !field.starts_with(b"0x") {
         let field = abridged(field);
         return Err(format!(
-            "{field} does not begin with 0x; what `ldb dump` writes without --hex is --format ldb-text"
+            "{field} does not begin with 0x; without --hex, `ldb dump` writes --format ldb-text"
         ));
     }
     let digits = &mut field[2..];
@@ -247,8 +247,8 @@ fn read_header(lines: &mut Lines<'_>) -> Result<Form, Failure> {
     form.ok_or_else(|| lines.wrong("the header has no format=bytevalue or format=print"))
 }
 
-/// The bytes of a line of records, or why it has none. A line without its space at the beginning is out
-/// of place, and ends the import.
+/// The bytes of a line of records, or why it has none. A line that does not begin with a space is
+/// out of place and ends the import.
 fn mdb_field<'a>(
     lines: &'a mut Lines<'_>,
     form: Form,
@@ -277,7 +277,8 @@ fn unescape_in_place(text: &mut [u8]) -> Result<usize, String> {
             } else {
                 let digits = text.get_mut(read + 1..read + 3).unwrap_or_default();
                 if Encoding::Hex.decode_in_place(digits) != Ok(1) {
-                    return Err("a backslash is followed neither by another one nor by two hexadecimal digits".into());
+                    let why = "neither a backslash nor two hexadecimal digits follow a backslash";
+                    return Err(why.into());
                 }
                 text[read] = text[read + 1];
                 taken = 3;
@@ -295,11 +296,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    type Found = Vec<(u64, Result<(Vec<u8>, Vec<u8>), String>)>;
+    type Found = (u64, Result<(Vec<u8>, Vec<u8>), String>);
 
     /// The records before the end, and how that was.
-    fn read_all(dump: Dump, text: &[u8]) -> (Found, Result<(), String>) {
-        let mut found = Vec::new();
+    fn read_all(dump: Dump, text: &[u8]) -> (Vec<Found>, Result<(), String>) {
+        let mut found: Vec<Found> = Vec::new();
         let ended = read(dump, &mut &text[..], &mut |line, record| {
             let owned = record.map(|(key, value)| (key.into_owned(), value.into_owned()));
             found.push((line, owned));
@@ -312,10 +313,7 @@ mod tests {
         (found, told)
     }
 
-    /// A line, and the record that ends there.
-    type Numbered = (u64, Result<(Vec<u8>, Vec<u8>), String>);
-
-    fn record(line: u64, key: &[u8], value: &[u8]) -> Numbered {
+    fn record(line: u64, key: &[u8], value: &[u8]) -> Found {
         (line, Ok((key.to_vec(), value.to_vec())))
     }
 
@@ -407,7 +405,7 @@ mod tests {
                 "line 2: the dump should hold \"12\"",
             ),
             (Dump::Ldb, "0x61 ==> 0x62\nKeys in range: \n".into(), "there are 1 lines before"),
-            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: the dump continues"),
+            (Dump::LdbText, "a ==> b\nKeys in range: 1\nc\n".into(), "line 3: there is more after"),
             (Dump::Mdb, String::new(), "the input is empty"),
             (
                 Dump::Mdb,
@@ -461,17 +459,24 @@ mod tests {
     }
 
     proptest! {
-        /// Any bytes come through; of a dump that is cut anywhere, only whole records do, and the cut is reported.
+        /// Any bytes come through. A dump that is cut anywhere yields whole records and an error.
         #[test]
-        fn dumps_are_read_or_their_cut_is_told(
+        fn dumps_are_read_or_their_cut_is_an_error(
             records in prop::collection::btree_map(any::<Vec<u8>>(), any::<Vec<u8>>(), 0..5),
             cut: prop::sample::Index,
         ) {
             let hex = |bytes: &[u8]| Encoding::Hex.show(bytes);
             let count = records.len();
-            let ldb = records.iter().map(|(key, value)| format!("0x{} ==> 0x{}\n", hex(key), hex(value)).to_uppercase().replace("0X", "0x"));
+            let upper = |bytes: &[u8]| hex(bytes).to_uppercase();
+            let ldb = records.iter();
+            let ldb = ldb.map(|(key, value)| format!("0x{} ==> 0x{}\n", upper(key), upper(value)));
             let ldb = ldb.chain([format!("Keys in range: {count}\n")]).collect::<String>();
-            let pairs = |show: &dyn Fn(&[u8]) -> String| records.iter().map(|(key, value)| format!(" {}\n {}\n", show(key), show(value))).collect::<String>();
+            let pairs = |show: &dyn Fn(&[u8]) -> String| -> String {
+                let pair = |(key, value): (&Vec<u8>, &Vec<u8>)| {
+                    format!(" {}\n {}\n", show(key), show(value))
+                };
+                records.iter().map(pair).collect()
+            };
             let bytes = format!("{HEADER}{}DATA=END\n", pairs(&hex));
             let print = format!("{PRINTED}{}DATA=END\n", pairs(&escaped));
             for (dump, text) in [(Dump::Ldb, ldb), (Dump::Mdb, bytes), (Dump::Mdb, print)] {
@@ -489,7 +494,10 @@ mod tests {
         }
 
         #[test]
-        fn readers_do_not_panic(text: Vec<u8>, lines in "(( |0x|[a-f\\\\]|DATA=END| ==> |Keys in range: 1)?\n?){0,20}") {
+        fn readers_do_not_panic(
+            text: Vec<u8>,
+            lines in "(( |0x|[a-f\\\\]|DATA=END| ==> |Keys in range: 1)?\n?){0,20}",
+        ) {
             for dump in [Dump::Ldb, Dump::LdbText, Dump::Mdb] {
                 let _ = read_all(dump, &text);
                 let _ = read_all(dump, lines.as_bytes());

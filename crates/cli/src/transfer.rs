@@ -209,8 +209,8 @@ impl ImportArguments {
         match source {
             Source::Dump(_) if self.key.is_some() || self.no_header || !is_text => {
                 Err(Failure::usage(
-                    "--key, --value, --no-header, --hex and --base64 are not for dumps: a dump says \
-                     itself what it holds",
+                    "--key, --value, --no-header, --hex and --base64 are not for dumps: a dump \
+                     says itself what it holds",
                 ))
             }
             _ => Ok(()),

@@ -126,7 +126,7 @@ fn dumps_of_other_engines_are_imported() {
     assert!(told.contains("line 1 is refused: \"6\" is not hexadecimal"), "{told}");
     assert!(told.contains("1 records imported") && told.contains("1 refused"), "{told}");
     assert_eq!(expect(0, &["scan", db], b""), "b\tc\n");
-    // A dump that is cut off is reported, and what came before the cut is in and durable.
+    // A dump that is cut off is an error; the records before the cut are in and durable.
     let db = &place("cut");
     let cut = format!("{header} 61\n 62\n 63\n 6");
     let told = fails(2, &["import", db, "--format", "mdb"], cut.as_bytes());

@@ -143,23 +143,26 @@ impl KeyspaceState {
         self.engine.redo().max(self.opened_at)
     }
 
+    #[inline]
     pub(crate) fn check_alive(&self) -> Result<()> {
-        if self.standing.load(Ordering::Acquire) == DROPPED {
-            return Err(dropped(&self.name.get()));
+        if self.standing.load(Ordering::Acquire) == DROPPED { Err(self.refusal()) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn refusal(&self) -> Error {
+        match self.standing.load(Ordering::Acquire) {
+            FROZEN => frozen(&self.name.get()),
+            _ => dropped(&self.name.get()),
         }
-        Ok(())
     }
 
     /// Whether it may be written to. A caller holds the door.
     ///
     /// # Errors
     /// `Closed` when it was dropped, `Conflict` while it is frozen.
+    #[inline]
     pub(crate) fn check_thawed(&self) -> Result<()> {
-        match self.standing.load(Ordering::Acquire) {
-            ALIVE => Ok(()),
-            FROZEN => Err(frozen(&self.name.get())),
-            _ => Err(dropped(&self.name.get())),
-        }
+        if self.standing.load(Ordering::Acquire) == ALIVE { Ok(()) } else { Err(self.refusal()) }
     }
 
     /// Refuses writes from now on. A caller has drained the door.

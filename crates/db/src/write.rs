@@ -56,6 +56,7 @@ impl<'a> KeyspaceWrite<'a> {
     }
 
     /// Checks the limits of the contract.
+    #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         check_key(self.write.key)?;
         check_value(self.write.value.map_or(0, ValueRef::len) as u64)?;
@@ -92,13 +93,15 @@ fn too_long(bytes: usize) -> Error {
 }
 
 /// Checks the limits of a value.
+#[inline]
 pub(crate) fn check_value(length: u64) -> Result<()> {
-    if length > VALUE_BYTES_MAX as u64 {
-        return Err(Error::invalid(format!(
-            "a value of {length} bytes is too long (VALUE_BYTES_MAX, {VALUE_BYTES_MAX})"
-        )));
-    }
-    Ok(())
+    if length > VALUE_BYTES_MAX as u64 { Err(value_too_long(length)) } else { Ok(()) }
+}
+
+#[cold]
+fn value_too_long(bytes: u64) -> Error {
+    let most = VALUE_BYTES_MAX;
+    Error::invalid(format!("a value of {bytes} bytes is too long (VALUE_BYTES_MAX, {most})"))
 }
 
 /// A batch may take one part in this many of the memory budget, however many keyspaces there are.
@@ -506,6 +509,7 @@ impl<'a> Entered<'a> {
 }
 
 impl Drop for Entered<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.first.iter().chain(&self.others).for_each(|keyspace| keyspace.engine.leave());
     }
