@@ -151,8 +151,8 @@ impl KeyspaceState {
     #[cold]
     fn refusal(&self) -> Error {
         match self.standing.load(Ordering::Acquire) {
-            FROZEN => frozen(&self.name.get()),
-            _ => dropped(&self.name.get()),
+            DROPPED => dropped(&self.name.get()),
+            _ => frozen(&self.name.get()),
         }
     }
 
