@@ -13,6 +13,7 @@ pages! {
     engines "engines"
     memory "memory"
     durability "durability"
+    keyspaces "keyspaces"
     keys_and_values "keys-and-values"
     batches "batches"
     snapshots "snapshots"
