@@ -18,8 +18,9 @@ const COUNTED_MAX: usize = 1000;
 const SAMPLE_RECORDS: usize = 32;
 const SAMPLES_BETWEEN: u64 = 6;
 
-/// Bytes that a record takes in a page beside its key and value, about.
-const RECORD_OVERHEAD: u64 = 4;
+/// Bytes that a record takes in a page beside its key and value: what `turtle` adds to each edit, and
+/// about what a slot of `treeline` takes. Too few make short records look more than they are.
+const RECORD_OVERHEAD: u64 = 8;
 
 /// Number of records, and bytes of their keys and values.
 type Count = (u64, u64);
@@ -80,7 +81,7 @@ impl Keyspace {
         }
         let bytes = self.enter()?.engine.approximate_bytes(&[], None);
         let known = self.stats().records_cached.max(COUNTED_MAX as u64);
-        Ok((bytes / self.record_bytes()?).max(known))
+        Ok((bytes / (self.record_bytes()? + RECORD_OVERHEAD)).max(known))
     }
 
     /// About how many bytes the keys and values of a range take: exact where it has up to 1,000
@@ -111,10 +112,13 @@ impl Keyspace {
         let all = keyspace.engine.approximate_bytes(&[], None);
         let large = u128::from(keyspace.engine.stats().large_bytes);
         let share = large * u128::from(inline) / u128::from(all.max(1));
-        Ok((inline + u64::try_from(share).unwrap_or(u64::MAX)).max(bytes))
+        // Keys and values alone.
+        let record = u128::from(self.record_bytes()?);
+        let records = u128::from(inline) * record / (record + u128::from(RECORD_OVERHEAD));
+        Ok(u64::try_from(records + share).unwrap_or(u64::MAX).max(bytes))
     }
 
-    /// Bytes that a record takes in a page, as samples tell.
+    /// Bytes of the key and value of a record, by samples; at least 1.
     fn record_bytes(&self) -> Result<u64> {
         let Some((first, _)) = self.first_key_value()? else { return Ok(1) };
         let last = self.last_key_value()?.map_or_else(Vec::new, |(key, _)| key);
@@ -124,6 +128,6 @@ impl Keyspace {
         for key in between(&first, &last) {
             add(count(self.range(key..).take(SAMPLE_RECORDS))?);
         }
-        Ok((all.1 / all.0.max(1) + RECORD_OVERHEAD).max(1))
+        Ok((all.1 / all.0.max(1)).max(1))
     }
 }

@@ -94,7 +94,7 @@ pub struct BackupReport {
 
 impl Db {
     /// Copies the database into a directory, while writes continue. The directory must be missing,
-    /// empty, or hold only the remains of an unfinished backup, which are removed. The copy
+    /// hold no file, or hold only the remains of an unfinished backup, which are removed. The copy
     /// contains every write acknowledged before the call, later writes up to some moment before it
     /// returns, and batches whole. The copy is an ordinary database.
     ///

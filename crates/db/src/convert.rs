@@ -111,7 +111,8 @@ impl Db {
     /// # Errors
     /// `NotFound`; `Conflict` when the keyspace is being converted already; `Corruption` when a record
     /// of the keyspace cannot be read; `Full`, `Io`, `Poisoned`, `ReadOnly` or `Closed`. The keyspace
-    /// stays as it was, except that after `Io` from the manifest the next opening may find it converted.
+    /// stays as it was, except that after `Poisoned` or `Io` from the manifest's sync, which stop all
+    /// writing, the next opening may find it converted.
     pub fn convert_keyspace(&self, name: &str, engine: EngineKind) -> Result<Keyspace> {
         let state = &self.handle.state;
         state.check_writable()?;

@@ -138,7 +138,8 @@ impl Db {
 
     /// Makes a database whose files lie in memory and end with its last handle, for tests and caches.
     /// Everything else is as on a disk: engines, limits, transactions, background work. The files come
-    /// on top of the budget ([`Stats::files_in_memory_bytes`]). [`Options::disk`] is ignored.
+    /// on top of the budget ([`Stats::files_in_memory_bytes`]). Three options do not apply to a new
+    /// database in memory: [`Options::disk`], [`Options::read_only`], [`Options::create_if_missing`].
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {

@@ -164,7 +164,10 @@ impl Place {
 
 #[cold]
 pub(crate) fn dropped(name: &str) -> Error {
-    Error::new(ErrorKind::Closed, format!("keyspace {name:?} was dropped"))
+    Error::new(
+        ErrorKind::Closed,
+        format!("this handle's keyspace {name:?} was dropped or converted"),
+    )
 }
 
 /// The keyspaces of a batch, entered.
