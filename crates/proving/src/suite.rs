@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use spinney_base::Runtime;
 use spinney_io::RealDisk;
 use spinney_io::sim::{Capture, CrashMode, SimDisk};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::crash::{self, Plan, Tally};
 use crate::database::{Config, Database, Product, Promise, Write};
@@ -85,49 +86,75 @@ pub fn model_of_logged_keyspaces(product: &dyn Product) {
 }
 
 /// One seed does the same twice, to the byte: nothing in a simulated run depends on the machine.
+/// Each run is a process of its own, as when somebody replays a seed: addresses and the keys of
+/// hashes differ, and no other thread decides when memory is given back. `test` is the path of the
+/// test that calls this, which these processes run.
 ///
 /// # Panics
 /// When two runs differ.
-pub fn a_seed_replays(product: &dyn Product) {
-    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+pub fn a_seed_replays(product: &dyn Product, test: &str) {
+    const TELL: &str = "SPINNEY_REPLAY_TO";
+    if let Some(path) = std::env::var_os(TELL) {
+        let story = tier::seeds(1).map(|seed| replay(product, seed)).collect::<String>();
+        return std::fs::write(path, story).expect("it can be written");
+    }
+    let (_, test) = test.split_once("::").expect("a crate has a name");
+    let program = std::env::current_exe().expect("it runs");
+    let directory = tempfile::tempdir().expect("there is room");
     tier::for_each_seed(tier::count(4, 40), |seed| {
-        let run = || {
-            let disk = SimDisk::new(seed);
-            // Without reopening, so that the run ends on the disk it began on.
-            let mix = crash_mix(600, 0..500);
-            let mut generator = Generator::new(seed, mix);
-            let runtime = Runtime::stepped(seed);
-            let place = Place::Simulated(disk.clone());
-            let database = place.open(product, &config, &runtime);
-            let mut model = Model::default();
-            let mut steps = Vec::new();
-            for number in 0..800 {
-                let op = match number {
-                    0 => Op::CreateKeyspace { name: "main".into(), logged: true },
-                    _ => generator.next(&model),
-                };
-                let effect = effect(&op, &model);
-                play(&*database, &runtime, &op, &model).expect("nothing is wrong with the disk");
-                effect.apply(&mut model);
-                steps.push((format!("{op:?}"), disk.steps(), disk.reads()));
-            }
-            let image = disk.crash(CrashMode::Torn512);
-            let recovered = Place::Simulated(image.clone()).open(product, &config, &runtime);
-            recovered.verify().expect("nothing is wrong with the disk");
-            steps.push(("recovery".into(), image.steps(), image.reads()));
-            database.close().expect("nothing is wrong with the disk");
-            let files: Vec<_> = disk.files();
-            let bytes: Vec<_> =
-                files.iter().map(|path| disk.contents(path).expect("it is there")).collect();
-            (steps, files, bytes)
+        let tell = |run: u8| {
+            let path = directory.path().join(format!("{seed}.{run}"));
+            let mut command = std::process::Command::new(&program);
+            command.args([test, "--exact"]).env(TELL, &path).env("SPINNEY_SEED", seed.to_string());
+            let output = command.output().expect("it runs");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            std::fs::read_to_string(path).expect("the test has this path, and tells")
         };
-        let (first, second) = (run(), run());
-        for (one, other) in first.0.iter().zip(&second.0) {
+        let (first, second) = (tell(1), tell(2));
+        for (one, other) in first.lines().zip(second.lines()) {
             assert_eq!(one, other, "the runs part");
         }
-        assert_eq!(first.1, second.1);
-        assert!(first.2 == second.2, "the files differ in the end");
+        assert_eq!(first.len(), second.len());
     });
+}
+
+/// What happens in a run: after each step the counts of the disk and of memory, and in the end the
+/// sums of all files.
+fn replay(product: &dyn Product, seed: u64) -> String {
+    let config = crash::config(MEMORY_BYTES, LOG_BYTES);
+    let disk = SimDisk::new(seed);
+    // Without reopening, so that the run ends on the disk it began on.
+    let mix = crash_mix(600, 0..500);
+    let mut generator = Generator::new(seed, mix);
+    let runtime = Runtime::stepped(seed);
+    let place = Place::Simulated(disk.clone());
+    let database = place.open(product, &config, &runtime);
+    let mut model = Model::default();
+    let mut story = String::new();
+    let mut tell = |what: &str, disk: &SimDisk| {
+        let memory = database.memory();
+        story += &format!("{what}: {} {} {memory:?}\n", disk.steps(), disk.reads());
+    };
+    for number in 0..800 {
+        let op = match number {
+            0 => Op::CreateKeyspace { name: "main".into(), logged: true },
+            _ => generator.next(&model),
+        };
+        let effect = effect(&op, &model);
+        play(&*database, &runtime, &op, &model).expect("nothing is wrong with the disk");
+        effect.apply(&mut model);
+        tell(&format!("{op:?}"), &disk);
+    }
+    let image = disk.crash(CrashMode::Torn512);
+    let recovered = Place::Simulated(image.clone()).open(product, &config, &runtime);
+    recovered.verify().expect("nothing is wrong with the disk");
+    tell("recovery", &image);
+    database.close().expect("nothing is wrong with the disk");
+    for path in disk.files() {
+        let bytes = disk.contents(&path).expect("it is there");
+        story += &format!("{}: {} {:x}\n", path.display(), bytes.len(), xxh3_64(&bytes));
+    }
+    story
 }
 
 /// Random operations beside a model, on the real disk.
@@ -530,8 +557,14 @@ macro_rules! suite {
         mod $name {
             use super::*;
 
+            #[test]
+            fn a_seed_replays() {
+                let test = concat!(module_path!(), "::a_seed_replays");
+                $crate::suite::a_seed_replays(&$product, test);
+            }
+
             $crate::suite!(@tests $product;
-                a_seed_replays model_on_simulated_disk model_on_real_disk crash_small crash_large
+                model_on_simulated_disk model_on_real_disk crash_small crash_large
                 crash_while_creating crash_beside_threads faults_beside_threads faults_at_every_call
                 faults_while_creating flipped_bits
                 misdirected_writes full_disk linearizable whole_batches);
