@@ -24,6 +24,14 @@ pub(crate) struct Operation {
     pub(crate) value: Option<Vec<u8>>,
 }
 
+/// One write of a batch or a transaction; without a value it is a removal.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchWrite<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: Option<&'a [u8]>,
+}
+
 impl Batch {
     /// Makes an empty batch.
     #[must_use]

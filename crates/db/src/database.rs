@@ -490,6 +490,7 @@ impl Db {
             backup_bytes: (state.backup_running.load(Ordering::Acquire))
                 .then(|| state.backup_bytes.load(Ordering::Relaxed)),
             scrub: state.scrub.lock().stats(state.runtime.now()),
+            transactions: state.transactions.stats(),
             stall_ns: stalls + state.stalls.ns(),
             longest_stall_ns: longest.max(state.stalls.longest_ns()),
             keyspaces,

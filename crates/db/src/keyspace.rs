@@ -166,13 +166,13 @@ impl Keyspace {
         keys.iter().try_for_each(|key| check_key(key))?;
         let hashed: Vec<(&[u8], u64)> =
             keys.iter().map(|key| (*key, hash_key(self.place.id, key))).collect();
-        let versions: Vec<_> =
-            hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).version()).collect();
+        let stamps: Vec<_> =
+            hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).stamp()).collect();
         let values = keyspace.engine.get_many(&hashed)?;
         let mut answers = Vec::with_capacity(keys.len());
-        for ((value, (key, hash)), version) in values.into_iter().zip(hashed).zip(versions) {
+        for ((value, (key, hash)), stamp) in values.into_iter().zip(hashed).zip(stamps) {
             let large = value.as_ref().is_some_and(|value| value.large);
-            answers.push(if !large && state.stripes.stripe(hash).validate(version) {
+            answers.push(if !large && state.stripes.stripe(hash).validate(stamp) {
                 value.map(|value| Value::from(value.bytes))
             } else {
                 self.get(key)?
@@ -393,10 +393,12 @@ impl Keyspace {
         let _no_writes = state.door.write();
         state.check_writable()?;
         keyspace.check_thawed()?;
+        self.place.count_load();
         let installed = bulk.install();
         // A conditional write may have read before and wait at the door: no stripe was locked for what is there
         // now, so it would not look again (P4).
         state.stripes.change_all();
+        self.place.count_load();
         installed.inspect_err(|error| state.note(error))?;
         Ok(count)
     }

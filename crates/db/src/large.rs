@@ -19,7 +19,7 @@ use std::sync::Arc;
 use spinney_base::{Error, Lsn, Result, ValueRef, probe};
 use spinney_engine::{Found, LARGE_CALL_BYTES, LargePieces, LargePointer, Pin};
 use spinney_io::without_reserve;
-use spinney_sync::{Version, hash_key};
+use spinney_sync::{Stamp, hash_key};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::keyspace::Keyspace;
@@ -249,7 +249,7 @@ impl State {
         hash: u64,
         raw: &mut Vec<u8>,
         value: &mut Vec<u8>,
-    ) -> Result<(Found, Version)> {
+    ) -> Result<(Found, Stamp)> {
         let mut found = self.read(keyspace, key, hash, raw)?;
         if found.0 == Found::Large {
             let _pin = keyspace.engine.values().pin();

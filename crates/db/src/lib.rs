@@ -37,6 +37,7 @@ mod snapshot;
 mod state;
 mod stats;
 mod target;
+mod transaction;
 mod turtle;
 mod value;
 mod write;
@@ -57,6 +58,7 @@ pub use salvage::{SalvageProgress, SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
 pub use snapshot::Snapshot;
 pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
+pub use transaction::{Savepoint, Transaction, TransactionOptions, TransactionStats};
 pub use turtle::TurtleKeyspace;
 pub use value::Value;
 

@@ -142,6 +142,7 @@ pub(crate) fn assemble(
         poison: Arc::new(Poison::new()),
         log,
         stripes: LockTable::new(),
+        transactions: crate::transaction::Counters::default(),
         double_write,
         door: RwLock::new(()),
         closed: AtomicBool::new(false),

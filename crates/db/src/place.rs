@@ -105,6 +105,8 @@ pub(crate) struct Place {
     /// Number of visits by the scrub.
     scrubs: AtomicU64,
     dropped: AtomicBool,
+    /// Bulk loads that began and ended: odd while one becomes visible. Parking keeps it.
+    loads: AtomicU64,
     /// Held while the keyspace is opened, parked or dropped.
     pub(crate) kept: Mutex<Kept>,
 }
@@ -134,6 +136,7 @@ impl Place {
             open: Parkable::default(),
             scrubs: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
+            loads: AtomicU64::new(0),
             kept: Mutex::default(),
         })
     }
@@ -149,6 +152,19 @@ impl Place {
         self.scrubs.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts the beginning or the end of a bulk load's becoming visible. The caller has drained the
+    /// door.
+    pub(crate) fn count_load(&self) {
+        self.loads.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns a number that differs before, during and after a bulk load became visible, odd while
+    /// it does; and again once the keyspace was dropped or converted.
+    pub(crate) fn loads(&self) -> u64 {
+        let loads = self.loads.load(Ordering::SeqCst);
+        if self.dropped.load(Ordering::SeqCst) { u64::MAX } else { loads }
+    }
+
     pub(crate) fn check_alive(&self) -> Result<()> {
         if self.dropped.load(Ordering::Acquire) {
             return Err(dropped(&self.name.get()));
@@ -158,7 +174,7 @@ impl Place {
 
     /// Marks it as dropped; its handles answer `Closed` from now on.
     pub(crate) fn set_dropped(&self) {
-        self.dropped.store(true, Ordering::Release);
+        self.dropped.store(true, Ordering::SeqCst);
     }
 }
 

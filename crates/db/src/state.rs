@@ -21,7 +21,7 @@ use spinney_base::{
 };
 use spinney_engine::{Engine, EngineContext};
 use spinney_io::{Directory, DirectoryLock, Disk, Reserve};
-use spinney_sync::LockTable;
+use spinney_sync::{LockTable, Moment};
 use spinney_wal::Log;
 
 use crate::backup::LogPart;
@@ -32,6 +32,7 @@ use crate::options::{KeptOptions, Options};
 use crate::place::{Name, Place, dropped};
 use crate::reading::Reading;
 use crate::scrub::Scrub;
+use crate::transaction;
 
 /// Bytes of the budget that the lock table, buffers and bookkeeping take before keyspaces share the
 /// rest.
@@ -222,6 +223,7 @@ pub(crate) struct State {
     pub(crate) poison: Arc<Poison>,
     pub(crate) log: Arc<Log>,
     pub(crate) stripes: LockTable,
+    pub(crate) transactions: transaction::Counters,
     /// Held while the budget is shared out.
     pub(crate) sharing: Mutex<()>,
     pub(crate) budget: MemoryBudget,
@@ -323,6 +325,11 @@ impl State {
         if let Err(cause) = self.poison.check() {
             self.log.poison(cause);
         }
+    }
+
+    /// Returns the present moment: what was written before it is seen by who reads after it.
+    pub(crate) fn moment(&self) -> Moment {
+        self.stripes.moment(self.log.last_lsn())
     }
 
     /// Returns the keyspaces that are open now.

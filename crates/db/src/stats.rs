@@ -4,6 +4,7 @@ use spinney_engine::EngineStats;
 use spinney_io::IoSnapshot;
 
 use crate::scrub::ScrubStats;
+use crate::transaction::TransactionStats;
 
 /// A snapshot of a database's numbers. Counters count since it was opened.
 #[derive(Clone, Debug)]
@@ -40,6 +41,8 @@ pub struct Stats {
     pub backup_bytes: Option<u64>,
     /// What the scrub has seen.
     pub scrub: ScrubStats,
+    /// Transactions.
+    pub transactions: TransactionStats,
     /// Time that writers waited for room in caches or log, in nanoseconds.
     pub stall_ns: u64,
     /// The longest of those waits, in nanoseconds.

@@ -1,7 +1,7 @@
 //! The write path: limits, room, stripes, log, apply, durability (rules P1 to P5 and P12).
 //!
 //! ```text
-//! check limits -> throttle -> reserve log room -> enter engines -> they prepare -> [ stripes: announce -> append -> apply ] -> leave -> commit
+//! check limits -> throttle -> reserve log room -> enter engines -> they prepare -> [ stripes: announce -> check -> append -> apply ] -> leave -> commit
 //!                 may wait, may fail, no lock is held                              memory only, cannot fail                            waits
 //! ```
 
@@ -14,10 +14,10 @@ use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX,
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, ValueRef};
 use spinney_engine::{Found, POINTER_BYTES_MAX, Prepared, Resident, Write};
 use spinney_io::without_reserve;
-use spinney_sync::{StripeGuards, Version, hash_key};
+use spinney_sync::{Stamp, StripeGuards, hash_key};
 use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
 
-use crate::batch::{Batch, Operation};
+use crate::batch::{Batch, BatchWrite, Operation};
 use crate::options::Durability;
 use crate::record;
 use crate::state::{KeyspaceState, State};
@@ -117,12 +117,7 @@ thread_local! {
 impl State {
     /// Writes a batch.
     pub(crate) fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<()> {
-        if batch.operations.len() > BATCH_OPERATIONS_MAX {
-            return Err(Error::invalid(format!(
-                "a batch of {} operations is too long (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})",
-                batch.operations.len()
-            )));
-        }
+        check_operations(batch.operations.len())?;
         if let Some(foreign) =
             batch.operations.iter().find(|operation| operation.place.owner != self.owner)
         {
@@ -131,18 +126,28 @@ impl State {
                 foreign.place.name.get()
             )));
         }
-        let operations = last_of_each(&batch.operations);
-        let entered = self.enter_all(operations.iter().map(|operation| &*operation.place))?;
-        let writes: Vec<KeyspaceWrite<'_>> = operations
+        let lsn = self.write_all(&last_of_each(&batch.operations), |_| true)?;
+        self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
+    }
+
+    /// Writes what is about different keys if `still` says so, as [`State::write_if`] does, within
+    /// the limits of a batch.
+    pub(crate) fn write_all(
+        &self,
+        writes: &[BatchWrite<'_>],
+        still: impl FnOnce(&StripeGuards<'_>) -> bool,
+    ) -> Result<Option<Lsn>> {
+        check_operations(writes.len())?;
+        let entered = self.enter_all(writes.iter().map(|write| write.place))?;
+        let writes: Vec<KeyspaceWrite<'_>> = writes
             .iter()
-            .map(|operation| {
-                let value = operation.value.as_deref().map(ValueRef::inline);
-                KeyspaceWrite::new(entered.of(operation.place.id), &operation.key, value)
+            .map(|BatchWrite { place, key, value }| {
+                KeyspaceWrite::new(entered.of(place.id), key, value.map(ValueRef::inline))
             })
             .collect();
         self.check_batch(&writes)?;
         self.lend_for(&writes);
-        self.write(&writes, durability)
+        self.write_if(&writes, still)
     }
 
     fn check_batch(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
@@ -253,28 +258,34 @@ impl State {
             [one] => self.stripes.lock(one.write.hash),
             _ => self.stripes.lock_all(writes.iter().map(|write| write.write.hash)),
         };
+        // Before the check: who waits until announced writers have left has waited for all whose check
+        // may have been made before (T5).
+        let announced = self.log.announce();
         if !still(&guards) {
-            drop(guards);
+            drop(announced);
+            guards.unlock_unchanged();
             writes.iter().for_each(KeyspaceWrite::cancel);
             on_panic.armed = false;
             return Ok(None);
         }
-        let announced = self.log.announce();
-        let lsn = match &mut room {
-            Some(room) => self.log.append(room, RecordKind::User, record),
+        let (lsn, stamp) = match &mut room {
+            Some(room) => {
+                let lsn = self.log.append(room, RecordKind::User, record);
+                (lsn, Stamp::logged(lsn))
+            }
             None => {
                 // It is usually set already, and then the line stays in every processor's cache.
                 if !self.unlogged_came.load(Ordering::Relaxed) {
                     self.unlogged_came.store(true, Ordering::Relaxed);
                 }
-                Lsn::ZERO
+                (Lsn::ZERO, self.stripes.draw())
             }
         };
         for KeyspaceWrite { keyspace, write, prepared } in writes {
             keyspace.engine.apply(write, prepared.get(), lsn);
         }
         drop(announced);
-        drop(guards);
+        guards.unlock(stamp);
         on_panic.armed = false;
         Ok(Some(lsn))
     }
@@ -404,7 +415,7 @@ impl State {
     }
 
     /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`. Returns
-    /// what was found, and under which version.
+    /// what was found, and under which stamp.
     #[inline]
     pub(crate) fn read(
         &self,
@@ -412,17 +423,17 @@ impl State {
         key: &[u8],
         hash: u64,
         out: &mut Vec<u8>,
-    ) -> Result<(Found, Version)> {
+    ) -> Result<(Found, Stamp)> {
         self.check_open()?;
         keyspace.check_alive()?;
         check_key(key)?;
         let stripe = self.stripes.stripe(hash);
         let start = out.len();
         loop {
-            let version = stripe.version();
+            let stamp = stripe.stamp();
             let found = keyspace.engine.get(key, hash, out)?;
-            if stripe.validate(version) {
-                return Ok((found, version));
+            if stripe.validate(stamp) {
+                return Ok((found, stamp));
             }
             out.truncate(start);
         }
@@ -439,8 +450,7 @@ impl State {
     ) -> Result<Option<Lsn>> {
         let hash = hash_key(keyspace.id, key);
         let (mut current, mut raw) = (Vec::new(), Vec::new());
-        let (mut found, mut version) =
-            self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
+        let (mut found, mut stamp) = self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
         loop {
             let Some(new) = next((found != Found::Absent).then_some(&current)) else {
                 return Ok(None);
@@ -448,8 +458,8 @@ impl State {
             let write = KeyspaceWrite::new(keyspace, key, new.as_deref().map(ValueRef::inline));
             let mut resident = Resident::Unknown;
             let mut now = Vec::new();
-            let written = self.write_if(&[write], |_| {
-                if self.stripes.stripe(hash).locked_since(version) {
+            let written = self.write_if(&[write], |guards| {
+                if guards.locked_since(hash, stamp) {
                     return true;
                 }
                 // Another key of the stripe may have changed, or this one. Memory tells, without
@@ -470,7 +480,7 @@ impl State {
             }
             raw.clear();
             current.clear();
-            (found, version) = self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
+            (found, stamp) = self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
         }
     }
 }
@@ -529,19 +539,26 @@ fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
 }
 
 /// Returns the last operation on each key, in their order (P5).
-fn last_of_each(operations: &[Operation]) -> Vec<&Operation> {
-    if operations.len() < 2 {
-        return operations.iter().collect();
-    }
+fn last_of_each(operations: &[Operation]) -> Vec<BatchWrite<'_>> {
     let mut seen = HashSet::with_capacity(operations.len());
     let mut kept = Vec::with_capacity(operations.len());
-    for operation in operations.iter().rev() {
-        if seen.insert((operation.place.id, &operation.key[..])) {
-            kept.push(operation);
+    for Operation { place, key, value } in operations.iter().rev() {
+        if operations.len() < 2 || seen.insert((place.id, &key[..])) {
+            kept.push(BatchWrite { place, key, value: value.as_deref() });
         }
     }
     kept.reverse();
     kept
+}
+
+/// Checks the number of operations of a batch or a transaction.
+fn check_operations(count: usize) -> Result<()> {
+    if count <= BATCH_OPERATIONS_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a batch of {count} operations is too long (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})"
+    )))
 }
 
 /// Poisons the database if a panic unwinds: what was half done under the stripes is unknown until

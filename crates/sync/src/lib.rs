@@ -4,7 +4,7 @@
 //! that is taken away while nobody uses it, and [`Gap`], which remembers where nothing is.
 //!
 //! It does no I/O. Read [`latch`] first; [`racy`] says why racing copies are sound here; [`table`]
-//! builds on the latch.
+//! is the order of writes.
 
 pub mod gap;
 pub mod latch;
@@ -21,5 +21,5 @@ pub use parkable::{Entry, Parkable};
 pub use prefetch::prefetch;
 pub use racy::RacyWords;
 pub use stripes::Stripes;
-pub use table::{LockTable, StripeGuards, hash_key};
+pub use table::{LockTable, Moment, Stamp, Stripe, StripeGuards, hash_key};
 pub use zeroed::{ZeroedAtomic, ZeroedAtomics};

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use spinney_base::KeyspaceId;
-use spinney_sync::{LockTable, Parkable, RacyWords, VersionLatch, hash_key};
+use spinney_base::{KeyspaceId, Lsn};
+use spinney_sync::{LockTable, Parkable, RacyWords, Stamp, VersionLatch, hash_key};
 
 /// P27: a reader never accepts a mixture of two writes.
 #[test]
@@ -49,13 +49,13 @@ fn p03_a_batch_is_seen_whole() {
                 let guards = writer.0.lock_all(hashes.into_iter());
                 writer.1.store(0, 1);
                 writer.1.store(1, 1);
-                drop(guards);
+                guards.unlock(Stamp::logged(Lsn(1)));
             });
             let read = |index: usize| loop {
                 let stripe = shared.0.stripe(hashes[index]);
-                let version = stripe.version();
+                let stamp = stripe.stamp();
                 let word = shared.1.load(index);
-                if stripe.validate(version) {
+                if stripe.validate(stamp) {
                     return word;
                 }
             };

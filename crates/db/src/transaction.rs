@@ -1,0 +1,404 @@
+//! Transactions over any keyspaces of one database, strictly serializable.
+//!
+//! A transaction notes what it reads and keeps what it writes to itself. At its commit it locks the
+//! stripes of what it writes, checks that everything it noted is still so, and writes one batch. No
+//! lock, pin or epoch is held between two calls, so a transaction that is left open holds nobody up.
+//!
+//! ```text
+//!  begin       take a moment L
+//!  get         own writes, else the engine: note (stripe, stamp, digest of the value, key)
+//!              a stamp after L: extend = read again what changed, compare, and move L
+//!  commit      stripes of the writes -> announce -> fence -> check every note -> append -> apply -> unlock
+//! ```
+//!
+//! **Invariants** (rules T1 to T8 of `docs/rules.md`)
+//! 1. What a body has read is of one moment, in a run that will not commit, too (T8).
+//! 2. Notes are checked while the stripes of all writes are locked (T1), and a stripe that another
+//!    writer holds is not as it was (T2).
+//! 3. A conflict is sticky: every later call and the commit answer it.
+//!
+//! Values decide, stamps only tell where to look: a neighbour in the stripe costs a second read,
+//! not an abort.
+
+mod reads;
+mod transact;
+mod writes;
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use spinney_base::shim::atomic::{Ordering, fence};
+use spinney_base::{Error, ErrorKind, Lsn, Result};
+
+use crate::batch::BatchWrite;
+use crate::database::{Db, Handle};
+use crate::keyspace::Keyspace;
+use crate::options::Durability;
+use crate::value::Value;
+use crate::write::{check_key, check_value};
+use reads::Reads;
+pub use transact::TransactionOptions;
+pub use writes::Savepoint;
+use writes::Writes;
+
+/// Attempts of a commit to be the first after its notes were found changed but equal in value.
+const COMMITS_MAX: u32 = 4;
+
+/// Numbers about the transactions of a database since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct TransactionStats {
+    /// Transactions that began.
+    pub begun: u64,
+    /// Transactions that committed, with writes or without.
+    pub committed: u64,
+    /// Conflicts because a value that was read has changed.
+    pub conflicts_changed: u64,
+    /// Conflicts because what was read was never at rest for long enough to be looked at whole.
+    pub conflicts_busy: u64,
+    /// Conflicts because a keyspace was loaded, dropped or converted meanwhile.
+    pub conflicts_loaded: u64,
+    /// Times that a transaction looked again at what it had read, to move to a later moment.
+    pub extensions: u64,
+}
+
+/// Why a transaction cannot commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Changed,
+    Busy,
+    Loaded,
+}
+
+/// Counts for [`TransactionStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    begun: AtomicU64,
+    committed: AtomicU64,
+    conflicts: [AtomicU64; 3],
+    extensions: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn stats(&self) -> TransactionStats {
+        let conflicts = |cause: Cause| self.conflicts[cause as usize].load(Relaxed);
+        TransactionStats {
+            begun: self.begun.load(Relaxed),
+            committed: self.committed.load(Relaxed),
+            conflicts_changed: conflicts(Cause::Changed),
+            conflicts_busy: conflicts(Cause::Busy),
+            conflicts_loaded: conflicts(Cause::Loaded),
+            extensions: self.extensions.load(Relaxed),
+        }
+    }
+}
+
+/// A transaction: reads and writes over any keyspaces of one database that happen at one moment, or
+/// not at all. See [`Db::transact`] and [`Db::begin`].
+///
+/// It sees its own writes; nobody else does before its commit. Dropping it rolls it back. It may be
+/// left open for as long as you like: it holds no lock, and conflicts with whatever is written to
+/// what it has read.
+///
+/// An error of kind [`Conflict`](crate::ErrorKind::Conflict) means that nothing was written and that
+/// the transaction is to be run again; every later call answers the same. Limits are those of a
+/// [`Batch`](crate::Batch).
+#[derive(Debug)]
+#[must_use = "it is rolled back when it is dropped"]
+pub struct Transaction {
+    handle: Arc<Handle>,
+    reads: RefCell<Reads>,
+    writes: Writes,
+    durability: Durability,
+}
+
+impl Db {
+    /// Begins a transaction with the database's durability. [`Db::transact`] is the way to run one
+    /// again after a conflict.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// let stock = db.keyspace("stock", KeyspaceOptions::default())?;
+    /// stock.insert("apples", "3")?;
+    /// let mut transaction = db.begin()?;
+    /// assert_eq!(transaction.get(&stock, "apples")?.unwrap(), "3");
+    /// transaction.insert(&stock, "apples", "2")?;
+    /// assert_eq!(stock.get("apples")?.unwrap(), "3", "nobody else sees it yet");
+    /// transaction.commit()?;
+    /// assert_eq!(stock.get("apples")?.unwrap(), "2");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn begin(&self) -> Result<Transaction> {
+        self.begin_with(TransactionOptions::default())
+    }
+
+    /// Begins a transaction with options.
+    ///
+    /// # Errors
+    /// `Closed`.
+    pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
+        let state = &self.handle.state;
+        state.check_open()?;
+        state.transactions.begun.fetch_add(1, Relaxed);
+        Ok(Transaction {
+            handle: self.handle.clone(),
+            reads: RefCell::new(Reads::new(state)),
+            writes: Writes::default(),
+            durability: options.durability.unwrap_or(state.options.durability),
+        })
+    }
+}
+
+impl Transaction {
+    /// The value of a key, with the transaction's own writes.
+    ///
+    /// # Errors
+    /// `Conflict`, or as [`Keyspace::get`]; `InvalidArgument` for a keyspace of another database.
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
+        let mut value = Vec::new();
+        Ok(self.read(keyspace, key.as_ref(), &mut value)?.then(|| Value::from(value)))
+    }
+
+    /// Reads the value of a key into `out`, which is emptied first; says whether there is one.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn get_into(
+        &self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.read(keyspace, key.as_ref(), out)
+    }
+
+    /// Whether a key has a value.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.read(keyspace, key.as_ref(), &mut Vec::new())
+    }
+
+    /// The values of many keys, in their order.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Value>>> {
+        keys.into_iter().map(|key| self.get(keyspace, key)).collect()
+    }
+
+    fn read(&self, keyspace: &Keyspace, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        self.check(keyspace)?;
+        check_key(key)?;
+        if let Some(own) = self.writes.get(keyspace.place.id, key) {
+            out.extend_from_slice(own.unwrap_or_default());
+            return Ok(own.is_some());
+        }
+        self.reads.borrow_mut().get(&self.handle.state, &keyspace.place, key, out)
+    }
+
+    /// Passes while there is no conflict and the keyspace is of this database.
+    fn check(&self, keyspace: &Keyspace) -> Result<()> {
+        self.reads.borrow().check()?;
+        if keyspace.place.owner == self.handle.state.owner {
+            return Ok(());
+        }
+        let name = keyspace.place.name.get();
+        Err(Error::invalid(format!(
+            "keyspace {name:?} of the transaction belongs to another database"
+        )))
+    }
+
+    /// Puts a value at a key when the transaction commits.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key or value past its limit or a keyspace of another database,
+    /// `Conflict`.
+    pub fn insert(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<()> {
+        self.put(keyspace, key.as_ref(), Some(value.as_ref().to_vec()))
+    }
+
+    /// Puts a value at a key that has none, and says whether it did: `false` means that the key has
+    /// a value, which stays.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`] and [`Transaction::insert`].
+    pub fn insert_new(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+    ) -> Result<bool> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        check_value(value.len() as u64)?;
+        let is_new = !self.contains_key(keyspace, key)?;
+        if is_new {
+            self.insert(keyspace, key, value)?;
+        }
+        Ok(is_new)
+    }
+
+    /// Removes a key, if it is there, when the transaction commits. It is not read.
+    ///
+    /// # Errors
+    /// As [`Transaction::insert`].
+    pub fn remove(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
+        self.put(keyspace, key.as_ref(), None)
+    }
+
+    /// Sets a key to what `f` makes of its value: `None` in means that it has none, `None` out
+    /// removes it. Returns the new value.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`] and [`Transaction::insert`].
+    pub fn update(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        f: impl FnOnce(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Value>> {
+        let mut value = Vec::new();
+        let is_there = self.read(keyspace, key.as_ref(), &mut value)?;
+        let new = f(is_there.then_some(&value[..]));
+        self.put(keyspace, key.as_ref(), new.clone())?;
+        Ok(new.map(Value::from))
+    }
+
+    fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<Vec<u8>>) -> Result<()> {
+        self.check(keyspace)?;
+        check_key(key)?;
+        check_value(value.as_ref().map_or(0, Vec::len) as u64)?;
+        self.writes.put(&keyspace.place, key, value);
+        Ok(())
+    }
+
+    /// Marks the writes so far, for [`Transaction::rollback_to`].
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// # let keyspace = db.keyspace("k", KeyspaceOptions::default())?;
+    /// let mut transaction = db.begin()?;
+    /// transaction.insert(&keyspace, "a", "1")?;
+    /// let savepoint = transaction.savepoint();
+    /// transaction.insert(&keyspace, "a", "2")?;
+    /// transaction.rollback_to(&savepoint)?;
+    /// transaction.commit()?;
+    /// assert_eq!(keyspace.get("a")?.unwrap(), "1");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn savepoint(&mut self) -> Savepoint {
+        self.writes.savepoint()
+    }
+
+    /// Takes back the writes since a savepoint. What was read stays read: a change of it is still a
+    /// conflict. The savepoint may be used again; later ones are gone.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a savepoint of another transaction, or one that is gone.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        self.writes.rollback_to(savepoint)
+    }
+
+    /// Makes the writes happen, all at one moment at which everything that was read was so, with the
+    /// durability that it began with.
+    ///
+    /// # Errors
+    /// `Conflict`, and nothing was written; `Full` and others as [`Keyspace::insert`]; `Poisoned` or
+    /// `Io` when whether it happened is unknown until the database is reopened.
+    pub fn commit(mut self) -> Result<()> {
+        self.try_commit()
+    }
+
+    /// Commits with a durability of its own. With `Sync` and without writes it waits until
+    /// everything that it read is durable.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`].
+    pub fn commit_with(mut self, durability: Durability) -> Result<()> {
+        self.durability = durability;
+        if self.writes.is_empty() && durability == Durability::Sync {
+            self.reads.borrow().check()?;
+            let state = &self.handle.state;
+            state.commit(state.log.last_lsn(), durability)?;
+        }
+        self.try_commit()
+    }
+
+    /// Gives the writes up. Dropping the transaction does the same.
+    pub fn rollback(self) {}
+
+    fn try_commit(&mut self) -> Result<()> {
+        let (state, reads) = (&self.handle.state, self.reads.get_mut());
+        reads.check()?;
+        let lsn = if self.writes.is_empty() {
+            // What was read is of one moment already.
+            Lsn::ZERO
+        } else {
+            let writes: Vec<BatchWrite<'_>> = self.writes.iter().collect();
+            let mut left = COMMITS_MAX;
+            loop {
+                let written = state.write_all(&writes, |guards| {
+                    // Between the locks and the first look at a stripe that others may hold (T3).
+                    fence(Ordering::SeqCst);
+                    reads.are_still(guards)
+                })?;
+                if let Some(lsn) = written {
+                    break lsn;
+                }
+                left -= 1;
+                if left == 0 {
+                    return Err(reads.conflict(state, Cause::Busy));
+                }
+                reads.extend(state)?;
+            }
+        };
+        state.transactions.committed.fetch_add(1, Relaxed);
+        state.commit(lsn, self.durability)
+    }
+
+    /// Whether it met a conflict.
+    fn is_in_conflict(&mut self) -> bool {
+        self.reads.get_mut().check().is_err()
+    }
+}
+
+/// The error of a conflict.
+fn conflict(cause: Cause) -> Error {
+    Error::new(
+        ErrorKind::Conflict,
+        match cause {
+            Cause::Changed => "what the transaction has read was changed meanwhile: run it again",
+            Cause::Busy => {
+                "what the transaction has read is changed all the time (values may be equal): run it again"
+            }
+            Cause::Loaded => {
+                "a keyspace that the transaction has read was loaded meanwhile: run it again"
+            }
+        },
+    )
+}

@@ -1,0 +1,87 @@
+//! What a transaction is going to write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use spinney_base::{Error, KeyspaceId, Result};
+
+use crate::batch::BatchWrite;
+use crate::place::Place;
+
+type Values = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// The last write of each key; `None` is a removal.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    keyspaces: BTreeMap<KeyspaceId, (Arc<Place>, Values)>,
+    /// What each write since the first savepoint has replaced; the inner option says whether there
+    /// was a write.
+    undo: Vec<Undo>,
+    /// Of its savepoints; 0 before the first.
+    owner: u64,
+}
+
+#[derive(Debug)]
+struct Undo {
+    keyspace: KeyspaceId,
+    key: Vec<u8>,
+    before: Option<Option<Vec<u8>>>,
+}
+
+/// The writes of a transaction up to a point. See [`Transaction::savepoint`](crate::Transaction::savepoint).
+#[derive(Clone, Debug)]
+pub struct Savepoint {
+    owner: u64,
+    writes: usize,
+}
+
+impl Writes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.keyspaces.values().all(|(_, values)| values.is_empty())
+    }
+
+    /// What was written to a key, if anything: a value or its removal.
+    pub(super) fn get(&self, keyspace: KeyspaceId, key: &[u8]) -> Option<Option<&[u8]>> {
+        let (_, values) = self.keyspaces.get(&keyspace)?;
+        values.get(key).map(Option::as_deref)
+    }
+
+    pub(super) fn put(&mut self, place: &Arc<Place>, key: &[u8], value: Option<Vec<u8>>) {
+        let (_, values) =
+            self.keyspaces.entry(place.id).or_insert_with(|| (place.clone(), Values::new()));
+        let before = values.insert(key.to_vec(), value);
+        if self.owner != 0 {
+            self.undo.push(Undo { keyspace: place.id, key: key.to_vec(), before });
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = BatchWrite<'_>> {
+        self.keyspaces.values().flat_map(|(place, values)| {
+            let write = |(key, value)| BatchWrite { place, key, value };
+            values.iter().map(|(key, value)| (&key[..], value.as_deref())).map(write)
+        })
+    }
+
+    pub(super) fn savepoint(&mut self) -> Savepoint {
+        static OWNERS: AtomicU64 = AtomicU64::new(1);
+        if self.owner == 0 {
+            self.owner = OWNERS.fetch_add(1, Ordering::Relaxed);
+        }
+        Savepoint { owner: self.owner, writes: self.undo.len() }
+    }
+
+    pub(super) fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        if savepoint.owner != self.owner || savepoint.writes > self.undo.len() {
+            return Err(Error::invalid("the savepoint is of another transaction, or gone"));
+        }
+        for Undo { keyspace, key, before } in self.undo.drain(savepoint.writes..).rev() {
+            let Some((_, values)) = self.keyspaces.get_mut(&keyspace) else { continue };
+            match before {
+                Some(value) => values.insert(key, value),
+                None => values.remove(&key),
+            };
+        }
+        Ok(())
+    }
+}
