@@ -42,8 +42,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The caller stopped a long operation through its progress function. Nothing of it remains.
     Cancelled,
-    /// A condition did not hold (see `Keyspace::compare_and_swap`): the key had another value.
-    /// Nothing changed.
+    /// A condition did not hold (see `Keyspace::compare_and_swap`), or what a transaction has read
+    /// was changed: run it again. Nothing changed.
     Conflict,
     /// A snapshot ended, because the memory that it kept was needed and could not be written out;
     /// the message says why. A new one can be taken.

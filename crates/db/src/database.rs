@@ -347,7 +347,7 @@ impl Db {
     /// # Errors
     /// As [`Keyspace::insert`].
     pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
-        self.handle.state.write_batch(batch.borrow(), durability)
+        self.handle.state.write_batch(batch.borrow(), durability).map(|_| ())
     }
 
     /// Makes everything acknowledged so far, in whatever durability, durable in the log.

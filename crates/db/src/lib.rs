@@ -74,6 +74,24 @@ pub mod fuzzing {
     //! Decoders of bytes from disk, for fuzzing.
     pub use crate::manifest::manifest_round_trips;
     pub use crate::record::decode_anything;
+    /// Commits a transaction. Returns the LSN of its record, 0 if it wrote nothing.
+    ///
+    /// # Errors
+    /// As [`Transaction::commit`](crate::Transaction::commit).
+    pub fn commit(mut transaction: crate::Transaction) -> crate::Result<u64> {
+        transaction.try_commit().map(|lsn| lsn.0)
+    }
+    /// Writes a batch. Returns the LSN of its record.
+    ///
+    /// # Errors
+    /// As [`Db::write`](crate::Db::write).
+    pub fn write(
+        db: &crate::Db,
+        batch: &crate::Batch,
+        durability: crate::Durability,
+    ) -> crate::Result<u64> {
+        db.handle.state.write_batch(batch, durability).map(|lsn| lsn.0)
+    }
     /// Returns the generation of the next page of a keyspace, for tests.
     #[must_use]
     pub fn next_generation(db: &crate::Db, keyspace: &str) -> u32 {

@@ -331,7 +331,7 @@ impl Transaction {
     /// `Conflict`, and nothing was written; `Full` and others as [`Keyspace::insert`]; `Poisoned` or
     /// `Io` when whether it happened is unknown until the database is reopened.
     pub fn commit(mut self) -> Result<()> {
-        self.try_commit()
+        self.try_commit().map(|_| ())
     }
 
     /// Commits with a durability of its own. With `Sync` and without writes it waits until
@@ -346,13 +346,14 @@ impl Transaction {
             let state = &self.handle.state;
             state.commit(state.log.last_lsn(), durability)?;
         }
-        self.try_commit()
+        self.try_commit().map(|_| ())
     }
 
     /// Gives the writes up. Dropping the transaction does the same.
     pub fn rollback(self) {}
 
-    fn try_commit(&mut self) -> Result<()> {
+    /// Commits. Returns the LSN, 0 if nothing was logged.
+    pub(crate) fn try_commit(&mut self) -> Result<Lsn> {
         let (state, reads) = (&self.handle.state, self.reads.get_mut());
         reads.check()?;
         let lsn = if self.writes.is_empty() {
@@ -378,7 +379,7 @@ impl Transaction {
             }
         };
         state.transactions.committed.fetch_add(1, Relaxed);
-        state.commit(lsn, self.durability)
+        state.commit(lsn, self.durability).map(|()| lsn)
     }
 
     /// Whether it met a conflict.

@@ -116,7 +116,7 @@ thread_local! {
 
 impl State {
     /// Writes a batch.
-    pub(crate) fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<()> {
+    pub(crate) fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<Lsn> {
         check_operations(batch.operations.len())?;
         if let Some(foreign) =
             batch.operations.iter().find(|operation| operation.place.owner != self.owner)
@@ -127,7 +127,8 @@ impl State {
             )));
         }
         let lsn = self.write_all(&last_of_each(&batch.operations), |_| true)?;
-        self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
+        let lsn = lsn.unwrap_or(Lsn::ZERO);
+        self.commit(lsn, durability).map(|()| lsn)
     }
 
     /// Writes what is about different keys if `still` says so, as [`State::write_if`] does, within

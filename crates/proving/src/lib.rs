@@ -5,7 +5,7 @@
 //! (random operations), [`model`] (what they should answer), [`play`] (one operation on both),
 //! [`ledger`] (what may be there after a crash), [`watch`] (what may be written when; `roots`, where pages are not written in place), [`crash`]
 //! (the crash test), [`fault`] (one thing goes wrong), [`history`] and [`threads`] (what threads
-//! saw), [`outage`] (power lost beside threads), [`kill`] (a process that dies), [`mirror`] (two
+//! saw), [`outage`] (power lost beside threads), [`kill`] (a process that dies), [`serial`] (whether transactions are serializable), [`mirror`] (two
 //! products at once), [`mod@suite`] (all of it, mounted once per engine), [`tier`] (how long, and
 //! which seeds). [`product`] is Spinney behind the door, [`toy`] a database small enough to be
 //! broken on purpose: the harness is itself tested by bugs that it must find.
@@ -29,6 +29,7 @@ pub mod outage;
 pub mod play;
 pub mod product;
 pub mod roots;
+pub mod serial;
 pub mod suite;
 pub mod threads;
 pub mod tier;

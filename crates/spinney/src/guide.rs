@@ -16,6 +16,7 @@ pages! {
     keyspaces "keyspaces"
     keys_and_values "keys-and-values"
     batches "batches"
+    transactions "transactions"
     snapshots "snapshots"
     backup "backup"
     trouble "trouble"

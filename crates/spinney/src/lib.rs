@@ -31,9 +31,10 @@ pub use spinney_db::{
     EngineKind, EngineStats, Error, ErrorKind, IoSnapshot, KeyRange, Keys, Keyspace, KeyspaceId,
     KeyspaceInfo, KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN,
     LogStats, LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
-    Runtime, SalvageProgress, SalvageReport, SalvagedKeyspace, ScrubStats, Snapshot, SnapshotStats,
-    Staging, Stats, TornWrites, TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, Value,
-    ValueReader, VerifyProgress, VerifyReport,
+    Runtime, SalvageProgress, SalvageReport, SalvagedKeyspace, Savepoint, ScrubStats, Snapshot,
+    SnapshotStats, Staging, Stats, TornWrites, Transaction, TransactionOptions, TransactionStats,
+    TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, Value, ValueReader,
+    VerifyProgress, VerifyReport,
 };
 
 /// Limits of keys, values, batches and databases.

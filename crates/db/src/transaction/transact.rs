@@ -82,7 +82,7 @@ impl Db {
             let mut transaction = self.begin_with(options)?;
             match body(&mut transaction) {
                 Ok(answer) => match transaction.try_commit() {
-                    Ok(()) => return Ok(answer),
+                    Ok(_) => return Ok(answer),
                     Err(_) if transaction.is_in_conflict() => {}
                     Err(error) => return Err(error.into()),
                 },

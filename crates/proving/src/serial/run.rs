@@ -1,0 +1,200 @@
+//! Random transactions of many threads, recorded.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use spinney::{Batch, Db, Durability, ErrorKind, Keyspace, Transaction};
+use spinney_db::fuzzing;
+
+use super::graph::Record;
+use crate::tier::Random;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// Number of keys, spread over the keyspaces.
+    pub keys: usize,
+    /// Number of threads.
+    pub threads: usize,
+    /// Operations of each thread: transactions, plain writes, batches, plain reads.
+    pub operations: usize,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Everything that committed or read, for [`check`](super::graph::check).
+    pub records: Vec<Record>,
+    /// Transactions that ended with a conflict.
+    pub conflicts: u64,
+}
+
+struct Ground<'a> {
+    db: &'a Db,
+    keyspaces: &'a [Keyspace],
+    keys: usize,
+    clock: AtomicU64,
+    ids: AtomicU64,
+}
+
+impl Ground<'_> {
+    fn keyspace(&self, key: usize) -> &Keyspace {
+        &self.keyspaces[key % self.keyspaces.len()]
+    }
+
+    fn name(key: usize) -> [u8; 8] {
+        (key as u64).to_be_bytes()
+    }
+
+    fn tick(&self) -> u64 {
+        self.clock.fetch_add(1, SeqCst)
+    }
+
+    fn record(&self) -> Record {
+        let id = self.ids.fetch_add(1, SeqCst);
+        Record { id, began: self.tick(), ..Record::default() }
+    }
+
+    /// A value that names its writer, of a length that changes.
+    fn value(id: u64, random: &mut Random) -> Vec<u8> {
+        let mut value = id.to_be_bytes().to_vec();
+        value.resize(8 + random.below(200), 7);
+        value
+    }
+
+    fn writer(value: &[u8]) -> u64 {
+        u64::from_be_bytes(value[..8].try_into().expect("it has a writer"))
+    }
+
+    /// Reads and writes in a transaction; the record has what was read even if it did not commit.
+    fn body(
+        &self,
+        transaction: &mut Transaction,
+        record: &mut Record,
+        random: &mut Random,
+    ) -> spinney::Result<()> {
+        let is_long = random.one_in(20);
+        let reads = if is_long { self.keys } else { 1 + random.below(4) };
+        let mut own: Vec<usize> = Vec::new();
+        for number in 0..reads {
+            let key = if is_long { number } else { random.below(self.keys) };
+            let value = transaction.get(self.keyspace(key), Self::name(key))?;
+            if !own.contains(&key) {
+                record.reads.push((key, value.as_deref().map(Self::writer)));
+            }
+            if random.one_in(4) {
+                std::thread::yield_now();
+            }
+            if !is_long && random.one_in(2) && !own.contains(&key) {
+                own.push(key);
+                self.change(transaction, record, key, random)?;
+            }
+        }
+        if random.one_in(4) {
+            // Blind.
+            let key = random.below(self.keys);
+            if !own.contains(&key) {
+                self.change(transaction, record, key, random)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn change(
+        &self,
+        transaction: &mut Transaction,
+        record: &mut Record,
+        key: usize,
+        random: &mut Random,
+    ) -> spinney::Result<()> {
+        let is_value = !random.one_in(5);
+        record.writes.push((key, is_value));
+        let (keyspace, name) = (self.keyspace(key), Self::name(key));
+        if is_value {
+            transaction.insert(keyspace, name, Self::value(record.id, random))
+        } else {
+            transaction.remove(keyspace, name)
+        }
+    }
+
+    fn transaction(&self, random: &mut Random, outcome: &mut Outcome) {
+        let mut record = self.record();
+        let mut transaction = self.db.begin().expect("it is open");
+        let done = self.body(&mut transaction, &mut record, random);
+        let committed = done.and_then(|()| fuzzing::commit(transaction));
+        match committed {
+            Ok(lsn) => record.lsn = lsn,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+                outcome.conflicts += 1;
+                record.writes.clear();
+            }
+        }
+        record.ended = self.tick();
+        outcome.records.push(record);
+    }
+
+    fn batch(&self, random: &mut Random, outcome: &mut Outcome) {
+        let mut record = self.record();
+        let mut batch = Batch::new();
+        for _ in 0..1 + random.below(3) {
+            let key = random.below(self.keys);
+            if record.writes.iter().any(|(other, _)| *other == key) {
+                continue;
+            }
+            let is_value = !random.one_in(5);
+            record.writes.push((key, is_value));
+            if is_value {
+                batch.insert(self.keyspace(key), Self::name(key), Self::value(record.id, random));
+            } else {
+                batch.remove(self.keyspace(key), Self::name(key));
+            }
+        }
+        record.lsn = fuzzing::write(self.db, &batch, Durability::Buffered).expect("there is room");
+        record.ended = self.tick();
+        outcome.records.push(record);
+    }
+
+    fn read(&self, random: &mut Random, outcome: &mut Outcome) {
+        let mut record = self.record();
+        let key = random.below(self.keys);
+        let value = self.keyspace(key).get(Self::name(key)).expect("nothing is damaged");
+        record.reads.push((key, value.as_deref().map(Self::writer)));
+        record.ended = self.tick();
+        outcome.records.push(record);
+    }
+}
+
+/// Runs random transactions, batches and plain reads over keyspaces that are empty.
+///
+/// # Panics
+/// When one ends with an error that is no conflict.
+#[must_use]
+pub fn run(db: &Db, keyspaces: &[Keyspace], work: &Work, seed: u64) -> Outcome {
+    let ground =
+        Ground { db, keyspaces, keys: work.keys, clock: AtomicU64::new(1), ids: AtomicU64::new(1) };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..work.threads)
+            .map(|thread| {
+                let ground = &ground;
+                scope.spawn(move || {
+                    let mut random = Random::new(seed, 100 + thread as u64);
+                    let mut outcome = Outcome::default();
+                    for _ in 0..work.operations {
+                        match random.below(8) {
+                            0 => ground.batch(&mut random, &mut outcome),
+                            1 => ground.read(&mut random, &mut outcome),
+                            _ => ground.transaction(&mut random, &mut outcome),
+                        }
+                    }
+                    outcome
+                })
+            })
+            .collect();
+        threads.into_iter().fold(Outcome::default(), |mut all, thread| {
+            let one = thread.join().expect("it did not panic");
+            all.records.extend(one.records);
+            all.conflicts += one.conflicts;
+            all
+        })
+    })
+}

@@ -1,0 +1,48 @@
+//! Transactions of many threads are strictly serializable, beside plain reads, writes and batches, over each engine and
+//! over keyspaces of both: the graph of what they read and wrote has no circle.
+
+use spinney::{Db, Durability, EngineKind, Keyspace, Options};
+use spinney_proving::serial::{graph, run};
+use spinney_proving::tier;
+
+fn serializable(engines: &[EngineKind]) {
+    let (count, operations) = if tier::is_full() { (60, 5000) } else { (3, 1500) };
+    for seed in tier::seeds(count) {
+        let announce = tier::Announce(seed);
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options::default().memory(8 << 20).durability(Durability::Buffered);
+        let db = Db::open(directory.path(), options).unwrap();
+        let keyspaces: Vec<Keyspace> = (engines.iter().enumerate())
+            .map(|(number, engine)| db.keyspace(&number.to_string(), *engine).unwrap())
+            .collect();
+        let threads = [2, 4, 16][seed as usize % 3];
+        let keys = [4, 16, 64][seed as usize / 3 % 3];
+        let work = run::Work { keys, threads, operations: operations / threads * 2 };
+        let outcome = run::run(&db, &keyspaces, &work, seed);
+        graph::check(&outcome.records).unwrap_or_else(|story| panic!("{story}"));
+        let stats = db.stats().transactions;
+        let conflicts = stats.conflicts_changed + stats.conflicts_busy + stats.conflicts_loaded;
+        assert_eq!(
+            (conflicts, stats.begun - stats.committed),
+            (outcome.conflicts, outcome.conflicts)
+        );
+        assert!(outcome.conflicts > 0 && stats.committed > stats.begun / 4, "{stats:?}");
+        println!("seed {seed}: {} records, {stats:?}", outcome.records.len());
+        drop(announce);
+    }
+}
+
+#[test]
+fn treeline() {
+    serializable(&[EngineKind::TreeLine]);
+}
+
+#[test]
+fn turtle() {
+    serializable(&[EngineKind::Turtle]);
+}
+
+#[test]
+fn both_in_one() {
+    serializable(&[EngineKind::TreeLine, EngineKind::Turtle]);
+}
