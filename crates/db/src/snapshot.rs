@@ -9,9 +9,9 @@ use spinney_sync::hash_key;
 
 use crate::cursor::{Cursor, Keys};
 use crate::keyspace::Keyspace;
-use crate::large::ValueReader;
+use crate::keyspace_state::KeyspaceState;
 use crate::range::KeyRange;
-use crate::state::KeyspaceState;
+use crate::reader::ValueReader;
 use crate::value::Value;
 use crate::write::check_key;
 
@@ -43,7 +43,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.keyspace.handle.state.process.is_current() {
+        if !self.keyspace.handle.state.life.is_of_this_process() {
             // Dropping it takes locks that a thread of the parent may have held at the fork.
             std::mem::forget(self.engine.take());
         }
@@ -68,7 +68,7 @@ impl Snapshot {
     }
 
     fn check_readable(&self) -> Result<()> {
-        self.inner.keyspace.handle.state.check_open()?;
+        self.inner.keyspace.handle.state.life.check_open()?;
         self.inner.open.check_alive()
     }
 
