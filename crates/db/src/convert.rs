@@ -17,12 +17,11 @@
 
 use std::sync::Arc;
 
-use spinney_base::{Error, KeyspaceId, Result, probe};
+use spinney_base::{Error, Result, probe};
 use spinney_engine::Bulk;
 
 use crate::database::Db;
 use crate::engines::EngineKind;
-use crate::files::file_name;
 use crate::keyspace::Keyspace;
 use crate::keyspace_state::{KeyspaceState, account_name};
 use crate::manifest::{ManifestKeyspace, check_name};
@@ -131,18 +130,20 @@ impl Db {
             original.freeze()?;
         }
         let thaw = Thaw(&original);
-        let (new, made) = state.make_copy(&old, engine)?;
+        let (new, made) = {
+            let _no_checkpoint = state.checkpoints.hold();
+            let options = KeptOptions { engine, logged: old.options.logged };
+            state.make_keyspace(&old.name.get(), options)?
+        };
         let converted = self
             .fill_copy(&handle(old.clone()), &made)
             .and_then(|bulk| state.put_copy((&old, &original), (&new, &made), bulk));
         if let Err(error) = converted {
-            state.memory.budget.close(&made.memory);
-            drop(made);
-            if state.keyspaces.manifest.lock().keyspaces.iter().all(|entry| entry.id != new.id)
-                && state.life.poison.check().is_ok()
-            {
-                // No manifest names the file. What is left of it goes at the next opening.
-                let _ = state.files.directory.remove(&file_name(new.id));
+            let manifest = state.keyspaces.manifest.lock().clone();
+            if manifest.keyspaces.iter().any(|entry| entry.id == new.id) {
+                state.memory.budget.close(&made.memory);
+            } else {
+                state.unmake_keyspace(made);
             }
             return Err(error);
         }
@@ -180,33 +181,6 @@ impl Db {
 }
 
 impl State {
-    /// Makes an empty keyspace that no manifest names, for a copy of another one.
-    fn make_copy(
-        &self,
-        original: &Place,
-        engine: EngineKind,
-    ) -> Result<(Arc<Place>, Arc<KeyspaceState>)> {
-        let _no_checkpoint = self.checkpoints.hold();
-        self.make_way_held(false);
-        let id = {
-            let mut manifest = self.keyspaces.manifest.lock();
-            manifest.check_there(&*self.files.directory)?;
-            let id = manifest.next_id;
-            manifest.next_id = KeyspaceId(id.0 + 1);
-            id
-        };
-        let options = KeptOptions { engine, logged: original.options.logged };
-        let entry = ManifestKeyspace { id, name: original.name.get(), options };
-        let place = Place::new(&entry, self.life.owner);
-        let made = self.make_files(&place)?;
-        let ready = made.engine.end_structure_replay().and_then(|()| made.engine.end_replay());
-        ready.inspect_err(|_| {
-            self.memory.budget.close(&made.memory);
-            let _ = self.files.directory.remove(&file_name(id));
-        })?;
-        Ok((place, made))
-    }
-
     /// Replaces the original by its copy.
     fn put_copy(
         &self,

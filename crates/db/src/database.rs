@@ -13,7 +13,6 @@ use spinney_io::MemoryDisk;
 
 use crate::batch::Batch;
 use crate::engines::EngineKind;
-use crate::files::file_name;
 use crate::handle::Handle;
 use crate::keyspace::Keyspace;
 use crate::manifest::{ManifestKeyspace, check_name};
@@ -180,37 +179,21 @@ impl Db {
     fn make_keyspace(&self, name: &str, options: KeptOptions) -> Result<Arc<Place>> {
         let state = &self.handle.state;
         let _inside = probe::enter("keyspace create");
-        state.make_way_held(false);
-        let mut manifest = state.keyspaces.manifest.lock();
-        if manifest.keyspaces.len() == KEYSPACES_MAX {
+        if state.keyspaces.manifest.lock().keyspaces.len() == KEYSPACES_MAX {
             return Err(Error::invalid(format!(
                 "a database has at most {KEYSPACES_MAX} keyspaces (KEYSPACES_MAX)"
             )));
         }
-        let entry = ManifestKeyspace { id: manifest.next_id, name: name.to_owned(), options };
-        let mut next = manifest.clone();
-        next.next_id = KeyspaceId(entry.id.0 + 1);
-        next.keyspaces.push(entry.clone());
         // The file first, then the manifest that names it: a crash between leaves a file that
         // nobody owns.
-        manifest.check_there(&*state.files.directory)?;
-        let place = Place::new(&entry, state.life.owner);
-        let made = state.make_files(&place)?;
-        let durable = state
-            .files
-            .directory
-            .sync()
-            .and_then(|()| next.write(&*state.files.directory, &state.life.poison));
-        if durable.is_err() && state.life.poison.check().is_ok() {
-            // No manifest names the file: it takes no room until the next open.
-            let _ = state.files.directory.remove(&file_name(entry.id));
-        }
-        let ready = || made.engine.end_structure_replay().and_then(|()| made.engine.end_replay());
-        if let Err(error) = durable.and_then(|()| ready()) {
-            state.memory.budget.close(&made.memory);
-            // Whether the manifest on disk has the keyspace is unknown now; an id must not be given
-            // out twice.
-            manifest.next_id = next.next_id;
+        let (place, made) = state.make_keyspace(name, options)?;
+        let mut manifest = state.keyspaces.manifest.lock();
+        let mut next = manifest.clone();
+        next.keyspaces.push(ManifestKeyspace { id: place.id, name: name.to_owned(), options });
+        let directory = &*state.files.directory;
+        let durable = directory.sync().and_then(|()| next.write(directory, &state.life.poison));
+        if let Err(error) = durable {
+            state.unmake_keyspace(made);
             return Err(error);
         }
         *manifest = next;

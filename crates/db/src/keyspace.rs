@@ -16,7 +16,7 @@ use crate::range::KeyRange;
 use crate::reader::ValueReader;
 use crate::snapshot::{Snapshot, Source};
 use crate::value::Value;
-use crate::write::{KeyspaceWrite, check_key, check_value};
+use crate::write::{KeyspaceWrite, check_key, check_value, hashed};
 
 /// A keyspace of an open database. Cheap to clone; any number of threads may use it.
 ///
@@ -163,9 +163,7 @@ impl Keyspace {
     fn get_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         let state = &self.handle.state;
         let keyspace = self.enter()?;
-        keys.iter().try_for_each(|key| check_key(key))?;
-        let hashed: Vec<(&[u8], u64)> =
-            keys.iter().map(|key| (*key, hash_key(self.place.id, key))).collect();
+        let hashed = hashed(self.place.id, keys)?;
         let versions: Vec<_> =
             hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).version()).collect();
         let values = keyspace.engine.get_many(&hashed)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{KeyspaceId, Lsn, Result};
 use spinney_engine::EngineStats;
+use spinney_io::Directory;
 
 use crate::keyspace_state::KeyspaceState;
 use crate::manifest::Manifest;
@@ -35,6 +36,18 @@ impl Keyspaces {
             open: RwLock::new(Vec::new()),
             recovered_to,
         }
+    }
+
+    /// Takes an id for a new keyspace. It is not given out again, whatever becomes of the keyspace.
+    ///
+    /// # Errors
+    /// As [`Manifest::check_there`].
+    pub(crate) fn take_id(&self, directory: &dyn Directory) -> Result<KeyspaceId> {
+        let mut manifest = self.manifest.lock();
+        manifest.check_there(directory)?;
+        let id = manifest.next_id;
+        manifest.next_id = KeyspaceId(id.0 + 1);
+        Ok(id)
     }
 
     /// Returns all keyspaces.

@@ -1,12 +1,19 @@
 //! The database behind the crate `spinney`: a directory, a log, a memory budget, and keyspaces that
 //! engines keep.
 //!
-//! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (compaction
-//! on request), `open` (recovery), `place` (keyspaces that are parked and opened), `maintain`
-//! (background work), `reading` and `room` (read-only databases and full disks), `backup` and
-//! `restore` (with `target`, the directory of the copy), `manifest` and `record` (bytes), `state`
-//! (what handles share, and the lock order).
+//! Reading order, from what users see to the ground:
+//!
+//! * Handles: [`Db`] and [`Keyspace`], `snapshot` (views of one moment), `cursor` (ranges),
+//!   `reader` (one value in pieces).
+//! * Operations over the whole state: `write` (the path of a write), `large` (values in extents),
+//!   `parking` (keyspaces that are parked and opened), `open` (recovery), `maintain` (checkpoints
+//!   and jobs), `full_disk`, `scrubbing`, `convert`, `compact`, `backup`, `restore` and `salvage`
+//!   (with `target`, the directory of the copy).
+//! * `state` (what handles share, and the lock order) and its parts: `life`, `files`, `writers`,
+//!   `keyspaces`, `memory`, `room`, `checkpoints`, `backup_log`, `scrub`, `jobs`. A part does not
+//!   know the state.
+//! * What parts are made of: `place` and `keyspace_state` (one keyspace), `governor` (the division
+//!   of memory), `reading` (read-only databases), `manifest` and `record` (bytes).
 #![forbid(unsafe_code)]
 
 mod approximate;

@@ -5,7 +5,7 @@
 //! 3. Open the log, which decides which records count, and makes that durable (P8, P9).
 //! 4. Find the keyspaces that the log names. Open every keyspace at its checkpoint, one after the
 //!    other, make the checkpoint durable where it may not be (P9), and close those that are not
-//!    named: the next use opens them (see `place`).
+//!    named: the next use opens them (see `parking`).
 //! 5. Replay structure records, and what user records say of the extents of large values, so that
 //!    every engine stands on a consistent shape and knows every page that is owned.
 //! 6. Replay the user records above each keyspace's redo LSN, through the ordinary apply path (P15,

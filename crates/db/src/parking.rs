@@ -44,6 +44,8 @@ use crate::files::{file_name, lost};
 use crate::governor::Seen;
 use crate::jobs::NOTHING_OPEN;
 use crate::keyspace_state::{KeyspaceState, account_name, dropped};
+use crate::manifest::ManifestKeyspace;
+use crate::options::KeptOptions;
 use crate::place::{Kept, Open, Place};
 use crate::state::State;
 
@@ -120,9 +122,33 @@ impl State {
         Ok(Arc::new(keyspace))
     }
 
+    /// Makes an empty keyspace that no manifest names yet. The caller holds `checkpointing`.
+    ///
+    /// # Errors
+    /// `Corruption` when the manifest in the directory is not this database's any more; `Full`,
+    /// `Io`, `Poisoned`.
+    pub(crate) fn make_keyspace(
+        &self,
+        name: &str,
+        options: KeptOptions,
+    ) -> Result<(Arc<Place>, Arc<KeyspaceState>)> {
+        self.make_way_held(false);
+        let id = self.keyspaces.take_id(&*self.files.directory)?;
+        let entry = ManifestKeyspace { id, name: name.to_owned(), options };
+        let place = Place::new(&entry, self.life.owner);
+        let made = self.make_files(&place)?;
+        match made.end_replays() {
+            Ok(()) => Ok((place, made)),
+            Err(error) => {
+                self.unmake_keyspace(made);
+                Err(error)
+            }
+        }
+    }
+
     /// Makes the files of a keyspace that no manifest names yet. A file of that name is left from a
-    /// failed creation, and is replaced. The caller holds `checkpointing`.
-    pub(crate) fn make_files(&self, place: &Place) -> Result<Arc<KeyspaceState>> {
+    /// failed creation, and is replaced.
+    fn make_files(&self, place: &Place) -> Result<Arc<KeyspaceState>> {
         let file = file_name(place.id);
         if self.files.directory.exists(&file)? {
             self.files.directory.remove(&file)?;
@@ -132,12 +158,24 @@ impl State {
         // keyspace's redo LSN, where replay passes over them.
         let redo = self.log.last_lsn();
         self.log.ensure_durable(redo)?;
-        self.assemble(place, Some(redo), redo, self.memory.opening_share(&self.keyspaces))
-            .inspect_err(|_| {
-                if self.life.poison.check().is_ok() {
-                    let _ = self.files.directory.remove(&file);
-                }
-            })
+        let share = self.memory.opening_share(&self.keyspaces);
+        self.assemble(place, Some(redo), redo, share).inspect_err(|_| self.remove_unnamed(&file))
+    }
+
+    /// Gives up a keyspace that was made and that no manifest names.
+    pub(crate) fn unmake_keyspace(&self, made: Arc<KeyspaceState>) {
+        self.memory.budget.close(&made.memory);
+        let file = file_name(made.id);
+        drop(made);
+        self.remove_unnamed(&file);
+    }
+
+    /// Removes a file that no manifest names, unless that is unknown now: it takes no space until
+    /// the next opening.
+    fn remove_unnamed(&self, file: &str) {
+        if self.life.poison.check().is_ok() {
+            let _ = self.files.directory.remove(file);
+        }
     }
 
     /// Drops a keyspace that the manifest no longer names. The caller holds `checkpointing`, the

@@ -13,7 +13,7 @@ use crate::keyspace_state::KeyspaceState;
 use crate::range::KeyRange;
 use crate::reader::ValueReader;
 use crate::value::Value;
-use crate::write::check_key;
+use crate::write::{check_key, hashed};
 
 /// A view of a keyspace at one moment between two batches. It is cheap to clone, and any number of
 /// threads may read from it. Taking one copies nothing. The pages and records that it needs are
@@ -134,9 +134,7 @@ impl Snapshot {
 
     fn get_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         self.check_readable()?;
-        keys.iter().try_for_each(|key| check_key(key))?;
-        let hashed: Vec<(&[u8], u64)> =
-            keys.iter().map(|key| (*key, hash_key(self.inner.open.id, key))).collect();
+        let hashed = hashed(self.inner.open.id, keys)?;
         let whole = |value: spinney_engine::OwnedValue| {
             if !value.large {
                 return Ok(Value::from(value.bytes));

@@ -7,9 +7,9 @@
 //! the whole. The modules that serve an operation over several parts are methods of [`State`].
 //!
 //! **Lock order**, first to last: `checkpointing` ([`Checkpoints`]), `Place::kept`, `log_part`
-//! ([`Backups`]), `door` ([`Writers`]), `manifest` and `places` ([`Keyspaces`]), `sharing`
-//! ([`Memory`]), `open` ([`Keyspaces`]), `KeyspaceState::seen_use`, `large_batch` ([`Writers`]);
-//! then the writers' guards of engines in ascending order of keyspace ids, the engine's preparation
+//! ([`Backups`]), `large_batch` and `door` ([`Writers`]), `manifest` and `places` ([`Keyspaces`]),
+//! `sharing` ([`Memory`]), `open` ([`Keyspaces`]), `KeyspaceState::seen_use`; then the writers'
+//! guards of engines in ascending order of keyspace ids, the engine's preparation
 //! (which may do I/O), `large_logging` ([`Writers`]), the stripes, the engine's own latches.
 //! Stripes are held for memory work only.
 

@@ -96,6 +96,12 @@ pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > KEY_BYTES_MAX { Err(too_long(key.len())) } else { Ok(()) }
 }
 
+/// Checks the limits of keys, and returns them with their hashes in a keyspace.
+pub(crate) fn hashed<'a>(id: KeyspaceId, keys: &[&'a [u8]]) -> Result<Vec<(&'a [u8], u64)>> {
+    let hash = |key: &&'a [u8]| check_key(key).map(|()| (*key, hash_key(id, key)));
+    keys.iter().map(hash).collect()
+}
+
 #[cold]
 fn too_long(bytes: usize) -> Error {
     Error::invalid(format!("a key of {bytes} bytes is too long (KEY_BYTES_MAX, {KEY_BYTES_MAX})"))

@@ -1,6 +1,6 @@
 //! What the writers of one open database share, beside the lock table.
 //!
-//! **Lock order**, first to last: `door`, `large_batch`, the engines' preparation, `large_logging`,
+//! **Lock order**, first to last: `large_batch`, `door`, the engines' preparation, `large_logging`,
 //! the stripes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
