@@ -18,10 +18,6 @@ const COUNTED_MAX: usize = 1000;
 const SAMPLE_RECORDS: usize = 32;
 const SAMPLES_BETWEEN: u64 = 6;
 
-/// Bytes that a record takes in a page beside its key and value: what `turtle` adds to each edit, and
-/// about what a slot of `treeline` takes. Too few make short records look more than they are.
-const RECORD_OVERHEAD: u64 = 8;
-
 /// Number of records, and bytes of their keys and values.
 type Count = (u64, u64);
 
@@ -81,7 +77,8 @@ impl Keyspace {
         }
         let bytes = self.enter()?.engine.approximate_bytes(&[], None);
         let known = self.stats().records_cached.max(COUNTED_MAX as u64);
-        Ok((bytes / (self.record_bytes()? + RECORD_OVERHEAD)).max(known))
+        let overhead = self.engine().row().record_overhead;
+        Ok((bytes / (self.record_bytes()? + overhead)).max(known))
     }
 
     /// About how many bytes the keys and values of a range take: exact where it has up to 1,000
@@ -114,7 +111,8 @@ impl Keyspace {
         let share = large * u128::from(inline) / u128::from(all.max(1));
         // Keys and values alone.
         let record = u128::from(self.record_bytes()?);
-        let records = u128::from(inline) * record / (record + u128::from(RECORD_OVERHEAD));
+        let overhead = u128::from(self.engine().row().record_overhead);
+        let records = u128::from(inline) * record / (record + overhead);
         Ok(u64::try_from(records + share).unwrap_or(u64::MAX).max(bytes))
     }
 

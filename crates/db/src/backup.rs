@@ -26,20 +26,18 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, probe};
 use spinney_engine::KeyspaceBackup;
 use spinney_io::Directory;
-use spinney_wal::{Follower, LogCopy, RecordKind};
 
+use crate::backup_log::{BackupEnds, LogBackup};
 use crate::database::{Db, go_on};
+use crate::files::file_name;
 use crate::manifest::Manifest;
-use crate::open::LOG_NAME;
 use crate::place::Place;
-use crate::record;
-use crate::state::{State, file_name};
+use crate::state::State;
 use crate::target::Target;
 
 /// Passes end when a round of them has copied no more than this, in bytes. Ending a copy blocks
@@ -136,16 +134,15 @@ impl Db {
         mut progress: impl FnMut(BackupProgress) -> ControlFlow<()>,
     ) -> Result<BackupReport> {
         let state = &self.handle.state;
-        state.check_sound()?;
-        if state.backup_running.swap(true, Ordering::AcqRel) {
+        state.life.check_sound()?;
+        let Some(_ends) = state.backups.begin() else {
             return Err(Error::new(
                 ErrorKind::Locked,
                 "a backup of this database is running, or a bulk load ends",
             ));
-        }
-        let _ends = BackupEnds { state };
+        };
         let _inside = probe::enter("backup");
-        let target = Target::begin(&*state.disk, directory.as_ref())?;
+        let target = Target::begin(&*state.files.disk, directory.as_ref())?;
         let mut backup =
             Backup { state, options, progress: &mut progress, begun: state.runtime.now() };
         let (report, manifest) = backup.run(&target)?;
@@ -154,29 +151,18 @@ impl Db {
     }
 }
 
-/// Right to take a backup, or to keep others from taking one.
-pub(crate) struct BackupEnds<'a> {
-    state: &'a State,
-}
-
 impl State {
     /// Waits until no backup runs, and keeps others from starting one.
     pub(crate) fn exclude_backup(&self) -> Result<BackupEnds<'_>> {
-        while self.backup_running.swap(true, Ordering::AcqRel) {
-            self.check_writable()?;
+        loop {
+            if let Some(ends) = self.backups.begin() {
+                return Ok(ends);
+            }
+            self.life.check_writable()?;
             if !self.runtime.help() {
                 self.runtime.sleep(NAP);
             }
         }
-        Ok(BackupEnds { state: self })
-    }
-}
-
-impl Drop for BackupEnds<'_> {
-    fn drop(&mut self) {
-        *self.state.log_part.lock() = LogPart::None;
-        self.state.backup_bytes.store(0, Ordering::Relaxed);
-        self.state.backup_running.store(false, Ordering::Release);
     }
 }
 
@@ -192,19 +178,18 @@ impl Backup<'_> {
         let state = self.state;
         let place: &dyn Directory = &**target.directory();
         let tag = state.runtime.random();
-        let no_change = state.hold_checkpoints();
+        let no_change = state.checkpoints.hold();
         let after = self.begin()?;
-        let log = LogBackup::begin(state, place, tag, after)?;
-        *state.log_part.lock() = LogPart::Copying(log);
-        let keyspaces = state.keyspaces();
+        state.backups.set_log(LogBackup::begin(&state.log, place, tag, after)?);
+        let keyspaces = state.keyspaces.open();
         let mut copies: Vec<(KeyspaceId, Box<dyn KeyspaceBackup + '_>)> = Vec::new();
         for keyspace in &keyspaces {
             copies
                 .push((keyspace.id, keyspace.engine.begin_backup(place, &file_name(keyspace.id))?));
         }
         drop(no_change);
-        let places = state.places();
-        let file_bytes = places.iter().map(|place| state.stats_of(place).0.file_bytes);
+        let places = state.keyspaces.places();
+        let file_bytes = places.iter().map(|place| state.keyspaces.stats_of(place).0.file_bytes);
         let mut so_far = BackupProgress { bytes: 0, bytes_expected: file_bytes.sum() };
         // Rounds go over all keyspaces. What changed in one while others were copied is left to the
         // next round, not to the end.
@@ -226,10 +211,10 @@ impl Backup<'_> {
         }
         // Until the cut no keyspace is made or dropped, and no record points to a large value that
         // the copies do not have.
-        let no_change = state.hold_checkpoints();
-        let no_large = state.large_logging.write();
-        state.check_sound()?;
-        let now = state.places();
+        let no_change = state.checkpoints.hold();
+        let no_large = state.writers.large_logging.write();
+        state.life.check_sound()?;
+        let now = state.keyspaces.places();
         for one in &now {
             let name = file_name(one.id);
             let copied = parked.get(&one.id);
@@ -246,7 +231,7 @@ impl Backup<'_> {
         }
         let cut = state.log.last_lsn();
         drop(no_large);
-        let mut manifest = state.manifest.lock().clone();
+        let mut manifest = state.keyspaces.manifest.lock().clone();
         drop(no_change);
         manifest.tag = tag;
         let of_open = copies.iter().map(|(id, _)| *id);
@@ -258,15 +243,8 @@ impl Backup<'_> {
             }
         }
         state.log.ensure_durable(cut).inspect_err(|error| state.note(error))?;
-        let LogPart::Copying(mut log) = std::mem::take(&mut *state.log_part.lock()) else {
-            return state
-                .copy_log_of_mine()
-                .and(Err(Error::new(ErrorKind::Closed, "the backup has lost its log")));
-        };
+        let mut log = state.backups.take_log()?;
         log.copy_to(cut)?;
-        let LogBackup { follower, copy: log, .. } = log;
-        // The rest takes time, and no longer needs the log of the original.
-        drop(follower);
         let report = BackupReport {
             keyspaces: manifest.keyspaces.len() as u64,
             bytes: so_far.bytes,
@@ -280,7 +258,7 @@ impl Backup<'_> {
     /// the copy begins.
     fn begin(&self) -> Result<Lsn> {
         let state = self.state;
-        let keyspaces = state.keyspaces();
+        let keyspaces = state.keyspaces.open();
         match state.checkpoint_held() {
             // Without room for a checkpoint the log still has everything that is logged.
             Err(error)
@@ -289,8 +267,7 @@ impl Backup<'_> {
         }
         // A keyspace that is opened after this read of the log's end has its records behind it.
         let end = state.log.applied_watermark();
-        let redo = state.keyspaces().iter().map(|keyspace| keyspace.redo()).min();
-        Ok(redo.unwrap_or(end).min(end))
+        Ok(state.keyspaces.least_redo(end))
     }
 
     /// Copies a parked keyspace, and notes how often it had been entered when the copy began. Notes
@@ -317,7 +294,7 @@ impl Backup<'_> {
         so_far.bytes += copy.finish()?;
         drop(copy);
         drop(keyspace);
-        let _no_change = state.hold_checkpoints();
+        let _no_change = state.checkpoints.hold();
         state.park(place).map(|_| ())
     }
 
@@ -326,7 +303,7 @@ impl Backup<'_> {
         let before = so_far.bytes;
         while let Some(bytes) = copy.copy()? {
             so_far.bytes += bytes;
-            self.state.backup_bytes.store(so_far.bytes, Ordering::Relaxed);
+            self.state.backups.set_bytes(so_far.bytes);
             self.between(so_far)?;
         }
         Ok(so_far.bytes - before)
@@ -339,8 +316,8 @@ impl Backup<'_> {
         go_on((self.progress)(*so_far), "the backup")?;
         state.runtime.help();
         loop {
-            state.check_sound()?;
-            state.copy_log_of_mine()?;
+            state.life.check_sound()?;
+            state.backups.copy_log_of_mine(&state.log)?;
             let rate = self.options.bytes_per_second;
             let due = so_far.bytes.saturating_mul(1_000_000_000).checked_div(rate).unwrap_or(0);
             let passed = state.runtime.now().saturating_sub(self.begun);
@@ -350,69 +327,6 @@ impl Backup<'_> {
             }
             state.runtime.help();
             state.runtime.sleep(early.min(NAP));
-        }
-    }
-}
-
-/// The copy of the log, and how far it has got.
-#[derive(Debug)]
-pub(crate) struct LogBackup {
-    follower: Follower,
-    copy: LogCopy,
-    /// A batch of no operations.
-    nothing: Vec<u8>,
-}
-
-impl LogBackup {
-    fn begin(state: &State, place: &dyn Directory, tag: u64, after: Lsn) -> Result<LogBackup> {
-        let follower = state.log.follow(after)?;
-        let segment_bytes = state.log.stats().segment_bytes;
-        let copy = LogCopy::create(place, LOG_NAME, tag, segment_bytes, after.next())?;
-        let mut nothing = Vec::new();
-        record::begin(&mut nothing, 0);
-        Ok(LogBackup { follower, copy, nothing })
-    }
-
-    /// Copies the log up to `lsn`, as far as it is durable.
-    fn copy_to(&mut self, lsn: Lsn) -> Result<()> {
-        let LogBackup { follower, copy, nothing } = self;
-        follower.read(lsn, |entry| match entry.kind {
-            RecordKind::User => copy.append(RecordKind::User, entry.payload),
-            RecordKind::Structure(_) => copy.append(RecordKind::User, nothing),
-        })
-    }
-}
-
-/// The log's part in the backup that runs. The backup copies the log, and so does every checkpoint
-/// before it trims. So a writer that waits for space in the log does not wait for the backup.
-#[derive(Debug, Default)]
-pub(crate) enum LogPart {
-    /// No backup runs.
-    #[default]
-    None,
-    /// The backup is copying the log.
-    Copying(LogBackup),
-    /// The backup failed, and no longer holds the log.
-    Failed(Error),
-}
-
-impl State {
-    /// Copies the durable part of the log into the backup that runs, if any, and releases it.
-    pub(crate) fn copy_log(&self) {
-        let mut part = self.log_part.lock();
-        if let LogPart::Copying(log) = &mut *part
-            && let Err(error) = log.copy_to(self.log.durable_lsn())
-        {
-            *part = LogPart::Failed(error);
-        }
-    }
-
-    /// Does the same for the backup itself, and returns the error of a failed copy.
-    fn copy_log_of_mine(&self) -> Result<()> {
-        self.copy_log();
-        match &*self.log_part.lock() {
-            LogPart::Failed(error) => Err(error.clone()),
-            LogPart::None | LogPart::Copying(_) => Ok(()),
         }
     }
 }

@@ -1,9 +1,7 @@
 //! Atomic batches over any keyspaces of one database.
 
-use std::sync::Arc;
-
 use crate::keyspace::Keyspace;
-use crate::place::Place;
+use crate::write::Operation;
 
 /// Writes that are applied together or not at all, over any keyspaces of one database. Readers of
 /// single keys see all of them or none. The last operation on a key wins.
@@ -15,21 +13,6 @@ use crate::place::Place;
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     pub(crate) operations: Vec<Operation>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) struct Operation {
-    pub(crate) place: Arc<Place>,
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Option<Vec<u8>>,
-}
-
-/// One write of a batch or a transaction; without a value it is a removal.
-#[derive(Clone, Copy)]
-pub(crate) struct BatchWrite<'a> {
-    pub(crate) place: &'a Place,
-    pub(crate) key: &'a [u8],
-    pub(crate) value: Option<&'a [u8]>,
 }
 
 impl Batch {

@@ -96,7 +96,7 @@ impl Keyspace {
         mut progress: impl FnMut(CompactProgress) -> ControlFlow<()>,
     ) -> Result<CompactReport> {
         let state = &self.handle.state;
-        state.check_writable()?;
+        state.life.check_writable()?;
         let keyspace = self.enter()?.pin();
         let from = match range.lower() {
             Bound::Included(key) | Bound::Excluded(key) => key.to_vec(),
@@ -113,8 +113,8 @@ impl Keyspace {
         while let Some(from) = next {
             let piece = {
                 // A drop or a close waits for the piece, which then finds the keyspace gone.
-                let _no_change = state.hold_checkpoints();
-                state.check_writable()?;
+                let _no_change = state.checkpoints.hold();
+                state.life.check_writable()?;
                 keyspace.check_alive()?;
                 engine.compact(&from, upper).inspect_err(|error| state.note(error))?
             };

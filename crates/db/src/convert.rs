@@ -17,16 +17,17 @@
 
 use std::sync::Arc;
 
-use spinney_base::{Error, KeyspaceId, Result, probe};
+use spinney_base::{Error, Result, probe};
 use spinney_engine::Bulk;
 
 use crate::database::Db;
 use crate::engines::EngineKind;
 use crate::keyspace::Keyspace;
+use crate::keyspace_state::{KeyspaceState, account_name};
 use crate::manifest::{ManifestKeyspace, check_name};
 use crate::options::KeptOptions;
 use crate::place::Place;
-use crate::state::{KeyspaceState, State, account_name, file_name};
+use crate::state::State;
 
 /// Thaws a keyspace whose conversion failed.
 struct Thaw<'a>(&'a KeyspaceState);
@@ -62,24 +63,24 @@ impl Db {
     pub fn rename_keyspace(&self, name: &str, to: &str) -> Result<()> {
         check_name(to)?;
         let state = &self.handle.state;
-        let _no_checkpoint = state.hold_checkpoints();
-        state.check_writable()?;
+        let _no_checkpoint = state.checkpoints.hold();
+        state.life.check_writable()?;
         let place = self.place(name)?;
         if name == to {
             return Ok(());
         }
-        if state.place_by_name(to).is_some() {
+        if state.keyspaces.by_name(to).is_some() {
             return Err(Error::invalid(format!("there is a keyspace {to:?} already")));
         }
         let _inside = probe::enter("keyspace rename");
-        let mut manifest = state.manifest.lock();
+        let mut manifest = state.keyspaces.manifest.lock();
         let mut next = manifest.clone();
         let entry = next.keyspaces.iter_mut().find(|entry| entry.id == place.id);
         to.clone_into(&mut entry.expect("the manifest has every place").name);
-        next.write(&*state.directory, &state.poison)?;
+        next.write(&*state.files.directory, &state.life.poison)?;
         *manifest = next;
         place.name.set(to);
-        if let Some(open) = state.open_one(place.id) {
+        if let Some(open) = state.keyspaces.open_one(place.id) {
             open.memory.rename(account_name(place.options.engine, to));
         }
         Ok(())
@@ -115,7 +116,7 @@ impl Db {
     /// writing, the next opening may find it converted.
     pub fn convert_keyspace(&self, name: &str, engine: EngineKind) -> Result<Keyspace> {
         let state = &self.handle.state;
-        state.check_writable()?;
+        state.life.check_writable()?;
         let old = self.place(name)?;
         let handle = |place| Keyspace { handle: self.handle.clone(), place };
         if old.options.engine == engine {
@@ -125,22 +126,24 @@ impl Db {
         let original = state.enter(&old)?.pin();
         {
             // No write is between its check and its apply (P20).
-            let _drained = state.door.write();
+            let _drained = state.writers.door.write();
             original.freeze()?;
         }
         let thaw = Thaw(&original);
-        let (new, made) = state.make_copy(&old, engine)?;
+        let (new, made) = {
+            let _no_checkpoint = state.checkpoints.hold();
+            let options = KeptOptions { engine, logged: old.options.logged };
+            state.make_keyspace(&old.name.get(), options)?
+        };
         let converted = self
             .fill_copy(&handle(old.clone()), &made)
             .and_then(|bulk| state.put_copy((&old, &original), (&new, &made), bulk));
         if let Err(error) = converted {
-            state.budget.close(&made.memory);
-            drop(made);
-            if state.manifest.lock().keyspaces.iter().all(|entry| entry.id != new.id)
-                && state.poison.check().is_ok()
-            {
-                // No manifest names the file. What is left of it goes at the next opening.
-                let _ = state.directory.remove(&file_name(new.id));
+            let manifest = state.keyspaces.manifest.lock().clone();
+            if manifest.keyspaces.iter().any(|entry| entry.id == new.id) {
+                state.memory.budget.close(&made.memory);
+            } else {
+                state.unmake_keyspace(made);
             }
             return Err(error);
         }
@@ -149,12 +152,12 @@ impl Db {
         drop(original);
         drop(old.open.take_idle(|_| false));
         // Nobody needs it, and the next opening removes what is left.
-        let _ = state.remove_file_of(old.id);
+        let _ = state.files.remove(old.id);
         Ok(handle(new))
     }
 
     fn place(&self, name: &str) -> Result<Arc<Place>> {
-        self.handle.state.place_by_name(name).ok_or_else(|| self.no_keyspace(name))
+        self.handle.state.keyspaces.by_name(name).ok_or_else(|| self.no_keyspace(name))
     }
 }
 
@@ -168,7 +171,7 @@ impl Db {
         let mut bulk = copy.engine.bulk()?;
         for record in original.iter() {
             let (key, value) = record?;
-            state.check_writable()?;
+            state.life.check_writable()?;
             state
                 .push_to_bulk(copy, &key, &value, |value| bulk.push(&key, value))
                 .inspect_err(|error| state.note(error))?;
@@ -178,33 +181,6 @@ impl Db {
 }
 
 impl State {
-    /// Makes an empty keyspace that no manifest names, for a copy of another one.
-    fn make_copy(
-        &self,
-        original: &Place,
-        engine: EngineKind,
-    ) -> Result<(Arc<Place>, Arc<KeyspaceState>)> {
-        let _no_checkpoint = self.hold_checkpoints();
-        self.make_way_held(false);
-        let id = {
-            let mut manifest = self.manifest.lock();
-            manifest.check_there(&*self.directory)?;
-            let id = manifest.next_id;
-            manifest.next_id = KeyspaceId(id.0 + 1);
-            id
-        };
-        let options = KeptOptions { engine, logged: original.options.logged };
-        let entry = ManifestKeyspace { id, name: original.name.get(), options };
-        let place = Place::new(&entry, self.owner);
-        let made = self.make_files(&place)?;
-        let ready = made.engine.end_structure_replay().and_then(|()| made.engine.end_replay());
-        ready.inspect_err(|_| {
-            self.budget.close(&made.memory);
-            let _ = self.directory.remove(&file_name(id));
-        })?;
-        Ok((place, made))
-    }
-
     /// Replaces the original by its copy.
     fn put_copy(
         &self,
@@ -213,14 +189,13 @@ impl State {
         bulk: Filled<'_>,
     ) -> Result<()> {
         let _no_backup = self.exclude_backup()?;
-        let _no_checkpoint = self.hold_checkpoints();
+        let _no_checkpoint = self.checkpoints.hold();
         // Nobody drops it meanwhile.
         let _kept = old.kept.lock();
         old.check_alive()?;
         self.add_new(new, copy.clone(), || {
             self.switch((old, original), new, bulk)?;
-            let task = original.task.lock().take();
-            task.inspect(|task| task.stop());
+            original.job.stop();
             Ok(())
         })
     }
@@ -232,12 +207,12 @@ impl State {
         new: &Arc<Place>,
         bulk: Filled<'_>,
     ) -> Result<()> {
-        let _no_writes = self.door.write();
-        self.check_writable()?;
+        let _no_writes = self.writers.door.write();
+        self.life.check_writable()?;
         bulk.install().inspect_err(|error| self.note(error))?;
         self.log.ensure_durable(self.log.last_lsn())?;
-        self.directory.sync()?;
-        let mut manifest = self.manifest.lock();
+        self.files.directory.sync()?;
+        let mut manifest = self.keyspaces.manifest.lock();
         let name = old.name.get();
         new.name.set(&name);
         let mut next = manifest.clone();
@@ -245,9 +220,9 @@ impl State {
         next.keyspaces.push(ManifestKeyspace { id: new.id, name, options: new.options });
         // Ids ascend, and another keyspace may have come meanwhile.
         next.keyspaces.sort_unstable_by_key(|entry| entry.id);
-        next.write(&*self.directory, &self.poison)?;
+        next.write(&*self.files.directory, &self.life.poison)?;
         *manifest = next;
-        self.list(new);
+        self.keyspaces.list(new);
         self.forget(old, Some(original));
         Ok(())
     }

@@ -14,7 +14,7 @@ use std::ops::{Bound, Range};
 use spinney_base::{Error, Result, ValueRef};
 use spinney_engine::{Chunk, Direction, ScanRequest};
 
-use crate::large::ValueReader;
+use crate::reader::ValueReader;
 use crate::snapshot::Source;
 use crate::value::Value;
 

@@ -4,7 +4,6 @@ use std::borrow::Borrow;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use spinney_base::limits::{KEYSPACES_MAX, PAGE_BYTES};
 use spinney_base::mapping::ReleaseIdle;
@@ -14,12 +13,13 @@ use spinney_io::MemoryDisk;
 
 use crate::batch::Batch;
 use crate::engines::EngineKind;
+use crate::handle::Handle;
 use crate::keyspace::Keyspace;
 use crate::manifest::{ManifestKeyspace, check_name};
 use crate::open;
 use crate::options::{Durability, KeptOptions, KeyspaceOptions, Options};
 use crate::place::Place;
-use crate::state::{State, file_name};
+use crate::state::State;
 use crate::stats::{AccountStats, KeyspaceStats, LogStats, Stats};
 
 /// The log keeps one part in this many of its largest size when [`Db::checkpoint`] gives room back:
@@ -56,36 +56,6 @@ const LOG_KEPT_PART: u64 = 8;
 #[derive(Clone, Debug)]
 pub struct Db {
     pub(crate) handle: Arc<Handle>,
-}
-
-/// What user-visible handles share; background jobs hold only the state inside, so that dropping
-/// the last handle can stop them.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    pub(crate) state: Arc<State>,
-    /// After the state.
-    pub(crate) idle: Option<ReleaseIdle>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if !self.state.process.is_current() {
-            // The jobs are the parent's, and its threads may have held any lock at the fork. So
-            // everything stays as it is, but for the inherited descriptor of the directory's lock,
-            // which would keep the directory locked after the parent has ended.
-            std::mem::forget(self.state.clone());
-            std::mem::forget(self.idle.take());
-            if let Some(mut lock) = self.state.directory_lock.try_lock() {
-                lock.take();
-            }
-            return;
-        }
-        self.state.closed.store(true, Ordering::Release);
-        self.state.stop_jobs();
-        // The state itself may live on in a batch that was never written; the directory is free
-        // now.
-        self.state.directory_lock.lock().take();
-    }
 }
 
 /// One keyspace of a database, as the manifest knows it.
@@ -180,11 +150,11 @@ impl Db {
         check_name(name)?;
         options.check()?;
         let state = &self.handle.state;
-        state.check_open()?;
+        state.life.check_open()?;
         // Taken before the manifest, so that no two make the same one and no checkpoint runs
         // half-way.
-        let _no_checkpoint = state.hold_checkpoints();
-        if let Some(found) = state.place_by_name(name) {
+        let _no_checkpoint = state.checkpoints.hold();
+        if let Some(found) = state.keyspaces.by_name(name) {
             let KeptOptions { engine, logged } = options.kept;
             if found.options != options.kept {
                 return Err(Error::invalid(format!(
@@ -192,57 +162,44 @@ impl Db {
                     found.options.engine, found.options.logged
                 )));
             }
-            state.set_own(&found, &options.own)?;
+            state.keyspaces.set_own(&found, &options.own)?;
             return Ok(self.handle_of(found));
         }
-        state.check_writable()?;
+        state.life.check_writable()?;
         let made = match self.make_keyspace(name, options.kept) {
             Err(error) if error.is_out_of_descriptors() && state.make_way_held(true) => {
                 self.make_keyspace(name, options.kept)?
             }
             made => made?,
         };
-        state.set_own(&made, &options.own)?;
+        state.keyspaces.set_own(&made, &options.own)?;
         Ok(self.handle_of(made))
     }
 
     fn make_keyspace(&self, name: &str, options: KeptOptions) -> Result<Arc<Place>> {
         let state = &self.handle.state;
         let _inside = probe::enter("keyspace create");
-        state.make_way_held(false);
-        let mut manifest = state.manifest.lock();
-        if manifest.keyspaces.len() == KEYSPACES_MAX {
+        if state.keyspaces.manifest.lock().keyspaces.len() == KEYSPACES_MAX {
             return Err(Error::invalid(format!(
                 "a database has at most {KEYSPACES_MAX} keyspaces (KEYSPACES_MAX)"
             )));
         }
-        let entry = ManifestKeyspace { id: manifest.next_id, name: name.to_owned(), options };
-        let mut next = manifest.clone();
-        next.next_id = KeyspaceId(entry.id.0 + 1);
-        next.keyspaces.push(entry.clone());
         // The file first, then the manifest that names it: a crash between leaves a file that
         // nobody owns.
-        manifest.check_there(&*state.directory)?;
-        let place = Place::new(&entry, state.owner);
-        let made = state.make_files(&place)?;
-        let durable =
-            state.directory.sync().and_then(|()| next.write(&*state.directory, &state.poison));
-        if durable.is_err() && state.poison.check().is_ok() {
-            // No manifest names the file: it takes no room until the next open.
-            let _ = state.directory.remove(&file_name(entry.id));
-        }
-        let ready = || made.engine.end_structure_replay().and_then(|()| made.engine.end_replay());
-        if let Err(error) = durable.and_then(|()| ready()) {
-            state.budget.close(&made.memory);
-            // Whether the manifest on disk has the keyspace is unknown now; an id must not be given
-            // out twice.
-            manifest.next_id = next.next_id;
+        let (place, made) = state.make_keyspace(name, options)?;
+        let mut manifest = state.keyspaces.manifest.lock();
+        let mut next = manifest.clone();
+        next.keyspaces.push(ManifestKeyspace { id: place.id, name: name.to_owned(), options });
+        let directory = &*state.files.directory;
+        let durable = directory.sync().and_then(|()| next.write(directory, &state.life.poison));
+        if let Err(error) = durable {
+            state.unmake_keyspace(made);
             return Err(error);
         }
         *manifest = next;
         drop(manifest);
         state.add_new(&place, made, || {
-            state.list(&place);
+            state.keyspaces.list(&place);
             Ok(())
         })?;
         Ok(place)
@@ -254,8 +211,8 @@ impl Db {
     /// `NotFound` or `Closed`.
     pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
         let state = &self.handle.state;
-        state.check_open()?;
-        match state.place_by_name(name) {
+        state.life.check_open()?;
+        match state.keyspaces.by_name(name) {
             Some(found) => Ok(self.handle_of(found)),
             None => Err(self.no_keyspace(name)),
         }
@@ -264,7 +221,7 @@ impl Db {
     /// Says that there is no such keyspace, and which there are.
     pub(crate) fn no_keyspace(&self, name: &str) -> Error {
         const NAMED: usize = 8;
-        let keyspaces = self.handle.state.places();
+        let keyspaces = self.handle.state.keyspaces.places();
         let names: Vec<String> =
             keyspaces.iter().take(NAMED).map(|one| format!("{:?}", one.name.get())).collect();
         let there_are = match keyspaces.len() {
@@ -289,7 +246,7 @@ impl Db {
             engine: keyspace.options.engine,
             logged: keyspace.options.logged,
         };
-        self.handle.state.places().iter().map(describe).collect()
+        self.handle.state.keyspaces.places().iter().map(describe).collect()
     }
 
     /// Drops a keyspace and everything in it. Writes under way end first; handles that are left
@@ -301,25 +258,26 @@ impl Db {
     /// next opened.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         let state = &self.handle.state;
-        let _no_checkpoint = state.hold_checkpoints();
-        state.check_writable()?;
-        let Some(place) = state.place_by_name(name) else {
+        let _no_checkpoint = state.checkpoints.hold();
+        state.life.check_writable()?;
+        let Some(place) = state.keyspaces.by_name(name) else {
             return Err(self.no_keyspace(name));
         };
         let _inside = probe::enter("keyspace drop");
         // Nobody opens it meanwhile.
         let _kept = place.kept.lock();
-        let open = state.open_one(place.id);
-        let task = open.as_ref().and_then(|open| open.task.lock().take());
-        task.inspect(|task| task.stop());
+        let open = state.keyspaces.open_one(place.id);
+        open.iter().for_each(|open| open.job.stop());
         {
             // No write is between its check and its apply (P20).
-            let _drained = state.door.write();
-            let mut manifest = state.manifest.lock();
+            let _drained = state.writers.door.write();
+            let mut manifest = state.keyspaces.manifest.lock();
             let mut next = manifest.clone();
             next.keyspaces.retain(|entry| entry.id != place.id);
             // It gives the room of a keyspace back, so it may take the last there is.
-            let written = state.with_last_room(|| next.write(&*state.directory, &state.poison));
+            let written = state
+                .room
+                .with_last_room(|| next.write(&*state.files.directory, &state.life.poison));
             if let Err(error) = written {
                 open.map_or(Ok(()), |open| state.start_keyspace_job(&open))?;
                 return Err(error);
@@ -331,7 +289,7 @@ impl Db {
         // The engine goes now or, when somebody is inside, with the last handle.
         drop(open);
         drop(place.open.take_idle(|_| false));
-        state.remove_file_of(place.id)
+        state.files.remove(place.id)
     }
 
     /// Writes a batch with the database's durability: all of it or nothing.
@@ -347,7 +305,7 @@ impl Db {
     /// # Errors
     /// As [`Keyspace::insert`].
     pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
-        self.handle.state.write_batch(batch.borrow(), durability).map(|_| ())
+        self.handle.state.write_batch(&batch.borrow().operations, durability).map(|_| ())
     }
 
     /// Makes everything acknowledged so far, in whatever durability, durable in the log.
@@ -356,7 +314,7 @@ impl Db {
     /// `Poisoned` or `Closed`.
     pub fn flush(&self) -> Result<()> {
         let state = &self.handle.state;
-        state.check_writable()?;
+        state.life.check_writable()?;
         state.log.ensure_durable(state.log.last_lsn()).inspect_err(|error| state.note(error))
     }
 
@@ -369,9 +327,9 @@ impl Db {
     /// `Closed`.
     pub fn checkpoint(&self) -> Result<()> {
         let state = &self.handle.state;
-        state.check_writable()?;
-        state.with_last_room(|| state.checkpoint())?;
-        if state.backup_running.load(Ordering::Acquire) {
+        state.life.check_writable()?;
+        state.room.with_last_room(|| state.checkpoint())?;
+        if state.backups.is_running() {
             // The log is held and will need it.
             return Ok(());
         }
@@ -397,11 +355,11 @@ impl Db {
         mut progress: impl FnMut(VerifyProgress) -> ControlFlow<()>,
     ) -> Result<VerifyReport> {
         let state = &self.handle.state;
-        state.check_open()?;
-        let held = state.hold_checkpoints();
-        let places = state.places();
+        state.life.check_open()?;
+        let held = state.checkpoints.hold();
+        let places = state.keyspaces.places();
         let pages_of = |place: &Arc<Place>| {
-            let stats = state.stats_of(place).0;
+            let stats = state.keyspaces.stats_of(place).0;
             let large = stats.large_bytes / PAGE_BYTES as u64;
             stats.pages + stats.overflow_pages + stats.staged_pages + large
         };
@@ -409,7 +367,7 @@ impl Db {
         let mut so_far = VerifyProgress { pages: 0, pages_expected };
         let mut report = VerifyReport::default();
         for place in places {
-            let was_open = state.open_one(place.id).is_some();
+            let was_open = state.keyspaces.open_one(place.id).is_some();
             let keyspace = state.enter_held(&place, &held)?;
             report += keyspace.engine.verify(&mut |pages| {
                 so_far.pages += pages;
@@ -432,14 +390,12 @@ impl Db {
     /// `InvalidArgument` when it is out of range; `Closed`.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         let state = &self.handle.state;
-        state.check_open()?;
+        state.life.check_open()?;
         state.options.clone().memory(bytes).check()?;
-        state.budget.set_total(bytes);
-        state.limit_log(bytes);
+        state.memory.budget.set_total(bytes);
+        state.memory.limit_log(&state.log);
         // Keyspaces are parked in the background where it is too small for all that are open.
-        if let Some(task) = &*state.park_task.lock() {
-            task.wake();
-        }
+        state.jobs.park.wake();
         state.share_out();
         Ok(())
     }
@@ -449,7 +405,7 @@ impl Db {
     /// [`Stats::read_only`] tells.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.handle.state.reading.is_some()
+        self.handle.state.life.reading.is_some()
     }
 
     /// Numbers about the database now.
@@ -457,12 +413,13 @@ impl Db {
     pub fn stats(&self) -> Stats {
         let state = &self.handle.state;
         let keyspaces: Vec<KeyspaceStats> = state
+            .keyspaces
             .places()
             .iter()
             .map(|place| {
-                let (numbers, is_parked) = state.stats_of(place);
+                let (numbers, is_parked) = state.keyspaces.stats_of(place);
                 let engine = place.options.engine.name();
-                let memory = state.open_one(place.id).map(|open| open.memory_stats());
+                let memory = state.keyspaces.open_one(place.id).map(|open| open.memory_stats());
                 KeyspaceStats { name: place.name.get(), engine, is_parked, memory, numbers }
             })
             .collect();
@@ -476,23 +433,22 @@ impl Db {
         let longest =
             keyspaces.iter().map(|keyspace| keyspace.numbers.longest_stall_ns).max().unwrap_or(0);
         Stats {
-            memory_bytes: state.budget.total(),
+            memory_bytes: state.memory.budget.total(),
             memory_used: state.memory_used(),
-            files_in_memory_bytes: state.disk.memory_bytes(),
-            accounts: state.budget.accounts().into_iter().map(account).collect(),
-            io: state.disk.counters().snapshot(),
-            io_backend: state.disk.backend(),
-            torn_writes: if state.double_write { "double-write" } else { "assume-4k" },
+            files_in_memory_bytes: state.files.disk.memory_bytes(),
+            accounts: state.memory.budget.accounts().into_iter().map(account).collect(),
+            io: state.files.disk.counters().snapshot(),
+            io_backend: state.files.disk.backend(),
+            torn_writes: if state.files.double_write { "double-write" } else { "assume-4k" },
             log: LogStats::from(state.log.stats()),
-            read_only: state.reading.as_ref().map(|reading| reading.refusal().to_string()),
-            replay_bytes: state.reading.as_ref().map_or(0, |it| it.overlay.memory_bytes()),
-            reserved_bytes: state.reserve.as_ref().map_or(0, |reserve| reserve.bytes()),
-            backup_bytes: (state.backup_running.load(Ordering::Acquire))
-                .then(|| state.backup_bytes.load(Ordering::Relaxed)),
+            read_only: state.life.reading.as_ref().map(|reading| reading.refusal().to_string()),
+            replay_bytes: state.life.reading.as_ref().map_or(0, |it| it.overlay.memory_bytes()),
+            reserved_bytes: state.room.reserve.as_ref().map_or(0, |reserve| reserve.bytes()),
+            backup_bytes: state.backups.bytes(),
             scrub: state.scrub.lock().stats(state.runtime.now()),
-            transactions: state.transactions.stats(),
-            stall_ns: stalls + state.stalls.ns(),
-            longest_stall_ns: longest.max(state.stalls.longest_ns()),
+            transactions: state.writers.transactions.stats(),
+            stall_ns: stalls + state.writers.stalls.ns(),
+            longest_stall_ns: longest.max(state.writers.stalls.longest_ns()),
             keyspaces,
         }
     }
@@ -506,32 +462,33 @@ impl Db {
     /// checkpoint is gone then. Where that matters, call [`Db::checkpoint`] until it succeeds, and close after it.
     pub fn close(self) -> Result<()> {
         let state = &self.handle.state;
-        state.process.check()?;
+        state.life.check_process()?;
         {
-            let _drained = state.door.write();
-            if state.closed.swap(true, Ordering::AcqRel) {
+            let _drained = state.writers.door.write();
+            if state.life.close() {
                 return Err(Error::new(ErrorKind::Closed, "the database is closed already"));
             }
         }
         state.stop_jobs();
-        if state.reading.is_some() {
-            state.directory_lock.lock().take();
+        if state.life.reading.is_some() {
+            state.files.unlock();
             return Ok(());
         }
         // What the checkpoint itself found to be superseded, a second one gives back.
         let checkpoints = || {
             state.checkpoint()?;
-            if state.has_freed_large() { state.checkpoint() } else { Ok(()) }
+            if state.keyspaces.has_freed_large() { state.checkpoint() } else { Ok(()) }
         };
         let result = state
+            .life
             .poison
             .check()
-            .and_then(|()| state.with_last_room(checkpoints))
+            .and_then(|()| state.room.with_last_room(checkpoints))
             .and_then(|()| state.log.close())
             .and_then(|()| state.keep_room_in_quiet());
         // Whether the reserve comes back after a power loss changes nothing.
-        let _ = state.directory.sync();
-        state.directory_lock.lock().take();
+        let _ = state.files.directory.sync();
+        state.files.unlock();
         result
     }
 }

@@ -7,19 +7,12 @@
 //!                        `- stays whatever others want
 //! ```
 //!
-//! A job measures the open keyspaces every [`LOOK`]: how often each was entered, what it holds,
+//! A job measures the open keyspaces four times a second: how often each was entered, what it holds,
 //! whether it has filled its target, and how many hits its last mebibyte gave. [`divide`] computes
 //! what each should have, and the targets move there. The number of keyspaces does not matter: a
 //! keyspace that is not used, or does not fill its target, gives all but a floor, which its engine
 //! names, to those that do. Between keyspaces that are used and filled, memory moves in steps, and
 //! only where it is clearly worth more.
-//!
-//! A keyspace that has just been opened or used again gets what others can give at each look: most
-//! of it within two seconds.
-//!
-//! **Batches.** What its keyspaces have now does not limit a batch. Before a batch is written, each
-//! of its keyspaces is lent what the batch needs ([`State::lend`]), out of what others have not
-//! filled or do not use, and keeps it until the next look.
 //!
 //! **Invariants**
 //! 1. The targets of all open keyspaces add up to at most the budget less its overhead, unless
@@ -30,24 +23,6 @@
 //!    account.
 //!
 //! [`divide`] is a pure function of its arguments.
-
-use std::time::Duration;
-
-use spinney_base::Next;
-use spinney_base::allocator::{give_back, resident_bytes};
-use spinney_base::shim::Mutex;
-
-use crate::place::{NOTHING_OPEN, Place};
-use crate::state::{KEYSPACE_BYTES_MIN, KeyspaceState, State};
-use crate::stats::KeyspaceMemory;
-
-/// Interval between two looks while any keyspace is open.
-const LOOK: Duration = Duration::from_millis(250);
-
-/// Interval where a keyspace holds more than its target, which others wait for; and the most such
-/// intervals in a row.
-const SOON: Duration = Duration::from_millis(25);
-const SOON_MOST: u32 = 8;
 
 /// A keyspace that was not entered for this many looks is idle.
 const IDLE_LOOKS: u32 = 2;
@@ -71,43 +46,6 @@ const RATIO: f64 = 2.0;
 /// hits were counted. So writers, whose batching is not counted, keep some memory beside readers.
 const USE_PART: f64 = 8.0;
 
-/// Bytes that the process may take beyond its budget before the allocator is asked to give memory
-/// back. It is half of the 64 MiB that are promised, so that growth until the next look fits too.
-const BESIDE_MAX: u64 = 32 << 20;
-
-/// The allocator is asked again after [`HEAP_PAUSE_MIN`]. The pause doubles, up to
-/// [`HEAP_PAUSE_MAX`], each time that the allocator gave less than [`HEAP_GAVE_MIN`] bytes: the
-/// caller's own memory is then in use.
-const HEAP_PAUSE_MIN: Duration = Duration::from_secs(1);
-const HEAP_PAUSE_MAX: Duration = Duration::from_secs(60);
-const HEAP_GAVE_MIN: u64 = 4 << 20;
-
-/// Time at which the allocator may be asked again, and the pause before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HeapPause {
-    until: Duration,
-    length: Duration,
-}
-
-impl HeapPause {
-    /// Returns the next pause, after the allocator gave `gave` bytes.
-    fn after(self, gave: u64, now: Duration) -> HeapPause {
-        let length = match gave {
-            HEAP_GAVE_MIN.. => HEAP_PAUSE_MIN,
-            _ => (2 * self.length).clamp(HEAP_PAUSE_MIN, HEAP_PAUSE_MAX),
-        };
-        HeapPause { until: now + length, length }
-    }
-}
-
-/// A batch needs this many times its bytes while it is written.
-const LOAN: u64 = 2;
-
-/// Longest wait of a batch for memory that was lent to it. What is missing then is taken beyond the
-/// budget for a moment.
-const LOAN_WAIT: Duration = Duration::from_millis(200);
-const LOAN_NAP: Duration = Duration::from_millis(1);
-
 /// What the governor knows of one keyspace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claim {
@@ -126,7 +64,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    fn wants_more(&self) -> bool {
+    pub(crate) fn wants_more(&self) -> bool {
         self.is_busy && self.is_hungry
     }
 
@@ -272,14 +210,14 @@ pub(crate) struct Seen {
 
 impl Seen {
     /// Starts with a keyspace that is being opened, and so is used.
-    pub(crate) fn new(uses: u64) -> Mutex<Seen> {
-        Mutex::new(Seen { uses, ..Seen::default() })
+    pub(crate) fn new(uses: u64) -> Seen {
+        Seen { uses, ..Seen::default() }
     }
 
     /// Measures a keyspace once more: its uses, the bytes it holds, its hits, and whether it has
     /// filled its target.
     #[expect(clippy::cast_precision_loss, reason = "for comparisons")]
-    fn look(&mut self, uses: u64, used: u64, hits: u64, is_full: bool) {
+    pub(crate) fn look(&mut self, uses: u64, used: u64, hits: u64, is_full: bool) {
         let new_uses = uses.saturating_sub(std::mem::replace(&mut self.uses, uses));
         let new_hits = hits.saturating_sub(std::mem::replace(&mut self.hits, hits));
         let grew = used.saturating_sub(std::mem::replace(&mut self.used, used));
@@ -298,138 +236,27 @@ impl Seen {
         let now = (new_hits as f64).max(new_uses as f64 / part / mebibytes);
         self.worth = self.worth.midpoint(now);
     }
-}
 
-impl State {
-    /// Runs the job: measures the open keyspaces, and moves their targets.
-    pub(crate) fn govern(&self, soon: &mut u32, pause: &mut HeapPause) -> Next {
-        if self.keyspaces.read().is_empty() {
-            return Next::Wait(NOTHING_OPEN);
-        }
-        // Looks in between measure nothing, because their interval is too short.
-        let is_kept_back = self.move_targets(*soon == 0, None);
-        if *soon == 0 && !self.runtime.is_stepped() {
-            self.give_back_heap(pause);
-        }
-        *soon = if is_kept_back && *soon < SOON_MOST { *soon + 1 } else { 0 };
-        Next::Wait(if *soon > 0 { SOON } else { LOOK })
+    /// Returns what the keyspace claims, with these bytes of floor, use and target.
+    pub(crate) fn claim(&self, floor: u64, used: u64, target: u64) -> Claim {
+        let is_busy = self.idle_looks < IDLE_LOOKS;
+        Claim { floor, used, target, worth: self.worth, is_busy, is_hungry: self.hungry_looks > 0 }
     }
 
-    /// Asks the allocator to give memory back, where the process takes much more than its budget.
-    fn give_back_heap(&self, pause: &mut HeapPause) {
-        let now = self.runtime.now();
-        if now < pause.until {
-            return;
-        }
-        let Some(before) = resident_bytes() else { return };
-        if before <= self.budget.total() + BESIDE_MAX {
-            return;
-        }
-        give_back();
-        let gave = before.saturating_sub(resident_bytes().unwrap_or(before));
-        *pause = pause.after(gave, now);
+    /// Notes why the keyspace has the memory that it has.
+    pub(crate) fn set_why(&mut self, why: Why) {
+        self.why = why;
     }
 
-    /// Divides the budget among the open keyspaces after one came or went, or the budget changed.
-    pub(crate) fn share_out(&self) {
-        self.move_targets(false, None);
+    /// Returns the hits per look of its last mebibyte, and why it has what it has, as statistics
+    /// say it.
+    pub(crate) fn result(&self) -> (f64, &'static str) {
+        (self.worth, self.why.word())
     }
-
-    /// Returns the memory that a keyspace is opened with: what no other open one has filled or
-    /// uses. [`State::share_out`] takes it from the others once the keyspace is one of them.
-    pub(crate) fn opening_share(&self) -> u64 {
-        let keyspaces = self.keyspaces.read();
-        let mut claims: Vec<Claim> =
-            keyspaces.iter().map(|keyspace| keyspace.claim(&keyspace.seen_use.lock())).collect();
-        let (floor, is_busy) = (KEYSPACE_BYTES_MIN, true);
-        claims.push(Claim { floor, target: floor, is_busy, ..Claim::default() });
-        divide(self.shareable(), &claims).pop().unwrap_or(floor)
-    }
-
-    /// Lets a keyspace hold a batch of `bytes` bytes, whatever its target is now. No lock is held.
-    pub(crate) fn lend(&self, keyspace: &KeyspaceState, bytes: u64) {
-        if keyspace.holds_batch(bytes) {
-            return;
-        }
-        let needed = LOAN * bytes;
-        let until = self.runtime.now() + LOAN_WAIT;
-        while self.move_targets(false, Some((keyspace, needed))) {
-            if keyspace.memory.target() >= needed || self.runtime.now() >= until {
-                return;
-            }
-            if !self.runtime.help() {
-                self.runtime.sleep(LOAN_NAP);
-            }
-        }
-    }
-
-    /// Moves the targets of all open keyspaces to what they should be; `measured` where a full look
-    /// has passed since the last time. Returns whether some memory is kept back, because others
-    /// hold more than they should.
-    fn move_targets(&self, measured: bool, loan: Option<(&KeyspaceState, u64)>) -> bool {
-        let places = self.places.read();
-        let _one_at_a_time = self.sharing.lock();
-        let keyspaces = self.keyspaces.read();
-        let uses = |keyspace: &KeyspaceState| {
-            let found = places.binary_search_by_key(&keyspace.id, |place| place.id);
-            found.map_or(0, |found| Place::uses(&places[found]))
-        };
-        let mut claims: Vec<Claim> = Vec::with_capacity(keyspaces.len());
-        for keyspace in &*keyspaces {
-            let (account, mut seen) = (&keyspace.memory, keyspace.seen_use.lock());
-            if measured {
-                seen.look(uses(keyspace), account.used(), account.worth(), account.is_full());
-            }
-            claims.push(keyspace.claim(&seen));
-        }
-        let total = self.shareable();
-        let lent = loan.and_then(|(keyspace, needed)| {
-            let at = keyspaces.iter().position(|one| one.id == keyspace.id)?;
-            let floors: u64 = claims.iter().map(|claim| claim.floor).sum();
-            let most = total.saturating_sub(floors - claims[at].floor);
-            claims[at].floor = claims[at].floor.max(needed.min(most));
-            Some(at)
-        });
-        let wanted = divide(total, &claims);
-        let wants = claims.iter().any(Claim::wants_more);
-        for (at, (keyspace, claim)) in keyspaces.iter().zip(&claims).enumerate() {
-            keyspace.seen_use.lock().why = match claim.is_busy {
-                _ if lent == Some(at) => Why::Lent,
-                true if claim.is_hungry && wanted[at] < claim.target => Why::Yields,
-                true if claim.is_hungry => Why::Wants,
-                true => Why::Fills,
-                false if wants => Why::Gives,
-                false => Why::Idle,
-            };
-        }
-        set_targets(total, &keyspaces, &claims, &wanted)
-    }
-}
-
-/// Lowers targets at once, and raises others by what those have given. Returns whether some memory
-/// is kept back.
-fn set_targets(
-    total: u64,
-    keyspaces: &[std::sync::Arc<KeyspaceState>],
-    claims: &[Claim],
-    wanted: &[u64],
-) -> bool {
-    let (grants, is_kept_back) = grant(total, claims, wanted);
-    for (keyspace, granted) in keyspaces.iter().zip(grants) {
-        let account = &keyspace.memory;
-        account.set_target(granted);
-        // A keyspace near its target, or beyond it, must follow now, not at its next look.
-        if account.used() > granted / 4 * 3
-            && let Some(task) = &*keyspace.task.lock()
-        {
-            task.wake();
-        }
-    }
-    is_kept_back
 }
 
 /// Returns the targets that can be set now, and whether they are less than wanted.
-fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
+pub(crate) fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
     let all = || claims.iter().zip(wanted);
     let taken: u64 = all().map(|(claim, wanted)| claim.target.min(*wanted).max(claim.used)).sum();
     let more: u64 =
@@ -444,68 +271,9 @@ fn grant(total: u64, claims: &[Claim], wanted: &[u64]) -> (Vec<u64>, bool) {
     (all().map(granted).collect(), free < more)
 }
 
-impl KeyspaceState {
-    /// Returns whether the target is enough for a batch of this many bytes.
-    pub(crate) fn holds_batch(&self, bytes: u64) -> bool {
-        self.memory.target() >= LOAN * bytes
-    }
-
-    /// Reports what the keyspace has, and why.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "hits, which are not negative"
-    )]
-    pub(crate) fn memory_stats(&self) -> KeyspaceMemory {
-        let (worth, why) = {
-            let seen = self.seen_use.lock();
-            (seen.worth, seen.why)
-        };
-        KeyspaceMemory {
-            used: self.memory.used(),
-            target: self.memory.target(),
-            floor: self.memory_floor(),
-            worth: (worth / LOOK.as_secs_f64()) as u64,
-            why: why.word(),
-        }
-    }
-
-    fn claim(&self, seen: &Seen) -> Claim {
-        Claim {
-            floor: self.memory_floor(),
-            used: self.memory.used(),
-            target: self.memory.target(),
-            worth: seen.worth,
-            is_busy: seen.idle_looks < IDLE_LOOKS,
-            is_hungry: seen.hungry_looks > 0,
-        }
-    }
-
-    /// Bytes that the keyspace keeps whatever others want.
-    fn memory_floor(&self) -> u64 {
-        self.engine.memory_floor().max(FLOOR_BYTES_MIN)
-    }
-}
-
-/// Lowest floor of any keyspace, in bytes.
-const FLOOR_BYTES_MIN: u64 = KEYSPACE_BYTES_MIN / 4;
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn an_allocator_that_gives_little_is_asked_less_and_less() {
-        let (mut pause, mut now, mut times) = (HeapPause::default(), Duration::ZERO, 0);
-        while now < Duration::from_secs(600) {
-            now = now.max(pause.until);
-            pause = pause.after(1 << 20, now);
-            times += 1;
-        }
-        assert!((10..=20).contains(&times), "{times} in ten minutes");
-        pause = pause.after(HEAP_GAVE_MIN, now);
-        assert_eq!(pause, HeapPause { until: now + HEAP_PAUSE_MIN, length: HEAP_PAUSE_MIN });
-    }
 
     const MIB: u64 = 1 << 20;
     const TOTAL: u64 = 64 * MIB;

@@ -8,15 +8,15 @@ use spinney_engine::{Capabilities, Direction, EngineStats, Found};
 use spinney_sync::hash_key;
 
 use crate::cursor::{Cursor, Keys};
-use crate::database::Handle;
 use crate::engines::EngineKind;
-use crate::large::ValueReader;
+use crate::handle::Handle;
 use crate::options::Durability;
 use crate::place::{Open, Place};
 use crate::range::KeyRange;
+use crate::reader::ValueReader;
 use crate::snapshot::{Snapshot, Source};
 use crate::value::Value;
-use crate::write::{KeyspaceWrite, check_key, check_value};
+use crate::write::{KeyspaceWrite, check_key, check_value, hashed};
 
 /// A keyspace of an open database. Cheap to clone; any number of threads may use it.
 ///
@@ -163,9 +163,7 @@ impl Keyspace {
     fn get_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         let state = &self.handle.state;
         let keyspace = self.enter()?;
-        keys.iter().try_for_each(|key| check_key(key))?;
-        let hashed: Vec<(&[u8], u64)> =
-            keys.iter().map(|key| (*key, hash_key(self.place.id, key))).collect();
+        let hashed = hashed(self.place.id, keys)?;
         let stamps: Vec<_> =
             hashed.iter().map(|(_, hash)| state.stripes.stripe(*hash).stamp()).collect();
         let values = keyspace.engine.get_many(&hashed)?;
@@ -371,7 +369,7 @@ impl Keyspace {
         records: impl IntoIterator<Item = (K, V)>,
     ) -> Result<u64> {
         let state = &self.handle.state;
-        state.check_writable()?;
+        state.life.check_writable()?;
         let keyspace = self.enter()?.pin();
         keyspace.check_alive()?;
         let mut count = 0;
@@ -389,9 +387,9 @@ impl Keyspace {
         // A backup replays what was written while it ran over pages of any moment, so what is loaded
         // past the log must not come between: one waits for the other.
         let _no_backup = state.exclude_backup()?;
-        let _no_checkpoint = state.hold_checkpoints();
-        let _no_writes = state.door.write();
-        state.check_writable()?;
+        let _no_checkpoint = state.checkpoints.hold();
+        let _no_writes = state.writers.door.write();
+        state.life.check_writable()?;
         keyspace.check_thawed()?;
         self.place.count_load();
         let installed = bulk.install();
@@ -492,20 +490,20 @@ impl Keyspace {
 
     /// Sets an option of the engine's own until the database is closed.
     pub(crate) fn set_own(&self, name: &str, value: &str) -> Result<()> {
-        self.handle.state.set_own(&self.place, &[(name.to_owned(), value.to_owned())])
+        self.handle.state.keyspaces.set_own(&self.place, &[(name.to_owned(), value.to_owned())])
     }
 
     /// Numbers about the keyspace now. Those of a keyspace that is parked are what they were when it was
     /// parked, or what its file tells; counters begin at 0 when it is next opened.
     #[must_use]
     pub fn stats(&self) -> EngineStats {
-        self.handle.state.stats_of(&self.place).0
+        self.handle.state.keyspaces.stats_of(&self.place).0
     }
 
     /// Enters the keyspace for one operation, and opens it if it is parked.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Open<'_>> {
-        self.handle.state.check_open()?;
+        self.handle.state.life.check_open()?;
         let keyspace = self.handle.state.enter(&self.place)?;
         keyspace.check_alive()?;
         Ok(keyspace)

@@ -14,18 +14,16 @@
 //! is written under the shared door, so that no write reaches the file of a closed database.
 
 use std::io::Read;
-use std::sync::Arc;
 
 use spinney_base::{Error, Lsn, Result, ValueRef, probe};
-use spinney_engine::{Found, LARGE_CALL_BYTES, LargePieces, LargePointer, Pin};
+use spinney_engine::{Found, LARGE_CALL_BYTES, LargePieces, LargePointer};
 use spinney_io::without_reserve;
-use spinney_sync::{Stamp, hash_key};
+use spinney_sync::Stamp;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::keyspace::Keyspace;
+use crate::keyspace_state::KeyspaceState;
 use crate::options::Durability;
-use crate::snapshot::{Snapshot, Source};
-use crate::state::{KeyspaceState, State};
+use crate::state::State;
 use crate::write::{KeyspaceWrite, check_key, check_value};
 
 /// Large values that are written, and that no record names yet. Dropping it frees them.
@@ -72,8 +70,8 @@ impl<'a> Staged<'a> {
             let own = self.values.iter().filter(|(_, other, _)| other.id == keyspace.id);
             let pointers: Vec<LargePointer> = own.map(|(_, _, pointer)| pointer.clone()).collect();
             state.with_room(|| {
-                let _door = state.door.read();
-                state.check_writable()?;
+                let _door = state.writers.door.read();
+                state.life.check_writable()?;
                 keyspace.engine.values().seal(&pointers)
             })?;
         }
@@ -95,8 +93,8 @@ impl<'a> Staged<'a> {
         reader: &mut dyn Read,
     ) -> Result<()> {
         let pointer = state.with_room(|| {
-            let _door = state.door.read();
-            state.check_writable()?;
+            let _door = state.writers.door.read();
+            state.life.check_writable()?;
             // Takes nothing of the reserve for removals and recoveries.
             without_reserve(|| keyspace.engine.values().allocate(length))
         })?;
@@ -109,8 +107,8 @@ impl<'a> Staged<'a> {
         while offset < length {
             read_piece(reader, length, offset, &mut piece)?;
             hasher.update(&piece);
-            let _door = state.door.read();
-            state.check_writable()?;
+            let _door = state.writers.door.read();
+            state.life.check_writable()?;
             let written = keyspace.engine.values().write(&self.values[at].2, offset, &piece);
             written.inspect_err(|error| state.note(error))?;
             offset += piece.len() as u64;
@@ -168,16 +166,11 @@ impl State {
         Ok(done)
     }
 
-    /// Returns whether a checkpoint would free extents of large values.
-    pub(crate) fn has_freed_large(&self) -> bool {
-        self.keyspaces().iter().any(|one| one.engine.stats().large_freed_bytes > 0)
-    }
-
     /// Runs `attempt`, and once more after a checkpoint if it fails for extents that overwritten
     /// large values still hold.
     fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
         let result = match attempt() {
-            Err(error) if error.is_full() && self.has_freed_large() => {
+            Err(error) if error.is_full() && self.keyspaces.has_freed_large() => {
                 self.checkpoint()?;
                 attempt()
             }
@@ -195,7 +188,7 @@ impl State {
         reader: &mut dyn Read,
         durability: Durability,
     ) -> Result<()> {
-        self.check_writable()?;
+        self.life.check_writable()?;
         keyspace.check_alive()?;
         check_key(key)?;
         check_value(length)?;
@@ -290,127 +283,5 @@ impl State {
             pieces.next(values.store(), out)?;
         }
         Ok(())
-    }
-}
-
-/// What keeps the bytes of a value while it is read in pieces.
-enum Held {
-    Pin(Arc<KeyspaceState>, #[expect(dead_code, reason = "held")] Pin),
-    Snapshot(Snapshot),
-}
-
-impl Held {
-    fn keyspace(&self) -> &KeyspaceState {
-        match self {
-            Held::Pin(keyspace, _) => keyspace,
-            Held::Snapshot(snapshot) => snapshot.open(),
-        }
-    }
-}
-
-/// Reader of one value in pieces. See [`Keyspace::get_reader`].
-///
-/// It reads the value that the key had when the reader was made, whatever is written meanwhile, and
-/// keeps the value's extents until it is dropped. It checks the value against its hash before it
-/// hands out the last bytes. An error of the database is inside the [`std::io::Error`].
-pub struct ValueReader {
-    keyspace: Keyspace,
-    length: u64,
-    /// Bytes read; those from `at` on have not been handed out.
-    piece: Vec<u8>,
-    at: usize,
-    large: Option<(LargePieces, Held)>,
-}
-
-impl ValueReader {
-    pub(crate) fn open(keyspace: &Keyspace, key: &[u8]) -> Result<Option<ValueReader>> {
-        let hash = hash_key(keyspace.place.id, key);
-        let state = &keyspace.handle.state;
-        let open = keyspace.enter()?;
-        let mut piece = Vec::new();
-        let mut found = state.read(&open, key, hash, &mut piece)?.0;
-        let mut large = None;
-        if found == Found::Large {
-            let keyspace = open.pin();
-            let values = Arc::clone(keyspace.engine.values());
-            let pin = values.pin();
-            piece.clear();
-            found = state.read(&open, key, hash, &mut piece)?.0;
-            if found == Found::Large {
-                let pieces = LargePieces::new(values.decode(&piece)?);
-                piece.clear();
-                large = Some((pieces, Held::Pin(keyspace, pin)));
-            }
-        }
-        let length = large.as_ref().map_or(piece.len() as u64, |(pieces, _)| pieces.left());
-        let reader = ValueReader { keyspace: keyspace.clone(), length, piece, at: 0, large };
-        Ok((found != Found::Absent).then_some(reader))
-    }
-
-    /// Makes a reader of a value that is in memory.
-    pub(crate) fn over(source: &Source, value: Vec<u8>) -> ValueReader {
-        let length = value.len() as u64;
-        let keyspace = source.keyspace().clone();
-        ValueReader { keyspace, length, piece: value, at: 0, large: None }
-    }
-
-    /// Makes a reader of a large value that a snapshot keeps.
-    pub(crate) fn kept(snapshot: &Snapshot, pointer: &[u8]) -> Result<ValueReader> {
-        let keyspace = snapshot.keyspace().clone();
-        let pieces = LargePieces::new(snapshot.open().engine.values().decode(pointer)?);
-        let length = pieces.left();
-        let large = Some((pieces, Held::Snapshot(snapshot.clone())));
-        Ok(ValueReader { keyspace, length, piece: Vec::new(), at: 0, large })
-    }
-
-    /// Returns to the beginning of the same value, even if the key was overwritten.
-    pub fn rewind(&mut self) {
-        self.at = 0;
-        if let Some((pieces, _)) = &mut self.large {
-            pieces.rewind();
-            self.piece.clear();
-        }
-    }
-
-    /// Returns the length of the whole value, in bytes.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.length
-    }
-
-    /// Returns whether the value is empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.length == 0
-    }
-
-    fn fill(&mut self) -> Result<()> {
-        if let Some((pieces, held)) = &mut self.large
-            && self.at == self.piece.len()
-            && pieces.left() > 0
-        {
-            let state = &self.keyspace.handle.state;
-            state.check_open()?;
-            held.keyspace().check_alive()?;
-            self.piece.clear();
-            self.at = 0;
-            pieces.next(held.keyspace().engine.values().store(), &mut self.piece)?;
-        }
-        Ok(())
-    }
-}
-
-impl Read for ValueReader {
-    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
-        self.fill().map_err(std::io::Error::other)?;
-        let read = (&self.piece[self.at..]).read(buf)?;
-        self.at += read;
-        Ok(read)
-    }
-}
-
-impl std::fmt::Debug for ValueReader {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ValueReader({} bytes)", self.length)
     }
 }

@@ -1,46 +1,68 @@
 //! The database behind the crate `spinney`: a directory, a log, a memory budget, and keyspaces that
 //! engines keep.
 //!
-//! Reading order: [`Db`] and [`Keyspace`] (what users see), `write` (the path of a write), `large`
-//! (values in pieces), `cursor` (ranges), `snapshot` (views of one moment), `compact` (compaction
-//! on request), `open` (recovery), `place` (keyspaces that are parked and opened), `maintain`
-//! (background work), `reading` and `room` (read-only databases and full disks), `backup` and
-//! `restore` (with `target`, the directory of the copy), `manifest` and `record` (bytes), `state`
-//! (what handles share, and the lock order).
+//! Reading order, from what users see to the ground:
+//!
+//! * Handles: [`Db`] and [`Keyspace`], `snapshot` (views of one moment), `cursor` (ranges),
+//!   `reader` (one value in pieces).
+//! * Operations over the whole state: `write` (the path of a write), `large` (values in extents),
+//!   `parking` (keyspaces that are parked and opened), `open` (recovery), `maintain` (checkpoints
+//!   and jobs), `full_disk`, `scrubbing`, `convert`, `compact`, `backup`, `restore` and `salvage`
+//!   (with `target`, the directory of the copy).
+//! * `state` (what handles share, and the lock order) and its parts: `life`, `files`, `writers`,
+//!   `keyspaces`, `memory`, `room`, `checkpoints`, `backup_log`, `scrub`, `jobs`. A part does not
+//!   know the state.
+//! * What parts are made of: `place` and `keyspace_state` (one keyspace), `governor` (the division
+//!   of memory), `reading` (read-only databases), `manifest` and `record` (bytes).
 #![forbid(unsafe_code)]
 
 mod approximate;
 mod backup;
+mod backup_log;
 mod batch;
+mod checkpoints;
 mod compact;
 mod convert;
 mod cursor;
 mod database;
 mod engine_options;
 mod engines;
+mod files;
+mod full_disk;
 mod governor;
+mod handle;
+mod jobs;
 mod keyspace;
+mod keyspace_state;
+mod keyspaces;
 mod large;
+mod life;
 mod maintain;
 mod manifest;
+mod memory;
 mod open;
 mod options;
+mod parking;
 mod place;
 mod range;
+mod reader;
 mod reading;
 mod record;
 mod restore;
 mod room;
 mod salvage;
 mod scrub;
+mod scrubbing;
 mod snapshot;
 mod state;
 mod stats;
 mod target;
 mod transaction;
+mod transaction_stats;
 mod turtle;
 mod value;
 mod write;
+mod writers;
 
 pub use backup::{BackupOptions, BackupProgress, BackupReport};
 pub use batch::Batch;
@@ -50,15 +72,16 @@ pub use database::{Db, KeyspaceInfo, VerifyProgress};
 pub use engine_options::{Staging, TreeLineOptions, TurtleOptions};
 pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
-pub use large::ValueReader;
 pub use options::{Durability, KeyspaceOptions, LOG_BYTES_MAX, LOG_BYTES_MIN, Options, TornWrites};
 pub use range::KeyRange;
+pub use reader::ValueReader;
 pub use restore::{RestoreProgress, RestoreReport};
 pub use salvage::{SalvageProgress, SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
 pub use snapshot::Snapshot;
 pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
-pub use transaction::{Savepoint, Transaction, TransactionOptions, TransactionStats};
+pub use transaction::{Savepoint, Transaction, TransactionOptions};
+pub use transaction_stats::TransactionStats;
 pub use turtle::TurtleKeyspace;
 pub use value::Value;
 
@@ -90,7 +113,7 @@ pub mod fuzzing {
         batch: &crate::Batch,
         durability: crate::Durability,
     ) -> crate::Result<u64> {
-        db.handle.state.write_batch(batch, durability).map(|lsn| lsn.0)
+        db.handle.state.write_batch(&batch.operations, durability).map(|lsn| lsn.0)
     }
     /// Returns the generation of the next page of a keyspace, for tests.
     #[must_use]

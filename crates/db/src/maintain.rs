@@ -2,18 +2,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use spinney_base::shim::MutexGuard;
 use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Task, events, probe};
 
 use spinney_engine::IDLE;
 
-use crate::governor::HeapPause;
-use crate::place::NOTHING_OPEN;
-use crate::room::NOTHING_COVERED;
-use crate::state::{KeyspaceState, State};
+use crate::jobs::NOTHING_OPEN;
+use crate::keyspace_state::KeyspaceState;
+use crate::memory::HeapPause;
+use crate::state::State;
 
 /// Interval of the log's timer.
 const LOG_TICK: Duration = Duration::from_millis(20);
@@ -62,13 +60,13 @@ impl Quiet {
 impl State {
     /// Publishes a checkpoint of every keyspace and trims the log (P14).
     pub(crate) fn checkpoint(&self) -> Result<()> {
-        let _one_at_a_time = self.hold_checkpoints();
+        let _one_at_a_time = self.checkpoints.hold();
         self.checkpoint_held()
     }
 
     /// Publishes a checkpoint spread over `time`, unless another thread waits for it.
     pub(crate) fn checkpoint_slowly(&self, time: Duration) -> Result<()> {
-        let _one_at_a_time = self.hold_checkpoints();
+        let _one_at_a_time = self.checkpoints.hold();
         let start = self.runtime.now();
         self.checkpoint_resting(&mut |done| {
             let until = start + time.mul_f64(done.clamp(0.0, 1.0));
@@ -83,21 +81,12 @@ impl State {
         })
     }
 
-    /// Excludes checkpoints, drops and verifications, and hurries a checkpoint that is running.
-    pub(crate) fn hold_checkpoints(&self) -> MutexGuard<'_, ()> {
-        self.hurried.fetch_add(1, Ordering::SeqCst);
-        let held = self.checkpointing.lock();
-        self.hurried.fetch_sub(1, Ordering::SeqCst);
-        held
-    }
-
     /// Returns whether a checkpoint must not take its time. Where background work is stepped, no
     /// other thread runs meanwhile.
     fn is_hurried(&self) -> bool {
-        self.hurried.load(Ordering::SeqCst) > 0
-            || self.checkpoint_wanted.load(Ordering::Acquire)
-            || self.closed.load(Ordering::Acquire)
-            || self.poison.is_set()
+        self.checkpoints.is_hurried()
+            || self.life.is_closed()
+            || self.life.poison.is_set()
             || self.runtime.is_stepped()
     }
 
@@ -111,17 +100,17 @@ impl State {
         let begin = self.runtime.now();
         let result = self.publish_all(rest);
         let end = self.runtime.now();
-        *self.last_checkpoint.lock() = end;
+        self.checkpoints.set_last(end);
         events::checkpoint(end.saturating_sub(begin), result.as_ref().err());
         result
     }
 
     fn publish_all(&self, rest: &mut dyn FnMut(f64) -> bool) -> Result<()> {
-        self.poison.check()?;
+        self.life.poison.check()?;
         // Everything up to the bound has been applied (P1), so it is in the engines' caches or
         // beyond.
         let bound = self.log.applied_watermark();
-        let keyspaces = self.keyspaces();
+        let keyspaces = self.keyspaces.open();
         #[expect(clippy::cast_precision_loss, reason = "there are few keyspaces")]
         let share = |place: usize, done: f64| (place as f64 + done) / keyspaces.len() as f64;
         let mut full = Ok(());
@@ -141,22 +130,21 @@ impl State {
     /// Trims the log up to the least redo LSN of all open keyspaces. The caller holds
     /// `checkpointing`.
     pub(crate) fn trim(&self) -> Result<()> {
-        self.copy_log();
+        self.backups.copy_log(&self.log);
         let _inside = probe::enter("trim");
         // A keyspace that is opened after this read of the log's end has all its records behind it,
         // even if the others have moved on when they are asked.
         let end = self.log.applied_watermark();
-        let keyspaces = self.keyspaces();
-        let redo = keyspaces.iter().map(|keyspace| keyspace.redo()).min();
-        self.log.trim(redo.unwrap_or(end).min(end)).inspect_err(|error| self.note(error))
+        let redo = self.keyspaces.least_redo(end);
+        self.log.trim(redo).inspect_err(|error| self.note(error))
     }
 
     /// Returns whether a requested checkpoint is still needed. Engines that publish by themselves
     /// may have moved on since the log was last trimmed, and then trimming may be enough.
     fn needs_checkpoint(&self) -> Result<bool> {
-        let _one_at_a_time = self.hold_checkpoints();
-        self.poison.check()?;
-        let keyspaces = self.keyspaces();
+        let _one_at_a_time = self.checkpoints.hold();
+        self.life.poison.check()?;
+        let keyspaces = self.keyspaces.open();
         if keyspaces.iter().any(|keyspace| keyspace.engine.values().wants_checkpoint()) {
             return Ok(true);
         }
@@ -170,63 +158,63 @@ impl State {
     pub(crate) fn start_jobs(self: &Arc<Self>) -> Result<()> {
         let state = self.clone();
         let mut quiet = Quiet::default();
-        *self.log_task.lock() = Some(self.spawn_alone("spinney-log", move || {
-            state.log.tick()?;
-            let quiet = quiet.begins(state.log.last_lsn(), false, state.runtime.now(), LOG_QUIET);
-            if quiet {
-                state.log.give_back(0)?;
-                state.keep_room_in_quiet()?;
-            }
-            Ok(Next::Wait(state.until_needed(LOG_TICK)))
-        })?);
+        self.jobs.log.start(|| {
+            self.spawn_alone("spinney-log", move || {
+                state.log.tick()?;
+                let now = state.runtime.now();
+                if quiet.begins(state.log.last_lsn(), false, now, LOG_QUIET) {
+                    state.log.give_back(0)?;
+                    state.keep_room_in_quiet()?;
+                }
+                Ok(Next::Wait(state.until_needed(LOG_TICK)))
+            })
+        })?;
         let state = self.clone();
         let mut quiet = Quiet::default();
-        *self.checkpoint_task.lock() = Some(self.spawn(move || {
-            let last = *state.last_checkpoint.lock();
-            let waited = state.runtime.now().saturating_sub(last) >= CHECKPOINT_REST;
-            let came = state.unlogged_came.swap(false, Ordering::Relaxed);
-            let quiet = quiet.begins(state.log.last_lsn(), came, state.runtime.now(), QUIET);
-            let wanted = state.checkpoint_wanted.load(Ordering::Acquire);
-            let wanted = wanted && state.needs_checkpoint()?
-                || quiet && state.log.stats().bytes_used > QUIET_LOG_BYTES;
-            if !(wanted || waited && state.has_news()) {
-                state.checkpoint_wanted.store(false, Ordering::Release);
-                return Ok(Next::Wait(state.until_needed(CHECKPOINT_LOOK)));
-            }
-            let result = match wanted {
-                true => state.checkpoint(),
-                false => state.checkpoint_slowly(CHECKPOINT_TIME),
-            };
-            *state.checkpoint_error.lock() = result.as_ref().err().cloned();
-            state.checkpoint_wanted.store(false, Ordering::Release);
-            result.map(|()| Next::Wait(CHECKPOINT_LOOK))
-        })?);
+        let checkpoint = move || state.checkpoint_if_wanted(&mut quiet);
+        self.jobs.checkpoint.start(|| self.spawn(checkpoint))?;
         let rate = self.options.scrub_bytes_per_second;
         if rate > 0 {
             let state = self.clone();
-            *self.scrub_task.lock() = Some(self.spawn(move || state.scrub_piece(rate))?);
+            self.jobs.scrub.start(|| self.spawn(move || state.scrub_piece(rate)))?;
         }
         let state = self.clone();
-        *self.park_task.lock() = Some(self.spawn(move || state.park_unused())?);
+        self.jobs.park.start(|| self.spawn(move || state.park_unused()))?;
         let (state, mut soon, mut pause) = (self.clone(), 0, HeapPause::default());
-        *self.memory_task.lock() =
-            Some(self.spawn(move || Ok(state.govern(&mut soon, &mut pause)))?);
-        self.keyspaces().iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
+        let govern = move || {
+            let parts = (&state.keyspaces, &state.runtime);
+            Ok(state.memory.govern(parts, &mut soon, &mut pause))
+        };
+        self.jobs.memory.start(|| self.spawn(govern))?;
+        let open = self.keyspaces.open();
+        open.iter().try_for_each(|keyspace| self.start_keyspace_job(keyspace))
     }
 
-    /// Wakes jobs that wait for a keyspace to be opened.
-    pub(crate) fn wake_jobs(&self) {
-        let own = [&self.park_task, &self.checkpoint_task, &self.log_task, &self.memory_task];
-        for task in own {
-            if let Some(task) = &*task.lock() {
-                task.wake();
-            }
+    /// Runs the job: takes a checkpoint if one is wanted or due.
+    fn checkpoint_if_wanted(&self, quiet: &mut Quiet) -> Result<Next> {
+        let last = self.checkpoints.last();
+        let waited = self.runtime.now().saturating_sub(last) >= CHECKPOINT_REST;
+        let came = self.writers.take_unlogged();
+        let quiet = quiet.begins(self.log.last_lsn(), came, self.runtime.now(), QUIET);
+        let wanted = self.checkpoints.is_wanted();
+        let wanted = wanted && self.needs_checkpoint()?
+            || quiet && self.log.stats().bytes_used > QUIET_LOG_BYTES;
+        if !(wanted || waited && self.has_news()) {
+            self.checkpoints.unwant();
+            return Ok(Next::Wait(self.until_needed(CHECKPOINT_LOOK)));
         }
+        let result = match wanted {
+            true => self.checkpoint(),
+            false => self.checkpoint_slowly(CHECKPOINT_TIME),
+        };
+        self.checkpoints.set_error(result.as_ref().err().cloned());
+        self.checkpoints.unwant();
+        result.map(|()| Next::Wait(CHECKPOINT_LOOK))
     }
 
     /// Wait of a job that polls every `look` while anything is open. Opening a keyspace wakes it.
     fn until_needed(&self, look: Duration) -> Duration {
-        let is_open = !self.keyspaces.read().is_empty();
+        let is_open = !self.keyspaces.none_open();
         let is_durable = self.log.durable_lsn() >= self.log.last_lsn();
         if is_open || !is_durable { look } else { NOTHING_OPEN }
     }
@@ -234,52 +222,39 @@ impl State {
     /// Returns whether a checkpoint would write back anything.
     fn has_news(&self) -> bool {
         let last = self.log.last_lsn();
-        self.keyspaces().iter().any(|keyspace| keyspace.redo() < last || keyspace.engine.is_dirty())
+        self.keyspaces
+            .open()
+            .iter()
+            .any(|keyspace| keyspace.redo() < last || keyspace.engine.is_dirty())
     }
 
     /// Starts a keyspace's job, if the database has jobs by now.
     pub(crate) fn start_keyspace_job(&self, keyspace: &Arc<KeyspaceState>) -> Result<()> {
-        if self.reading.is_some() {
+        if self.life.reading.is_some() {
             return Ok(());
         }
         let Some(me) = self.me.lock().upgrade() else { return Ok(()) };
         // The reference is weak, so that parking can drop the keyspace and see whether it is in
         // use.
         let (state, engine, weak) = (me.clone(), keyspace.engine.clone(), Arc::downgrade(keyspace));
-        let task = me.runtime.spawn_in_crowd(me.guarded(move || {
+        let job = me.guarded(move || {
             let next = engine.background()?;
             let room = engine.unwritten_bytes() + engine.step_bytes();
-            if state.engine_room.fetch_max(room, Ordering::Relaxed) < room {
-                state.covered.store(NOTHING_COVERED, Ordering::Relaxed);
-            }
+            state.room.note_need(room);
             if next != Next::Wait(IDLE)
                 && let Some(keyspace) = weak.upgrade()
             {
                 keyspace.set_busy(state.runtime.now());
             }
             Ok(next)
-        }))?;
-        *keyspace.task.lock() = Some(task);
-        Ok(())
+        });
+        keyspace.job.start(|| me.runtime.spawn_in_crowd(job))
     }
 
     /// Stops all jobs and waits for them to end.
     pub(crate) fn stop_jobs(&self) {
-        let own = [
-            &self.log_task,
-            &self.checkpoint_task,
-            &self.scrub_task,
-            &self.park_task,
-            &self.memory_task,
-        ];
-        let own = own.map(|task| task.lock().take());
-        own.into_iter().flatten().for_each(|task| task.stop());
-        for keyspace in self.keyspaces() {
-            let task = keyspace.task.lock().take();
-            if let Some(task) = task {
-                task.stop();
-            }
-        }
+        self.jobs.stop();
+        self.keyspaces.open().iter().for_each(|keyspace| keyspace.job.stop());
     }
 
     /// Starts a job whose errors are noted and whose panics poison (P21).
@@ -374,12 +349,12 @@ mod tests {
             state.checkpoint_slowly(Duration::from_secs(3600)).unwrap();
         });
         let state = &db.handle.state;
-        while state.checkpointing.try_lock().is_some() {
+        while state.checkpoints.try_hold().is_some() {
             thread::yield_now();
         }
         db.checkpoint().unwrap();
         assert_eq!(db.stats().keyspaces[0].numbers.records_dirty, 0);
         slow.unwrap().join().unwrap();
-        assert_eq!(state.hurried.load(Ordering::SeqCst), 0);
+        assert!(!state.checkpoints.is_hurried());
     }
 }

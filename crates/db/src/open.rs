@@ -5,7 +5,7 @@
 //! 3. Open the log, which decides which records count, and makes that durable (P8, P9).
 //! 4. Find the keyspaces that the log names. Open every keyspace at its checkpoint, one after the
 //!    other, make the checkpoint durable where it may not be (P9), and close those that are not
-//!    named: the next use opens them (see `place`).
+//!    named: the next use opens them (see `parking`).
 //! 5. Replay structure records, and what user records say of the extents of large values, so that
 //!    every engine stands on a consistent shape and knows every page that is owned.
 //! 6. Replay the user records above each keyspace's redo LSN, through the ordinary apply path (P15,
@@ -19,36 +19,39 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 
-use spinney_base::shim::{Mutex, RwLock};
-use spinney_base::{
-    Error, ErrorKind, KeyspaceId, Lsn, MemoryBudget, Poison, Process, Result, Runtime, Stalls,
-    probe,
-};
-use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Reserve, Reserved};
+use spinney_base::shim::Mutex;
+use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, Runtime, probe};
+use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Overlay, Reserve, Reserved};
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered, tail_name};
 
+use crate::backup_log::Backups;
+use crate::checkpoints::Checkpoints;
+use crate::files::{Files, LOG_NAME, file_name, is_keyspace_file, lost, not_found};
+use crate::jobs::Jobs;
+use crate::keyspace_state::KeyspaceState;
+use crate::keyspaces::Keyspaces;
+use crate::life::Life;
 use crate::manifest::Manifest;
-use crate::options::{Options, TornWrites};
+use crate::memory::Memory;
+use crate::options::Options;
 use crate::place::{Place, check_end};
 use crate::reading::{self, Reading};
 use crate::record;
-use crate::room::NOTHING_COVERED;
-use crate::state::{KeyspaceState, State, file_name, is_keyspace_file, next_owner};
+use crate::room::Room;
+use crate::state::State;
 use crate::target;
 use crate::write::KeyspaceWrite;
-
-pub(crate) const LOG_NAME: &str = "wal";
+use crate::writers::Writers;
 
 /// Opens or creates the database at `path`.
 pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
     options.check()?;
     let disk = options.open_disk();
     if options.read_only {
-        return reading::open_for_reading(disk, path, &options, None);
+        return open_for_reading(disk, path, &options);
     }
     let if_missing = if options.create_if_missing { IfMissing::Create } else { IfMissing::Fail };
     let directory = match disk.directory(path, if_missing) {
@@ -60,7 +63,7 @@ pub(crate) fn open(path: &Path, options: Options) -> Result<Arc<State>> {
     match open_in(disk.clone(), directory.clone(), None, options.clone()) {
         // The recovery found no space, even in the reserve. What is there can be read.
         Err(error) if error.is_full() && Manifest::exists(&*directory)? => {
-            reading::open_directory(disk, directory, &options, Some(error))
+            open_read_only(disk, directory, &options, Some(error))
         }
         opened => opened,
     }
@@ -83,6 +86,32 @@ pub(crate) fn open_in(
         None => directory.lock()?,
     };
     assemble(disk, directory, lock, options, None)
+}
+
+/// Opens the database at `path` for reading.
+fn open_for_reading(disk: Arc<dyn Disk>, path: &Path, options: &Options) -> Result<Arc<State>> {
+    let directory = match disk.directory(path, IfMissing::Fail) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(not_found(path)),
+        opened => opened?,
+    };
+    open_read_only(disk, directory, options, None)
+}
+
+/// Opens the database in `directory` for reading; `because` says why, if writing was requested.
+fn open_read_only(
+    disk: Arc<dyn Disk>,
+    directory: Arc<dyn Directory>,
+    options: &Options,
+    because: Option<Error>,
+) -> Result<Arc<State>> {
+    options.check()?;
+    let lock = directory.lock_shared()?;
+    let (pages, rest) = reading::divide(options.memory);
+    let pages = options.replay_bytes_max.unwrap_or(pages);
+    let overlay = Arc::new(Overlay::new(directory, pages));
+    let reading = Reading { overlay: overlay.clone(), because };
+    let options = Options { memory: rest, create_if_missing: false, ..options.clone() };
+    assemble(disk, overlay, lock, options, Some(reading))
 }
 
 /// Opens or creates the database in `directory`, which is an overlay if `reading`.
@@ -114,81 +143,55 @@ pub(crate) fn assemble(
         create(&*directory, &runtime, &options)?;
     }
     let manifest = Manifest::read(&*directory)?;
-    let log_options = log_options(manifest.tag, &options);
-    let (log, recovered) = match Log::open(&*directory, LOG_NAME, &log_options) {
-        Err(error) if error.is_full() && reading.is_some() => {
+    let (log, recovered) = open_log(&*directory, manifest.tag, &options, reading.is_some())?;
+    let opened_at = runtime.now();
+    let state = State {
+        life: Life::begin(reading)?,
+        files: Files::new(disk, directory, directory_lock, options.torn_writes)?,
+        log,
+        stripes: LockTable::new(),
+        writers: Writers::new(),
+        keyspaces: Keyspaces::new(manifest, recovered.last_lsn()),
+        memory: Memory::new(options.memory),
+        room: Room::new(reserve),
+        checkpoints: Checkpoints::new(opened_at),
+        backups: Backups::default(),
+        scrub: Mutex::default(),
+        jobs: Jobs::none(),
+        me: Mutex::new(Weak::new()),
+        options,
+        runtime,
+    };
+    state.memory.limit_log(&state.log);
+    let records = (recovered.last_lsn().0 + 1).saturating_sub(recovered.first_lsn().0);
+    state.room.with_last_room(|| state.recover(recovered))?;
+    let took = state.runtime.now().saturating_sub(opened_at);
+    spinney_base::events::opened(state.files.directory.path(), records, took);
+    let state = Arc::new(state);
+    *state.me.lock() = Arc::downgrade(&state);
+    if state.life.reading.is_none() {
+        state.start_jobs()?;
+    }
+    Ok(state)
+}
+
+/// Opens the log of a database.
+fn open_log(
+    directory: &dyn Directory,
+    tag: u64,
+    options: &Options,
+    is_reading: bool,
+) -> Result<(Arc<Log>, Recovered)> {
+    match Log::open(directory, LOG_NAME, &log_options(tag, options)) {
+        Err(error) if error.is_full() && is_reading => {
             let mode = OpenMode::EXISTING.cached().read_only();
             let bytes =
                 [LOG_NAME, &tail_name(LOG_NAME)].map(|name| directory.open(name, mode)?.len());
             let [log, tail] = bytes;
-            return Err(reading::too_small(error, reading::budget_for_file(log? + tail?)));
+            Err(reading::too_small(error, reading::budget_for_file(log? + tail?)))
         }
-        opened => opened.map_err(lost)?,
-    };
-    let double_write = match options.torn_writes {
-        TornWrites::DoubleWrite => true,
-        TornWrites::Assume4k => false,
-        TornWrites::Auto => !directory.writes_pages_atomically()?,
-    };
-    let opened_at = runtime.now();
-    let state = State {
-        owner: next_owner(),
-        process: Process::current()?,
-        directory,
-        budget: MemoryBudget::new(options.memory),
-        options,
-        disk,
-        runtime,
-        poison: Arc::new(Poison::new()),
-        log,
-        stripes: LockTable::new(),
-        transactions: crate::transaction::Counters::default(),
-        double_write,
-        door: RwLock::new(()),
-        closed: AtomicBool::new(false),
-        manifest: Mutex::new(manifest),
-        places: RwLock::new(Vec::new()),
-        keyspaces: RwLock::new(Vec::new()),
-        sharing: Mutex::new(()),
-        me: Mutex::new(Weak::new()),
-        recovered_to: recovered.last_lsn(),
-        park_task: Mutex::new(None),
-        memory_task: Mutex::new(None),
-        checkpointing: Mutex::new(()),
-        hurried: AtomicUsize::new(0),
-        last_checkpoint: Mutex::new(opened_at),
-        large_batch: Mutex::new(()),
-        large_logging: RwLock::new(()),
-        checkpoint_task: Mutex::new(None),
-        log_task: Mutex::new(None),
-        checkpoint_error: Mutex::new(None),
-        checkpoint_wanted: AtomicBool::new(false),
-        unlogged_came: AtomicBool::new(false),
-        backup_running: AtomicBool::new(false),
-        backup_bytes: AtomicU64::new(0),
-        log_part: Mutex::default(),
-        scrub: Mutex::default(),
-        scrub_task: Mutex::new(None),
-        stalls: Stalls::default(),
-        directory_lock: Mutex::new(Some(directory_lock)),
-        reading,
-        reserve,
-        log_without_room: AtomicU64::new(0),
-        covered: AtomicU64::new(NOTHING_COVERED),
-        data_bytes: AtomicU64::new(0),
-        engine_room: AtomicU64::new(0),
-    };
-    state.limit_log(state.options.memory);
-    let records = (recovered.last_lsn().0 + 1).saturating_sub(recovered.first_lsn().0);
-    state.with_last_room(|| state.recover(recovered))?;
-    let took = state.runtime.now().saturating_sub(opened_at);
-    spinney_base::events::opened(state.directory.path(), records, took);
-    let state = Arc::new(state);
-    *state.me.lock() = Arc::downgrade(&state);
-    if state.reading.is_none() {
-        state.start_jobs()?;
+        opened => opened.map_err(lost),
     }
-    Ok(state)
 }
 
 /// Returns whether the directory holds a database that is to be opened with these options.
@@ -221,24 +224,9 @@ pub(crate) fn is_database(directory: &dyn Directory) -> Result<bool> {
     }
 }
 
-/// Makes the error for a missing file of a database that the manifest lists.
-pub(crate) fn lost(error: Error) -> Error {
-    match error.kind() {
-        ErrorKind::NotFound => error.wrap(ErrorKind::Corruption, "a file of the database was lost"),
-        _ => error,
-    }
-}
-
-pub(crate) fn not_found(directory: &Path) -> Error {
-    Error::new(
-        ErrorKind::NotFound,
-        format!("there is no Spinney database in {}", directory.display()),
-    )
-}
-
 fn log_options(tag: u64, options: &Options) -> LogOptions {
     let log = LogOptions::sized(tag, options.log_bytes_max);
-    LogOptions { tail_bytes: log.tail_bytes.min(State::tail_bytes(options.memory)), ..log }
+    LogOptions { tail_bytes: log.tail_bytes.min(Memory::tail_bytes(options.memory)), ..log }
 }
 
 fn create(directory: &dyn Directory, runtime: &Runtime, options: &Options) -> Result<()> {
@@ -250,7 +238,7 @@ fn create(directory: &dyn Directory, runtime: &Runtime, options: &Options) -> Re
 impl State {
     fn recover(&self, recovered: Recovered) -> Result<()> {
         match self.replay(&recovered) {
-            Err(error) if error.is_full() && self.reading.is_some() => {
+            Err(error) if error.is_full() && self.life.reading.is_some() => {
                 let bytes = reading::budget_for(&recovered)?;
                 Err(reading::too_small(error, bytes))
             }
@@ -259,10 +247,10 @@ impl State {
     }
 
     fn replay(&self, recovered: &Recovered) -> Result<()> {
-        let manifest = self.manifest.lock().clone();
+        let manifest = self.keyspaces.manifest.lock().clone();
         let places: Vec<_> =
-            manifest.keyspaces.iter().map(|entry| Place::new(entry, self.owner)).collect();
-        places.clone_into(&mut self.places.write());
+            manifest.keyspaces.iter().map(|entry| Place::new(entry, self.life.owner)).collect();
+        places.clone_into(&mut self.keyspaces.places.write());
         let mut named = self.named(recovered, manifest.next_id)?;
         // One after the other, so that a few descriptors are enough for many keyspaces.
         for place in &places {
@@ -274,13 +262,13 @@ impl State {
                 // The next checkpoint adds the proof, and must do so before the log is trimmed.
                 named.insert(place.id);
             } else {
-                self.leave_unopened(place, opened.engine.stats());
+                place.kept.lock().leave_unopened(opened.engine.stats());
             }
-            self.budget.close(&opened.memory);
+            self.memory.budget.close(&opened.memory);
         }
         let named: Vec<&Arc<Place>> =
             places.iter().filter(|place| named.contains(&place.id)).collect();
-        let most = if self.reading.is_some() { usize::MAX } else { self.open_max() };
+        let most = if self.life.reading.is_some() { usize::MAX } else { self.open_max() };
         let mut groups = named.chunks(most).peekable();
         while let Some(group) = groups.next() {
             self.replay_group(group, recovered)?;
@@ -322,7 +310,7 @@ impl State {
         count: usize,
     ) -> Result<Arc<KeyspaceState>> {
         // What the log has of it is replayed.
-        let share = self.first_share(count);
+        let share = self.memory.first_share(count);
         let keyspace = self.assemble(place, None, Lsn::ZERO, share).map_err(lost)?;
         let redo = keyspace.engine.redo();
         // A parked keyspace does not hold the log. Where slots have copies, its slot is known to be
@@ -416,13 +404,13 @@ impl State {
     /// Removes files of keyspaces that were dropped, or that the manifest never listed.
     fn remove_orphans(&self, manifest: &Manifest) -> Result<()> {
         let mut removed = false;
-        for name in self.directory.list()? {
+        for name in self.files.directory.list()? {
             let owned = manifest.keyspaces.iter().any(|entry| file_name(entry.id) == name);
             if is_keyspace_file(&name) && !owned {
-                self.directory.remove(&name)?;
+                self.files.directory.remove(&name)?;
                 removed = true;
             }
         }
-        if removed { self.directory.sync() } else { Ok(()) }
+        if removed { self.files.directory.sync() } else { Ok(()) }
     }
 }

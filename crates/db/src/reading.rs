@@ -12,17 +12,13 @@
 //! data can be read and copied elsewhere; the next opening uses space that has returned.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{Error, ErrorKind, KeyspaceId, Result};
-use spinney_io::{Directory, Disk, IfMissing, Overlay};
+use spinney_io::Overlay;
 use spinney_wal::{RecordKind, Recovered};
 
-use crate::open;
-use crate::options::Options;
 use crate::record;
-use crate::state::State;
 
 /// One part in this many of the budget is for written pages.
 const PAGES_PART: u64 = 4;
@@ -60,41 +56,11 @@ impl Reading {
 }
 
 /// Divides a budget into bytes for written pages and the rest.
-fn divide(memory: u64) -> (u64, u64) {
+pub(crate) fn divide(memory: u64) -> (u64, u64) {
     if memory < SMALL_BUDGET_BYTES {
         return (PAGES_BYTES_MIN, memory);
     }
     (memory / PAGES_PART, memory - memory / PAGES_PART)
-}
-
-/// Opens the database at `path` for reading; `because` says why, if writing was requested.
-pub(crate) fn open_for_reading(
-    disk: Arc<dyn Disk>,
-    path: &Path,
-    options: &Options,
-    because: Option<Error>,
-) -> Result<Arc<State>> {
-    let directory = match disk.directory(path, IfMissing::Fail) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Err(open::not_found(path)),
-        opened => opened?,
-    };
-    open_directory(disk, directory, options, because)
-}
-
-pub(crate) fn open_directory(
-    disk: Arc<dyn Disk>,
-    directory: Arc<dyn Directory>,
-    options: &Options,
-    because: Option<Error>,
-) -> Result<Arc<State>> {
-    options.check()?;
-    let lock = directory.lock_shared()?;
-    let (pages, rest) = divide(options.memory);
-    let pages = options.replay_bytes_max.unwrap_or(pages);
-    let overlay = Arc::new(Overlay::new(directory, pages));
-    let reading = Reading { overlay: overlay.clone(), because };
-    let options = Options { memory: rest, create_if_missing: false, ..options.clone() };
-    open::assemble(disk, overlay, lock, options, Some(reading))
 }
 
 /// Makes `Full` for an opening whose budget is too small, naming a sufficient one.

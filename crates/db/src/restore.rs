@@ -10,10 +10,10 @@ use spinney_engine::{VerifyReport, mend_copied_slots};
 use spinney_io::{AlignedBuf, Directory, DirectoryLock, Disk, IfMissing, OpenMode, Purpose};
 
 use crate::database::{Db, go_on};
+use crate::files::{LOG_NAME, file_name, lost, not_found};
 use crate::manifest::Manifest;
-use crate::open::{self, LOG_NAME, is_database, lost, not_found};
+use crate::open::{self, is_database};
 use crate::options::Options;
-use crate::state::file_name;
 use crate::target::{self, Target};
 
 /// Number of pages copied at once (1 MiB).

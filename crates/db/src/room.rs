@@ -18,15 +18,13 @@
 //! log, and then a smaller reserve is enough.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use spinney_base::limits::PAGE_BYTES;
-use spinney_base::{Error, ErrorKind, Result};
-use spinney_io::{Reserve, without_reserve};
-use spinney_wal::ReserveFor;
+use spinney_base::{Error, Result};
+use spinney_io::Reserve;
 
-use crate::place::Place;
-use crate::state::State;
+use crate::keyspaces::Keyspaces;
 
 /// Bytes that a recovery may need for each byte of the log, because pages are written beside those
 /// they replace. With a factor of two, recoveries on a full disk found no space (test
@@ -49,69 +47,79 @@ const COVERED_STEPS: u32 = 64;
 const COVERED_PARTS: f64 = 1024.0;
 
 /// Covers no log, so that the next writer of a value checks the reserve.
-pub(crate) const NOTHING_COVERED: u64 = (-1.0f64).to_bits();
+const NOTHING_COVERED: u64 = (-1.0f64).to_bits();
 
 /// Bytes beside that, for double-write areas and the log itself.
 const BASE_BYTES: u64 = 1 << 20;
-
-/// Bytes that the log keeps when space is made, and least bytes that it has ready for later
-/// records.
-const LOG_KEPT_BYTES: u64 = 256 << 10;
-const LOG_READY_BYTES: usize = 16 << 10;
 
 /// Most bytes that are kept after a quiet while: this many, and this part of the data.
 const QUIET_BYTES: u64 = 64 << 10;
 const QUIET_PART: u64 = 8;
 
-impl State {
-    /// Returns whether a recovery would find records.
-    pub(crate) fn has_records(&self) -> bool {
-        let log = self.log.stats();
-        log.first_lsn <= log.last_lsn
+/// Bytes that the log keeps when space is made.
+pub(crate) const LOG_KEPT_BYTES: u64 = 256 << 10;
+
+/// The reserve, and what it must suffice for.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// Disk space that recovery, removals and a checkpoint may take on a full disk; the directory
+    /// of the database takes from it. `None` when the database is open for reading.
+    pub(crate) reserve: Option<Arc<Reserve>>,
+    /// Fullness of the log at which the reserve is checked again: the bits of an `f64`.
+    covered: AtomicU64,
+    /// Disk space that engines need beside the log's, at the last check.
+    engines: AtomicU64,
+    /// Disk space of the data, at the last check.
+    data_bytes: AtomicU64,
+    /// Bytes of the log when a checkpoint to shorten it found no space; 0 since one did.
+    log_without_room: AtomicU64,
+}
+
+impl Room {
+    pub(crate) fn new(reserve: Option<Arc<Reserve>>) -> Room {
+        Room {
+            reserve,
+            covered: AtomicU64::new(NOTHING_COVERED),
+            engines: AtomicU64::new(0),
+            data_bytes: AtomicU64::new(0),
+            log_without_room: AtomicU64::new(0),
+        }
     }
 
     /// Disk space that the recovery of a log of `bytes` bytes may need.
-    fn room_for_log(&self, bytes: u64) -> u64 {
-        let in_parts = bytes + bytes / 2 + PER_MEMORY_BYTE * self.budget.total();
+    fn for_log(&self, bytes: u64, memory: u64) -> u64 {
+        let in_parts = bytes + bytes / 2 + PER_MEMORY_BYTE * memory;
         let changed = BASE_BYTES + (PER_LOG_BYTE * bytes).min(in_parts);
-        (self.engine_room.load(Relaxed) + changed).min(self.room_for_all(bytes))
+        (self.engines.load(Relaxed) + changed).min(self.for_all(bytes))
     }
 
     /// Disk space that is kept while values are written. Removals fill a log of some length before
     /// their checkpoint, which needs space however short the log is now.
-    fn room_for_values(&self, log: u64) -> u64 {
-        self.room_for_log(log.max(LOG_KEPT_BYTES)).min(self.room_for_all(log))
+    pub(crate) fn for_values(&self, log: u64, memory: u64) -> u64 {
+        self.for_log(log.max(LOG_KEPT_BYTES), memory).min(self.for_all(log))
     }
 
     /// Disk space that is enough for any operation on the present data.
-    fn room_for_all(&self, log: u64) -> u64 {
+    fn for_all(&self, log: u64) -> u64 {
         let all = self.data_bytes.load(Relaxed) + log;
-        LITTLE_BYTES + self.engine_room.load(Relaxed) + PER_DATA_BYTE * all
+        LITTLE_BYTES + self.engines.load(Relaxed) + PER_DATA_BYTE * all
     }
 
-    /// Disk space that is kept after a quiet while.
-    fn room_in_quiet(&self) -> u64 {
-        if !self.has_records() {
-            return 0;
-        }
-        let needed = self.room_for_log(self.log.stats().bytes_used);
-        let live = |place: &Arc<Place>| {
-            let stats = self.stats_of(place).0;
-            stats.file_bytes.saturating_sub(stats.free_pages * PAGE_BYTES as u64)
-        };
-        let live: u64 = self.places().iter().map(live).sum();
-        needed.min(QUIET_BYTES + live / QUIET_PART)
+    /// Disk space that is kept after a quiet while: for a log of `log` bytes, and `live` bytes in
+    /// pages that are in use.
+    fn in_quiet(&self, log: u64, memory: u64, live: u64) -> u64 {
+        self.for_log(log, memory).min(QUIET_BYTES + live / QUIET_PART)
     }
 
     /// Reads the size of the data, and the space that the engines need: for everything that they
     /// hold in memory as pages, and for the largest of their smallest steps that free space.
-    pub(crate) fn follow_engines(&self) {
+    pub(crate) fn follow(&self, keyspaces: &Keyspaces) {
         self.covered.store(NOTHING_COVERED, Relaxed);
-        let keyspaces = self.keyspaces();
+        let keyspaces = keyspaces.open();
         let engines = || keyspaces.iter().map(|keyspace| &keyspace.engine);
         let unwritten: u64 = engines().map(|engine| engine.unwritten_bytes()).sum();
         let step = engines().map(|engine| engine.step_bytes()).max().unwrap_or(0);
-        self.engine_room.store(unwritten + step, Relaxed);
+        self.engines.store(unwritten + step, Relaxed);
         self.data_bytes.store(engines().map(|engine| engine.data_bytes()).sum(), Relaxed);
     }
 
@@ -124,15 +132,75 @@ impl State {
         }
     }
 
-    /// Sizes the reserve for a recovery after a quiet while. If the disk has no space for it, the
-    /// next writer gets the error.
+    /// Notes what the engine of one keyspace needs, after its job had a turn.
+    pub(crate) fn note_need(&self, bytes: u64) {
+        if self.engines.fetch_max(bytes, Relaxed) < bytes {
+            self.covered.store(NOTHING_COVERED, Relaxed);
+        }
+    }
+
+    /// Disk space that engines need beside the log's, at the last check.
+    pub(crate) fn of_engines(&self) -> u64 {
+        self.engines.load(Relaxed)
+    }
+
+    /// Returns the reserve, if it is less than it should be.
+    pub(crate) fn short(&self) -> Option<&Reserve> {
+        self.reserve.as_deref().filter(|reserve| reserve.is_short())
+    }
+
+    /// Returns whether the reserve is enough for the recovery of a log of this fullness.
+    #[inline]
+    pub(crate) fn covers(&self, reserve: &Reserve, fullness: f64) -> bool {
+        fullness <= f64::from_bits(self.covered.load(Relaxed)) && !reserve.is_short()
+    }
+
+    /// Grows the reserve for a log of some fullness, of which `bytes_at` says the bytes. Notes how
+    /// much fuller the log may become before the next check.
+    ///
+    /// # Errors
+    /// `Full`, `Io`.
+    pub(crate) fn cover(
+        &self,
+        reserve: &Reserve,
+        fullness: f64,
+        memory: u64,
+        bytes_at: impl Fn(f64) -> u64,
+    ) -> Result<()> {
+        let needed = |fullness| self.for_values(bytes_at(fullness), memory);
+        // More than is needed now, so that the reserve does not grow with every write.
+        let kept = reserve.keep(needed(fullness) / 4 * 5);
+        if kept.as_ref().is_err_and(Error::is_full) {
+            return kept;
+        }
+        let bytes = reserve.bytes();
+        let is_covered = |fullness: &f64| needed(*fullness) <= bytes;
+        let further = (0..=COVERED_STEPS).rev();
+        let further = further.map(|step| fullness + f64::from(step) / COVERED_PARTS);
+        let covered = further.into_iter().find(is_covered).unwrap_or(fullness);
+        self.covered.store(covered.to_bits(), SeqCst);
+        // A change of the reserve stores this after it.
+        if reserve.bytes() != bytes {
+            self.covered.store(NOTHING_COVERED, SeqCst);
+        }
+        kept
+    }
+
+    /// Sizes the reserve for a recovery after a quiet while: of a log of `log` bytes, if it has
+    /// any records. `live` counts the bytes in pages that are in use. If the disk has no space for
+    /// the reserve, the next writer gets the error.
     ///
     /// # Errors
     /// `Io`.
-    pub(crate) fn keep_room_in_quiet(&self) -> Result<()> {
+    pub(crate) fn keep_in_quiet(
+        &self,
+        log: Option<u64>,
+        memory: u64,
+        live: impl FnOnce() -> u64,
+    ) -> Result<()> {
         let Some(reserve) = &self.reserve else { return Ok(()) };
         reserve.try_again();
-        let kept = reserve.keep(self.room_in_quiet());
+        let kept = reserve.keep(log.map_or(0, |log| self.in_quiet(log, memory, live())));
         self.covered.store(NOTHING_COVERED, SeqCst);
         match kept {
             Err(error) if error.is_full() => Ok(()),
@@ -140,151 +208,15 @@ impl State {
         }
     }
 
-    /// Reserves space for the recovery of the log before a value goes there.
-    ///
-    /// # Errors
-    /// As [`State::make_room`].
-    #[inline]
-    pub(crate) fn keep_room_for_values(&self, fullness: f64) -> Result<()> {
-        let Some(reserve) = &self.reserve else { return Ok(()) };
-        if fullness <= f64::from_bits(self.covered.load(Relaxed)) && !reserve.is_short() {
-            return Ok(());
-        }
-        self.keep_more_room(reserve, fullness)
+    /// Returns whether the log has grown enough for a checkpoint to shorten it: since the last one
+    /// that found no space, if it found none.
+    pub(crate) fn is_long(&self, log: u64) -> bool {
+        log >= self.log_without_room.load(Relaxed) + LOG_KEPT_BYTES
     }
 
-    #[cold]
-    fn keep_more_room(&self, reserve: &Reserve, fullness: f64) -> Result<()> {
-        self.follow_engines();
-        let needed = |fullness| self.room_for_values(self.log.bytes_at(fullness));
-        // More than is needed now, so that the reserve does not grow with every write.
-        match reserve.keep(needed(fullness) / 4 * 5) {
-            Err(error) if error.is_full() => self.make_room(true),
-            kept => {
-                let bytes = reserve.bytes();
-                let is_covered = |fullness: &f64| needed(*fullness) <= bytes;
-                let further = (0..=COVERED_STEPS).rev();
-                let further = further.map(|step| fullness + f64::from(step) / COVERED_PARTS);
-                let covered = further.into_iter().find(is_covered).unwrap_or(fullness);
-                self.covered.store(covered.to_bits(), SeqCst);
-                // A change of the reserve stores this after it.
-                if reserve.bytes() != bytes {
-                    self.covered.store(NOTHING_COVERED, SeqCst);
-                }
-                kept
-            }
-        }
-    }
-
-    /// Keeps the log short while the disk is full. Otherwise records of removals would take the
-    /// space of the checkpoint that they need. After a checkpoint that found no space, the next is
-    /// tried once the log has grown by as much.
-    ///
-    /// # Errors
-    /// What the checkpoint met, but for `Full`.
-    pub(crate) fn keep_log_short(&self) -> Result<()> {
-        let Some(reserve) = self.reserve.as_ref().filter(|reserve| reserve.is_short()) else {
-            return Ok(());
-        };
-        let used = || self.log.bytes_at(self.log.fullness());
-        let is_long = || used() >= self.log_without_room.load(Relaxed) + LOG_KEPT_BYTES;
-        if !is_long() {
-            return Ok(());
-        }
-        let _one_at_a_time = self.hold_checkpoints();
-        // Another thread may have shortened it meanwhile.
-        if !is_long() {
-            return Ok(());
-        }
-        let made = self.make_room_held(reserve, false);
-        let is_full = made.as_ref().is_err_and(Error::is_full);
-        self.log_without_room.store(if is_full { used() } else { 0 }, Relaxed);
-        if is_full { Ok(()) } else { made }
-    }
-
-    /// Makes space for a writer that met a full disk, by a checkpoint, after which log and recovery
-    /// need less. Values need the reserve as well; a removal does not.
-    ///
-    /// # Errors
-    /// `Full` when there is none; what the checkpoint met.
-    pub(crate) fn make_room(&self, for_values: bool) -> Result<()> {
-        let Some(reserve) = &self.reserve else { return Ok(()) };
-        let _one_at_a_time = self.hold_checkpoints();
-        self.make_room_held(reserve, for_values)
-    }
-
-    /// Does the same; the caller holds `checkpointing`.
-    fn make_room_held(&self, reserve: &Reserve, for_values: bool) -> Result<()> {
-        let keep = || {
-            self.follow_engines();
-            let log = self.log.bytes_at(self.log.fullness());
-            reserve.keep(self.room_for_values(log))
-        };
-        // A writer of values needs space in the log as well, beside the reserve.
-        let log_ready = || without_reserve(|| self.log.reserve(LOG_READY_BYTES, ReserveFor::User));
-        // Another thread may have made the space meanwhile.
-        if for_values && keep().is_ok() && log_ready().is_ok() {
-            return Ok(());
-        }
-        self.give_room_back()?;
-        if self.has_records() {
-            match for_values {
-                true => self.checkpoint_for_values(reserve)?,
-                false => {
-                    let taken = reserve.with_last_room(|| self.checkpoint_held());
-                    // A checkpoint that found no space has left free pages in its file.
-                    taken.or_else(|error| self.give_room_back().and(Err(error)))?;
-                }
-            }
-        }
-        if !self.backup_running.load(Acquire) {
-            self.log.give_back(LOG_KEPT_BYTES)?;
-        }
-        if !for_values {
-            return Ok(());
-        }
-        if reserve.is_short() {
-            self.make_room_by_steps(reserve)?;
-        }
-        self.give_room_back()?;
-        // The log first: without a ready segment, a reserve would be of no use.
-        drop(log_ready());
-        keep().map_err(|error| {
-            error.wrap(
-                ErrorKind::Full,
-                "the disk is full: until there is room records can be read and removed, and no value is written",
-            )
-        })
-    }
-
-    /// What files grew by on a full disk may be free by now.
-    fn give_room_back(&self) -> Result<()> {
-        self.keyspaces()
-            .iter()
-            .try_for_each(|keyspace| keyspace.engine.values().store().give_all_back())
-    }
-
-    /// Takes a checkpoint for the sake of values, without spending what removals will need. Large
-    /// values that were removed before may have to be freed first.
-    fn checkpoint_for_values(&self, reserve: &Reserve) -> Result<()> {
-        let checkpoint = || reserve.with_floor(self.room_for_values(0), || self.checkpoint_held());
-        match checkpoint() {
-            Err(error) if error.is_full() => {
-                self.make_room_by_steps(reserve)?;
-                checkpoint()
-            }
-            taken => taken,
-        }
-    }
-
-    /// Lets engines make space by steps that free more than they take.
-    fn make_room_by_steps(&self, reserve: &Reserve) -> Result<()> {
-        let left = self.room_for_values(0).saturating_sub(self.engine_room.load(Relaxed));
-        let keyspaces = self.keyspaces();
-        let mut steps = keyspaces.iter().map(|keyspace| keyspace.engine.make_room());
-        reserve.with_floor(left, || steps.try_for_each(|made| made))?;
-        self.give_room_back()?;
-        // Trimming makes durable what the steps wrote, and so what they freed.
-        self.trim()
+    /// Notes the bytes of the log when a checkpoint to shorten it found no space; 0 if it found
+    /// some.
+    pub(crate) fn set_without_room(&self, log: u64) {
+        self.log_without_room.store(log, Relaxed);
     }
 }

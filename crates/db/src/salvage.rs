@@ -31,17 +31,14 @@ use spinney_wal::{Log, LogOptions, RecordKind, tail_name};
 
 use crate::database::{Db, go_on};
 use crate::engines::EngineKind;
+use crate::files::{LOG_COPY, LOG_NAME, file_name};
 use crate::keyspace::Keyspace;
 use crate::manifest::Manifest;
-use crate::open::{LOG_NAME, open_in};
+use crate::open::open_in;
 use crate::options::{Durability, KeyspaceOptions, Options};
 use crate::record;
 use crate::restore::copy;
-use crate::state::file_name;
 use crate::target::Salvaging;
-
-/// Name of the copy of the log during the salvage.
-pub(crate) const LOG_COPY: &str = "wal.salvaged";
 
 /// Progress of a salvage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,11 +9,11 @@ use spinney_sync::hash_key;
 
 use crate::cursor::{Cursor, Keys};
 use crate::keyspace::Keyspace;
-use crate::large::ValueReader;
+use crate::keyspace_state::KeyspaceState;
 use crate::range::KeyRange;
-use crate::state::KeyspaceState;
+use crate::reader::ValueReader;
 use crate::value::Value;
-use crate::write::check_key;
+use crate::write::{check_key, hashed};
 
 /// A view of a keyspace at one moment between two batches. It is cheap to clone, and any number of
 /// threads may read from it. Taking one copies nothing. The pages and records that it needs are
@@ -43,7 +43,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.keyspace.handle.state.process.is_current() {
+        if !self.keyspace.handle.state.life.is_of_this_process() {
             // Dropping it takes locks that a thread of the parent may have held at the fork.
             std::mem::forget(self.engine.take());
         }
@@ -68,7 +68,7 @@ impl Snapshot {
     }
 
     fn check_readable(&self) -> Result<()> {
-        self.inner.keyspace.handle.state.check_open()?;
+        self.inner.keyspace.handle.state.life.check_open()?;
         self.inner.open.check_alive()
     }
 
@@ -134,9 +134,7 @@ impl Snapshot {
 
     fn get_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         self.check_readable()?;
-        keys.iter().try_for_each(|key| check_key(key))?;
-        let hashed: Vec<(&[u8], u64)> =
-            keys.iter().map(|key| (*key, hash_key(self.inner.open.id, key))).collect();
+        let hashed = hashed(self.inner.open.id, keys)?;
         let whole = |value: spinney_engine::OwnedValue| {
             if !value.large {
                 return Ok(Value::from(value.bytes));

@@ -4,7 +4,7 @@ use spinney_engine::EngineStats;
 use spinney_io::IoSnapshot;
 
 use crate::scrub::ScrubStats;
-use crate::transaction::TransactionStats;
+use crate::transaction_stats::TransactionStats;
 
 /// A snapshot of a database's numbers. Counters count since it was opened.
 #[derive(Clone, Debug)]

@@ -16,10 +16,8 @@ use spinney_io::{
 };
 use spinney_wal::tail_name;
 
+use crate::files::{LOG_COPY, LOG_NAME, is_keyspace_file};
 use crate::manifest::{self, Manifest};
-use crate::open::LOG_NAME;
-use crate::salvage::LOG_COPY;
-use crate::state::is_keyspace_file;
 
 /// Marks that the files beside it are not a whole database, unless there is a manifest.
 const MARK: &str = "UNFINISHED";

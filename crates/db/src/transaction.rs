@@ -26,18 +26,17 @@ mod writes;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 
 use spinney_base::shim::atomic::{Ordering, fence};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 
-use crate::batch::BatchWrite;
-use crate::database::{Db, Handle};
+use crate::database::Db;
+use crate::handle::Handle;
 use crate::keyspace::Keyspace;
 use crate::options::Durability;
+use crate::transaction_stats::Cause;
 use crate::value::Value;
-use crate::write::{check_key, check_value};
+use crate::write::{BatchWrite, check_key, check_value};
 use reads::Reads;
 pub use transact::TransactionOptions;
 pub use writes::Savepoint;
@@ -45,56 +44,6 @@ use writes::Writes;
 
 /// Attempts of a commit to be the first after its notes were found changed but equal in value.
 const COMMITS_MAX: u32 = 4;
-
-/// Numbers about the transactions of a database since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
-#[non_exhaustive]
-pub struct TransactionStats {
-    /// Transactions that began.
-    pub begun: u64,
-    /// Transactions that committed, with writes or without.
-    pub committed: u64,
-    /// Conflicts because a value that was read has changed.
-    pub conflicts_changed: u64,
-    /// Conflicts because what was read was never at rest for long enough to be looked at whole.
-    pub conflicts_busy: u64,
-    /// Conflicts because a keyspace was loaded, dropped or converted meanwhile.
-    pub conflicts_loaded: u64,
-    /// Times that a transaction looked again at what it had read, to move to a later moment.
-    pub extensions: u64,
-}
-
-/// Why a transaction cannot commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
-    Changed,
-    Busy,
-    Loaded,
-}
-
-/// Counts for [`TransactionStats`].
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    begun: AtomicU64,
-    committed: AtomicU64,
-    conflicts: [AtomicU64; 3],
-    extensions: AtomicU64,
-}
-
-impl Counters {
-    pub(crate) fn stats(&self) -> TransactionStats {
-        let conflicts = |cause: Cause| self.conflicts[cause as usize].load(Relaxed);
-        TransactionStats {
-            begun: self.begun.load(Relaxed),
-            committed: self.committed.load(Relaxed),
-            conflicts_changed: conflicts(Cause::Changed),
-            conflicts_busy: conflicts(Cause::Busy),
-            conflicts_loaded: conflicts(Cause::Loaded),
-            extensions: self.extensions.load(Relaxed),
-        }
-    }
-}
 
 /// A transaction: reads and writes over any keyspaces of one database that happen at one moment, or
 /// not at all. See [`Db::transact`] and [`Db::begin`].
@@ -148,8 +97,8 @@ impl Db {
     /// `Closed`.
     pub fn begin_with(&self, options: TransactionOptions) -> Result<Transaction> {
         let state = &self.handle.state;
-        state.check_open()?;
-        state.transactions.begun.fetch_add(1, Relaxed);
+        state.life.check_open()?;
+        state.writers.transactions.count_begin();
         Ok(Transaction {
             handle: self.handle.clone(),
             reads: RefCell::new(Reads::new(state)),
@@ -216,7 +165,7 @@ impl Transaction {
     /// Passes while there is no conflict and the keyspace is of this database.
     fn check(&self, keyspace: &Keyspace) -> Result<()> {
         self.reads.borrow().check()?;
-        if keyspace.place.owner == self.handle.state.owner {
+        if keyspace.place.owner == self.handle.state.life.owner {
             return Ok(());
         }
         let name = keyspace.place.name.get();
@@ -378,7 +327,7 @@ impl Transaction {
                 reads.extend(state)?;
             }
         };
-        state.transactions.committed.fetch_add(1, Relaxed);
+        state.writers.transactions.count_commit();
         state.commit(lsn, self.durability).map(|()| lsn)
     }
 

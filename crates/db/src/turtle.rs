@@ -78,9 +78,7 @@ impl TurtleKeyspace {
         // The keyspace stays open until the answer is read.
         let keyspace = self.keyspace.enter()?;
         self.keyspace.set_own("chi", value)?;
-        if let Some(task) = &*keyspace.task.lock() {
-            task.wake();
-        }
+        keyspace.job.wake();
         Ok(keyspace.engine.stats().turtle.map_or(0, |turtle| turtle.checkpoint_distance))
     }
 }

@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashSet};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use spinney_base::limits::{BATCH_BYTES_MAX, BATCH_OPERATIONS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -17,10 +17,11 @@ use spinney_io::without_reserve;
 use spinney_sync::{Stamp, StripeGuards, hash_key};
 use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
 
-use crate::batch::{Batch, BatchWrite, Operation};
+use crate::keyspace_state::KeyspaceState;
 use crate::options::Durability;
+use crate::place::Place;
 use crate::record;
-use crate::state::{KeyspaceState, State};
+use crate::state::State;
 
 /// One part in this many of the memory may be taken by the log's records when they are replayed,
 /// where an engine does not replay them in bulk. Records that do not fit must be written back
@@ -81,10 +82,42 @@ impl<'a> KeyspaceWrite<'a> {
     }
 }
 
+/// One operation of a batch, which has its own copy of key and value.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) place: Arc<Place>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
+/// One write of a batch or a transaction; without a value it is a removal.
+#[derive(Clone, Copy)]
+pub(crate) struct BatchWrite<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) key: &'a [u8],
+    pub(crate) value: Option<&'a [u8]>,
+}
+
+/// Checks the number of operations of a batch or a transaction.
+fn check_operations(count: usize) -> Result<()> {
+    if count <= BATCH_OPERATIONS_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "a batch of {count} operations is too long (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})"
+    )))
+}
+
 /// Checks the limits of a key.
 #[inline]
 pub(crate) fn check_key(key: &[u8]) -> Result<()> {
     if key.len() > KEY_BYTES_MAX { Err(too_long(key.len())) } else { Ok(()) }
+}
+
+/// Checks the limits of keys, and returns them with their hashes in a keyspace.
+pub(crate) fn hashed<'a>(id: KeyspaceId, keys: &[&'a [u8]]) -> Result<Vec<(&'a [u8], u64)>> {
+    let hash = |key: &&'a [u8]| check_key(key).map(|()| (*key, hash_key(id, key)));
+    keys.iter().map(hash).collect()
 }
 
 #[cold]
@@ -115,24 +148,26 @@ thread_local! {
 }
 
 impl State {
-    /// Writes a batch.
-    pub(crate) fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<Lsn> {
-        check_operations(batch.operations.len())?;
-        if let Some(foreign) =
-            batch.operations.iter().find(|operation| operation.place.owner != self.owner)
-        {
+    /// Writes a batch. Returns the LSN, 0 when nothing was logged.
+    pub(crate) fn write_batch(
+        &self,
+        operations: &[Operation],
+        durability: Durability,
+    ) -> Result<Lsn> {
+        check_operations(operations.len())?;
+        let is_foreign = |operation: &&Operation| operation.place.owner != self.life.owner;
+        if let Some(foreign) = operations.iter().find(is_foreign) {
             return Err(Error::invalid(format!(
                 "keyspace {:?} of the batch belongs to another database",
                 foreign.place.name.get()
             )));
         }
-        let lsn = self.write_all(&last_of_each(&batch.operations), |_| true)?;
-        let lsn = lsn.unwrap_or(Lsn::ZERO);
+        let lsn = self.write_all(&last_of_each(operations), |_| true)?.unwrap_or(Lsn::ZERO);
         self.commit(lsn, durability).map(|()| lsn)
     }
 
-    /// Writes what is about different keys if `still` says so, as [`State::write_if`] does, within
-    /// the limits of a batch.
+    /// Writes to different keys within the limits of a batch, if `still` says so, as
+    /// [`State::write_if`] does.
     pub(crate) fn write_all(
         &self,
         writes: &[BatchWrite<'_>],
@@ -158,7 +193,7 @@ impl State {
                 "a batch of {bytes} bytes is too large (BATCH_BYTES_MAX, {BATCH_BYTES_MAX})"
             )));
         }
-        let memory = self.budget.total();
+        let memory = self.memory.budget.total();
         if writes.len() > 1 && bytes as u64 > memory / BATCH_PART {
             return Err(Error::invalid(format!(
                 "a batch of {bytes} bytes is more than an eighth of the memory budget of {memory} bytes"
@@ -178,7 +213,10 @@ impl State {
             let part = parts.entry(write.keyspace.id).or_insert((write.keyspace, 0));
             part.1 += write.bytes();
         }
-        parts.values().for_each(|(keyspace, bytes)| self.lend(keyspace, *bytes as u64));
+        let lend = |keyspace, bytes: &usize| {
+            self.memory.lend((&self.keyspaces, &self.runtime), keyspace, *bytes as u64);
+        };
+        parts.values().for_each(|(keyspace, bytes)| lend(keyspace, bytes));
     }
 
     /// Writes operations on different keys atomically.
@@ -195,7 +233,7 @@ impl State {
         let committed = match self.log.commit(lsn, durability) {
             // The record is in the log's memory, and all later records wait for it, removals too.
             Err(error) if error.is_full() => {
-                self.with_last_room(|| self.log.commit(lsn, durability))
+                self.room.with_last_room(|| self.log.commit(lsn, durability))
             }
             committed => committed,
         };
@@ -210,7 +248,7 @@ impl State {
         writes: &[KeyspaceWrite<'_>],
         still: impl FnOnce(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
-        self.check_writable()?;
+        self.life.check_writable()?;
         writes.iter().try_for_each(KeyspaceWrite::check)?;
         if writes.is_empty() {
             return Ok(Some(Lsn::ZERO));
@@ -245,14 +283,14 @@ impl State {
         };
         let bytes = writes.iter().map(KeyspaceWrite::bytes_with_pointer).sum::<usize>();
         let large = bytes > LARGE_BATCH_BYTES;
-        let _one_at_a_time = large.then(|| self.large_batch.lock());
-        let _door = self.door.read();
-        self.check_writable()?;
+        let _one_at_a_time = large.then(|| self.writers.large_batch.lock());
+        let _door = self.writers.door.read();
+        self.life.check_writable()?;
         writes.iter().try_for_each(|write| write.keyspace.check_thawed())?;
         let _inside = Entered::enter(writes).inspect_err(|error| self.note(error))?;
         self.prepare(writes)?;
         let points = writes.iter().any(|one| one.write.value.is_some_and(|value| value.large));
-        let _logging = points.then(|| self.large_logging.read());
+        let _logging = points.then(|| self.writers.large_logging.read());
         let mut on_panic = PoisonOnPanic { state: self, armed: true };
         writes.iter().for_each(|write| write.keyspace.set_changed());
         let guards = match writes {
@@ -275,10 +313,7 @@ impl State {
                 (lsn, Stamp::logged(lsn))
             }
             None => {
-                // It is usually set already, and then the line stays in every processor's cache.
-                if !self.unlogged_came.load(Ordering::Relaxed) {
-                    self.unlogged_came.store(true, Ordering::Relaxed);
-                }
+                self.writers.set_unlogged();
                 (Lsn::ZERO, self.stripes.draw())
             }
         };
@@ -306,10 +341,8 @@ impl State {
             if engine.values().wants_checkpoint() {
                 self.want_checkpoint();
             }
-            if engine.takes_wish()
-                && let Some(task) = &*keyspace.task.lock()
-            {
-                task.wake();
+            if engine.takes_wish() {
+                keyspace.job.wake();
             }
         }
         Ok(())
@@ -318,8 +351,7 @@ impl State {
     /// Refuses values without a log once the disk is full: their pages would take the reserve for
     /// removals.
     fn room_without_log(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
-        let is_short = self.reserve.as_ref().is_some_and(|reserve| reserve.is_short());
-        if is_short && writes.iter().any(|one| one.write.value.is_some()) {
+        if self.room.short().is_some() && writes.iter().any(|one| one.write.value.is_some()) {
             return self.make_room(true);
         }
         Ok(())
@@ -363,9 +395,9 @@ impl State {
             if let Some(room) = room {
                 return Ok(room);
             }
-            self.check_writable()?;
+            self.life.check_writable()?;
             self.want_checkpoint();
-            if let Some(error) = self.checkpoint_error.lock().clone() {
+            if let Some(error) = self.checkpoints.error() {
                 if error.is_full() && std::mem::take(&mut may_make_room) {
                     self.make_room(has_values)?;
                     continue;
@@ -399,20 +431,18 @@ impl State {
         }
         let one_by_one = |it: &KeyspaceState| it.options.logged && !it.engine.replays_in_bulk();
         keyspaces.any(one_by_one)
-            && fullness >= self.log.fullness_of(self.budget.total() / REPLAYED_SHARE)
+            && fullness >= self.log.fullness_of(self.memory.budget.total() / REPLAYED_SHARE)
     }
 
     fn want_checkpoint(&self) {
-        if !self.checkpoint_wanted.swap(true, Ordering::AcqRel)
-            && let Some(task) = &*self.checkpoint_task.lock()
-        {
-            task.wake();
+        if self.checkpoints.want() {
+            self.jobs.checkpoint.wake();
         }
     }
 
     /// Runs a wait, and counts it as a stall.
     fn stall(&self, wait: impl FnOnce()) {
-        self.stalls.during(&self.runtime, wait);
+        self.writers.stalls.during(&self.runtime, wait);
     }
 
     /// Reads one key as of one moment: validated against its stripe (P3). Appends to `out`. Returns
@@ -425,7 +455,7 @@ impl State {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> Result<(Found, Stamp)> {
-        self.check_open()?;
+        self.life.check_open()?;
         keyspace.check_alive()?;
         check_key(key)?;
         let stripe = self.stripes.stripe(hash);
@@ -550,16 +580,6 @@ fn last_of_each(operations: &[Operation]) -> Vec<BatchWrite<'_>> {
     }
     kept.reverse();
     kept
-}
-
-/// Checks the number of operations of a batch or a transaction.
-fn check_operations(count: usize) -> Result<()> {
-    if count <= BATCH_OPERATIONS_MAX {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
-        "a batch of {count} operations is too long (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})"
-    )))
 }
 
 /// Poisons the database if a panic unwinds: what was half done under the stripes is unknown until

@@ -20,6 +20,10 @@ pub struct Row {
     pub number: u8,
     /// What its keyspaces can do.
     pub capabilities: Capabilities,
+    /// Bytes that a record takes beside its key and value, as
+    /// [`Engine::approximate_bytes`](crate::Engine::approximate_bytes) counts it, on average. Too
+    /// few make short records look more than they are.
+    pub record_overhead: u64,
     /// Makes the files of a new keyspace, whose log records all come after the LSN.
     pub create: fn(EngineContext, Lsn) -> Result<Arc<dyn Engine>>,
     /// Opens the files of a keyspace at its newest checkpoint.

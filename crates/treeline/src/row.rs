@@ -11,6 +11,8 @@ pub const ROW: Row = Row {
     name: "treeline",
     number: 1,
     capabilities: TreeLine::CAPABILITIES,
+    // About what a slot takes.
+    record_overhead: 8,
     create: |context, redo| Ok(Arc::new(TreeLine::create(context, redo)?) as Arc<dyn Engine>),
     open: |context| Ok(Arc::new(TreeLine::open(context)?) as Arc<dyn Engine>),
     salvage: |directory, name, keyspace, _| Ok(Box::new(Salvage::open(directory, name, keyspace)?)),

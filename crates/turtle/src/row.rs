@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use spinney_engine::{Engine, Proving, Row, Watched};
 
+use crate::edit::EDIT_BYTES;
 use crate::kinds::{block, purpose};
 use crate::{Salvage, Turtle, check_option};
 
@@ -12,6 +13,7 @@ pub const ROW: Row = Row {
     name: "turtle",
     number: 2,
     capabilities: Turtle::CAPABILITIES,
+    record_overhead: EDIT_BYTES,
     create: |context, redo| Ok(Arc::new(Turtle::create(context, redo)?) as Arc<dyn Engine>),
     open: |context| Ok(Arc::new(Turtle::open(context)?) as Arc<dyn Engine>),
     salvage: |directory, name, keyspace, logged| {

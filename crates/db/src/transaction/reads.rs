@@ -11,7 +11,6 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
 
 use spinney_base::limits::BATCH_BYTES_MAX;
@@ -20,9 +19,10 @@ use spinney_engine::Found;
 use spinney_sync::{Moment, Stamp, StripeGuards, hash_key};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use super::{Cause, conflict};
+use super::conflict;
 use crate::place::Place;
 use crate::state::State;
+use crate::transaction_stats::Cause;
 
 /// Keys that are noted. Of more than these only stripes are, and a change of such a stripe is a
 /// conflict whatever its values are.
@@ -97,7 +97,7 @@ impl Reads {
     /// Notes a conflict, which stays. Returns its error.
     pub(super) fn conflict(&mut self, state: &State, cause: Cause) -> Error {
         if self.conflict.is_none() {
-            state.transactions.conflicts[cause as usize].fetch_add(1, Relaxed);
+            state.writers.transactions.count_conflict(cause);
         }
         conflict(*self.conflict.get_or_insert(cause))
     }
@@ -189,7 +189,7 @@ impl Reads {
 
     /// Moves to the present moment, if everything noted is still so.
     pub(super) fn extend(&mut self, state: &State) -> Result<()> {
-        state.transactions.extensions.fetch_add(1, Relaxed);
+        state.writers.transactions.count_extension();
         let mut least = usize::MAX;
         for round in 1..=ROUNDS_MAX {
             let moment = state.moment();

@@ -5,9 +5,10 @@ use std::time::Duration;
 use spinney_base::runtime::SplitMix;
 use spinney_base::{Error, Result};
 
-use super::{Cause, Transaction, conflict};
+use super::{Transaction, conflict};
 use crate::database::Db;
 use crate::options::Durability;
+use crate::transaction_stats::Cause;
 
 /// Most runs of a body.
 const RUNS_MAX: u32 = 64;

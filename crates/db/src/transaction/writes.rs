@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use spinney_base::{Error, KeyspaceId, Result};
 
-use crate::batch::BatchWrite;
 use crate::place::Place;
+use crate::write::BatchWrite;
 
 type Values = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 

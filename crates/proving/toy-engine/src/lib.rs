@@ -54,6 +54,7 @@ pub const ROW: Row = Row {
     name: "toy",
     number: 250,
     capabilities: Toy::CAPABILITIES,
+    record_overhead: RECORD_OVERHEAD_BYTES,
     create: |context, redo| Ok(Arc::new(Toy::create(context, redo)?) as Arc<dyn Engine>),
     open: |context| Ok(Arc::new(Toy::open(context)?) as Arc<dyn Engine>),
     salvage: |directory, name, keyspace, _| {

@@ -1,0 +1,333 @@
+//! The memory of one open database: its budget, and the job that moves it between keyspaces as the
+//! [`governor`](crate::governor) computes.
+//!
+//! A keyspace that has just been opened or used again gets what others can give at each look: most
+//! of it within two seconds.
+//!
+//! **Batches.** What its keyspaces have now does not limit a batch. Before a batch is written, each
+//! of its keyspaces is lent what the batch needs ([`Memory::lend`]), out of what others have not
+//! filled or do not use, and keeps it until the next look.
+//!
+//! **Lock order**, first to last: the list of all keyspaces, `sharing`, the list of open ones,
+//! `KeyspaceState::seen_use`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use spinney_base::allocator::{give_back, resident_bytes};
+use spinney_base::shim::Mutex;
+use spinney_base::{MemoryBudget, Next, Runtime};
+use spinney_wal::Log;
+
+use crate::governor::{Claim, Seen, Why, divide, grant};
+use crate::jobs::NOTHING_OPEN;
+use crate::keyspace_state::KeyspaceState;
+use crate::keyspaces::Keyspaces;
+use crate::place::Place;
+use crate::stats::KeyspaceMemory;
+
+/// Bytes of the budget that the lock table, buffers and bookkeeping take before keyspaces share the
+/// rest.
+const OVERHEAD_BYTES: u64 = 768 << 10;
+
+/// Beyond this many bytes of budget, the log's buffers may take one part in [`LOG_SHARE`] of the
+/// rest, up to [`LOG_BYTES_MAX`]: for records that gather for a flush, and for buffers kept between
+/// flushes.
+const SMALL_BUDGET_BYTES: u64 = 16 << 20;
+const LOG_SHARE: u64 = 32;
+const LOG_BYTES_MAX: u64 = 2 << 20;
+
+/// Least bytes of that for each kind of buffer.
+const LOG_SPARE_BYTES_MIN: u64 = 16 << 10;
+
+/// Least memory that a keyspace is opened with, in bytes. It limits the number of open keyspaces.
+pub(crate) const KEYSPACE_BYTES_MIN: u64 = 128 << 10;
+
+/// Interval between two looks while any keyspace is open.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Interval where a keyspace holds more than its target, which others wait for; and the most such
+/// intervals in a row.
+const SOON: Duration = Duration::from_millis(25);
+const SOON_MOST: u32 = 8;
+
+/// Bytes that the process may take beyond its budget before the allocator is asked to give memory
+/// back. It is half of the 64 MiB that are promised, so that growth until the next look fits too.
+const BESIDE_MAX: u64 = 32 << 20;
+
+/// The allocator is asked again after [`HEAP_PAUSE_MIN`]. The pause doubles, up to
+/// [`HEAP_PAUSE_MAX`], each time that the allocator gave less than [`HEAP_GAVE_MIN`] bytes: the
+/// caller's own memory is then in use.
+const HEAP_PAUSE_MIN: Duration = Duration::from_secs(1);
+const HEAP_PAUSE_MAX: Duration = Duration::from_secs(60);
+const HEAP_GAVE_MIN: u64 = 4 << 20;
+
+/// Time at which the allocator may be asked again, and the pause before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeapPause {
+    until: Duration,
+    length: Duration,
+}
+
+impl HeapPause {
+    /// Returns the next pause, after the allocator gave `gave` bytes.
+    fn after(self, gave: u64, now: Duration) -> HeapPause {
+        let length = match gave {
+            HEAP_GAVE_MIN.. => HEAP_PAUSE_MIN,
+            _ => (2 * self.length).clamp(HEAP_PAUSE_MIN, HEAP_PAUSE_MAX),
+        };
+        HeapPause { until: now + length, length }
+    }
+}
+
+/// A batch needs this many times its bytes while it is written.
+const LOAN: u64 = 2;
+
+/// Longest wait of a batch for memory that was lent to it. What is missing then is taken beyond the
+/// budget for a moment.
+const LOAN_WAIT: Duration = Duration::from_millis(200);
+const LOAN_NAP: Duration = Duration::from_millis(1);
+
+/// The memory budget, and the right to divide it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) budget: MemoryBudget,
+    /// Held while the budget is shared out.
+    sharing: Mutex<()>,
+}
+
+impl Memory {
+    pub(crate) fn new(bytes: u64) -> Memory {
+        Memory { budget: MemoryBudget::new(bytes), sharing: Mutex::new(()) }
+    }
+
+    /// Bytes of the budget that keyspaces share.
+    pub(crate) fn shareable(&self) -> u64 {
+        let total = self.budget.total();
+        let overhead = OVERHEAD_BYTES + Self::log_bytes(total) + Self::tail_bytes(total);
+        total.saturating_sub(overhead)
+    }
+
+    /// Bytes of a budget for the buffers of the log, beyond what is always there.
+    fn log_bytes(total: u64) -> u64 {
+        (total.saturating_sub(SMALL_BUDGET_BYTES) / LOG_SHARE).min(LOG_BYTES_MAX)
+    }
+
+    /// Bytes of a budget for the mapped tail of the log, beyond a few pages.
+    pub(crate) fn tail_bytes(total: u64) -> u64 {
+        Self::log_bytes(total) / 2
+    }
+
+    /// Tells the log how much its buffers may keep.
+    pub(crate) fn limit_log(&self, log: &Log) {
+        let total = self.budget.total();
+        let spare = (Self::log_bytes(total) / 4).max(LOG_SPARE_BYTES_MIN);
+        log.keep_spare(usize::try_from(spare).unwrap_or(usize::MAX));
+    }
+
+    /// Share of each of `count` keyspaces that recovery opens together, when it is not known which
+    /// of them will be used.
+    pub(crate) fn first_share(&self, count: usize) -> u64 {
+        (self.shareable() / count.max(1) as u64).max(KEYSPACE_BYTES_MIN)
+    }
+
+    /// Number of keyspaces that may be open at once, as far as the budget allows.
+    pub(crate) fn open_max(&self) -> usize {
+        usize::try_from(self.shareable() / KEYSPACE_BYTES_MIN).unwrap_or(usize::MAX)
+    }
+
+    /// Runs the job: measures the open keyspaces, and moves their targets.
+    pub(crate) fn govern(
+        &self,
+        (keyspaces, runtime): (&Keyspaces, &Runtime),
+        soon: &mut u32,
+        pause: &mut HeapPause,
+    ) -> Next {
+        if keyspaces.none_open() {
+            return Next::Wait(NOTHING_OPEN);
+        }
+        // Looks in between measure nothing, because their interval is too short.
+        let is_kept_back = self.move_targets(keyspaces, *soon == 0, None);
+        if *soon == 0 && !runtime.is_stepped() {
+            self.give_back_heap(runtime.now(), pause);
+        }
+        *soon = if is_kept_back && *soon < SOON_MOST { *soon + 1 } else { 0 };
+        Next::Wait(if *soon > 0 { SOON } else { LOOK })
+    }
+
+    /// Asks the allocator to give memory back, where the process takes much more than its budget.
+    fn give_back_heap(&self, now: Duration, pause: &mut HeapPause) {
+        if now < pause.until {
+            return;
+        }
+        let Some(before) = resident_bytes() else { return };
+        if before <= self.budget.total() + BESIDE_MAX {
+            return;
+        }
+        give_back();
+        let gave = before.saturating_sub(resident_bytes().unwrap_or(before));
+        *pause = pause.after(gave, now);
+    }
+
+    /// Divides the budget among the open keyspaces after one came or went, or the budget changed.
+    pub(crate) fn share_out(&self, keyspaces: &Keyspaces) {
+        self.move_targets(keyspaces, false, None);
+    }
+
+    /// Returns the memory that a keyspace is opened with: what no other open one has filled or
+    /// uses. [`Memory::share_out`] takes it from the others once the keyspace is one of them.
+    pub(crate) fn opening_share(&self, keyspaces: &Keyspaces) -> u64 {
+        let open = keyspaces.open.read();
+        let mut claims: Vec<Claim> =
+            open.iter().map(|keyspace| keyspace.claim(&keyspace.seen_use.lock())).collect();
+        let (floor, is_busy) = (KEYSPACE_BYTES_MIN, true);
+        claims.push(Claim { floor, target: floor, is_busy, ..Claim::default() });
+        divide(self.shareable(), &claims).pop().unwrap_or(floor)
+    }
+
+    /// Lets a keyspace hold a batch of `bytes` bytes, whatever its target is now. No lock is held.
+    pub(crate) fn lend(
+        &self,
+        (keyspaces, runtime): (&Keyspaces, &Runtime),
+        keyspace: &KeyspaceState,
+        bytes: u64,
+    ) {
+        if keyspace.holds_batch(bytes) {
+            return;
+        }
+        let needed = LOAN * bytes;
+        let until = runtime.now() + LOAN_WAIT;
+        while self.move_targets(keyspaces, false, Some((keyspace, needed))) {
+            if keyspace.memory.target() >= needed || runtime.now() >= until {
+                return;
+            }
+            if !runtime.help() {
+                runtime.sleep(LOAN_NAP);
+            }
+        }
+    }
+
+    /// Moves the targets of all open keyspaces to what they should be; `measured` where a full look
+    /// has passed since the last time. Returns whether some memory is kept back, because others
+    /// hold more than they should.
+    fn move_targets(
+        &self,
+        keyspaces: &Keyspaces,
+        measured: bool,
+        loan: Option<(&KeyspaceState, u64)>,
+    ) -> bool {
+        let places = keyspaces.places.read();
+        let _one_at_a_time = self.sharing.lock();
+        let keyspaces = keyspaces.open.read();
+        let uses = |keyspace: &KeyspaceState| {
+            let found = places.binary_search_by_key(&keyspace.id, |place| place.id);
+            found.map_or(0, |found| Place::uses(&places[found]))
+        };
+        let mut claims: Vec<Claim> = Vec::with_capacity(keyspaces.len());
+        for keyspace in &*keyspaces {
+            let (account, mut seen) = (&keyspace.memory, keyspace.seen_use.lock());
+            if measured {
+                seen.look(uses(keyspace), account.used(), account.worth(), account.is_full());
+            }
+            claims.push(keyspace.claim(&seen));
+        }
+        let total = self.shareable();
+        let lent = loan.and_then(|(keyspace, needed)| {
+            let at = keyspaces.iter().position(|one| one.id == keyspace.id)?;
+            let floors: u64 = claims.iter().map(|claim| claim.floor).sum();
+            let most = total.saturating_sub(floors - claims[at].floor);
+            claims[at].floor = claims[at].floor.max(needed.min(most));
+            Some(at)
+        });
+        let wanted = divide(total, &claims);
+        let wants = claims.iter().any(Claim::wants_more);
+        for (at, (keyspace, claim)) in keyspaces.iter().zip(&claims).enumerate() {
+            let why = match claim.is_busy {
+                _ if lent == Some(at) => Why::Lent,
+                true if claim.is_hungry && wanted[at] < claim.target => Why::Yields,
+                true if claim.is_hungry => Why::Wants,
+                true => Why::Fills,
+                false if wants => Why::Gives,
+                false => Why::Idle,
+            };
+            keyspace.seen_use.lock().set_why(why);
+        }
+        set_targets(total, &keyspaces, &claims, &wanted)
+    }
+}
+
+/// Lowers targets at once, and raises others by what those have given. Returns whether some memory
+/// is kept back.
+fn set_targets(
+    total: u64,
+    keyspaces: &[Arc<KeyspaceState>],
+    claims: &[Claim],
+    wanted: &[u64],
+) -> bool {
+    let (grants, is_kept_back) = grant(total, claims, wanted);
+    for (keyspace, granted) in keyspaces.iter().zip(grants) {
+        let account = &keyspace.memory;
+        account.set_target(granted);
+        // A keyspace near its target, or beyond it, must follow now, not at its next look.
+        if account.used() > granted / 4 * 3 {
+            keyspace.job.wake();
+        }
+    }
+    is_kept_back
+}
+
+impl KeyspaceState {
+    /// Returns whether the target is enough for a batch of this many bytes.
+    pub(crate) fn holds_batch(&self, bytes: u64) -> bool {
+        self.memory.target() >= LOAN * bytes
+    }
+
+    /// Reports what the keyspace has, and why.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "hits, which are not negative"
+    )]
+    pub(crate) fn memory_stats(&self) -> KeyspaceMemory {
+        let (worth, why) = self.seen_use.lock().result();
+        KeyspaceMemory {
+            used: self.memory.used(),
+            target: self.memory.target(),
+            floor: self.memory_floor(),
+            worth: (worth / LOOK.as_secs_f64()) as u64,
+            why,
+        }
+    }
+
+    /// What the governor knows of the keyspace.
+    fn claim(&self, seen: &Seen) -> Claim {
+        let (used, target) = (self.memory.used(), self.memory.target());
+        seen.claim(self.memory_floor(), used, target)
+    }
+
+    /// Bytes that the keyspace keeps whatever others want.
+    fn memory_floor(&self) -> u64 {
+        self.engine.memory_floor().max(FLOOR_BYTES_MIN)
+    }
+}
+
+/// Lowest floor of any keyspace, in bytes.
+const FLOOR_BYTES_MIN: u64 = KEYSPACE_BYTES_MIN / 4;
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_allocator_that_gives_little_is_asked_less_and_less() {
+        let (mut pause, mut now, mut times) = (HeapPause::default(), Duration::ZERO, 0);
+        while now < Duration::from_secs(600) {
+            now = now.max(pause.until);
+            pause = pause.after(1 << 20, now);
+            times += 1;
+        }
+        assert!((10..=20).contains(&times), "{times} in ten minutes");
+        pause = pause.after(HEAP_GAVE_MIN, now);
+        assert_eq!(pause, HeapPause { until: now + HEAP_PAUSE_MIN, length: HEAP_PAUSE_MIN });
+    }
+}
