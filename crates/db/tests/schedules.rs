@@ -410,3 +410,63 @@ fn d4_operations_beside_parking() {
         assert_eq!(keyspace.iter().count(), 4);
     });
 }
+
+/// T1, T2: of two transactions that read what the other writes, one commits at most.
+#[test]
+fn t01_write_skew_has_a_loser() {
+    check(600, || {
+        let (_disk, db, keyspace) = fresh();
+        let run = |mine: &'static str| {
+            let (db, keyspace) = (db.clone(), keyspace.clone());
+            move || {
+                let mut transaction = db.begin().unwrap();
+                let is_free = ["x", "y"].map(|key| transaction.contains_key(&keyspace, key));
+                let is_free = is_free.into_iter().all(|is_there| is_there.is_ok_and(|it| !it));
+                is_free
+                    && transaction.insert(&keyspace, mine, "taken").is_ok()
+                    && transaction.commit().is_ok()
+            }
+        };
+        let other = shuttle::thread::spawn(run("y"));
+        let mine = run("x")();
+        assert!(!(mine && other.join().unwrap()), "both read that nothing was taken");
+    });
+}
+
+/// T7: a writer has unlocked one key of its batch and still holds the other, of which a reader knows
+/// the old value. What came after the first key must not be read beside that.
+#[test]
+fn t07_a_reader_waits_for_the_rest_of_a_batch() {
+    check(600, || {
+        let (_disk, db, keyspace) = fresh();
+        let (writer, writing) = (db.clone(), keyspace.clone());
+        let batch = shuttle::thread::spawn(move || {
+            let mut batch = Batch::new();
+            batch.insert(&writing, "a", "new").insert(&writing, "b", "new");
+            writer.write(batch).unwrap();
+        });
+        let (follower, following) = (db.clone(), keyspace.clone());
+        let after = shuttle::thread::spawn(move || {
+            let mut transaction = follower.begin().unwrap();
+            if transaction.contains_key(&following, "a").unwrap() {
+                transaction.insert(&following, "after a", "new").unwrap();
+                transaction.commit().unwrap();
+            }
+        });
+        for (first, second) in [("a", "b"), ("b", "a")] {
+            let transaction = db.begin().unwrap();
+            let (one, next) = (
+                transaction.contains_key(&keyspace, first).unwrap(),
+                transaction.contains_key(&keyspace, "after a"),
+            );
+            if let Ok(next) = next {
+                assert!(one || !next, "what came after {first}, beside what was before it");
+                if let Ok(two) = transaction.contains_key(&keyspace, second) {
+                    assert_eq!(one, two, "half a batch");
+                }
+            }
+        }
+        batch.join().unwrap();
+        after.join().unwrap();
+    });
+}
