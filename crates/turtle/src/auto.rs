@@ -31,58 +31,12 @@
 
 use std::time::Duration;
 
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::core::Core;
-use crate::kinds;
-
-/// How often it is thought over.
-const PERIOD: Duration = Duration::from_millis(250);
-
-/// Of what was counted before, so much goes with each period: a few batches and checkpoints are always in it, for what
-/// gathers and what it answers goes up and down with these.
-const FORGOTTEN_PART: u64 = 8;
-
-/// Of the pages of a batch, those that twice the distance saves to be written, in percent: what
-/// `tests::amplification` shows from 8 to 128.
-const SAVED_PERCENT: f64 = 50.0;
-
-/// Of what is written for a batch, the most that twice the distance saves, in percent: a level, and what more of it is
-/// overwritten before it is written. 8M records of 128 B in 340 MiB, overwritten by Zipf's law for as long as checkpoints
-/// count, take 75 B at a distance of 32 and 49 B at 128.
-const SAVED_OF_WRITTEN_PERCENT: f64 = 25.0;
-
-/// What is written for a batch is an average over about so many of them: it comes in bursts, with checkpoints.
-const WRITTEN_BATCHES: u64 = 128;
-
-/// Twice as much that gathers answers so many more lookups, in percent of those that it answers: the older
-/// half is asked less often.
-const HELD_PERCENT: u64 = 50;
-
-/// A page that is written counts as so much of one that is read alone, in percent. By time it would be a fourth (80,000 a
-/// second and 1.2 GB/s on the drives that this is made for); but writing wears drives out, and what a distance costs
-/// reads is less than what the last bytes are worth times all that gathers. Of 8M records in 340 MiB `a` with 16 threads
-/// writes 86, 67 and 55 B an operation with 100 (and 15 in the place of 25 above), 150 and 200, at 530,000, 486,000 and
-/// 463,000 a second; the best of fixed distances 59 B (128) and 540,000 (32). `f` with 4 threads reads 0.164 pages and
-/// writes 79 B with 100, and 0.154 and 53 with 150.
-const WRITE_WORTH_PERCENT: u64 = 150;
-
-/// It is changed only if one is so much more than the other, in percent.
-const MARGIN_PERCENT: u64 = 120;
-
-/// Where something is lost it is raised no more often than this, and where something is saved lowered no more often: what
-/// either changes is seen only when what gathers has followed, and what was counted before is forgotten.
-const STEPS_APART: Duration = Duration::from_secs(2);
-
-/// Where nobody read before, it begins with this, for what it costs is not seen before memory has filled. Of 8M records of
-/// 128 B in 340 MiB `a` after a load reads 0.116, 0.114 and 0.104 pages an operation at 8, 32 and 128, and `c` after that
-/// 0.148, 0.156 and 0.168, for what has gathered is as much memory that knows nothing then.
-const CHI_READ: u64 = 16;
-
-/// Somebody reads once so much is lost that it would be lowered, until it is less than such a part of what could be saved.
-const READ_PART: u64 = 8;
+use crate::policy::{
+    self, AMPLIFICATION_ASSUMED, CHI_PERIOD, CHI_READ, CHI_STEPS_APART, WRITTEN_BATCHES, part,
+};
 
 /// The distance, and what was known when it was last thought over.
 #[derive(Debug)]
@@ -107,25 +61,37 @@ struct Known {
 
 /// What is counted since the start, and what is there now.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    at: Duration,
-    batches: u64,
-    written_pages: u64,
+pub(crate) struct Seen {
+    pub(crate) at: Duration,
+    pub(crate) batches: u64,
+    pub(crate) written_pages: u64,
     /// Misses that so many bytes more of cached pages would have spared.
-    regretted: u64,
-    regret_bytes: u64,
+    pub(crate) regretted: u64,
+    pub(crate) regret_bytes: u64,
     /// Lookups that the coldest of the kept records answered, bytes of all of these, and whether it is known which ones
     /// are cold: none is before some had to leave.
-    worth: u64,
-    worth_bytes: u64,
-    is_settled: bool,
+    pub(crate) worth: u64,
+    pub(crate) worth_bytes: u64,
+    pub(crate) is_settled: bool,
     /// Lookups that were answered by what gathers; pages of values that others looked for, which kept records did not
     /// answer; and those of them that were not cached.
-    answered: u64,
-    looked: u64,
-    missed: u64,
+    pub(crate) answered: u64,
+    pub(crate) looked: u64,
+    pub(crate) missed: u64,
     /// Memory of what gathers.
-    gathered_bytes: u64,
+    pub(crate) gathered_bytes: u64,
+}
+
+/// What a decision starts from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) seen: Seen,
+    /// Pages of one batch.
+    pub(crate) batch_pages: u64,
+    /// Batches that gather now.
+    pub(crate) gathered: u64,
+    /// Largest distance that memory and log allow.
+    pub(crate) chi_max: u64,
 }
 
 impl Seen {
@@ -159,9 +125,7 @@ struct Recent {
 impl Recent {
     /// Adds what a period came to.
     fn add(&mut self, period: &Recent) {
-        let add = |sum: &mut u64, more: u64| {
-            *sum = (*sum - sum.div_ceil(FORGOTTEN_PART)).saturating_add(more);
-        };
+        let add = |sum: &mut u64, more: u64| *sum = policy::remembered(*sum, more);
         add(&mut self.batch_pages, period.batch_pages);
         add(&mut self.by_pages, period.by_pages);
         add(&mut self.by_records, period.by_records);
@@ -176,7 +140,7 @@ struct Amplification(f64);
 
 impl Default for Amplification {
     fn default() -> Self {
-        Amplification(SAVED_PERCENT / SAVED_OF_WRITTEN_PERCENT)
+        Amplification(AMPLIFICATION_ASSUMED)
     }
 }
 
@@ -196,8 +160,7 @@ impl Amplification {
         reason = "for a comparison of what is not negative"
     )]
     fn saved(self, batch_pages: u64) -> u64 {
-        let percent = SAVED_PERCENT.min(self.0 * SAVED_OF_WRITTEN_PERCENT);
-        (batch_pages as f64 * percent / 100.0) as u64
+        (batch_pages as f64 * policy::saved_percent(self.0) / 100.0) as u64
     }
 }
 
@@ -213,29 +176,40 @@ impl Auto {
     pub(crate) fn chi(&self, most: u64) -> u64 {
         self.chi.load(Relaxed).clamp(1, most)
     }
-}
 
-/// `number * a / b`.
-fn part(number: u64, a: u64, b: u64) -> u64 {
-    let part = u128::from(number) * u128::from(a) / u128::from(b.max(1));
-    u64::try_from(part).unwrap_or(u64::MAX)
+    /// Decides on the distance, if it is time. `look` tells what there is.
+    pub(crate) fn follow(&self, now: Duration, look: impl FnOnce() -> Look) {
+        let mut known = self.known.lock();
+        let passed = now.saturating_sub(known.seen.at);
+        if passed < CHI_PERIOD {
+            return;
+        }
+        let Look { seen, batch_pages, gathered, chi_max } = look();
+        let before = std::mem::replace(&mut known.seen, seen);
+        let written = seen.written_pages.saturating_sub(before.written_pages);
+        let batches = seen.batches - before.batches;
+        known.amplification.follow(written, batches, batch_pages);
+        known.recent.add(&seen.since(&before, batch_pages));
+        known.gathered = policy::lessened(known.gathered).max(gathered);
+        let chi = think_over(self.chi(chi_max), chi_max, &mut known, now);
+        self.chi.store(chi, Relaxed);
+    }
 }
 
 /// The next distance.
 fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let recent = &known.recent;
-    let saved = part(known.amplification.saved(recent.batch_pages), WRITE_WORTH_PERCENT, 100);
+    let saved = policy::worth_of_written(known.amplification.saved(recent.batch_pages));
     let spared = recent.by_pages.max(recent.by_records);
-    let lost = spared.saturating_sub(part(recent.held, HELD_PERCENT, 100));
-    let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
-    let (raises, lowers) = (more(saved, lost), more(lost / 2, saved));
+    let lost = spared.saturating_sub(policy::held_more(recent.held));
+    let (raises, lowers) = (policy::is_more(saved, lost), policy::is_more(lost / 2, saved));
     let was_read = known.is_read;
-    known.is_read = if was_read { lost > saved / READ_PART } else { lowers };
+    known.is_read = if was_read { policy::is_still_read(lost, saved) } else { lowers };
     if known.is_read && !was_read {
         known.changed = now;
         return chi.min(CHI_READ);
     }
-    let is_early = now.saturating_sub(known.changed) < STEPS_APART;
+    let is_early = now.saturating_sub(known.changed) < CHI_STEPS_APART;
     if (raises && lost > 0 || lowers && saved > 0) && is_early {
         return chi;
     }
@@ -248,48 +222,6 @@ fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
         (chi.min(known.gathered) / 2).max(1)
     } else {
         chi
-    }
-}
-
-impl Core {
-    /// Thinks the distance over, if it is time. For the background.
-    pub(crate) fn follow_chi(&self) {
-        let now = self.context.runtime.now();
-        let mut known = self.auto.known.lock();
-        let passed = now.saturating_sub(known.seen.at);
-        if passed < PERIOD {
-            return;
-        }
-        let cache = self.files.cache.stats();
-        let records = self.records.usage();
-        // Nearly all misses are of values.
-        let values = cache.of(kinds::VALUES);
-        let seen = Seen {
-            at: now,
-            batches: self.counters.applied.load(Relaxed),
-            written_pages: self.files.pages_written_above_leaves(),
-            regretted: cache.regretted,
-            regret_bytes: cache.regret_bytes,
-            worth: records.worth,
-            worth_bytes: records.filled,
-            is_settled: records.passed >= records.filled,
-            answered: self.files.disk.in_memory(),
-            looked: values.hits + values.misses,
-            missed: values.misses,
-            gathered_bytes: self.view.load().tree.pending().bytes,
-        };
-        let before = std::mem::replace(&mut known.seen, seen);
-        let limits = self.limits();
-        let batch_pages = limits.batch / PAGE_BYTES as u64;
-        let written = seen.written_pages.saturating_sub(before.written_pages);
-        let batches = seen.batches - before.batches;
-        known.amplification.follow(written, batches, batch_pages);
-        known.recent.add(&seen.since(&before, batch_pages));
-        let kept = known.gathered - known.gathered.div_ceil(FORGOTTEN_PART);
-        known.gathered = kept.max(self.batches.load(Relaxed));
-        let most = self.chi_max();
-        let chi = think_over(self.auto.chi(most), most, &mut known, now);
-        self.auto.chi.store(chi, Relaxed);
     }
 }
 
@@ -311,7 +243,7 @@ mod tests {
                 held: part(answered.saturating_mul(chi), 100, 1000),
                 ..Recent::default()
             };
-            chi = think_over(chi, 100, &mut known, STEPS_APART * round);
+            chi = think_over(chi, 100, &mut known, CHI_STEPS_APART * round);
         }
         chi
     }
@@ -391,7 +323,8 @@ mod tests {
 
     #[test]
     fn records_count_where_they_are_worth_more_than_pages() {
-        let at = |worth, regretted| think_over(8, 100, &mut known(worth, regretted), STEPS_APART);
+        let at =
+            |worth, regretted| think_over(8, 100, &mut known(worth, regretted), CHI_STEPS_APART);
         assert_eq!([at(10, 10), at(1000, 10), at(10, 1000), at(1000, 1000)], [16, 4, 4, 4]);
     }
 
@@ -420,7 +353,7 @@ mod tests {
         let raised = |mut known: Known| {
             let mut chi = 1;
             for quarter in 8..24 {
-                chi = think_over(chi, 100, &mut known, PERIOD * quarter);
+                chi = think_over(chi, 100, &mut known, CHI_PERIOD * quarter);
             }
             chi
         };

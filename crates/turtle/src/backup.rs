@@ -41,7 +41,7 @@ impl<'a> Copying<'a> {
         name: &str,
     ) -> Result<Self> {
         let state = || {
-            let work = core.work.lock();
+            let work = core.progress.work.lock();
             // Nothing that it lists was settled since it was published, only freed.
             let large = core.large.listed(work.published_memtable);
             (core.redo(), (work.published.clone(), large))

@@ -11,8 +11,8 @@ use spinney_engine::{Bulk, Chunk, ScanRequest};
 use spinney_extent::values::Loaded;
 
 use crate::core::Core;
-use crate::crew::CREW_MAX;
 use crate::edit::Edit;
+use crate::policy::CREW_MAX;
 use crate::run::RunBuilder;
 use crate::version::Tree;
 

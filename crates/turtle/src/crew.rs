@@ -4,17 +4,13 @@
 //! Each of them has a leaf and what is pending for it in memory, and what it makes of both. While batches come
 //! faster than one thread brings them to leaves all are needed; while few come the memory of the others is better used
 //! for reads. So there are as many as sealed memtables wait, and they go one by one when they are not needed for
-//! [`LASTS`], for memory that goes to the caches and is asked back with the next batch is worth nothing to either.
+//! [`CREW_LASTS`], for memory that goes to the caches and is asked back with the next batch is worth nothing to either.
 //!
 //! Pure: what it is told decides.
 
 use std::time::Duration;
 
-/// The most there are: each waits for the disk about half of its time.
-pub(crate) const CREW_MAX: usize = 4;
-
-/// One goes when so many were not needed for so long.
-const LASTS: Duration = Duration::from_secs(2);
+use crate::policy::{CREW_LASTS, CREW_MAX};
 
 /// See the module. Nobody, at first.
 #[derive(Debug, Default)]
@@ -30,7 +26,7 @@ impl Crew {
         let needed = needed.min(CREW_MAX);
         if needed >= self.threads {
             *self = Crew { threads: needed, needed: now };
-        } else if now.saturating_sub(self.needed) >= LASTS {
+        } else if now.saturating_sub(self.needed) >= CREW_LASTS {
             *self = Crew { threads: self.threads - 1, needed: now };
         }
         self.threads

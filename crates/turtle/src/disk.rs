@@ -15,12 +15,10 @@ use crate::files::{Files, LeafCursor, Limits, Load, Lookup, Passed};
 use crate::leaf::blob::NodePages;
 use crate::leaf::cursor::LeafCursor as PageCursor;
 use crate::leaf::{Leaf, LeafStore, load, warm};
+use crate::policy::{LOOKS_A_MISS, PASSED_TOMBSTONES_MIN, ahead_pages};
 use crate::run::Run;
 use crate::runs::Runs;
-use crate::sync_ahead::{SyncAhead, ahead_pages};
-
-/// A page of a segment that is read for a range counts as so many looks into segments.
-const LOOKS_A_MISS: usize = 2;
+use crate::sync_ahead::SyncAhead;
 
 /// A keyspace's store, its part of the page cache, and how leaves are written.
 #[derive(Debug)]
@@ -48,9 +46,6 @@ pub(crate) struct DiskFiles {
     /// Where nothing is, among what was removed.
     pub(crate) gap: Gap,
 }
-
-/// Ranges that pass over so many tombstones are worth remembering where nothing is.
-const TOMBSTONES_MANY: u64 = 16;
 
 const EDITS: usize = 0;
 const TOMBSTONES: usize = 1;
@@ -203,7 +198,7 @@ impl Files for DiskFiles {
     fn passed(&self, passed: Passed) {
         self.passed.add(EDITS, passed.edits);
         self.passed.add(TOMBSTONES, passed.tombstones);
-        if passed.tombstones >= TOMBSTONES_MANY {
+        if passed.tombstones >= PASSED_TOMBSTONES_MIN {
             self.gap.passed_much();
         }
     }

@@ -55,6 +55,17 @@ pub(crate) fn separator<'a>(below: &[u8], from: &'a [u8]) -> &'a [u8] {
     &from[..from.len().min(common + 1)]
 }
 
+/// The first eight bytes of a key as a number that orders like them.
+#[inline]
+pub(crate) fn head(key: &[u8]) -> u64 {
+    if let Some(first) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*first);
+    }
+    let mut bytes = [0; 8];
+    bytes[..key.len()].copy_from_slice(key);
+    u64::from_be_bytes(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::separator;

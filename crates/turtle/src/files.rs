@@ -16,6 +16,7 @@ use spinney_engine::Direction;
 use spinney_io::Purpose;
 
 use crate::edit::Hit;
+use crate::parallel;
 use crate::run::Run;
 use crate::runs::Runs;
 
@@ -283,4 +284,13 @@ pub(crate) trait LeafCursor: Debug {
     /// # Errors
     /// `Corruption` or `Io`.
     fn advance(&mut self) -> Result<()>;
+}
+
+/// Writes leaves, in order; all or none.
+pub(crate) fn write_parts<F: Files>(
+    files: &F,
+    parts: &[Runs],
+    purpose: Purpose,
+) -> Result<Vec<Arc<F::Leaf>>> {
+    parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part], purpose))
 }

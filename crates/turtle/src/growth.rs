@@ -6,27 +6,7 @@
 //! made a leaf anew knows what it was, by the bytes that it brought and those by which the leaf grew. What may wait is so
 //! much that its part that is not new is [`SPACE_PERCENT`] of the leaf.
 
-/// What may wait for a leaf that will take the place of something else, in percent of the leaf.
-const SPACE_PERCENT: u64 = 40;
-
-/// What may wait for a leaf at all, in percent of the leaf: as much as when everything is new.
-const PENDING_PERCENT_MAX: u64 = 190;
-
-/// The same before anything is known.
-const PENDING_PERCENT: u64 = 90;
-
-/// At least the last so many leaves' worth of flushes count, about.
-const REMEMBERED_LEAVES: u64 = 16;
-
-/// And at least such a part of the keyspace. Where keys were new and are overwritten from now on, less may wait for every
-/// leaf at once, and to bring down what is too much slows whoever overwrites them: it is not begun before as much
-/// has come to leaves. Flushes before these tell of a long time ago: where much is overwritten, few leaves are flushed to.
-const REMEMBERED_PART: u64 = 8;
-
-/// Bytes of flushes that count, where leaves and the whole keyspace have so many.
-pub(crate) fn remembered_bytes(leaf: u64, keyspace: u64) -> u64 {
-    leaf.saturating_mul(REMEMBERED_LEAVES).max(keyspace / REMEMBERED_PART)
-}
+use crate::policy;
 
 /// What flushes have brought of late, in packed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,25 +28,20 @@ impl Growth {
 
     /// What may wait for a leaf, in percent of the leaf.
     pub(crate) fn pending_percent(&self) -> u64 {
-        if self.brought == 0 {
-            return PENDING_PERCENT;
-        }
-        let over = u128::from(self.brought - self.grown).max(1);
-        let percent = u128::from(SPACE_PERCENT) * u128::from(self.brought) / over;
-        u64::try_from(percent).unwrap_or(u64::MAX).min(PENDING_PERCENT_MAX)
+        policy::pending_percent(self.brought, self.grown)
     }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::policy::{PENDING_PERCENT, PENDING_PERCENT_MAX, SPACE_PERCENT, remembered_bytes};
 
     #[test]
     fn more_may_wait_where_records_are_new() {
         let mut growth = Growth::default();
         assert_eq!(growth.pending_percent(), PENDING_PERCENT, "nothing is known");
         let remembered = remembered_bytes(1000, 100_000);
-        assert_eq!([remembered, remembered_bytes(1000, 1 << 20)], [16_000, 1 << 17]);
         let after = |growth: &mut Growth, flushes: u64, grown| {
             (0..flushes).for_each(|_| growth.follow(500, grown, remembered));
             growth.pending_percent()

@@ -36,13 +36,12 @@ use std::sync::Arc;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::edit::separator;
-use crate::files::{Files, Limits, Load};
+use crate::files::{Files, Limits, Load, write_parts};
 use crate::kinds::purpose;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::range::KeyRange;
 use crate::run::{Run, Size};
 use crate::runs::Runs;
-use crate::write::write_parts;
 
 /// A key that cuts. Shared: it is copied into new versions of a node all the time.
 pub(crate) type Key = Arc<[u8]>;

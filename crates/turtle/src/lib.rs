@@ -49,7 +49,9 @@
 #![forbid(unsafe_code)]
 
 mod auto;
+mod background;
 mod backup;
+mod budget;
 mod bulk;
 mod check;
 mod core;
@@ -68,6 +70,7 @@ mod kinds;
 mod large;
 mod leaf;
 mod levels;
+mod memory;
 mod memtable;
 mod merge;
 mod node;
@@ -75,7 +78,10 @@ mod options;
 mod packed;
 mod parallel;
 mod payload;
+mod pinned;
 mod pipeline;
+mod policy;
+mod progress;
 mod range;
 mod records;
 mod residents;
@@ -87,11 +93,13 @@ mod salvage;
 mod schedules;
 mod snapshot;
 mod source;
+mod steps;
 mod stream;
 mod sync_ahead;
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
 mod tidy;
+mod tidying;
 mod tree;
 mod update;
 mod verify;

@@ -29,6 +29,7 @@ use crate::edit::packed_bytes;
 use crate::files::{Files, Limits, Load};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::merge::Superseded;
+use crate::policy::MERGED_ON_TOP;
 use crate::run::Run;
 use crate::runs::Runs;
 
@@ -201,9 +202,6 @@ pub(crate) struct Totals {
     /// How many tombstones are pending.
     pub(crate) tombstones: u64,
 }
-
-/// Leaves' worth of levels that become one when a full disk has no room to flush them.
-const MERGED_ON_TOP: u64 = 2;
 
 /// What a tombstone takes itself, in packed bytes: one with a key of 16 bytes.
 pub(crate) const TOMBSTONE_BYTES: u64 = packed_bytes(16, 0);

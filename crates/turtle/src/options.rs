@@ -5,7 +5,8 @@ use spinney_base::shim::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use spinney_base::size;
 use spinney_base::{Error, Result};
 
-use crate::version::LEAF_BYTES_MIN;
+/// Smallest leaf, in bytes: four of the largest edits. With less, a leaf could not be cut in two.
+pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 
 /// Smallest and largest leaf, in bytes. The small ones are for tests.
 const LEAF_BYTES: std::ops::RangeInclusive<u64> = LEAF_BYTES_MIN..=16 << 20;

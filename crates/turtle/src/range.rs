@@ -4,7 +4,7 @@ use std::ops::{Bound, Range};
 
 use spinney_engine::Direction;
 
-use crate::run::head;
+use crate::edit::head;
 
 /// A range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

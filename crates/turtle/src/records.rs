@@ -21,37 +21,20 @@
 //! **Concurrency**: lookups take no lock; puts, and lookups that keep a record, one of a shard.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwapOption, Guard};
 use spinney_base::ValueRef;
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Write;
 use spinney_records::{
-    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Rules, Share, Side, Ticket, Usage, Worth,
+    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Share, Side, Ticket, Usage, Worth,
 };
 
-use crate::core::{Core, MISSES, RECORD_HITS};
-
-/// Records are kept only where each shard of their cache gets this many bytes: with less, what is kept leaves before it is
-/// asked for again.
-const RECORD_SHARD_BYTES: u64 = 8 << 10;
-
-/// Fewest bytes that a record cache gets.
-fn least(cache: &RecordCache) -> u64 {
-    cache.shards() as u64 * RECORD_SHARD_BYTES
-}
-
-/// Records have ten sixteenths of the memory at most: without pages of keys each lookup would read one of them more.
-/// Of 8M records of 128 B in 340 MiB lookups of `f` read 0.131 pages each with 9, and 0.128 with 10.
-const SHARES: Rules = Rules { ratio: 1.5, step: 2, most: 10 };
-
-/// So many lookups must have gone to the tree before any record is kept.
-const LOOKUPS_MIN: u64 = 64;
-
-/// Records follow by so large a part of the memory: moving them costs a copy.
-const STEP_PART: u64 = 32;
+use crate::policy::{
+    SHARES, are_records_many, is_record_cache_too_large, record_bytes_min, record_step,
+};
 
 /// See the module. Thread-safe.
 #[derive(Debug)]
@@ -88,6 +71,30 @@ impl Default for Division {
     }
 }
 
+/// A record cache of the least bytes that it needs, which may get `most`; none if these are too much
+/// of the `all` bytes of reads.
+pub(crate) fn smallest_cache(all: u64, most: u64) -> Option<Arc<RecordCache>> {
+    let cache = RecordCache::new(0, most);
+    if record_bytes_min(cache.shards()) > all / 2 {
+        return None;
+    }
+    cache.resize(CACHE_BYTES_MIN);
+    Some(Arc::new(cache))
+}
+
+/// What the page cache tells for the division.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pages {
+    /// Worth of its last bytes.
+    pub(crate) side: Side,
+    /// Bytes of cached pages.
+    pub(crate) used: u64,
+    /// Bytes of all pages.
+    pub(crate) data: u64,
+    /// Lookups that records have answered since the start.
+    pub(crate) record_hits: u64,
+}
+
 /// What a lookup looks into. Made before it looks anywhere else.
 pub(crate) struct Reader {
     cache: Guard<Option<Arc<RecordCache>>>,
@@ -121,6 +128,67 @@ impl Records {
         self.worth.lock().follow(&[pages, Side { worth, bytes: usage.filled }])
     }
 
+    /// Divides the `all` bytes of reads between records and pages. `pages` is asked only when the
+    /// share is due; `give` is called when the records' bytes have changed, so that pages get the
+    /// rest.
+    pub(crate) fn follow(
+        &self,
+        all: u64,
+        now: Duration,
+        pages: impl FnOnce() -> Pages,
+        give: impl Fn(),
+    ) {
+        let mut division = self.division.lock();
+        let Some(cache) = self.cache.load_full() else { return };
+        let mut bytes = self.bytes();
+        if division.share.is_due(now) {
+            let (usage, pages) = (cache.usage(), pages());
+            let spare = pages.used <= all.saturating_sub(division.share.of_second_next(all));
+            let more = if spare { More::Spare } else { More::Wanted };
+            // A record whose page is cached as well would not be missed much.
+            let data = pages.data.max(1);
+            let cold = data.saturating_sub(pages.used).max(1);
+            let of_records = division.of_records(pages.record_hits, &usage, data, cold);
+            division.share.follow(pages.side, of_records, more, now);
+            if are_records_many(usage.filled, usage.bytes) {
+                bytes += (bytes / 8).max(record_step(all));
+            }
+        }
+        let wanted = bytes.min(division.share.of_second(all)).max(record_bytes_min(cache.shards()));
+        if wanted > self.bytes() || wanted + record_step(all) < self.bytes() {
+            if wanted > self.bytes() {
+                // Pages are evicted before records come.
+                self.bytes.store(wanted, Relaxed);
+                give();
+            }
+            cache.resize(wanted);
+            let mut bytes = cache.usage().bytes;
+            if is_record_cache_too_large(bytes, all) {
+                // Lookups ask for one with fewer shards when they need it.
+                self.cache.store(None);
+                bytes = 0;
+            }
+            self.bytes.store(bytes, Relaxed);
+            give();
+        }
+    }
+
+    /// Whether any records are kept.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.cache.load().is_some()
+    }
+
+    /// Begins to keep records in this cache. No write is under way.
+    pub(crate) fn put_in_place(&self, cache: Arc<RecordCache>) {
+        self.cache.store(Some(cache));
+    }
+
+    /// Notes the bytes of a cache that is in place now, and that it has counted nothing yet.
+    pub(crate) fn note_begun(&self, bytes: u64) {
+        self.division.lock().begin();
+        self.bytes.store(bytes, Relaxed);
+    }
+
     /// What is kept.
     pub(crate) fn usage(&self) -> Usage {
         self.cache.load().as_ref().map_or_else(Usage::default, |cache| cache.usage())
@@ -143,80 +211,6 @@ impl Reader {
     pub(crate) fn keep(&self, key: &[u8], hash: u64, value: &[u8], ticket: Option<Ticket>) {
         if let (Some(cache), Some(ticket)) = (&*self.cache, ticket) {
             cache.admit_unchanged(RecordId::of(hash), key, ValueRef::inline(value), ticket);
-        }
-    }
-}
-
-impl Core {
-    /// Divides what reads may have between records and pages. For the background.
-    pub(crate) fn follow_records(&self) {
-        let now = self.context.runtime.now();
-        let all = self.left_for_reads();
-        let mut division = self.records.division.lock();
-        let Some(cache) = self.records.cache.load_full() else {
-            drop(division);
-            return self.open_records(all);
-        };
-        let mut bytes = self.records.bytes();
-        if division.share.is_due(now) {
-            let (usage, pages) = (cache.usage(), self.files.cache.stats());
-            let spare = pages.used_bytes <= all.saturating_sub(division.share.of_second_next(all));
-            let more = if spare { More::Spare } else { More::Wanted };
-            let of_pages = Side { worth: pages.regretted, bytes: pages.regret_bytes };
-            // A record whose page is cached as well would not be missed much.
-            let data = (self.files.pages() * PAGE_BYTES as u64).max(1);
-            let cold = data.saturating_sub(pages.used_bytes).max(1);
-            let hits = self.counters.reads.sum(RECORD_HITS);
-            let of_records = division.of_records(hits, &usage, data, cold);
-            division.share.follow(of_pages, of_records, more, now);
-            if usage.filled > usage.bytes / 16 * 13 {
-                // Pages give what records fill, no more.
-                bytes += (bytes / 8).max(all / STEP_PART);
-            }
-        }
-        let wanted = bytes.min(division.share.of_second(all)).max(least(&cache));
-        let step = all / STEP_PART;
-        if wanted > self.records.bytes() || wanted + step < self.records.bytes() {
-            if wanted > self.records.bytes() {
-                // Pages leave before records come.
-                self.records.bytes.store(wanted, Relaxed);
-                self.follow_limits();
-            }
-            cache.resize(wanted);
-            let mut bytes = cache.usage().bytes;
-            if bytes > all / 4 * 3 {
-                // Far above its share, and it cannot be smaller; one with fewer shards is made when lookups ask for it.
-                self.records.cache.store(None);
-                bytes = 0;
-            }
-            self.records.bytes.store(bytes, Relaxed);
-            self.follow_limits();
-        }
-    }
-
-    /// Begins to keep records, if lookups read any.
-    fn open_records(&self, all: u64) {
-        let looked = self.counters.reads.sum(MISSES);
-        if looked < LOOKUPS_MIN || all / 4 < CACHE_BYTES_MIN || self.is_replaying() {
-            return;
-        }
-        self.begin_records(all);
-    }
-
-    /// Begins to keep records, in the least that a cache needs; they have part of so many bytes later.
-    pub(crate) fn begin_records(&self, all: u64) {
-        let cache = RecordCache::new(0, self.context.memory.most());
-        if least(&cache) > all / 2 {
-            return;
-        }
-        cache.resize(CACHE_BYTES_MIN);
-        let bytes = cache.usage().bytes;
-        // Nobody writes meanwhile.
-        let begun = self.between(|| self.records.cache.store(Some(Arc::new(cache))));
-        if begun.is_some() {
-            self.records.division.lock().begin();
-            self.records.bytes.store(bytes, Relaxed);
-            self.follow_limits();
         }
     }
 }

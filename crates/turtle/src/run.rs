@@ -28,7 +28,7 @@ use spinney_base::mapped_vec::MappedVec;
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
 
-use crate::edit::{Edit, packed_bytes};
+use crate::edit::{Edit, head, packed_bytes};
 use crate::range::KeyRange;
 use crate::source::{Bytes, Source};
 
@@ -138,17 +138,6 @@ impl Item {
         };
         Edit { key: self.key(sources), value }
     }
-}
-
-/// The first eight bytes of a key as a number that orders like them.
-#[inline]
-pub(crate) fn head(key: &[u8]) -> u64 {
-    if let Some(first) = key.first_chunk::<8>() {
-        return u64::from_be_bytes(*first);
-    }
-    let mut bytes = [0; 8];
-    bytes[..key.len()].copy_from_slice(key);
-    u64::from_be_bytes(bytes)
 }
 
 /// The order of the keys of two items.

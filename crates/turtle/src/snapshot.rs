@@ -15,39 +15,29 @@
 //! **Memory.** What it shares with the keyspace of now costs nothing more; what only snapshots keep
 //! counts as held for writes, the whole view of each, which is at most too much.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Error, ErrorKind, Result, probe};
-use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, Pin, ScanRequest, SnapshotStats};
+use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, ScanRequest, SnapshotStats};
 
 use crate::core::{Core, count};
+use crate::pinned::Pinned;
 use crate::version::Tree;
 use crate::view::View;
 
-/// What a snapshot is, shared with the engine's list.
+/// The handle that reads from a snapshot. Dropping it ends the snapshot.
 #[derive(Debug)]
-pub(crate) struct Pinned {
+pub(crate) struct TurtleSnapshot {
     core: Arc<Core>,
-    /// The number of the newest memtable in it.
-    memtable: u64,
-    /// Nothing once it ended.
-    view: ArcSwapOption<View>,
-    /// Why it ended; said before the view goes.
-    ended: OnceLock<Error>,
-    /// Of large values.
-    _pin: Pin,
+    pinned: Arc<Pinned>,
 }
 
-/// The handle that reads from it.
-#[derive(Debug)]
-pub(crate) struct TurtleSnapshot(Arc<Pinned>);
-
-impl Drop for Pinned {
+impl Drop for TurtleSnapshot {
     fn drop(&mut self) {
-        self.view.store(None);
-        self.core.count_pinned();
+        self.pinned.view.store(None);
+        self.core.snapshots.count(&self.core.view.load());
     }
 }
 
@@ -62,11 +52,10 @@ impl TurtleSnapshot {
             let view = View::new(view.tables[1..].to_vec(), view.tree.clone());
             let view = ArcSwapOption::from_pointee(view);
             let ended = OnceLock::new();
-            let pinned =
-                Arc::new(Pinned { core: Arc::clone(core), memtable, view, ended, _pin: pin });
-            // Before anybody writes, so that no upgrade is missed.
-            core.snapshots.lock().push(Arc::downgrade(&pinned));
-            TurtleSnapshot(pinned)
+            let pinned = Arc::new(Pinned { memtable, view, ended, _pin: pin });
+            // Before anything is written, so that no upgrade is missed.
+            core.snapshots.add(&pinned);
+            TurtleSnapshot { core: Arc::clone(core), pinned }
         };
         let taken = core.between(take);
         core.wanted.store(true, Relaxed);
@@ -77,9 +66,9 @@ impl TurtleSnapshot {
     }
 
     fn view(&self) -> Result<Arc<View>> {
-        self.0.view.load_full().ok_or_else(|| {
+        self.pinned.view.load_full().ok_or_else(|| {
             let text = "the snapshot ended (take a new one): its memory was needed, and to write it out failed";
-            let cause = self.0.ended.get().cloned();
+            let cause = self.pinned.ended.get().cloned();
             cause.map_or_else(
                 || Error::new(ErrorKind::SnapshotTooOld, text),
                 |cause| cause.wrap(ErrorKind::SnapshotTooOld, text),
@@ -102,62 +91,23 @@ impl EngineSnapshot for TurtleSnapshot {
     }
 
     fn stats(&self) -> SnapshotStats {
-        let view = self.0.view.load();
+        let view = self.pinned.view.load();
         let memory_bytes = view.as_ref().map_or(0, |view| view.memory_bytes());
         SnapshotStats { memory_bytes, ended: view.is_none() }
     }
 }
 
 impl Core {
-    /// The snapshots that there are, oldest first.
-    fn snapshots(&self) -> Vec<Arc<Pinned>> {
-        let mut snapshots = self.snapshots.lock();
-        snapshots.retain(|one| one.strong_count() > 0);
-        snapshots.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// How many snapshots there are.
-    pub(crate) fn snapshot_count(&self) -> u64 {
-        self.snapshots().len() as u64
-    }
-
-    /// A version of the tree has all memtables up to `memtable` and no others: snapshots of that
-    /// moment share it.
-    pub(crate) fn upgrade_snapshots(&self, memtable: u64, tree: &Tree) {
-        if self.snapshots.lock().is_empty() {
-            return;
-        }
-        for one in self.snapshots().iter().filter(|one| one.memtable == memtable) {
-            if one.view.load().is_some() {
-                let view = View::new(Vec::new(), tree.clone());
-                one.view.store(Some(Arc::new(view)));
-            }
-        }
-        self.count_pinned();
-    }
-
-    /// Counts what only snapshots keep.
-    fn count_pinned(&self) {
-        let now = self.view.load();
-        let bytes = |one: &Arc<Pinned>| match &*one.view.load() {
-            Some(view) if !view.tree.is(&now.tree) => view.memory_bytes(),
-            // It shares everything.
-            _ => 0,
-        };
-        let bytes: u64 = self.snapshots().iter().map(bytes).sum();
-        self.pinned.store(bytes, Relaxed);
-    }
-
     /// Gives back memory that only snapshots keep: writes out the oldest that has any, or ends it.
     /// Says whether there was one.
     pub(crate) fn relieve(&self) -> Result<bool> {
-        if self.pinned.load(Relaxed) == 0 {
+        if self.snapshots.bytes() == 0 {
             return Ok(false);
         }
         // So that the keyspace's own tree does not move on meanwhile.
-        let work = self.work.lock();
+        let work = self.progress.work.lock();
         let now = self.view.load_full();
-        for one in self.snapshots() {
+        for one in self.snapshots.all() {
             let Some(view) = one.view.load_full() else { continue };
             let shared = view.tree.is(&now.tree) || one.memtable > work.applied;
             if shared || view.memory_bytes() == 0 {
@@ -178,7 +128,7 @@ impl Core {
                 }
             };
             one.view.store(view);
-            self.count_pinned();
+            self.snapshots.count(&self.view.load());
             return match written {
                 Err(error) if error.is_poisoned() => Err(error),
                 _ => Ok(true),

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Direction;
 
+use crate::edit::head;
 use crate::files::{Files, LeafCursor};
 use crate::levels::{Key, Level, Part};
 use crate::node::Leaf;
 use crate::range::{KeyRange, next_index};
-use crate::run::{Run, head};
+use crate::run::Run;
 
 /// A part that is still to be read.
 #[derive(Debug)]

@@ -22,12 +22,10 @@ use crate::files::{Files, Lookup};
 use crate::levels::{Key, Part, pivot_of};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Totals};
+use crate::policy::BATCH_LEAVES_MAX;
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
 use crate::update::{Activity, Update, as_children, parents};
-
-/// Batches are applied in pieces of as many leaves: bounds what one flush takes down at once.
-const BATCH_LEAVES_MAX: u64 = 8;
 
 /// See the module.
 #[derive(Debug)]

@@ -44,6 +44,7 @@ use crate::levels::Key;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::node::{Child, Leaf, Node, Replacement};
 use crate::parallel;
+use crate::policy::KEPT_LEAVES_MAX;
 use crate::runs::Runs;
 
 /// What updates have done.
@@ -111,9 +112,6 @@ pub(crate) struct Ahead {
     /// Packed bytes of new leaves that stay in memory.
     kept: Arc<AtomicU64>,
 }
-
-/// So many leaves' worth of new leaves one update keeps in memory at most.
-const KEPT_LEAVES_MAX: u64 = 8;
 
 impl Ahead {
     pub(crate) fn new(batches: Option<u64>) -> Ahead {

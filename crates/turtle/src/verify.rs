@@ -18,7 +18,7 @@ impl Core {
     pub(crate) fn verify_all(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         // No checkpoint is published and no tree written meanwhile.
-        let work = self.work.lock();
+        let work = self.progress.work.lock();
         self.files.store.verify_checkpoint()?;
         self.account_for_pages(&mut report)?;
         let _pin = self.large.pin();

@@ -17,18 +17,18 @@ use spinney_extent::{BlockKind, Extent, LargePointer, PageRun, Store};
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::check::check;
-use crate::crew::CREW_MAX;
 use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
 use crate::files::{Files as _, Limits, PIVOTS_MAX, Passed};
-use crate::growth::{Growth, remembered_bytes};
+use crate::growth::Growth;
 use crate::kinds;
 use crate::kinds::block;
 use crate::leaf::LeafStore;
 use crate::levels::Key;
 use crate::node::Totals;
-use crate::options::Tuning;
+use crate::options::{LEAF_BYTES_MIN, Tuning};
 use crate::packed::Owned;
+use crate::policy::{CREW_MAX, EVACUATED_LEAVES, MERGED_LEAVES, SPREAD, remembered_bytes};
 use crate::range::KeyRange;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
@@ -46,22 +46,11 @@ const EDIT_BYTES_MAX: u64 = {
     if record > pointer { record } else { pointer }
 };
 
-/// Smallest leaf: four edits.
-pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
-
-/// By how much pivots differ in what may be pending for them, in percent.
-pub(crate) const SPREAD: u64 = 40;
-
-/// Leaves' worth of segments that a merge of levels has in memory at once, for each thread that there is memory for.
-const MERGED_LEAVES: u64 = 2;
 
 /// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
 /// about a page.
 const NODE_BYTES: usize = 16 * KEY_BYTES_MAX;
-
-/// So many leaves' worth of memory is moved out of sparse pieces with one batch.
-const EVACUATED_LEAVES: u64 = 4;
 
 /// Pages that are verified at once.
 const VERIFY_PAGES: u32 = 64;

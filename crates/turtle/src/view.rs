@@ -18,14 +18,17 @@ use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use arc_swap::{ArcSwap, Guard};
 use spinney_art::{Direction as ArtDirection, Pinned};
 use spinney_base::Result;
+use spinney_base::shim::Mutex;
 use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest, VerifyReport, Watch};
 use spinney_extent::LargePointer;
 
 use crate::edit::Edit;
 use crate::files::Passed;
 use crate::memtable::{Memtable, Range};
+use crate::policy::IN_VAIN_MAX;
 use crate::version::Tree;
 
 /// See the module.
@@ -36,6 +39,40 @@ pub(crate) struct View {
     pub(crate) tree: Tree,
     /// Bytes of what does not change: all memtables but the newest, and what is pending in the tree.
     settled_bytes: u64,
+}
+
+/// The newest view of a keyspace. Thread-safe; readers take no lock.
+#[derive(Debug)]
+pub(crate) struct Current {
+    view: ArcSwap<View>,
+    /// Held while the view is replaced.
+    replacing: Mutex<()>,
+}
+
+impl Current {
+    /// Begins with a view.
+    pub(crate) fn new(view: View) -> Current {
+        Current { view: ArcSwap::from_pointee(view), replacing: Mutex::new(()) }
+    }
+
+    /// The newest view, for a short time.
+    #[inline]
+    pub(crate) fn load(&self) -> Guard<Arc<View>> {
+        self.view.load()
+    }
+
+    /// The newest view, to keep.
+    #[inline]
+    pub(crate) fn load_full(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// Replaces the newest view by what `next` makes of it.
+    pub(crate) fn replace(&self, next: impl FnOnce(&View) -> View) {
+        let _alone = self.replacing.lock();
+        let next = next(&self.view.load());
+        self.view.store(Arc::new(next));
+    }
 }
 
 impl View {
@@ -192,9 +229,6 @@ impl View {
         }
     }
 }
-
-/// Records that the tree is asked for at once while memtables remove them all: two to this power.
-const IN_VAIN_MAX: u32 = 8;
 
 /// The end of what lies before a bound from which a range goes on.
 fn before(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {

@@ -19,15 +19,14 @@
 use std::sync::Arc;
 
 use spinney_base::Result;
-use spinney_io::Purpose;
 
-use crate::files::{Files, Limits, batches_below};
+use crate::files::{Files, Limits, batches_below, write_parts};
 use crate::kinds::purpose;
 use crate::levels::{Level, Part, Segment};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Node};
 use crate::packed;
-use crate::parallel;
+use crate::policy::EARLY_LEVEL_MIN;
 use crate::runs::Runs;
 use crate::tree::Tree;
 
@@ -70,10 +69,6 @@ impl<F: Files> Tree<F> {
         Ok(Tree { root: Some(root), activity: self.activity })
     }
 }
-
-/// Levels above it are not written early. They keep little memory, and are merged into fewer segments if
-/// they wait: written early, they made 12 % more writes of chi 4 to 16.
-const EARLY_LEVEL_MIN: usize = 2;
 
 /// What of a tree is to be written.
 #[derive(Clone, Copy)]
@@ -248,15 +243,6 @@ fn place_levels<F: Files>(
         placed
     };
     node.levels.iter().enumerate().map(place_level).collect()
-}
-
-/// Writes leaves, in order; all or none.
-pub(crate) fn write_parts<F: Files>(
-    files: &F,
-    parts: &[Runs],
-    purpose: Purpose,
-) -> Result<Vec<Arc<F::Leaf>>> {
-    parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part], purpose))
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

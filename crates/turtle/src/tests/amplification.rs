@@ -9,9 +9,9 @@ use super::run;
 use crate::check::check;
 use crate::double::Double;
 use crate::files::Limits;
+use crate::policy::SPREAD;
 use crate::runs::Runs;
 use crate::tree::Tree;
-use crate::version::SPREAD;
 
 const LEAF: u64 = 4096;
 const EDIT: u64 = 8 + 24 + 8;
