@@ -1,32 +1,37 @@
 //! The checkpoint distance that sets itself (the controller of the paper's outlook).
 //!
-//! Another batch that gathers before a checkpoint saves writes, and takes memory from the page cache. Both are
-//! known at the margin, without a model of what users do:
+//! Another batch that gathers before a checkpoint saves writes, and takes memory from the page
+//! cache. Both are known at the margin, without a model of what users do:
 //!
 //! ```text
-//!   saved by twice the distance    = batches that came x pages of a leaf x SAVED x WORTH    (section 3.4: each
-//!                                    doubling saves about one level, whatever the distance is)
-//!                                    and SAVED_OF_WRITTEN of the pages that are written for them, at most
-//!   lost by twice the distance     = misses that a byte more would have spared pages (spinney_cache) or
-//!                                    records (spinney_records), which of them is more, x bytes of what gathers
-//!                                    - lookups that what gathers has answered x share of misses x HELD
-//!                                    (of what kept records do not answer)
+//!   saved by twice the distance =
+//!       batches that came x pages of a leaf x SAVED x WORTH
+//!       (section 3.4: each doubling saves about one level, whatever the distance is),
+//!       and at most SAVED_OF_WRITTEN of the pages that are written for them
+//!   lost by twice the distance =
+//!       misses that a byte more would have spared pages (spinney_cache) or records
+//!       (spinney_records), the larger of the two, x bytes of what gathers
+//!     - lookups that what gathers has answered x share of misses x HELD
+//!       (of what kept records do not answer)
 //! ```
 //!
-//! Where the same keys are written again and again most of them vanish in memory, and what is written for a batch is less than
-//! the batch: there is no level left to be saved.
+//! Where the same keys are overwritten repeatedly, most edits vanish in memory, and less is written
+//! for a batch than the batch itself: no level is left to be saved.
 //!
-//! Both are sums over some seconds of what each fourth of a second came to: what gathers falls to nothing with each
-//! checkpoint, and what it has answered with it, and what gathered for a load is no loss to the reads that come after
-//! it. Records are worth something once some had to leave for others: before, all are equally cold. What gathers is not
-//! lost for reads: it holds what was written of late, record by record, which is often read again. Where more is saved
-//! than lost, the distance doubles; where less, it falls to half of the batches that gather, and where more of these are
-//! there already they are written with the next step. As the first does not depend on
-//! the distance and the second grows with it, there is a place where it stays. A keyspace that is only loaded has no
-//! misses to regret and takes all that memory allows; where reads come that lose much by that it begins anew, with
-//! [`CHI_READ`]; one that is only read gives back everything.
+//! Both are sums over some seconds of what each quarter of a second came to. What gathers falls to
+//! nothing with each checkpoint, and so does what it has answered; what gathered for a load is no
+//! loss to the reads that come after it. Records are worth something once some were evicted for
+//! others: before, all are equally cold. What gathers is not lost for reads: it holds recent
+//! writes, record by record, which are often read soon.
 //!
-//! **Invariant**: it lies between 1 and what memory and log allow ([`Core::chi_max`](crate::pipeline)), whatever is
+//! Where more is saved than lost, chi doubles. Where less is saved, chi falls to half of the
+//! batches that gather; if more have gathered already, the next step writes them. The first sum
+//! does not depend on chi and the second grows with it, so chi settles where they meet. A keyspace
+//! that is only loaded has no misses to regret and takes all that memory allows. When reads begin
+//! that lose much by that, chi starts at [`CHI_READ`]. A keyspace that is only read gives back
+//! everything.
+//!
+//! **Invariant**: chi lies between 1 and what memory and log allow (`Core::chi_max`), whatever is
 //! measured.
 
 use std::time::Duration;
@@ -38,43 +43,43 @@ use crate::policy::{
     self, AMPLIFICATION_ASSUMED, CHI_PERIOD, CHI_READ, CHI_STEPS_APART, WRITTEN_BATCHES, part,
 };
 
-/// The distance, and what was known when it was last thought over.
+/// The checkpoint distance, and what was known at the last decision. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct Auto {
     chi: AtomicU64,
     known: Mutex<Known>,
 }
 
-/// What was known when the distance was last thought over.
+/// State of the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     seen: Seen,
     recent: Recent,
     amplification: Amplification,
-    /// The most batches that had gathered of late.
+    /// Most batches that gathered recently.
     gathered: u64,
-    /// Whether somebody reads who needs the memory.
+    /// Whether reads come that need the memory.
     is_read: bool,
-    /// When it was raised or lowered last.
+    /// When chi was raised or lowered last.
     changed: Duration,
 }
 
-/// What is counted since the start, and what is there now.
+/// Counts since the start, and what there is now.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) at: Duration,
     pub(crate) batches: u64,
     pub(crate) written_pages: u64,
-    /// Misses that so many bytes more of cached pages would have spared.
+    /// Misses that `regret_bytes` more of cached pages would have spared.
     pub(crate) regretted: u64,
     pub(crate) regret_bytes: u64,
-    /// Lookups that the coldest of the kept records answered, bytes of all of these, and whether it is known which ones
-    /// are cold: none is before some had to leave.
+    /// Lookups that the coldest of the kept records answered, bytes of all of these, and whether it
+    /// is known which ones are cold: none is before some were evicted.
     pub(crate) worth: u64,
     pub(crate) worth_bytes: u64,
     pub(crate) is_settled: bool,
-    /// Lookups that were answered by what gathers; pages of values that others looked for, which kept records did not
-    /// answer; and those of them that were not cached.
+    /// Lookups that were answered by what gathers; pages of values that other lookups needed, which
+    /// kept records did not answer; and those of them that were not cached.
     pub(crate) answered: u64,
     pub(crate) looked: u64,
     pub(crate) missed: u64,
@@ -95,7 +100,7 @@ pub(crate) struct Look {
 }
 
 impl Seen {
-    /// What a period came to that began when this was `before`, with batches of so many pages.
+    /// What a period came to that began at `before`, with batches of `batch_pages` pages.
     fn since(&self, before: &Seen, batch_pages: u64) -> Recent {
         let (missed, looked) = (self.missed - before.missed, self.looked - before.looked);
         // The cache of records may be a new one.
@@ -110,12 +115,13 @@ impl Seen {
     }
 }
 
-/// What has happened of late: sums, of which a part is forgotten with each period.
+/// What has happened recently: sums, of which a part is forgotten with each period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent {
     /// Pages of batches that were applied.
     batch_pages: u64,
-    /// Misses that as much more of cached pages as has gathered would have spared, or as much more of records.
+    /// Misses that as much memory again as has gathered would have spared, if pages had it, or
+    /// records.
     by_pages: u64,
     by_records: u64,
     /// Lookups that what gathers has answered and that would have missed otherwise.
@@ -133,8 +139,8 @@ impl Recent {
     }
 }
 
-/// Pages written for each page of a batch: an average over the last [`WRITTEN_BATCHES`]. Before any was written it is
-/// taken that [`SAVED_PERCENT`] of a batch can be saved.
+/// Pages written for each page of a batch: an average over the last [`WRITTEN_BATCHES`]. Before any
+/// was written it is assumed that half of a batch can be saved.
 #[derive(Clone, Copy, Debug)]
 struct Amplification(f64);
 
@@ -145,14 +151,14 @@ impl Default for Amplification {
 }
 
 impl Amplification {
-    /// So many pages were written while so many batches came, each of so many pages.
+    /// Adds that `written` pages were written while `batches` batches of `batch_pages` pages came.
     #[expect(clippy::cast_precision_loss, reason = "an average")]
     fn follow(&mut self, written: u64, batches: u64, batch_pages: u64) {
         let forgotten = self.0 * batches.min(WRITTEN_BATCHES) as f64;
         self.0 += (written as f64 / batch_pages.max(1) as f64 - forgotten) / WRITTEN_BATCHES as f64;
     }
 
-    /// Of so many pages of batches, those that twice the distance would save to be written.
+    /// Pages that twice the distance would save, of `batch_pages` pages of batches.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -172,7 +178,7 @@ impl Default for Auto {
 }
 
 impl Auto {
-    /// The distance, if memory allows `most`.
+    /// The checkpoint distance, if memory allows `most`.
     pub(crate) fn chi(&self, most: u64) -> u64 {
         self.chi.load(Relaxed).clamp(1, most)
     }
@@ -196,7 +202,7 @@ impl Auto {
     }
 }
 
-/// The next distance.
+/// Returns the next distance.
 fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let recent = &known.recent;
     let saved = policy::worth_of_written(known.amplification.saved(recent.batch_pages));
@@ -231,8 +237,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Where it stays when each batch that gathers takes `batch_bytes` of memory and answers as many lookups, of
-    /// which a tenth would miss otherwise.
+    /// Where chi settles when each batch that gathers takes `batch_bytes` of memory and answers as
+    /// many lookups, of which a tenth would miss otherwise.
     fn settled_with(batches: u64, regretted: u64, batch_bytes: u64, answered: u64) -> u64 {
         let mut chi: u64 = 16;
         let mut known = Known::default();
@@ -289,7 +295,7 @@ mod tests {
         assert_eq!((recent.by_pages, recent.by_records), (200, 0));
         let settled = Seen { worth: 1250, is_settled: true, missed: 3000, looked: 3000, ..more };
         assert_eq!(settled.since(&more, 512).by_records, 100);
-        // Half of those that looked on missed; a new cache of records counts anew.
+        // Half of the lookups that went on missed; a new record cache counts from zero.
         let answered = Seen { worth: 7, answered: 60, looked: 3040, missed: 3020, ..settled };
         let period = answered.since(&settled, 512);
         assert_eq!((period.by_records, period.held), (0, 30));
@@ -315,7 +321,7 @@ mod tests {
         assert!((1..=100).contains(&settled(u64::MAX, u64::MAX, u64::MAX / 1000)));
     }
 
-    /// A batch came, and so many misses would have been spared.
+    /// A batch came, and this many misses would have been spared.
     fn known(by_records: u64, by_pages: u64) -> Known {
         let recent = Recent { batch_pages: 512, by_pages, by_records, ..Recent::default() };
         Known { recent, gathered: 100, is_read: true, ..Known::default() }
@@ -328,7 +334,8 @@ mod tests {
         assert_eq!([at(10, 10), at(1000, 10), at(10, 1000), at(1000, 1000)], [16, 4, 4, 4]);
     }
 
-    /// What a load had is no place to begin for reads that come after it, and nobody goes below what gathers.
+    /// Reads that come after a load do not begin with its distance, and chi never falls below what
+    /// gathers.
     #[test]
     fn it_begins_anew_when_reads_come_and_is_lowered_step_by_step() {
         let mut known = Known { recent: known(0, 0).recent, gathered: 60, ..Known::default() };
@@ -373,7 +380,7 @@ mod tests {
         // A fourth of each batch, as it comes.
         (0..2000).for_each(|_| amplification.follow(128, 1, 512));
         assert!((61..=63).contains(&amplification.saved(1000)), "{amplification:?}");
-        // Nobody writes: as it was.
+        // Nothing is written: as it was.
         (0..2000).for_each(|_| amplification.follow(0, 0, 512));
         assert!((61..=63).contains(&amplification.saved(1000)), "{amplification:?}");
     }

@@ -155,8 +155,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes leaves as large as those of the file, which may have been written with more memory than
-    /// the keyspace is opened with, as far as the budget allows.
+    /// Makes leaves as large as those of the file, which may have been written with more memory
+    /// than the keyspace is opened with, as far as the budget allows.
     fn shape_as_it_is(&self, owned: &[(Extent, Generation)]) {
         // The largest piece of a leaf is more than half of it.
         let pages = owned.iter().map(|(extent, _)| extent.pages()).max().unwrap_or(0);

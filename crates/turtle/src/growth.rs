@@ -1,14 +1,16 @@
-//! How much of what flushes bring to leaves is new, and how much may wait for a leaf therefore.
+//! How much of what is flushed to leaves is new, and how much may be pending for a leaf because of
+//! that.
 //!
-//! What waits above a leaf is either a record that the leaf does not have, which takes the same space wherever
-//! it is, or one in the place of another, which takes space twice until it is brought down. So where
-//! records are new more may wait: flushes are larger, and less is made anew for each record. Each flush that
-//! made a leaf anew knows what it was, by the bytes that it brought and those by which the leaf grew. What may wait is so
-//! much that its part that is not new is [`SPACE_PERCENT`] of the leaf.
+//! What is pending above a leaf is either a record that the leaf does not have, which takes the
+//! same space wherever it is, or one that overwrites another, which takes space twice until it is
+//! flushed. So where records are new more may be pending: flushes are larger, and less of a leaf is
+//! rewritten for each record. Each flush that rewrites a leaf tells which it was, by the bytes that
+//! it flushed and those by which the leaf grew. The part of what may be pending that is not new is
+//! [`SPACE_PERCENT`](policy::SPACE_PERCENT) of the leaf.
 
 use crate::policy;
 
-/// What flushes have brought of late, in packed bytes.
+/// What was flushed recently, in packed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Growth {
     brought: u64,
@@ -16,7 +18,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Adds a flush, or several; about so many bytes of them count.
+    /// Adds a flush, or several; about `remembered` bytes of them count.
     pub(crate) fn follow(&mut self, brought: u64, grown: u64, remembered: u64) {
         self.brought += brought;
         self.grown += grown.min(brought);
@@ -26,7 +28,7 @@ impl Growth {
         }
     }
 
-    /// What may wait for a leaf, in percent of the leaf.
+    /// What may be pending for a leaf, in percent of the leaf.
     pub(crate) fn pending_percent(&self) -> u64 {
         policy::pending_percent(self.brought, self.grown)
     }

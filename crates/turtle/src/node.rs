@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A node is a value: an update makes a new one that shares with the old one what did not change,
-//! and readers go on with the old one.
+//! and readers continue with the old one.
 //!
 //! **Invariants** (the numbers of the house's notes on the paper)
 //! 1. I1: pivot keys ascend strictly; a child's range is half-open.
@@ -166,7 +166,8 @@ impl<F: Files> Child<F> {
             Child::Leaf(leaf) => leaf.bytes(files) < limits.leaf_bytes_min(),
             Child::Node(node) => {
                 let pivots = node.keys.len();
-                // Long keys make pages full of few pivots: what fills a quarter either way may stay.
+                // Long keys make pages full of few pivots: what fills a quarter either way may
+                // stay.
                 let small = || node.packed_bytes() < limits.node_bytes / 4;
                 pivots < 2 || (pivots < limits.pivots_max / 4 && small())
             }
@@ -174,7 +175,7 @@ impl<F: Files> Child<F> {
     }
 }
 
-/// Children that come in the place of others; there is at least one of either.
+/// Children that replace others; there is at least one of either.
 #[derive(Debug)]
 pub(crate) struct Replacement<F: Files> {
     pub(crate) old: Range<usize>,
@@ -219,7 +220,8 @@ impl Totals {
         self.bytes - self.removed + self.pending.saturating_sub(of_tombstones)
     }
 
-    /// About how many bytes more are removed by so many tombstones above: each removes a record of average size.
+    /// About how many bytes are removed by this many tombstones above: each removes a record of
+    /// average size.
     pub(crate) fn removed_by(&self, tombstones: u64) -> u64 {
         let average = self.bytes / self.edits.max(1);
         (tombstones * average).min(self.bytes.saturating_sub(self.removed))
@@ -291,8 +293,8 @@ impl<F: Files> Node<F> {
         pivots.filter(|pivot| self.pending[*pivot] >= self.pending_max(*pivot, files, limits))
     }
 
-    /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and what
-    /// they take changes when they are written.
+    /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and
+    /// what they take changes when they are written.
     pub(crate) fn packed_bytes(&self) -> usize {
         self.keys.iter().map(pivot_bytes).sum()
     }
@@ -360,7 +362,8 @@ impl<F: Files> Node<F> {
         Ok(())
     }
 
-    /// Whether the next batch finds every level occupied, or there are more segments than there should be.
+    /// Whether the next batch finds every level occupied, or there are more segments than there
+    /// should be.
     pub(crate) fn is_crowded(&self, limits: &Limits) -> bool {
         let pivots = self.keys.len();
         let is_vacant =
@@ -368,8 +371,8 @@ impl<F: Files> Node<F> {
         !is_vacant || self.segments(limits) > limits.segments(pivots)
     }
 
-    /// Puts a batch above all levels: the others move down where one is vacant, and where none is as many of the
-    /// topmost become one as come to little.
+    /// Puts a batch above all levels. The others move down where one is vacant; where none is, the
+    /// topmost ones that hold little are merged.
     pub(crate) fn insert_on_top(
         &mut self,
         files: &F,
@@ -421,8 +424,8 @@ impl<F: Files> Node<F> {
     /// Makes the levels that are in memory, from the top down to the first with a segment, one.
     ///
     /// Writing them costs the same, and reading less. And it puts the levels above at their start:
-    /// if a checkpoint met them in the middle of filling up, the next would too, and each would write
-    /// what the batch after it merges.
+    /// if a checkpoint met them in the middle of filling up, the next would too, and each would
+    /// write what the batch after it merges.
     pub(crate) fn merge_memory(
         &mut self,
         files: &F,
@@ -444,8 +447,8 @@ impl<F: Files> Node<F> {
         Ok(())
     }
 
-    /// Takes out the first levels and merges them below `newest`; all of each, whether they overlap or
-    /// not, if there is none.
+    /// Takes out the first levels and merges them below `newest`; all of each, whether they overlap
+    /// or not, if there is none.
     fn merge(
         &mut self,
         files: &F,
@@ -522,13 +525,13 @@ impl<F: Files> Node<F> {
         lines
     }
 
-    /// Whether it has bits for so many children.
+    /// Whether it has bits for its children after this replacement.
     pub(crate) fn has_room(&self, replacement: &Replacement<F>) -> bool {
         self.keys.len() - replacement.old.len() + replacement.new.len() <= Pivots::BITS as usize
     }
 
-    /// Puts other children in the place of some for which nothing is pending. The first takes over
-    /// the lower bound.
+    /// Replaces some children, for which nothing is pending, by others. The first takes over the
+    /// lower bound.
     pub(crate) fn replace(&mut self, replacement: Replacement<F>) {
         debug_assert!(self.has_room(&replacement));
         let Replacement { old, mut new } = replacement;
@@ -545,8 +548,8 @@ impl<F: Files> Node<F> {
         self.children.splice(old, children);
     }
 
-    /// Cuts it in two before a pivot, not the first; the one key of the cut is the right one's lower
-    /// bound.
+    /// Cuts it in two before a pivot, not the first; the one key of the cut is the right one's
+    /// lower bound.
     pub(crate) fn split(mut self, middle: usize) -> (Node<F>, Key, Node<F>) {
         let mut right = Node {
             height: self.height,

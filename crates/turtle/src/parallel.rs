@@ -5,8 +5,8 @@ use spinney_base::shim::{Mutex, thread};
 use spinney_base::{Error, Result};
 use spinney_io::{takes_no_reserve, without_reserve};
 
-/// What `job` makes of each number below `count`, in their order; by up to `threads` threads, the caller's among them.
-/// Where the caller takes nothing from the reserve, none does.
+/// What `job` makes of each number below `count`, in their order; by up to `threads` threads, the
+/// caller's among them. Where the caller takes nothing from the reserve, none does.
 ///
 /// # Errors
 /// One of those that jobs had; others are not begun then.

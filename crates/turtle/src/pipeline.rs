@@ -1,26 +1,29 @@
 //! The way of what is written: memtable, batch, tree, pages, checkpoint (section 4.1 of the paper).
 //!
 //! ```text
-//!   enter: full? seal ---> sealed memtables --apply--> tree, pending --write--> pages --publish--> slot: root, redo
-//!          gate closed     oldest first, one at a time        every chi batches         log trimmable
+//!   enter: full? seal --> sealed memtables --apply--> tree, pending --write--> pages --publish-->
+//!          gate closed    oldest first, one at a time        every chi batches
+//!
+//!   --publish--> slot: root, redo LSN; the log can be trimmed
 //! ```
 //!
-//! One thread at a time works ([`Work`]): the background's, a checkpoint's, or a writer's for whom
-//! memory has no room otherwise. An error leaves everything as it was, so the next attempt does the
-//! same again; it reaches the background's caller, or the writer that had to do the work itself.
+//! One thread at a time works ([`Work`]): the background's, a checkpoint's, or that of a writer for
+//! which memory has no room otherwise. An error leaves everything as it was, so the next attempt
+//! does the same again; it is returned to the background's caller, or to the writer that had to do
+//! the work itself.
 //!
-//! **Back-pressure.** Up to the soft limit a write waits for nothing; from there to the hard limit its
-//! delay grows with what is held, by the fourth power, and a thread sleeps when it owes half a millisecond; at the hard limit it
-//! works itself until there is room. What is held is what memtables, sealed ones, pending batches and snapshots keep.
+//! **Backpressure.** Up to the soft limit a write does not wait. From there to the hard limit its
+//! delay grows with what is held, by the fourth power, and a thread sleeps once it owes half a
+//! millisecond. At the hard limit it works itself until there is room. Held is what memtables,
+//! sealed ones, pending batches and snapshots keep ([`crate::policy`]).
 //!
-//! **Invariants**
-//! 1. A memtable is sealed while nobody is inside the gate, with the log's last LSN of that moment:
-//!    what the log has up to it is in memtables up to this one, and nothing else is (P1).
-//! 2. The redo LSN of a checkpoint is that of the newest memtable in its tree. Of memtables that were
-//!    sealed while the log was replayed none is known, because the log's end says nothing of what was
-//!    applied: a tree up to such a one may be written, but it is not published (P19).
-//! 3. Before pages are written the log is made durable to its end, so no page has a record that it
-//!    lacks (P10). Data, log, slot are synced in this order (P14).
+//! 1. A memtable is sealed while no batch is inside the gate, with the log's last LSN of that
+//!    moment: what the log has up to it is in memtables up to this one, and nothing else is (P1).
+//! 2. The redo LSN of a checkpoint is that of the newest memtable in its tree. Memtables that were
+//!    sealed while the log was replayed have none, because the log's end tells nothing of what was
+//!    applied: a tree up to such a memtable may be written, but it is not published (P19).
+//! 3. Before pages are written the log is made durable to its end, so no page has a record that the
+//!    log lacks (P10). Data, log and slot are synced in this order (P14).
 //! 4. The tree of the newest durable checkpoint is kept until the next one is durable: its pages
 //!    are not reused. So is what a new checkpoint does not name, until its slot is durable.
 
@@ -54,7 +57,7 @@ thread_local! {
 }
 
 impl Core {
-    /// Seals the active memtable where the memory has become so little that it is full.
+    /// Seals the active memtable if the memory has become so small that it is full.
     pub(crate) fn seal_full(&self) {
         let limits = self.limits();
         if self.view.load().tables[0].bytes() >= limits.batch {
@@ -62,7 +65,7 @@ impl Core {
         }
     }
 
-    /// Goes in to write; seals the memtable if it is full, and waits while the pipeline is behind.
+    /// Enters to write: seals the memtable if it is full, and waits while the pipeline is behind.
     pub(crate) fn enter(&self) -> Result<()> {
         let limits = self.limits();
         if self.view.load().tables[0].bytes() >= limits.batch {
@@ -75,7 +78,7 @@ impl Core {
         Ok(())
     }
 
-    /// Back-pressure; see the module.
+    /// Backpressure; see the module.
     fn wait_for_room(&self, limits: &Limits) -> Result<()> {
         let view = self.view.load();
         let (sealed, held) = (view.tables.len() as u64 - 1, self.held_with(&view));
@@ -107,7 +110,7 @@ impl Core {
         Ok(())
     }
 
-    /// Works until there is room, or nothing is left that would make any.
+    /// Works until there is room, or until no work is left that would make any.
     fn make_room(&self, limits: &Limits) -> Result<()> {
         loop {
             let sealed = self.view.load().tables.len() as u64 - 1;
@@ -117,7 +120,7 @@ impl Core {
             self.context.poison.check()?;
             count(&self.counters.foreground_steps);
             let progress = match self.step() {
-                // Where the disk has no room either, snapshots end for writers' sake.
+                // Where the disk has no room either, snapshots end so that writes can continue.
                 Err(error) if error.is_full() => {
                     if !self.relieve()? {
                         return Err(error);
@@ -137,7 +140,7 @@ impl Core {
         }
     }
 
-    /// Runs `body` between two batches, if the caller is not inside of one itself.
+    /// Runs `body` between two batches, unless the caller is inside one itself.
     pub(crate) fn between<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         if self.context.runtime.is_stepped() {
             // There is one thread, and it may be here because a writer lets the background run.
@@ -157,8 +160,8 @@ impl Core {
         self.seal_if(|active| active.tombstones() >= SEALED_TOMBSTONES_MIN)
     }
 
-    /// Seals the active memtable, for who is [`Core::between`] batches. Answers the number of the
-    /// newest sealed one, and whether there is a new one.
+    /// Seals the active memtable; the caller is [`Core::between`] batches. Returns the number of
+    /// the newest sealed memtable, and whether this call sealed it.
     pub(crate) fn seal_alone(&self) -> (u64, bool) {
         let active = self.view.load().tables[0].number();
         let is_new = !self.view.load().tables[0].is_empty();
@@ -202,7 +205,7 @@ impl Core {
             || (batches > 0 && self.keeps_much(work))
     }
 
-    /// Whether a checkpoint would give back so much of the file that it should not wait.
+    /// Whether a checkpoint would give back a part of the file for which it should not wait.
     fn keeps_much(&self, work: &Work) -> bool {
         let tree = &self.view.load().tree;
         let kept = tree.pages_beside().saturating_sub(self.progress.kept_pages());
@@ -210,7 +213,7 @@ impl Core {
         policy::keeps_much(kept, grown, self.files.pages(), self.leaf_bytes())
     }
 
-    /// Writes what is pending, though it is not due; says whether anything was.
+    /// Writes what is pending, even if it is not due; says whether anything was.
     fn write_pending(&self) -> Result<bool> {
         let mut work = self.progress.work.lock();
         let pending = self.view.load().tree.pending();
@@ -230,13 +233,14 @@ impl Core {
         let made = work.next.take().filter(|(number, _)| *number == oldest.number());
         let batch = made.map_or_else(|| oldest.batch(), |(_, batch)| Ok(batch))?;
         let outlook = self.outlook()?;
-        // To gather a batch takes one thread, and a good part of what it takes to apply it.
+        // Gathering a batch takes one thread, and a good part of the time of applying one.
         let (tree, next) = parallel::both(
             newer.len() + 1,
             || self.apply_with_room(&view.tree, batch, outlook, &mut merged_away),
             || newer.last().map(|next| (next.number(), next.batch())),
         );
-        // If it failed, that is tried again, and said, when it is needed.
+        // If gathering failed it is tried again when the batch is needed, and reports the error
+        // then.
         work.next = next.and_then(|(number, batch)| Some((number, batch.ok()?)));
         let tree = tree?;
         self.view.replace(|view| {
@@ -253,7 +257,8 @@ impl Core {
         Ok(true)
     }
 
-    /// The tree with a batch on top that the disk has room for: on a full disk it waits where that takes the least.
+    /// Returns the tree with a batch on top, if the disk has room for it. On a full disk the batch
+    /// waits where that takes the least.
     fn apply_with_room(
         &self,
         tree: &Tree,
@@ -276,7 +281,7 @@ impl Core {
         }
     }
 
-    /// Whether what a tree has in memory can be written, as far as the disk says.
+    /// Whether the disk has room to write what a tree has in memory.
     fn has_room_for(&self, tree: &Tree) -> Result<bool> {
         let has_room = || tree.pending().bytes <= self.context.directory.free_bytes();
         if has_room() {
@@ -299,7 +304,7 @@ impl Core {
 
     /// Writes the tree, and publishes it if it can have a redo LSN.
     pub(crate) fn write(&self, work: &mut Work) -> Result<()> {
-        // A change that only sets a number is over at once; one that gives memory back goes on until that is done.
+        // A lowered chi that gives memory back is at work until this checkpoint is done.
         let _changing = self.progress.is_lowered().then(|| probe::enter("chi change"));
         let log = &self.context.log;
         let end = log.last_lsn();
@@ -318,7 +323,7 @@ impl Core {
         }
     }
 
-    /// Puts a tree with the same records in the place of the one there is.
+    /// Replaces the tree by one with the same records.
     pub(crate) fn put_tree(&self, work: &Work, tree: Tree, merged_away: MergedAway) {
         self.view.replace(|view| View::new(view.tables.clone(), tree.clone()));
         self.note_merged_away(&merged_away);
@@ -340,7 +345,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the slot of a checkpoint. If that fails, the one before stands.
+    /// Writes the slot of a checkpoint. If that fails, the one before stays valid.
     fn publish_root(
         &self,
         work: &mut Work,
@@ -358,15 +363,15 @@ impl Core {
         Ok(())
     }
 
-    /// Lets go what the checkpoint that was just published does not name.
+    /// Frees what the checkpoint that was just published does not name.
     fn free(&self, work: &Work) {
         self.progress.set_kept_pages(self.view.load().tree.pages_beside());
         self.large.settle(&self.large.cut(work.applied));
         self.follow_memory();
     }
 
-    /// Publishes a tree that was loaded past the log, in the place of one without records, and with
-    /// the large values that it names. Nobody writes meanwhile, and no checkpoint is taken.
+    /// Publishes a tree that was loaded past the log, with the large values that it names; it
+    /// replaces a tree without records. Nothing is written meanwhile, and no checkpoint is taken.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`; the keyspace is as it was.
@@ -377,23 +382,23 @@ impl Core {
         while work.applied < sealed && self.apply_oldest(&mut work)? {}
         let redo = self.context.log.last_lsn();
         self.publish_root(&mut work, tree.clone(), redo, &large.extents())?;
-        // What is left of the tree before are removals and what they removed.
+        // All that is left of the tree before are removals and what they removed.
         self.large.supersede_all();
         large.apply(sealed);
         self.view.replace(|view| View::new(view.tables.clone(), tree));
         self.files.disk.gap.forget();
-        // What was on disk for them is not any more, and no edit of a memtable says so.
+        // The values that were on disk are gone, and no edit of a memtable tells it.
         self.residents.forget();
         self.progress.forget_batches();
         self.free(&work);
         Ok(())
     }
 
-    /// Brings everything that was applied up to now into a checkpoint.
+    /// Writes everything that was applied up to now into a checkpoint.
     pub(crate) fn checkpoint(&self) -> Result<()> {
         let _inside = probe::enter("checkpoint");
         self.context.poison.check()?;
-        // Who is inside of a batch himself does what he can; the redo LSN says how far that was.
+        // A caller inside a batch does what it can; the redo LSN says how far that was.
         let sealed = self.between(|| self.seal_alone().0);
         let sealed = sealed.unwrap_or_else(|| self.view.load().tables[0].number() - 1);
         let mut work = self.progress.work.lock();
@@ -401,20 +406,21 @@ impl Core {
         self.write(&mut work)?;
         drop(work);
         self.settle_in_steps()?;
-        // Who asks for a checkpoint looks at the file afterwards, or closes it.
+        // The caller looks at the file afterwards, or closes it.
         while self.files.store.give_back(GiveBack::Most)? > 0 {}
         Ok(())
     }
 
-    /// The replay of the log is over: the end of the log is that of what was applied.
+    /// Notes that the replay of the log is over: from now on the log's end is that of what was
+    /// applied.
     pub(crate) fn end_replay(&self) {
         self.progress.end_replay();
-        // Nobody else is here yet.
+        // No other thread is here yet.
         self.between(|| self.seal_alone());
     }
 
-    /// Sets the checkpoint distance, none for what the engine chooses; answers what it is now. Where it is
-    /// lower than before, all that has gathered is due.
+    /// Sets the checkpoint distance; none for what the engine chooses. Returns what it is now. If
+    /// it falls, all that has gathered is due.
     pub(crate) fn set_chi(&self, chi: Option<u64>) -> u64 {
         let before = self.chi();
         self.tuning.set(Choice::Chi(chi));

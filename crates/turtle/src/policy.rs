@@ -20,7 +20,8 @@ const MEMORY_PARTS: u64 = 64;
 const BATCH_PARTS: u64 = 4;
 
 /// Share of what is pending in the tree. The reads' need is for [`crate::auto`] to weigh, so writes
-/// may have nearly all while nothing is read. With less, a checkpoint comes earlier and writes more.
+/// may have nearly all while nothing is read. With less, a checkpoint comes earlier and writes
+/// more.
 const PENDING_PARTS: u64 = 43;
 
 /// Share that writes may hold before they are slowed. With more, the delays begin late and are
@@ -106,8 +107,8 @@ pub(crate) fn memory_for_leaves(leaf: u64) -> u64 {
 }
 
 /// Time in which most of what writes have held is forgotten while batches come. Shorter, and memory
-/// goes to the caches after each checkpoint and is asked back with the next batches; longer, and the
-/// caches wait for memory that writes do not need.
+/// goes to the caches after each checkpoint and is asked back with the next batches; longer, and
+/// the caches wait for memory that writes do not need.
 const ROOM_LASTS: Duration = Duration::from_secs(8);
 
 /// Time in which it is forgotten once no batch came for twice as long. Longer, and reads after a
@@ -140,7 +141,7 @@ pub(crate) fn is_nearly_full(used: u64, all: u64) -> bool {
 // ---- Threads ----
 
 /// Most threads that apply a batch or build pages at once: each waits for the disk about half of
-/// its time. More take more memory ([`UNDER_WAY_LEAVES`]) than they save time.
+/// its time. With more, each gets less memory ([`UNDER_WAY_PARTS_MAX`]); with fewer, the disk waits.
 pub(crate) const CREW_MAX: usize = 4;
 
 /// Time after which one of the crew goes, when it was not needed. Shorter, and its memory goes to
@@ -438,7 +439,7 @@ pub(crate) fn held_more(held: u64) -> u64 {
     part(held, HELD_PERCENT, 100)
 }
 
-/// Whether `a` is so much more than `b` that chi should follow it.
+/// Whether `a` exceeds `b` by enough for chi to follow it.
 pub(crate) fn is_more(a: u64, b: u64) -> bool {
     a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT)
 }

@@ -1,4 +1,5 @@
-//! Ranges of keys with either kind of bound, cut and narrowed; ranges of indexes, gone through either way.
+//! Ranges of keys with either kind of bound, cut and narrowed; ranges of indexes, gone through
+//! either way.
 
 use std::ops::{Bound, Range};
 

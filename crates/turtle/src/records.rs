@@ -6,17 +6,17 @@
 //!                                     +---- the one record, by the ticket+
 //! ```
 //!
-//! What is pending is kept as well: it lies on pages soon, and is asked for then as it was before.
+//! What is pending is kept as well: it lies on pages soon, and is asked for then as before.
 //!
-//! Where lookups have favourites these lie on pages of their own each, and a page that is cached for one of them keeps thirty
-//! others in memory. The memory that reads have is therefore divided: nothing is kept here before lookups read
-//! from leaves, and from then on what the bytes at the margin of either side are worth decides ([`Share`]).
-//! The paper's prototype caches pages alone.
+//! Where lookups have favourites, these lie on a page of their own each, and a page that is cached
+//! for one of them keeps thirty other records in memory. The memory of reads is therefore divided:
+//! no record is kept before lookups read from leaves, and from then on the worth of the last bytes
+//! of either side decides ([`Share`]). The paper's prototype caches pages alone.
 //!
-//! **Invariant**: a record here is the newest version of its key, or the key's stripe is locked. A put that is in the
-//! memtable changes what is here ([`Records::changed`]), and a lookup that it overtook keeps nothing (the
-//! tickets of [`RecordCache`]). A cache is put in place while nobody writes, so every put after that is
-//! told to it. Snapshots do not look here.
+//! **Invariant**: a record here is the newest version of its key, or the key's stripe is locked. A
+//! put that is in the memtable changes what is here ([`Records::changed`]), and a lookup that it
+//! overtook keeps nothing (the tickets of [`RecordCache`]). A cache is put in place while nothing
+//! is written, so it sees every put after that. Snapshots do not look here.
 //!
 //! **Concurrency**: lookups take no lock; puts, and lookups that keep a record, one of a shard.
 
@@ -58,7 +58,7 @@ impl Default for Records {
 #[derive(Debug)]
 struct Division {
     share: Share,
-    /// Of lookups, since the start, and of the cache that there is; what was last seen of them.
+    /// Hits of lookups since the start, and worth of the cache that there is, at the last look.
     hits: u64,
     worth: u64,
     /// What of these counted.
@@ -71,8 +71,8 @@ impl Default for Division {
     }
 }
 
-/// A record cache of the least bytes that it needs, which may get `most`; none if these are too much
-/// of the `all` bytes of reads.
+/// A record cache of the least bytes that it needs, which may get `most`; none if these are too
+/// much of the `all` bytes of reads.
 pub(crate) fn smallest_cache(all: u64, most: u64) -> Option<Arc<RecordCache>> {
     let cache = RecordCache::new(0, most);
     if record_bytes_min(cache.shards()) > all / 2 {
@@ -105,7 +105,7 @@ impl Records {
         Reader { cache: self.cache.load() }
     }
 
-    /// A memtable has this now, and the writer is still inside of the gate.
+    /// Notes that a memtable has this edit now. The writer is still inside the gate.
     pub(crate) fn changed(&self, write: &Write<'_>) {
         if let Some(cache) = &*self.cache.load() {
             let value = write.value.filter(|value| !value.large);
@@ -118,11 +118,11 @@ impl Records {
         self.bytes.load(Relaxed)
     }
 
-    /// Follows what the last bytes of pages and records were worth, which are counted in the order of the
-    /// arguments.
+    /// Follows the worth of the last bytes of pages and records, and returns that of the
+    /// keyspace's.
     pub(crate) fn follow_worth(&self, pages: Side) -> u64 {
         let usage = self.usage();
-        // Before the hand has passed all it is not known which records are cold.
+        // Before the CLOCK hand has passed all it is not known which records are cold.
         let is_settled = usage.passed >= usage.filled;
         let worth = if is_settled { usage.worth } else { 0 };
         self.worth.lock().follow(&[pages, Side { worth, bytes: usage.filled }])
@@ -221,8 +221,8 @@ impl Division {
         self.worth = 0;
     }
 
-    /// What records are worth: those that would leave next, once the hand has passed all; before, which ones
-    /// that are is not known, and all of them count.
+    /// Worth of records: of those that would be evicted next, once the CLOCK hand has passed all.
+    /// Before, it is not known which ones these are, and all of them count.
     fn of_records(&mut self, hits: u64, usage: &Usage, data: u64, cold: u64) -> Side {
         let is_settled = usage.passed >= usage.filled;
         let new_hits = hits - std::mem::replace(&mut self.hits, hits);

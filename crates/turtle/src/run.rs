@@ -35,9 +35,10 @@ use crate::source::{Bytes, Source};
 /// How many sources the items of one run can name.
 pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;
 
-/// So many edits before it is read, the bytes of one are asked for.
+/// Edits by which the processor is asked ahead for the bytes of one. With fewer they are not there
+/// in time; with more they are evicted again.
 const AHEAD: usize = 8;
-/// So many cache lines of them: the processor asks for those that follow.
+/// Cache lines that are asked for of one edit: the processor itself asks for those that follow.
 const LINES_MAX: usize = 4;
 
 const OP_SHIFT: u32 = 30;
@@ -153,7 +154,8 @@ pub(crate) fn compare(a: &Item, a_sources: &[Source], b: &Item, b_sources: &[Sou
     a.key(a_sources).cmp(b.key(b_sources))
 }
 
-/// Where the items are that may have this head: those before have smaller ones, those behind larger.
+/// Where the items are that may have this head: those before have smaller ones, those behind
+/// larger.
 ///
 /// Guessed a few times from the heads at both ends, and widened from there: where keys come about
 /// evenly that is a few cache lines, while a binary search touches one for each step.
@@ -186,7 +188,7 @@ fn near(items: &[Item], wanted: u64) -> Range<usize> {
     start..end
 }
 
-/// After so many the place is closer than a guess is likely to be.
+/// Guesses after which the place is closer than another guess is likely to be.
 const GUESSES: usize = 2;
 
 #[derive(Debug)]
@@ -221,7 +223,7 @@ impl Size {
     }
 }
 
-/// Where an edit lies in a source, as who read it says.
+/// Where an edit lies in a source, as its reader found it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) key: u32,
@@ -289,7 +291,7 @@ impl Run {
         self.items().iter().map(|item| item.edit(self.sources()))
     }
 
-    /// The same, for who reads every byte.
+    /// Edits in order, for a caller that reads every byte: the processor is asked for them ahead.
     pub(crate) fn iter_ahead(&self) -> impl Iterator<Item = Edit<'_>> {
         let (items, sources) = (self.items(), self.sources());
         items.iter().enumerate().map(move |(index, item)| {
@@ -395,8 +397,8 @@ impl From<Broken> for Error {
     }
 }
 
-/// Makes a run over bytes that lie somewhere already, such as a sealed memtable's or a leaf's that was
-/// read whole.
+/// Builds a run over bytes that lie somewhere already, such as a sealed memtable's or those of a
+/// leaf that was read whole.
 #[derive(Debug)]
 pub(crate) struct RunOver {
     sources: Vec<Source>,
@@ -405,7 +407,7 @@ pub(crate) struct RunOver {
 }
 
 impl RunOver {
-    /// Of about so many edits.
+    /// A builder for about this many edits.
     pub(crate) fn new(sources: Vec<Source>, edits: usize) -> RunOver {
         RunOver { sources, items: MappedVec::with_capacity(edits), size: Size::default() }
     }
@@ -449,7 +451,7 @@ pub(crate) fn over(source: impl Into<Bytes>, positions: &[Position]) -> Result<R
     Ok(run.finish())
 }
 
-/// Copies sorted edits into one source and makes a run of them.
+/// Copies sorted edits into one source and builds a run from them.
 #[derive(Debug, Default)]
 pub(crate) struct RunBuilder {
     bytes: MappedVec<u8>,

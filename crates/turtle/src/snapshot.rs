@@ -1,4 +1,4 @@
-//! Snapshots: a view without an active memtable, kept for as long as it is wanted (rule P25).
+//! Snapshots: views without an active memtable, kept while their handles live (rule P25).
 //!
 //! ```text
 //!   taken          between two batches: seal, then keep (sealed memtables, tree)
@@ -6,14 +6,13 @@
 //!   under pressure its own view is written out; where even that fails, it ends
 //! ```
 //!
-//! **Invariants**
 //! 1. A snapshot holds a pin of large values from before its view was looked at, so what its view
 //!    points to stays.
-//! 2. Whatever takes the place of its view has the same records.
-//! 3. Once ended it answers `SnapshotTooOld` and why, never something else.
+//! 2. Any view that replaces its own has the same records.
+//! 3. Once it has ended it answers `SnapshotTooOld` with the reason, never something else.
 //!
-//! **Memory.** What it shares with the keyspace of now costs nothing more; what only snapshots keep
-//! counts as held for writes, the whole view of each, which is at most too much.
+//! **Memory.** What it shares with the newest view costs nothing more. What only snapshots keep
+//! counts as held for writes: the whole view of each, which is an upper bound.
 
 use std::sync::{Arc, OnceLock};
 
@@ -67,7 +66,7 @@ impl TurtleSnapshot {
 
     fn view(&self) -> Result<Arc<View>> {
         self.pinned.view.load_full().ok_or_else(|| {
-            let text = "the snapshot ended (take a new one): its memory was needed, and to write it out failed";
+            let text = "the snapshot ended (take a new one): its memory was needed, and writing it out failed";
             let cause = self.pinned.ended.get().cloned();
             cause.map_or_else(
                 || Error::new(ErrorKind::SnapshotTooOld, text),
@@ -98,8 +97,8 @@ impl EngineSnapshot for TurtleSnapshot {
 }
 
 impl Core {
-    /// Gives back memory that only snapshots keep: writes out the oldest that has any, or ends it.
-    /// Says whether there was one.
+    /// Gives back memory that only snapshots keep: writes out the view of the oldest that has any,
+    /// or ends it. Says whether there was one.
     pub(crate) fn relieve(&self) -> Result<bool> {
         if self.snapshots.bytes() == 0 {
             return Ok(false);
@@ -122,7 +121,7 @@ impl Core {
             let view = match &written {
                 Ok(tree) => Some(Arc::new(View::new(Vec::new(), tree.clone()))),
                 Err(error) => {
-                    // It has none yet: only who holds `work` ends snapshots.
+                    // It has none yet: only the thread that holds `work` ends snapshots.
                     _ = one.ended.set(error.clone());
                     None
                 }
@@ -143,7 +142,7 @@ impl Core {
         let end = log.last_lsn();
         log.ensure_durable(end)?;
         let mut tree = view.tree.clone();
-        // What is merged away here is for the keyspace's own tree to say, or it has said so.
+        // What is merged away here the keyspace's own tree tells, or has told.
         for table in view.tables.iter().rev() {
             tree = tree.apply(table.batch()?, None, &mut Vec::new())?;
         }

@@ -44,7 +44,8 @@ impl Core {
         })
     }
 
-    /// Makes a step, if there is time for one and something to gain; says whether it did. For the background.
+    /// Makes a step, if there is time for one and something to gain; says whether it did. For the
+    /// background.
     ///
     /// # Errors
     /// `Corruption`, `Poisoned` or `Io`.
@@ -89,7 +90,7 @@ impl Core {
         Ok(tidied)
     }
 
-    /// A step that nobody needs so badly that he should hear of a full disk; nothing if that had no room for it.
+    /// Makes a step that may be left out: none if a full disk had no room for it.
     fn tidy_if_room(&self, goal: Goal<'_>) -> Result<Option<bool>> {
         match self.tidy(goal) {
             Err(error) if error.is_full() => Ok(None),
@@ -97,8 +98,8 @@ impl Core {
         }
     }
 
-    /// Makes a step towards a goal, and writes it; says whether there was one to be made. It is a small one where
-    /// the disk is full.
+    /// Makes a step towards a goal, and writes it; says whether there was one to be made. It is a
+    /// small one where the disk is full.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; all is as it was.
@@ -112,7 +113,8 @@ impl Core {
         }
     }
 
-    /// Makes room in the file by small steps, while there is something to gain and the disk has the room that they take.
+    /// Makes room in the file by small steps, while there is something to gain and the disk has the
+    /// room that they take.
     ///
     /// # Errors
     /// `Corruption`, `Poisoned` or `Io`.
@@ -120,7 +122,7 @@ impl Core {
         self.make_small_steps(Goal::Room(QUIET_PART)).map(drop)
     }
 
-    /// Flushes by small steps what a full disk made wait in the topmost levels.
+    /// Flushes by small steps what a full disk kept in the topmost levels.
     ///
     /// # Errors
     /// `Corruption`, `Poisoned` or `Io`.
@@ -152,8 +154,8 @@ impl Core {
         if !view.tree.is_untidy(step.goal) {
             return Ok(false);
         }
-        // For the memory: what nodes merge is in it until the step is written. Caches give it up, so not before it
-        // is needed.
+        // For their memory: what nodes merge is in it until the step is written. The caches give it
+        // up, so not before it is needed.
         self.call_crew(CREW_MAX);
         let log = &self.context.log;
         let end = log.last_lsn();
@@ -161,7 +163,7 @@ impl Core {
         let mut merged_away = Vec::new();
         let tidied = view.tree.tidy(end, step, &mut merged_away)?;
         let Some(tree) = tidied else { return Ok(false) };
-        // Else what the step took the place of would outlive the checkpoint.
+        // Otherwise what the step replaced would outlive the checkpoint.
         drop(view);
         self.put_tree(&work, tree, merged_away);
         self.write(&mut work)?;
@@ -180,7 +182,7 @@ impl Core {
         let upper = beyond.as_deref().map_or(upper, Bound::Excluded);
         let range = KeyRange { lower: Bound::Included(from), upper };
         let bytes = tree.pages_in(&range) * PAGE_BYTES as u64;
-        // Else what a step takes the place of would outlive its checkpoint.
+        // Otherwise what a step replaces would outlive its checkpoint.
         drop(tree);
         for _ in 0..COMPACT_STEPS_MAX {
             if !self.tidy(Goal::Range(range))? {

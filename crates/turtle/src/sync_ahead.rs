@@ -1,11 +1,12 @@
 //! Syncs that no checkpoint waits for.
 //!
-//! A checkpoint syncs all that was written since the one before, up to several times what memory holds, and while the
-//! disk brings that home nothing is applied: a fifth of a load. So whenever so many more were written
-//! ([`ahead_pages`](crate::policy::ahead_pages)), a thread syncs them while others are written, and the checkpoint's own sync finds little.
+//! A checkpoint syncs all that was written since the one before, up to several times what memory
+//! holds, and while the disk writes it nothing is applied: a fifth of a load. So whenever
+//! [`ahead_pages`](crate::policy::ahead_pages) more pages were written, a thread syncs them while
+//! others are written, and the checkpoint's own sync finds little.
 //!
-//! **Invariant**: one thread at a time, and none once the [`SyncAhead`] was dropped. Nobody relies on what it did: a sync that
-//! fails poisons the keyspace, as every sync does.
+//! **Invariant**: one thread at a time, and none once the [`SyncAhead`] was dropped. Nothing relies
+//! on what it did: a sync that fails poisons the keyspace, as every sync does.
 
 use std::sync::Arc;
 
@@ -25,7 +26,8 @@ pub(crate) struct SyncAhead {
 }
 
 impl SyncAhead {
-    /// So many pages were written to a store by now, in all; `worth_it` is [`ahead_pages`](crate::policy::ahead_pages).
+    /// Syncs if enough pages were written: `pages_written` to the store by now, in all. `worth_it`
+    /// is [`ahead_pages`](crate::policy::ahead_pages).
     pub(crate) fn follow(&self, store: &Arc<Store>, pages_written: u64, worth_it: u64) {
         let ahead = pages_written.saturating_sub(self.begun.load(Relaxed));
         if ahead < worth_it || self.is_busy.swap(true, SeqCst) {
@@ -35,7 +37,7 @@ impl SyncAhead {
         let (store, is_busy) = (Arc::clone(store), Arc::clone(&self.is_busy));
         let started = thread::spawn("spinney-sync", move || {
             let _inside = probe::enter("sync ahead");
-            // Whoever writes next hears of an error.
+            // The next write reports an error.
             let _ = store.sync(Purpose::CHECKPOINT);
             is_busy.store(false, SeqCst);
         });
@@ -45,7 +47,7 @@ impl SyncAhead {
         self.end(started.ok());
     }
 
-    /// Puts a thread in the place of the one before, which has ended or is about to.
+    /// Replaces the thread by the next one, once it has ended.
     fn end(&self, next: Option<thread::JoinHandle<()>>) {
         let before = std::mem::replace(&mut *self.thread.lock(), next);
         if let Some(before) = before {
@@ -89,7 +91,7 @@ mod tests {
         for round in 1..4 {
             let pages = round * WORTH_IT;
             ahead.follow(&store, pages, WORTH_IT);
-            // While it goes on, and after it, these are no reason for another.
+            // While it runs, and after it, these are no reason for another.
             ahead.follow(&store, pages + WORTH_IT - 1, WORTH_IT);
             ahead.end(None);
             ahead.follow(&store, pages + WORTH_IT - 1, WORTH_IT);

@@ -1,37 +1,38 @@
-//! Flushing what is pending, when ranges pay for it, when removed records take room, or when a caller
-//! asks for it.
+//! Flushing what is pending, when ranges pay for it, when removed records take room, or when a
+//! caller asks for it.
 //!
-//! A buffer saves writes and costs reads: a range looks into each of its levels beside the leaf, and the
-//! pages of segments take memory from those of leaves. While writes are many that is the bargain of
-//! the tree (section 3.2). When they are few, every range pays for it again. And a removal is a tombstone
-//! of some twenty bytes that keeps a record of any size in its leaf.
+//! A buffer saves writes and costs reads: a range looks into each of its levels beside the leaf,
+//! and the pages of segments take memory from those of leaves. While writes are many that is the
+//! bargain of the tree (section 3.2); when they are few, every range pays for it again. And a
+//! removal is a tombstone of some twenty bytes that keeps a record of any size in its leaf.
 //!
 //! So the background *tidies*, one bounded step at a time, from the root down, for one [`Goal`]:
 //!
 //! ```text
-//!   goal     begins when                                        flushes pivots
-//!   Reads    ranges looked into as many segments beside leaves  for which an eighth of a leaf is pending
-//!            as rebuilding the leaves costs pages
-//!   Room     no write came for [`QUIET`], or ranges passed as   whose tombstones remove an eighth (a 64th)
-//!            many tombstones as flushing these costs            of what lies below them
-//!   Range    a caller compacts a range                          for which anything is pending in it
-//!   Settled  a full disk kept batches in the topmost levels     for which much is pending, one by one
+//!   goal     begins when                                     flushes pivots
+//!   Reads    ranges looked into as many segments beside      for which an eighth of a leaf is
+//!            leaves as rebuilding the leaves costs pages     pending
+//!   Room     no write came for a second, or ranges passed   whose tombstones remove an eighth
+//!            as many tombstones as flushing these costs      (a 64th) of what lies below them
+//!   Range    a caller compacts a range                       for which anything is pending in it
+//!   Settled  a full disk kept batches in the topmost levels  for which much is pending, singly
 //! ```
 //!
-//! `Reads` and `Room` also merge the levels of a buffer, the first where ranges look into more than two, the
-//! second where most of what its segments hold was flushed. A step of the background begins only while no batch
-//! waits. Each step is written with what was pending: the checkpoint distance is for writes, of which
-//! there are few then.
+//! `Reads` and `Room` also merge the levels of a buffer: `Reads` where ranges look into more than
+//! two, `Room` where most of what the segments hold was flushed. A step of the background begins
+//! only while no batch waits. Each step is written together with what was pending: chi is for
+//! writes, of which there are few then. [`crate::tidying`] decides when, and [`crate::steps`] makes
+//! the steps.
 //!
-//! **Dead space** is bounded: in a quiet keyspace less than an eighth of the bytes below a pivot is removed by
-//! tombstones that are pending for it, in each level of nodes. Tombstones are counted ([`Node::tombstones`]);
-//! how much each removes is taken to be the average record below.
+//! **Dead space** is bounded: in a quiet keyspace, tombstones that are pending for a pivot remove
+//! less than an eighth of the bytes below it, in each level of nodes. Tombstones are counted
+//! ([`Node::tombstones`]); each is taken to remove a record of average size.
 //!
 //! The paper leaves the buffers as the last batch left them.
 //!
 //! **Invariants**
-//! 1. A tidied tree has the same records; only where they lie changes. A holder of another version of
-//!    the tree (a snapshot, a reader) keeps its pages.
+//! 1. A tidied tree has the same records; only where they lie changes. A holder of another version
+//!    of the tree (a snapshot, a reader) keeps its pages.
 //! 2. A step lessens what its goal asks for, so steps come to an end while no batch comes.
 
 use std::ops::ControlFlow;

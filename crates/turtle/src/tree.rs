@@ -1,11 +1,11 @@
-//! The tree: batches go in, lookups and scans come out. A value, shared by whoever reads it.
+//! The tree: batches go in, lookups and scans come out. A value, shared by its readers.
 //!
 //! ```text
 //!   nothing | a leaf | a node -> nodes -> leaves
 //! ```
 //!
-//! [`Tree::apply`] makes a new tree from an old one and a batch; both are whole and may be read, and
-//! share all they have in common. What a tree has in memory becomes pages only by
+//! [`Tree::apply`] makes a new tree from an old one and a batch; both are whole and may be read,
+//! and share all they have in common. What a tree has in memory becomes pages only by
 //! [`Tree::write`](crate::write), after as many batches as the checkpoint distance says (section
 //! 3.3): what batches in between had made and undone is never written.
 //!
@@ -56,9 +56,10 @@ impl<F: Files> Tree<F> {
         Tree { root: None, activity: Activity::default() }
     }
 
-    /// The tree with a batch applied. If it is known how many more will be before the tree is written,
-    /// new leaves that they will not reach are written at once. Pointers to large values that it does not hold any more, but the
-    /// old one may, are appended to `superseded`; they mean nothing if it fails.
+    /// The tree with a batch applied. If it is known how many more will be before the tree is
+    /// written, new leaves that they will not reach are written at once. Pointers to large values
+    /// that it does not hold any more, but the old one may, are appended to `superseded`; they mean
+    /// nothing if it fails.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of a leaf that had to be read; `Full`, `Poisoned` or `Io`, of one that
@@ -133,8 +134,9 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// Finds where a key can be, newest first: `written` hears of leaves and segments on disk, and whether it is
-    /// a leaf, below which there is none; below them comes what is in memory, if it is.
+    /// Finds where a key can be, newest first. `written` gets the leaves and segments on disk, and
+    /// whether each is a leaf, below which there is none; below them comes what is in memory, if it
+    /// is.
     fn locate<'a>(
         &'a self,
         key: &[u8],

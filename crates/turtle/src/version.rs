@@ -48,14 +48,14 @@ const EDIT_BYTES_MAX: u64 = {
 
 const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
 
-/// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
-/// about a page.
+/// Bytes of pivots above which a node is split. With the short separators of most keys 64 pivots
+/// take about a page.
 const NODE_BYTES: usize = 16 * KEY_BYTES_MAX;
 
 /// Pages that are verified at once.
 const VERIFY_PAGES: u32 = 64;
 
-/// The bytes of pointers that newer edits took the place of.
+/// The bytes of pointers that newer edits replaced.
 pub(crate) type MergedAway = Vec<Vec<u8>>;
 
 /// The keyspace's file. Thread-safe.
@@ -64,7 +64,7 @@ pub(crate) struct Files {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) disk: DiskFiles,
-    /// What updates of all trees have done, and what of late.
+    /// Sums of what updates of all trees have done, and of recent flushes.
     activity: Mutex<(Activity, Growth)>,
 }
 
@@ -78,7 +78,7 @@ impl Files {
         Arc::new(Files { store, cache, disk, activity: Mutex::default() })
     }
 
-    /// Adds what an update has done; how much may wait for leaves follows it.
+    /// Adds what an update has done; how much may be pending for leaves follows it.
     fn note(&self, before: Activity, after: Activity) {
         let (activity, growth) = &mut *self.activity.lock();
         activity.add(before, after);
@@ -89,7 +89,8 @@ impl Files {
         self.disk.set_pending_percent(growth.pending_percent());
     }
 
-    /// Pages that were written of segments and nodes, about: all but those of the leaves that flushes made anew.
+    /// About how many pages of segments and nodes were written: all but those of leaves that
+    /// flushes rewrote.
     pub(crate) fn pages_written_above_leaves(&self) -> u64 {
         let of_leaves = self.activity.lock().0.made / PAGE_BYTES as u64;
         self.disk.files.counters.pages_written.load(Relaxed).saturating_sub(of_leaves)
@@ -141,7 +142,7 @@ fn by_kind(count: impl Fn(Kind) -> u64) -> PagesByKind {
     }
 }
 
-/// What shapes a tree whose leaves have so many bytes.
+/// Limits that shape a tree whose leaves have `leaf_bytes` bytes.
 pub(crate) fn limits(leaf_bytes: u64) -> Limits {
     let leaf_bytes = leaf_bytes.max(LEAF_BYTES_MIN);
     Limits {
@@ -162,7 +163,7 @@ pub(crate) struct Pending {
     pub(crate) items: u64,
     /// Memory that they keep, in bytes.
     pub(crate) bytes: u64,
-    /// Whether much of that is bytes that nobody needs.
+    /// Whether much of that is bytes that nothing needs.
     is_sparse: bool,
 }
 
@@ -255,7 +256,8 @@ impl Tree {
         Ok(Tree::over(files, applied.0.tree.evacuate(most)))
     }
 
-    /// The tree with a batch on top, for a full disk: see [`crate::update::Update::sparing`]. Writes nothing.
+    /// The tree with a batch on top, for a full disk: see [`crate::update::Update::sparing`].
+    /// Writes nothing.
     ///
     /// # Errors
     /// `Corruption` or `Io`; this tree is as it was.
@@ -266,8 +268,8 @@ impl Tree {
         Ok(Tree::over(files, tree))
     }
 
-    /// The tree after a step towards a goal, which reads leaves and segments and writes others; `None` if
-    /// it is reached. The log is durable up to `lsn`, and it holds nothing above.
+    /// The tree after a step towards a goal, which reads leaves and segments and writes others;
+    /// `None` if it is reached. The log is durable up to `lsn`, and it holds nothing above.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
@@ -409,8 +411,8 @@ impl Tree {
         self.runs().iter().flat_map(|(run, _)| run.extents()).collect()
     }
 
-    /// Reads everything and proves that it is consistent; shows the keys in order, and the pointers to large
-    /// values in it.
+    /// Reads everything and proves that it is consistent; shows the keys in order, and the pointers
+    /// to large values in it.
     ///
     /// # Errors
     /// `Corruption` naming the first damage; `Io`; what `watch` or `large` answers.

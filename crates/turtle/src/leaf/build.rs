@@ -41,7 +41,8 @@ impl Built {
     }
 }
 
-/// What a leaf is made of: sorted edits, ascending strictly by key, one at least, told twice the same.
+/// What a leaf is made of: sorted edits, ascending strictly by key, one at least, told twice the
+/// same.
 pub(crate) trait Edits {
     /// Bytes of the key of each, what it does, and bytes of its value or pointer.
     fn shapes(&self) -> impl Iterator<Item = (usize, Op, usize)>;

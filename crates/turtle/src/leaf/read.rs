@@ -30,8 +30,8 @@ pub(crate) struct Place {
 }
 
 impl Lookup<'_> {
-    /// Looks the key up; answers the index of its item and what it is. A value or pointer is appended
-    /// to `out`.
+    /// Looks the key up; answers the index of its item and what it is. A value or pointer is
+    /// appended to `out`.
     ///
     /// # Errors
     /// `Corruption` or `Io`; `out` is as it was.

@@ -1,10 +1,11 @@
 //! The edits of a leaf or segment of which any page may be damaged, in order, read by single pages.
 //!
-//! Neither index nor filter is needed: pages of keys say which items they have, and where the values of
-//! these lie. Between the last key before a damaged page of keys and the first one behind it there is a *hole*.
+//! Neither index nor filter is needed: pages of keys say which items they have, and where the
+//! values of these lie. Between the last key before a damaged page of keys and the first one behind
+//! it there is a *hole*.
 //!
-//! **Invariant**: keys ascend strictly; what does not is taken for damage. Whatever the pages hold, a few of them are in
-//! memory at a time.
+//! **Invariant**: keys ascend strictly; what does not is taken for damage. Whatever the pages hold,
+//! a few of them are in memory at a time.
 
 use std::collections::VecDeque;
 

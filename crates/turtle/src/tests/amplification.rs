@@ -1,4 +1,5 @@
-//! Bytes written against the checkpoint distance: each doubling saves about one level (section 3.4).
+//! Bytes written against the checkpoint distance: each doubling saves about one level (section
+//! 3.4).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,7 +36,7 @@ struct Load {
 struct Plan {
     /// Batches of about a leaf each.
     batches: u32,
-    /// Written every so many of them.
+    /// Batches between two checkpoints.
     distance: u32,
     /// Early what has settled.
     streams: bool,
