@@ -14,6 +14,7 @@ use crate::view::View;
 
 impl Core {
     /// What the keyspace's memory allows.
+    #[inline]
     pub(crate) fn limits(&self) -> Limits {
         Limits::of(self.context.memory.target(), self.tuning.leaf_bytes())
     }
@@ -99,6 +100,7 @@ impl Core {
     }
 
     /// Bytes that are held for writes, with this view as the newest.
+    #[inline]
     pub(crate) fn held_with(&self, view: &View) -> u64 {
         view.memory_bytes() + self.memory.reserved() + self.snapshots.bytes()
     }

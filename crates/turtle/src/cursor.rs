@@ -29,13 +29,10 @@ use spinney_engine::{Chunk, Direction, ScanRequest};
 use crate::files::{Files, Passed};
 use crate::levels::{Key, pivot_of};
 use crate::node::{Child, Node};
+use crate::policy::EXPECTED_RECORDS_MAX;
 use crate::range::KeyRange;
 use crate::stream::Stream;
 use crate::tree::Tree;
-
-/// Records of a range for which room is made at once, at most. With fewer, the chunk grows in
-/// steps; with more, a short range takes memory that it does not fill.
-const EXPECTED_MAX: usize = 128;
 
 /// A place in a tree, or beyond the end of a range of it.
 #[derive(Debug)]
@@ -123,7 +120,7 @@ impl<F: Files> Tree<F> {
             }
             if chunk.len() == 1 {
                 let most = request.bytes_max / chunk.bytes().max(1);
-                chunk.expect((wanted - 1).min(EXPECTED_MAX).min(most));
+                chunk.expect((wanted - 1).min(EXPECTED_RECORDS_MAX).min(most));
             }
             cursor.expected = cursor.expected.saturating_sub(1);
             cursor.advance()?;

@@ -13,6 +13,7 @@ use spinney_base::mapped_vec::MappedVec;
 use crate::files::Files;
 use crate::levels::Part;
 use crate::node::{Child, Leaf};
+use crate::policy;
 use crate::run::{Item, Items, Run};
 use crate::runs::Runs;
 use crate::source::Source;
@@ -28,7 +29,7 @@ struct Use {
 
 impl Use {
     fn is_sparse(&self) -> bool {
-        self.live * 2 < self.all
+        policy::is_sparse(self.live, self.all)
     }
 }
 

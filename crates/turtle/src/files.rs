@@ -17,6 +17,7 @@ use spinney_io::Purpose;
 
 use crate::edit::Hit;
 use crate::parallel;
+use crate::policy;
 use crate::run::Run;
 use crate::runs::Runs;
 
@@ -114,12 +115,12 @@ impl Limits {
     /// Bytes pending for a pivot from which a flush pays when reads are many and writes few,
     /// packed: what is pending is read beside the leaf, and a flush rewrites all of the leaf.
     pub(crate) fn tidy_bytes(&self) -> u64 {
-        self.leaf_bytes / 8
+        policy::tidy_bytes(self.leaf_bytes)
     }
 
     /// Below this a leaf is joined with a neighbour, in packed bytes.
     pub(crate) fn leaf_bytes_min(&self) -> u64 {
-        self.leaf_bytes / 4
+        policy::leaf_bytes_min(self.leaf_bytes)
     }
 }
 

@@ -29,7 +29,7 @@ use crate::edit::packed_bytes;
 use crate::files::{Files, Limits, Load};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::merge::Superseded;
-use crate::policy::MERGED_ON_TOP;
+use crate::policy::{self, MERGED_ON_TOP};
 use crate::run::Run;
 use crate::runs::Runs;
 
@@ -165,11 +165,8 @@ impl<F: Files> Child<F> {
         match self {
             Child::Leaf(leaf) => leaf.bytes(files) < limits.leaf_bytes_min(),
             Child::Node(node) => {
-                let pivots = node.keys.len();
-                // Long keys make pages full of few pivots: what fills a quarter either way may
-                // stay.
-                let small = || node.packed_bytes() < limits.node_bytes / 4;
-                pivots < 2 || (pivots < limits.pivots_max / 4 && small())
+                let (pivots, bytes) = (node.keys.len(), || node.packed_bytes());
+                policy::is_node_small(pivots, limits.pivots_max, bytes, limits.node_bytes)
             }
         }
     }

@@ -50,7 +50,7 @@ impl Default for Tuning {
 ///
 /// | option | values | default | what it does |
 /// |---|---|---|---|
-/// | `chi` | auto, 1 and more | auto | the checkpoint distance: how many batches gather in memory before they are written, if it allows so many |
+/// | `chi` | auto, 1 and more | auto | checkpoint distance: batches that gather in memory before they are written, as far as memory allows |
 /// | `leaf` | 16KiB to 16MiB | 2MiB | most bytes of a leaf and of a batch; a sixteenth of the keyspace's memory where that is less |
 /// | `filter-bits` | 0 to 32 | 12 | bits of a filter for each key of what is written from now on |
 ///

@@ -130,7 +130,7 @@ impl Core {
                 worked => {
                     worked?
                         || self.relieve()?
-                        || self.seal_if(|active| active.bytes() >= limits.batch / 2)
+                        || self.seal_if(|active| active.bytes() >= limits.batch_under_pressure())
                         || self.write_pending()?
                 }
             };

@@ -72,6 +72,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Limits of a keyspace with `target` bytes of memory and leaves of at most `leaf` bytes.
+    #[inline]
     pub(crate) fn of(target: u64, leaf: u64) -> Limits {
         let part = |parts: u64| target / MEMORY_PARTS * parts;
         let under_way = part(UNDER_WAY_PARTS_MAX) / CREW_MAX as u64;
@@ -82,6 +83,12 @@ impl Limits {
             hard: part(HARD_PARTS),
             under_way: under_way.min(UNDER_WAY_LEAVES * leaf),
         }
+    }
+
+    /// Bytes from which on a memtable is sealed when memory must be freed: half of a full one. With
+    /// less, small batches are applied; with more, a writer waits although one could be.
+    pub(crate) fn batch_under_pressure(&self) -> u64 {
+        self.batch / 2
     }
 
     /// Bytes of a leaf: a full memtable fills one.
@@ -316,6 +323,51 @@ pub(crate) fn pending_percent(flushed: u64, grown: u64) -> u64 {
     u64::try_from(percent).unwrap_or(u64::MAX).min(PENDING_PERCENT_MAX)
 }
 
+/// Part of a leaf from which on what is pending for it is flushed when reads are many and writes
+/// few: it is read beside the leaf, and a flush rewrites all of the leaf. With a smaller part leaves
+/// are rewritten for less; with a larger one ranges look into more segments.
+const TIDY_PART: u64 = 8;
+
+/// Part of a full leaf or node below which it is joined with a neighbour. With a larger part halves
+/// of a split are joined again; with a smaller one nearly empty leaves stay.
+const JOINED_PART: u64 = 4;
+
+/// Bytes pending for a leaf from which on tidying flushes it, where a full leaf has `leaf` bytes.
+pub(crate) fn tidy_bytes(leaf: u64) -> u64 {
+    leaf / TIDY_PART
+}
+
+/// Bytes below which a leaf, of which a full one has `leaf` bytes, is joined with a neighbour.
+pub(crate) fn leaf_bytes_min(leaf: u64) -> u64 {
+    leaf / JOINED_PART
+}
+
+/// Whether a node is joined with a neighbour that has `pivots` of at most `pivots_max` pivots, and
+/// `bytes` of at most `bytes_max` bytes. Long keys make pages full of few pivots: a node that fills
+/// a quarter either way may stay.
+pub(crate) fn is_node_small(
+    pivots: usize,
+    pivots_max: usize,
+    bytes: impl FnOnce() -> usize,
+    bytes_max: usize,
+) -> bool {
+    let part = JOINED_PART as usize;
+    pivots < 2 || (pivots < pivots_max / part && bytes() < bytes_max / part)
+}
+
+/// Whether less than half of a piece of memory, `live` of `all` bytes, is needed: moving out of it
+/// gives back more than it copies.
+pub(crate) fn is_sparse(live: u64, all: u64) -> bool {
+    live * 2 < all
+}
+
+/// Whether what is pending keeps so much memory that sparse pieces are moved out of: `kept` bytes
+/// beside the items, where the edits take `packed` bytes. With a smaller part more is copied; with a
+/// larger one memory is kept that nothing needs.
+pub(crate) fn is_evacuation_due(kept: u64, packed: u64) -> bool {
+    kept > packed / 2 * 3
+}
+
 // ---- Kept records ----
 
 /// Bytes that each shard of the record cache must get. With less, records are evicted before they
@@ -342,6 +394,11 @@ pub(crate) fn record_bytes_min(shards: usize) -> u64 {
 /// Bytes by which a record cache changes at once, of `all` that reads have.
 pub(crate) fn record_step(all: u64) -> u64 {
     all / RECORD_STEP_PART
+}
+
+/// Bytes by which a record cache of `bytes` grows at once, of `all` that reads have.
+pub(crate) fn record_growth(bytes: u64, all: u64) -> u64 {
+    (bytes / 8).max(record_step(all))
 }
 
 /// Whether records are kept once `lookups` have reached the tree, with `all` bytes for reads.
@@ -522,7 +579,40 @@ pub(crate) fn tombstones_until_next_look(price: u64, passed: u64) -> u64 {
     price.saturating_sub(passed) / 8 + TOMBSTONES_A_PAGE
 }
 
-// ---- Ranges ----
+// ---- Reads ----
+
+/// Pages of a section that a cursor has used when it begins to read ahead. With fewer, short scans
+/// read pages that they do not need; with more, long ones wait for the disk page by page.
+pub(crate) const PAGES_BEFORE_AHEAD: u32 = 8;
+
+/// Part of the pages that a cursor has used which it reads ahead. With a larger part a scan that
+/// ends soon has read more in vain; with a smaller one it takes more requests.
+const AHEAD_SHARE: u32 = 4;
+
+/// Most pages that a cursor reads ahead: 256 KiB. With more, each scan takes more memory; with
+/// fewer, it takes more requests.
+const AHEAD_MAX: u32 = 64;
+
+/// Most pages of values that a cursor reads because its caller expects to ask for them. With more,
+/// a caller that stops early has read more in vain; with fewer, it takes more requests.
+pub(crate) const EXPECTED_PAGES_MAX: u32 = 16;
+
+/// Records of a range for which room is made at once, at most. With fewer, the chunk grows in
+/// steps; with more, a short range takes memory that it does not fill.
+pub(crate) const EXPECTED_RECORDS_MAX: usize = 128;
+
+/// Most pages that a load reads one by one, through the cache. With more, a merge evicts pages of
+/// lookups; with fewer, small loads read cached pages again.
+pub(crate) const SINGLES_MAX: u32 = 2;
+
+/// Leaves that are read in one batch: enough to keep a disk busy. With more, merges take more
+/// memory at once; with fewer, they wait for the disk.
+pub(crate) const LOADS_AT_ONCE: usize = 4;
+
+/// Pages that a cursor reads ahead after it has used `used`.
+pub(crate) fn pages_ahead(used: u32) -> u32 {
+    (used / AHEAD_SHARE).min(AHEAD_MAX)
+}
 
 /// Records that the tree is asked for at once while memtables remove them all: two to this power.
 /// With more, a range reads what it does not need; with fewer, a long row of removals takes many
@@ -674,6 +764,7 @@ mod tests {
         }
         assert_eq!([0, 1, 64].map(record_bytes_min), [0, 8 << 10, 512 << 10]);
         assert_eq!([0, 31, 32, 1 << 20].map(record_step), [0, 0, 1, 32 << 10]);
+        assert_eq!([record_growth(800, 320), record_growth(8, 320)], [100, 10]);
         for (filled, many) in [(0, false), (1300, false), (1301, true)] {
             assert_eq!(are_records_many(filled, 1600), many, "{filled} of 1600");
         }
@@ -700,6 +791,32 @@ mod tests {
             assert_eq!(is_still_read(lost, saved), read, "{lost} lost, {saved} saved");
         }
         assert_eq!((part(10, 3, 2), part(1, 1, 0), part(u64::MAX, 2, 1)), (15, 1, u64::MAX));
+    }
+
+    #[test]
+    fn reads_ahead_follow_what_was_used() {
+        let ahead = [0, 7, 8, 100, 256, u32::MAX].map(pages_ahead);
+        assert_eq!(ahead, [0, 1, 2, 25, 64, 64]);
+    }
+
+    #[test]
+    fn small_and_sparse_things_are_cleared_away() {
+        for (leaf, tidy, joined) in [(16 << 10, 2 << 10, 4 << 10), (2 << 20, 256 << 10, 512 << 10)]
+        {
+            assert_eq!((tidy_bytes(leaf), leaf_bytes_min(leaf)), (tidy, joined), "{leaf}");
+        }
+        for (pivots, bytes, small) in
+            [(1, 4000, true), (15, 999, true), (15, 1000, false), (16, 10, false)]
+        {
+            let found = is_node_small(pivots, 64, || bytes, 4000);
+            assert_eq!(found, small, "{pivots} pivots, {bytes} bytes");
+        }
+        for (live, all, sparse) in [(0, 0, false), (49, 100, true), (50, 100, false)] {
+            assert_eq!(is_sparse(live, all), sparse, "{live} of {all}");
+        }
+        for (kept, due) in [(150, false), (151, true)] {
+            assert_eq!(is_evacuation_due(kept, 100), due, "{kept} for 100");
+        }
     }
 
     #[test]

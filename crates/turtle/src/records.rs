@@ -33,7 +33,8 @@ use spinney_records::{
 };
 
 use crate::policy::{
-    SHARES, are_records_many, is_record_cache_too_large, record_bytes_min, record_step,
+    SHARES, are_records_many, is_record_cache_too_large, record_bytes_min, record_growth,
+    record_step,
 };
 
 /// See the module. Thread-safe.
@@ -151,7 +152,7 @@ impl Records {
             let of_records = division.of_records(pages.record_hits, &usage, data, cold);
             division.share.follow(pages.side, of_records, more, now);
             if are_records_many(usage.filled, usage.bytes) {
-                bytes += (bytes / 8).max(record_step(all));
+                bytes += record_growth(bytes, all);
             }
         }
         let wanted = bytes.min(division.share.of_second(all)).max(record_bytes_min(cache.shards()));

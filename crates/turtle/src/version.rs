@@ -28,7 +28,7 @@ use crate::levels::Key;
 use crate::node::Totals;
 use crate::options::{LEAF_BYTES_MIN, Tuning};
 use crate::packed::Owned;
-use crate::policy::{CREW_MAX, EVACUATED_LEAVES, MERGED_LEAVES, SPREAD, remembered_bytes};
+use crate::policy::{self, CREW_MAX, EVACUATED_LEAVES, MERGED_LEAVES, SPREAD, remembered_bytes};
 use crate::range::KeyRange;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
@@ -200,7 +200,10 @@ impl Tree {
         let pending = Pending {
             items: pending.items,
             bytes: pending.pinned,
-            is_sparse: pending.pinned.saturating_sub(items) > pending.bytes / 2 * 3,
+            is_sparse: policy::is_evacuation_due(
+                pending.pinned.saturating_sub(items),
+                pending.bytes,
+            ),
         };
         let totals = tree.totals(&files.disk);
         Tree(Arc::new(Inner { files: Arc::clone(files), tree, pending, totals }))

@@ -20,17 +20,8 @@ use spinney_io::Purpose;
 
 use super::format::{GROUP, KeyPage, PAYLOAD, Section};
 use super::{Leaf, payload};
+use crate::policy::{EXPECTED_PAGES_MAX, PAGES_BEFORE_AHEAD, pages_ahead};
 use crate::run::Op;
-
-/// Pages of a section that a cursor has used when it begins to read ahead; from then on it reads
-/// [`AHEAD_SHARE`] of what it has used. With fewer, short scans read pages that they do not need.
-const PAGES_BEFORE_AHEAD: u32 = 8;
-const AHEAD_SHARE: u32 = 4;
-/// Most pages that are read ahead: 256 KiB.
-const AHEAD_MAX: u32 = 64;
-
-/// Most pages that are read because of what is expected.
-const EXPECTED_PAGES_MAX: u32 = 16;
 
 /// Where an item lies: its key in the payload of its page.
 #[derive(Clone, Copy, Debug)]
@@ -469,7 +460,7 @@ impl<'a> Window<'a> {
                 self.copied.extend_from_slice(payload(&page));
             }
         }
-        let ahead = (self.used / AHEAD_SHARE).min(AHEAD_MAX);
+        let ahead = pages_ahead(self.used);
         let mut bytes = std::mem::take(&mut self.copied);
         let pages = match direction {
             Direction::Forward => {

@@ -21,15 +21,9 @@ use spinney_io::{AlignedBuf, Purpose};
 use super::format::{Item, KeyPage, PAYLOAD, Section};
 use super::{Leaf, LeafStore, payload};
 use crate::kinds::block;
+use crate::policy::{LOADS_AT_ONCE, SINGLES_MAX};
 use crate::run::{Position, Run, RunOver};
 use crate::source::Bytes;
-
-/// Pages up to which a load reads one by one, through the cache. With more, a merge evicts pages of
-/// lookups; with fewer, small loads read cached pages again.
-const SINGLES: u32 = 2;
-
-/// Leaves that are read in one batch: enough to keep a disk busy.
-const LOADS_AT_ONCE: usize = 4;
 
 /// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
 #[derive(Clone, Copy, Debug)]
@@ -377,7 +371,7 @@ impl Leaf {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let (first, count) = self.section(section);
-        if pages.len() as u32 <= SINGLES || pages.end > count {
+        if pages.len() as u32 <= SINGLES_MAX || pages.end > count {
             return self.read_cached(section, pages, purpose, out);
         }
         let mut read = [Payloads::of(pages.len())];
