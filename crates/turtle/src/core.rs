@@ -136,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Opens the tree and says what is owned, so that the rest is free.
+    /// Opens the tree, and tells the store which pages are owned: the rest is free.
     pub(crate) fn begin(&self) -> Result<()> {
         let root = self.progress.take_root();
         self.follow_limits();

@@ -22,7 +22,7 @@ impl Edit<'_> {
         packed_bytes(self.key.len(), self.value.map_or(0, ValueRef::len))
     }
 
-    /// Appends the value or the pointer to `out` and says which it is.
+    /// Appends the value or the pointer to `out`; returns which it is.
     pub(crate) fn hit(&self, out: &mut Vec<u8>) -> Hit {
         let Some(value) = self.value else { return Hit::Deleted };
         out.extend_from_slice(value.bytes);
@@ -35,7 +35,7 @@ pub(crate) const fn packed_bytes(key: usize, value: usize) -> u64 {
     key as u64 + value as u64 + EDIT_BYTES
 }
 
-/// What a place says of a key that it holds.
+/// What a place has for a key that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hit {
     /// Its value was appended to the output.

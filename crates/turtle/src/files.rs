@@ -24,7 +24,7 @@ use crate::runs::Runs;
 /// Sizes that shape the tree. Fixed while a tree is in memory; may differ when it is opened again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// What a leaf or segment holds at most, in packed bytes ([`crate::edit::packed_bytes`]).
+    /// Most packed bytes of a leaf or segment ([`crate::edit::packed_bytes`]).
     pub(crate) leaf_bytes: u64,
     /// What is pending for a leaf when it is flushed at the latest, in percent of the leaf itself;
     /// none for a full leaf ([`Limits::flush_bytes`]). With less of it less lies beside leaves to
@@ -38,7 +38,7 @@ pub(crate) struct Limits {
     /// Bytes of segments that a merge of levels has in memory at once, packed. It has all of them
     /// if it may not write what it makes.
     pub(crate) merge_bytes: u64,
-    /// What one edit takes at most, in packed bytes: a quarter of a leaf or less.
+    /// Most packed bytes of one edit: a quarter of a leaf or less.
     pub(crate) edit_bytes_max: u64,
     /// Children of a node, 4 to [`PIVOTS_MAX`].
     pub(crate) pivots_max: usize,
@@ -57,8 +57,8 @@ pub(crate) fn batches_below(batches: u64, pivots: usize) -> u64 {
 pub(crate) const PIVOTS_MAX: usize = 64;
 
 impl Limits {
-    /// Levels of a node's buffer: sizes double from one to the next (section 3.1). One more where
-    /// more than a leaf may be pending for a leaf.
+    /// Levels of a node's buffer: sizes double from one to the next (section 3.1). There is one
+    /// more where more than a leaf may be pending for a leaf.
     pub(crate) fn levels(&self, pivots: usize) -> usize {
         let more = self.pending_percent.is_some_and(|percent| percent > 100);
         pivots.max(2).next_power_of_two().trailing_zeros() as usize + usize::from(more)
@@ -69,8 +69,8 @@ impl Limits {
         pivots.max(2) - 1
     }
 
-    /// What is flushed at once at least, and about what a batch should have: as many batches of it
-    /// fit into as many segments, wherever these are cut.
+    /// Bytes that are flushed at once at least, and about what a batch should have: that many
+    /// batches fit into as many segments, wherever these are cut.
     pub(crate) fn flush_bytes(&self) -> u64 {
         self.leaf_bytes - self.edit_bytes_max
     }
@@ -124,7 +124,7 @@ impl Limits {
     }
 }
 
-/// What a range looked at.
+/// Counts of what a range looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Passed {
     /// Edits of any kind: those that it delivered, tombstones, and what is older than either.
@@ -258,7 +258,7 @@ pub(crate) trait Files: Debug + Send + Sync + 'static + Sized {
     /// leaf, and different for different ones.
     fn describe_leaf(&self, leaf: &Self::Leaf, out: &mut Vec<u8>);
 
-    /// The same for a node.
+    /// Appends the bytes by which a node refers to a node.
     fn describe_node(&self, pages: &Self::Pages, out: &mut Vec<u8>);
 }
 

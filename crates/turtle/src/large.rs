@@ -1,4 +1,4 @@
-//! What the engine says of its large values ([`Values`](spinney_extent::Values), rule P17).
+//! The owner of a keyspace's large values ([`Values`](spinney_extent::Values), rule P17).
 //!
 //! Positions are numbers of memtables. A pointer lies in a memtable or in the tree, and is *merged
 //! away* when a newer edit of its key replaces it in its memtable or meets it in the tree. The tree

@@ -1,8 +1,8 @@
 //! Memory that a keyspace keeps free for its writes, and for what the crew has under way.
 //!
-//! The account of the keyspace says how much memory there is. What follows it here does so at its
-//! own pace, because memory that goes to the caches for a moment is asked back with the next batch:
-//! the room of writes, the memory for which leaves are made, the threads of the crew.
+//! The account of the keyspace has the target. What follows it here does so at its own pace,
+//! because memory that goes to the caches for a moment is asked back with the next batch: the room
+//! of writes, the memory for which leaves are made, the threads of the crew.
 
 use std::time::Duration;
 

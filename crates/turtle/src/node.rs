@@ -33,8 +33,7 @@ use crate::policy::{self, MERGED_ON_TOP};
 use crate::run::Run;
 use crate::runs::Runs;
 
-/// Bytes that a child takes in a node's page beside its key, about: what describes it is for
-/// [`Files`] to say.
+/// About how many bytes a child takes in a node's page beside its key: [`Files`] describes it.
 const CHILD_BYTES: usize = 48;
 
 fn pivot_bytes(key: &Key) -> usize {
@@ -81,7 +80,7 @@ impl<F: Files> Leaf<F> {
         }
     }
 
-    /// What it comes to; it is no node.
+    /// Sums over the leaf.
     pub(crate) fn totals(&self, files: &F) -> Totals {
         let (pages, edits) = match self {
             Leaf::Memory(runs) => (0, runs.len() as u64),
@@ -180,7 +179,7 @@ pub(crate) struct Replacement<F: Files> {
     pub(crate) new: Vec<(Key, Child<F>)>,
 }
 
-/// What a node and all below it come to.
+/// Sums over a node and all below it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// About how much memory nodes take, beside runs and what files keep, in bytes.
@@ -255,7 +254,7 @@ impl<F: Files> Node<F> {
         Node { height, keys, children, pending, tombstones, levels, pages, totals }
     }
 
-    /// The same, to be changed.
+    /// A copy of the node that may be changed.
     pub(crate) fn to_change(&self) -> Node<F> {
         Node {
             height: self.height,
@@ -296,7 +295,7 @@ impl<F: Files> Node<F> {
         self.keys.iter().map(pivot_bytes).sum()
     }
 
-    /// What it and all below it come to. Only what is new is looked at.
+    /// Sums over the node and all below it. Only what is new is looked at.
     pub(crate) fn totals(&self, files: &F) -> Totals {
         *self.totals.get_or_init(|| {
             let resident_bytes = self.resident_bytes();
@@ -420,7 +419,7 @@ impl<F: Files> Node<F> {
 
     /// Makes the levels that are in memory, from the top down to the first with a segment, one.
     ///
-    /// Writing them costs the same, and reading less. And it puts the levels above at their start:
+    /// Writing them costs the same, and reading less. It also puts the levels above at their start:
     /// if a checkpoint met them in the middle of filling up, the next would too, and each would
     /// write what the batch after it merges.
     pub(crate) fn merge_memory(
@@ -484,7 +483,7 @@ impl<F: Files> Node<F> {
         self.take_beside(files, pivots, Vec::new()).map(|(lines, _)| lines)
     }
 
-    /// The same, and what is to be read beside it.
+    /// Takes everything out that is pending for these pivots, and reads `beside` together with it.
     pub(crate) fn take_beside(
         &mut self,
         files: &F,

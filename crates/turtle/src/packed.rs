@@ -35,7 +35,7 @@ use crate::tree::Tree;
 use crate::update::Activity;
 
 const VERSION: u8 = 2;
-/// Of nodes that do not say how many tombstones are pending.
+/// Version of nodes that do not count their tombstones.
 const VERSION_UNCOUNTED: u8 = 1;
 const LEVELS_MAX: usize = 16;
 
@@ -71,7 +71,7 @@ impl<'a> Root<'a> {
     }
 }
 
-/// A node as its page says it.
+/// A node as its page describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackedNode {
     pub(crate) height: u8,
@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a node's page says, once everything below it is on pages.
+/// Packs a node for its page, once everything below it is on pages.
 ///
 /// # Errors
 /// `InvalidArgument` when something is in memory alone.
@@ -366,7 +366,7 @@ impl<F: Files> Opening<'_, F> {
         Ok(leaf)
     }
 
-    /// `height` is what its parent says it must have.
+    /// `height` is the height that its parent requires.
     fn node(&mut self, description: &[u8], height: Option<u8>) -> Result<Node<F>> {
         ensure(self.nodes.insert(description.to_vec()), "children of its own")?;
         let (pages, payload) = self.files.open_node(description)?;

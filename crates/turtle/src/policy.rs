@@ -148,7 +148,8 @@ pub(crate) fn is_nearly_full(used: u64, all: u64) -> bool {
 // ---- Threads ----
 
 /// Most threads that apply a batch or build pages at once: each waits for the disk about half of
-/// its time. With more, each gets less memory ([`UNDER_WAY_PARTS_MAX`]); with fewer, the disk waits.
+/// its time. With more, each gets less memory ([`UNDER_WAY_PARTS_MAX`]); with fewer, the disk
+/// waits.
 pub(crate) const CREW_MAX: usize = 4;
 
 /// Time after which one of the crew goes, when it was not needed. Shorter, and its memory goes to
@@ -304,7 +305,7 @@ const REMEMBERED_LEAVES: u64 = 16;
 /// Part of the keyspace whose flushes count, at least. Where keys were new and are overwritten from
 /// now on, less may be pending for every leaf at once, and flushing the rest slows the writers: it
 /// begins only once this much has come to leaves. Where much is overwritten few leaves are flushed
-/// to, so older flushes tell of a distant past.
+/// to, so older flushes are from a distant past.
 const REMEMBERED_PART: u64 = 8;
 
 /// Bytes of flushes that count, where leaves and the whole keyspace have this many.
@@ -324,8 +325,8 @@ pub(crate) fn pending_percent(flushed: u64, grown: u64) -> u64 {
 }
 
 /// Part of a leaf from which on what is pending for it is flushed when reads are many and writes
-/// few: it is read beside the leaf, and a flush rewrites all of the leaf. With a smaller part leaves
-/// are rewritten for less; with a larger one ranges look into more segments.
+/// few: it is read beside the leaf, and a flush rewrites all of the leaf. With a smaller part
+/// leaves are rewritten for less; with a larger one ranges look into more segments.
 const TIDY_PART: u64 = 8;
 
 /// Part of a full leaf or node below which it is joined with a neighbour. With a larger part halves
@@ -362,8 +363,8 @@ pub(crate) fn is_sparse(live: u64, all: u64) -> bool {
 }
 
 /// Whether what is pending keeps so much memory that sparse pieces are moved out of: `kept` bytes
-/// beside the items, where the edits take `packed` bytes. With a smaller part more is copied; with a
-/// larger one memory is kept that nothing needs.
+/// beside the items, where the edits take `packed` bytes. With a smaller part more is copied; with
+/// a larger one memory is kept that nothing needs.
 pub(crate) fn is_evacuation_due(kept: u64, packed: u64) -> bool {
     kept > packed / 2 * 3
 }
@@ -410,6 +411,11 @@ pub(crate) fn records_pay(lookups: u64, all: u64) -> bool {
 /// records fill, no more.
 pub(crate) fn are_records_many(filled: u64, bytes: u64) -> bool {
     filled > bytes / 16 * 13
+}
+
+/// Whether a record cache whose least is `least` bytes fits into the `all` bytes of reads.
+pub(crate) fn fits_records(least: u64, all: u64) -> bool {
+    least <= all / 2
 }
 
 /// Whether a record cache of `bytes` that cannot shrink takes too much of `all`.
@@ -768,6 +774,7 @@ mod tests {
         for (filled, many) in [(0, false), (1300, false), (1301, true)] {
             assert_eq!(are_records_many(filled, 1600), many, "{filled} of 1600");
         }
+        assert_eq!([0, 100, 101].map(|least| fits_records(least, 200)), [true, true, false]);
         for (bytes, too_large) in [(0, false), (300, false), (301, true)] {
             assert_eq!(is_record_cache_too_large(bytes, 400), too_large, "{bytes} of 400");
         }

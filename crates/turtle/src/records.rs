@@ -33,8 +33,8 @@ use spinney_records::{
 };
 
 use crate::policy::{
-    SHARES, are_records_many, is_record_cache_too_large, record_bytes_min, record_growth,
-    record_step,
+    SHARES, are_records_many, fits_records, is_record_cache_too_large, record_bytes_min,
+    record_growth, record_step,
 };
 
 /// See the module. Thread-safe.
@@ -42,7 +42,7 @@ use crate::policy::{
 pub(crate) struct Records {
     cache: ArcSwapOption<RecordCache>,
     division: Mutex<Division>,
-    /// What the cache takes.
+    /// Bytes that the cache takes.
     bytes: AtomicU64,
     worth: Mutex<Worth>,
 }
@@ -62,7 +62,7 @@ struct Division {
     /// Hits of lookups since the start, and worth of the cache that there is, at the last look.
     hits: u64,
     worth: u64,
-    /// What of these counted.
+    /// Sum of those of them that counted.
     sum: u64,
 }
 
@@ -76,14 +76,14 @@ impl Default for Division {
 /// much of the `all` bytes of reads.
 pub(crate) fn smallest_cache(all: u64, most: u64) -> Option<Arc<RecordCache>> {
     let cache = RecordCache::new(0, most);
-    if record_bytes_min(cache.shards()) > all / 2 {
+    if !fits_records(record_bytes_min(cache.shards()), all) {
         return None;
     }
     cache.resize(CACHE_BYTES_MIN);
     Some(Arc::new(cache))
 }
 
-/// What the page cache tells for the division.
+/// Counts of the page cache for the division.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pages {
     /// Worth of its last bytes.
@@ -96,7 +96,7 @@ pub(crate) struct Pages {
     pub(crate) record_hits: u64,
 }
 
-/// What a lookup looks into. Made before it looks anywhere else.
+/// The records as a lookup sees them. Made before it looks anywhere else.
 pub(crate) struct Reader {
     cache: Guard<Option<Arc<RecordCache>>>,
 }
@@ -197,7 +197,7 @@ impl Records {
 }
 
 impl Reader {
-    /// What [`Reader::keep`] goes by; to be taken before memtables are looked at.
+    /// Returns the ticket that [`Reader::keep`] needs; to be taken before memtables are looked at.
     pub(crate) fn ticket(&self, hash: u64) -> Option<Ticket> {
         self.cache.as_ref().map(|cache| cache.ticket(RecordId::of(hash)))
     }

@@ -77,7 +77,7 @@ impl Item {
         (self.key_length as usize, op, (self.value_length & LENGTH_MASK) as usize)
     }
 
-    /// The same item in a run that counts its sources otherwise.
+    /// The item in a run that counts its sources otherwise.
     pub(crate) fn of_source(&self, source: u16) -> Item {
         Item { source, ..*self }
     }
@@ -87,7 +87,7 @@ impl Item {
         self.key_length as usize + (self.value_length & LENGTH_MASK) as usize
     }
 
-    /// The same item, whose bytes are appended to what will be source `number`.
+    /// The item with its bytes appended to what will be source `number`.
     pub(crate) fn copied_to(
         &self,
         sources: &[Source],
@@ -206,7 +206,7 @@ pub(crate) struct Run {
     size: Size,
 }
 
-/// What some edits come to.
+/// Number and bytes of some edits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     /// What they take of a leaf's capacity, in packed bytes.
@@ -243,7 +243,7 @@ pub(crate) enum Op {
 }
 
 impl Run {
-    /// All of these items, which come to `size`.
+    /// A run of all these items, whose size is `size`.
     pub(crate) fn new(items: Items, size: Size) -> Run {
         let end = u32::try_from(items.items.len()).expect("items are cut into runs long before");
         Run { of: Arc::new(items), start: 0, end, size }

@@ -41,7 +41,7 @@ impl Drop for TurtleSnapshot {
 }
 
 impl TurtleSnapshot {
-    /// Takes a snapshot of now.
+    /// Takes a snapshot of the present moment.
     pub(crate) fn take(core: &Arc<Core>) -> Result<TurtleSnapshot> {
         let take = || {
             let _inside = probe::enter("snapshot");
@@ -98,7 +98,7 @@ impl EngineSnapshot for TurtleSnapshot {
 
 impl Core {
     /// Gives back memory that only snapshots keep: writes out the view of the oldest that has any,
-    /// or ends it. Says whether there was one.
+    /// or ends it. Returns whether there was one.
     pub(crate) fn relieve(&self) -> Result<bool> {
         if self.snapshots.bytes() == 0 {
             return Ok(false);
@@ -142,7 +142,7 @@ impl Core {
         let end = log.last_lsn();
         log.ensure_durable(end)?;
         let mut tree = view.tree.clone();
-        // What is merged away here the keyspace's own tree tells, or has told.
+        // The keyspace's own tree notes what is merged away here, or has noted it.
         for table in view.tables.iter().rev() {
             tree = tree.apply(table.batch()?, None, &mut Vec::new())?;
         }

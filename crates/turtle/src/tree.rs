@@ -76,7 +76,7 @@ impl<F: Files> Tree<F> {
         })
     }
 
-    /// The same on a full disk; see [`Update::sparing`]. Writes nothing.
+    /// The tree with a batch on top, for a full disk; see [`Update::sparing`]. Writes nothing.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of what had to be read.
@@ -229,7 +229,7 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// What a crash would lose of it, and what memory it keeps.
+    /// The part that a crash would lose, and the memory that it keeps.
     pub(crate) fn pending(&self) -> Pending {
         let mut pending = Pending::default();
         let mut pinned = Pinned::default();
@@ -241,7 +241,7 @@ impl<F: Files> Tree<F> {
         Pending { pinned: pinned.bytes(), ..pending }
     }
 
-    /// What its nodes and leaves come to. Versions of a tree share most of it.
+    /// Sums over its nodes and leaves. Versions of a tree share most of it.
     pub(crate) fn totals(&self, files: &F) -> Totals {
         match &self.root {
             None => Totals::default(),
@@ -258,7 +258,7 @@ impl<F: Files> Tree<F> {
     }
 }
 
-/// The answer of the first of these places that has one, newest first.
+/// The value of the first of these places that has one, newest first.
 fn look_up<F: Files>(
     files: &F,
     written: &[Lookup<'_, F>],

@@ -48,7 +48,7 @@ use crate::parallel;
 use crate::policy::KEPT_LEAVES_MAX;
 use crate::runs::Runs;
 
-/// What updates have done.
+/// Counts of what updates have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Activity {
     /// Batches that went into a node's buffer.
@@ -207,7 +207,7 @@ impl<'a, F: Files> Update<'a, F> {
         }
     }
 
-    /// Flushes the only child of a node, and settles what comes of it.
+    /// Flushes the only child of a node, and settles the result.
     pub(crate) fn flush_only(&mut self, node: &Node<F>) -> Result<Siblings<F>> {
         let mut node = node.to_change();
         let replacement = self.flush(&mut node, 0)?;
@@ -221,7 +221,7 @@ impl<'a, F: Files> Update<'a, F> {
         self.settle_all(vec![(Key::from(&b""[..]), left), (key, right)])
     }
 
-    /// Flushes several children, each with its lower bound, and settles what comes of it.
+    /// Flushes several children, each with its lower bound, and settles the result.
     pub(crate) fn settle_all(&mut self, nodes: Siblings<F>) -> Result<Siblings<F>> {
         let mut siblings = Vec::with_capacity(nodes.len());
         for (key, node) in nodes {

@@ -1,5 +1,5 @@
 //! Verification and scrubbing: reads what is owned, and accounts for every page of the file.
-//! Records are counted as a scan finds them: what memtables say over the tree.
+//! Records are counted as a scan finds them: memtables over the tree.
 
 use spinney_base::Result;
 use spinney_engine::{Scrubbed, VerifyReport, Watch, scrub};

@@ -106,7 +106,7 @@ impl Files {
         self.disk.files.counters.scan_pages.load(Relaxed)
     }
 
-    /// Says what reading, writing and updating has come to since the keyspace was opened.
+    /// Adds the counts of reading, writing and updating since the keyspace was opened.
     pub(crate) fn count_into(&self, stats: &mut TurtleStats) {
         let counters = &self.disk.files.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -156,7 +156,7 @@ pub(crate) fn limits(leaf_bytes: u64) -> Limits {
     }
 }
 
-/// What of a tree is not on disk.
+/// The part of a tree that is not on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Edits.
@@ -167,7 +167,7 @@ pub(crate) struct Pending {
     is_sparse: bool,
 }
 
-/// What is known of the time until the tree is written.
+/// Outlook on the time until the tree is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook {
     /// The log is durable up to here, and no batch holds anything above.
@@ -222,7 +222,7 @@ impl Tree {
         Ok(Tree::over(files, tree))
     }
 
-    /// What is needed to open it again.
+    /// The bytes from which the tree is opened again.
     ///
     /// # Errors
     /// `InvalidArgument` when something is pending.
@@ -311,7 +311,7 @@ impl Tree {
         self.0.tree.end_of_leaves(from, count)
     }
 
-    /// What it comes to.
+    /// Sums over all that the tree holds.
     pub(crate) fn totals(&self) -> Totals {
         self.0.totals
     }
@@ -322,7 +322,7 @@ impl Tree {
         root.map_or(0, |root| root.live_between(&self.0.files.disk, lower, upper))
     }
 
-    /// The same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.
+    /// Returns the same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
@@ -336,7 +336,7 @@ impl Tree {
         Ok(Tree::over(files, tree))
     }
 
-    /// What is not on disk.
+    /// The part that is not on disk.
     pub(crate) fn pending(&self) -> Pending {
         self.0.pending
     }
@@ -361,7 +361,7 @@ impl Tree {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Appends the value of a key, or the pointer to a large one; says which.
+    /// Appends the value of a key, or the pointer to a large one; returns which.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
@@ -418,7 +418,7 @@ impl Tree {
     /// to large values in it.
     ///
     /// # Errors
-    /// `Corruption` naming the first damage; `Io`; what `watch` or `large` answers.
+    /// `Corruption` naming the first damage; `Io`; errors of `watch` or `large`.
     pub(crate) fn verify(
         &self,
         report: &mut VerifyReport,

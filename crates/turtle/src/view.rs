@@ -84,7 +84,7 @@ impl View {
         View { tables, tree, settled_bytes }
     }
 
-    /// Appends the value of a key or the pointer to it; says which.
+    /// Appends the value of a key or the pointer to it; returns which.
     pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match self.get_resident(key, hash, out) {
             Some(found) => Ok(found),

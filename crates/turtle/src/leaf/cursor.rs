@@ -446,7 +446,7 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Copies pages, and some ahead; answers which it has then. It has had those of `old`.
+    /// Copies pages, and some ahead; returns which it has then. It has had those of `old`.
     fn copy(
         &mut self,
         leaf: &Leaf,

@@ -143,7 +143,7 @@ impl Description {
         bytes
     }
 
-    /// Takes a description apart; what it says may be, whether it is true only reading shows.
+    /// Decodes a description; whether it is true only reading shows.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Description, Damage> {
         let expected = "a leaf's description";
         let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {

@@ -99,7 +99,7 @@ impl Default for Absences {
     }
 }
 
-/// What reading and writing leaves has come to.
+/// Counters of reading and writing leaves.
 #[derive(Debug, Default)]
 pub(crate) struct LeafCounters {
     /// Lookups that a filter could have ended.
@@ -257,7 +257,7 @@ impl Leaf {
         &self.description
     }
 
-    /// The damage of a page as an error that says where.
+    /// The damage of a page as an error with its place.
     fn damaged(&self, section: Section, page: u32, damage: Damage) -> Error {
         damage.at(self.files.store.path(), self.page_id(section, page).page)
     }

@@ -172,8 +172,8 @@ impl Leaf {
     }
 }
 
-/// Says which pages the lookups of one key miss next: where the first stops, and the filters of
-/// those behind it.
+/// Collects the pages that the lookups of one key miss next: where the first stops, and the filters
+/// of those behind it.
 fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     let mut scratch = Vec::new();
     for (at, lookup) in of_key.iter().enumerate() {
@@ -188,7 +188,7 @@ fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     }
 }
 
-/// Says which pages of filters are missing, and asks the processor for what is there.
+/// Collects the pages of filters that are missing, and asks the processor for those that are there.
 fn want_filters(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     for Lookup { leaf, hash, .. } in of_key.iter().filter(|lookup| lookup.asks_filter()) {
         if let Some((page, offset)) = leaf.filter_place(*hash) {

@@ -35,7 +35,7 @@ pub(super) struct FoundEdit {
 pub(super) enum Use {
     /// A tree's: what is not there whole is damage.
     Named,
-    /// Perhaps nobody's any more: others may have been written over them.
+    /// Perhaps in use no more: others may have been written over them.
     Stray,
 }
 
@@ -211,7 +211,8 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Notes damage of a page. What was written over is none where nobody says that it is in use.
+    /// Notes damage of a page. A page that was written over is not damaged if nothing says that it
+    /// is in use.
     fn note(&self, notes: &mut Notes, section: Section, page: u32, found: &FoundPage) {
         let (first, count) = self.section(section);
         if self.use_ == Use::Named || matches!(found, FoundPage::Damaged(_)) {

@@ -1,8 +1,8 @@
-//! What all pages of a file say, when nothing leads to them.
+//! All pages of a file, for when nothing leads to its leaves.
 //!
-//! The first page of a leaf has its description, and pages of a node say that they are some; a node
-//! that is found says of leaves and segments which they are, and where edits of them were live.
-//! Nothing says of a run of pages whether it is still in use.
+//! The first page of a leaf has its description, and pages of a node are known by their kind. A
+//! node that is found tells of leaves and segments which they are, and where edits of them were
+//! live. Nothing tells of a run of pages whether it is still in use.
 //!
 //! **Newer and older.** Generations ascend from allocation to allocation, through all lives of a
 //! database, so they are the order in which runs were written. The LSN of a later one is never
@@ -137,7 +137,7 @@ fn root(payload: &[u8]) -> Option<&[u8]> {
     sound.then_some(root)
 }
 
-/// What a run is, as a node says it that names it.
+/// The role of a run, by a node that names it.
 #[derive(Debug)]
 struct Role {
     by: Generation,
@@ -155,7 +155,7 @@ struct Told {
     roles: Vec<Role>,
 }
 
-/// What the nodes say that were found.
+/// The roles that the found nodes give to runs.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
     of: HashMap<RunId, Told>,
@@ -251,7 +251,7 @@ pub(super) struct Strays<'a> {
     all: Vec<Stray<'a>>,
 }
 
-/// Ranges of a run in which it says something.
+/// Ranges of a run in which its edits count.
 type Planned = (Description, Vec<LostRange>);
 
 impl<'a> Strays<'a> {
@@ -290,7 +290,7 @@ impl<'a> Strays<'a> {
         Strays { store, all }
     }
 
-    /// What the runs with a generation below this one say of a range, the oldest first.
+    /// Edits of a range in the runs with a generation below this one, the oldest first.
     fn plan(&self, range: &LostRange, below: Option<Generation>) -> Vec<Planned> {
         let mut covered = Covered::default();
         let mut planned = Vec::new();
@@ -328,11 +328,11 @@ impl<'a> Strays<'a> {
         planned
     }
 
-    /// Shows what the runs with a generation below this one say of a range; answers whether there
-    /// was anything.
+    /// Shows the edits of a range in the runs with a generation below this one; returns whether
+    /// there was a run.
     ///
     /// # Errors
-    /// What `show` answers.
+    /// Errors of `show`.
     pub(super) fn show(
         &self,
         range: &LostRange,

@@ -21,7 +21,7 @@ use crate::leaf::format::{Description, PAYLOAD};
 use crate::packed::{PackedNode, PackedSegment, Root};
 use crate::run::Op;
 
-/// What tells one run of pages from any other of the file, at any time.
+/// First page and generation: they tell one run of pages of the file from any other, at any time.
 pub(super) type RunId = (PageNumber, Generation);
 
 /// A segment and where its edits are live.
@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
     /// Shows the records of a tree. Above gaps removals are shown, too.
     ///
     /// # Errors
-    /// What `show` answers.
+    /// Errors of `show`.
     pub(super) fn records(&mut self, root: &[u8], show: &mut Show<'_>) -> Result<()> {
         let mut notes = Notes::default();
         let store = self.store;
