@@ -1,135 +1,106 @@
 //! The checkpoint distance that sets itself (the controller of the paper's outlook).
 //!
-//! Another batch that gathers before a checkpoint saves writes, and takes memory from the page cache. Both are
-//! known at the margin, without a model of what users do:
+//! Another batch that gathers before a checkpoint saves writes, and takes memory from the page
+//! cache. Both are known at the margin, without a model of what users do:
 //!
 //! ```text
-//!   saved by twice the distance    = batches that came x pages of a leaf x SAVED x WORTH    (section 3.4: each
-//!                                    doubling saves about one level, whatever the distance is)
-//!                                    and SAVED_OF_WRITTEN of the pages that are written for them, at most
-//!   lost by twice the distance     = misses that a byte more would have spared pages (spinney_cache) or
-//!                                    records (spinney_records), which of them is more, x bytes of what gathers
-//!                                    - lookups that what gathers has answered x share of misses x HELD
-//!                                    (of what kept records do not answer)
+//!   saved by twice the distance =
+//!       batches that came x pages of a leaf x SAVED x WORTH
+//!       (section 3.4: each doubling saves about one level, whatever the distance is),
+//!       and at most SAVED_OF_WRITTEN of the pages that are written for them
+//!   lost by twice the distance =
+//!       misses that a byte more would have spared pages (spinney_cache) or records
+//!       (spinney_records), the larger of the two, x bytes of what gathers
+//!     - lookups that what gathers has answered x share of misses x HELD
+//!       (of what kept records do not answer)
 //! ```
 //!
-//! Where the same keys are written again and again most of them vanish in memory, and what is written for a batch is less than
-//! the batch: there is no level left to be saved.
+//! Where the same keys are overwritten repeatedly, most edits vanish in memory, and less is written
+//! for a batch than the batch itself: no level is left to be saved.
 //!
-//! Both are sums over some seconds of what each fourth of a second came to: what gathers falls to nothing with each
-//! checkpoint, and what it has answered with it, and what gathered for a load is no loss to the reads that come after
-//! it. Records are worth something once some had to leave for others: before, all are equally cold. What gathers is not
-//! lost for reads: it holds what was written of late, record by record, which is often read again. Where more is saved
-//! than lost, the distance doubles; where less, it falls to half of the batches that gather, and where more of these are
-//! there already they are written with the next step. As the first does not depend on
-//! the distance and the second grows with it, there is a place where it stays. A keyspace that is only loaded has no
-//! misses to regret and takes all that memory allows; where reads come that lose much by that it begins anew, with
-//! [`CHI_READ`]; one that is only read gives back everything.
+//! Both are sums over some seconds of what each quarter of a second came to. What gathers falls to
+//! nothing with each checkpoint, and so does what it has answered; what gathered for a load is no
+//! loss to the reads that come after it. Records are worth something once some were evicted for
+//! others: before, all are equally cold. What gathers is not lost for reads: it holds recent
+//! writes, record by record, which are often read soon.
 //!
-//! **Invariant**: it lies between 1 and what memory and log allow ([`Core::chi_max`](crate::pipeline)), whatever is
+//! Where more is saved than lost, chi doubles. Where less is saved, chi falls to half of the
+//! batches that gather; if more have gathered already, the next step writes them. The first sum
+//! does not depend on chi and the second grows with it, so chi settles where they meet. A keyspace
+//! that is only loaded has no misses to regret and takes all that memory allows. When reads begin
+//! that lose much by that, chi starts at [`CHI_READ`]. A keyspace that is only read gives back
+//! everything.
+//!
+//! **Invariant**: chi lies between 1 and what memory and log allow (`Core::chi_max`), whatever is
 //! measured.
 
 use std::time::Duration;
 
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::core::Core;
-use crate::kinds;
+use crate::policy::{
+    self, AMPLIFICATION_ASSUMED, CHI_PERIOD, CHI_READ, CHI_STEPS_APART, WRITTEN_BATCHES, part,
+};
 
-/// How often it is thought over.
-const PERIOD: Duration = Duration::from_millis(250);
-
-/// Of what was counted before, so much goes with each period: a few batches and checkpoints are always in it, for what
-/// gathers and what it answers goes up and down with these.
-const FORGOTTEN_PART: u64 = 8;
-
-/// Of the pages of a batch, those that twice the distance saves to be written, in percent: what
-/// `tests::amplification` shows from 8 to 128.
-const SAVED_PERCENT: f64 = 50.0;
-
-/// Of what is written for a batch, the most that twice the distance saves, in percent: a level, and what more of it is
-/// overwritten before it is written. 8M records of 128 B in 340 MiB, overwritten by Zipf's law for as long as checkpoints
-/// count, take 75 B at a distance of 32 and 49 B at 128.
-const SAVED_OF_WRITTEN_PERCENT: f64 = 25.0;
-
-/// What is written for a batch is an average over about so many of them: it comes in bursts, with checkpoints.
-const WRITTEN_BATCHES: u64 = 128;
-
-/// Twice as much that gathers answers so many more lookups, in percent of those that it answers: the older
-/// half is asked less often.
-const HELD_PERCENT: u64 = 50;
-
-/// A page that is written counts as so much of one that is read alone, in percent. By time it would be a fourth (80,000 a
-/// second and 1.2 GB/s on the drives that this is made for); but writing wears drives out, and what a distance costs
-/// reads is less than what the last bytes are worth times all that gathers. Of 8M records in 340 MiB `a` with 16 threads
-/// writes 86, 67 and 55 B an operation with 100 (and 15 in the place of 25 above), 150 and 200, at 530,000, 486,000 and
-/// 463,000 a second; the best of fixed distances 59 B (128) and 540,000 (32). `f` with 4 threads reads 0.164 pages and
-/// writes 79 B with 100, and 0.154 and 53 with 150.
-const WRITE_WORTH_PERCENT: u64 = 150;
-
-/// It is changed only if one is so much more than the other, in percent.
-const MARGIN_PERCENT: u64 = 120;
-
-/// Where something is lost it is raised no more often than this, and where something is saved lowered no more often: what
-/// either changes is seen only when what gathers has followed, and what was counted before is forgotten.
-const STEPS_APART: Duration = Duration::from_secs(2);
-
-/// Where nobody read before, it begins with this, for what it costs is not seen before memory has filled. Of 8M records of
-/// 128 B in 340 MiB `a` after a load reads 0.116, 0.114 and 0.104 pages an operation at 8, 32 and 128, and `c` after that
-/// 0.148, 0.156 and 0.168, for what has gathered is as much memory that knows nothing then.
-const CHI_READ: u64 = 16;
-
-/// Somebody reads once so much is lost that it would be lowered, until it is less than such a part of what could be saved.
-const READ_PART: u64 = 8;
-
-/// The distance, and what was known when it was last thought over.
+/// The checkpoint distance, and what was known at the last decision. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct Auto {
     chi: AtomicU64,
     known: Mutex<Known>,
 }
 
-/// What was known when the distance was last thought over.
+/// State of the last decision.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     seen: Seen,
     recent: Recent,
     amplification: Amplification,
-    /// The most batches that had gathered of late.
+    /// Most batches that gathered recently.
     gathered: u64,
-    /// Whether somebody reads who needs the memory.
+    /// Whether reads come that need the memory.
     is_read: bool,
-    /// When it was raised or lowered last.
+    /// When chi was raised or lowered last.
     changed: Duration,
 }
 
-/// What is counted since the start, and what is there now.
+/// Counts since the start, and what there is now.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    at: Duration,
-    batches: u64,
-    written_pages: u64,
-    /// Misses that so many bytes more of cached pages would have spared.
-    regretted: u64,
-    regret_bytes: u64,
-    /// Lookups that the coldest of the kept records answered, bytes of all of these, and whether it is known which ones
-    /// are cold: none is before some had to leave.
-    worth: u64,
-    worth_bytes: u64,
-    is_settled: bool,
-    /// Lookups that were answered by what gathers; pages of values that others looked for, which kept records did not
-    /// answer; and those of them that were not cached.
-    answered: u64,
-    looked: u64,
-    missed: u64,
+pub(crate) struct Seen {
+    pub(crate) at: Duration,
+    pub(crate) batches: u64,
+    pub(crate) written_pages: u64,
+    /// Misses that `regret_bytes` more of cached pages would have spared.
+    pub(crate) regretted: u64,
+    pub(crate) regret_bytes: u64,
+    /// Lookups that the coldest of the kept records answered, bytes of all of these, and whether it
+    /// is known which ones are cold: none is before some were evicted.
+    pub(crate) worth: u64,
+    pub(crate) worth_bytes: u64,
+    pub(crate) is_settled: bool,
+    /// Lookups that were answered by what gathers; pages of values that other lookups needed, which
+    /// kept records did not answer; and those of them that were not cached.
+    pub(crate) answered: u64,
+    pub(crate) looked: u64,
+    pub(crate) missed: u64,
     /// Memory of what gathers.
-    gathered_bytes: u64,
+    pub(crate) gathered_bytes: u64,
+}
+
+/// What a decision starts from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) seen: Seen,
+    /// Pages of one batch.
+    pub(crate) batch_pages: u64,
+    /// Batches that gather now.
+    pub(crate) gathered: u64,
+    /// Largest distance that memory and log allow.
+    pub(crate) chi_max: u64,
 }
 
 impl Seen {
-    /// What a period came to that began when this was `before`, with batches of so many pages.
+    /// What a period came to that began at `before`, with batches of `batch_pages` pages.
     fn since(&self, before: &Seen, batch_pages: u64) -> Recent {
         let (missed, looked) = (self.missed - before.missed, self.looked - before.looked);
         // The cache of records may be a new one.
@@ -144,12 +115,13 @@ impl Seen {
     }
 }
 
-/// What has happened of late: sums, of which a part is forgotten with each period.
+/// What has happened recently: sums, of which a part is forgotten with each period.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recent {
     /// Pages of batches that were applied.
     batch_pages: u64,
-    /// Misses that as much more of cached pages as has gathered would have spared, or as much more of records.
+    /// Misses that as much memory again as has gathered would have spared, if pages had it, or
+    /// records.
     by_pages: u64,
     by_records: u64,
     /// Lookups that what gathers has answered and that would have missed otherwise.
@@ -159,9 +131,7 @@ struct Recent {
 impl Recent {
     /// Adds what a period came to.
     fn add(&mut self, period: &Recent) {
-        let add = |sum: &mut u64, more: u64| {
-            *sum = (*sum - sum.div_ceil(FORGOTTEN_PART)).saturating_add(more);
-        };
+        let add = |sum: &mut u64, more: u64| *sum = policy::remembered(*sum, more);
         add(&mut self.batch_pages, period.batch_pages);
         add(&mut self.by_pages, period.by_pages);
         add(&mut self.by_records, period.by_records);
@@ -169,26 +139,26 @@ impl Recent {
     }
 }
 
-/// Pages written for each page of a batch: an average over the last [`WRITTEN_BATCHES`]. Before any was written it is
-/// taken that [`SAVED_PERCENT`] of a batch can be saved.
+/// Pages written for each page of a batch: an average over the last [`WRITTEN_BATCHES`]. Before any
+/// was written it is assumed that half of a batch can be saved.
 #[derive(Clone, Copy, Debug)]
 struct Amplification(f64);
 
 impl Default for Amplification {
     fn default() -> Self {
-        Amplification(SAVED_PERCENT / SAVED_OF_WRITTEN_PERCENT)
+        Amplification(AMPLIFICATION_ASSUMED)
     }
 }
 
 impl Amplification {
-    /// So many pages were written while so many batches came, each of so many pages.
+    /// Adds that `written` pages were written while `batches` batches of `batch_pages` pages came.
     #[expect(clippy::cast_precision_loss, reason = "an average")]
     fn follow(&mut self, written: u64, batches: u64, batch_pages: u64) {
         let forgotten = self.0 * batches.min(WRITTEN_BATCHES) as f64;
         self.0 += (written as f64 / batch_pages.max(1) as f64 - forgotten) / WRITTEN_BATCHES as f64;
     }
 
-    /// Of so many pages of batches, those that twice the distance would save to be written.
+    /// Pages that twice the distance would save, of `batch_pages` pages of batches.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -196,8 +166,7 @@ impl Amplification {
         reason = "for a comparison of what is not negative"
     )]
     fn saved(self, batch_pages: u64) -> u64 {
-        let percent = SAVED_PERCENT.min(self.0 * SAVED_OF_WRITTEN_PERCENT);
-        (batch_pages as f64 * percent / 100.0) as u64
+        (batch_pages as f64 * policy::saved_percent(self.0) / 100.0) as u64
     }
 }
 
@@ -209,33 +178,44 @@ impl Default for Auto {
 }
 
 impl Auto {
-    /// The distance, if memory allows `most`.
+    /// The checkpoint distance, if memory allows `most`.
     pub(crate) fn chi(&self, most: u64) -> u64 {
         self.chi.load(Relaxed).clamp(1, most)
     }
+
+    /// Decides on the distance, if it is time. `look` tells what there is.
+    pub(crate) fn follow(&self, now: Duration, look: impl FnOnce() -> Look) {
+        let mut known = self.known.lock();
+        let passed = now.saturating_sub(known.seen.at);
+        if passed < CHI_PERIOD {
+            return;
+        }
+        let Look { seen, batch_pages, gathered, chi_max } = look();
+        let before = std::mem::replace(&mut known.seen, seen);
+        let written = seen.written_pages.saturating_sub(before.written_pages);
+        let batches = seen.batches - before.batches;
+        known.amplification.follow(written, batches, batch_pages);
+        known.recent.add(&seen.since(&before, batch_pages));
+        known.gathered = policy::lessened(known.gathered).max(gathered);
+        let chi = think_over(self.chi(chi_max), chi_max, &mut known, now);
+        self.chi.store(chi, Relaxed);
+    }
 }
 
-/// `number * a / b`.
-fn part(number: u64, a: u64, b: u64) -> u64 {
-    let part = u128::from(number) * u128::from(a) / u128::from(b.max(1));
-    u64::try_from(part).unwrap_or(u64::MAX)
-}
-
-/// The next distance.
+/// Returns the next distance.
 fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     let recent = &known.recent;
-    let saved = part(known.amplification.saved(recent.batch_pages), WRITE_WORTH_PERCENT, 100);
+    let saved = policy::worth_of_written(known.amplification.saved(recent.batch_pages));
     let spared = recent.by_pages.max(recent.by_records);
-    let lost = spared.saturating_sub(part(recent.held, HELD_PERCENT, 100));
-    let more = |a: u64, b: u64| a.saturating_mul(100) > b.saturating_mul(MARGIN_PERCENT);
-    let (raises, lowers) = (more(saved, lost), more(lost / 2, saved));
+    let lost = spared.saturating_sub(policy::held_more(recent.held));
+    let (raises, lowers) = (policy::is_more(saved, lost), policy::is_more(lost / 2, saved));
     let was_read = known.is_read;
-    known.is_read = if was_read { lost > saved / READ_PART } else { lowers };
+    known.is_read = if was_read { policy::is_still_read(lost, saved) } else { lowers };
     if known.is_read && !was_read {
         known.changed = now;
         return chi.min(CHI_READ);
     }
-    let is_early = now.saturating_sub(known.changed) < STEPS_APART;
+    let is_early = now.saturating_sub(known.changed) < CHI_STEPS_APART;
     if (raises && lost > 0 || lowers && saved > 0) && is_early {
         return chi;
     }
@@ -251,56 +231,14 @@ fn think_over(chi: u64, most: u64, known: &mut Known, now: Duration) -> u64 {
     }
 }
 
-impl Core {
-    /// Thinks the distance over, if it is time. For the background.
-    pub(crate) fn follow_chi(&self) {
-        let now = self.context.runtime.now();
-        let mut known = self.auto.known.lock();
-        let passed = now.saturating_sub(known.seen.at);
-        if passed < PERIOD {
-            return;
-        }
-        let cache = self.files.cache.stats();
-        let records = self.records.usage();
-        // Nearly all misses are of values.
-        let values = cache.of(kinds::VALUES);
-        let seen = Seen {
-            at: now,
-            batches: self.counters.applied.load(Relaxed),
-            written_pages: self.files.pages_written_above_leaves(),
-            regretted: cache.regretted,
-            regret_bytes: cache.regret_bytes,
-            worth: records.worth,
-            worth_bytes: records.filled,
-            is_settled: records.passed >= records.filled,
-            answered: self.files.disk.in_memory(),
-            looked: values.hits + values.misses,
-            missed: values.misses,
-            gathered_bytes: self.view.load().tree.pending().bytes,
-        };
-        let before = std::mem::replace(&mut known.seen, seen);
-        let limits = self.limits();
-        let batch_pages = limits.batch / PAGE_BYTES as u64;
-        let written = seen.written_pages.saturating_sub(before.written_pages);
-        let batches = seen.batches - before.batches;
-        known.amplification.follow(written, batches, batch_pages);
-        known.recent.add(&seen.since(&before, batch_pages));
-        let kept = known.gathered - known.gathered.div_ceil(FORGOTTEN_PART);
-        known.gathered = kept.max(self.batches.load(Relaxed));
-        let most = self.chi_max();
-        let chi = think_over(self.auto.chi(most), most, &mut known, now);
-        self.auto.chi.store(chi, Relaxed);
-    }
-}
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
-    /// Where it stays when each batch that gathers takes `batch_bytes` of memory and answers as many lookups, of
-    /// which a tenth would miss otherwise.
+    /// Where chi settles when each batch that gathers takes `batch_bytes` of memory and answers as
+    /// many lookups, of which a tenth would miss otherwise.
     fn settled_with(batches: u64, regretted: u64, batch_bytes: u64, answered: u64) -> u64 {
         let mut chi: u64 = 16;
         let mut known = Known::default();
@@ -311,7 +249,7 @@ mod tests {
                 held: part(answered.saturating_mul(chi), 100, 1000),
                 ..Recent::default()
             };
-            chi = think_over(chi, 100, &mut known, STEPS_APART * round);
+            chi = think_over(chi, 100, &mut known, CHI_STEPS_APART * round);
         }
         chi
     }
@@ -357,7 +295,7 @@ mod tests {
         assert_eq!((recent.by_pages, recent.by_records), (200, 0));
         let settled = Seen { worth: 1250, is_settled: true, missed: 3000, looked: 3000, ..more };
         assert_eq!(settled.since(&more, 512).by_records, 100);
-        // Half of those that looked on missed; a new cache of records counts anew.
+        // Half of the lookups that went on missed; a new record cache counts from zero.
         let answered = Seen { worth: 7, answered: 60, looked: 3040, missed: 3020, ..settled };
         let period = answered.since(&settled, 512);
         assert_eq!((period.by_records, period.held), (0, 30));
@@ -383,7 +321,7 @@ mod tests {
         assert!((1..=100).contains(&settled(u64::MAX, u64::MAX, u64::MAX / 1000)));
     }
 
-    /// A batch came, and so many misses would have been spared.
+    /// A batch came, and this many misses would have been spared.
     fn known(by_records: u64, by_pages: u64) -> Known {
         let recent = Recent { batch_pages: 512, by_pages, by_records, ..Recent::default() };
         Known { recent, gathered: 100, is_read: true, ..Known::default() }
@@ -391,11 +329,13 @@ mod tests {
 
     #[test]
     fn records_count_where_they_are_worth_more_than_pages() {
-        let at = |worth, regretted| think_over(8, 100, &mut known(worth, regretted), STEPS_APART);
+        let at =
+            |worth, regretted| think_over(8, 100, &mut known(worth, regretted), CHI_STEPS_APART);
         assert_eq!([at(10, 10), at(1000, 10), at(10, 1000), at(1000, 1000)], [16, 4, 4, 4]);
     }
 
-    /// What a load had is no place to begin for reads that come after it, and nobody goes below what gathers.
+    /// Reads that come after a load do not begin with its distance, and chi never falls below what
+    /// gathers.
     #[test]
     fn it_begins_anew_when_reads_come_and_is_lowered_step_by_step() {
         let mut known = Known { recent: known(0, 0).recent, gathered: 60, ..Known::default() };
@@ -420,7 +360,7 @@ mod tests {
         let raised = |mut known: Known| {
             let mut chi = 1;
             for quarter in 8..24 {
-                chi = think_over(chi, 100, &mut known, PERIOD * quarter);
+                chi = think_over(chi, 100, &mut known, CHI_PERIOD * quarter);
             }
             chi
         };
@@ -440,7 +380,7 @@ mod tests {
         // A fourth of each batch, as it comes.
         (0..2000).for_each(|_| amplification.follow(128, 1, 512));
         assert!((61..=63).contains(&amplification.saved(1000)), "{amplification:?}");
-        // Nobody writes: as it was.
+        // Nothing is written: as it was.
         (0..2000).for_each(|_| amplification.follow(0, 0, 512));
         assert!((61..=63).contains(&amplification.saved(1000)), "{amplification:?}");
     }

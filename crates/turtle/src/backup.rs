@@ -1,9 +1,9 @@
 //! Copying a keyspace while it is written to (rule P26).
 //!
-//! The tree of the newest checkpoint never changes: while it is held its pages stay what they are,
-//! and they are copied to the same places of the new file, once. What was said since then is in the log,
-//! which the database copies. Large values are copied when the tree was: those that its checkpoint
-//! lists, and those that the log may point to. None of them is reused meanwhile.
+//! The tree of the newest checkpoint never changes: while it is held its pages stay as they are,
+//! and they are copied to the same places of the new file, once. What came since then is in the
+//! log, which the database copies. Large values are copied after the tree: those that its
+//! checkpoint lists, and those that the log may point to. None of them is reused meanwhile.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ use crate::core::Core;
 use crate::payload;
 use crate::version::Tree;
 
-/// Pages that are copied at once.
+/// Pages that are copied at once. With more, a piece holds the disk for longer; with fewer, a copy
+/// takes more transfers.
 const PIECE_PAGES: u32 = 64;
 
 /// A copy of one keyspace under construction.
@@ -41,7 +42,7 @@ impl<'a> Copying<'a> {
         name: &str,
     ) -> Result<Self> {
         let state = || {
-            let work = core.work.lock();
+            let work = core.progress.work.lock();
             // Nothing that it lists was settled since it was published, only freed.
             let large = core.large.listed(work.published_memtable);
             (core.redo(), (work.published.clone(), large))

@@ -11,8 +11,8 @@ use spinney_engine::{Bulk, Chunk, ScanRequest};
 use spinney_extent::values::Loaded;
 
 use crate::core::Core;
-use crate::crew::CREW_MAX;
 use crate::edit::Edit;
+use crate::policy::CREW_MAX;
 use crate::run::RunBuilder;
 use crate::version::Tree;
 
@@ -24,7 +24,7 @@ pub(crate) struct Loading<'a> {
     packer: RunBuilder,
     packed_bytes: u64,
     last: Option<Vec<u8>>,
-    /// Large values that it has put and that nobody else names.
+    /// Large values that it has put and that nothing else names.
     large: Loaded,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Loading<'a> {
         Err(Error::invalid("a bulk load needs an empty keyspace"))
     }
 
-    /// Hands over what was packed; writes what is pending if that is much.
+    /// Applies what was packed; writes what is pending if that is much.
     fn apply(&mut self) -> Result<()> {
         self.packed_bytes = 0;
         self.core.call_crew(CREW_MAX);

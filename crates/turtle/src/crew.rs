@@ -1,36 +1,33 @@
-//! How many threads flush, merge and build leaves at once, and so how much memory is kept free for what they
-//! have under way.
+//! The crew: how many threads flush, merge and build leaves at once, and so how much memory is kept
+//! free for what they have under way.
 //!
-//! Each of them has a leaf and what is pending for it in memory, and what it makes of both. While batches come
-//! faster than one thread brings them to leaves all are needed; while few come the memory of the others is better used
-//! for reads. So there are as many as sealed memtables wait, and they go one by one when they are not needed for
-//! [`LASTS`], for memory that goes to the caches and is asked back with the next batch is worth nothing to either.
+//! Each of them has a leaf and what is pending for it in memory, and what it makes of both. While
+//! batches come faster than one thread flushes them to leaves, all are needed; while few come,
+//! reads use the memory of the others better. So there are as many threads as sealed memtables
+//! wait. They go one by one when they are not needed for [`CREW_LASTS`], because memory that goes
+//! to the caches and is asked back with the next batch is worth nothing to either.
 //!
-//! Pure: what it is told decides.
+//! Pure: the arguments decide.
 
 use std::time::Duration;
 
-/// The most there are: each waits for the disk about half of its time.
-pub(crate) const CREW_MAX: usize = 4;
+use crate::policy::{CREW_LASTS, CREW_MAX};
 
-/// One goes when so many were not needed for so long.
-const LASTS: Duration = Duration::from_secs(2);
-
-/// See the module. Nobody, at first.
+/// See the module. No thread, at first.
 #[derive(Debug, Default)]
 pub(crate) struct Crew {
     threads: usize,
-    /// When so many were needed last, or one went.
+    /// When this many were needed last, or one went.
     needed: Duration,
 }
 
 impl Crew {
-    /// How many there are, if so many are needed now.
+    /// Returns how many there are, if `needed` are needed now.
     pub(crate) fn follow(&mut self, needed: usize, now: Duration) -> usize {
         let needed = needed.min(CREW_MAX);
         if needed >= self.threads {
             *self = Crew { threads: needed, needed: now };
-        } else if now.saturating_sub(self.needed) >= LASTS {
+        } else if now.saturating_sub(self.needed) >= CREW_LASTS {
             *self = Crew { threads: self.threads - 1, needed: now };
         }
         self.threads

@@ -10,9 +10,9 @@
 //!
 //! A cursor reads one leaf's range after the other, merged with what the buffers on the path to the
 //! leaf hold for the range. In a window each level is a stream of the few parts that can have live
-//! edits there; what flushed edits a segment still holds lie outside of what the stream reads. A part
-//! is opened when the stream comes to it, keys are compared by their heads first, and values are read
-//! only of what is delivered.
+//! edits there; what flushed edits a segment still holds lie outside of what the stream reads. A
+//! part is opened when the stream comes to it, keys are compared by their heads first, and values
+//! are read only of what is delivered.
 //!
 //! **Invariants**
 //! 1. Among equal keys the stream of the newest level is first in the order; the others are passed
@@ -29,12 +29,10 @@ use spinney_engine::{Chunk, Direction, ScanRequest};
 use crate::files::{Files, Passed};
 use crate::levels::{Key, pivot_of};
 use crate::node::{Child, Node};
+use crate::policy::EXPECTED_RECORDS_MAX;
 use crate::range::KeyRange;
 use crate::stream::Stream;
 use crate::tree::Tree;
-
-/// Room is made at once for so many records of a range at most.
-const EXPECTED_MAX: usize = 128;
 
 /// A place in a tree, or beyond the end of a range of it.
 #[derive(Debug)]
@@ -48,7 +46,7 @@ pub(crate) struct Cursor<'a, F: Files> {
     streams: Vec<Stream<'a, F>>,
     /// Streams that have a key, by it; among equals by age.
     order: Vec<usize>,
-    /// How many more records will be asked for, about; zero if nobody knows.
+    /// About how many more records will be asked for; zero if that is not known.
     expected: usize,
     passed: Passed,
 }
@@ -74,7 +72,7 @@ impl<F: Files> Tree<F> {
         self.cursor_of(files, lower, upper, direction, 0)
     }
 
-    /// The same for who will ask for about so many records.
+    /// A cursor whose caller will ask for about `expected` records.
     fn cursor_of<'a>(
         &'a self,
         files: &'a F,
@@ -92,7 +90,8 @@ impl<F: Files> Tree<F> {
         Ok(cursor)
     }
 
-    /// Appends records of a range to the chunk until it has what was asked for; see [`ScanRequest`].
+    /// Appends records of a range to the chunk until it has what was asked for; see
+    /// [`ScanRequest`].
     ///
     /// # Errors
     /// `Corruption` or `Io`.
@@ -121,7 +120,7 @@ impl<F: Files> Tree<F> {
             }
             if chunk.len() == 1 {
                 let most = request.bytes_max / chunk.bytes().max(1);
-                chunk.expect((wanted - 1).min(EXPECTED_MAX).min(most));
+                chunk.expect((wanted - 1).min(EXPECTED_RECORDS_MAX).min(most));
             }
             cursor.expected = cursor.expected.saturating_sub(1);
             cursor.advance()?;
@@ -187,7 +186,7 @@ impl<'a, F: Files> Cursor<'a, F> {
         self.order.insert(at, number);
     }
 
-    /// Goes on to a record that is there: over tombstones, into the next window.
+    /// Advances to a record that is there: over tombstones, into the next window.
     fn settle(&mut self) -> Result<()> {
         loop {
             match self.order.first() {
@@ -226,7 +225,7 @@ impl<'a, F: Files> Cursor<'a, F> {
             None => (range, None),
         };
         self.rest = rest;
-        // What waits right above the leaf delivers its part of the records.
+        // What is pending right above the leaf delivers its part of the records.
         let pending = path.last().map_or(0, |(node, pivot)| node.pending[*pivot]);
         let levels: usize = path.iter().map(|(node, _)| node.levels.len()).sum();
         self.streams.reserve_exact(levels + 1);
@@ -254,7 +253,7 @@ impl<'a, F: Files> Cursor<'a, F> {
         Ok(())
     }
 
-    /// Brings in what the streams will deliver beside so many records of the leaf, together.
+    /// Reads what the streams will deliver beside this many records of the leaf, together.
     fn expect(&mut self, of_leaf: usize) {
         let Some((leaf, above)) = self.streams.split_last_mut() else { return };
         let Some(last) = leaf.expect(of_leaf) else { return };

@@ -15,12 +15,10 @@ use crate::files::{Files, LeafCursor, Limits, Load, Lookup, Passed};
 use crate::leaf::blob::NodePages;
 use crate::leaf::cursor::LeafCursor as PageCursor;
 use crate::leaf::{Leaf, LeafStore, load, warm};
+use crate::policy::{LOOKS_A_MISS, PASSED_TOMBSTONES_MIN, ahead_pages};
 use crate::run::Run;
 use crate::runs::Runs;
-use crate::sync_ahead::{SyncAhead, ahead_pages};
-
-/// A page of a segment that is read for a range counts as so many looks into segments.
-const LOOKS_A_MISS: usize = 2;
+use crate::sync_ahead::SyncAhead;
 
 /// A keyspace's store, its part of the page cache, and how leaves are written.
 #[derive(Debug)]
@@ -30,7 +28,8 @@ pub(crate) struct DiskFiles {
     threads_max: usize,
     threads: AtomicUsize,
     limits: Limits,
-    /// Of those, what may change: bytes of a leaf, and what may wait for one in percent of it.
+    /// Those of `limits` that may change: bytes of a leaf, and what may be pending for one in
+    /// percent of it.
     leaf_bytes: AtomicU64,
     pending_percent: AtomicU64,
     filter_bits: AtomicU32,
@@ -39,9 +38,10 @@ pub(crate) struct DiskFiles {
     sync_ahead: SyncAhead,
     /// Pages that it syncs at once.
     ahead_pages: AtomicU64,
-    /// Segments that ranges looked into beside leaves, and what pages of them they had to read came to.
+    /// Segments that ranges looked into beside leaves; a page of them that they had to read counts
+    /// for several.
     beside: AtomicU64,
-    /// Lookups that were answered by what waits in memory.
+    /// Lookups that were answered by what is pending in memory.
     in_memory: AtomicU64,
     /// What ranges looked at: [`EDITS`] and [`TOMBSTONES`].
     passed: Stripes<2>,
@@ -49,14 +49,12 @@ pub(crate) struct DiskFiles {
     pub(crate) gap: Gap,
 }
 
-/// Ranges that pass over so many tombstones are worth remembering where nothing is.
-const TOMBSTONES_MANY: u64 = 16;
-
 const EDITS: usize = 0;
 const TOMBSTONES: usize = 1;
 
 impl DiskFiles {
-    /// `filter_bits` are bits for each key, 0 for no filters; `threads_max` see [`DiskFiles::set_threads`].
+    /// Makes a store with `filter_bits` bits of a filter for each key, 0 for no filters. For
+    /// `threads_max` see [`DiskFiles::set_threads`].
     pub(crate) fn new(
         files: Arc<LeafStore>,
         limits: Limits,
@@ -84,34 +82,36 @@ impl DiskFiles {
         }
     }
 
-    /// Says how much memory the keyspace has, how large leaves are, and what filters have for each key, from now on.
+    /// Sets how much memory the keyspace has, how large leaves are, and the bits of filters for
+    /// each key, from now on.
     pub(crate) fn shape(&self, memory: u64, leaf_bytes: u64, filter_bits: u32) {
         self.ahead_pages.store(ahead_pages(memory), Relaxed);
         self.leaf_bytes.store(leaf_bytes, Relaxed);
         self.filter_bits.store(filter_bits, Relaxed);
     }
 
-    /// Says how many threads work on an update or checkpoint from now on; no more than are allowed.
+    /// Sets how many threads work on an update or checkpoint from now on; no more than are allowed.
     pub(crate) fn set_threads(&self, threads: usize) {
         self.threads.store(threads.clamp(1, self.threads_max), Relaxed);
     }
 
-    /// Says how much may wait for a leaf from now on, in percent of it.
+    /// Sets how much may be pending for a leaf from now on, in percent of it.
     pub(crate) fn set_pending_percent(&self, percent: u64) {
         self.pending_percent.store(percent, Relaxed);
     }
 
-    /// Says up to which record the tree that is written next has applied all.
+    /// Sets up to which record the tree that is written next has applied all.
     pub(crate) fn set_lsn(&self, lsn: Lsn) {
         self.lsn.store(lsn.0, Relaxed);
     }
 
-    /// How many lookups were answered by what waits in memory.
+    /// Number of lookups that were answered by what is pending in memory.
     pub(crate) fn in_memory(&self) -> u64 {
         self.in_memory.load(Relaxed)
     }
 
-    /// How many segments ranges have looked into beside leaves; a page that they read for it counts as several.
+    /// Number of segments that ranges have looked into beside leaves; a page that they read for it
+    /// counts for several.
     pub(crate) fn beside(&self) -> u64 {
         self.beside.load(Relaxed)
     }
@@ -203,7 +203,7 @@ impl Files for DiskFiles {
     fn passed(&self, passed: Passed) {
         self.passed.add(EDITS, passed.edits);
         self.passed.add(TOMBSTONES, passed.tombstones);
-        if passed.tombstones >= TOMBSTONES_MANY {
+        if passed.tombstones >= PASSED_TOMBSTONES_MIN {
             self.gap.passed_much();
         }
     }

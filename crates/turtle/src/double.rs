@@ -32,7 +32,8 @@ pub(crate) struct Counts {
     pub(crate) cursors: AtomicU64,
 }
 
-/// The disk. What it holds survives the trees over it only while they (or [`Double::crash`]) say so.
+/// The disk. What it holds survives the trees over it only while they (or [`Double::crash`]) say
+/// so.
 #[derive(Debug)]
 pub(crate) struct Double {
     pub(crate) limits: Limits,
@@ -41,7 +42,8 @@ pub(crate) struct Double {
     pub(crate) warmed: Mutex<Vec<(u64, Vec<u8>, u64)>>,
     /// Operations until one fails; negative for never.
     pub(crate) fails_after: AtomicI64,
-    /// Whether what may wait for a leaf changes each time that it is asked for, and how often it was.
+    /// Whether what may wait for a leaf changes each time that it is asked for, and how often it
+    /// was.
     pub(crate) wavers: bool,
     asked: AtomicU64,
     /// How many work on one update.

@@ -22,7 +22,7 @@ impl Edit<'_> {
         packed_bytes(self.key.len(), self.value.map_or(0, ValueRef::len))
     }
 
-    /// Appends the value or the pointer to `out` and says which it is.
+    /// Appends the value or the pointer to `out`; returns which it is.
     pub(crate) fn hit(&self, out: &mut Vec<u8>) -> Hit {
         let Some(value) = self.value else { return Hit::Deleted };
         out.extend_from_slice(value.bytes);
@@ -35,7 +35,7 @@ pub(crate) const fn packed_bytes(key: usize, value: usize) -> u64 {
     key as u64 + value as u64 + EDIT_BYTES
 }
 
-/// What a place says of a key that it holds.
+/// What a place has for a key that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hit {
     /// Its value was appended to the output.
@@ -53,6 +53,17 @@ pub(crate) fn separator<'a>(below: &[u8], from: &'a [u8]) -> &'a [u8] {
     debug_assert!(below < from);
     let common = below.iter().zip(from).take_while(|(a, b)| a == b).count();
     &from[..from.len().min(common + 1)]
+}
+
+/// The first eight bytes of a key as a number that orders like them.
+#[inline]
+pub(crate) fn head(key: &[u8]) -> u64 {
+    if let Some(first) = key.first_chunk::<8>() {
+        return u64::from_be_bytes(*first);
+    }
+    let mut bytes = [0; 8];
+    bytes[..key.len()].copy_from_slice(key);
+    u64::from_be_bytes(bytes)
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@ use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
     Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
-    Found, IDLE, KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
+    Found, KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
     TurtleStats, Values, VerifyReport, Watch, Write,
 };
-use spinney_extent::GiveBack;
-use spinney_io::{Directory, without_reserve};
+use spinney_io::Directory;
 
 use crate::backup::Copying;
 use crate::bulk::Loading;
@@ -158,12 +157,12 @@ impl Engine for Turtle {
     fn prepare(&self, write: &Write<'_>) -> Result<Prepared> {
         self.core.context.poison.check()?;
         let bytes = cost(write);
-        self.core.reserved.fetch_add(bytes, Relaxed);
+        self.core.memory.reserve(bytes);
         Ok(Prepared([bytes, 0]))
     }
 
     fn cancel(&self, _write: &Write<'_>, Prepared([bytes, _]): Prepared) {
-        self.core.reserved.fetch_sub(bytes, Relaxed);
+        self.core.memory.release(bytes);
     }
 
     fn apply(&self, write: &Write<'_>, Prepared([bytes, _]): Prepared, _lsn: Lsn) {
@@ -183,7 +182,7 @@ impl Engine for Turtle {
         }
         core.residents.written(write.key);
         core.records.changed(write);
-        core.reserved.fetch_sub(bytes, Relaxed);
+        core.memory.release(bytes);
         if write.value.is_some() {
             core.files.disk.gap.inserted(write.key);
         }
@@ -278,13 +277,13 @@ impl Engine for Turtle {
             batch_bytes: limits.batch,
             memtables: view.tables.len() as u64,
             memtable_bytes: view.tables.iter().map(|table| table.bytes()).sum(),
-            pending_batches: load(&core.batches),
+            pending_batches: core.progress.batches(),
             pending_bytes: pending.bytes,
             memtables_sealed: load(&counters.seals),
             batches_applied: load(&counters.applied),
             writes_delayed: load(&counters.delays),
-            snapshots: core.snapshot_count(),
-            snapshot_bytes: core.pinned.load(Relaxed),
+            snapshots: core.snapshots.all().len() as u64,
+            snapshot_bytes: core.snapshots.bytes(),
             snapshots_written: load(&counters.snapshots_written),
             snapshots_ended: load(&counters.snapshots_ended),
             ..TurtleStats::default()
@@ -320,23 +319,7 @@ impl Engine for Turtle {
 
 impl Maintain for Turtle {
     fn background(&self) -> Result<Next> {
-        let core = &self.core;
-        core.wanted.store(false, Relaxed);
-        core.seal_full();
-        core.follow_memory();
-        core.follow_use();
-        core.follow_records();
-        core.follow_chi();
-        core.release_idle();
-        if core.context.poison.is_set() {
-            return Ok(Next::Wait(IDLE));
-        }
-        core.large.reuse();
-        if core.step()? || without_reserve(|| core.tidy_in_background())? {
-            return Ok(Next::Again);
-        }
-        let gave = core.files.store.give_back(GiveBack::Much)? > 0;
-        Ok(if gave { Next::Again } else { Next::Wait(IDLE) })
+        self.core.background()
     }
 
     fn memory_floor(&self) -> u64 {

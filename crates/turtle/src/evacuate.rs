@@ -2,8 +2,8 @@
 //!
 //! Runs share the bytes of memtables and of leaves that were read whole. Once most edits of such a
 //! piece were overwritten or written to disk, the rest still keeps all of it. The rest is copied
-//! then, as in a copying collector: at most as much as is given back, the sparsest pieces first, and
-//! not too much at once, for what is copied is there twice until the tree before is dropped.
+//! then, as in a copying collector: at most as much as is given back, the sparsest pieces first,
+//! and not too much at once, for what is copied is there twice until the tree before is dropped.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use spinney_base::mapped_vec::MappedVec;
 use crate::files::Files;
 use crate::levels::Part;
 use crate::node::{Child, Leaf};
+use crate::policy;
 use crate::run::{Item, Items, Run};
 use crate::runs::Runs;
 use crate::source::Source;
@@ -28,7 +29,7 @@ struct Use {
 
 impl Use {
     fn is_sparse(&self) -> bool {
-        self.live * 2 < self.all
+        policy::is_sparse(self.live, self.all)
     }
 }
 
@@ -164,8 +165,8 @@ mod tests {
     use crate::double::Double;
     use crate::tests::{limits, run};
 
-    /// Eight batches of long values, of each of which an edit that comes later leaves more than of the one
-    /// before.
+    /// Eight batches of long values, of each of which an edit that comes later leaves more than of
+    /// the one before.
     fn overwritten(files: &Double) -> Tree<Double> {
         let mut tree = Tree::empty();
         let mut apply = |keys: Vec<[u8; 2]>, value: &[u8]| {

@@ -1,17 +1,17 @@
-//! The writers' gate: batches pass it shared, and who divides what was written before from what is
-//! written later closes it and waits until nobody is inside (rules P1 and P25).
+//! The writers' gate. Batches pass it together; a thread that must separate earlier writes from
+//! later ones closes it and waits until no batch is inside (rules P1 and P25).
 //!
 //! ```text
 //!   state:  [ closed | batches inside ]        enter: + 1, and back if closed
 //!                                              close: set the bit, wait for 0
 //! ```
 //!
-//! **Invariant**: while [`Gate::closed`] runs its closure, nobody is between [`Gate::enter`] and
+//! **Invariant**: while [`Gate::closed`] runs its closure, no thread is between [`Gate::enter`] and
 //! [`Gate::leave`].
 //!
-//! **Concurrency.** Entering and leaving an open gate is one atomic addition each. Who closes it
-//! waits for those inside, so whoever is inside must not wait for somebody who closes it; in the
-//! stepped runtime, where both may be one thread, [`Gate::try_closed`] gives up instead.
+//! **Concurrency.** Entering and leaving an open gate is one atomic addition each. The thread that
+//! closes it waits for those inside, so a thread inside must not wait for one that closes it. In
+//! the stepped runtime, where both may be one thread, [`Gate::try_closed`] gives up instead.
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
 use spinney_base::shim::{Condvar, Mutex};
@@ -22,9 +22,9 @@ const CLOSED: u64 = 1 << 63;
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     state: AtomicU64,
-    /// Held by who closes it.
+    /// Held by the thread that closes it.
     closing: Mutex<()>,
-    /// Held while somebody makes up his mind to wait, so that no signal is missed.
+    /// Held while a thread decides to wait, so that no signal is missed.
     waiting: Mutex<()>,
     changed: Condvar,
 }
@@ -53,7 +53,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Runs `body` while nobody is inside, waiting for those who are.
+    /// Runs `body` while no batch is inside, waiting for those that are.
     pub(crate) fn closed<T>(&self, body: impl FnOnce() -> T) -> T {
         let _alone = self.closing.lock();
         let _open = self.close();
@@ -65,7 +65,7 @@ impl Gate {
         body()
     }
 
-    /// Runs `body` if nobody is inside now.
+    /// Runs `body` if no batch is inside now.
     pub(crate) fn try_closed<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         let _alone = self.closing.try_lock()?;
         let _open = self.close();
@@ -78,7 +78,7 @@ impl Gate {
     }
 }
 
-/// Opens the gate again, though a panic pass by.
+/// Opens the gate again, even if a panic unwinds.
 struct Open<'a>(&'a Gate);
 
 impl Drop for Open<'_> {
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(gate.closed(|| 2), 2);
     }
 
-    /// P1: whoever divides finds nobody half-way.
+    /// P1: the thread that closes the gate finds no batch half done.
     #[test]
     fn p01_nobody_is_inside_a_closed_gate() {
         let (gate, begun, ended) = (Gate::default(), AtomicUsize::new(0), AtomicUsize::new(0));

@@ -1,34 +1,16 @@
-//! How much of what flushes bring to leaves is new, and how much may wait for a leaf therefore.
+//! How much of what is flushed to leaves is new, and how much may be pending for a leaf because of
+//! that.
 //!
-//! What waits above a leaf is either a record that the leaf does not have, which takes the same space wherever
-//! it is, or one in the place of another, which takes space twice until it is brought down. So where
-//! records are new more may wait: flushes are larger, and less is made anew for each record. Each flush that
-//! made a leaf anew knows what it was, by the bytes that it brought and those by which the leaf grew. What may wait is so
-//! much that its part that is not new is [`SPACE_PERCENT`] of the leaf.
+//! What is pending above a leaf is either a record that the leaf does not have, which takes the
+//! same space wherever it is, or one that overwrites another, which takes space twice until it is
+//! flushed. So where records are new more may be pending: flushes are larger, and less of a leaf is
+//! rewritten for each record. Each flush that rewrites a leaf tells which it was, by the bytes that
+//! it flushed and those by which the leaf grew. The part of what may be pending that is not new is
+//! [`SPACE_PERCENT`](policy::SPACE_PERCENT) of the leaf.
 
-/// What may wait for a leaf that will take the place of something else, in percent of the leaf.
-const SPACE_PERCENT: u64 = 40;
+use crate::policy;
 
-/// What may wait for a leaf at all, in percent of the leaf: as much as when everything is new.
-const PENDING_PERCENT_MAX: u64 = 190;
-
-/// The same before anything is known.
-const PENDING_PERCENT: u64 = 90;
-
-/// At least the last so many leaves' worth of flushes count, about.
-const REMEMBERED_LEAVES: u64 = 16;
-
-/// And at least such a part of the keyspace. Where keys were new and are overwritten from now on, less may wait for every
-/// leaf at once, and to bring down what is too much slows whoever overwrites them: it is not begun before as much
-/// has come to leaves. Flushes before these tell of a long time ago: where much is overwritten, few leaves are flushed to.
-const REMEMBERED_PART: u64 = 8;
-
-/// Bytes of flushes that count, where leaves and the whole keyspace have so many.
-pub(crate) fn remembered_bytes(leaf: u64, keyspace: u64) -> u64 {
-    leaf.saturating_mul(REMEMBERED_LEAVES).max(keyspace / REMEMBERED_PART)
-}
-
-/// What flushes have brought of late, in packed bytes.
+/// What was flushed recently, in packed bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Growth {
     brought: u64,
@@ -36,7 +18,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Adds a flush, or several; about so many bytes of them count.
+    /// Adds a flush, or several; about `remembered` bytes of them count.
     pub(crate) fn follow(&mut self, brought: u64, grown: u64, remembered: u64) {
         self.brought += brought;
         self.grown += grown.min(brought);
@@ -46,27 +28,22 @@ impl Growth {
         }
     }
 
-    /// What may wait for a leaf, in percent of the leaf.
+    /// What may be pending for a leaf, in percent of the leaf.
     pub(crate) fn pending_percent(&self) -> u64 {
-        if self.brought == 0 {
-            return PENDING_PERCENT;
-        }
-        let over = u128::from(self.brought - self.grown).max(1);
-        let percent = u128::from(SPACE_PERCENT) * u128::from(self.brought) / over;
-        u64::try_from(percent).unwrap_or(u64::MAX).min(PENDING_PERCENT_MAX)
+        policy::pending_percent(self.brought, self.grown)
     }
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use super::*;
+    use crate::policy::{PENDING_PERCENT, PENDING_PERCENT_MAX, SPACE_PERCENT, remembered_bytes};
 
     #[test]
     fn more_may_wait_where_records_are_new() {
         let mut growth = Growth::default();
         assert_eq!(growth.pending_percent(), PENDING_PERCENT, "nothing is known");
         let remembered = remembered_bytes(1000, 100_000);
-        assert_eq!([remembered, remembered_bytes(1000, 1 << 20)], [16_000, 1 << 17]);
         let after = |growth: &mut Growth, flushes: u64, grown| {
             (0..flushes).for_each(|_| growth.follow(500, grown, remembered));
             growth.pending_percent()

@@ -1,5 +1,6 @@
-//! What the pages of this engine are: kinds of block on disk, kinds of page in the cache, and purposes
-//! of I/O. The numbers of blocks and purposes are among those of all engines, in the registry's rows.
+//! What the pages of this engine are: kinds of block on disk, kinds of page in the cache, and
+//! purposes of I/O. The numbers of blocks and purposes are among those of all engines, in the
+//! registry's rows.
 
 use spinney_cache::Kind;
 

@@ -1,14 +1,15 @@
-//! What the engine says of its large values ([`Values`](spinney_extent::Values), rule P17).
+//! The owner of a keyspace's large values ([`Values`](spinney_extent::Values), rule P17).
 //!
 //! Positions are numbers of memtables. A pointer lies in a memtable or in the tree, and is *merged
 //! away* when a newer edit of its key replaces it in its memtable or meets it in the tree. The tree
-//! of a checkpoint that covers memtable n has no pointer that was merged away before, and the log is
-//! replayed only behind memtable n: nothing durable names it. Snapshots and readers may, and pin.
+//! of a checkpoint that covers memtable n has no pointer that was merged away before, and the log
+//! is replayed only behind memtable n: nothing durable names it. Snapshots and readers may, and
+//! pin.
 //!
-//! **Invariant.** The newest tree holds exactly the pointers whose extents are live since a memtable
-//! up to its newest one: this is what its checkpoint lists. A newer pointer is found again in the
-//! log, or was not promised. Within the tree pointers are merged away, and checkpoints taken, by one
-//! thread at a time.
+//! **Invariant.** The newest tree holds exactly the pointers whose extents are live since a
+//! memtable up to its newest one: this is what its checkpoint lists. A newer pointer is found again
+//! in the log, or was not promised. Within the tree pointers are merged away, and checkpoints
+//! taken, by one thread at a time.
 
 use spinney_extent::values::Owner;
 

@@ -7,10 +7,11 @@
 //!             active  1 1 0   0 1 1                 of each segment, a bit for each pivot
 //! ```
 //!
-//! A level is a list of parts in ascending order. A part is a [`Run`] in memory, of which everything
-//! is live, or a [`Segment`] on disk, of which only a part may be. Runs and segments may stand side
-//! by side in one level, so that nodes can be joined, levels merged where they overlap, and parts
-//! written early, without a rule of their own each (the paper's levels are one or the other).
+//! A level is a list of parts in ascending order. A part is a [`Run`] in memory, of which
+//! everything is live, or a [`Segment`] on disk, of which only a part may be. Runs and segments may
+//! stand side by side in one level, so that nodes can be joined, levels merged where they overlap,
+//! and parts written early, without a rule of their own each (the paper's levels are one or the
+//! other).
 //!
 //! **Invariants** (the numbers of the house's notes on the paper)
 //! 1. I2: keys ascend strictly over the live edits of a level.
@@ -18,8 +19,8 @@
 //! 3. I6, I10: an edit of a segment is live if and only if its key lies within the segment's fences
 //!    and the bit of its pivot is set. A set bit need not have live edits; a live edit has its bit.
 //! 4. Where a part begins ([`Part::lower`]: its first key, or its lower fence, or the first of its
-//!    pivots if that is above) is above every live edit of the parts before it. It never moves down:
-//!    a pivot's key changes only while the pivot has no live edits.
+//!    pivots if that is above) is above every live edit of the parts before it. It never moves
+//!    down: a pivot's key changes only while the pivot has no live edits.
 //!
 //! A flush takes everything that is pending for its pivot. The edits of a segment for one pivot
 //! therefore are live together or flushed together, and the paper's flushed bounds (3.1), an index
@@ -27,8 +28,8 @@
 //! possible because no more than some share of a leaf is pending for a pivot after an update
 //! ([`crate::update`]), so a flush is small without being cut.
 //!
-//! Fences are what keeps flushed edits from coming back when nodes that share a segment after a split
-//! are joined again, and what tells which one part of a level may hold a key.
+//! Fences keep flushed edits from coming back when nodes that share a segment after a split are
+//! joined again, and tell which one part of a level may hold a key.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -36,13 +37,12 @@ use std::sync::Arc;
 use spinney_base::{Error, ErrorKind, Result};
 
 use crate::edit::separator;
-use crate::files::{Files, Limits, Load};
+use crate::files::{Files, Limits, Load, write_parts};
 use crate::kinds::purpose;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::range::KeyRange;
 use crate::run::{Run, Size};
 use crate::runs::Runs;
-use crate::write::write_parts;
 
 /// A key that cuts. Shared: it is copied into new versions of a node all the time.
 pub(crate) type Key = Arc<[u8]>;
@@ -106,7 +106,8 @@ impl<F: Files> Segment<F> {
         self.active & set(pivot..pivot + 1) != 0
     }
 
-    /// Where live edits of these pivots can be: from the first key up to, not including, the second.
+    /// Where live edits of these pivots can be: from the first key up to, not including, the
+    /// second.
     pub(crate) fn span<'a>(
         &'a self,
         keys: &'a [Key],
@@ -227,7 +228,7 @@ impl<F: Files> Level<F> {
     /// The parts that may have live edits in a range.
     pub(crate) fn parts_in(&self, keys: &[Key], range: &KeyRange<'_>) -> &[Part<F>] {
         let from = match range.lower {
-            // The last of them may go on beyond it.
+            // The last of them may reach beyond it.
             Bound::Included(key) | Bound::Excluded(key) => {
                 self.begun_at(keys, key).saturating_sub(1)
             }
@@ -361,8 +362,8 @@ impl<F: Files> Level<F> {
         }
     }
 
-    /// Appends a part that was written as a segment; `last` is the last key of the one before, if that is
-    /// a part of the same runs.
+    /// Appends a part that was written as a segment; `last` is the last key of the one before, if
+    /// that is a part of the same runs.
     pub(crate) fn push_written(
         &mut self,
         keys: &[Key],
@@ -464,15 +465,15 @@ pub(crate) struct Merging<'a, F: Files> {
     pub(crate) pending: &'a mut [u64],
     pub(crate) tombstones: &'a mut [u64],
     pub(crate) run_bytes: u64,
-    /// Segments of more packed bytes than these are merged in slices, and what is made of them is written at once: they
-    /// were on pages before, and the memory for all of them nobody has.
+    /// Packed bytes of segments above which they are merged in slices, and what is made of them is
+    /// written at once: they were on pages before, and memory has no room for all of them.
     pub(crate) merge_bytes: u64,
     pub(crate) superseded: &'a mut Superseded,
 }
 
 impl<F: Files> Merging<'_, F> {
     /// Merges levels, newest first, into one. Parts that overlap no part of another level stay as
-    /// they are, unless everything is to be made anew (`whole`).
+    /// they are, unless everything is to be rewritten (`whole`).
     pub(crate) fn merge(&mut self, levels: Vec<Level<F>>, whole: bool) -> Result<Level<F>> {
         let mut placed: Vec<Placed<F>> = Vec::new();
         for (line, level) in levels.into_iter().enumerate() {
@@ -527,7 +528,8 @@ impl<F: Files> Merging<'_, F> {
         Ok(())
     }
 
-    /// Ranges of pivots that are merged one after the other: all at once if segments have few bytes.
+    /// Ranges of pivots that are merged one after the other: all at once if segments have few
+    /// bytes.
     fn slices(&self, cluster: &[Placed<F>]) -> Vec<Range<usize>> {
         let bytes = |placed: &Placed<F>| match &placed.part {
             Part::Run(_) => 0,

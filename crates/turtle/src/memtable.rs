@@ -1,21 +1,22 @@
-//! A memtable: the newest edits of a keyspace, sorted while they come.
+//! A memtable: the newest edits of a keyspace, sorted as they come.
 //!
 //! ```text
-//!   AppendedMap: key -> operation, value          seal: no more edits; batch(): a run over its chunks
-//!   Hints: word 0 | word 1 | ...                  three bits for each key, in one word: a filter
+//!   AppendedMap: key -> operation, value    seal: no more edits; batch(): a run over its chunks
+//!   Hints: word 0 | word 1 | ...            three bits for each key, in one word: a filter
 //! ```
 //!
-//! Edits are appended to memory that goes whole; what another edit of the key took the place of is used
-//! again for one that takes as much. The log grows meanwhile and says itself when it has too much. A
-//! sealed memtable becomes a batch where it lies: items point into its chunks, which stay until no run
-//! needs them any more. Only where most of them is not used, what is left is copied.
+//! Edits are appended to memory that is freed whole; the room of an edit that another one of its
+//! key replaced is used again for one of the same size. The log grows meanwhile and asks for a
+//! checkpoint itself when it is too full. A sealed memtable becomes a batch where it lies: items
+//! point into its chunks, which stay until no run needs them any more. Only where most of a chunk
+//! is not used, what is left is copied.
 //!
-//! **Invariants**
-//! 1. A memtable is written only by who is inside the keyspace's [gate](crate::gate), and it is
-//!    sealed while nobody is: a sealed one never changes.
+//! 1. A memtable is written only by threads inside the keyspace's [gate](crate::gate), and it is
+//!    sealed while none is: a sealed one never changes.
 //! 2. Its number is above those of all before: the edit of the highest number is the newest.
-//! 3. A key's bits are set before it is put, and stay: a key whose bits are not all there is not in the map. So a
-//!    lookup passes over most of the memtables that do not have its key; the authors ask each one.
+//! 3. A key's bits are set before it is put, and stay: a key whose bits are not all there is not in
+//!    the map. So a lookup passes over most of the memtables that do not have its key; the authors
+//!    ask each one.
 //!
 //! **Concurrency.** Any number of threads read and write. Writers of one key are ordered by the
 //! key's stripe.
@@ -38,11 +39,12 @@ pub(crate) const EDIT_BYTES: u64 = 40;
 /// A batch of fewer bytes is copied: chunks are pages of the system, at least.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 
-/// A word of hints for so many bytes of edits: with keys of 16 bytes and values of 112 that is 4 keys, and one lookup in
-/// 150 that could be spared is not.
+/// Bytes of edits for each word of hints. With keys of 16 bytes and values of 112 that is 4 keys,
+/// and one lookup in 150 that could be spared is not. With more, more lookups ask in vain; with
+/// fewer, the hints take more memory.
 const HINTED_BYTES: usize = 512;
 
-/// More words than the largest memtable needs.
+/// Most words of hints: more than the largest memtable needs.
 const HINTS_MAX: usize = 1 << 16;
 
 /// One memtable. Thread-safe.
@@ -55,12 +57,12 @@ pub(crate) struct Memtable {
     tombstones: AtomicU64,
 }
 
-/// Which keys there may be. Keys are told by their hashes.
+/// Hints which keys there may be, by their hashes.
 #[derive(Debug)]
 struct Hints(Box<[AtomicU64]>);
 
 impl Hints {
-    /// For so many bytes of edits, about.
+    /// Hints for about this many bytes of edits.
     fn new(bytes: usize) -> Hints {
         let words = (bytes / HINTED_BYTES).clamp(1, HINTS_MAX);
         Hints((0..words).map(|_| AtomicU64::new(0)).collect())
@@ -90,7 +92,7 @@ impl Hints {
     }
 }
 
-/// What the map is told of an edit's operation.
+/// Code of an edit's operation in the map.
 const PUT: u8 = 0;
 const PUT_LARGE: u8 = 1;
 const REMOVE: u8 = 2;
@@ -121,14 +123,15 @@ fn edit<'a>(entry: &Appended<'a>) -> Edit<'a> {
 }
 
 impl Memtable {
-    /// One that is sealed when it has so many bytes, about.
+    /// A memtable that is sealed when it has about `bytes` bytes.
     pub(crate) fn new(number: u64, bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         Memtable::of(AppendedMap::with_room(bytes), bytes, number)
     }
 
-    /// The one after this one, which is about to be sealed: of as many bytes, of which edits are likely to take as
-    /// much as here beside the tree over them. What was set aside for them and is not filled is memory all the same.
+    /// The memtable after this one, which is about to be sealed: for as many bytes. Its edits are
+    /// likely to take as much as here beside the tree over them. What was set aside for them and is
+    /// not filled is memory all the same.
     pub(crate) fn next(&self, bytes: u64) -> Self {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let appended = self.map.appended_bytes();
@@ -170,7 +173,7 @@ impl Memtable {
         self.bytes() + self.hints.bytes() as u64
     }
 
-    /// Puts an edit in the place of the key's one before. Answers the pointer to a large value that
+    /// Puts an edit, which replaces the key's one before. Returns the pointer to a large value that
     /// it replaced, if it did.
     pub(crate) fn put(
         &self,
@@ -189,8 +192,8 @@ impl Memtable {
         old.filter(|old| old.tag() == PUT_LARGE).map(|old| old.value().to_vec())
     }
 
-    /// What it knows of a key: `None` is nothing, `Absent` that it was removed. A value or a pointer
-    /// is appended to `out`.
+    /// What it knows of a key: `None` is nothing, `Absent` that it was removed. A value or a
+    /// pointer is appended to `out`.
     #[inline]
     pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Option<Found> {
         if self.hints.may_have(hash) { self.look_up(key, out) } else { None }

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A node is a value: an update makes a new one that shares with the old one what did not change,
-//! and readers go on with the old one.
+//! and readers continue with the old one.
 //!
 //! **Invariants** (the numbers of the house's notes on the paper)
 //! 1. I1: pivot keys ascend strictly; a child's range is half-open.
@@ -29,11 +29,11 @@ use crate::edit::packed_bytes;
 use crate::files::{Files, Limits, Load};
 use crate::levels::{Key, Level, Merging, Part, Pivots, by_pivot};
 use crate::merge::Superseded;
+use crate::policy::{self, MERGED_ON_TOP};
 use crate::run::Run;
 use crate::runs::Runs;
 
-/// Bytes that a child takes in a node's page beside its key, about: what describes it is for
-/// [`Files`] to say.
+/// About how many bytes a child takes in a node's page beside its key: [`Files`] describes it.
 const CHILD_BYTES: usize = 48;
 
 fn pivot_bytes(key: &Key) -> usize {
@@ -80,7 +80,7 @@ impl<F: Files> Leaf<F> {
         }
     }
 
-    /// What it comes to; it is no node.
+    /// Sums over the leaf.
     pub(crate) fn totals(&self, files: &F) -> Totals {
         let (pages, edits) = match self {
             Leaf::Memory(runs) => (0, runs.len() as u64),
@@ -164,16 +164,14 @@ impl<F: Files> Child<F> {
         match self {
             Child::Leaf(leaf) => leaf.bytes(files) < limits.leaf_bytes_min(),
             Child::Node(node) => {
-                let pivots = node.keys.len();
-                // Long keys make pages full of few pivots: what fills a quarter either way may stay.
-                let small = || node.packed_bytes() < limits.node_bytes / 4;
-                pivots < 2 || (pivots < limits.pivots_max / 4 && small())
+                let (pivots, bytes) = (node.keys.len(), || node.packed_bytes());
+                policy::is_node_small(pivots, limits.pivots_max, bytes, limits.node_bytes)
             }
         }
     }
 }
 
-/// Children that come in the place of others; there is at least one of either.
+/// Children that replace others; there is at least one of either.
 #[derive(Debug)]
 pub(crate) struct Replacement<F: Files> {
     pub(crate) old: Range<usize>,
@@ -181,7 +179,7 @@ pub(crate) struct Replacement<F: Files> {
     pub(crate) new: Vec<(Key, Child<F>)>,
 }
 
-/// What a node and all below it come to.
+/// Sums over a node and all below it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     /// About how much memory nodes take, beside runs and what files keep, in bytes.
@@ -202,9 +200,6 @@ pub(crate) struct Totals {
     pub(crate) tombstones: u64,
 }
 
-/// Leaves' worth of levels that become one when a full disk has no room to flush them.
-const MERGED_ON_TOP: u64 = 2;
-
 /// What a tombstone takes itself, in packed bytes: one with a key of 16 bytes.
 pub(crate) const TOMBSTONE_BYTES: u64 = packed_bytes(16, 0);
 
@@ -221,7 +216,8 @@ impl Totals {
         self.bytes - self.removed + self.pending.saturating_sub(of_tombstones)
     }
 
-    /// About how many bytes more are removed by so many tombstones above: each removes a record of average size.
+    /// About how many bytes are removed by this many tombstones above: each removes a record of
+    /// average size.
     pub(crate) fn removed_by(&self, tombstones: u64) -> u64 {
         let average = self.bytes / self.edits.max(1);
         (tombstones * average).min(self.bytes.saturating_sub(self.removed))
@@ -258,7 +254,7 @@ impl<F: Files> Node<F> {
         Node { height, keys, children, pending, tombstones, levels, pages, totals }
     }
 
-    /// The same, to be changed.
+    /// A copy of the node that may be changed.
     pub(crate) fn to_change(&self) -> Node<F> {
         Node {
             height: self.height,
@@ -293,13 +289,13 @@ impl<F: Files> Node<F> {
         pivots.filter(|pivot| self.pending[*pivot] >= self.pending_max(*pivot, files, limits))
     }
 
-    /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and what
-    /// they take changes when they are written.
+    /// What its pivots take of its page, about. Segments do not count: there are fewer of them, and
+    /// what they take changes when they are written.
     pub(crate) fn packed_bytes(&self) -> usize {
         self.keys.iter().map(pivot_bytes).sum()
     }
 
-    /// What it and all below it come to. Only what is new is looked at.
+    /// Sums over the node and all below it. Only what is new is looked at.
     pub(crate) fn totals(&self, files: &F) -> Totals {
         *self.totals.get_or_init(|| {
             let resident_bytes = self.resident_bytes();
@@ -362,7 +358,8 @@ impl<F: Files> Node<F> {
         Ok(())
     }
 
-    /// Whether the next batch finds every level occupied, or there are more segments than there should be.
+    /// Whether the next batch finds every level occupied, or there are more segments than there
+    /// should be.
     pub(crate) fn is_crowded(&self, limits: &Limits) -> bool {
         let pivots = self.keys.len();
         let is_vacant =
@@ -370,8 +367,8 @@ impl<F: Files> Node<F> {
         !is_vacant || self.segments(limits) > limits.segments(pivots)
     }
 
-    /// Puts a batch above all levels: the others move down where one is vacant, and where none is as many of the
-    /// topmost become one as come to little.
+    /// Puts a batch above all levels. The others move down where one is vacant; where none is, the
+    /// topmost ones that hold little are merged.
     pub(crate) fn insert_on_top(
         &mut self,
         files: &F,
@@ -422,9 +419,9 @@ impl<F: Files> Node<F> {
 
     /// Makes the levels that are in memory, from the top down to the first with a segment, one.
     ///
-    /// Writing them costs the same, and reading less. And it puts the levels above at their start:
-    /// if a checkpoint met them in the middle of filling up, the next would too, and each would write
-    /// what the batch after it merges.
+    /// Writing them costs the same, and reading less. It also puts the levels above at their start:
+    /// if a checkpoint met them in the middle of filling up, the next would too, and each would
+    /// write what the batch after it merges.
     pub(crate) fn merge_memory(
         &mut self,
         files: &F,
@@ -446,8 +443,8 @@ impl<F: Files> Node<F> {
         Ok(())
     }
 
-    /// Takes out the first levels and merges them below `newest`; all of each, whether they overlap or
-    /// not, if there is none.
+    /// Takes out the first levels and merges them below `newest`; all of each, whether they overlap
+    /// or not, if there is none.
     fn merge(
         &mut self,
         files: &F,
@@ -486,7 +483,7 @@ impl<F: Files> Node<F> {
         self.take_beside(files, pivots, Vec::new()).map(|(lines, _)| lines)
     }
 
-    /// The same, and what is to be read beside it.
+    /// Takes everything out that is pending for these pivots, and reads `beside` together with it.
     pub(crate) fn take_beside(
         &mut self,
         files: &F,
@@ -524,13 +521,13 @@ impl<F: Files> Node<F> {
         lines
     }
 
-    /// Whether it has bits for so many children.
+    /// Whether it has bits for its children after this replacement.
     pub(crate) fn has_room(&self, replacement: &Replacement<F>) -> bool {
         self.keys.len() - replacement.old.len() + replacement.new.len() <= Pivots::BITS as usize
     }
 
-    /// Puts other children in the place of some for which nothing is pending. The first takes over
-    /// the lower bound.
+    /// Replaces some children, for which nothing is pending, by others. The first takes over the
+    /// lower bound.
     pub(crate) fn replace(&mut self, replacement: Replacement<F>) {
         debug_assert!(self.has_room(&replacement));
         let Replacement { old, mut new } = replacement;
@@ -547,8 +544,8 @@ impl<F: Files> Node<F> {
         self.children.splice(old, children);
     }
 
-    /// Cuts it in two before a pivot, not the first; the one key of the cut is the right one's lower
-    /// bound.
+    /// Cuts it in two before a pivot, not the first; the one key of the cut is the right one's
+    /// lower bound.
     pub(crate) fn split(mut self, middle: usize) -> (Node<F>, Key, Node<F>) {
         let mut right = Node {
             height: self.height,

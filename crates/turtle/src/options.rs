@@ -5,7 +5,8 @@ use spinney_base::shim::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use spinney_base::size;
 use spinney_base::{Error, Result};
 
-use crate::version::LEAF_BYTES_MIN;
+/// Smallest leaf, in bytes: four of the largest edits. With less, a leaf could not be cut in two.
+pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 
 /// Smallest and largest leaf, in bytes. The small ones are for tests.
 const LEAF_BYTES: std::ops::RangeInclusive<u64> = LEAF_BYTES_MIN..=16 << 20;
@@ -49,7 +50,7 @@ impl Default for Tuning {
 ///
 /// | option | values | default | what it does |
 /// |---|---|---|---|
-/// | `chi` | auto, 1 and more | auto | the checkpoint distance: how many batches gather in memory before they are written, if it allows so many |
+/// | `chi` | auto, 1 and more | auto | checkpoint distance: batches that gather in memory before they are written, as far as memory allows |
 /// | `leaf` | 16KiB to 16MiB | 2MiB | most bytes of a leaf and of a batch; a sixteenth of the keyspace's memory where that is less |
 /// | `filter-bits` | 0 to 32 | 12 | bits of a filter for each key of what is written from now on |
 ///

@@ -1,11 +1,12 @@
 //! The bytes of a node, and what a checkpoint remembers of a tree. All integers are little-endian.
 //!
 //! A **node**: version `u8` (2), height `u8` (1 above leaves), number of pivots `u8` (1 to 64),
-//! number of levels `u8`; then for each pivot, ascending: lower bound (length `u16`, bytes; the first
-//! is empty), bytes pending `u64`, tombstones among what is pending `u32`, child (length `u8`, what [`Files`] says of it: a leaf at height 1,
-//! else a node); then for each level, newest first: number of segments `u8`, then for each, ascending:
-//! active pivots `u64` (pivot 0 is the lowest bit), lower fence (length `u16`, bytes), whether there is
-//! an upper fence `u8`, that fence, leaf (length `u8`, bytes).
+//! number of levels `u8`; then for each pivot, ascending: lower bound (length `u16`, bytes; the
+//! first is empty), bytes pending `u64`, tombstones among what is pending `u32`, child (length
+//! `u8`, what [`Files`] says of it: a leaf at height 1, else a node); then for each level, newest
+//! first: number of segments `u8`, then for each, ascending: active pivots `u64` (pivot 0 is the
+//! lowest bit), lower fence (length `u16`, bytes), whether there is an upper fence `u8`, that
+//! fence, leaf (length `u8`, bytes).
 //!
 //! Nodes are read when a database is opened and then stay in memory, 4 to 8 KiB for some hundred
 //! leaves; never one by one. So a node takes as many pages as it needs, and its fan-out falls only
@@ -15,9 +16,10 @@
 //!
 //! Nodes of version 1 lack the tombstones; as many are taken to be there as the bytes may be.
 //!
-//! Example: a node with the leaves `A` and `B`, the second from key `m` on, and one segment `S` in its
-//! only level, with 300 bytes for the second, 3 tombstones among them:
-//! `02 01 02 01  00 00 00*12 01 41  01 00 6d 2c 01 00*6 03 00*3 01 42  01 02 00*7 01 00 6d 00 01 53`.
+//! Example: a node with the leaves `A` and `B`, the second from key `m` on, and one segment `S` in
+//! its only level, with 300 bytes for the second, 3 tombstones among them:
+//! `02 01 02 01  00 00 00*12 01 41  01 00 6d 2c 01 00*6 03 00*3 01 42`
+//! `01 02 00*7 01 00 6d 00 01 53`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -33,7 +35,7 @@ use crate::tree::Tree;
 use crate::update::Activity;
 
 const VERSION: u8 = 2;
-/// Of nodes that do not say how many tombstones are pending.
+/// Version of nodes that do not count their tombstones.
 const VERSION_UNCOUNTED: u8 = 1;
 const LEVELS_MAX: usize = 16;
 
@@ -69,7 +71,7 @@ impl<'a> Root<'a> {
     }
 }
 
-/// A node as its page says it.
+/// A node as its page describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PackedNode {
     pub(crate) height: u8,
@@ -238,7 +240,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// What a node's page says, once everything below it is on pages.
+/// Packs a node for its page, once everything below it is on pages.
 ///
 /// # Errors
 /// `InvalidArgument` when something is in memory alone.
@@ -364,7 +366,7 @@ impl<F: Files> Opening<'_, F> {
         Ok(leaf)
     }
 
-    /// `height` is what its parent says it must have.
+    /// `height` is the height that its parent requires.
     fn node(&mut self, description: &[u8], height: Option<u8>) -> Result<Node<F>> {
         ensure(self.nodes.insert(description.to_vec()), "children of its own")?;
         let (pages, payload) = self.files.open_node(description)?;

@@ -1,12 +1,12 @@
-//! Doing the same to several things at once, on threads that end with it.
+//! Running a job for several things at once, on threads that end with it.
 
 use spinney_base::shim::atomic::{AtomicUsize, Ordering::Relaxed};
 use spinney_base::shim::{Mutex, thread};
 use spinney_base::{Error, Result};
 use spinney_io::{takes_no_reserve, without_reserve};
 
-/// What `job` makes of each number below `count`, in their order; by up to `threads` threads, the caller's among them.
-/// Where the caller takes nothing from the reserve, none does.
+/// Results of `job` for each number below `count`, in their order; by up to `threads` threads, the
+/// caller's among them. Where the caller takes nothing from the reserve, none does.
 ///
 /// # Errors
 /// One of those that jobs had; others are not begun then.
@@ -46,7 +46,7 @@ pub(crate) fn each<T: Send>(
     }
 }
 
-/// Does both, at once if there is a thread for the second.
+/// Runs both, at once if there is a thread for the second.
 pub(crate) fn both<A, B: Send>(
     threads: usize,
     first: impl FnOnce() -> A,

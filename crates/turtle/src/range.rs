@@ -1,10 +1,11 @@
-//! Ranges of keys with either kind of bound, cut and narrowed; ranges of indexes, gone through either way.
+//! Ranges of keys with either kind of bound, cut and narrowed; ranges of indexes, gone through
+//! either way.
 
 use std::ops::{Bound, Range};
 
 use spinney_engine::Direction;
 
-use crate::run::head;
+use crate::edit::head;
 
 /// A range of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,59 +6,43 @@
 //!                                     +---- the one record, by the ticket+
 //! ```
 //!
-//! What is pending is kept as well: it lies on pages soon, and is asked for then as it was before.
+//! What is pending is kept as well: it lies on pages soon, and is asked for then as before.
 //!
-//! Where lookups have favourites these lie on pages of their own each, and a page that is cached for one of them keeps thirty
-//! others in memory. The memory that reads have is therefore divided: nothing is kept here before lookups read
-//! from leaves, and from then on what the bytes at the margin of either side are worth decides ([`Share`]).
-//! The paper's prototype caches pages alone.
+//! Where lookups have favourites, these lie on a page of their own each, and a page that is cached
+//! for one of them keeps thirty other records in memory. The memory of reads is therefore divided:
+//! no record is kept before lookups read from leaves, and from then on the worth of the last bytes
+//! of either side decides ([`Share`]). The paper's prototype caches pages alone.
 //!
-//! **Invariant**: a record here is the newest version of its key, or the key's stripe is locked. A put that is in the
-//! memtable changes what is here ([`Records::changed`]), and a lookup that it overtook keeps nothing (the
-//! tickets of [`RecordCache`]). A cache is put in place while nobody writes, so every put after that is
-//! told to it. Snapshots do not look here.
+//! **Invariant**: a record here is the newest version of its key, or the key's stripe is locked. A
+//! put that is in the memtable changes what is here ([`Records::changed`]), and a lookup that it
+//! overtook keeps nothing (the tickets of [`RecordCache`]). A cache is put in place while nothing
+//! is written, so it sees every put after that. Snapshots do not look here.
 //!
 //! **Concurrency**: lookups take no lock; puts, and lookups that keep a record, one of a shard.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwapOption, Guard};
 use spinney_base::ValueRef;
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_engine::Write;
 use spinney_records::{
-    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Rules, Share, Side, Ticket, Usage, Worth,
+    CACHE_BYTES_MIN, Cached, More, RecordCache, RecordId, Share, Side, Ticket, Usage, Worth,
 };
 
-use crate::core::{Core, MISSES, RECORD_HITS};
-
-/// Records are kept only where each shard of their cache gets this many bytes: with less, what is kept leaves before it is
-/// asked for again.
-const RECORD_SHARD_BYTES: u64 = 8 << 10;
-
-/// Fewest bytes that a record cache gets.
-fn least(cache: &RecordCache) -> u64 {
-    cache.shards() as u64 * RECORD_SHARD_BYTES
-}
-
-/// Records have ten sixteenths of the memory at most: without pages of keys each lookup would read one of them more.
-/// Of 8M records of 128 B in 340 MiB lookups of `f` read 0.131 pages each with 9, and 0.128 with 10.
-const SHARES: Rules = Rules { ratio: 1.5, step: 2, most: 10 };
-
-/// So many lookups must have gone to the tree before any record is kept.
-const LOOKUPS_MIN: u64 = 64;
-
-/// Records follow by so large a part of the memory: moving them costs a copy.
-const STEP_PART: u64 = 32;
+use crate::policy::{
+    SHARES, are_records_many, fits_records, is_record_cache_too_large, record_bytes_min,
+    record_growth, record_step,
+};
 
 /// See the module. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct Records {
     cache: ArcSwapOption<RecordCache>,
     division: Mutex<Division>,
-    /// What the cache takes.
+    /// Bytes that the cache takes.
     bytes: AtomicU64,
     worth: Mutex<Worth>,
 }
@@ -75,10 +59,10 @@ impl Default for Records {
 #[derive(Debug)]
 struct Division {
     share: Share,
-    /// Of lookups, since the start, and of the cache that there is; what was last seen of them.
+    /// Hits of lookups since the start, and worth of the cache that there is, at the last look.
     hits: u64,
     worth: u64,
-    /// What of these counted.
+    /// Sum of those of them that counted.
     sum: u64,
 }
 
@@ -88,7 +72,31 @@ impl Default for Division {
     }
 }
 
-/// What a lookup looks into. Made before it looks anywhere else.
+/// A record cache of the least bytes that it needs, which may get `most`; none if these are too
+/// much of the `all` bytes of reads.
+pub(crate) fn smallest_cache(all: u64, most: u64) -> Option<Arc<RecordCache>> {
+    let cache = RecordCache::new(0, most);
+    if !fits_records(record_bytes_min(cache.shards()), all) {
+        return None;
+    }
+    cache.resize(CACHE_BYTES_MIN);
+    Some(Arc::new(cache))
+}
+
+/// Counts of the page cache for the division.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pages {
+    /// Worth of its last bytes.
+    pub(crate) side: Side,
+    /// Bytes of cached pages.
+    pub(crate) used: u64,
+    /// Bytes of all pages.
+    pub(crate) data: u64,
+    /// Lookups that records have answered since the start.
+    pub(crate) record_hits: u64,
+}
+
+/// The records as a lookup sees them. Made before it looks anywhere else.
 pub(crate) struct Reader {
     cache: Guard<Option<Arc<RecordCache>>>,
 }
@@ -98,7 +106,7 @@ impl Records {
         Reader { cache: self.cache.load() }
     }
 
-    /// A memtable has this now, and the writer is still inside of the gate.
+    /// Notes that a memtable has this edit now. The writer is still inside the gate.
     pub(crate) fn changed(&self, write: &Write<'_>) {
         if let Some(cache) = &*self.cache.load() {
             let value = write.value.filter(|value| !value.large);
@@ -111,14 +119,75 @@ impl Records {
         self.bytes.load(Relaxed)
     }
 
-    /// Follows what the last bytes of pages and records were worth, which are counted in the order of the
-    /// arguments.
+    /// Follows the worth of the last bytes of pages and records, and returns that of the
+    /// keyspace's.
     pub(crate) fn follow_worth(&self, pages: Side) -> u64 {
         let usage = self.usage();
-        // Before the hand has passed all it is not known which records are cold.
+        // Before the CLOCK hand has passed all it is not known which records are cold.
         let is_settled = usage.passed >= usage.filled;
         let worth = if is_settled { usage.worth } else { 0 };
         self.worth.lock().follow(&[pages, Side { worth, bytes: usage.filled }])
+    }
+
+    /// Divides the `all` bytes of reads between records and pages. `pages` is asked only when the
+    /// share is due; `give` is called when the records' bytes have changed, so that pages get the
+    /// rest.
+    pub(crate) fn follow(
+        &self,
+        all: u64,
+        now: Duration,
+        pages: impl FnOnce() -> Pages,
+        give: impl Fn(),
+    ) {
+        let mut division = self.division.lock();
+        let Some(cache) = self.cache.load_full() else { return };
+        let mut bytes = self.bytes();
+        if division.share.is_due(now) {
+            let (usage, pages) = (cache.usage(), pages());
+            let spare = pages.used <= all.saturating_sub(division.share.of_second_next(all));
+            let more = if spare { More::Spare } else { More::Wanted };
+            // A record whose page is cached as well would not be missed much.
+            let data = pages.data.max(1);
+            let cold = data.saturating_sub(pages.used).max(1);
+            let of_records = division.of_records(pages.record_hits, &usage, data, cold);
+            division.share.follow(pages.side, of_records, more, now);
+            if are_records_many(usage.filled, usage.bytes) {
+                bytes += record_growth(bytes, all);
+            }
+        }
+        let wanted = bytes.min(division.share.of_second(all)).max(record_bytes_min(cache.shards()));
+        if wanted > self.bytes() || wanted + record_step(all) < self.bytes() {
+            if wanted > self.bytes() {
+                // Pages are evicted before records come.
+                self.bytes.store(wanted, Relaxed);
+                give();
+            }
+            cache.resize(wanted);
+            let mut bytes = cache.usage().bytes;
+            if is_record_cache_too_large(bytes, all) {
+                // Lookups ask for one with fewer shards when they need it.
+                self.cache.store(None);
+                bytes = 0;
+            }
+            self.bytes.store(bytes, Relaxed);
+            give();
+        }
+    }
+
+    /// Whether any records are kept.
+    pub(crate) fn are_kept(&self) -> bool {
+        self.cache.load().is_some()
+    }
+
+    /// Begins to keep records in this cache. No write is under way.
+    pub(crate) fn put_in_place(&self, cache: Arc<RecordCache>) {
+        self.cache.store(Some(cache));
+    }
+
+    /// Notes the bytes of a cache that is in place now, and that it has counted nothing yet.
+    pub(crate) fn note_begun(&self, bytes: u64) {
+        self.division.lock().begin();
+        self.bytes.store(bytes, Relaxed);
     }
 
     /// What is kept.
@@ -128,7 +197,7 @@ impl Records {
 }
 
 impl Reader {
-    /// What [`Reader::keep`] goes by; to be taken before memtables are looked at.
+    /// Returns the ticket that [`Reader::keep`] needs; to be taken before memtables are looked at.
     pub(crate) fn ticket(&self, hash: u64) -> Option<Ticket> {
         self.cache.as_ref().map(|cache| cache.ticket(RecordId::of(hash)))
     }
@@ -147,88 +216,14 @@ impl Reader {
     }
 }
 
-impl Core {
-    /// Divides what reads may have between records and pages. For the background.
-    pub(crate) fn follow_records(&self) {
-        let now = self.context.runtime.now();
-        let all = self.left_for_reads();
-        let mut division = self.records.division.lock();
-        let Some(cache) = self.records.cache.load_full() else {
-            drop(division);
-            return self.open_records(all);
-        };
-        let mut bytes = self.records.bytes();
-        if division.share.is_due(now) {
-            let (usage, pages) = (cache.usage(), self.files.cache.stats());
-            let spare = pages.used_bytes <= all.saturating_sub(division.share.of_second_next(all));
-            let more = if spare { More::Spare } else { More::Wanted };
-            let of_pages = Side { worth: pages.regretted, bytes: pages.regret_bytes };
-            // A record whose page is cached as well would not be missed much.
-            let data = (self.files.pages() * PAGE_BYTES as u64).max(1);
-            let cold = data.saturating_sub(pages.used_bytes).max(1);
-            let hits = self.counters.reads.sum(RECORD_HITS);
-            let of_records = division.of_records(hits, &usage, data, cold);
-            division.share.follow(of_pages, of_records, more, now);
-            if usage.filled > usage.bytes / 16 * 13 {
-                // Pages give what records fill, no more.
-                bytes += (bytes / 8).max(all / STEP_PART);
-            }
-        }
-        let wanted = bytes.min(division.share.of_second(all)).max(least(&cache));
-        let step = all / STEP_PART;
-        if wanted > self.records.bytes() || wanted + step < self.records.bytes() {
-            if wanted > self.records.bytes() {
-                // Pages leave before records come.
-                self.records.bytes.store(wanted, Relaxed);
-                self.follow_limits();
-            }
-            cache.resize(wanted);
-            let mut bytes = cache.usage().bytes;
-            if bytes > all / 4 * 3 {
-                // Far above its share, and it cannot be smaller; one with fewer shards is made when lookups ask for it.
-                self.records.cache.store(None);
-                bytes = 0;
-            }
-            self.records.bytes.store(bytes, Relaxed);
-            self.follow_limits();
-        }
-    }
-
-    /// Begins to keep records, if lookups read any.
-    fn open_records(&self, all: u64) {
-        let looked = self.counters.reads.sum(MISSES);
-        if looked < LOOKUPS_MIN || all / 4 < CACHE_BYTES_MIN || self.is_replaying() {
-            return;
-        }
-        self.begin_records(all);
-    }
-
-    /// Begins to keep records, in the least that a cache needs; they have part of so many bytes later.
-    pub(crate) fn begin_records(&self, all: u64) {
-        let cache = RecordCache::new(0, self.context.memory.most());
-        if least(&cache) > all / 2 {
-            return;
-        }
-        cache.resize(CACHE_BYTES_MIN);
-        let bytes = cache.usage().bytes;
-        // Nobody writes meanwhile.
-        let begun = self.between(|| self.records.cache.store(Some(Arc::new(cache))));
-        if begun.is_some() {
-            self.records.division.lock().begin();
-            self.records.bytes.store(bytes, Relaxed);
-            self.follow_limits();
-        }
-    }
-}
-
 impl Division {
     /// A cache is there that has counted nothing yet.
     fn begin(&mut self) {
         self.worth = 0;
     }
 
-    /// What records are worth: those that would leave next, once the hand has passed all; before, which ones
-    /// that are is not known, and all of them count.
+    /// Worth of records: of those that would be evicted next, once the CLOCK hand has passed all.
+    /// Before, it is not known which ones these are, and all of them count.
     fn of_records(&mut self, hits: u64, usage: &Usage, data: u64, cold: u64) -> Side {
         let is_settled = usage.passed >= usage.filled;
         let new_hits = hits - std::mem::replace(&mut self.hits, hits);

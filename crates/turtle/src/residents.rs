@@ -1,11 +1,11 @@
-//! Keys whose values conditional writes wait for (rule P4): a few that are on disk, with what they
-//! have there, so that it can be compared under a stripe without I/O.
+//! Keys whose values conditional writes wait for (rule P4): a few that are on disk, with the values
+//! that they have there, so that a write can compare them under a stripe without I/O.
 //!
-//! A place is taken before the value is read, and whoever applies an edit of the key clears it, as a bulk
-//! load clears all: so a value that is found here is the key's, or a memtable has a newer one and is asked
-//! before.
+//! A place is taken before the value is read. Applying an edit of the key clears it, and a bulk
+//! load clears all. So a value that is found here is the key's newest, or a memtable has a newer
+//! one and is asked first.
 //!
-//! **Concurrency.** Applying looks at one counter if nobody waits for anything.
+//! **Concurrency.** Applying looks at one counter if no write waits for anything.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,8 @@ use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{AtomicUsize, Ordering::SeqCst, fence};
 use spinney_engine::{Found, Resident};
 
-/// Keys that are kept; more push out those that have been there for longest: whoever waits for one looks soon.
+/// Most keys that are kept. More replace those that have been there for longest: a write that waits
+/// for one looks soon. With fewer, many writers make each other read twice.
 const KEYS_MAX: usize = 64;
 
 /// See the module. Thread-safe.
@@ -84,8 +85,8 @@ impl Residents {
         }
     }
 
-    /// Another tree is in the place of the one that values were read from, and no edits say what it has for them. A
-    /// read that is under way finds its place gone.
+    /// Forgets all values: another tree has replaced the one that they were read from, and no edits
+    /// tell what it has for them. A read that is under way finds its place gone.
     pub(crate) fn forget(&self) {
         let mut places = self.places.lock();
         places.by_key.clear();
@@ -144,7 +145,8 @@ mod tests {
         assert_eq!(residents.places.lock().by_key.len(), KEYS_MAX);
     }
 
-    /// Whoever waits for a key finds its place until as many others have come, whatever their keys are.
+    /// A write that waits for a key finds its place until [`KEYS_MAX`] others have come, whatever
+    /// their keys are.
     #[test]
     fn p04_the_oldest_place_goes_for_a_new_one() {
         let residents = Residents::default();

@@ -28,16 +28,17 @@ use spinney_base::mapped_vec::MappedVec;
 use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::Direction;
 
-use crate::edit::{Edit, packed_bytes};
+use crate::edit::{Edit, head, packed_bytes};
 use crate::range::KeyRange;
 use crate::source::{Bytes, Source};
 
 /// How many sources the items of one run can name.
 pub(crate) const SOURCES_MAX: usize = u16::MAX as usize - 1;
 
-/// So many edits before it is read, the bytes of one are asked for.
+/// Edits by which the processor is asked ahead for the bytes of one. With fewer they are not there
+/// in time; with more they are evicted again.
 const AHEAD: usize = 8;
-/// So many cache lines of them: the processor asks for those that follow.
+/// Cache lines that are asked for of one edit: the processor itself asks for those that follow.
 const LINES_MAX: usize = 4;
 
 const OP_SHIFT: u32 = 30;
@@ -76,7 +77,7 @@ impl Item {
         (self.key_length as usize, op, (self.value_length & LENGTH_MASK) as usize)
     }
 
-    /// The same item in a run that counts its sources otherwise.
+    /// The item in a run that counts its sources otherwise.
     pub(crate) fn of_source(&self, source: u16) -> Item {
         Item { source, ..*self }
     }
@@ -86,7 +87,7 @@ impl Item {
         self.key_length as usize + (self.value_length & LENGTH_MASK) as usize
     }
 
-    /// The same item, whose bytes are appended to what will be source `number`.
+    /// The item with its bytes appended to what will be source `number`.
     pub(crate) fn copied_to(
         &self,
         sources: &[Source],
@@ -140,17 +141,6 @@ impl Item {
     }
 }
 
-/// The first eight bytes of a key as a number that orders like them.
-#[inline]
-pub(crate) fn head(key: &[u8]) -> u64 {
-    if let Some(first) = key.first_chunk::<8>() {
-        return u64::from_be_bytes(*first);
-    }
-    let mut bytes = [0; 8];
-    bytes[..key.len()].copy_from_slice(key);
-    u64::from_be_bytes(bytes)
-}
-
 /// The order of the keys of two items.
 #[inline]
 pub(crate) fn compare(a: &Item, a_sources: &[Source], b: &Item, b_sources: &[Source]) -> Ordering {
@@ -164,7 +154,8 @@ pub(crate) fn compare(a: &Item, a_sources: &[Source], b: &Item, b_sources: &[Sou
     a.key(a_sources).cmp(b.key(b_sources))
 }
 
-/// Where the items are that may have this head: those before have smaller ones, those behind larger.
+/// Where the items are that may have this head: those before have smaller ones, those behind
+/// larger.
 ///
 /// Guessed a few times from the heads at both ends, and widened from there: where keys come about
 /// evenly that is a few cache lines, while a binary search touches one for each step.
@@ -197,7 +188,7 @@ fn near(items: &[Item], wanted: u64) -> Range<usize> {
     start..end
 }
 
-/// After so many the place is closer than a guess is likely to be.
+/// Guesses after which the place is closer than another guess is likely to be.
 const GUESSES: usize = 2;
 
 #[derive(Debug)]
@@ -215,7 +206,7 @@ pub(crate) struct Run {
     size: Size,
 }
 
-/// What some edits come to.
+/// Number and bytes of some edits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     /// What they take of a leaf's capacity, in packed bytes.
@@ -232,7 +223,7 @@ impl Size {
     }
 }
 
-/// Where an edit lies in a source, as who read it says.
+/// Where an edit lies in a source, as its reader found it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
     pub(crate) key: u32,
@@ -252,7 +243,7 @@ pub(crate) enum Op {
 }
 
 impl Run {
-    /// All of these items, which come to `size`.
+    /// A run of all these items, whose size is `size`.
     pub(crate) fn new(items: Items, size: Size) -> Run {
         let end = u32::try_from(items.items.len()).expect("items are cut into runs long before");
         Run { of: Arc::new(items), start: 0, end, size }
@@ -300,7 +291,7 @@ impl Run {
         self.items().iter().map(|item| item.edit(self.sources()))
     }
 
-    /// The same, for who reads every byte.
+    /// Edits in order, for a caller that reads every byte: the processor is asked for them ahead.
     pub(crate) fn iter_ahead(&self) -> impl Iterator<Item = Edit<'_>> {
         let (items, sources) = (self.items(), self.sources());
         items.iter().enumerate().map(move |(index, item)| {
@@ -406,8 +397,8 @@ impl From<Broken> for Error {
     }
 }
 
-/// Makes a run over bytes that lie somewhere already, such as a sealed memtable's or a leaf's that was
-/// read whole.
+/// Builds a run over bytes that lie somewhere already, such as a sealed memtable's or those of a
+/// leaf that was read whole.
 #[derive(Debug)]
 pub(crate) struct RunOver {
     sources: Vec<Source>,
@@ -416,7 +407,7 @@ pub(crate) struct RunOver {
 }
 
 impl RunOver {
-    /// Of about so many edits.
+    /// A builder for about this many edits.
     pub(crate) fn new(sources: Vec<Source>, edits: usize) -> RunOver {
         RunOver { sources, items: MappedVec::with_capacity(edits), size: Size::default() }
     }
@@ -460,7 +451,7 @@ pub(crate) fn over(source: impl Into<Bytes>, positions: &[Position]) -> Result<R
     Ok(run.finish())
 }
 
-/// Copies sorted edits into one source and makes a run of them.
+/// Copies sorted edits into one source and builds a run from them.
 #[derive(Debug, Default)]
 pub(crate) struct RunBuilder {
     bytes: MappedVec<u8>,

@@ -107,8 +107,8 @@ impl Runs {
         self.cut(|part, bytes| part + bytes > leaf_bytes)
     }
 
-    /// Cuts it before every edit for which `ends` says so of the bytes of the part so far and of the
-    /// edit; never before the first.
+    /// Cuts it before every edit for which `ends` says so of the bytes of the part so far and of
+    /// the edit; never before the first.
     fn cut(&self, mut ends: impl FnMut(u64, u64) -> bool) -> Vec<Runs> {
         let mut parts: Vec<Runs> = Vec::new();
         let mut part = Runs::default();

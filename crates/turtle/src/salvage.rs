@@ -7,22 +7,25 @@
 //!     +-- no slot: the newest payload among all pages, else the newest node
 //! ```
 //!
-//! Pages are never written in place, so a tree whose root is found is as whole as its pages. Of a leaf each
-//! page stands for its own keys or values; what a damaged one held is told, as lost, or as older where a
-//! version below it or before it was found. Index and filter are not needed.
+//! Pages are never written in place, so a tree whose root is found is as whole as its pages. Each
+//! page of a leaf stands for its own keys or values. What a damaged page held is reported as lost,
+//! or as older where a version below it or before it was found. Index and filter are not needed.
 //!
-//! The newest checkpoint that a slot names counts. If a slot is damaged, what it may have named is looked for:
-//! a checkpoint's payload says in its block header its redo LSN and begins with the root, and it is written after
-//! everything that it leads to; failing that the newest node is the root, unless there is a higher one. What leads to pages
-//! of other times was not written whole, or given back since, and does not count while something else is there.
+//! The newest checkpoint that a slot names counts. If a slot is damaged, salvage looks for what it
+//! may have named: a checkpoint's payload has its redo LSN in its block header and begins with the
+//! root, and it is written after everything that it leads to. Failing that, the newest node is the
+//! root, unless there is a higher one. What leads to pages of other times was not written whole, or
+//! was given back since, and does not count while something else is there.
 //!
-//! **Where nothing leads to leaves** (below a node that is gone, or everywhere) all leaves and segments of the file
-//! are shown, the older ones first ([`scan`] says what tells newer from older). There salvage cannot promise
-//! more than this: each key has a value that it had once, the newest one that the file has, but for a
-//! segment and a leaf of one checkpoint where no node says which is which; and keys that were removed may come back,
-//! where a freed leaf was not written over and no node says that a newer leaf has its range. Such ranges are told as older.
+//! **Where nothing leads to leaves** (below a node that is gone, or everywhere) all leaves and
+//! segments of the file are shown, the older ones first ([`scan`] says what tells newer from
+//! older). There salvage cannot promise more than this: each key has a value that it had once, the
+//! newest one that the file has, except for a segment and a leaf of one checkpoint where no node
+//! says which is which. Keys that were removed may come back, where a freed leaf was not written
+//! over and no node says that a newer leaf has its range. Such ranges are reported as older.
 //!
-//! **Memory**: the nodes of a path and pages of what is merged; of a scan some hundred bytes for each leaf or segment.
+//! **Memory**: the nodes of a path and pages of what is merged; of a scan some hundred bytes for
+//! each leaf or segment.
 
 mod edits;
 mod scan;
@@ -146,8 +149,8 @@ impl Salvage {
         };
         let (found, _) = roots.swap_remove(at);
         let scan = self.scan.as_ref().map(|(scan, _)| scan);
-        // What a younger checkpoint may have had is in a log that reaches back to this one. Of a node
-        // that nobody named it is only likely that it is the root.
+        // What a younger checkpoint may have had is in a log that reaches back to this one. Of a
+        // node that nothing named it is only likely that it is the root.
         let reaches = |redo: Lsn| {
             let log = self.log.filter(|_| self.logged);
             log.is_some_and(|(first, last)| redo.next() >= first && redo <= last)

@@ -68,7 +68,7 @@ fn get(turtle: &Turtle, key: &[u8]) -> u8 {
     out[0]
 }
 
-/// P1: nobody is between going in and going out while the gate is closed, and nobody waits for ever.
+/// P1: no thread is between entering and leaving while the gate is closed, and none waits forever.
 #[test]
 fn p01_the_gate() {
     check(3000, || {
@@ -101,7 +101,8 @@ fn p01_the_gate() {
     });
 }
 
-/// What was written is never gone nor old again, whatever is sealed, applied, written and published meanwhile.
+/// What was written is never gone nor old again, whatever is sealed, applied, written and published
+/// meanwhile.
 #[test]
 fn reads_go_forwards_beside_the_pipeline() {
     check(400, || {
@@ -167,7 +168,7 @@ fn p25_snapshots_hold_whole_batches() {
     });
 }
 
-/// P4: what is known of a key without I/O is what it has, for who has the key's stripe.
+/// P4: what is known of a key without I/O is what it has, for the holder of the key's stripe.
 #[test]
 fn p04_residents_are_never_old() {
     check(1000, || {
@@ -221,7 +222,8 @@ fn p04_a_write_ends_what_is_kept() {
     });
 }
 
-/// P3: a record that is kept is the newest, whatever is written and brought to disk while lookups read it.
+/// P3: a record that is kept is the newest, whatever is written and brought to disk while lookups
+/// read it.
 #[test]
 fn p03_records_are_never_old() {
     check(1500, || {
@@ -282,7 +284,8 @@ fn p03_a_put_overtakes_a_lookup() {
     }
 }
 
-/// A thread that inserted a record finds it or one before it, whatever other readers find meanwhile.
+/// A thread that inserted a record finds it or one before it, whatever other readers find
+/// meanwhile.
 #[test]
 fn d1_first_reads_miss_no_insert() {
     check(1500, || {

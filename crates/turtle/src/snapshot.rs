@@ -1,4 +1,4 @@
-//! Snapshots: a view without an active memtable, kept for as long as it is wanted (rule P25).
+//! Snapshots: views without an active memtable, kept while their handles live (rule P25).
 //!
 //! ```text
 //!   taken          between two batches: seal, then keep (sealed memtables, tree)
@@ -6,53 +6,42 @@
 //!   under pressure its own view is written out; where even that fails, it ends
 //! ```
 //!
-//! **Invariants**
 //! 1. A snapshot holds a pin of large values from before its view was looked at, so what its view
 //!    points to stays.
-//! 2. Whatever takes the place of its view has the same records.
-//! 3. Once ended it answers `SnapshotTooOld` and why, never something else.
+//! 2. Any view that replaces its own has the same records.
+//! 3. Once it has ended it answers `SnapshotTooOld` with the reason, never something else.
 //!
-//! **Memory.** What it shares with the keyspace of now costs nothing more; what only snapshots keep
-//! counts as held for writes, the whole view of each, which is at most too much.
+//! **Memory.** What it shares with the newest view costs nothing more. What only snapshots keep
+//! counts as held for writes: the whole view of each, which is an upper bound.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Error, ErrorKind, Result, probe};
-use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, Pin, ScanRequest, SnapshotStats};
+use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, ScanRequest, SnapshotStats};
 
 use crate::core::{Core, count};
+use crate::pinned::Pinned;
 use crate::version::Tree;
 use crate::view::View;
 
-/// What a snapshot is, shared with the engine's list.
+/// The handle that reads from a snapshot. Dropping it ends the snapshot.
 #[derive(Debug)]
-pub(crate) struct Pinned {
+pub(crate) struct TurtleSnapshot {
     core: Arc<Core>,
-    /// The number of the newest memtable in it.
-    memtable: u64,
-    /// Nothing once it ended.
-    view: ArcSwapOption<View>,
-    /// Why it ended; said before the view goes.
-    ended: OnceLock<Error>,
-    /// Of large values.
-    _pin: Pin,
+    pinned: Arc<Pinned>,
 }
 
-/// The handle that reads from it.
-#[derive(Debug)]
-pub(crate) struct TurtleSnapshot(Arc<Pinned>);
-
-impl Drop for Pinned {
+impl Drop for TurtleSnapshot {
     fn drop(&mut self) {
-        self.view.store(None);
-        self.core.count_pinned();
+        self.pinned.view.store(None);
+        self.core.snapshots.count(&self.core.view.load());
     }
 }
 
 impl TurtleSnapshot {
-    /// Takes a snapshot of now.
+    /// Takes a snapshot of the present moment.
     pub(crate) fn take(core: &Arc<Core>) -> Result<TurtleSnapshot> {
         let take = || {
             let _inside = probe::enter("snapshot");
@@ -62,11 +51,10 @@ impl TurtleSnapshot {
             let view = View::new(view.tables[1..].to_vec(), view.tree.clone());
             let view = ArcSwapOption::from_pointee(view);
             let ended = OnceLock::new();
-            let pinned =
-                Arc::new(Pinned { core: Arc::clone(core), memtable, view, ended, _pin: pin });
-            // Before anybody writes, so that no upgrade is missed.
-            core.snapshots.lock().push(Arc::downgrade(&pinned));
-            TurtleSnapshot(pinned)
+            let pinned = Arc::new(Pinned { memtable, view, ended, _pin: pin });
+            // Before anything is written, so that no upgrade is missed.
+            core.snapshots.add(&pinned);
+            TurtleSnapshot { core: Arc::clone(core), pinned }
         };
         let taken = core.between(take);
         core.wanted.store(true, Relaxed);
@@ -77,9 +65,9 @@ impl TurtleSnapshot {
     }
 
     fn view(&self) -> Result<Arc<View>> {
-        self.0.view.load_full().ok_or_else(|| {
-            let text = "the snapshot ended (take a new one): its memory was needed, and to write it out failed";
-            let cause = self.0.ended.get().cloned();
+        self.pinned.view.load_full().ok_or_else(|| {
+            let text = "the snapshot ended (take a new one): its memory was needed, and writing it out failed";
+            let cause = self.pinned.ended.get().cloned();
             cause.map_or_else(
                 || Error::new(ErrorKind::SnapshotTooOld, text),
                 |cause| cause.wrap(ErrorKind::SnapshotTooOld, text),
@@ -102,62 +90,23 @@ impl EngineSnapshot for TurtleSnapshot {
     }
 
     fn stats(&self) -> SnapshotStats {
-        let view = self.0.view.load();
+        let view = self.pinned.view.load();
         let memory_bytes = view.as_ref().map_or(0, |view| view.memory_bytes());
         SnapshotStats { memory_bytes, ended: view.is_none() }
     }
 }
 
 impl Core {
-    /// The snapshots that there are, oldest first.
-    fn snapshots(&self) -> Vec<Arc<Pinned>> {
-        let mut snapshots = self.snapshots.lock();
-        snapshots.retain(|one| one.strong_count() > 0);
-        snapshots.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// How many snapshots there are.
-    pub(crate) fn snapshot_count(&self) -> u64 {
-        self.snapshots().len() as u64
-    }
-
-    /// A version of the tree has all memtables up to `memtable` and no others: snapshots of that
-    /// moment share it.
-    pub(crate) fn upgrade_snapshots(&self, memtable: u64, tree: &Tree) {
-        if self.snapshots.lock().is_empty() {
-            return;
-        }
-        for one in self.snapshots().iter().filter(|one| one.memtable == memtable) {
-            if one.view.load().is_some() {
-                let view = View::new(Vec::new(), tree.clone());
-                one.view.store(Some(Arc::new(view)));
-            }
-        }
-        self.count_pinned();
-    }
-
-    /// Counts what only snapshots keep.
-    fn count_pinned(&self) {
-        let now = self.view.load();
-        let bytes = |one: &Arc<Pinned>| match &*one.view.load() {
-            Some(view) if !view.tree.is(&now.tree) => view.memory_bytes(),
-            // It shares everything.
-            _ => 0,
-        };
-        let bytes: u64 = self.snapshots().iter().map(bytes).sum();
-        self.pinned.store(bytes, Relaxed);
-    }
-
-    /// Gives back memory that only snapshots keep: writes out the oldest that has any, or ends it.
-    /// Says whether there was one.
+    /// Gives back memory that only snapshots keep: writes out the view of the oldest that has any,
+    /// or ends it. Returns whether there was one.
     pub(crate) fn relieve(&self) -> Result<bool> {
-        if self.pinned.load(Relaxed) == 0 {
+        if self.snapshots.bytes() == 0 {
             return Ok(false);
         }
         // So that the keyspace's own tree does not move on meanwhile.
-        let work = self.work.lock();
+        let work = self.progress.work.lock();
         let now = self.view.load_full();
-        for one in self.snapshots() {
+        for one in self.snapshots.all() {
             let Some(view) = one.view.load_full() else { continue };
             let shared = view.tree.is(&now.tree) || one.memtable > work.applied;
             if shared || view.memory_bytes() == 0 {
@@ -172,13 +121,13 @@ impl Core {
             let view = match &written {
                 Ok(tree) => Some(Arc::new(View::new(Vec::new(), tree.clone()))),
                 Err(error) => {
-                    // It has none yet: only who holds `work` ends snapshots.
+                    // It has none yet: only the thread that holds `work` ends snapshots.
                     _ = one.ended.set(error.clone());
                     None
                 }
             };
             one.view.store(view);
-            self.count_pinned();
+            self.snapshots.count(&self.view.load());
             return match written {
                 Err(error) if error.is_poisoned() => Err(error),
                 _ => Ok(true),
@@ -193,7 +142,7 @@ impl Core {
         let end = log.last_lsn();
         log.ensure_durable(end)?;
         let mut tree = view.tree.clone();
-        // What is merged away here is for the keyspace's own tree to say, or it has said so.
+        // The keyspace's own tree notes what is merged away here, or has noted it.
         for table in view.tables.iter().rev() {
             tree = tree.apply(table.batch()?, None, &mut Vec::new())?;
         }

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Direction;
 
+use crate::edit::head;
 use crate::files::{Files, LeafCursor};
 use crate::levels::{Key, Level, Part};
 use crate::node::Leaf;
 use crate::range::{KeyRange, next_index};
-use crate::run::{Run, head};
+use crate::run::Run;
 
 /// A part that is still to be read.
 #[derive(Debug)]
@@ -45,7 +46,8 @@ pub(crate) struct Stream<'a, F: Files> {
 }
 
 impl<'a, F: Files> Stream<'a, F> {
-    /// What a level has live for a pivot in a window that lies within the pivot's range, if it has anything.
+    /// What a level has live for a pivot in a window that lies within the pivot's range, if it has
+    /// anything.
     pub(crate) fn of_level(
         level: &'a Level<F>,
         keys: &[Key],
@@ -132,7 +134,8 @@ impl<'a, F: Files> Stream<'a, F> {
         }
     }
 
-    /// So many of its records will be asked for, about; answers the key of the last one, if it is known.
+    /// Announces that about this many of its records will be asked for; returns the key of the last
+    /// one, if it is known.
     pub(crate) fn expect(&mut self, records: usize) -> Option<Vec<u8>> {
         match &mut self.place {
             Some(Place::Leaf(cursor, ..)) => cursor.expect(records),
@@ -140,7 +143,7 @@ impl<'a, F: Files> Stream<'a, F> {
         }
     }
 
-    /// Its records up to a key will be asked for, about.
+    /// Announces that about all its records up to a key will be asked for.
     pub(crate) fn expect_up_to(&mut self, key: &[u8]) {
         if let Some(Place::Leaf(cursor, ..)) = &mut self.place {
             cursor.expect_up_to(key);

@@ -1,33 +1,20 @@
 //! Syncs that no checkpoint waits for.
 //!
-//! A checkpoint syncs all that was written since the one before, up to several times what memory holds, and while the
-//! disk brings that home nothing is applied: a fifth of a load. So whenever so many more were written
-//! ([`ahead_pages`]), a thread syncs them while others are written, and the checkpoint's own sync finds little.
+//! A checkpoint syncs all that was written since the one before, up to several times what memory
+//! holds, and while the disk writes it nothing is applied: a fifth of a load. So whenever
+//! [`ahead_pages`](crate::policy::ahead_pages) more pages were written, a thread syncs them while
+//! others are written, and the checkpoint's own sync finds little.
 //!
-//! **Invariant**: one thread at a time, and none once the [`SyncAhead`] was dropped. Nobody relies on what it did: a sync that
-//! fails poisons the keyspace, as every sync does.
+//! **Invariant**: one thread at a time, and none once the [`SyncAhead`] was dropped. Nothing relies
+//! on what it did: a sync that fails poisons the keyspace, as every sync does.
 
 use std::sync::Arc;
 
-use spinney_base::limits::PAGE_BYTES;
 use spinney_base::probe;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use spinney_base::shim::{Mutex, thread};
 use spinney_extent::Store;
 use spinney_io::Purpose;
-
-/// So many pages are worth a sync, at most: 32 MiB.
-const AHEAD_PAGES_MAX: u64 = 8192;
-/// And at least so many are: 256 KiB.
-const AHEAD_PAGES_MIN: u64 = 64;
-
-/// What gathers between checkpoints follows the memory, so what is synced before them does: such a part of it.
-const AHEAD_PART: u64 = 8;
-
-/// How many pages are synced ahead at once by a keyspace of so many bytes of memory.
-pub(crate) fn ahead_pages(memory: u64) -> u64 {
-    (memory / AHEAD_PART / PAGE_BYTES as u64).clamp(AHEAD_PAGES_MIN, AHEAD_PAGES_MAX)
-}
 
 /// See the module. Thread-safe.
 #[derive(Debug, Default)]
@@ -39,7 +26,8 @@ pub(crate) struct SyncAhead {
 }
 
 impl SyncAhead {
-    /// So many pages were written to a store by now, in all; `worth_it` is [`ahead_pages`].
+    /// Syncs if enough pages were written: `pages_written` to the store by now, in all. `worth_it`
+    /// is [`ahead_pages`](crate::policy::ahead_pages).
     pub(crate) fn follow(&self, store: &Arc<Store>, pages_written: u64, worth_it: u64) {
         let ahead = pages_written.saturating_sub(self.begun.load(Relaxed));
         if ahead < worth_it || self.is_busy.swap(true, SeqCst) {
@@ -49,7 +37,7 @@ impl SyncAhead {
         let (store, is_busy) = (Arc::clone(store), Arc::clone(&self.is_busy));
         let started = thread::spawn("spinney-sync", move || {
             let _inside = probe::enter("sync ahead");
-            // Whoever writes next hears of an error.
+            // The next write reports an error.
             let _ = store.sync(Purpose::CHECKPOINT);
             is_busy.store(false, SeqCst);
         });
@@ -59,7 +47,7 @@ impl SyncAhead {
         self.end(started.ok());
     }
 
-    /// Puts a thread in the place of the one before, which has ended or is about to.
+    /// Replaces the thread by the next one, once it has ended.
     fn end(&self, next: Option<thread::JoinHandle<()>>) {
         let before = std::mem::replace(&mut *self.thread.lock(), next);
         if let Some(before) = before {
@@ -86,12 +74,6 @@ mod tests {
 
     const WORTH_IT: u64 = 100;
 
-    #[test]
-    fn it_follows_the_memory() {
-        let mib = [1, 2, 16, 64, 256, 340, 65536].map(|mib| ahead_pages(mib << 20));
-        assert_eq!(mib, [64, 64, 512, 2048, 8192, 8192, 8192]);
-    }
-
     fn store(disk: &SimDisk, poison: &Arc<Poison>) -> Arc<Store> {
         let (keyspace, poison) = (KeyspaceId(1), Arc::clone(poison));
         let options = StoreOptions { keyspace, double_write: false, poison };
@@ -109,7 +91,7 @@ mod tests {
         for round in 1..4 {
             let pages = round * WORTH_IT;
             ahead.follow(&store, pages, WORTH_IT);
-            // While it goes on, and after it, these are no reason for another.
+            // While it runs, and after it, these are no reason for another.
             ahead.follow(&store, pages + WORTH_IT - 1, WORTH_IT);
             ahead.end(None);
             ahead.follow(&store, pages + WORTH_IT - 1, WORTH_IT);

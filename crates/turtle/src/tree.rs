@@ -1,11 +1,11 @@
-//! The tree: batches go in, lookups and scans come out. A value, shared by whoever reads it.
+//! The tree: batches go in, lookups and scans come out. A value, shared by its readers.
 //!
 //! ```text
 //!   nothing | a leaf | a node -> nodes -> leaves
 //! ```
 //!
-//! [`Tree::apply`] makes a new tree from an old one and a batch; both are whole and may be read, and
-//! share all they have in common. What a tree has in memory becomes pages only by
+//! [`Tree::apply`] makes a new tree from an old one and a batch; both are whole and may be read,
+//! and share all they have in common. What a tree has in memory becomes pages only by
 //! [`Tree::write`](crate::write), after as many batches as the checkpoint distance says (section
 //! 3.3): what batches in between had made and undone is never written.
 //!
@@ -22,12 +22,10 @@ use crate::files::{Files, Lookup};
 use crate::levels::{Key, Part, pivot_of};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Totals};
+use crate::policy::BATCH_LEAVES_MAX;
 use crate::run::Run;
 use crate::runs::{Pinned, Runs};
 use crate::update::{Activity, Update, as_children, parents};
-
-/// Batches are applied in pieces of as many leaves: bounds what one flush takes down at once.
-const BATCH_LEAVES_MAX: u64 = 8;
 
 /// See the module.
 #[derive(Debug)]
@@ -58,9 +56,10 @@ impl<F: Files> Tree<F> {
         Tree { root: None, activity: Activity::default() }
     }
 
-    /// The tree with a batch applied. If it is known how many more will be before the tree is written,
-    /// new leaves that they will not reach are written at once. Pointers to large values that it does not hold any more, but the
-    /// old one may, are appended to `superseded`; they mean nothing if it fails.
+    /// The tree with a batch applied. If it is known how many more will be before the tree is
+    /// written, new leaves that they will not reach are written at once. Pointers to large values
+    /// that it does not hold any more, but the old one may, are appended to `superseded`; they mean
+    /// nothing if it fails.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of a leaf that had to be read; `Full`, `Poisoned` or `Io`, of one that
@@ -77,7 +76,7 @@ impl<F: Files> Tree<F> {
         })
     }
 
-    /// The same on a full disk; see [`Update::sparing`]. Writes nothing.
+    /// The tree with a batch on top, for a full disk; see [`Update::sparing`]. Writes nothing.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of what had to be read.
@@ -135,8 +134,9 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// Finds where a key can be, newest first: `written` hears of leaves and segments on disk, and whether it is
-    /// a leaf, below which there is none; below them comes what is in memory, if it is.
+    /// Finds where a key can be, newest first. `written` gets the leaves and segments on disk, and
+    /// whether each is a leaf, below which there is none; below them comes what is in memory, if it
+    /// is.
     fn locate<'a>(
         &'a self,
         key: &[u8],
@@ -229,7 +229,7 @@ impl<F: Files> Tree<F> {
         }
     }
 
-    /// What a crash would lose of it, and what memory it keeps.
+    /// The part that a crash would lose, and the memory that it keeps.
     pub(crate) fn pending(&self) -> Pending {
         let mut pending = Pending::default();
         let mut pinned = Pinned::default();
@@ -241,7 +241,7 @@ impl<F: Files> Tree<F> {
         Pending { pinned: pinned.bytes(), ..pending }
     }
 
-    /// What its nodes and leaves come to. Versions of a tree share most of it.
+    /// Sums over its nodes and leaves. Versions of a tree share most of it.
     pub(crate) fn totals(&self, files: &F) -> Totals {
         match &self.root {
             None => Totals::default(),
@@ -258,7 +258,7 @@ impl<F: Files> Tree<F> {
     }
 }
 
-/// The answer of the first of these places that has one, newest first.
+/// The value of the first of these places that has one, newest first.
 fn look_up<F: Files>(
     files: &F,
     written: &[Lookup<'_, F>],

@@ -1,5 +1,5 @@
-//! Updates: a batch goes into a node's buffer, what is much goes down, and what became too large or
-//! too small is split or joined.
+//! Updates: a batch goes into a node's buffer, full pivots are flushed, and what became too large
+//! or too small is split or joined.
 //!
 //! ```text
 //!   batch -> insert -> [ too large? split in two, and settle both ]
@@ -8,20 +8,21 @@
 //!                      [ a child is too small? flush it and a neighbour, join the two              ]
 //! ```
 //!
-//! Each step is taken on a copy until none is needed. Afterwards no more is pending for any pivot than
-//! [`Limits::pending_max`] says, less than two leaves, so flushes stay small without cutting one (compare section 3.2,
-//! where a leaf's worth is cut off whatever is pending). A flush, a merge of
-//! levels and a rebuild are the only steps that read; when one fails, the copy is thrown away and the
-//! tree is what it was.
+//! Each step is taken on a copy until none is needed. Afterwards no more is pending for any pivot
+//! than [`Limits::pending_max`] allows, less than two leaves, so flushes stay small without cutting
+//! one (compare section 3.2, where a leaf's worth is cut off whatever is pending). A flush, a merge
+//! of levels and a rebuild are the only steps that read; when one fails, the copy is thrown away
+//! and the tree is what it was.
 //!
 //! **Why it ends.** A flush lessens what is pending in this node and below it in height; merging
 //! happens once between flushes; a split halves; a join has one child less, or two that are not too
 //! small.
 //!
-//! **A full disk** has no room for a merge of all levels, which writes a buffer anew. So a *sparing* update only puts
-//! the batch on top ([`Node::insert_on_top`]) and writes nothing, and small steps take what waits there to one leaf each
-//! ([`tidy`](crate::tidy)); a checkpoint after each step gives back what it took the place of. Sizes may be passed
-//! meanwhile, and the next update with room settles the node.
+//! **A full disk** has no room for a merge of all levels, which rewrites a buffer. So a *sparing*
+//! update only puts the batch on top ([`Node::insert_on_top`]) and writes nothing, and small steps
+//! flush what is pending there to one leaf each ([`tidy`](crate::tidy)); a checkpoint after each
+//! step gives back what it replaced. Sizes may be exceeded meanwhile, and the next update with room
+//! settles the node.
 //!
 //! **Tombstones** end where a flush reaches leaves: all that is pending for the leaf is merged with
 //! all of the leaf, so nothing older is anywhere.
@@ -44,16 +45,17 @@ use crate::levels::Key;
 use crate::merge::{Superseded, Tombstones, merge};
 use crate::node::{Child, Leaf, Node, Replacement};
 use crate::parallel;
+use crate::policy::KEPT_LEAVES_MAX;
 use crate::runs::Runs;
 
-/// What updates have done.
+/// Counts of what updates have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Activity {
     /// Batches that went into a node's buffer.
     pub(crate) batches: u64,
     /// Pivots flushed.
     pub(crate) flushes: u64,
-    /// Leaves made anew.
+    /// Leaves rewritten by flushes.
     pub(crate) leaves: u64,
     /// Buffers whose levels were made one because they had too many segments.
     pub(crate) merges: u64,
@@ -61,11 +63,11 @@ pub(crate) struct Activity {
     pub(crate) splits: u64,
     /// Neighbours joined.
     pub(crate) joins: u64,
-    /// Packed bytes that were brought to leaves.
+    /// Packed bytes that were flushed to leaves.
     pub(crate) brought: u64,
-    /// By how many of these leaves grew: what was new, and not in the place of something else.
+    /// Packed bytes by which leaves grew: what was new, and did not overwrite anything.
     pub(crate) grown: u64,
-    /// Packed bytes of the leaves that flushes made anew.
+    /// Packed bytes of the leaves that flushes rewrote.
     pub(crate) made: u64,
 }
 
@@ -84,7 +86,7 @@ impl Activity {
     }
 }
 
-/// Nodes in the place of one, each with its lower bound; the first's is the old one's.
+/// Nodes that replace one, each with its lower bound; the first's is the old one's.
 pub(crate) type Siblings<F> = Vec<(Key, Node<F>)>;
 
 /// One update of a tree.
@@ -98,7 +100,8 @@ pub(crate) struct Update<'a, F: Files> {
     pub(crate) purpose: Purpose,
     /// How many may work on it at once.
     pub(crate) threads: usize,
-    /// Whether it makes as few new pages as it can, because the disk is full: see [`Update::sparing`].
+    /// Whether it makes as few new pages as it can, because the disk is full: see
+    /// [`Update::sparing`].
     pub(crate) is_sparing: bool,
 }
 
@@ -106,14 +109,11 @@ pub(crate) struct Update<'a, F: Files> {
 /// written, and those for which it should not take memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
-    /// How many more batches will come to the node that is updated; unknown, and nothing is written.
+    /// Batches that will still come to the node that is updated; unknown, and nothing is written.
     batches: Option<u64>,
     /// Packed bytes of new leaves that stay in memory.
     kept: Arc<AtomicU64>,
 }
-
-/// So many leaves' worth of new leaves one update keeps in memory at most.
-const KEPT_LEAVES_MAX: u64 = 8;
 
 impl Ahead {
     pub(crate) fn new(batches: Option<u64>) -> Ahead {
@@ -122,8 +122,8 @@ impl Ahead {
 }
 
 impl<'a, F: Files> Update<'a, F> {
-    /// One before which a tree's updates have come to `activity`; so many batches are `left` until the tree
-    /// is written, if that is known.
+    /// An update of a tree whose updates have come to `activity`; `left` batches will come until
+    /// the tree is written, if that is known.
     pub(crate) fn new(
         files: &'a F,
         activity: Activity,
@@ -138,8 +138,9 @@ impl<'a, F: Files> Update<'a, F> {
         Update { files, limits, activity, superseded, ahead, purpose, threads, is_sparing: false }
     }
 
-    /// One for a full disk: a batch waits in the topmost levels, however much waits there, and nothing is flushed,
-    /// merged or joined but what a step asks for and what holds nothing. Steps with room take what waits further.
+    /// An update for a full disk: a batch stays in the topmost levels, however much is pending
+    /// there. Nothing is flushed, merged or joined except what a step asks for and what holds
+    /// nothing. Steps with room move what is pending further.
     pub(crate) fn sparing(
         files: &'a F,
         activity: Activity,
@@ -206,7 +207,7 @@ impl<'a, F: Files> Update<'a, F> {
         }
     }
 
-    /// Flushes the only child of a node, and settles what comes of it.
+    /// Flushes the only child of a node, and settles the result.
     pub(crate) fn flush_only(&mut self, node: &Node<F>) -> Result<Siblings<F>> {
         let mut node = node.to_change();
         let replacement = self.flush(&mut node, 0)?;
@@ -220,7 +221,7 @@ impl<'a, F: Files> Update<'a, F> {
         self.settle_all(vec![(Key::from(&b""[..]), left), (key, right)])
     }
 
-    /// The same for several, each of which has its lower bound.
+    /// Flushes several children, each with its lower bound, and settles the result.
     pub(crate) fn settle_all(&mut self, nodes: Siblings<F>) -> Result<Siblings<F>> {
         let mut siblings = Vec::with_capacity(nodes.len());
         for (key, node) in nodes {
@@ -231,9 +232,9 @@ impl<'a, F: Files> Update<'a, F> {
         Ok(siblings)
     }
 
-    /// Replaces children by so many that a node has no bits for them: they get nodes of their own,
-    /// between what is left of it on either side. Only a leaf size that has become much smaller since
-    /// the tree was written makes so many.
+    /// Replaces children by more than a node has bits for: they get nodes of their own, between
+    /// what is left of it on either side. Only a leaf size that has become much smaller since the
+    /// tree was written leads to that many.
     pub(crate) fn burst(
         &mut self,
         node: Node<F>,
@@ -261,8 +262,8 @@ impl<'a, F: Files> Update<'a, F> {
         self.settle_all(siblings)
     }
 
-    /// Takes out everything that is pending for a child and gives it to the child; says what is to
-    /// come in the child's place.
+    /// Takes out everything that is pending for a child and gives it to the child; returns what
+    /// replaces the child.
     pub(crate) fn flush(&mut self, node: &mut Node<F>, pivot: usize) -> Result<Replacement<F>> {
         self.activity.flushes += 1;
         let Child::Node(child) = &node.children[pivot] else {
@@ -280,8 +281,8 @@ impl<'a, F: Files> Update<'a, F> {
         Ok(Replacement { old: pivot..pivot + 1, new: as_children(siblings) })
     }
 
-    /// The same for several. These do not concern each other, so one can be read while another is built or
-    /// written. Answers the node with what comes in the children's place, or siblings if it burst.
+    /// Flushes several pivots. They do not concern each other, so one can be read while another is
+    /// built or written. Returns the node with what replaces the children, or siblings if it burst.
     pub(crate) fn flush_many(
         &mut self,
         mut node: Node<F>,
@@ -289,7 +290,7 @@ impl<'a, F: Files> Update<'a, F> {
     ) -> Result<ControlFlow<Siblings<F>, Node<F>>> {
         let (files, limits, ahead) = (self.files, self.limits, &self.ahead);
         let (purpose, is_sparing) = (self.purpose, self.is_sparing);
-        // Those that are not needed here may work further down.
+        // Threads that are not needed here may work further down.
         let threads = (self.threads / pivots.len().max(1)).max(1);
         let made = parallel::each(self.threads, pivots.len(), |place| {
             let mut superseded = Superseded::new();
@@ -320,7 +321,7 @@ impl<'a, F: Files> Update<'a, F> {
         Ok(ControlFlow::Continue(node))
     }
 
-    /// Makes leaves anew from themselves and everything that is pending for them.
+    /// Rewrites leaves from themselves and everything that is pending for them.
     fn rebuild(&mut self, node: &mut Node<F>, pivots: Range<usize>) -> Result<Replacement<F>> {
         let leaves: Vec<Leaf<F>> = node.children[pivots.clone()]
             .iter()
@@ -350,8 +351,8 @@ impl<'a, F: Files> Update<'a, F> {
         Ok(Replacement { old: pivots, new })
     }
 
-    /// The leaves that lines make below a node of `pivots` pivots, with their lower bounds but for the
-    /// first; an empty one if nothing is left.
+    /// The leaves that lines make below a node of `pivots` pivots, with their lower bounds but for
+    /// the first; an empty one if nothing is left.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`, of what is written ahead.
@@ -427,7 +428,7 @@ impl<'a, F: Files> Update<'a, F> {
             self.activity.joins += 1;
             return self.rebuild(node, pair);
         };
-        // Who is flushed may come back as several, so the pair is looked for again afterwards.
+        // A flushed child may come back as several, so the pair is looked for again afterwards.
         if let Some(pivot) = pair.clone().find(|pivot| node.pending[*pivot] > 0) {
             return self.flush(node, pivot);
         }

@@ -1,5 +1,5 @@
-//! Verification and scrubbing: reads what is owned, and accounts for every page of the file. Records are
-//! counted as a scan finds them: what memtables say over the tree.
+//! Verification and scrubbing: reads what is owned, and accounts for every page of the file.
+//! Records are counted as a scan finds them: memtables over the tree.
 
 use spinney_base::Result;
 use spinney_engine::{Scrubbed, VerifyReport, Watch, scrub};
@@ -8,17 +8,19 @@ use spinney_io::{AlignedBuf, Purpose};
 
 use crate::core::Core;
 
-/// Pages of the tree that one piece of a scrub looks at.
+/// Pages of the tree that one piece of a scrub reads. With more, a piece holds the disk for longer;
+/// with fewer, a scrub takes more turns.
 const PIECE_PAGES: u32 = 64;
 
-/// Audits that fail, a millisecond apart, before a failure counts: old versions come and go meanwhile.
+/// Most audits that fail, a millisecond apart, before the failure counts: old versions come and go
+/// meanwhile. With fewer, a busy keyspace is reported as damaged; with more, damage is found late.
 const AUDITS_MAX: u32 = 200;
 
 impl Core {
     pub(crate) fn verify_all(&self, watch: &mut Watch<'_>) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         // No checkpoint is published and no tree written meanwhile.
-        let work = self.work.lock();
+        let work = self.progress.work.lock();
         self.files.store.verify_checkpoint()?;
         self.account_for_pages(&mut report)?;
         let _pin = self.large.pin();

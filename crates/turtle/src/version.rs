@@ -17,18 +17,18 @@ use spinney_extent::{BlockKind, Extent, LargePointer, PageRun, Store};
 use spinney_io::{AlignedBuf, Purpose};
 
 use crate::check::check;
-use crate::crew::CREW_MAX;
 use crate::disk::DiskFiles;
 use crate::edit::packed_bytes;
 use crate::files::{Files as _, Limits, PIVOTS_MAX, Passed};
-use crate::growth::{Growth, remembered_bytes};
+use crate::growth::Growth;
 use crate::kinds;
 use crate::kinds::block;
 use crate::leaf::LeafStore;
 use crate::levels::Key;
 use crate::node::Totals;
-use crate::options::Tuning;
+use crate::options::{LEAF_BYTES_MIN, Tuning};
 use crate::packed::Owned;
+use crate::policy::{self, CREW_MAX, EVACUATED_LEAVES, MERGED_LEAVES, SPREAD, remembered_bytes};
 use crate::range::KeyRange;
 use crate::run::{Item, Run};
 use crate::runs::Runs;
@@ -46,27 +46,16 @@ const EDIT_BYTES_MAX: u64 = {
     if record > pointer { record } else { pointer }
 };
 
-/// Smallest leaf: four edits.
-pub(crate) const LEAF_BYTES_MIN: u64 = 16 << 10;
 const _: () = assert!(EDIT_BYTES_MAX <= LEAF_BYTES_MIN / 4);
 
-/// By how much pivots differ in what may be pending for them, in percent.
-pub(crate) const SPREAD: u64 = 40;
-
-/// Leaves' worth of segments that a merge of levels has in memory at once, for each thread that there is memory for.
-const MERGED_LEAVES: u64 = 2;
-
-/// A node whose pivots take more bytes is split. With the short separators of most keys 64 pivots take
-/// about a page.
+/// Bytes of pivots above which a node is split. With the short separators of most keys 64 pivots
+/// take about a page.
 const NODE_BYTES: usize = 16 * KEY_BYTES_MAX;
-
-/// So many leaves' worth of memory is moved out of sparse pieces with one batch.
-const EVACUATED_LEAVES: u64 = 4;
 
 /// Pages that are verified at once.
 const VERIFY_PAGES: u32 = 64;
 
-/// The bytes of pointers that newer edits took the place of.
+/// The bytes of pointers that newer edits replaced.
 pub(crate) type MergedAway = Vec<Vec<u8>>;
 
 /// The keyspace's file. Thread-safe.
@@ -75,7 +64,7 @@ pub(crate) struct Files {
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Arc<Cache>,
     pub(crate) disk: DiskFiles,
-    /// What updates of all trees have done, and what of late.
+    /// Sums of what updates of all trees have done, and of recent flushes.
     activity: Mutex<(Activity, Growth)>,
 }
 
@@ -89,7 +78,7 @@ impl Files {
         Arc::new(Files { store, cache, disk, activity: Mutex::default() })
     }
 
-    /// Adds what an update has done; how much may wait for leaves follows it.
+    /// Adds what an update has done; how much may be pending for leaves follows it.
     fn note(&self, before: Activity, after: Activity) {
         let (activity, growth) = &mut *self.activity.lock();
         activity.add(before, after);
@@ -100,7 +89,8 @@ impl Files {
         self.disk.set_pending_percent(growth.pending_percent());
     }
 
-    /// Pages that were written of segments and nodes, about: all but those of the leaves that flushes made anew.
+    /// About how many pages of segments and nodes were written: all but those of leaves that
+    /// flushes rewrote.
     pub(crate) fn pages_written_above_leaves(&self) -> u64 {
         let of_leaves = self.activity.lock().0.made / PAGE_BYTES as u64;
         self.disk.files.counters.pages_written.load(Relaxed).saturating_sub(of_leaves)
@@ -116,7 +106,7 @@ impl Files {
         self.disk.files.counters.scan_pages.load(Relaxed)
     }
 
-    /// Says what reading, writing and updating has come to since the keyspace was opened.
+    /// Adds the counts of reading, writing and updating since the keyspace was opened.
     pub(crate) fn count_into(&self, stats: &mut TurtleStats) {
         let counters = &self.disk.files.counters;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
@@ -152,7 +142,7 @@ fn by_kind(count: impl Fn(Kind) -> u64) -> PagesByKind {
     }
 }
 
-/// What shapes a tree whose leaves have so many bytes.
+/// Limits that shape a tree whose leaves have `leaf_bytes` bytes.
 pub(crate) fn limits(leaf_bytes: u64) -> Limits {
     let leaf_bytes = leaf_bytes.max(LEAF_BYTES_MIN);
     Limits {
@@ -166,18 +156,18 @@ pub(crate) fn limits(leaf_bytes: u64) -> Limits {
     }
 }
 
-/// What of a tree is not on disk.
+/// The part of a tree that is not on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Edits.
     pub(crate) items: u64,
     /// Memory that they keep, in bytes.
     pub(crate) bytes: u64,
-    /// Whether much of that is bytes that nobody needs.
+    /// Whether much of that is bytes that nothing needs.
     is_sparse: bool,
 }
 
-/// What is known of the time until the tree is written.
+/// Outlook on the time until the tree is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outlook {
     /// The log is durable up to here, and no batch holds anything above.
@@ -210,7 +200,10 @@ impl Tree {
         let pending = Pending {
             items: pending.items,
             bytes: pending.pinned,
-            is_sparse: pending.pinned.saturating_sub(items) > pending.bytes / 2 * 3,
+            is_sparse: policy::is_evacuation_due(
+                pending.pinned.saturating_sub(items),
+                pending.bytes,
+            ),
         };
         let totals = tree.totals(&files.disk);
         Tree(Arc::new(Inner { files: Arc::clone(files), tree, pending, totals }))
@@ -229,7 +222,7 @@ impl Tree {
         Ok(Tree::over(files, tree))
     }
 
-    /// What is needed to open it again.
+    /// The bytes from which the tree is opened again.
     ///
     /// # Errors
     /// `InvalidArgument` when something is pending.
@@ -266,7 +259,8 @@ impl Tree {
         Ok(Tree::over(files, applied.0.tree.evacuate(most)))
     }
 
-    /// The tree with a batch on top, for a full disk: see [`crate::update::Update::sparing`]. Writes nothing.
+    /// The tree with a batch on top, for a full disk: see [`crate::update::Update::sparing`].
+    /// Writes nothing.
     ///
     /// # Errors
     /// `Corruption` or `Io`; this tree is as it was.
@@ -277,8 +271,8 @@ impl Tree {
         Ok(Tree::over(files, tree))
     }
 
-    /// The tree after a step towards a goal, which reads leaves and segments and writes others; `None` if
-    /// it is reached. The log is durable up to `lsn`, and it holds nothing above.
+    /// The tree after a step towards a goal, which reads leaves and segments and writes others;
+    /// `None` if it is reached. The log is durable up to `lsn`, and it holds nothing above.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
@@ -317,7 +311,7 @@ impl Tree {
         self.0.tree.end_of_leaves(from, count)
     }
 
-    /// What it comes to.
+    /// Sums over all that the tree holds.
     pub(crate) fn totals(&self) -> Totals {
         self.0.totals
     }
@@ -328,7 +322,7 @@ impl Tree {
         root.map_or(0, |root| root.live_between(&self.0.files.disk, lower, upper))
     }
 
-    /// The same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.
+    /// Returns the same tree, on disk. The log is durable up to `lsn`, and it holds nothing above.
     ///
     /// # Errors
     /// `Corruption`, `Full`, `Poisoned` or `Io`; this tree is as it was.
@@ -342,7 +336,7 @@ impl Tree {
         Ok(Tree::over(files, tree))
     }
 
-    /// What is not on disk.
+    /// The part that is not on disk.
     pub(crate) fn pending(&self) -> Pending {
         self.0.pending
     }
@@ -367,7 +361,7 @@ impl Tree {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Appends the value of a key, or the pointer to a large one; says which.
+    /// Appends the value of a key, or the pointer to a large one; returns which.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
@@ -420,11 +414,11 @@ impl Tree {
         self.runs().iter().flat_map(|(run, _)| run.extents()).collect()
     }
 
-    /// Reads everything and proves that it is consistent; shows the keys in order, and the pointers to large
-    /// values in it.
+    /// Reads everything and proves that it is consistent; shows the keys in order, and the pointers
+    /// to large values in it.
     ///
     /// # Errors
-    /// `Corruption` naming the first damage; `Io`; what `watch` or `large` answers.
+    /// `Corruption` naming the first damage; `Io`; errors of `watch` or `large`.
     pub(crate) fn verify(
         &self,
         report: &mut VerifyReport,

@@ -6,26 +6,29 @@
 //!   tree        everything before           oldest
 //! ```
 //!
-//! A view never changes but for its active memtable; whoever has one needs no lock. A snapshot is
-//! a view without an active memtable.
+//! A view never changes except for its active memtable; its readers need no lock. A snapshot is a
+//! view without an active memtable.
 //!
-//! **A range** is read from the tree, a chunk at a time, and what the memtables say of the keys that the
-//! chunk covers is laid over it. A key that moves from a memtable to the tree meanwhile is in both,
-//! for the view has both.
+//! **A range** is read from the tree, a chunk at a time, and what the memtables have for the keys
+//! of the chunk is laid over it. A key that moves from a memtable to the tree meanwhile is in both,
+//! because the view has both.
 
 use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use arc_swap::{ArcSwap, Guard};
 use spinney_art::{Direction as ArtDirection, Pinned};
 use spinney_base::Result;
+use spinney_base::shim::Mutex;
 use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest, VerifyReport, Watch};
 use spinney_extent::LargePointer;
 
 use crate::edit::Edit;
 use crate::files::Passed;
 use crate::memtable::{Memtable, Range};
+use crate::policy::IN_VAIN_MAX;
 use crate::version::Tree;
 
 /// See the module.
@@ -34,8 +37,43 @@ pub(crate) struct View {
     /// Newest first.
     pub(crate) tables: Vec<Arc<Memtable>>,
     pub(crate) tree: Tree,
-    /// Bytes of what does not change: all memtables but the newest, and what is pending in the tree.
+    /// Bytes of what does not change: all memtables but the newest, and what is pending in the
+    /// tree.
     settled_bytes: u64,
+}
+
+/// The newest view of a keyspace. Thread-safe; readers take no lock.
+#[derive(Debug)]
+pub(crate) struct Current {
+    view: ArcSwap<View>,
+    /// Held while the view is replaced.
+    replacing: Mutex<()>,
+}
+
+impl Current {
+    /// Begins with a view.
+    pub(crate) fn new(view: View) -> Current {
+        Current { view: ArcSwap::from_pointee(view), replacing: Mutex::new(()) }
+    }
+
+    /// The newest view, for a short time.
+    #[inline]
+    pub(crate) fn load(&self) -> Guard<Arc<View>> {
+        self.view.load()
+    }
+
+    /// The newest view, to keep.
+    #[inline]
+    pub(crate) fn load_full(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    /// Replaces the newest view by what `next` makes of it.
+    pub(crate) fn replace(&self, next: impl FnOnce(&View) -> View) {
+        let _alone = self.replacing.lock();
+        let next = next(&self.view.load());
+        self.view.store(Arc::new(next));
+    }
 }
 
 impl View {
@@ -46,7 +84,7 @@ impl View {
         View { tables, tree, settled_bytes }
     }
 
-    /// Appends the value of a key or the pointer to it; says which.
+    /// Appends the value of a key or the pointer to it; returns which.
     pub(crate) fn get(&self, key: &[u8], hash: u64, out: &mut Vec<u8>) -> Result<Found> {
         match self.get_resident(key, hash, out) {
             Some(found) => Ok(found),
@@ -54,8 +92,8 @@ impl View {
         }
     }
 
-    /// The values of many keys; those that only the tree has are looked up together, unless `kept` appends
-    /// the value of the key at a place.
+    /// The values of many keys; those that only the tree has are looked up together, unless `kept`
+    /// appends the value of the key at a place.
     pub(crate) fn get_many(
         &self,
         keys: &[(&[u8], u64)],
@@ -116,7 +154,7 @@ impl View {
                     count(edit);
                     over.pass(edit.key);
                 }
-                // What a memtable says of the key itself is counted with the next one.
+                // What a memtable has for the key itself is counted with the next one.
                 under += u64::from(over.peek().is_none_or(|edit| edit.key != key));
             },
             large,
@@ -141,7 +179,7 @@ impl View {
         loop {
             let from = near.as_ref().map(Vec::as_slice);
             let (lower, upper) = if forward { (from, far) } else { (far, from) };
-            // The first piece needs no copy where memtables have nothing to say.
+            // The first piece needs no copy where memtables have nothing for it.
             let is_first = chunk.is_empty() && in_vain == 0;
             let piece = if is_first { &mut *chunk } else { &mut part };
             piece.clear();
@@ -193,10 +231,7 @@ impl View {
     }
 }
 
-/// Records that the tree is asked for at once while memtables remove them all: two to this power.
-const IN_VAIN_MAX: u32 = 8;
-
-/// The end of what lies before a bound from which a range goes on.
+/// The end of what lies before a bound at which a range continues.
 fn before(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     match bound {
         Bound::Included(key) => Bound::Excluded(key),
@@ -211,7 +246,7 @@ fn is_full(request: &ScanRequest<'_>, chunk: &Chunk) -> bool {
 }
 
 /// Appends what is left of a piece when the edits of `over` are laid over it; says whether the
-/// piece came to its end. If not, the chunk says where it goes on.
+/// piece came to its end. If not, the chunk says where it continues.
 fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &mut Chunk) -> bool {
     let mut at = 0;
     loop {

@@ -4,7 +4,7 @@
 //!   merge   the levels in memory of each node, into one
 //!   plan    every run in memory, cut into even parts of a leaf at most, in the tree's order
 //!   write   the parts, by several threads: pages and filters are built here and only here
-//!   place   the tree once more in the same order, with what was written in the place of runs;
+//!   place   the tree once more in the same order, with what was written instead of runs;
 //!           nodes are packed after their children
 //! ```
 //!
@@ -19,15 +19,14 @@
 use std::sync::Arc;
 
 use spinney_base::Result;
-use spinney_io::Purpose;
 
-use crate::files::{Files, Limits, batches_below};
+use crate::files::{Files, Limits, batches_below, write_parts};
 use crate::kinds::purpose;
 use crate::levels::{Level, Part, Segment};
 use crate::merge::Superseded;
 use crate::node::{Child, Leaf, Node};
 use crate::packed;
-use crate::parallel;
+use crate::policy::EARLY_LEVEL_MIN;
 use crate::runs::Runs;
 use crate::tree::Tree;
 
@@ -50,8 +49,8 @@ impl<F: Files> Tree<F> {
     }
 
     /// The same tree with that written early which is likely to be there still when `batches` more
-    /// were applied and the tree is written: less memory for few more writes. With no more batches to
-    /// come that is everything but the nodes.
+    /// were applied and the tree is written: less memory for few more writes. With no more batches
+    /// to come that is everything but the nodes.
     ///
     /// # Errors
     /// `Full`, `Poisoned` or `Io`.
@@ -71,16 +70,12 @@ impl<F: Files> Tree<F> {
     }
 }
 
-/// Levels above it are not written early. They keep little memory, and are merged into fewer segments if
-/// they wait: written early, they made 12 % more writes of chi 4 to 16.
-const EARLY_LEVEL_MIN: usize = 2;
-
 /// What of a tree is to be written.
 #[derive(Clone, Copy)]
 enum What {
     /// Everything, and nodes with it.
     All,
-    /// What will be there still after so many batches.
+    /// What will still be there after this many batches.
     Settled(u64),
 }
 
@@ -145,8 +140,8 @@ fn merge_memory<F: Files>(
     }
 }
 
-/// Gathers what is to be written, in the order in which [`place`] takes it. The same limits go to both: the keyspace's
-/// may change meanwhile.
+/// Gathers what is to be written, in the order in which [`place`] takes it. The same limits go to
+/// both: those of the keyspace may change meanwhile.
 fn plan<F: Files>(child: &Child<F>, files: &F, limits: &Limits, what: What, parts: &mut Vec<Runs>) {
     match child {
         Child::Leaf(Leaf::Memory(runs)) => parts.push(runs.clone()),
@@ -250,15 +245,6 @@ fn place_levels<F: Files>(
     node.levels.iter().enumerate().map(place_level).collect()
 }
 
-/// Writes leaves, in order; all or none.
-pub(crate) fn write_parts<F: Files>(
-    files: &F,
-    parts: &[Runs],
-    purpose: Purpose,
-) -> Result<Vec<Arc<F::Leaf>>> {
-    parallel::each(files.threads(), parts.len(), |part| files.write_leaf(&parts[part], purpose))
-}
-
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
     use rand::rngs::StdRng;
@@ -270,7 +256,7 @@ mod tests {
     use crate::double::Double;
     use crate::tests::{limits, run};
 
-    /// Another thread gives memory, or a flush says what is new, while a tree is being written.
+    /// Another thread gives memory, or a flush tells what is new, while a tree is being written.
     #[test]
     fn limits_that_change_meanwhile_change_nothing_of_what_is_written() {
         let limits = Limits { edit_bytes_max: 64, ..limits(4096, 4) };

@@ -96,7 +96,7 @@ impl Drop for NodePages {
     }
 }
 
-/// What has to be remembered of pages with so many bytes in them.
+/// The bytes by which a reader finds pages again that hold `length` bytes.
 pub(crate) fn encode(run: &PageRun, length: u32) -> [u8; NodePages::DESCRIPTION_BYTES] {
     let mut bytes = [0; NodePages::DESCRIPTION_BYTES];
     bytes[..4].copy_from_slice(&run.first.0.to_le_bytes());

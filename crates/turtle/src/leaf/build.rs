@@ -41,7 +41,8 @@ impl Built {
     }
 }
 
-/// What a leaf is made of: sorted edits, ascending strictly by key, one at least, told twice the same.
+/// Source of a leaf: sorted edits, ascending strictly by key, one at least, the same each time that
+/// it is read.
 pub(crate) trait Edits {
     /// Bytes of the key of each, what it does, and bytes of its value or pointer.
     fn shapes(&self) -> impl Iterator<Item = (usize, Op, usize)>;
@@ -118,7 +119,7 @@ struct Pager {
 }
 
 impl Pager {
-    /// Takes room for a key; answers whether it begins a page.
+    /// Takes room for a key; returns whether it begins a page.
     fn add(&mut self, key_length: usize, word: u16) -> bool {
         if self.group.items == GROUP {
             self.bytes += std::mem::take(&mut self.group).bytes();
@@ -136,7 +137,7 @@ impl Pager {
     }
 }
 
-/// What says how many bytes a group takes.
+/// The properties of a group by which it takes its bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Shape {
     items: usize,

@@ -1,12 +1,12 @@
 //! Cursors: a leaf's items in order, either way, reading only the pages that they fill.
 //!
-//! A cursor reads the pages that the item at hand lies in; the longer it has read the more it reads ahead,
-//! so that a short scan reads nothing for nothing and a long one reads large pieces. Who knows how many
-//! records he will ask for says so ([`LeafCursor::expect`]), and their values come in one piece. Who
-//! does not ask for values causes no page of them to be read.
+//! A cursor reads the pages of the item at hand. The longer it has read, the more it reads ahead: a
+//! short scan reads nothing that it does not need, and a long one reads large pieces. A caller that
+//! knows how many records it will ask for says so ([`LeafCursor::expect`]), and their values come
+//! in one piece. A caller that asks for no values causes no page of them to be read.
 //!
-//! The first pages are lent by the cache: a short scan copies nothing but what it delivers. A cursor that
-//! goes on for long has copies, and nothing of the cache.
+//! The first pages are lent by the cache: a short scan copies only what it delivers. A cursor that
+//! reads for long has copies, and nothing of the cache.
 
 use std::ops::{Bound, Range};
 
@@ -20,17 +20,8 @@ use spinney_io::Purpose;
 
 use super::format::{GROUP, KeyPage, PAYLOAD, Section};
 use super::{Leaf, payload};
+use crate::policy::{EXPECTED_PAGES_MAX, PAGES_BEFORE_AHEAD, pages_ahead};
 use crate::run::Op;
-
-/// A cursor has used so many pages of a section before it reads ahead; then it reads a quarter of
-/// what it has used.
-const PAGES_BEFORE_AHEAD: u32 = 8;
-const AHEAD_SHARE: u32 = 4;
-/// Most pages that are read ahead: 256 KiB.
-const AHEAD_MAX: u32 = 64;
-
-/// Most pages that are read because of what is expected.
-const EXPECTED_PAGES_MAX: u32 = 16;
 
 /// Where an item lies: its key in the payload of its page.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +60,7 @@ pub(crate) struct LeafCursor<'a> {
     group: Option<usize>,
     places: [ItemPlace; GROUP],
     is_beyond: bool,
-    /// So many records will be asked for, this one among them.
+    /// Records that will be asked for, this one among them.
     expected: usize,
 }
 
@@ -167,8 +158,8 @@ impl<'a> LeafCursor<'a> {
         self.item().op == Op::Delete
     }
 
-    /// So many records from here on will be asked for, about; answers the key of the last one, if this page of
-    /// keys has it.
+    /// Announces that about this many records from here on will be asked for; returns the key of
+    /// the last one, if this page of keys has it.
     pub(crate) fn expect(&mut self, records: usize) -> Option<Vec<u8>> {
         self.expected = records;
         if self.is_beyond || records == 0 {
@@ -178,7 +169,7 @@ impl<'a> LeafCursor<'a> {
         Some(item.key.to_vec())
     }
 
-    /// All records from here up to a key will be asked for, about.
+    /// Announces that about all records from here up to a key will be asked for.
     pub(crate) fn expect_up_to(&mut self, key: &[u8]) {
         self.expected = 0;
         while !self.is_beyond && self.expected < self.items {
@@ -204,7 +195,7 @@ impl<'a> LeafCursor<'a> {
         }
     }
 
-    /// Where the last of so many items lies, as far as this page of keys has them.
+    /// Where the last of this many items lies, as far as this page of keys has them.
     fn far(&self, records: usize) -> usize {
         let more = records.saturating_sub(1);
         match self.direction {
@@ -225,8 +216,8 @@ impl<'a> LeafCursor<'a> {
         Some((self.leaf, self.with_expected(pages).ok()?))
     }
 
-    /// Pages of the values that are expected to be asked for, as far as the page of keys at hand has their
-    /// items, beside those of this one.
+    /// Pages of the values that are expected to be asked for, as far as the page of keys at hand
+    /// has their items, beside those of this one.
     fn with_expected(&self, pages: Range<u32>) -> Result<Range<u32>> {
         let most = EXPECTED_PAGES_MAX.max(pages.len() as u32);
         let item = self
@@ -246,8 +237,8 @@ impl<'a> LeafCursor<'a> {
         })
     }
 
-    /// Key and value, or pointer; `None` beyond the end and at a tombstone. Only this reads pages of
-    /// values.
+    /// Key and value, or pointer; `None` beyond the end and at a tombstone. Only this reads pages
+    /// of values.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
@@ -358,7 +349,8 @@ struct Window<'a> {
     pages: Range<u32>,
     /// With their numbers, in order; empty if there are copies.
     lent: Vec<(u32, PageRef<'a>)>,
-    /// The payloads; empty if pages are lent, but for the value that was last put together of theirs.
+    /// The payloads; empty if pages are lent, but for the value that was last put together of
+    /// theirs.
     copied: Vec<u8>,
     /// Pages that were read so far.
     used: u32,
@@ -431,7 +423,7 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Takes a page that was borrowed already, in the place of all there is.
+    /// Covers a page that was borrowed already, instead of all others.
     fn lend(&mut self, page: u32, lent: PageRef<'a>) {
         self.used += 1;
         self.pages = page..page + 1;
@@ -454,7 +446,7 @@ impl<'a> Window<'a> {
         Ok(())
     }
 
-    /// Copies pages, and some ahead; answers which it has then. It has had those of `old`.
+    /// Copies pages, and some ahead; returns which it has then. It has had those of `old`.
     fn copy(
         &mut self,
         leaf: &Leaf,
@@ -468,7 +460,7 @@ impl<'a> Window<'a> {
                 self.copied.extend_from_slice(payload(&page));
             }
         }
-        let ahead = (self.used / AHEAD_SHARE).min(AHEAD_MAX);
+        let ahead = pages_ahead(self.used);
         let mut bytes = std::mem::take(&mut self.copied);
         let pages = match direction {
             Direction::Forward => {

@@ -1,8 +1,8 @@
 //! The bytes of a leaf or segment: sections over page payloads, and how they are taken apart.
 //!
 //! A leaf is a run of pages (kind 5), each with its block header and 4064 bytes of payload. The
-//! payloads of a section's pages, one behind the other, are one space of addresses; each section begins with
-//! a page of its own.
+//! payloads of a section's pages, one behind the other, are one space of addresses; each section
+//! begins with a page of its own.
 //!
 //! ```text
 //! +---------------+-----------------+---------------------+-------------------------------+
@@ -49,7 +49,7 @@
 //! **Invariants**
 //! 1. Keys ascend strictly, are at most [`KEY_BYTES_MAX`] long, and values at most
 //!    [`VALUE_BYTES_MAX`].
-//! 2. Whatever bytes are taken apart: nothing panics, loops for ever or is read out of bounds; what
+//! 2. Whatever bytes are taken apart: nothing panics, loops forever or is read out of bounds; what
 //!    cannot be is [`Damage`].
 
 use spinney_base::limits::PAGE_BYTES;
@@ -143,7 +143,7 @@ impl Description {
         bytes
     }
 
-    /// Takes a description apart; what it says may be, whether it is true only reading shows.
+    /// Decodes a description; whether it is true only reading shows.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Description, Damage> {
         let expected = "a leaf's description";
         let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {
@@ -186,7 +186,7 @@ impl Description {
     }
 }
 
-/// Where a search goes on: a node's address, or the group where it ends.
+/// Where a search continues: a node's address, or the group where it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Node(u32),

@@ -14,7 +14,8 @@
 //! than a page is never laid across a border, so that a path of 2^13 groups (16 MiB of records of
 //! 128 bytes) crosses two pages; what this skips is less than the half itself.
 //!
-//! A *separator* is the shortest string above the last key of a group and not above the first of the next.
+//! A *separator* is the shortest string above the last key of a group and not above the first of
+//! the next.
 
 use std::ops::Range;
 

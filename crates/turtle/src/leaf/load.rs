@@ -1,11 +1,11 @@
 //! Reading many pages of a leaf at once: all of it for a merge, or what a range of keys needs.
 //!
-//! A large read takes the pages that are in the cache from there, reads those between the first and the last
-//! that are not in one transfer, and adds none to the cache: what a merge reads once must not push
-//! out what lookups need.
+//! A large read takes the cached pages from the cache, reads those between the first and the last
+//! that is not cached in one transfer, and adds none to the cache: what a merge reads once must not
+//! evict what lookups need.
 //!
-//! What was read of a whole leaf is what its run points into: the payloads are moved together where they
-//! lie, and neither keys nor values are copied one by one.
+//! What was read of a whole leaf is what its run points into: the payloads are moved together where
+//! they lie, and neither keys nor values are copied one by one.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,14 +21,9 @@ use spinney_io::{AlignedBuf, Purpose};
 use super::format::{Item, KeyPage, PAYLOAD, Section};
 use super::{Leaf, LeafStore, payload};
 use crate::kinds::block;
+use crate::policy::{LOADS_AT_ONCE, SINGLES_MAX};
 use crate::run::{Position, Run, RunOver};
 use crate::source::Bytes;
-
-/// So many pages or fewer are read one by one, through the cache.
-const SINGLES: u32 = 2;
-
-/// Leaves that are read in one batch: enough to keep a disk busy.
-const LOADS_AT_ONCE: usize = 4;
 
 /// A range of a leaf that is to be read: from key `lower` on up to, not including, key `upper`.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +48,8 @@ struct Plan<'a> {
 type Span<'a> = (&'a Leaf, Range<u32>);
 
 impl LeafStore {
-    /// Reads ranges of leaves, whose transfers go together; the results are in the order of the loads. The leaves
-    /// are this store's.
+    /// Reads ranges of leaves, whose transfers go together; the results are in the order of the
+    /// loads. The leaves are this store's.
     ///
     /// # Errors
     /// `Corruption` or `Io`, of the first that failed.
@@ -93,8 +88,8 @@ impl LeafStore {
         Ok(())
     }
 
-    /// Appends the payloads of each span to what was read before it: what is in the cache from there, and all
-    /// between the first and the last page that is not in one transfer.
+    /// Appends the payloads of each span to what was read before it: what is in the cache from
+    /// there, and all between the first and the last page that is not in one transfer.
     fn read_spans(
         &self,
         spans: &[Span<'_>],
@@ -121,7 +116,7 @@ impl LeafStore {
                 if let Some(page) = leaf.cached(index) {
                     to.copy_from_slice(&*page);
                 } else {
-                    // It went in the meantime.
+                    // It was evicted in the meantime.
                     let (section, page) = leaf.section_of(index);
                     to.copy_from_slice(&*leaf.page(section, page, purpose)?);
                 }
@@ -141,14 +136,14 @@ struct Payloads {
 }
 
 impl Payloads {
-    /// For so many pages, all of which will be appended.
+    /// Memory for this many pages, all of which will be appended.
     fn of(pages: usize) -> Payloads {
         let mut buf = AlignedBuf::reused(pages);
         buf.set_pages(0);
         Payloads { buf, closed_up: 0 }
     }
 
-    /// Has room for so many pages more than were appended; they will be, too.
+    /// Makes room for this many pages more than were appended; they will be appended, too.
     fn reserve(&mut self, pages: usize) {
         let pages = self.closed_up + pages;
         if self.buf.capacity() >= pages {
@@ -161,7 +156,7 @@ impl Payloads {
         *self = larger;
     }
 
-    /// Room for so many pages more.
+    /// Room for this many pages more.
     fn append(&mut self, pages: usize) -> &mut [u8] {
         self.buf.set_pages(self.closed_up + pages);
         &mut self.buf.bytes_mut()[self.closed_up * PAGE_BYTES..]
@@ -247,8 +242,8 @@ impl<'a> Plan<'a> {
 }
 
 impl Leaf {
-    /// Reads the edits from key `lower` on up to, not including, key `upper`; if they bound nothing,
-    /// in one transfer.
+    /// Reads the edits from key `lower` on up to, not including, key `upper`; if they bound
+    /// nothing, in one transfer.
     ///
     /// # Errors
     /// `Corruption` or `Io`.
@@ -269,8 +264,8 @@ impl Leaf {
         self.files.cache.peek(self.page_id(section, page))
     }
 
-    /// Makes a run of the items of a range, over the payloads of pages of keys and, behind them, of values, whose
-    /// first byte has the address `base`.
+    /// Builds a run from the items of a range, over the payloads of pages of keys and, behind them,
+    /// of values; the first byte has the address `base`.
     fn collect(
         &self,
         bytes: Bytes,
@@ -342,8 +337,8 @@ impl Leaf {
         Ok(())
     }
 
-    /// Appends the payloads of pages of a section, through the cache; those that are missing are read
-    /// together.
+    /// Appends the payloads of pages of a section, through the cache; those that are missing are
+    /// read together.
     ///
     /// # Errors
     /// `Corruption`, also when the section does not have them; `Io`.
@@ -376,7 +371,7 @@ impl Leaf {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let (first, count) = self.section(section);
-        if pages.len() as u32 <= SINGLES || pages.end > count {
+        if pages.len() as u32 <= SINGLES_MAX || pages.end > count {
             return self.read_cached(section, pages, purpose, out);
         }
         let mut read = [Payloads::of(pages.len())];

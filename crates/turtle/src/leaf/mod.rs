@@ -8,18 +8,19 @@
 //! ```
 //!
 //! `format` is the one home of the bytes; `index` orders the index; `build` writes; `read` looks
-//! keys up, and `warm` brings in what many lookups need; `load` reads whole leaves and `cursor` parts of them. `blob` keeps nodes beside them.
+//! keys up, and `warm` reads what many lookups need; `load` reads whole leaves and `cursor` parts
+//! of them. `blob` keeps nodes beside them.
 //!
 //! **Invariants**
-//! 1. A leaf never changes. A [`Leaf`] owns its pages: when it is dropped the cache forgets them and
-//!    the store has them back.
+//! 1. A leaf never changes. A [`Leaf`] owns its pages: when it is dropped the cache forgets them
+//!    and the store has them back.
 //! 2. A page that is not what it should be is `Corruption`, except one of the filter, which is a
 //!    hint: without it every key may be there.
 //!
 //! **Differs from the paper.** Groups of keys never lie across pages and say where their values
-//! are, so that a lookup reads one page of keys; the index is a binary search tree over every 16th key (and
-//! over each page's first) with short separators, not a trie; it never needs every 32nd key, since
-//! it takes a tenth of the keys' room, or less.
+//! are, so that a lookup reads one page of keys; the index is a binary search tree over every 16th
+//! key (and over each page's first) with short separators, not a trie; it never needs every 32nd
+//! key, since it takes a tenth of the keys' room, or less.
 
 pub(crate) mod blob;
 mod build;
@@ -59,8 +60,9 @@ pub(crate) struct LeafStore {
     absences: Absences,
 }
 
-/// Whether keys are often not in the last leaf that could have them. Mostly they are there, and then its filter
-/// costs memory and says nothing: it is asked only while more than one lookup of nine ends in vain.
+/// Whether keys are often not in the last leaf that could have them. Mostly they are there, and
+/// then its filter costs memory and tells nothing: it is asked only while more than one lookup of
+/// nine ends in vain.
 ///
 /// Most lookups find the score at an end of its range, where they leave it alone.
 #[derive(Debug)]
@@ -68,7 +70,7 @@ struct Absences(AtomicU32);
 
 impl Absences {
     const MOST: u32 = 128;
-    /// What one that is absent counts for, beside one that is not.
+    /// Points of a lookup that ends in vain; one that finds its key takes one away.
     const WEIGHT: u32 = 8;
 
     #[inline]
@@ -97,7 +99,7 @@ impl Default for Absences {
     }
 }
 
-/// What reading and writing leaves has come to.
+/// Counters of reading and writing leaves.
 #[derive(Debug, Default)]
 pub(crate) struct LeafCounters {
     /// Lookups that a filter could have ended.
@@ -108,7 +110,8 @@ pub(crate) struct LeafCounters {
     pub(crate) filter_false_positives: AtomicU64,
     /// Those that met a damaged page of a filter.
     pub(crate) filter_damaged: AtomicU64,
-    /// Pages that lookups and scans read from the file, by [`Kind`]; those of nodes when a tree is opened.
+    /// Pages that lookups and scans read from the file, by [`Kind`]; those of nodes when a tree is
+    /// opened.
     pub(crate) pages_read: [AtomicU64; 5],
     /// Pages that ranges looked into, cached or not.
     pub(crate) scan_pages: AtomicU64,
@@ -157,12 +160,13 @@ impl LeafStore {
 }
 
 impl Leaf {
-    /// Writes a leaf of sorted edits. No record above `lsn` is among them. Index and keys are in the cache
-    /// afterwards, and filter and values if it has room. Durable after
+    /// Writes a leaf of sorted edits, no record above `lsn` among them. Index and keys are in the
+    /// cache afterwards, and filter and values if it has room. The leaf is durable after
     /// [`Store::sync`].
     ///
     /// # Errors
-    /// `InvalidArgument` for what no leaf can hold; `Full`, `Poisoned` or `Io`; nothing is owned then.
+    /// `InvalidArgument` for what no leaf can hold; `Full`, `Poisoned` or `Io`; nothing is owned
+    /// then.
     pub(crate) fn write(
         files: &Arc<LeafStore>,
         edits: &impl Edits,
@@ -189,9 +193,9 @@ impl Leaf {
         Ok(leaf)
     }
 
-    /// Puts pages that were just written into the cache: those that every lookup needs, and the others if there
-    /// is room that nobody has. A filter comes when it is first asked, which that of a leaf below all
-    /// segments mostly is not.
+    /// Puts pages that were just written into the cache: those that every lookup needs, and the
+    /// others if there is free room. A filter comes when it is first asked; that of a leaf below
+    /// all segments is mostly not asked.
     fn keep(&self, built: &Built) {
         let cache = self.files.cache.cache();
         let has_room = cache.used() + built.body.bytes().len() as u64 <= cache.bytes();
@@ -253,7 +257,7 @@ impl Leaf {
         &self.description
     }
 
-    /// The damage of a page as an error that says where.
+    /// The damage of a page as an error with its place.
     fn damaged(&self, section: Section, page: u32, damage: Damage) -> Error {
         damage.at(self.files.store.path(), self.page_id(section, page).page)
     }
@@ -291,8 +295,8 @@ impl Leaf {
         Err(damage.at(self.files.store.path(), self.description.first))
     }
 
-    /// The page of the filter that has the key's block, and the block's place in it; `None` without a
-    /// filter.
+    /// The page of the filter that has the key's block, and the block's place in it; `None` without
+    /// a filter.
     #[inline]
     fn filter_place(&self, hash: u64) -> Option<(u32, usize)> {
         let blocks = self.description.filter_blocks;
@@ -358,7 +362,7 @@ impl Reach for Loading {
         leaf.page(section, page, Purpose::LOOKUP)
     }
 
-    /// One request in the place of one for each page.
+    /// One request for all pages together.
     fn expect(&self, leaf: &Leaf, pages: Range<u64>) {
         let page = |page| u32::try_from(page).unwrap_or(u32::MAX);
         leaf.bring_in(Section::Values, page(pages.start)..page(pages.end), Purpose::LOOKUP);

@@ -30,8 +30,8 @@ pub(crate) struct Place {
 }
 
 impl Lookup<'_> {
-    /// Looks the key up; answers the index of its item and what it is. A value or pointer is appended
-    /// to `out`.
+    /// Looks the key up; answers the index of its item and what it is. A value or pointer is
+    /// appended to `out`.
     ///
     /// # Errors
     /// `Corruption` or `Io`; `out` is as it was.
@@ -45,7 +45,7 @@ impl Lookup<'_> {
         !self.is_last || self.leaf.files.absences.are_many()
     }
 
-    /// The same as [`Lookup::get`], as far as `reach` goes.
+    /// Looks the key up as [`Lookup::get`] does, as far as `reach` goes.
     pub(super) fn get_within<R: Reach>(
         &self,
         out: &mut Vec<u8>,
@@ -116,7 +116,7 @@ impl Leaf {
         self.find_in(key).map(|(place, _)| place)
     }
 
-    /// The same, with the page of keys where it was looked for.
+    /// Returns the place of a key, with the page of keys where it was looked for.
     pub(crate) fn find_in(&self, key: &[u8]) -> Result<(Place, PageRef<'_>)> {
         let at = self.search(key, &Loading)?;
         let page = self.page(Section::Keys, at.page, Purpose::LOOKUP)?;

@@ -1,12 +1,13 @@
-//! Bringing in what many lookups or cursors need, together: the segments that one key may be in, or the leaves
-//! of many keys (the parallel lookups of section 3.4).
+//! Reading what many lookups or cursors need into the cache, together: the segments that one key
+//! may be in, or the leaves of many keys (the parallel lookups of section 3.4).
 //!
-//! Each lookup is tried on what is cached; the pages at which they stop are read in one batch, as
-//! deep as the disk can, and those that stopped are tried again. A lookup stops at its filter, its
-//! index, its keys and its value, so a few batches do, however many lookups there are. Of the leaves
-//! that one key may be in, only filters are read together: mostly one has the key, and what is older is not
-//! needed then. What cursors of one range expect to be asked for comes in one batch, too. All of this is a hint: whoever looks up afterwards loads what is missing, and hears
-//! of damage.
+//! Each lookup is tried on what is cached. The pages at which lookups stop are read in one batch,
+//! as deep as the disk can, and those that stopped are tried again. A lookup stops at its filter,
+//! its index, its keys and its value, so a few batches suffice, however many lookups there are. Of
+//! the leaves that one key may be in, only filters are read together: mostly one has the key, and
+//! older ones are not needed then. What cursors of one range expect to be asked for comes in one
+//! batch, too. All of this is a hint: a lookup afterwards reads what is missing, and reports
+//! damage.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -52,7 +53,7 @@ enum Stop {
         run: PageRun,
         index: u32,
     },
-    /// Whoever looks up hears why.
+    /// The lookup itself reports why.
     Failed,
 }
 
@@ -81,15 +82,16 @@ impl Reach for Cached {
 }
 
 impl LeafStore {
-    /// Brings in what these lookups need, as far as the cache has room. The leaves are this store's;
-    /// lookups of one key follow each other, the newest leaf first, for what an older one says does
-    /// not matter when a newer one has the key.
+    /// Reads what these lookups need into the cache, as far as it has room. The leaves are this
+    /// store's. Lookups of one key follow each other, the newest leaf first: an older one does not
+    /// matter when a newer one has the key.
     pub(crate) fn warm(&self, lookups: &[Lookup<'_>]) {
         let mut keys: Vec<&[Lookup<'_>]> =
             lookups.chunk_by(|one, next| one.hash == next.hash && one.key == next.key).collect();
         for _ in 0..BATCHES_MAX {
             let mut wanted: Vec<Page> = Vec::new();
-            // One key alone waits for its filters together; from then on it takes one page after another.
+            // One key alone waits for its filters together; from then on it takes one page after
+            // another.
             let is_alone = keys.len() == 1;
             keys.retain(|of_key| {
                 let before = wanted.len();
@@ -106,15 +108,15 @@ impl LeafStore {
             wanted.sort_unstable_by_key(|(id, ..)| id.page);
             wanted.dedup_by_key(|(id, ..)| id.page);
             wanted.truncate(BATCH_PAGES_MAX);
-            // Whoever looks up hears of an error.
+            // The lookup itself reports an error.
             if wanted.is_empty() || self.read_in(&wanted, Purpose::LOOKUP).is_err() {
                 return;
             }
         }
     }
 
-    /// Brings in the values that these cursors expect to be asked for, together, if there are several pages.
-    /// Answers how many pages were missing of all but the last.
+    /// Reads the values that these cursors expect to be asked for, together, if there are several
+    /// pages. Returns how many pages were missing of all but the last cursor.
     pub(crate) fn bring_in(&self, cursors: &[&LeafCursor<'_>]) -> usize {
         let missing = |cursors: &[&LeafCursor<'_>]| -> Vec<Page> {
             let expected = cursors.iter().filter_map(|cursor| cursor.expected_pages());
@@ -128,7 +130,7 @@ impl LeafStore {
         wanted.dedup_by_key(|(id, ..)| id.page);
         wanted.truncate(BATCH_PAGES_MAX);
         if wanted.len() > 1 {
-            // Whoever reads them hears of an error.
+            // The cursor that reads them reports an error.
             let _ = self.read_in(&wanted, Purpose::SCAN);
         }
         of_others
@@ -151,12 +153,12 @@ impl LeafStore {
 }
 
 impl Leaf {
-    /// Brings in those of some pages of a section that are not cached, if there are several. A hint, as all
-    /// of this.
+    /// Reads those of some pages of a section that are not cached, if there are several. A hint, as
+    /// all of this.
     pub(super) fn bring_in(&self, section: Section, pages: Range<u32>, purpose: Purpose) {
         let wanted: Vec<Page> = self.missing(section, pages).collect();
         if wanted.len() > 1 {
-            // Whoever reads them hears of an error.
+            // The cursor that reads them reports an error.
             let _ = self.files.read_in(&wanted, purpose);
         }
     }
@@ -170,8 +172,8 @@ impl Leaf {
     }
 }
 
-/// Says which pages the lookups of one key miss next: where the first stops, and the filters of those behind
-/// it.
+/// Collects the pages that the lookups of one key miss next: where the first stops, and the filters
+/// of those behind it.
 fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     let mut scratch = Vec::new();
     for (at, lookup) in of_key.iter().enumerate() {
@@ -186,7 +188,7 @@ fn want(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     }
 }
 
-/// Says which pages of filters are missing, and asks the processor for what is there.
+/// Collects the pages of filters that are missing, and asks the processor for those that are there.
 fn want_filters(of_key: &[Lookup<'_>], wanted: &mut Vec<Page>) {
     for Lookup { leaf, hash, .. } in of_key.iter().filter(|lookup| lookup.asks_filter()) {
         if let Some((page, offset)) = leaf.filter_place(*hash) {

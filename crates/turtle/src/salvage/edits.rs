@@ -1,10 +1,11 @@
 //! The edits of a leaf or segment of which any page may be damaged, in order, read by single pages.
 //!
-//! Neither index nor filter is needed: pages of keys say which items they have, and where the values of
-//! these lie. Between the last key before a damaged page of keys and the first one behind it there is a *hole*.
+//! Neither index nor filter is needed: pages of keys say which items they have, and where the
+//! values of these lie. Between the last key before a damaged page of keys and the first one behind
+//! it there is a *hole*.
 //!
-//! **Invariant**: keys ascend strictly; what does not is taken for damage. Whatever the pages hold, a few of them are in
-//! memory at a time.
+//! **Invariant**: keys ascend strictly; what does not is taken for damage. Whatever the pages hold,
+//! a few of them are in memory at a time.
 
 use std::collections::VecDeque;
 
@@ -34,7 +35,7 @@ pub(super) struct FoundEdit {
 pub(super) enum Use {
     /// A tree's: what is not there whole is damage.
     Named,
-    /// Perhaps nobody's any more: others may have been written over them.
+    /// Perhaps in use no more: others may have been written over them.
     Stray,
 }
 
@@ -210,7 +211,8 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Notes damage of a page. What was written over is none where nobody says that it is in use.
+    /// Notes damage of a page. A page that was written over is not damaged if nothing says that it
+    /// is in use.
     fn note(&self, notes: &mut Notes, section: Section, page: u32, found: &FoundPage) {
         let (first, count) = self.section(section);
         if self.use_ == Use::Named || matches!(found, FoundPage::Damaged(_)) {

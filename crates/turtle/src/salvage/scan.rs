@@ -1,18 +1,20 @@
-//! What all pages of a file say, when nothing leads to them.
+//! All pages of a file, for when nothing leads to its leaves.
 //!
-//! The first page of a leaf has its description, and pages of a node say that they are some; a node that
-//! is found says of leaves and segments which they are, and where edits of them were live. Nothing
-//! says of a run of pages whether it is still in use.
+//! The first page of a leaf has its description, and pages of a node are known by their kind. A
+//! node that is found tells of leaves and segments which they are, and where edits of them were
+//! live. Nothing tells of a run of pages whether it is still in use.
 //!
 //! **Newer and older.** Generations ascend from allocation to allocation, through all lives of a
-//! database, so they are the order in which runs were written; the LSN of a later one is never lower, but many have the same.
-//! That is not quite the order of their edits: between two checkpoints a segment may be written before the leaf below
-//! it whose edits are older. But a node says what was so when it was written: that edits of a segment were
-//! live then, above all leaves that there were. So a segment is as new as each node that names it,
-//! where that node says; of segments that one node names levels above are newer. Any other run is as new as its generation.
+//! database, so they are the order in which runs were written. The LSN of a later one is never
+//! lower, but many have the same. That is not quite the order of their edits: between two
+//! checkpoints a segment may be written before the leaf below it whose edits are older. But a node
+//! tells what was so when it was written: edits of a segment were live then, above all leaves that
+//! there were. So a segment is as new as each node that names it, where that node says; of segments
+//! that one node names, levels above are newer. Any other run is as new as its generation.
 //!
-//! **What was deleted.** Tombstones end at leaves. A leaf, if a node says that it is one, decides its
-//! range: what older runs have there is nobody's any more. Where no node says so, keys that were removed may come back.
+//! **What was deleted.** Tombstones end at leaves. A leaf, if a node says that it is one, decides
+//! its range: what older runs have there does not count any more. Where no node says so, keys that
+//! were removed may come back.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -61,7 +63,7 @@ impl Scan {
     /// Reads the whole file.
     ///
     /// # Errors
-    /// `Io` when its length cannot be told.
+    /// `Io` when its length cannot be read.
     pub(super) fn read(store: &Store) -> Result<Scan> {
         let mut scan = Scan::default();
         store.show_blocks(|page, header, block| {
@@ -135,7 +137,7 @@ fn root(payload: &[u8]) -> Option<&[u8]> {
     sound.then_some(root)
 }
 
-/// What a run is, as a node says it that names it.
+/// The role of a run, by a node that names it.
 #[derive(Debug)]
 struct Role {
     by: Generation,
@@ -153,7 +155,7 @@ struct Told {
     roles: Vec<Role>,
 }
 
-/// What the nodes say that were found.
+/// The roles that the found nodes give to runs.
 #[derive(Debug, Default)]
 pub(super) struct Roles {
     of: HashMap<RunId, Told>,
@@ -232,8 +234,8 @@ fn live_range(
 /// What a run that no tree names has by one of its roles.
 #[derive(Debug)]
 struct Stray<'a> {
-    /// The later, the greater: as of when it is known that its edits were the newest, in which level, and when
-    /// it was written.
+    /// Age, the newest greatest: the generation as of which its edits are known to be the newest,
+    /// their level, and the generation in which it was written.
     age: (Generation, Reverse<usize>, Generation),
     description: Description,
     role: Option<&'a Role>,
@@ -249,7 +251,7 @@ pub(super) struct Strays<'a> {
     all: Vec<Stray<'a>>,
 }
 
-/// Ranges of a run in which it says something.
+/// Ranges of a run in which its edits count.
 type Planned = (Description, Vec<LostRange>);
 
 impl<'a> Strays<'a> {
@@ -288,7 +290,7 @@ impl<'a> Strays<'a> {
         Strays { store, all }
     }
 
-    /// What the runs with a generation below this one say of a range, the oldest first.
+    /// Edits of a range in the runs with a generation below this one, the oldest first.
     fn plan(&self, range: &LostRange, below: Option<Generation>) -> Vec<Planned> {
         let mut covered = Covered::default();
         let mut planned = Vec::new();
@@ -326,11 +328,11 @@ impl<'a> Strays<'a> {
         planned
     }
 
-    /// Shows what the runs with a generation below this one say of a range; answers whether there was
-    /// anything.
+    /// Shows the edits of a range in the runs with a generation below this one; returns whether
+    /// there was a run.
     ///
     /// # Errors
-    /// What `show` answers.
+    /// Errors of `show`.
     pub(super) fn show(
         &self,
         range: &LostRange,

@@ -46,8 +46,8 @@ fn within(ranges: &[LostRange], key: &[u8]) -> bool {
     })
 }
 
-/// Of a leaf with many pages of keys and values some are damaged: within any bounds exactly what is not on
-/// those is found, and holes tell where the rest was.
+/// Of a leaf with many pages of keys and values some are damaged: within any bounds exactly what is
+/// not on those is found, and holes tell where the rest was.
 #[test]
 fn p22_a_leaf_gives_all_that_is_whole() {
     let mut rng = StdRng::seed_from_u64(5);
@@ -189,7 +189,8 @@ impl World {
         batch
     }
 
-    /// What a salvage of the file finds, once what is not as it was turned out to be told.
+    /// Returns what a salvage of the file finds, and checks that it reports all that is not as it
+    /// was.
     fn salvage(&self, disk: &SimDisk, when: &str) -> (usize, Salvage) {
         let mut salvage = Salvage::open(&*disk.at("/"), "turtle", KEYSPACE, true).unwrap();
         salvage.read_pages().unwrap();
@@ -259,7 +260,7 @@ fn p22_a_sound_tree_is_found_whole() {
     }
 }
 
-/// One page after the other, and many: what is told covers what is not as it was, and it is little.
+/// One page after the other, and many: the report covers what is not as it was, and little more.
 #[test]
 fn p22_damage_of_a_tree_is_told() {
     let (mut hurt, mut wrong_by_nodes, mut nodes) = (0, 0, 0);
@@ -306,8 +307,8 @@ fn p22_damage_of_a_tree_is_told() {
     assert!(wrong_by_nodes < nodes * 5, "{wrong_by_nodes} records by {nodes} nodes");
 }
 
-/// Of the newest checkpoint nothing is left that leads to its tree: the one before is found whole, and
-/// it is told that its records may be older.
+/// Nothing is left of the newest checkpoint that leads to its tree: the one before is found whole,
+/// and its records are reported as possibly older.
 #[test]
 fn p22_an_older_checkpoint_is_told() {
     let mut wrong = 0;
@@ -337,7 +338,7 @@ fn p22_an_older_checkpoint_is_told() {
     assert!(wrong > 0, "no checkpoint before had other records");
 }
 
-/// Pages whose checksums hold and whose bytes are nonsense: nothing panics, nothing goes on for ever.
+/// Pages whose checksums hold and whose bytes are nonsense: nothing panics, nothing runs forever.
 #[test]
 fn p22_nonsense_does_not_panic() {
     let mut rng = StdRng::seed_from_u64(9);

@@ -4,7 +4,8 @@
 //! newest first, as a range from end to end would do. Where a node cannot be read there is a *gap*:
 //! of it only the buffers above are known.
 //!
-//! **Memory**: the nodes of one path, and a few pages of each leaf and segment that a leaf's range has.
+//! **Memory**: the nodes of one path, and a few pages of each leaf and segment that a leaf's range
+//! has.
 
 use std::collections::HashSet;
 
@@ -20,7 +21,7 @@ use crate::leaf::format::{Description, PAYLOAD};
 use crate::packed::{PackedNode, PackedSegment, Root};
 use crate::run::Op;
 
-/// What tells one run of pages from any other of the file, at any time.
+/// First page and generation: they tell one run of pages of the file from any other, at any time.
 pub(super) type RunId = (PageNumber, Generation);
 
 /// A segment and where its edits are live.
@@ -69,8 +70,8 @@ impl<'a> Walk<'a> {
         Walk { store, notes, is_of_another_time: false }
     }
 
-    /// Whether everything that the root leads to is of its time or damaged. If not, pages were never
-    /// written, or others were in their places since.
+    /// Whether everything that the root leads to is of its time or damaged. If not, pages were
+    /// never written, or others were in their places since.
     pub(super) fn is_of_its_time(&mut self, root: &[u8]) -> Result<bool> {
         let survey = self.survey(root)?;
         let mut buf = AlignedBuf::new(1);
@@ -101,7 +102,7 @@ impl<'a> Walk<'a> {
     /// Shows the records of a tree. Above gaps removals are shown, too.
     ///
     /// # Errors
-    /// What `show` answers.
+    /// Errors of `show`.
     pub(super) fn records(&mut self, root: &[u8], show: &mut Show<'_>) -> Result<()> {
         let mut notes = Notes::default();
         let store = self.store;

@@ -1,4 +1,5 @@
-//! Bytes written against the checkpoint distance: each doubling saves about one level (section 3.4).
+//! Bytes written against the checkpoint distance: each doubling saves about one level (section
+//! 3.4).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -9,9 +10,9 @@ use super::run;
 use crate::check::check;
 use crate::double::Double;
 use crate::files::Limits;
+use crate::policy::SPREAD;
 use crate::runs::Runs;
 use crate::tree::Tree;
-use crate::version::SPREAD;
 
 const LEAF: u64 = 4096;
 const EDIT: u64 = 8 + 24 + 8;
@@ -35,7 +36,7 @@ struct Load {
 struct Plan {
     /// Batches of about a leaf each.
     batches: u32,
-    /// Written every so many of them.
+    /// Batches between two checkpoints.
     distance: u32,
     /// Early what has settled.
     streams: bool,

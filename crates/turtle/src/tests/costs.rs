@@ -28,7 +28,7 @@ const VALUE_BYTES: usize = 120;
 const CACHE_BYTES: u64 = 256 << 20;
 const FILTER_BITS: u32 = 12;
 
-/// A filter of 12 bits for each key says maybe for nothing once in so many times.
+/// A filter of 12 bits for each key answers wrongly for one absent key in this many.
 const FALSE_POSITIVE_ONE_IN: u64 = 185;
 
 struct World {
@@ -90,8 +90,8 @@ impl World {
     }
 
     /// What a scan from one key up to another may read at most: of each leaf and segment whose live
-    /// range it touches the pages of the index on the path to where it begins, the pages that records
-    /// fill, and two more.
+    /// range it touches the pages of the index on the path to where it begins, the pages that
+    /// records fill, and two more.
     fn allowed(&self, first: &[u8], last: &[u8]) -> (u64, u64) {
         let mut spans = Vec::new();
         let mut left: Vec<Below<'_>> =

@@ -198,8 +198,9 @@ fn trees_on_a_disk_are_what_a_map_says() {
     assert!(highest >= 2, "trees of {highest} levels of nodes try little");
 }
 
-/// Pages that a checkpoint gives to two leaves are damage, and nobody gives them back twice: also when they are not
-/// described alike, have only some pages in common, or more is wrong with the tree.
+/// Pages that a checkpoint gives to two leaves are damage, and nobody gives them back twice: also
+/// when they are not described alike, have only some pages in common, or more is wrong with the
+/// tree.
 #[test]
 fn pages_of_two_leaves_are_damage() {
     let World { disk, cache, files, .. } = World::new(7);

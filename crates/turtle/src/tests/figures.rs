@@ -1,5 +1,5 @@
-//! The worked examples of the paper: figure 5 (levels after each batch, a flush) and figure 6 (pages
-//! written at different checkpoint distances).
+//! The worked examples of the paper: figure 5 (levels after each batch, a flush) and figure 6
+//! (pages written at different checkpoint distances).
 //!
 //! A leaf holds three keys here, and the node has pivots enough for three levels.
 

@@ -86,7 +86,8 @@ fn what_is_split_and_joined_is_what_it_was() {
     }
 }
 
-/// The last child of a node may become as many as there are bits left, when leaves have become much smaller.
+/// The last child of a node may become as many as there are bits left, when leaves have become much
+/// smaller.
 #[test]
 fn a_node_has_as_many_pivots_as_bits() {
     let files = Double::new(limits(1 << 20, 64));
@@ -115,7 +116,8 @@ fn a_node_has_as_many_pivots_as_bits() {
 fn a_merge_of_many_segments_has_few_of_them_in_memory() {
     let edit = packed_bytes(3, 1);
     let leaf_bytes = 10 * edit;
-    // From how many bytes of segments on a merge goes in slices, and how much of them is in memory then at most.
+    // From how many bytes of segments on a merge goes in slices, and how much of them is in memory
+    // then at most.
     for (merge_bytes, most) in [(3 * leaf_bytes, 5 * leaf_bytes), (u64::MAX, u64::MAX)] {
         let limits = Limits { merge_bytes, edit_bytes_max: 0, ..limits(leaf_bytes, 16) };
         let files = Double::new(limits);

@@ -424,8 +424,8 @@ fn trees_on_pages_are_what_a_map_says() {
     }
 }
 
-/// Batches wait in the topmost levels while the disk is full, small steps take them down, and what comes afterwards
-/// finds the tree as it should be but for sizes.
+/// Batches wait in the topmost levels while the disk is full, small steps take them down, and what
+/// comes afterwards finds the tree as it should be but for sizes.
 #[test]
 fn a_disk_may_be_full_for_a_while() {
     for seed in 0..64 {
@@ -526,7 +526,8 @@ fn deleting_everything_leaves_nothing() {
             }
             world.compare();
         }
-        // Tombstones go down when there are enough of them: these are told everything again.
+        // Tombstones are flushed when there are enough of them: the same removals come again and
+        // again.
         for _ in 0..1000 {
             if world.tree.root.is_none() {
                 break;

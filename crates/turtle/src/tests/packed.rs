@@ -45,7 +45,8 @@ fn the_example_is_these_bytes() {
     assert!(PackedNode::decode(&[&bytes[..], &[0]].concat()).unwrap_err().is_corruption());
 }
 
-/// Nodes that earlier versions wrote do not count tombstones: as many are taken to be there as there may be.
+/// Nodes that earlier versions wrote do not count tombstones: as many are taken to be there as
+/// there may be.
 #[test]
 fn nodes_of_version_1_are_read() {
     let bytes = [

@@ -83,8 +83,8 @@ fn a_short_scan_opens_little_more_than_it_reads() {
             tree.scan(&files, &request, &mut chunk).unwrap();
             assert_eq!(chunk.len(), 10);
             let opened = files.counts.cursors.load(Relaxed) - cursors;
-            // Ten records lie in two leaves' ranges at most; in a range a level may go on in another
-            // segment.
+            // Ten records lie in two leaves' ranges at most; in a range a level may go on in
+            // another segment.
             assert!(opened <= 3 * (levels + 1), "{opened} of {levels} levels");
             most = most.max(opened);
         }

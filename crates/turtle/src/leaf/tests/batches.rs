@@ -110,7 +110,8 @@ fn what_many_lookups_need_comes_in_a_few_batches() {
     assert!(leaf.get(key, hash(key), &mut Vec::new()).unwrap_err().is_corruption());
 }
 
-/// What a short range takes of several leaves comes together, no page of it twice, and none that it does not need.
+/// What a short range takes of several leaves comes together, no page of it twice, and none that it
+/// does not need.
 #[test]
 fn what_several_cursors_expect_comes_in_one_batch() {
     let bed = Bed::new(16 << 20);
@@ -127,7 +128,7 @@ fn what_several_cursors_expect_comes_in_one_batch() {
         let mut cursors = leaves
             .each_ref()
             .map(|leaf| LeafCursor::new(leaf, Bound::Included(middle), direction).unwrap());
-        // So many as the page of keys has, whichever way.
+        // As many as the page of keys has, whichever way.
         let last = cursors[1].expect(40).unwrap();
         cursors[0].expect_up_to(&last);
         let before = bed.files.counters.pages_read[kinds::VALUES.index()].load(Relaxed);

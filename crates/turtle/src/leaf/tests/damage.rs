@@ -45,7 +45,7 @@ fn damage_is_found() {
     }
 }
 
-/// Pages whose checksums hold but whose contents are anything: no reader panics or runs for ever.
+/// Pages whose checksums hold but whose contents are anything: no reader panics or runs forever.
 #[test]
 fn lying_pages_are_survived() {
     let mut random = SplitMix(11);

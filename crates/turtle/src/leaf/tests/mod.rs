@@ -112,7 +112,8 @@ fn memory_that_is_used_again_leaves_nothing_behind() {
             .map(|_| (random_key(&mut random, shape), Some((value(&mut random), false))))
             .collect();
         let mut first: Option<Vec<Vec<u8>>> = None;
-        // Of what is built first this is made of new memory, mostly, and from then on of what the one before left.
+        // Of what is built first this is made of new memory, mostly, and from then on of what the
+        // one before left.
         for _ in 0..4 {
             let mut built = build(&model, KEYSPACE, 10).unwrap();
             let built_payloads = payloads(&built);
@@ -492,12 +493,13 @@ fn values_that_are_expected_come_in_one_piece_and_stay() {
             bed.chill();
             let (pages, alone) = bed.pages_read(Purpose::SCAN, || scan(0));
             bed.chill();
-            // Index and keys: what is left are values, of which a page of keys may end in the middle.
+            // Index and keys: what is left are values, of which a page of keys may end in the
+            // middle.
             drop(LeafCursor::new(&leaf, Bound::Included(key), direction).unwrap());
             let reads = bed.disk.reads();
             let (more, together) = bed.pages_read(Purpose::SCAN, || scan(COUNT));
             assert_eq!(alone, together);
-            assert!(more <= pages, "{more} pages in the place of {pages}");
+            assert!(more <= pages, "{more} pages, not {pages}");
             let reads = bed.disk.reads() - reads;
             assert!(reads <= 3 && (reads < more || more <= 2), "{reads} requests, {more} pages");
             let reads = bed.disk.reads();
@@ -507,8 +509,9 @@ fn values_that_are_expected_come_in_one_piece_and_stay() {
     }
 }
 
-/// Values that fill their pages to the last byte, and behind them a record without a value, or a tombstone: no page is
-/// there for it, and a range that expects it reads none. (Found by the soak, seed 401198.)
+/// Values that fill their pages to the last byte, and behind them a record without a value, or a
+/// tombstone: no page is there for it, and a range that expects it reads none. (Found by the soak,
+/// seed 401198.)
 #[test]
 fn an_empty_value_behind_full_pages_is_read() {
     for pages in 1..4 {
@@ -596,7 +599,8 @@ const GOLDEN_INDEX: &str = concat!(
     "800000000100000003000000280000000100000001000000050000002f000000",
 );
 
-/// What fits beside all else is read from memory as soon as it is written; what does not displaces no values.
+/// What fits beside all else is read from memory as soon as it is written; what does not displaces
+/// no values.
 #[test]
 fn what_was_written_is_in_memory_where_there_is_room() {
     let bed = Bed::new(1 << 20);
