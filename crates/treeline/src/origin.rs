@@ -25,8 +25,8 @@
 //! header. So one page of an extent that bears an origin is enough to place the others, by their
 //! generation and by where they lie in the aligned extent; there is one ([`fit`](crate::fit), rule
 //! 4), and others bear theirs where that is short and finds room. Overflow pages and staged pages
-//! leave long bounds to the extent (version 2). Extents in which no page bears an origin are those of
-//! older databases, and of disks too full for what rule 4 takes.
+//! leave long bounds to the extent (version 2). Extents in which no page bears an origin are those
+//! of older databases, and of disks too full for what rule 4 takes.
 
 use std::borrow::Cow;
 

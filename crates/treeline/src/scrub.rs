@@ -1,8 +1,8 @@
-//! Scrubbing: reads a few owned pages and checks them, so that damage is known before somebody needs
-//! what it took. The engine's own place is the lowest key not yet seen.
+//! Scrubbing: reads a few owned pages and checks them, so that damage is known before somebody
+//! needs what it took. The engine's own place is the lowest key not yet seen.
 //!
-//! **Concurrency.** A piece locks one segment as a lookup does, and each of its pages in turn; a page
-//! that fails has not moved meanwhile.
+//! **Concurrency.** A piece locks one segment as a lookup does, and each of its pages in turn; a
+//! page that fails has not moved meanwhile.
 
 use spinney_engine::{Scrubbed, scrub};
 use spinney_io::Purpose;
