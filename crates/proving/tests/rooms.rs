@@ -29,7 +29,8 @@ const LIMITS: Limits = Limits { circle: 4, fields: 15, lines: 80 };
 const ROWS: [(&str, Limits); 8] = [
     ("bench", Limits { fields: 33, ..LIMITS }),
     ("cache", Limits { circle: 5, ..LIMITS }),
-    ("cli", Limits { circle: 7, fields: 25, lines: 97 }),
+    // Its `YcsbArguments` is a list of command-line arguments.
+    ("cli", Limits { fields: 25, ..LIMITS }),
     ("db", Limits { circle: 19, fields: 44, lines: 103 }),
     // Its `EngineStats` is a list of numbers.
     ("engine", Limits { fields: 42, ..LIMITS }),
