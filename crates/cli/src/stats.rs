@@ -221,52 +221,55 @@ pub(crate) fn to_text(stats: &Stats) -> String {
     for page in &stats.scrub.damaged {
         line(format!("damaged      {} at {}: {}", page.file.display(), page.offset, page.what));
     }
-    for one in &stats.keyspaces {
-        line(format!("keyspace     {} ({})", one.name, one.engine));
-        if let Some(memory) = &one.memory {
-            line(format!(
-                "  {} of {} in memory ({}), at least {}; the last MiB gives {} hits a second",
-                display_bytes(memory.used),
-                display_bytes(memory.target),
-                memory.why,
-                display_bytes(memory.floor),
-                memory.worth
-            ));
-        }
-        line(format!(
-            "  {} in {} pages, {} overflow pages, {} staged ones and {} free ones",
-            display_bytes(one.file_bytes),
-            one.pages,
-            one.overflow_pages,
-            one.staged_pages,
-            one.free_pages
-        ));
-        line(format!(
-            "  about {} of records, {} of removed records and unused space; {} tombstones",
-            display_bytes(one.live_bytes),
-            display_bytes(one.dead_bytes),
-            one.tombstones
-        ));
-        if one.large_values > 0 || one.large_freed_bytes > 0 {
-            line(format!(
-                "  {} large values in {}; {} of overwritten ones",
-                one.large_values,
-                display_bytes(one.large_bytes),
-                display_bytes(one.large_freed_bytes)
-            ));
-        }
-        match &one.turtle {
-            None => line(format!(
-                "  {} records in memory, {} of them not yet in their pages; {} of filters spared {} pages",
-                one.records_cached,
-                one.records_dirty,
-                display_bytes(one.page_filter_bytes),
-                one.page_filter_refusals
-            )),
-            Some(turtle) => turtle_lines(one.records_dirty, turtle).into_iter().for_each(&mut line),
-        }
-    }
+    stats.keyspaces.iter().for_each(|one| keyspace_lines(one, &mut line));
     text
+}
+
+/// Formats the most important statistics of a keyspace.
+fn keyspace_lines(one: &KeyspaceStats, line: &mut dyn FnMut(String)) {
+    line(format!("keyspace     {} ({})", one.name, one.engine));
+    if let Some(memory) = &one.memory {
+        line(format!(
+            "  {} of {} in memory ({}), at least {}; the last MiB gives {} hits a second",
+            display_bytes(memory.used),
+            display_bytes(memory.target),
+            memory.why,
+            display_bytes(memory.floor),
+            memory.worth
+        ));
+    }
+    line(format!(
+        "  {} in {} pages, {} overflow pages, {} staged ones and {} free ones",
+        display_bytes(one.file_bytes),
+        one.pages,
+        one.overflow_pages,
+        one.staged_pages,
+        one.free_pages
+    ));
+    line(format!(
+        "  about {} of records, {} of removed records and unused space; {} tombstones",
+        display_bytes(one.live_bytes),
+        display_bytes(one.dead_bytes),
+        one.tombstones
+    ));
+    if one.large_values > 0 || one.large_freed_bytes > 0 {
+        line(format!(
+            "  {} large values in {}; {} of overwritten ones",
+            one.large_values,
+            display_bytes(one.large_bytes),
+            display_bytes(one.large_freed_bytes)
+        ));
+    }
+    match &one.turtle {
+        None => line(format!(
+            "  {} records in memory, {} of them not yet in their pages; {} of filters spared {} pages",
+            one.records_cached,
+            one.records_dirty,
+            display_bytes(one.page_filter_bytes),
+            one.page_filter_refusals
+        )),
+        Some(turtle) => turtle_lines(one.records_dirty, turtle).into_iter().for_each(line),
+    }
 }
 
 /// Formats the most important statistics of a turtle keyspace, with `edits` edits in memory alone.
