@@ -42,8 +42,8 @@ const UPPER: u8 = 2;
 const MODEL: u8 = 4;
 const STAGED: u8 = 8;
 
-/// Longest origin that a page bears beside others of its segment that do; with longer bounds it is
-/// left out or has none, so that these do not take the room of records.
+/// Longest origin that a page bears if another page of its segment bears one too. A longer one is
+/// left out or has no bounds, so that bounds do not take the room of records.
 pub(crate) const ORIGIN_BYTES_MAX: usize = 512;
 
 /// Bytes of an origin with bounds beside model and bounds.

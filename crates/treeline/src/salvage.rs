@@ -7,18 +7,18 @@
 //!             and of the structure records of the log, if that is whole
 //! ```
 //!
-//! Pages say of which segment they are and which part of the keys is its own, or another page of
-//! the segment does. A *part* is a page with its overflow page and the staged pages of its segment.
-//! Parts of different times cover the same keys; the newest decides what these are and that others
-//! are not there. Newer is what has the higher LSN, and of equals the later production (paper,
-//! checks I and II): a segment that a crash left behind was made no later than what its successors
-//! say, which were written again since. A part whose page is damaged gives what its other pages
-//! hold, and the rest comes from an older part, if there is one. A page of which nobody knows the
-//! segment is a part that decides nothing but its own records.
+//! A page says which segment it belongs to and which keys that segment covers, or another page of
+//! the segment says it. A *part* is a page with its overflow page and the staged pages of its
+//! segment. Parts of different times cover the same keys; the newest decides which of these keys
+//! there are, and with which values. The newer part is the one with the higher LSN, and of equals
+//! the later production (paper, checks I and II): a segment that a crash left behind was made no
+//! later than what its successors say, which were written again since. A part whose page is damaged
+//! gives what its other pages hold, and the rest comes from an older part, if there is one. A page
+//! whose segment is unknown is a part that decides only about its own records.
 //!
-//! A checkpoint that can be read names segments; a page that it does not name and that was written
-//! before its redo LSN was freed, or never owned. With a whole log beside it all segments are
-//! known, and where their pages are whole nothing is lost, whatever is between the pages of others.
+//! A readable checkpoint names segments. A page that it does not name and that was written before
+//! its redo LSN was freed, or never owned. If the log is whole too, all segments are known; then a
+//! segment whose pages are whole loses nothing, whatever became of other pages.
 //!
 //! **Invariant**: every key is shown once, and nothing is shown that a newer whole part lacks.
 //!
@@ -107,7 +107,7 @@ impl Salvage {
         })
     }
 
-    /// Finds out which segments the index knows; says which pages are known to be in use.
+    /// Finds out which segments the index knows, and returns which pages are known to be in use.
     fn name(&mut self) -> BTreeSet<PageNumber> {
         let Some(Index { checkpoint, structure, whole, .. }) = self.index.take() else {
             return BTreeSet::new();
@@ -204,9 +204,10 @@ impl Salvage {
         parts
     }
 
-    /// The later, the greater. What is known to be in use comes before all else, and of a keyspace
-    /// without a log so does what the checkpoint names: its pages bear no LSN, and what a crash
-    /// left behind may be of a later production than what went on to be written in place.
+    /// Age of a part: the greater, the newer. A part that is known to be in use comes before all
+    /// others. So does, in a keyspace without a log, a part that the checkpoint names: its pages
+    /// bear no LSN, and a part that a crash left behind may be of a later production than pages
+    /// that are still written in place.
     fn age(&self, part: &Part) -> (bool, Lsn, Generation) {
         let in_use = part.named && (self.complete || part.lsn == Lsn::ZERO);
         (in_use, part.lsn, part.segment)
