@@ -13,7 +13,8 @@ use crate::FRAME_BYTES;
 use crate::clock::{Clock, Taken};
 use crate::counters::{CacheStats, Counters};
 use crate::frames::{Frames, Holds};
-use crate::page::{Kind, PageId, PageRef};
+use crate::guard::PageRef;
+use crate::page::{Kind, PageId};
 use crate::state::{Give, Seen};
 use crate::table::{ENTRY_BYTES, Named, Table, left_since};
 

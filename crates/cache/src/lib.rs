@@ -52,6 +52,7 @@ mod cache;
 mod clock;
 mod counters;
 mod frames;
+mod guard;
 mod page;
 mod state;
 mod table;
@@ -59,7 +60,8 @@ mod table;
 pub use batch::Missing;
 pub use cache::{Cache, CacheFile};
 pub use counters::{CacheStats, KindCounts};
-pub use page::{KINDS_MAX, Kind, PageId, PageRef};
+pub use guard::PageRef;
+pub use page::{KINDS_MAX, Kind, PageId};
 
 /// Bytes that the budget is charged for one frame: its page, its four words, and its places in the
 /// clock's lists.

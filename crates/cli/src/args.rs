@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::bench::BenchArguments;
+use crate::bench::{BenchArguments, CHILD_COMMAND};
 use crate::compact::CompactArguments;
 use crate::copies::{BackupArguments, RestoreArguments, SalvageArguments};
 use crate::database::{
@@ -11,9 +11,6 @@ use crate::database::{
 };
 use crate::exit;
 use crate::transfer::{ExportArguments, ImportArguments};
-
-/// Name of the hidden command that runs one engine of a benchmark as a child process.
-pub(crate) const CHILD_COMMAND: &str = "bench-child";
 
 /// An embedded key-value store: inspect databases, move data in and out, measure
 #[derive(Debug, Parser)]
@@ -73,14 +70,4 @@ pub(crate) enum Command {
     Bench(BenchArguments),
     #[command(name = CHILD_COMMAND, hide = true)]
     BenchChild,
-}
-
-/// Parses a size or a count with a suffix.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    spinney_base::size::parse(text).map_err(|error| error.to_string())
-}
-
-/// Parses a size or a count that must fit in memory.
-pub(crate) fn small_size(text: &str) -> Result<usize, String> {
-    size(text)?.try_into().map_err(|_| format!("{text} does not fit in memory"))
 }

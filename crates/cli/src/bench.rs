@@ -10,13 +10,16 @@ use spinney_bench::driver::Driver;
 use spinney_bench::parent::{self, Run};
 use spinney_bench::plan::{Durability, Plan, TornWrites, Workload};
 
-use crate::args::{self, CHILD_COMMAND};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::interrupt;
 use crate::knobs::Knobs;
 use crate::output::stdout;
 use crate::paper::{self, PaperCommand};
+use crate::sizes;
+
+/// Name of the hidden command that runs one engine of a benchmark as a child process.
+pub(crate) const CHILD_COMMAND: &str = "bench-child";
 
 /// What can be measured.
 #[derive(Debug, Args)]
@@ -55,10 +58,10 @@ pub(crate) struct YcsbArguments {
     #[arg(long, value_delimiter = ',', default_value = "load,a,b,c,d,e,f")]
     workloads: Vec<Workload>,
     /// Number of records to load (500K, 16M)
-    #[arg(long, default_value = "1M", value_parser = args::size)]
+    #[arg(long, default_value = "1M", value_parser = sizes::size)]
     records: u64,
     /// Bytes of key and value together
-    #[arg(long, default_value = "64", value_parser = args::small_size)]
+    #[arg(long, default_value = "64", value_parser = sizes::small_size)]
     record_size: usize,
     /// Client threads
     #[arg(long, default_value_t = 4)]
@@ -70,7 +73,7 @@ pub(crate) struct YcsbArguments {
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
     /// End each measurement after this many operations instead
-    #[arg(long, value_parser = args::size)]
+    #[arg(long, value_parser = sizes::size)]
     operations: Option<u64>,
     /// Number of records in every scan of e and s [default: 1 to 100 at random]
     #[arg(long)]
@@ -94,7 +97,7 @@ pub(crate) struct YcsbArguments {
     #[arg(long, default_value_t = 0.99)]
     theta: f64,
     /// Memory budget of each engine, at least 1MiB (85MiB)
-    #[arg(long, default_value = "32MiB", value_parser = args::size)]
+    #[arg(long, default_value = "32MiB", value_parser = sizes::size)]
     memory: u64,
     /// What a write survives: sync (power loss), buffered (death of the process) or none
     #[arg(long, default_value = "buffered")]

@@ -14,7 +14,7 @@ use crate::exit::{Failure, Outcome};
 use crate::output::stdout;
 use crate::progress::Progress;
 use crate::text::Encoding;
-use crate::{args, directory, interrupt};
+use crate::{directory, interrupt, sizes};
 
 #[derive(Debug, Args)]
 pub(crate) struct BackupArguments {
@@ -24,7 +24,7 @@ pub(crate) struct BackupArguments {
     #[arg(value_name = "TARGET")]
     target: PathBuf,
     /// At most this many bytes of pages per second; 0 for no limit
-    #[arg(long, default_value = "0", value_parser = args::size)]
+    #[arg(long, default_value = "0", value_parser = sizes::size)]
     bytes_per_second: u64,
     /// Print a JSON object
     #[arg(long)]
@@ -95,7 +95,7 @@ pub(crate) struct RestoreArguments {
     #[arg(value_name = "TARGET")]
     target: PathBuf,
     /// Memory budget while the command runs (64MiB)
-    #[arg(long, default_value = "64MiB", value_parser = args::size)]
+    #[arg(long, default_value = "64MiB", value_parser = sizes::size)]
     memory: u64,
     /// Print a JSON object
     #[arg(long)]
@@ -146,7 +146,7 @@ pub(crate) struct SalvageArguments {
     #[arg(value_name = "NEW")]
     new: PathBuf,
     /// Memory budget while the command runs (64MiB)
-    #[arg(long, default_value = "64MiB", value_parser = args::size)]
+    #[arg(long, default_value = "64MiB", value_parser = sizes::size)]
     memory: u64,
     /// Print a JSON object
     #[arg(long)]

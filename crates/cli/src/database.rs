@@ -13,14 +13,13 @@ use spinney::{
     VerifyProgress,
 };
 
-use crate::args;
 use crate::directory::{self, Room};
 use crate::exit::{Failure, Outcome};
 use crate::files::{self, OutputFile};
 use crate::output::stdout;
 use crate::progress::Progress;
 use crate::text::Encoding;
-use crate::{interrupt, json};
+use crate::{interrupt, json, sizes};
 
 /// Arguments that name a database and say how to open it.
 #[derive(Debug, Args)]
@@ -29,7 +28,7 @@ pub(crate) struct DatabaseArguments {
     #[arg(value_name = "DB")]
     path: PathBuf,
     /// Memory budget while the command runs (64MiB)
-    #[arg(long, default_value = "64MiB", value_parser = args::size)]
+    #[arg(long, default_value = "64MiB", value_parser = sizes::size)]
     memory: u64,
 }
 
@@ -367,7 +366,7 @@ pub(crate) struct ScanArguments {
     #[arg(long)]
     to: Option<String>,
     /// At most this many records
-    #[arg(long, value_parser = args::small_size)]
+    #[arg(long, value_parser = sizes::small_size)]
     limit: Option<usize>,
     /// In descending order
     #[arg(long)]

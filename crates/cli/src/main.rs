@@ -1,8 +1,9 @@
 //! The `spinney` program, for people and scripts.
 //!
 //! Reading order: `args` (commands and options), `exit` (exit codes), `directory` and `database`
-//! (how a database is opened), then a file for each group of commands. `text`, `json`, `records` and
-//! `dumps` convert between bytes and text; `output`, `progress` and `interrupt` are for the terminal.
+//! (how a database is opened), then a file for each group of commands. `sizes`, `text`, `json`,
+//! `records` and `dumps` convert between bytes and text; `output`, `progress` and `interrupt` are
+//! for the terminal.
 
 // The statistics of a keyspace are one call of `json!`, which takes a level for each field.
 #![recursion_limit = "256"]
@@ -24,6 +25,7 @@ mod paper;
 mod progress;
 mod quotes;
 mod records;
+mod sizes;
 mod stats;
 mod text;
 mod transfer;

@@ -9,12 +9,12 @@ use spinney_bench::paper::factors::{self, Factors};
 use spinney_bench::paper::segments::{self, Segments};
 use spinney_bench::plan::{Durability, TornWrites};
 
-use crate::args::{self, CHILD_COMMAND};
+use crate::bench::{self, CHILD_COMMAND};
 use crate::directory::check_apart;
 use crate::exit::{Failure, Outcome};
 use crate::knobs::Knobs;
 use crate::output::stdout;
-use crate::{bench, interrupt};
+use crate::{interrupt, sizes};
 
 /// Which figure.
 #[derive(Debug, Subcommand)]
@@ -50,10 +50,10 @@ pub(crate) struct TechniqueArguments {
 #[derive(Debug, Args)]
 pub(crate) struct FactorArguments {
     /// Number of records to load
-    #[arg(long, default_value = "500K", value_parser = args::size)]
+    #[arg(long, default_value = "500K", value_parser = sizes::size)]
     records: u64,
     /// Bytes of key and value together
-    #[arg(long, default_value = "64", value_parser = args::small_size)]
+    #[arg(long, default_value = "64", value_parser = sizes::small_size)]
     record_size: usize,
     /// Keys: uniform, osm-like, amazon-like, words or file:PATH
     #[arg(long, default_value = "uniform")]
@@ -68,7 +68,7 @@ pub(crate) struct FactorArguments {
     #[arg(long, default_value_t = 4)]
     threads: usize,
     /// Memory budget
-    #[arg(long, default_value = "16MiB", value_parser = args::size)]
+    #[arg(long, default_value = "16MiB", value_parser = sizes::size)]
     memory: u64,
     /// What a write survives: sync (power loss), buffered (death of the process) or none, as in the
     /// paper
@@ -109,7 +109,7 @@ impl From<FactorArguments> for Factors {
 pub(crate) struct SegmentsArguments {
     /// Records of 64 bytes to load, and a sixteenth as many of 1 KiB; 20M take 2 GB of disk at a
     /// time and 1 GB of memory
-    #[arg(long, default_value = "1M", value_parser = args::size)]
+    #[arg(long, default_value = "1M", value_parser = sizes::size)]
     records: u64,
     /// Keys: uniform, osm-like, amazon-like, words or file:PATH
     #[arg(long, value_delimiter = ',', default_value = "amazon-like,osm-like,uniform,words")]

@@ -3,73 +3,16 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
-use spinney::{KeyspaceMemory, PagesByKind, Stats, TurtleStats, purposes};
+use spinney::{
+    IoSnapshot, KeyspaceMemory, KeyspaceStats, PagesByKind, ScrubStats, Stats, TurtleStats,
+    purposes,
+};
 use spinney_base::size::display_bytes;
 
 /// Formats all statistics as one JSON object.
 pub(crate) fn to_json(stats: &Stats) -> Value {
     let accounts = stats.accounts.iter().map(|account| {
         json!({ "name": account.name, "used": account.used, "target": account.target, "worth": account.worth })
-    });
-    let io = purposes().map(|purpose| {
-        let counts = &stats.io.by_purpose[purpose.index()];
-        let counts = json!({
-            "reads": counts.reads,
-            "read_bytes": counts.read_bytes,
-            "writes": counts.writes,
-            "write_bytes": counts.write_bytes,
-            "syncs": counts.syncs,
-        });
-        (purpose.name().to_owned(), counts)
-    });
-    let keyspaces = stats.keyspaces.iter().map(|one| {
-        let mut keyspace = json!({
-            "name": one.name,
-            "engine": one.engine,
-            "is_parked": one.is_parked,
-            "cache_hits": one.cache_hits,
-            "cache_misses": one.cache_misses,
-            "records_cached": one.records_cached,
-            "records_dirty": one.records_dirty,
-            "pages": one.pages,
-            "overflow_pages": one.overflow_pages,
-            "staged_pages": one.staged_pages,
-            "large_values": one.large_values,
-            "large_bytes": one.large_bytes,
-            "large_freed_bytes": one.large_freed_bytes,
-            "free_pages": one.free_pages,
-            "file_bytes": one.file_bytes,
-            "hole_bytes": one.hole_bytes,
-            "live_bytes": one.live_bytes,
-            "dead_bytes": one.dead_bytes,
-            "tombstones": one.tombstones,
-            "scan_pages": one.scan_pages,
-            "scan_records": one.scan_records,
-            "scan_tombstones": one.scan_tombstones,
-            "segments": one.segments,
-            "reorganizations": one.reorganizations,
-            "reorganized_pages_in": one.reorganized_pages_in,
-            "reorganized_pages_out": one.reorganized_pages_out,
-            "inserts_forecast": one.inserts_forecast,
-            "inserts_as_forecast": one.inserts_as_forecast,
-            "forecast_errors": one.forecast_errors,
-            "forecast_by_trend": one.forecast_by_trend,
-            "pages_read": one.pages_read,
-            "pages_written_back": one.pages_written_back,
-            "records_written_back": one.records_written_back,
-            "foreground_write_backs": one.foreground_write_backs,
-            "cache_bytes": one.cache_bytes,
-            "page_cache_bytes": one.page_cache_bytes,
-            "page_cache_hits": one.page_cache_hits,
-            "page_filter_bytes": one.page_filter_bytes,
-            "page_filter_refusals": one.page_filter_refusals,
-            "index_bytes": one.index_bytes,
-            "checkpoints": one.checkpoints,
-            "pages_restored": one.pages_restored,
-            "turtle": one.turtle.as_ref().map(turtle),
-        });
-        keyspace["memory"] = one.memory.as_ref().map(memory).into();
-        keyspace
     });
     json!({
         "memory_bytes": stats.memory_bytes,
@@ -80,14 +23,7 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         "polls_in_vain": stats.io.polls_in_vain,
         "torn_writes": stats.torn_writes,
         "backup_bytes": stats.backup_bytes,
-        "scrub": {
-            "pages": stats.scrub.pages,
-            "passes": stats.scrub.passes,
-            "last_pass_seconds": stats.scrub.last_pass.map(|ago| ago.as_secs_f64()),
-            "damaged_pages": stats.scrub.damaged_pages,
-            "damaged": stats.scrub.damaged.iter().map(|page| json!({
-                "file": page.file, "offset": page.offset, "what": page.what })).collect::<Value>(),
-        },
+        "scrub": scrub(&stats.scrub),
         "log": {
             "bytes_used": stats.log.bytes_used,
             "bytes_max": stats.log.bytes_max,
@@ -100,8 +36,89 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
         },
         "stall_ns": stats.stall_ns,
         "longest_stall_ns": stats.longest_stall_ns,
-        "io": io.collect::<Value>(),
-        "keyspaces": keyspaces.collect::<Value>(),
+        "io": io(&stats.io),
+        "keyspaces": stats.keyspaces.iter().map(keyspace).collect::<Value>(),
+    })
+}
+
+/// Formats the progress and the findings of the scrub.
+fn scrub(stats: &ScrubStats) -> Value {
+    let damaged = stats
+        .damaged
+        .iter()
+        .map(|page| json!({ "file": page.file, "offset": page.offset, "what": page.what }));
+    json!({
+        "pages": stats.pages,
+        "passes": stats.passes,
+        "last_pass_seconds": stats.last_pass.map(|ago| ago.as_secs_f64()),
+        "damaged_pages": stats.damaged_pages,
+        "damaged": damaged.collect::<Value>(),
+    })
+}
+
+/// Formats the I/O of each purpose, by its name.
+fn io(stats: &IoSnapshot) -> Value {
+    let by_name = purposes().map(|purpose| {
+        let counts = &stats.by_purpose[purpose.index()];
+        let counts = json!({
+            "reads": counts.reads,
+            "read_bytes": counts.read_bytes,
+            "writes": counts.writes,
+            "write_bytes": counts.write_bytes,
+            "syncs": counts.syncs,
+        });
+        (purpose.name().to_owned(), counts)
+    });
+    by_name.collect()
+}
+
+/// Formats the statistics of a keyspace.
+fn keyspace(one: &KeyspaceStats) -> Value {
+    json!({
+        "name": one.name,
+        "engine": one.engine,
+        "is_parked": one.is_parked,
+        "cache_hits": one.cache_hits,
+        "cache_misses": one.cache_misses,
+        "records_cached": one.records_cached,
+        "records_dirty": one.records_dirty,
+        "pages": one.pages,
+        "overflow_pages": one.overflow_pages,
+        "staged_pages": one.staged_pages,
+        "large_values": one.large_values,
+        "large_bytes": one.large_bytes,
+        "large_freed_bytes": one.large_freed_bytes,
+        "free_pages": one.free_pages,
+        "file_bytes": one.file_bytes,
+        "hole_bytes": one.hole_bytes,
+        "live_bytes": one.live_bytes,
+        "dead_bytes": one.dead_bytes,
+        "tombstones": one.tombstones,
+        "scan_pages": one.scan_pages,
+        "scan_records": one.scan_records,
+        "scan_tombstones": one.scan_tombstones,
+        "segments": one.segments,
+        "reorganizations": one.reorganizations,
+        "reorganized_pages_in": one.reorganized_pages_in,
+        "reorganized_pages_out": one.reorganized_pages_out,
+        "inserts_forecast": one.inserts_forecast,
+        "inserts_as_forecast": one.inserts_as_forecast,
+        "forecast_errors": one.forecast_errors,
+        "forecast_by_trend": one.forecast_by_trend,
+        "pages_read": one.pages_read,
+        "pages_written_back": one.pages_written_back,
+        "records_written_back": one.records_written_back,
+        "foreground_write_backs": one.foreground_write_backs,
+        "cache_bytes": one.cache_bytes,
+        "page_cache_bytes": one.page_cache_bytes,
+        "page_cache_hits": one.page_cache_hits,
+        "page_filter_bytes": one.page_filter_bytes,
+        "page_filter_refusals": one.page_filter_refusals,
+        "index_bytes": one.index_bytes,
+        "checkpoints": one.checkpoints,
+        "pages_restored": one.pages_restored,
+        "turtle": one.turtle.as_ref().map(turtle),
+        "memory": one.memory.as_ref().map(memory),
     })
 }
 
@@ -204,52 +221,55 @@ pub(crate) fn to_text(stats: &Stats) -> String {
     for page in &stats.scrub.damaged {
         line(format!("damaged      {} at {}: {}", page.file.display(), page.offset, page.what));
     }
-    for one in &stats.keyspaces {
-        line(format!("keyspace     {} ({})", one.name, one.engine));
-        if let Some(memory) = &one.memory {
-            line(format!(
-                "  {} of {} in memory ({}), at least {}; the last MiB gives {} hits a second",
-                display_bytes(memory.used),
-                display_bytes(memory.target),
-                memory.why,
-                display_bytes(memory.floor),
-                memory.worth
-            ));
-        }
-        line(format!(
-            "  {} in {} pages, {} overflow pages, {} staged ones and {} free ones",
-            display_bytes(one.file_bytes),
-            one.pages,
-            one.overflow_pages,
-            one.staged_pages,
-            one.free_pages
-        ));
-        line(format!(
-            "  about {} of records, {} of removed records and unused space; {} tombstones",
-            display_bytes(one.live_bytes),
-            display_bytes(one.dead_bytes),
-            one.tombstones
-        ));
-        if one.large_values > 0 || one.large_freed_bytes > 0 {
-            line(format!(
-                "  {} large values in {}; {} of overwritten ones",
-                one.large_values,
-                display_bytes(one.large_bytes),
-                display_bytes(one.large_freed_bytes)
-            ));
-        }
-        match &one.turtle {
-            None => line(format!(
-                "  {} records in memory, {} of them not yet in their pages; {} of filters spared {} pages",
-                one.records_cached,
-                one.records_dirty,
-                display_bytes(one.page_filter_bytes),
-                one.page_filter_refusals
-            )),
-            Some(turtle) => turtle_lines(one.records_dirty, turtle).into_iter().for_each(&mut line),
-        }
-    }
+    stats.keyspaces.iter().for_each(|one| keyspace_lines(one, &mut line));
     text
+}
+
+/// Formats the most important statistics of a keyspace.
+fn keyspace_lines(one: &KeyspaceStats, line: &mut dyn FnMut(String)) {
+    line(format!("keyspace     {} ({})", one.name, one.engine));
+    if let Some(memory) = &one.memory {
+        line(format!(
+            "  {} of {} in memory ({}), at least {}; the last MiB gives {} hits a second",
+            display_bytes(memory.used),
+            display_bytes(memory.target),
+            memory.why,
+            display_bytes(memory.floor),
+            memory.worth
+        ));
+    }
+    line(format!(
+        "  {} in {} pages, {} overflow pages, {} staged ones and {} free ones",
+        display_bytes(one.file_bytes),
+        one.pages,
+        one.overflow_pages,
+        one.staged_pages,
+        one.free_pages
+    ));
+    line(format!(
+        "  about {} of records, {} of removed records and unused space; {} tombstones",
+        display_bytes(one.live_bytes),
+        display_bytes(one.dead_bytes),
+        one.tombstones
+    ));
+    if one.large_values > 0 || one.large_freed_bytes > 0 {
+        line(format!(
+            "  {} large values in {}; {} of overwritten ones",
+            one.large_values,
+            display_bytes(one.large_bytes),
+            display_bytes(one.large_freed_bytes)
+        ));
+    }
+    match &one.turtle {
+        None => line(format!(
+            "  {} records in memory, {} of them not yet in their pages; {} of filters spared {} pages",
+            one.records_cached,
+            one.records_dirty,
+            display_bytes(one.page_filter_bytes),
+            one.page_filter_refusals
+        )),
+        Some(turtle) => turtle_lines(one.records_dirty, turtle).into_iter().for_each(line),
+    }
 }
 
 /// Formats the most important statistics of a turtle keyspace, with `edits` edits in memory alone.

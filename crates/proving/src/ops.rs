@@ -144,6 +144,21 @@ pub enum KeyShape {
     Wild,
 }
 
+/// How long values are, in bytes.
+#[derive(Clone, Debug)]
+pub struct ValueLengths {
+    /// Length of most values.
+    pub most: Range<usize>,
+    /// One write in this many has a value of up to `large` bytes.
+    pub large_one_in: usize,
+    /// Length of the longest of those.
+    pub large: usize,
+    /// One write in this many has a value of `huge` bytes, too long for a page; 0 is never.
+    pub huge_one_in: usize,
+    /// Length of those.
+    pub huge: Range<usize>,
+}
+
 /// What to draw from.
 #[derive(Clone, Debug)]
 pub struct Mix {
@@ -151,16 +166,8 @@ pub struct Mix {
     pub shape: KeyShape,
     /// How many different keys there are.
     pub keys: usize,
-    /// How long most values are.
-    pub value_bytes: Range<usize>,
-    /// One write in this many has a value up to `large_bytes`.
-    pub large_one_in: usize,
-    /// The longest of those.
-    pub large_bytes: usize,
-    /// One write in this many has a value of `huge_bytes`, too long for a page; 0 is never.
-    pub huge_one_in: usize,
-    /// How long those are.
-    pub huge_bytes: Range<usize>,
+    /// How long values are.
+    pub values: ValueLengths,
     /// The memory budgets that [`Op::SetMemory`] sets; none, and it is never drawn.
     pub memory_bytes: Range<usize>,
     /// Whether [`Op::Reopen`] is drawn.
@@ -190,11 +197,13 @@ impl Mix {
         Mix {
             shape: *random.pick(&[KeyShape::Numbers, KeyShape::Paths, KeyShape::Wild]),
             keys: *random.pick(&[20, 300, 4000]),
-            value_bytes: random.pick(&[0..12, 10..200, 300..900]).clone(),
-            large_one_in: 20,
-            large_bytes: 1500,
-            huge_one_in: 50,
-            huge_bytes: 3_990..200_000,
+            values: ValueLengths {
+                most: random.pick(&[0..12, 10..200, 300..900]).clone(),
+                large_one_in: 20,
+                large: 1500,
+                huge_one_in: 50,
+                huge: 3_990..200_000,
+            },
             memory_bytes: 2 << 20..4 << 20,
             reopen: true,
             buffered: true,
@@ -277,13 +286,14 @@ impl Generator {
 
     /// A value that no other write of this generator has, unless it is too short to tell.
     pub fn value(&mut self) -> Bytes {
-        let huge = self.mix.huge_one_in > 0 && self.random.one_in(self.mix.huge_one_in);
+        let lengths = &self.mix.values;
+        let huge = lengths.huge_one_in > 0 && self.random.one_in(lengths.huge_one_in);
         let length = if huge {
-            self.random.within(self.mix.huge_bytes.clone())
-        } else if self.random.one_in(self.mix.large_one_in) {
-            self.random.below(self.mix.large_bytes + 1)
+            self.random.within(lengths.huge.clone())
+        } else if self.random.one_in(lengths.large_one_in) {
+            self.random.below(lengths.large + 1)
         } else {
-            self.random.within(self.mix.value_bytes.clone())
+            self.random.within(lengths.most.clone())
         };
         self.stamp += 1;
         let mut value = format!("{}:", self.stamp).into_bytes();

@@ -15,7 +15,7 @@ use crate::database::{Config, Database, Product, Promise, Write};
 use crate::fault;
 use crate::ledger::Ledger;
 use crate::model::Model;
-use crate::ops::{Generator, KeyShape, Mix, Op};
+use crate::ops::{Generator, KeyShape, Mix, Op, ValueLengths};
 use crate::outage;
 use crate::play::{self, Snapshots, agree_whole, effect, play};
 use crate::threads::{self, Load};
@@ -171,6 +171,39 @@ pub fn model_on_real_disk(product: &dyn Product) {
     });
 }
 
+/// How long memory may still be over its budget: caches follow a smaller budget, or a smaller share
+/// in it, in the background.
+struct Settling {
+    /// Operations after which memory is within its budget.
+    operations: u32,
+    /// Keyspaces that were open after the last operation.
+    open: usize,
+}
+
+impl Settling {
+    /// Checks the memory of a database after `op`.
+    fn check(&mut self, database: &dyn Database, op: &Op) {
+        match op {
+            Op::SetMemory { .. } | Op::CreateKeyspace { .. } | Op::Reopen { .. } => {
+                self.operations = 100;
+            }
+            _ => self.operations = self.operations.saturating_sub(1),
+        }
+        // Shares are smaller, too, when a parked keyspace is used again.
+        let open_before = std::mem::replace(&mut self.open, database.open_keyspaces());
+        if self.open > open_before {
+            self.operations = 100;
+        }
+        if self.operations == 0
+            && let Some((used, budget)) = database.memory()
+        {
+            // What was made for good when the budget was larger may exceed it a little.
+            let most = budget + budget / 64;
+            assert!(used <= most, "{used} bytes of a budget of {budget} are in use after {op:?}");
+        }
+    }
+}
+
 fn model(
     product: &dyn Product,
     mut place: Place,
@@ -187,7 +220,7 @@ fn model(
     let mut database = place.open(product, config, &runtime);
     let mut ledger = Ledger::new(Model::default());
     let mut snapshots = Snapshots::default();
-    let (mut settling, mut open) = (100_u32, 0);
+    let mut settling = Settling { operations: 100, open: 0 };
     for number in 0..operations {
         let op = if number == 0 {
             Op::CreateKeyspace { name: "main".into(), logged: true }
@@ -201,23 +234,7 @@ fn model(
             .and_then(|()| play(&*database, &runtime, &op, ledger.now()))
             .unwrap_or_else(|error| panic!("{op:?} failed on a good disk: {error:?}"));
         ledger.acknowledge(&effect, Promise::Sync);
-        // Caches follow a smaller budget, or a share in it, in the background.
-        match op {
-            Op::SetMemory { .. } | Op::CreateKeyspace { .. } | Op::Reopen { .. } => settling = 100,
-            _ => settling = settling.saturating_sub(1),
-        }
-        // The share is smaller, too, when one that was parked is used again.
-        let open_before = std::mem::replace(&mut open, database.open_keyspaces());
-        if open > open_before {
-            settling = 100;
-        }
-        if settling == 0
-            && let Some((used, budget)) = database.memory()
-        {
-            // What was made for good when the budget was larger may be a little more than there is.
-            let most = budget + budget / 64;
-            assert!(used <= most, "{used} bytes of a budget of {budget} are in use after {op:?}");
-        }
+        settling.check(&*database, &op);
         match op {
             Op::Checkpoint | Op::Compact { .. } => ledger.checkpointed(),
             Op::Backup => {
@@ -273,11 +290,13 @@ fn crash_mix(keys: usize, value_bytes: std::ops::Range<usize>) -> Mix {
     Mix {
         shape: KeyShape::Numbers,
         keys,
-        value_bytes,
-        large_one_in: 40,
-        large_bytes: 1500,
-        huge_one_in: 60,
-        huge_bytes: 3_990..60_000,
+        values: ValueLengths {
+            most: value_bytes,
+            large_one_in: 40,
+            large: 1500,
+            huge_one_in: 60,
+            huge: 3_990..60_000,
+        },
         memory_bytes: 2 << 20..3 << 20,
         reopen: false,
         buffered: true,
@@ -309,7 +328,7 @@ pub fn crash_small(product: &dyn Product) {
             // Bursts of new records are what is staged, by itself long ones.
             (mix.keys, mix.removes_one_in) = (3000, 100);
             if *when == "auto" {
-                mix.value_bytes = 600..1500;
+                mix.values.most = 600..1500;
             }
         }
         let plan = Plan { mix, config, operations: 400, lives: 3, captures: 4, start: None };

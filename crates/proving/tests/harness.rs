@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use spinney_io::sim::SimDisk;
 use spinney_proving::crash::{self, Plan, Tally};
-use spinney_proving::ops::{KeyShape, Mix};
+use spinney_proving::ops::{KeyShape, Mix, ValueLengths};
 use spinney_proving::threads::{self, Load};
 use spinney_proving::tier;
 use spinney_proving::toy::{Bug, Toy};
@@ -25,11 +25,13 @@ fn plan() -> Plan {
         mix: Mix {
             shape: KeyShape::Paths,
             keys: 60,
-            value_bytes: 0..100,
-            large_one_in: 1000,
-            large_bytes: 200,
-            huge_one_in: 0,
-            huge_bytes: 0..1,
+            values: ValueLengths {
+                most: 0..100,
+                large_one_in: 1000,
+                large: 200,
+                huge_one_in: 0,
+                huge: 0..1,
+            },
             memory_bytes: 0..0,
             reopen: false,
             buffered: true,

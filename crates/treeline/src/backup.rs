@@ -7,17 +7,17 @@
 //! write-back does, and with it the index is written out as the copy's checkpoint.
 //!
 //! **Invariants**
-//! 1. When a pass begins, every page of a generation below [`Copying::next_since`] is in the index or
-//!    given back. So a segment that a pass did not meet as it is has a page of a later generation, and the
-//!    next pass takes it.
-//! 2. The copy's index names only pages that were copied after they were last part of a change. What
-//!    a page lacks, because it changed in place after it was copied, the log has above the copy's
-//!    redo LSN; what it holds beyond that LSN the replay says again, key by key, in the same order.
-//! 3. Nothing freed is reused meanwhile, so what a copied page names stays what it was.
+//! 1. When a pass begins, every page of a generation below [`Copying::next_since`] is in the index
+//!    or given back. So a segment that changed after the pass copied it has a page of a later
+//!    generation, and the next pass takes it.
+//! 2. The copy's index names only pages that were copied after they were last part of a change. A
+//!    page that changed in place after it was copied lacks what the log has above the copy's redo
+//!    LSN. What a page holds beyond that LSN, replay repeats key by key in the same order.
+//! 3. No freed extent is reused meanwhile, so what a copied page names stays what it was.
 //! 4. The copy has every large value that its pages or its log may name: all that were live when it
 //!    began or later. Their bytes never change, so each extent is copied once, and after the pages
-//!    that may name it. None is put between the end of the copy and the log's cut; the database sees
-//!    to that.
+//!    that may name it. None is put between the end of the copy and the log's cut; the database
+//!    sees to that.
 //!
 //! The double-write area is not copied: pages are read whole, under their lock. For a keyspace
 //! without a log each key has its value of the redo LSN or a later one (P11).
@@ -35,10 +35,10 @@ use crate::codec::SegmentsEncoder;
 use crate::segment::{Located, PageRef, Segment};
 use crate::tree::TreeLine;
 
-/// About so many pages are locked and read at once.
+/// Pages from which on a step takes no more segments: bounds what it locks and reads at once.
 const PAGES_AT_ONCE: usize = 64;
 
-/// So many segments are looked at for those: a later pass passes over most.
+/// Most segments that one step looks at: a later pass skips most of them.
 const LOOK_MAX: usize = 4096;
 
 /// A copy of one keyspace under construction.
@@ -48,9 +48,9 @@ pub(crate) struct Copying<'a> {
     copy: StoreCopy<'a>,
     /// This pass copies segments with a page of this generation or a later one.
     since: Generation,
-    /// The same for the next pass.
+    /// As `since`, for the next pass.
     next_since: Generation,
-    /// Where the pass goes on; `None` when it has seen everything.
+    /// The key from which the pass continues; `None` once it has seen all segments.
     next: Option<Vec<u8>>,
     passing: bool,
 }
@@ -162,12 +162,13 @@ impl KeyspaceBackup for Copying<'_> {
         for pages in moved.chunks(PAGES_AT_ONCE) {
             bytes += self.copy_pages(pages.to_vec())?;
         }
-        // Whatever was freed is listed: which checkpoint proves that it may be reused is for the
-        // copy to find out.
+        // All freed extents are listed: the copy finds out which checkpoint proves that each may be
+        // reused.
         let mut large = tree.large.everything();
         drop(no_write_back);
         if !tree.context.logged {
-            // Only its pages tell what is live in a copy without a log, and a list of freed ones makes it ask them.
+            // In a copy without a log only its pages tell what is live. A list of freed extents
+            // makes recovery read them.
             large.freed.append(&mut large.live);
         }
         Ok(bytes + self.copy.finish(owned, structure, &payload.finish(&large))?)

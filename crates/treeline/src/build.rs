@@ -1,10 +1,10 @@
-//! New segments from records: phases II and III of a reorganization (TreeLine, section 4.5), without
-//! I/O.
+//! New segments from records: phases II and III of a reorganization (TreeLine, section 4.5),
+//! without I/O.
 //!
 //! [`fit`](crate::fit) cuts the records into pieces that one linear model each can place in
-//! consecutive pages; here each piece becomes the pages of a segment. A page's records share the
-//! prefix of the segment's bounds, and a page says where it comes from
-//! ([`origin`](crate::origin)), or another of its segment says it for it.
+//! consecutive pages. Here each piece becomes the pages of a segment. The records of a page share
+//! the prefix of the segment's bounds. Each page names these bounds and its place
+//! ([`origin`](crate::origin)), or one page of the segment does it for all if the bounds are long.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ impl NewSegment<'_> {
     }
 }
 
-/// All records of a range of keys, to be laid out anew.
+/// All records of a range of keys, which new segments will hold.
 #[derive(Clone, Copy)]
 pub(crate) struct Region<'a> {
     pub(crate) lower: &'a [u8],
@@ -69,8 +69,8 @@ impl Region<'_> {
         (0..self.records.len()).map(|index| self.record_bytes(index)).sum()
     }
 
-    /// Cuts the records into segments. `expected` tells how many inserts will come into a range of
-    /// keys: the records around that place are cut as if they were larger, so that there is room.
+    /// Cuts the records into segments. `expected` returns how many inserts are expected in a range
+    /// of keys. Records there are cut as if they were larger, so that there is room.
     pub(crate) fn pieces(
         &self,
         fit: &Fit,
@@ -167,7 +167,7 @@ impl Region<'_> {
         (0..spread.len()).min_by_key(bytes)
     }
 
-    /// Makes a page of some of the records; says whether they fit.
+    /// Formats a page and puts these records into it. Returns whether they fit.
     fn fill(
         &self,
         page: &mut [u8; PAGE_BYTES],

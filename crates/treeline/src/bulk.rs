@@ -6,18 +6,19 @@
 //! ```
 //!
 //! Segments are cut as in a reorganization and written one behind the other. Until
-//! [`Bulk::install`] they are nobody's: dropped or lost in a crash they are free again. To install
-//! them the database keeps writers out, takes a checkpoint, so that the redo LSN lies at the log's
-//! end, and then publishes another one whose index is that of the load. A crash finds the one or
-//! the other: nothing that was logged before can be replayed over what was loaded.
+//! [`Bulk::install`] no index names their pages: if the load is dropped, or a crash comes, they are
+//! free again. To install them, the database keeps writers out and takes a checkpoint, so that the
+//! redo LSN lies at the log's end. Then it publishes another checkpoint, with the index of the
+//! load. A crash finds one of the two, so no record that was logged before is replayed over the
+//! loaded ones.
 //!
 //! **Invariants**
 //! 1. While the index of the load is published, no other change of structure is under way or
 //!    pending, and it takes no number: it is in no log record, only in the checkpoint.
 //! 2. If publishing fails, the index is what it was.
-//! 3. No page of the keyspace is written from the beginning of a load to its end but the load's own,
-//!    so these are the newest, and salvage takes them (decision 0006): a load into a keyspace that
-//!    was written meanwhile is refused, even if it is empty again.
+//! 3. From the beginning of a load to its end only the load writes pages of the keyspace, so its
+//!    pages are the newest, and salvage takes them (decision 0006). A load is refused if the
+//!    keyspace was written meanwhile, even if it is empty again.
 
 use std::sync::atomic::Ordering;
 
@@ -155,7 +156,7 @@ impl<'a> BulkLoad<'a> {
         Ok(())
     }
 
-    /// Puts the segments in the place of everything that was, and publishes that.
+    /// Replaces all segments of the keyspace by the loaded ones, and publishes that.
     fn publish(&mut self) -> Result<()> {
         let tree = self.tree;
         let mut bases = Vec::new();
@@ -163,7 +164,7 @@ impl<'a> BulkLoad<'a> {
         let held = tree.shape.segment_locks.reorganize(bases.into_iter());
         held.upgrade();
         let redo = tree.shape.redo_lsn();
-        // In the checkpoint's list, whose writing makes their bytes durable with everything else.
+        // The large values are in the checkpoint's list; writing it makes their bytes durable too.
         self.large.apply(0);
         let before = tree.shape.index.replace_all(std::mem::take(&mut self.segments));
         let published = tree.publish_index(redo, &tree.large.cut(redo.0));
@@ -230,7 +231,7 @@ impl Bulk for BulkLoad<'_> {
             return Ok(());
         }
         self.advance(true)?;
-        // Brings home what was removed, and moves the redo LSN to the log's end (P15).
+        // Writes back the removals, and moves the redo LSN to the log's end (P15).
         tree.publish_checkpoint(tree.context.log.last_lsn(), &mut |_| false)?;
         let _no_write_back = tree.shape.gate.write();
         tree.shape.journal.publish(&tree.context, &tree.shape.store)?;

@@ -48,9 +48,9 @@ impl TreeLine {
             while self.shape.index.is_due() {
                 self.write_back_due(&mut progress)?;
             }
-            // A write-back that began before may hold due records. Those it does not write, because
-            // it fails or others are in its way, it lists again before it ends: then this
-            // checkpoint writes them.
+            // A write-back that began before may hold due records. Those that it does not write,
+            // because it fails or other threads are in its way, it lists again before it ends. Then
+            // this checkpoint writes them.
             let _no_write_back = self.shape.gate.write();
             if !self.shape.index.is_due() {
                 return Ok(());
@@ -58,8 +58,8 @@ impl TreeLine {
         }
     }
 
-    /// Writes back due records, segment by segment. Some of a long list may be left, and where
-    /// others were in the way.
+    /// Writes back due records, segment by segment. May leave a part of a long list, and segments
+    /// that other threads were changing.
     fn write_back_due(&self, progress: &mut Progress<'_>) -> Result<()> {
         let all: u64 = self.shape.index.counts().segments.iter().sum();
         let mut from = Some(Vec::new());
@@ -76,7 +76,7 @@ impl TreeLine {
     }
 }
 
-/// How far a checkpoint is, and whom it tells.
+/// How far a checkpoint is, and the callback that learns it.
 struct Progress<'r> {
     share: f64,
     has_time: bool,
@@ -84,7 +84,7 @@ struct Progress<'r> {
 }
 
 impl Progress<'_> {
-    /// So large a part of the segments was passed, for the first time or again.
+    /// Notes that this share of the segments was passed, for the first time or again.
     fn passed(&mut self, share: f64) {
         self.share = self.share.max(share.min(1.0));
         self.has_time = (self.rest)(self.share);
@@ -143,8 +143,7 @@ mod tests {
         (0..8000).for_each(|number| write(tree, &key(number), Some(ValueRef::inline(value))));
     }
 
-    /// The shares rise to the whole, pieces are small while there is time, and who writes may do so
-    /// meanwhile.
+    /// The shares rise to 1, pieces are small while there is time, and writers may write meanwhile.
     #[test]
     fn a_checkpoint_says_how_far_it_is_and_lets_others_write() {
         let tree = tree(4 << 20);
@@ -167,13 +166,13 @@ mod tests {
         let pieces = 3.0 * crate::policy::FEW_PAGES as f64 / segments as f64;
         assert!(shares[3] > 0.0 && shares[3] <= pieces + 0.01, "{shares:?}");
         assert_eq!(shares.last(), Some(&1.0));
-        // What was put before the hand came by is home.
+        // Puts into segments that the checkpoint had not passed yet are written back.
         let dirty = tree.stats().records_dirty;
         assert!(dirty < 4000, "{dirty}");
     }
 
-    /// P14: segments become one while a checkpoint is under way, so that one long list holds what
-    /// was short lists, longer ones than a batch takes; all of what was there when it began is home
+    /// P14: segments become one while a checkpoint is under way, so that short lists become one
+    /// list, longer than a batch takes. All records that were dirty when it began are written back
     /// when it ends.
     #[test]
     fn p14_lists_that_become_one_are_brought_home_whole() {

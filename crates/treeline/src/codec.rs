@@ -14,9 +14,8 @@
 //! A **checkpoint payload**: version `u8` (2), number of segments `u64`, then for each, in
 //! ascending order of lower bounds: bound length `u16`, bound, segment. The first bound is the
 //! empty key. After the segments: number of live extents of large values `u64`, then each as
-//! [`LargeExtent::encode`] writes it; then the same for extents whose values were superseded and that
-//! may not be reused yet. Version 1 has neither. A keyspace
-//! without data has an empty payload.
+//! [`LargeExtent::encode`] writes it; then the same for extents whose values were superseded and
+//! that may not be reused yet. Version 1 has neither. A keyspace without data has an empty payload.
 //!
 //! A **structure record**: version `u8` (2), kind `u8` (1: replace), sequence `u64`, number of
 //! segments that go `u16`, then for each: bound length `u16`, lower bound, segment; number of
@@ -26,8 +25,8 @@
 //! payload; they have no sequence.
 //!
 //! Example: the record of the first change of a keyspace, which makes its first page 128 of
-//! generation 1:
-//! `02 01  01 00 00 00 00 00 00 00  01 00  00 00  00×11  01 00  00 00  80 00 00 00 01 00 00 00 00 00 00`.
+//! generation 1: `02 01  01 00 00 00 00 00 00 00  01 00  00 00  00×11  01 00  00 00  80 00 00 00 01
+//! 00 00 00 00 00 00`.
 
 use spinney_base::limits::KEY_BYTES_MAX;
 use spinney_base::{Error, ErrorKind, Generation, PageNumber, Result};

@@ -1,4 +1,4 @@
-//! What was counted of a keyspace.
+//! Counters of one keyspace.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,7 +8,7 @@ use spinney_sync::Stripes;
 
 use crate::policy::RECORDS_PER_PAGE_EXPECTED;
 
-/// So many scanned pages count; then both numbers are halved, so that old ones count less.
+/// Scanned pages after which both numbers are halved, so that old scans count less.
 const SCANNED_PAGES_MAX: u64 = 4096;
 
 const HITS: usize = 0;
@@ -23,21 +23,21 @@ const REMOVED_SCANNED: usize = 7;
 /// Counters of lookups, scans and puts.
 #[derive(Debug, Default)]
 pub(crate) struct AccessCounters {
-    /// [`HITS`] and the others.
+    /// Indexed by [`HITS`] and the constants after it.
     counts: Stripes<8>,
-    /// Pages in the high half, records in the low one: of scans, not long ago.
+    /// Pages (high half) and records (low half) of recent scans.
     scanned: AtomicU64,
-    /// Pages in the high half, their used bytes in units of [`USED_UNIT`] in the low one: of pages read by scans
-    /// or made by reorganizations, not long ago.
+    /// Pages (high half) and their used bytes in units of [`USED_UNIT`] (low half), of pages that
+    /// scans read or reorganizations made recently.
     filled: AtomicU64,
-    /// Pages of the keyspace, not long ago.
+    /// Pages of the keyspace when they were last counted.
     pages: AtomicU64,
 }
 
-/// Fewest pages by which it is known how full pages are.
+/// Fewest pages whose fill is averaged, however small the keyspace is.
 const FILLED_PAGES_MIN: u64 = 64;
 
-/// Bytes in which it is counted how full pages are.
+/// Unit in which the used bytes of pages are counted.
 const USED_UNIT: u64 = 64;
 
 impl AccessCounters {
@@ -45,18 +45,18 @@ impl AccessCounters {
         self.counts.add(HITS, 1);
     }
 
-    /// A lookup went to pages and read so many of them.
+    /// Counts a lookup that the record cache did not answer, and the pages that it read.
     pub(crate) fn miss(&self, pages: u64) {
         self.missed(1, pages);
     }
 
-    /// The same for several lookups together.
+    /// Counts several such lookups, and the pages that they read together.
     pub(crate) fn missed(&self, lookups: u64, pages: u64) {
         self.counts.add(MISSES, lookups);
         self.counts.add(PAGES_READ, pages);
     }
 
-    /// A scan found so many records in so many pages.
+    /// Counts the pages that a scan read, and the records that it found in them.
     pub(crate) fn scanned(&self, pages: u64, records: u64) {
         self.counts.add(PAGES_SCANNED, pages);
         self.counts.add(RECORDS_SCANNED, records);
@@ -78,7 +78,7 @@ impl AccessCounters {
         usize::try_from(average.max(1)).unwrap_or(usize::MAX)
     }
 
-    /// A scan passed over so many removals that were not in their pages yet.
+    /// Counts removals that a scan passed over and that were not written back yet.
     pub(crate) fn passed_removed(&self, removed: u64) {
         if removed > 0 {
             self.counts.add(RECORDS_SCANNED, removed);
@@ -86,7 +86,8 @@ impl AccessCounters {
         }
     }
 
-    /// A scan for the first record asked for this key by itself, and it was there or had been removed.
+    /// A scan for the first record asked for this key by itself, and it was there or had been
+    /// removed.
     pub(crate) fn asked_for(&self, removed: bool) {
         self.counts.add(RECORDS_SCANNED, 1);
         self.counts.add(REMOVED_SCANNED, u64::from(removed));
@@ -115,8 +116,8 @@ impl AccessCounters {
         self.filled.store((all_pages + pages) << 32 | used, Relaxed);
     }
 
-    /// Others took the place of some pages of the keyspace, which has so many now. Both are pages and the bytes
-    /// that they hold.
+    /// Notes that `new` pages replaced `old` ones; each is a number of pages and the bytes that
+    /// they hold. The keyspace has `pages` pages now.
     pub(crate) fn remade(&self, pages: u64, old: (u64, u64), new: (u64, u64)) {
         self.follow_pages(pages);
         let before = (pages + old.0).saturating_sub(new.0);
@@ -127,7 +128,8 @@ impl AccessCounters {
         self.filled.store(shown << 32 | used.min(u64::from(u32::MAX)), Relaxed);
     }
 
-    /// How many of so many bytes of pages are used, as far as is known.
+    /// Bytes used of `bytes` bytes of pages, estimated from recently seen pages; all if none was
+    /// seen.
     pub(crate) fn filled_part(&self, bytes: u64) -> u64 {
         let filled = self.filled.load(Relaxed);
         let (pages, used) = (filled >> 32, (filled & u64::from(u32::MAX)) * USED_UNIT);
@@ -172,7 +174,7 @@ pub(crate) struct WriteCounters {
     pub(crate) reorganizations: AtomicU64,
     pub(crate) reorganized_pages_in: AtomicU64,
     pub(crate) reorganized_pages_out: AtomicU64,
-    /// Those of them that were packed because room was idle ([`tidy`](crate::tidy)).
+    /// Pages that packing made because room was idle ([`tidy`](crate::tidy)).
     pub(crate) packed_pages_out: AtomicU64,
     pub(crate) checkpoints: AtomicU64,
     pub(crate) pages_restored: AtomicU64,

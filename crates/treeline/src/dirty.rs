@@ -11,8 +11,8 @@ use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 
 impl TreeLine {
-    /// How many of the oldest entries of a segment's dirty list stand for no more than `room` bytes
-    /// of records, or are few; `room` becomes what is left of it. Shows the keys.
+    /// Number of the oldest entries of a segment's dirty list whose records take no more than
+    /// `room` bytes, or are few. `room` becomes what is left of it. Shows the keys.
     pub(crate) fn oldest_within(
         &self,
         located: &Located,

@@ -433,8 +433,8 @@ struct Busy {
 }
 
 impl Busy {
-    /// Gives up when that takes far longer than any write: then it is one's own batch that has
-    /// reserved what there is, and no waiting helps.
+    /// Gives up when that takes far longer than any write: then the caller's own batch has reserved
+    /// what there is, and waiting does not help.
     fn wait(&mut self, runtime: &Runtime) -> Result<()> {
         const TIMES: u32 = 2000;
         const TIME: Duration = Duration::from_secs(2);

@@ -1,9 +1,10 @@
-//! Page filters: what lookups in vain leave behind, so that the next one need not read the page.
+//! Page filters: a lookup that reads a page in vain leaves a filter, so that later ones need not
+//! read the page.
 //!
-//! A lookup of a key that is not there ends at its page, which has to be read to say so. A page
-//! that was read in vain gets a filter: 12 bits for each of its keys. As long as the filter is here,
-//! all but one in 200 lookups of other absent keys of that page are answered from memory. Who asks
-//! for keys that are there has no filters, and pays nothing for them.
+//! A lookup of an absent key has to read the key's page to find that it is not there. A page that
+//! was read in vain gets a filter: 12 bits for each of its keys. While the filter exists, all but
+//! one in 200 lookups of other absent keys of that page are answered from memory. A keyspace whose
+//! lookups find their keys has no filters and pays nothing for them.
 //!
 //! ```text
 //!   shard of a page number       filters, under CLOCK
@@ -13,14 +14,15 @@
 //!                            +--------------------------+----
 //! ```
 //!
-//! The hand passes over each filter that has refused a key since it passed before, and drops the
-//! others. How much memory all filters may take follows from the reads that they spare beside what
-//! the record cache spares with as many bytes ([`Share`](spinney_records::Share)).
+//! The CLOCK hand keeps each filter that has refused a key since it last passed, and drops the
+//! others. How much memory all filters may take follows from the reads that they spare, compared
+//! with the reads that the record cache would spare with as many bytes
+//! ([`Share`](spinney_records::Share)).
 //!
 //! **Invariants**
-//! 1. A filter is of the page as it is on disk: it refuses no key that the page holds. It is put in
-//!    by the holder of the page's lock, from the bytes that were read or written under that lock.
-//!    Before a page is written in place, under its exclusive lock, its filter is taken out.
+//! 1. A filter describes the page as it is on disk: it refuses no key that the page holds. The
+//!    holder of the page's lock puts it in, from the bytes that were read or written under that
+//!    lock. Before a page is written in place, under its exclusive lock, its filter is taken out.
 //! 2. A filter of an older generation is never asked: the generation is compared.
 //! 3. A filter knows nothing of records that are dirty. The record cache is asked first, under the
 //!    page's lock, which keeps dirty records from leaving it (rule P23).
@@ -73,11 +75,11 @@ struct Shard {
 #[derive(Debug)]
 pub(crate) struct PageFilters {
     shards: Box<[Mutex<Shard>]>,
-    /// Bytes that all filters take: without any, no lock need be taken to know.
+    /// Bytes that all filters take; while it is zero, lookups skip the shards' locks.
     bytes: AtomicU64,
-    /// Bytes that they may take; nothing until somebody looks for a key that is not there.
+    /// Bytes that they may take; zero until a lookup reads pages for an absent key.
     bytes_max: AtomicU64,
-    /// Whether a key that is not there was looked for on pages since the keyspace was opened.
+    /// Whether a lookup has read pages for an absent key since the keyspace was opened.
     wanted: AtomicBool,
 }
 
@@ -97,8 +99,8 @@ impl PageFilters {
         self.bytes.load(Relaxed)
     }
 
-    /// Whether any memory should be set aside for them: without lookups of absent keys they would only
-    /// spare base pages of keys in overflow pages, which are few and soon merged.
+    /// Whether any memory should be set aside for them: without lookups of absent keys they would
+    /// only spare base pages of keys in overflow pages, which are few and soon merged.
     pub(crate) fn are_wanted(&self) -> bool {
         self.wanted.load(Relaxed)
     }
@@ -108,7 +110,7 @@ impl PageFilters {
         self.shards.iter().map(|shard| shard.lock().refused).sum()
     }
 
-    /// Sets how many bytes they may take; what is more goes at once.
+    /// Sets how many bytes they may take; drops filters beyond that at once.
     pub(crate) fn resize(&self, bytes: u64) {
         if self.bytes_max.swap(bytes, Relaxed) == bytes {
             return;

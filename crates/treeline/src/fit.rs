@@ -23,10 +23,11 @@
 //!    key from there on ([`model`](crate::model), invariant 4). The first piece has the bound of
 //!    the region; each other begins with the shortest key above the piece before it, or, with a
 //!    model, with as much of its first record as all of its records share.
-//! 4. One page of a piece has room for its origin, however long the bounds ([`origin`](crate::origin),
-//!    P22). [`ORIGIN_BYTES`] of it are no part of `capacity_bytes`; the emptiest page bears the
-//!    rest. So the bound of a piece may be no longer than the piece before it bears; what cannot be
-//!    helped by a shorter bound or fewer records takes a second page, which stays empty of them.
+//! 4. One page of a piece has room for its origin, however long the bounds
+//!    ([`origin`](crate::origin), P22). [`ORIGIN_BYTES`] of it are no part of `capacity_bytes`; the
+//!    emptiest page bears the rest. So the bound of a piece may be no longer than the piece before
+//!    it bears; what cannot be helped by a shorter bound or fewer records takes a second page,
+//!    which stays empty of them.
 //!
 //! A prefix that a long piece shares may be too short to tell its records apart by 8 bytes, as
 //! `https:` says little about the host. So a piece that the regression refuses early is tried again
@@ -57,7 +58,7 @@ pub(crate) type Sized<'a> = (&'a [u8], usize);
 pub(crate) enum Fill {
     /// With room for inserts that come, beside what is forecast.
     Room,
-    /// As full as is any good: few inserts will come, if any.
+    /// As full as is useful, because few inserts will come, if any.
     Packed,
 }
 
@@ -73,10 +74,10 @@ pub(crate) struct Fit {
     /// A segment has at most `1 << orders_max` pages, at most 16; 0 makes single pages.
     pub(crate) orders_max: u8,
     /// Whether the goal is lowered a little so that a region's last page is about as full as the
-    /// others. Not for appends, whose last page goes on to fill.
+    /// others. Not for appends: later ones fill the last page.
     pub(crate) even: bool,
-    /// Whether pages may be told apart by steps where a line does worse; without, models are the
-    /// paper's.
+    /// Whether a model may be steps where a line does worse; if not, models are lines, as in the
+    /// paper.
     pub(crate) steps: bool,
     /// Whether rule 4 holds. Not where there are no extents of two pages.
     pub(crate) origins: bool,
@@ -123,8 +124,8 @@ impl Piece {
 pub(crate) enum Start<'a> {
     /// At this key.
     At(&'a [u8]),
-    /// Anywhere behind this record, the last of the piece before, with a bound of at most so many
-    /// bytes if it can be.
+    /// Anywhere after this record, the last of the piece before, with a bound of at most this many
+    /// bytes if possible.
     After(&'a [u8], usize),
 }
 
@@ -139,8 +140,8 @@ impl Fit {
     /// as a fraction of one is no room. What is not filled is what models may be off by.
     ///
     /// With [`Fill::Room`] about four fifths of a page are filled: 44 and 5 for records of 64
-    /// bytes, the paper's. With [`Fill::Packed`] as much as leaves every page a place or two for
-    /// what comes all the same, and nothing where a place would be a good part of the page.
+    /// bytes, as in the paper. With [`Fill::Packed`] every page keeps room for one or two records
+    /// that come nevertheless, and none where one record takes a large part of the page.
     pub(crate) fn choose(fill: Fill, average_record_bytes: usize, capacity_bytes: usize) -> Fit {
         let average = average_record_bytes.clamp(SLOT_BYTES, capacity_bytes.max(SLOT_BYTES));
         let fit = capacity_bytes / average;
@@ -174,7 +175,7 @@ impl Fit {
         let mut left: usize = records.iter().map(|(_, bytes)| bytes).sum();
         while from < records.len() || pieces.is_empty() {
             if self.even {
-                // Anew for each piece, as none takes just what it should.
+                // Computed for each piece, as none takes exactly what it should.
                 let pages =
                     left.saturating_sub(self.epsilon_bytes).div_ceil(self.goal_bytes.max(1));
                 builder.fit.goal_bytes = self.goal_bytes.min(left.div_ceil(pages.max(1))).max(1);
@@ -255,7 +256,7 @@ impl Builder<'_> {
         let bears = |count: &usize| self.bears(lower, records, *count, None);
         match (1..=most).rev().find(bears) {
             Some(count) if 2 * count >= most => (count, 0, None),
-            // Of two pages the model never asks the second, which bears the origin.
+            // Of two pages the model never names the second, which bears the origin.
             _ => match Model::line(0, 0, 0.0, 0.0) {
                 Ok(first_page) => (most, 1, Some(first_page)),
                 Err(_) => (most, 0, None),
@@ -264,7 +265,8 @@ impl Builder<'_> {
     }
 
     /// Rule 4 for the first `count` records with the shortest bound that may follow: whether the
-    /// emptiest of so many pages, or the one page of a piece without a model, bears the origin.
+    /// emptiest of `pages` pages has room for the origin. `None` means a piece of one page, without
+    /// a model.
     fn bears(
         &self,
         lower: &[u8],
@@ -285,8 +287,8 @@ impl Builder<'_> {
             || needed <= self.origin_room(&records[..count], pages.unwrap_or(1))
     }
 
-    /// How long an origin the emptiest page of these records may bear: it is no fuller than the
-    /// pages are on average.
+    /// Bytes of the longest origin that the emptiest page of these records has room for: that page
+    /// is no fuller than the pages are on average.
     fn origin_room(&self, records: &[Sized<'_>], pages: usize) -> usize {
         if !self.fit.origins {
             return usize::MAX;
@@ -368,8 +370,8 @@ impl Builder<'_> {
     /// less or more than that, as records are not cut, the next make good.
     fn steps(&self, records: &[Sized<'_>], bound: usize, order: u8) -> Option<Candidate> {
         let pages = 1_usize << order;
-        // What the pages hold is not known before the prefix is, so it is that of a little more, and
-        // of one more record: a page ends where the next one's word differs.
+        // What the pages hold is not known before the prefix is, so it is that of a little more,
+        // and of one more record: a page ends where the next one's word differs.
         let most = begin_within(records, pages * (self.fit.goal_bytes + self.fit.epsilon_bytes));
         let most = records.len().min(most + 1);
         let first = records[0].0;
@@ -497,8 +499,8 @@ impl Builder<'_> {
     }
 }
 
-/// The lower bound of a piece whose first record is `first` and whose model has a prefix of so many
-/// bytes.
+/// The lower bound of a piece whose first record is `first` and whose model has a prefix of
+/// `prefix` bytes.
 fn lower(start: Start<'_>, first: &[u8], prefix: usize) -> Vec<u8> {
     match start {
         Start::At(lower) => lower.to_vec(),
@@ -520,7 +522,7 @@ fn begin_within(records: &[Sized<'_>], bytes: usize) -> usize {
     begin.count().max(1)
 }
 
-/// Whether all of the records take at most so many bytes; looks at no more records than that.
+/// Whether all records take at most `most` bytes together; stops at the first that exceeds them.
 fn total_within(records: &[Sized<'_>], most: usize) -> bool {
     let mut left = most;
     records.iter().all(|(_, bytes)| {

@@ -9,18 +9,18 @@
 //!                          |                        |
 //!               "the next epoch                "bounds that moved
 //!                is like the last"              move on"  (trend)
-//!                          +---- who was right ----+
+//!                          +--- which was right ---+
 //!                                     v
 //!                     forecast(lower, upper) for the epochs to come
 //! ```
 //!
-//! An epoch is a number of inserts. When one ends, both forecasters are compared with what came: on
-//! ranges that each took an equal share of it, how far were they off? The better one answers until
-//! the next epoch ends; in doubt the histogram.
+//! An epoch is a number of inserts. When one ends, both forecasters are compared with what came:
+//! how far off were they on ranges that each took an equal share of it? The better one answers
+//! until the next epoch ends; in doubt the histogram.
 //!
-//! **The right edge**: keys above all of the epochs before are counted apart. They come behind everything,
-//! so the pages of a range need no room for them ([`Expected::appended`]), and a histogram that put
-//! them where they came would put them where nothing comes any more.
+//! **The right edge**: keys above all of the epochs before are counted apart. They come behind
+//! everything, so the pages of a range need no room for them ([`Expected::appended`]). A histogram
+//! would expect later ones where these came, and none comes there any more.
 //!
 //! **Invariants**
 //! 1. With one thread, all is determined by the seed and the keys.
@@ -28,14 +28,14 @@
 //! 3. The parts of a range add up: `forecast(a, b) + forecast(b, c)` is `forecast(a, c)`, but for
 //!    rounding.
 //!
-//! **Concurrency**: thread-safe. [`Forecaster::record`] counts; a call in n takes the sample's lock
-//! if it is free and is left out otherwise (shares stay what they are), so it never waits. Only the
-//! call that ends an epoch does, and sorts the sample. A forecast reads what was frozen then. Lock
-//! order: sample, then frozen.
+//! **Concurrency**: thread-safe. [`Forecaster::record`] counts. One call in n takes the sample's
+//! lock if it is free, and is left out otherwise (shares stay what they are), so it never waits.
+//! Only the call that ends an epoch waits, and sorts the sample. A forecast reads what was frozen
+//! then. Lock order: sample, then frozen.
 //!
-//! Keys are recorded when they are put and not when their records come home to their pages: by then
-//! what was hot may have passed, and the room that it needed had to be left earlier. What the cache
-//! does not know to be there counts as an insert; who asks weighs that with what it finds
+//! Keys are recorded when they are put, not when their records are written back: by then a hot
+//! range may have cooled, and its room had to be left earlier. A put counts as an insert unless the
+//! cache knows the key. A reorganization weighs that with the share of new records that it finds
 //! ([`reorganize`](crate::reorganize)).
 //!
 //! **Crash**: nothing is kept; a new life begins with an epoch without forecasts.
@@ -89,7 +89,7 @@ impl Expected {
     }
 }
 
-/// How well it goes.
+/// How good the forecasts are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ForecastStats {
     /// Keys that were recorded.
@@ -121,7 +121,7 @@ pub(crate) struct Forecaster {
     frozen: RwLock<Arc<Frozen>>,
 }
 
-/// The epoch that goes on.
+/// The current epoch.
 #[derive(Debug)]
 struct Sample {
     random: SplitMix,
@@ -130,7 +130,7 @@ struct Sample {
     offered: usize,
     /// The greatest key that was ever offered.
     highest: Vec<u8>,
-    /// The greatest key when the last epoch ended. What lies behind it is appended, though many
+    /// The greatest key when the last epoch ended. What lies behind it is appended, even if many
     /// threads append at once and the keys come in no strict order.
     edge: Option<Vec<u8>>,
     history: Vec<Histogram>,
@@ -150,8 +150,8 @@ struct Frozen {
 }
 
 impl Forecaster {
-    /// A forecaster with epochs of so many inserts (at least 64 are taken), which forecasts the
-    /// inserts of that many epochs (1 to 1000) after the one that ended last.
+    /// A forecaster with epochs of `epoch_inserts` inserts, at least 64. It forecasts the inserts
+    /// of the `future_epochs` epochs (1 to 1000) after the one that ended last.
     pub(crate) fn new(seed: u64, epoch_inserts: u64, future_epochs: u32) -> Self {
         let epoch_inserts = epoch_inserts.max(64);
         // Sampled so seldom, an epoch still gives half the sample that there is room for.

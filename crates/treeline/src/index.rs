@@ -6,35 +6,36 @@
 //!              \-- "kiwi" --> record: segment | dirty list | lower bound
 //! ```
 //!
-//! The index is in memory, whole; its bytes on disk are a checkpoint's payload and the structure
+//! The whole index is in memory; its bytes on disk are a checkpoint's payload and the structure
 //! records after it (see [`codec`](crate::codec)). Beside its place, each segment keeps the ids of
 //! the cached records that its pages do not hold yet: the dirty list. The list may name records
-//! twice, or records that are clean again or belong elsewhere; whoever takes it looks each up and
-//! picks by key. What it never does is miss a dirty record for good: a put lists a record right
-//! after making it dirty, within the same write. Beside the id stands which page of the segment the key
-//! belongs to, so that a scan need not look at the dirty records of all sixteen.
+//! twice, or records that are clean again or belong elsewhere: a write-back that takes the list
+//! looks each record up and chooses by key. The list misses no dirty record for good: a put lists a
+//! record right after making it dirty, within the same write. An entry also names the page of the
+//! segment that the key belongs to, so that a scan need not look at the dirty records of all
+//! sixteen pages.
 //!
 //! **Invariants**
 //! 1. The first segment's lower bound is the empty key, so every key has exactly one segment, at
 //!    any moment: its entry is replaced and never removed.
 //! 2. [`SegmentIndex::version`] changes with every change of structure, so a place found before is
 //!    still right if the version is.
-//! 3. A dirty list is in the order of becoming dirty, but for what was taken and put back, which is at its
-//!    front again, and for lists that became one. The first `due` entries of a list are *due*: an
-//!    entry listed when a checkpoint began ([`SegmentIndex::mark_due`]) is due until it is taken, however
-//!    segments split and join, and due again when it is put back. So a checkpoint has written everything
-//!    back when nothing is due and no write-back runs (P14).
-//! 4. An entry's segment and bounds never change. What changes them makes a new entry and leaves
-//!    the old one without a list, so an id put on a list is on that of a segment of the index, or
-//!    is told that there is none and looks again.
+//! 3. A dirty list is in the order of becoming dirty, but for what was taken and put back, which is
+//!    at its front again, and for lists that became one. The first `due` entries of a list are
+//!    *due*: an entry listed when a checkpoint began ([`SegmentIndex::mark_due`]) is due until it
+//!    is taken, however segments split and join, and due again when it is put back. So a checkpoint
+//!    has written everything back when nothing is due and no write-back runs (P14).
+//! 4. An entry's segment and bounds never change. A change of them makes a new entry and leaves the
+//!    old one without a list. So a put either lists its record with a segment of the index, or
+//!    finds that the entry has no list and looks the segment up again.
 //!
-//! **Concurrency.** Lookups take no lock: they read the tree, which is right by itself, and then
-//! make sure that no change of structure was under way, for in the midst of one the segments do not
-//! fit together. Changes are made under one lock and keep the version odd; who meets that waits for
-//! the lock, as does who was disturbed too often. Dirty lists have locks of their own. Lock order:
-//! changes, then a list. Pages are protected by locks of segments and pages, not here
-//! ([`locks`](crate::locks)): a segment goes only under its exclusive lock, and gets an overflow
-//! page only under the page's.
+//! **Concurrency.** Lookups take no lock: they read the tree, which is consistent by itself, and
+//! then check that no change of structure was under way, because in the middle of one the segments
+//! do not fit together. Changes are made under one lock and keep the version odd. A lookup that
+//! meets an odd version waits for the lock; one that was disturbed [`TRIES_MAX`] times takes it.
+//! Dirty lists have locks of their own. Lock order: changes, then a list. Pages are protected by
+//! locks of segments and pages, not here ([`locks`](crate::locks)): a segment leaves the index only
+//! under its exclusive lock, and gets an overflow page only under the page's.
 //!
 //! It upholds P14 (no dirty record is passed over) and P23. **Differs from the paper**, which has a
 //! latch around a B+ tree and names this as future work (4.8).
@@ -73,7 +74,7 @@ struct DirtyList {
 #[derive(Debug)]
 struct Entry {
     segment: Segment,
-    /// `None` once the entry is not of the index any more.
+    /// `None` once the entry has left the index.
     dirty: Mutex<Option<DirtyList>>,
 }
 
@@ -158,7 +159,8 @@ impl SegmentIndex {
         self.at_one_version(find).0
     }
 
-    /// Where the pages of a key with this hash are, without its bounds, and the version that this is true of.
+    /// Where the pages of a key with this hash are, without its bounds, and the version that this
+    /// is true of.
     pub(crate) fn find_place(&self, key: &[u8], hash: u64) -> (Place, u64) {
         self.at_one_version(|| {
             let pinned = Pinned::new();
@@ -196,14 +198,14 @@ impl SegmentIndex {
     }
 
     /// The oldest entries of the dirty list of the segment with this lower bound, at most `most`.
-    /// They stay listed: whoever reads the segment meanwhile must find them.
+    /// They stay listed: a reader of the segment must find them meanwhile.
     pub(crate) fn oldest_dirty(&self, lower: &[u8], most: usize) -> Vec<Listed> {
         let oldest = |list: &mut DirtyList| list.entries[..list.entries.len().min(most)].to_vec();
         self.with_list_at(lower, oldest).unwrap_or_default()
     }
 
-    /// Takes entries off the list that [`SegmentIndex::oldest_dirty`] showed, each as often as it
-    /// was shown then, except the ids of `keep`. What was listed again since stays.
+    /// Takes entries off the list, each as often as [`SegmentIndex::oldest_dirty`] showed it,
+    /// except the ids of `keep`. Entries that were listed since stay.
     pub(crate) fn forget_dirty(&self, lower: &[u8], shown: &[Listed], keep: &[RecordId]) {
         let mut left: HashMap<Listed, usize> = HashMap::with_capacity(shown.len());
         for listed in shown.iter().filter(|listed| !keep.contains(&listed.id())) {
@@ -240,8 +242,8 @@ impl SegmentIndex {
         shown
     }
 
-    /// Puts records that were taken back to the front of the list of the segment with this lower bound, where
-    /// they came from. They are due: nobody knows any more whether they were.
+    /// Puts records that were taken back to the front of the list of the segment with this lower
+    /// bound, where they came from. They are due: nobody knows any more whether they were.
     pub(crate) fn return_dirty<'k>(
         &self,
         lower: &[u8],
@@ -269,8 +271,9 @@ impl SegmentIndex {
         self.due.load(Ordering::SeqCst) > 0
     }
 
-    /// At most `most` segments of whose dirty lists something is due, from the one that `from` belongs to on; and where
-    /// to go on, unless all were seen. Adds to `looked` how many segments it looked at.
+    /// At most `most` segments of whose dirty lists something is due, from the one that `from`
+    /// belongs to on; and where to go on, unless all were seen. Adds to `looked` how many segments
+    /// it looked at.
     pub(crate) fn due_segments(
         &self,
         from: &[u8],
@@ -374,9 +377,9 @@ impl SegmentIndex {
         Ok(())
     }
 
-    /// Gives the segment that begins at `lower` in extent `base` one more page, overflow or staged: a
-    /// change of structure like any other, made up here because others may add pages to
-    /// the same segment at the same time. Says whether `with` found room for it.
+    /// Gives the segment that begins at `lower` in extent `base` one more page, overflow or staged:
+    /// a change of structure like any other, made up here because others may add pages to the same
+    /// segment at the same time. Says whether `with` found room for it.
     ///
     /// # Errors
     /// `Corruption` when the segment is not there.
@@ -411,7 +414,7 @@ impl SegmentIndex {
         Ok(true)
     }
 
-    /// Puts segments in the place of all there are, which are returned, without a number: only a
+    /// Replaces all segments by these and returns the old ones. The change gets no number: only a
     /// checkpoint tells of it. Nobody else changes the structure meanwhile, and nothing is dirty.
     pub(crate) fn replace_all(&self, segments: Segments) -> Segments {
         let mut structure = self.structure.lock();
@@ -480,7 +483,7 @@ impl SegmentIndex {
         for _ in 0..TRIES_MAX {
             let version = self.version();
             if !version.is_multiple_of(2) {
-                // Whoever changes has the lock until it is done.
+                // The thread that changes the structure holds the lock until it is done.
                 drop(self.structure.lock());
                 continue;
             }
@@ -493,7 +496,7 @@ impl SegmentIndex {
         (look(), self.version())
     }
 
-    /// The entry whose segment a key belongs to; in the midst of a change, any.
+    /// The entry whose segment a key belongs to; any entry in the middle of a change.
     fn floor<'a>(&'a self, key: &[u8], pinned: &'a Pinned) -> (&'a [u8], &'a Entry) {
         self.entries.lend_floor(key, pinned).expect("the first bound is the empty key")
     }
@@ -563,16 +566,16 @@ impl SegmentIndex {
         }
     }
 
-    /// At most `most` segments from the one that `from` belongs to on; and where to go on, unless all
-    /// were seen. A segment that was joined with the one below it since `from` was told is found by
-    /// its part of that one.
+    /// At most `most` wanted segments, from the one that `from` belongs to on, and the key from
+    /// which to continue, unless all were seen. If the segment that began at `from` was joined with
+    /// the one below it meanwhile, the joined one is found.
     fn entries_where(
         &self,
         from: &[u8],
         most: usize,
         is_wanted: impl Fn(&Entry) -> bool,
     ) -> (Vec<Located>, Option<Vec<u8>>) {
-        // So many segments are looked at in one go, so that changes seldom come between.
+        // Segments that are looked at in one go: few enough that changes seldom interrupt it.
         const LOOK_MAX: usize = 4096;
         let look = || {
             let pinned = Pinned::new();
@@ -602,7 +605,7 @@ impl SegmentIndex {
         self.version.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Puts in entries of these segments, or of the one of a keyspace that never held data.
+    /// Inserts entries for these segments, or for the virtual one of a keyspace without data.
     fn insert_all(&self, structure: &mut Structure, segments: Segments) {
         if segments.is_empty() {
             self.insert(structure, &[], Segment::virtual_one(), DirtyList::default());
@@ -612,7 +615,7 @@ impl SegmentIndex {
         }
     }
 
-    /// Puts an entry in the place of the one with the same bound, which was retired.
+    /// Inserts an entry, and replaces the one with the same bound, which was retired.
     fn insert(&self, structure: &mut Structure, lower: &[u8], segment: Segment, dirty: DirtyList) {
         structure.counts.change(&segment, u64::wrapping_add);
         let bytes = list_bytes(&segment.overflows) + list_bytes(&dirty.entries);

@@ -2,19 +2,19 @@
 //! structure records name them, and what its pages name no more.
 //!
 //! Positions are LSNs. What is superseded is freed at the log's end, and reused only after a
-//! checkpoint with a redo LSN at or above it: until then a page on disk or a record that a crash would
-//! replay may still name it. A checkpoint that began after an extent was freed has written the record
-//! back that replaced it, because that was on a dirty list or in its page before: a put frees the
-//! value that it replaces last of all. Before a page is written that names a value no more, a
-//! structure record says so.
+//! checkpoint with a redo LSN at or above it: until then a page on disk or a record that a crash
+//! would replay may still name it. A checkpoint that began after an extent was freed has written
+//! the record back that replaced it, because that was on a dirty list or in its page before: a put
+//! frees the value that it replaces last of all. Before a page is written that names a value no
+//! more, a structure record says so.
 //!
-//! **Crash.** What replay shows again of values that were superseded before the crash, it supersedes
-//! again. Without a log of its data a keyspace says by a structure record that what was synced is
-//! owned, and after a crash the pages alone say what is live: a keyspace that was not closed cleanly
-//! reads them all, if it had large values that the checkpoint does not settle. Whatever they name is
-//! owned. A page older than the checkpoint's list names values that were not settled, so the list has
-//! them; a newer one also names values whose structure record was durable before the page was
-//! written.
+//! **Crash.** What replay shows again of values that were superseded before the crash, it
+//! supersedes again. Without a log of its data a keyspace says by a structure record that what was
+//! synced is owned, and after a crash the pages alone say what is live: a keyspace that was not
+//! closed cleanly reads them all, if it had large values that the checkpoint does not settle.
+//! Whatever they name is owned. A page older than the checkpoint's list names values that were not
+//! settled, so the list has them; a newer one also names values whose structure record was durable
+//! before the page was written.
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
@@ -37,14 +37,15 @@ use crate::tree::TreeLine;
 const SWEEP_PAGES: usize = 64;
 
 impl TreeLine {
-    /// Says in the log that pages are about to name these no more, and where. Replay could not find
-    /// them out by itself: a page that was written before a crash names the new value already, and
-    /// the checkpoint's list has the old one still.
+    /// Logs that pages are about to stop naming these large values; returns the record's LSN, or
+    /// zero if none has to be waited for. Replay could not find that out by itself: a page that was
+    /// written before a crash names the new value already, and the checkpoint's list still has the
+    /// old one.
     ///
-    /// The record is worth waiting for only together with the pages, and these must go home also
-    /// when the log has no room for it, for that is what makes room in the log. Then a checkpoint
-    /// says it, one that brings nothing home. Where the disk is full as well, a crash before the
-    /// next one may leave extents owned that nothing names.
+    /// The record is worth waiting for only together with the pages. The pages must be written back
+    /// even if the log has no room for the record, because that makes room in the log. Then a
+    /// checkpoint that writes nothing back says it. If the disk is full as well, a crash before the
+    /// next checkpoint may leave extents owned that nothing names.
     pub(crate) fn log_superseded_large(&self, superseded: &[Vec<u8>]) -> Result<Lsn> {
         if superseded.is_empty() {
             return Ok(Lsn::ZERO);
@@ -81,7 +82,7 @@ impl TreeLine {
         Ok(())
     }
 
-    /// Pointers that these pages hold and that `dirty` puts others in the place of.
+    /// Pointers that these pages hold and that `dirty` replaces or removes.
     pub(crate) fn superseded_by(&self, pages: &[Pages<'_>], dirty: &[Dirty<'_>]) -> Vec<Vec<u8>> {
         if self.large.is_empty() { Vec::new() } else { superseded(pages, dirty) }
     }

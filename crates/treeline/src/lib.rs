@@ -3,7 +3,7 @@
 //! ```text
 //!   get, put                      radix tree in memory               store file
 //!      |                        lower bound -> segment          4 KiB pages, updated in place
-//!  +---v----------+  miss, home   +---------------+   model    +----+----+----+----+ +----+
+//!  +---v----------+  miss, dirty  +---------------+   model    +----+----+----+----+ +----+
 //!  | record cache | ------------> | segment index | ---------> |  0 |  1 |  2 |  3 | |over| ...
 //!  +--------------+               +---------------+            +----+----+----+----+ +----+
 //! ```

@@ -14,19 +14,20 @@
 //! reorganization only for the moment in which the index changes.
 //!
 //! Both are striped by page number; two segments of one stripe only wait for each other more often.
-//! Stripes are made in chunks when the first of a chunk is locked, and the pages of a short file have
-//! few ([`stripe_of`]): so a keyspace that may get much memory has small tables while it has few pages. They are held across I/O; so are the write-back gate and the
-//! lock of the journal of changes, and no other of the engine's.
+//! Stripes are made in chunks when the first of a chunk is locked, and the pages of a short file
+//! have few ([`stripe_of`]). So a keyspace that may get much memory has small tables while it has
+//! few pages. These locks are held across I/O; so are the write-back gate and the lock of the
+//! journal of changes, and no other lock of the engine.
 //!
 //! **Invariants**
-//! 1. Who takes several takes them in ascending order of stripes, each once, segments before pages;
-//!    the upgrade from O to OX goes through the stripes in the same order; or takes those after the
-//!    first without waiting, or not at all. Everybody then waits
-//!    only for holders of higher stripes, so nobody waits in a circle: a reader of several segments
-//!    gets IR on those still in O, and those already in OX are below.
-//! 2. While somebody waits for O, nobody gets a new IW; while somebody waits for OX, nobody gets a
-//!    new IR. So neither writers nor readers starve a reorganization.
-//! 3. Who holds one never waits for a record-cache reservation.
+//! 1. A thread takes several in ascending order of stripes, each once, segments before pages; or it
+//!    takes those after the first without waiting, or not at all. The upgrade from O to OX goes
+//!    through the stripes in the same order. So a thread waits only for holders of higher stripes,
+//!    and threads never wait in a circle: a reader of several segments gets IR on those still in O,
+//!    and those already in OX are below.
+//! 2. While a thread waits for O, no thread gets a new IW; while one waits for OX, none gets a new
+//!    IR. So neither writers nor readers starve a reorganization.
+//! 3. A thread that holds one never waits for a record-cache reservation.
 
 use std::sync::OnceLock;
 // Of the system, not of schedules: it is counted where a `OnceLock` keeps others out.
@@ -38,9 +39,9 @@ use spinney_base::shim::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, Rw
 /// Stripes that are made at once.
 const CHUNK: usize = 64;
 
-/// The stripe of a page among so many, a power of two and at least two. Pages of a power of two up to
-/// the next have as many stripes of their own, at the places of their numbers, as long as there are
-/// enough; those behind share all.
+/// The stripe of a page among `stripes`, a power of two and at least two. Pages from one power of
+/// two up to the next have as many stripes of their own, at the places of their numbers, while
+/// there are enough; the pages after them share all stripes.
 fn stripe_of(page: PageNumber, stripes: usize) -> usize {
     let first = match page.0.checked_ilog2() {
         Some(power) if 2 << power <= stripes => 1 << power,
@@ -93,7 +94,7 @@ fn ascending(pages: impl Iterator<Item = PageNumber>, among: usize) -> Vec<usize
     stripes
 }
 
-/// How many hold a stripe, and how.
+/// How many threads hold a stripe, and in which modes.
 #[derive(Debug, Default)]
 struct State {
     reading: u32,
@@ -398,7 +399,7 @@ mod tests {
         ];
         for ((held, first), row) in ALL.into_iter().zip(allowed) {
             for ((wanted, second), allowed) in ALL.into_iter().zip(row) {
-                // Who gets in may be slow on a busy machine.
+                // A thread that gets the lock may be slow on a busy machine.
                 let most = if allowed { 20_000 } else { 30 };
                 let passed = passes(first, second, most);
                 assert_eq!(passed, allowed, "{held} is held, {wanted} is wanted");
@@ -406,7 +407,7 @@ mod tests {
         }
     }
 
-    /// Who would have to wait leaves nothing behind, and gets in afterwards.
+    /// An attempt that would have to wait leaves nothing behind, and succeeds afterwards.
     #[test]
     fn trying_changes_nothing_where_it_fails() {
         let locks = SegmentLocks::new(STRIPES_MIN);

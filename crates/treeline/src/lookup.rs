@@ -1,9 +1,9 @@
 //! Lookups behind the record cache: one page for a key (TreeLine, section 4.1).
 //!
 //! A lookup finds the key's place in the index without a lock, locks the segment (IR) and the page
-//! (shared), sees whether the place is still right, and looks into the cache once more before it
-//! reads: a record that became dirty meanwhile cannot leave the cache while its page is locked (rule
-//! P23). What it reads it offers to the cache.
+//! (shared), checks that the place is still right, and asks the cache once more before it reads: a
+//! record that became dirty meanwhile cannot leave the cache while its page is locked (rule P23).
+//! It offers what it reads to the cache.
 
 use spinney_base::{Result, ValueRef};
 use spinney_engine::Found;
@@ -16,8 +16,9 @@ use crate::tree::TreeLine;
 use spinney_records::{Cached, RecordId};
 
 impl TreeLine {
-    /// Looks a key up behind the cache, and offers it what it finds. That filters refuse a key is
-    /// offered only if it is `to_stay`: they refuse it the next time as well, and take less memory.
+    /// Looks a key up behind the cache, and offers the cache what it finds. If filters refuse the
+    /// key, its absence is offered only if it is `to_stay`: the filters will refuse the key the
+    /// next time as well, and take less memory.
     pub(crate) fn read_through(
         &self,
         key: &[u8],
@@ -57,8 +58,9 @@ impl TreeLine {
                     if value.is_none() && !cached {
                         self.memory.keep_filter(self.context.keyspace, page, view);
                     }
-                    // What lies beside it is the newest only where nothing is staged above, and in
-                    // the base page: an overflow page may hold what that has anew.
+                    // Neighbours are the newest versions only in the base page, and only where
+                    // nothing is staged: an overflow page may hold older versions of what the base
+                    // page has.
                     if place.is_plain() && index == 0 {
                         self.admit_neighbours(key, view);
                     }
@@ -85,15 +87,15 @@ impl TreeLine {
         }
     }
 
-    /// Offers the cache what was read from a page that is locked still.
+    /// Offers the cache what was read from a page that is still locked.
     pub(crate) fn admit(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) {
         if self.tuning.record_cache() {
             self.memory.cache.admit(id, key, value);
         }
     }
 
-    /// Keeps the other records of a page that was read for `key` and is locked still, if that was
-    /// chosen (optimistic caching, section 4.2).
+    /// Offers the cache the other records of a page that was read for `key` and is still locked, if
+    /// that option is on (optimistic caching, section 4.2).
     fn admit_neighbours(&self, key: &[u8], view: PageView<'_>) {
         if !self.tuning.optimistic_admission() || !self.tuning.record_cache() {
             return;

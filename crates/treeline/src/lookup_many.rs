@@ -1,18 +1,19 @@
-//! Lookups of many keys together: as few reads as can be, all under way at once.
+//! Lookups of many keys together: as few reads as possible, all under way at once.
 //!
 //! ```text
 //!   find key 1, lock | find 2, lock | ...   the disk reads the pages of 1 to 4 meanwhile
 //!                                           a page has come: its keys are answered
 //! ```
 //!
-//! What a lookup of one key does ([`lookup`](crate::lookup)) is done with each key in turn while the pages of
-//! those before it are being read: neither finding places nor answering keeps the disk waiting.
+//! What a lookup of one key does ([`lookup`](crate::lookup)) is done with each key in turn while
+//! the pages of those before it are being read: neither finding places nor answering keeps the disk
+//! waiting.
 //!
 //! **Invariants**
 //! 1. All pages that are read stay locked until the last has come (rule P23).
-//! 2. Who holds locks already takes more only if that needs no waiting, so the order of them does not matter; a
-//!    key whose locks are not to be had waits for the next round. The first key of a round waits for its
-//!    own, so each round gets on.
+//! 2. A thread that holds locks takes more only without waiting, so their order does not matter. A
+//!    key whose locks are taken waits for the next round. The first key of a round waits for its
+//!    locks, so each round makes progress.
 //! 3. A page is read once, whatever the number of its keys.
 
 use std::slice;
@@ -140,7 +141,8 @@ impl<'a> Round<'a> {
         if !self.tree.is_still(key, hash, place, version) {
             return self.again.push(index);
         }
-        // A record that became dirty meanwhile cannot leave the cache while the page is locked (P23).
+        // A record that became dirty meanwhile cannot leave the cache while the page is locked
+        // (P23).
         if self.tree.lookup_cached(key, hash, &mut self.answers[index]) {
             return;
         }
@@ -197,8 +199,8 @@ impl<'a> Round<'a> {
         self.tree.admit(RecordId::of(hash), key, value);
     }
 
-    /// Answers the keys that several pages have a say in, and those whose page had come before they were
-    /// looked for.
+    /// Answers the keys that several pages have a say in, and those whose page had come before they
+    /// were looked for.
     fn answer_rest(&mut self, buf: &AlignedBuf) {
         for Asked { key, first, pages, answered } in std::mem::take(&mut self.asked) {
             if !answered {

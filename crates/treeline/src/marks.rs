@@ -1,13 +1,13 @@
 //! Marks of a staged page ([`stage`](crate::stage)): a small filter, in memory only, by which
-//! lookups pass it over.
+//! lookups skip the page.
 
-/// A Bloom filter of one word over the keys of a staged page, by their hashes: of 3 keys it lets
-/// pass one other in 1,000, of 12 one in 12, of 40 all but a few are let pass.
+/// A Bloom filter of one word over the keys of a staged page, by their hashes. Of other keys it
+/// passes one in 1,000 for 3 keys, one in 12 for 12 keys, and nearly all for 40.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Marks(u64);
 
 impl Marks {
-    /// Those of a page of which nothing is known.
+    /// Marks of a page whose keys are unknown: any key may be there.
     pub(crate) const ALL: Marks = Marks(u64::MAX);
 
     /// Bits for each key.

@@ -1,5 +1,5 @@
-//! What becomes of a page when its dirty records come home, and how the records of pages and cache
-//! are put together: pure decisions, carried out by [`write_back`](crate::write_back) and
+//! How dirty records change the pages that they belong to, and how the records of pages and cache
+//! are merged: pure decisions, carried out by [`write_back`](crate::write_back) and
 //! [`reorganize`](crate::reorganize).
 //!
 //! **Invariant**: a record moves between pages only into *new* pages, those of a reorganization.
@@ -48,8 +48,8 @@ pub(crate) struct Edit<'p> {
     pub(crate) inserted: usize,
 }
 
-/// Brings the dirty records of page `index` of a segment into it and its overflow page. `dirty`
-/// ascends by key, each key once. `None` when there is no room, or no page yet.
+/// Applies the dirty records of page `index` of a segment to that page and its overflow page.
+/// `dirty` ascends by key, each key once. `None` when there is no room, or no page yet.
 pub(crate) fn edit_in_place<'p>(
     pool: &'p BufferPool,
     located: &Located,
@@ -132,7 +132,7 @@ const RANK_BASE: u8 = 1;
 const RANK_STAGED: u8 = 2;
 const RANK_DIRTY: u8 = u8::MAX;
 
-/// Records in order, their keys in one piece of memory, their values where they were.
+/// Records in order: their keys in one piece of memory, their values where they were.
 #[derive(Default)]
 pub(crate) struct Records<'a> {
     keys: Vec<u8>,
@@ -154,7 +154,7 @@ impl<'a> Records<'a> {
         Self::merge_staged(pages, &[], dirty)
     }
 
-    /// The same with staged pages, those of one segment oldest first.
+    /// As [`Records::merge`], with staged pages, those of one segment oldest first.
     pub(crate) fn merge_staged(
         pages: &[Pages<'a>],
         staged: &[&'a [u8; PAGE_BYTES]],
@@ -222,8 +222,8 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Pointers to large values that these pages hold and that `dirty`, which ascends by key, puts
-/// others in the place of.
+/// Pointers to large values that these pages hold and that `dirty` replaces or removes. `dirty`
+/// ascends by key.
 pub(crate) fn superseded(pages: &[Pages<'_>], dirty: &[Dirty<'_>]) -> Vec<Vec<u8>> {
     let mut gone = Vec::new();
     let pages = pages.iter().flat_map(|pages| [pages.base, pages.overflow]);

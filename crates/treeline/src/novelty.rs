@@ -1,13 +1,13 @@
-//! Whether the records that are written are new, by which [`stage`](crate::stage) decides.
+//! The share of written records that are new, by which [`stage`](crate::stage) decides.
 
 use crate::policy::{self, NOVELTY_COUNTED_MAX};
 
-/// Whether what is written lately is new: of records that came home it is known, but what is staged
-/// tells only when it is merged; of records that are put it is known that they are not, where the
-/// cache has them.
+/// Whether recently written records are of new keys, seen from two sides. A write-back knows it of
+/// its records, but of staged ones only when they are merged. A put knows that its key is not new
+/// if the cache has it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Novelty {
-    home: ShareOfNew,
+    written_back: ShareOfNew,
     put: ShareOfNew,
     /// Puts that were counted in all, and those that may have been of new keys.
     puts: (u64, u64),
@@ -15,22 +15,22 @@ pub(crate) struct Novelty {
 
 impl Novelty {
     /// Counts `all` records that were written back, `new` of them new.
-    pub(crate) fn came_home(&mut self, new: usize, all: usize) {
-        self.home.note(new as u64, all as u64);
+    pub(crate) fn were_written_back(&mut self, new: usize, all: usize) {
+        self.written_back.note(new as u64, all as u64);
     }
 
-    /// So many records have been put up to now, of which so many may have been of new keys.
+    /// Notes how many records have been put in all, and how many of them may have been of new keys.
     pub(crate) fn were_put(&mut self, all: u64, new: u64) {
         let before = std::mem::replace(&mut self.puts, (all, new));
         self.put.note(new.saturating_sub(before.1), all.saturating_sub(before.0));
     }
 
     pub(crate) fn is_high(self) -> bool {
-        self.home.is_high() && self.put.is_high()
+        self.written_back.is_high() && self.put.is_high()
     }
 }
 
-/// What share of the records of late were new.
+/// The share of recent records that were new.
 #[derive(Clone, Copy, Debug, Default)]
 struct ShareOfNew {
     new: u64,
@@ -75,20 +75,20 @@ mod tests {
         assert!(!share.is_high(), "15 of 100 are not new");
     }
 
-    /// What is staged is not known to be new or not before it is merged, but what is put again and
-    /// again is in memory.
+    /// Before staged records are merged it is unknown whether they are new, but a key that is put
+    /// again and again is in memory.
     #[test]
     fn novelty_ends_with_the_puts_that_are_updates() {
         let mut novelty = Novelty::default();
-        novelty.came_home(1000, 1000);
-        assert!(!novelty.is_high(), "who knows what is put");
+        novelty.were_written_back(1000, 1000);
+        assert!(!novelty.is_high(), "nothing is known of puts");
         novelty.were_put(1000, 1000);
         assert!(novelty.is_high());
         novelty.were_put(2000, 1700);
         assert!(!novelty.is_high(), "three of the last ten were updates");
         novelty.were_put(2_000_000, 1_999_700);
         assert!(novelty.is_high());
-        novelty.came_home(0, 1000);
+        novelty.were_written_back(0, 1000);
         assert!(!novelty.is_high(), "what the cache did not know was there all the same");
     }
 }

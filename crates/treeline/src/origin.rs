@@ -25,8 +25,8 @@
 //! header. So one page of an extent that bears an origin is enough to place the others, by their
 //! generation and by where they lie in the aligned extent; there is one ([`fit`](crate::fit), rule
 //! 4), and others bear theirs where that is short and finds room. Overflow pages and staged pages
-//! leave long bounds to the extent (version 2). Extents in which no page bears an origin are those of
-//! older databases, and of disks too full for what rule 4 takes.
+//! leave long bounds to the extent (version 2). Extents in which no page bears an origin are those
+//! of older databases, and of disks too full for what rule 4 takes.
 
 use std::borrow::Cow;
 
@@ -42,8 +42,8 @@ const UPPER: u8 = 2;
 const MODEL: u8 = 4;
 const STAGED: u8 = 8;
 
-/// Longest origin that a page bears beside others of its segment that do; with longer bounds it is
-/// left out or has none, so that these do not take the room of records.
+/// Longest origin that a page bears if another page of its segment bears one too. A longer one is
+/// left out or has no bounds, so that bounds do not take the room of records.
 pub(crate) const ORIGIN_BYTES_MAX: usize = 512;
 
 /// Bytes of an origin with bounds beside model and bounds.

@@ -1,9 +1,9 @@
 //! The page cache: pages that scans read, kept whole for the scans after them.
 //!
-//! The record cache serves lookups and is of no use to a scan, which cannot tell from the records
-//! that are cached which ones are not. So scans keep what they read as pages. How much of the
-//! keyspace's memory these may take follows from what they are worth beside the records
-//! ([`Share`](spinney_records::Share)); who only looks single keys up has as good as none.
+//! The record cache serves lookups and is of no use to a scan, which cannot tell from the cached
+//! records which ones are missing. So scans keep what they read as pages. How much of the
+//! keyspace's memory the pages may take follows from what they are worth beside the records
+//! ([`Share`](spinney_records::Share)). A keyspace without scans has almost none.
 //!
 //! ```text
 //!   shard of a page number          frames, under CLOCK
@@ -13,21 +13,23 @@
 //!                                page, generation, uses
 //! ```
 //!
-//! A frame has at most [`USES_MAX`] uses, one for each hit; the hand takes one away from each frame it
-//! passes and gives the first without any to the page that comes. When all frames are taken a page gets
-//! one only if it came not long before and was turned away: most pages of a scan are not asked for again,
-//! and would only displace others.
+//! A hit adds a use to its frame, up to [`USES_MAX`]. The CLOCK hand takes one use from each frame
+//! that it passes, and gives the first frame without uses to the new page. When all frames are
+//! taken, a page gets one only if it was turned away not long before: most pages of a scan are not
+//! asked for again, and would only displace others.
 //!
 //! **Invariants**
-//! 1. A page is here as it is on disk. It is put in by who holds its lock, and whoever writes it in
-//!    place holds that exclusively, takes it out before and may put it back when it is written.
-//! 2. A page of an older generation is never found: the generation is asked for.
-//! 3. There are never more frames than asked for; fewer are asked for at any time.
+//! 1. A page is here as it is on disk. The holder of the page's lock puts it in. A writer in place
+//!    holds that lock exclusively, takes the page out before the write, and may put it back after
+//!    it.
+//! 2. A page of an older generation is never found: the generation is compared.
+//! 3. There are never more frames than [`PageCache::resize`] allows, which may lower their number.
 //!
-//! **Concurrency.** One lock for each shard, held while one page is copied; nothing is locked inside.
+//! **Concurrency.** One lock for each shard, held while one page is copied; nothing is locked
+//! inside.
 //!
-//! **Differs from the paper**, which caches records alone: its scans read every page, and lose to any
-//! engine with a page cache where scans have favourites.
+//! **Differs from the paper**, which caches records alone: its scans read every page, and lose to
+//! any engine with a page cache where scans have favourites.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -46,18 +48,18 @@ const USES_MAX: u8 = 3;
 /// Frames of one mapping.
 const MAPPING_FRAMES: usize = 16;
 
-/// So many pages are known for each frame that came lately and were turned away.
+/// Pages that are remembered for each frame because they were turned away recently.
 const SEEN_FOR_FRAME: usize = 4;
 
 /// What one frame costs, with its share of the tables, in bytes.
 const FRAME_BYTES: u64 = PAGE_BYTES as u64 + 80;
 
-/// Fewest frames of a cache: for whoever asks for the first record again and again.
+/// Fewest frames of a cache: for a caller that asks for the first record again and again.
 const FRAMES_MIN: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// Nothing when nothing is in it.
+    /// `None` for an empty frame.
     page: Option<PageRef>,
     uses: u8,
 }
@@ -69,8 +71,9 @@ struct Shard {
     mappings: Vec<Mapping>,
     hand: usize,
     frames_max: usize,
-    /// Pages that came lately and were turned away, each at a place that follows from its number. As long as
-    /// [`SEEN_FOR_FRAME`] says once all frames are there: what there may be alone takes no memory.
+    /// Pages that were turned away recently, each at a place that follows from its number. There
+    /// are [`SEEN_FOR_FRAME`] places for each frame that exists; frames that are only allowed take
+    /// none.
     seen: Vec<PageNumber>,
 }
 
@@ -79,12 +82,12 @@ struct Shard {
 pub(crate) struct PageCache {
     shards: Box<[Mutex<Shard>]>,
     hits: AtomicU64,
-    /// Hits on frames without uses, which would have been the next to be given away.
+    /// Hits on frames without uses, which would have been the next to be evicted.
     worth: AtomicU64,
 }
 
 impl PageCache {
-    /// An empty cache, of a keyspace that may get so much memory, with the fewest frames.
+    /// An empty cache with the fewest frames, for a keyspace that may get `most` bytes of memory.
     pub(crate) fn new(most: u64) -> Self {
         let cache = PageCache {
             shards: (0..policy::page_shards(most)).map(|_| Mutex::default()).collect(),
@@ -105,12 +108,12 @@ impl PageCache {
         self.shards.iter().map(|shard| shard.lock().frames.len() as u64 * FRAME_BYTES).sum()
     }
 
-    /// Hits, and how many of them were on pages that would have been the next to go.
+    /// Hits, and how many of them were on pages that would have been the next to be evicted.
     pub(crate) fn hits(&self) -> (u64, u64) {
         (self.hits.load(Relaxed), self.worth.load(Relaxed))
     }
 
-    /// May take so many bytes from now on; what is more goes.
+    /// Sets how many bytes the cache may take from now on, and drops frames beyond that.
     pub(crate) fn resize(&self, bytes: u64) {
         let bytes = bytes.max(self.bytes_min());
         let each = usize::try_from(bytes / FRAME_BYTES).unwrap_or(usize::MAX) / self.shards.len();
@@ -268,7 +271,7 @@ mod tests {
         assert_eq!(cache.hits(), (5, 5));
         for number in 20..35 {
             cache.put(page(number), &block(number));
-            assert!(!has(&cache, number), "who comes once displaces nobody");
+            assert!(!has(&cache, number), "a page that comes once displaces none");
             cache.put(page(number), &block(number));
         }
         assert!((0..5).all(|number| has(&cache, number)), "used ones are passed over once");

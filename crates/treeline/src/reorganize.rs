@@ -1,17 +1,17 @@
-//! Reorganization: segments around one that is full, or that holds too little, give way to others
-//! made anew (TreeLine, section 4.5).
+//! Reorganization: new segments replace one that is full, or that holds too little, and its
+//! neighbours (TreeLine, section 4.5).
 //!
 //! 1. *Choose*: the segment, and neighbours on both sides, at most
 //!    [`REGION_RADIUS`](crate::policy::REGION_RADIUS), as long as they have overflow pages, so that
 //!    one reorganization saves several.
-//! 2. *Fit*: lock them (O: readers go on), read them whole, merge their pages with their dirty
+//! 2. *Fit*: lock them (O: readers continue), read them whole, merge their pages with their dirty
 //!    records, and cut the records into pieces with a model each ([`fit`](crate::fit)).
 //! 3. *Place*: make the new segments' pages ([`build`](crate::build)) and write them into new
 //!    extents, each in one write.
 //! 4. *Switch*: lock exclusively (OX), make the dirty records clean and change the index at once.
 //!    The old extents are free once the change is durable ([`publish`](crate::publish)).
 //!
-//! A segment whose pages have become half empty is made anew, alone or together with a neighbour,
+//! A segment whose pages have become half empty is rewritten, alone or together with a neighbour,
 //! if that takes fewer pages.
 //!
 //! **Invariants**
@@ -21,7 +21,8 @@
 //!    the dirty records as they were.
 //! 3. Write-back's invariants 1, 2 and 4 hold here too.
 //!
-//! **Crash.** New extents that no durable record names are nobody's and free at the next open.
+//! **Crash.** New extents that no durable record names have no owner, and are free at the next
+//! open.
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Generation, PageNumber, Result, probe};
@@ -71,7 +72,7 @@ impl Why {
     }
 }
 
-/// What came of a reorganization.
+/// The outcome of a reorganization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Other segments replaced the region.
@@ -86,7 +87,7 @@ pub(crate) enum Outcome {
 struct Merged<'a> {
     region: Region<'a>,
     fit: Fit,
-    /// Which share of the inserts forecast for this region room is left for.
+    /// The share of the inserts forecast for this region for which room is left.
     new_share: f64,
     /// Pages that the segments have now.
     pages: usize,
@@ -225,7 +226,7 @@ impl TreeLine {
         let records = Records::merge_staged(&pages, &staged, &dirty);
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
-        self.workload.novelty.lock().came_home(records.inserted(), came);
+        self.workload.novelty.lock().were_written_back(records.inserted(), came);
         let (Some(first), Some(last)) = (region.first(), region.last()) else {
             return Ok(Outcome::NotWorthIt);
         };
@@ -300,8 +301,8 @@ impl TreeLine {
         add(&counters.records_written_back, records);
     }
 
-    /// How the records of a region are to be laid out. What is to take fewer pages has few records:
-    /// no room is kept there for what may come.
+    /// How the records of a region are to be laid out. A region that is to take fewer pages has few
+    /// records: no room is kept there for inserts.
     pub(crate) fn fit(&self, region: &Region<'_>, fill: Fill, appends: bool) -> Fit {
         let room = region.room();
         let average = region.bytes() / region.records.len().max(1);
@@ -320,14 +321,14 @@ impl TreeLine {
             fit.epsilon_bytes = in_bytes(epsilon, average).min(room);
         }
         if appends {
-            // The last page goes on to fill.
+            // Later appends fill the last page.
             fit.even = false;
         }
         fit
     }
 
-    /// The share of the forecast that room is left for: all of it, as long as that is little beside
-    /// what the keyspace holds. However wrong it is, so much space at most is left unused.
+    /// The share of the forecast for which room is left: all of it while it is little beside what
+    /// the keyspace holds. So a wrong forecast leaves at most that much space unused.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     fn believed(&self, region: &Region<'_>, fit: &Fit) -> f64 {
         let average = region.bytes() / region.records.len().max(1);
@@ -434,14 +435,14 @@ impl TreeLine {
             || try_to(Why::JoinRight)?
             || try_to(Why::JoinLeft)?;
         if done {
-            // What was made may take in another.
+            // The new segment may be joined with another.
             self.background.note_sparse(self.shape.index.find(&key).lower.bytes());
         }
         Ok(true)
     }
 }
 
-/// What so many records of this size take, in bytes.
+/// Bytes that `records` records of this size take.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

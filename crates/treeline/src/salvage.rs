@@ -7,23 +7,24 @@
 //!             and of the structure records of the log, if that is whole
 //! ```
 //!
-//! Pages say of which segment they are and which part of the keys is its own, or another page of the
-//! segment does. A *part* is a page with its overflow page and the staged pages of its segment. Parts
-//! of different times cover the same keys; the newest decides what these are and that others are not
-//! there. Newer is what has the higher LSN, and of
-//! equals the later production (paper, checks I and II): a segment that a crash left behind was made no later
-//! than what its successors say, which were written again since. A part whose page is damaged gives what its other
-//! pages hold, and the rest comes from an older part, if there is one. A page of which nobody knows
-//! the segment is a part that decides nothing but its own records.
+//! A page says which segment it belongs to and which keys that segment covers, or another page of
+//! the segment says it. A *part* is a page with its overflow page and the staged pages of its
+//! segment. Parts of different times cover the same keys; the newest decides which of these keys
+//! there are, and with which values. The newer part is the one with the higher LSN, and of equals
+//! the later production (paper, checks I and II): a segment that a crash left behind was made no
+//! later than what its successors say, which were written again since. A part whose page is damaged
+//! gives what its other pages hold, and the rest comes from an older part, if there is one. A page
+//! whose segment is unknown is a part that decides only about its own records.
 //!
-//! A checkpoint that can be read names segments; a page that it does not name and that was written
-//! before its redo LSN was freed, or never owned. With a whole log beside it all segments are known,
-//! and where their pages are whole nothing is lost, whatever is between the pages of others.
+//! A readable checkpoint names segments. A page that it does not name and that was written before
+//! its redo LSN was freed, or never owned. If the log is whole too, all segments are known; then a
+//! segment whose pages are whole loses nothing, whatever became of other pages.
 //!
 //! **Invariant**: every key is shown once, and nothing is shown that a newer whole part lacks.
 //!
 //! **Differs from the paper**: pages of freed segments are not zeroed; order in time tells them
-//! apart, part by part instead of segment by segment, so an incomplete segment loses only what it lacks.
+//! apart, part by part instead of segment by segment, so an incomplete segment loses only what it
+//! lacks.
 
 mod pieces;
 mod structure;
@@ -106,14 +107,15 @@ impl Salvage {
         })
     }
 
-    /// Finds out which segments the index knows; says which pages are known to be in use.
+    /// Finds out which segments the index knows, and returns which pages are known to be in use.
     fn name(&mut self) -> BTreeSet<PageNumber> {
         let Some(Index { checkpoint, structure, whole, .. }) = self.index.take() else {
             return BTreeSet::new();
         };
         let now = structure.end(whole);
         self.complete = now.is_some();
-        // What the checkpoint names and the log replaced may serve where its successors are damaged.
+        // What the checkpoint names and the log replaced may serve where its successors are
+        // damaged.
         let mut owned = BTreeSet::new();
         for (segments, is_now) in [(Some(checkpoint), now.is_none()), (now, true)] {
             let segments = segments.unwrap_or_default();
@@ -151,9 +153,9 @@ impl Salvage {
             return;
         };
         if named.is_none() && lsn == Lsn::ZERO && pieces.named {
-            // Of a keyspace without a log: made since the checkpoint, or left behind by a crash, and
-            // then older than the other pages. Without it there is what the checkpoint promises, for
-            // such pages take nothing out of others.
+            // Of a keyspace without a log: made since the checkpoint, or left behind by a crash,
+            // and then older than the other pages. Without it there is what the checkpoint
+            // promises, for such pages take nothing out of others.
             return;
         }
         let newer = |old: &Found| named.is_some() || (old.lsn, old.at) < (lsn, at);
@@ -202,9 +204,10 @@ impl Salvage {
         parts
     }
 
-    /// The later, the greater. What is known to be in use comes before all else, and of a keyspace
-    /// without a log so does what the checkpoint names: its pages bear no LSN, and what a crash left
-    /// behind may be of a later production than what went on to be written in place.
+    /// Age of a part: the greater, the newer. A part that is known to be in use comes before all
+    /// others. So does, in a keyspace without a log, a part that the checkpoint names: its pages
+    /// bear no LSN, and a part that a crash left behind may be of a later production than pages
+    /// that are still written in place.
     fn age(&self, part: &Part) -> (bool, Lsn, Generation) {
         let in_use = part.named && (self.complete || part.lsn == Lsn::ZERO);
         (in_use, part.lsn, part.segment)
@@ -243,8 +246,8 @@ impl KeyspaceSalvage for Salvage {
 
     fn end_of_log(&mut self, first: Lsn, last: Lsn) {
         if let Some(index) = &mut self.index {
-            // A keyspace that rested did not hold the log. What that was trimmed of is in the checkpoint, if
-            // this is known to be the newest (P28).
+            // A keyspace that rested did not hold the log. What that was trimmed of is in the
+            // checkpoint, if this is known to be the newest (P28).
             let begins = index.redo.next() >= first || !self.store.is_unproven();
             index.whole = begins && index.redo <= last;
         }
@@ -281,8 +284,9 @@ impl KeyspaceSalvage for Salvage {
             match found {
                 Ok(found) => whole.push(found),
                 Err(damage) => {
-                    // What nobody owned may be anything. A page of zeros was never written or was
-                    // given back since the checkpoint; if it was not, its range is told as lost.
+                    // A page without an owner may hold anything. A page of zeros was never written
+                    // or was given back since the checkpoint; if neither holds, its range is
+                    // reported as lost.
                     let matters = owned.contains(&page) || !has_checkpoint;
                     if matters && damage.is_of_written(block) {
                         notes.damaged(page, &damage);

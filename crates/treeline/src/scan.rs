@@ -3,14 +3,13 @@
 //! A range is read batch by batch (TreeLine, 4.1; rule P23): the pages that the request is likely
 //! to need, of one segment or of several neighbours, are locked; their dirty records are copied out
 //! of the cache; the pages are read, all together, neighbours in one piece; and both are merged,
-//! newer over older. In that order, and because a record leaves the cache only after its page was
-//! written under the exclusive lock, a record can be in neither place at no time. Nothing is held
-//! between batches, let alone between chunks (P24): the scan goes on by key, and passes over what
-//! pages that were cut anew meanwhile hold of keys behind it.
+//! newer over older. Because of that order, and because a record leaves the cache only after its
+//! page was written under the exclusive lock, every record is always in one of the two places.
+//! Nothing is held between batches or chunks (P24): the scan continues by key, and skips keys
+//! behind it if pages were rewritten meanwhile.
 //!
-//! Of the dirty records only those are copied that lie ahead, and of a scan that wants few no more
-//! than those that it may deliver: the records of a queue whose head is removed are all of one
-//! page.
+//! Only dirty records ahead of the scan are copied, and for a scan that wants few no more than it
+//! may deliver: in a queue whose head is removed, all dirty records are of one page.
 //!
 //! How many pages are likely to be needed follows from the records that pages held so far, so a
 //! short scan reads no page that it does not need, and a long one reads many at a time.
@@ -60,7 +59,7 @@ impl TreeLine {
                     return Ok(());
                 }
                 Cached::Absent => self.workload.accesses.asked_for(true),
-                // Its page knows.
+                // Only its page tells.
                 Cached::Unknown => {
                     from = key;
                     break;
@@ -70,7 +69,8 @@ impl TreeLine {
         if from == look.from()
             && let Some(gone) = look.listed().first()
         {
-            // Nothing is left of a list: what is home of it takes room for nothing.
+            // None of the listed keys is left, and what their page still holds of them takes room
+            // for nothing.
             self.background.note_removed(self.shape.index.find(gone).lower.bytes());
         }
         let start = Position::At(from.to_vec());
@@ -256,7 +256,7 @@ impl TreeLine {
         policy::pages_wanted(left, per_page, request.bytes_max.saturating_sub(chunk.bytes()))
     }
 
-    /// The next `wanted` pages of a scan, and where it goes on after them.
+    /// The next `wanted` pages of a scan, and the position after them.
     fn choose_runs(
         &self,
         position: &Position,
@@ -401,11 +401,11 @@ fn deliver_merged(
 
 /// How the reading of one batch ended.
 enum Step {
-    /// It was not locked before it changed: look again.
+    /// The pages changed before they were locked: look again.
     Changed,
     /// The chunk is full.
     Full,
-    /// All of it that the request wants is in the chunk; the scan goes on here.
+    /// The chunk has all of the batch that the request wants; the scan continues here.
     Done(Option<Position>),
 }
 
@@ -528,7 +528,7 @@ impl Position {
         }
     }
 
-    /// Where a scan goes on after these pages of a segment.
+    /// The position of a scan after these pages of a segment; `None` at the end of the range.
     fn after(located: &Located, pages: &Range<usize>, request: &ScanRequest<'_>) -> Option<Self> {
         match request.direction {
             Direction::Forward => {

@@ -23,8 +23,8 @@ const KEYSPACE: KeyspaceId = KeyspaceId(1);
 /// Keys of one byte, with values of 100.
 const RECORDS: u8 = 120;
 
-/// What a keyspace on this disk is given. It has no log of its own records, so that schedules are of
-/// the engine's steps alone.
+/// What a keyspace on this disk is given. It has no log of its own records, so that schedules are
+/// of the engine's steps alone.
 fn context(disk: &SimDisk) -> EngineContext {
     let log =
         LogOptions { tag: 7, bytes_max: 8 * 4 * 4096, segment_bytes: 4 * 4096, tail_bytes: 0 };
@@ -42,7 +42,7 @@ fn context(disk: &SimDisk) -> EngineContext {
     }
 }
 
-/// A keyspace whose records are all home.
+/// A keyspace without dirty records.
 fn tree_on(disk: &SimDisk) -> Arc<TreeLine> {
     disk.create_dir(Path::new("/db")).unwrap();
     let tree = TreeLine::create(context(disk), Lsn::ZERO).unwrap();
@@ -79,8 +79,8 @@ fn thread(tree: &Arc<TreeLine>, body: impl FnOnce(&TreeLine) + Send + 'static) -
     spawn(move || body(&tree))
 }
 
-/// Brings everything home, as a checkpoint does, and looks at what the pages hold.
-fn check_home(tree: &TreeLine, keys: &[u8], version: u8) {
+/// Writes everything back, as a checkpoint does, and checks what the pages hold.
+fn check_written_back(tree: &TreeLine, keys: &[u8], version: u8) {
     tree.write_back_everything(&mut |_| false).unwrap();
     assert_eq!(tree.memory.cache.usage().dirty, 0, "a checkpoint would pass records over");
     tree.memory.cache.forget_clean();
@@ -120,9 +120,9 @@ fn is_being_written(tree: &TreeLine, key: u8) -> bool {
     seen == [true, false]
 }
 
-/// P14: two write-backs of one segment take records of different pages off its list, while others
-/// make them dirty anew; none is left dirty and not listed, for a checkpoint would pass it over.
-/// (Found by power losses beside threads: half of an acknowledged batch was gone.)
+/// P14: two write-backs of one segment take records of different pages off its list, while other
+/// threads make them dirty again. None is left dirty and not listed: a checkpoint would pass it
+/// over.
 #[test]
 fn p14_what_two_writers_meet_stays_listed() {
     check(1000, || {
@@ -138,7 +138,7 @@ fn p14_what_two_writers_meet_stays_listed() {
         tree.write_back(&[vec![ours[0]]]).unwrap();
         other.join().unwrap();
         putter.join().unwrap();
-        check_home(&tree, &ours, 2);
+        check_written_back(&tree, &ours, 2);
     });
 }
 
@@ -197,9 +197,10 @@ fn p14_a_checkpoint_begins_again_beside_write_backs_that_fail() {
     });
 }
 
-/// P14: the same where records find no room in their page, and the reorganization that is to make room is given up,
-/// because another write-back gave the segment a page meanwhile: nobody failed, and the records are dirty again.
-/// (Found by power losses beside threads: half of an acknowledged batch was gone.)
+/// P14: the same where records find no room in their page, and the reorganization that is to make
+/// room is given up, because another write-back gave the segment a page meanwhile: nobody failed,
+/// and the records are dirty again. (Found by power losses beside threads: half of an acknowledged
+/// batch was gone.)
 #[test]
 fn p14_a_checkpoint_begins_again_beside_write_backs_that_give_back() {
     check(6000, || {
@@ -236,9 +237,9 @@ fn p14_a_checkpoint_begins_again_beside_write_backs_that_give_back() {
     });
 }
 
-/// P23: a record is changed while its segment is made anew, and taken by a write-back of the new
-/// segment that finds no room for it and gives it back; the reorganization, which wrote the version
-/// before, does not make it clean. (Found by the stress test of threads: inserts were lost.)
+/// P23: a record is changed while its segment is rewritten. A write-back of the new segment takes
+/// it, finds no room for it and gives it back. The reorganization, which wrote the version before,
+/// does not make it clean.
 #[test]
 fn p23_a_reorganization_ends_no_mark_but_its_own() {
     check(5000, || {
@@ -264,7 +265,7 @@ fn p23_a_reorganization_ends_no_mark_but_its_own() {
         assert_eq!(tree.reorganize(&located, Why::Full).unwrap(), Outcome::Done);
         other.join().unwrap();
         putter.join().unwrap();
-        check_home(&tree, &[last], 2);
+        check_written_back(&tree, &[last], 2);
     });
 }
 
@@ -318,8 +319,8 @@ fn first(tree: &TreeLine, from: u8) -> u8 {
     chunk.get(0).0[0]
 }
 
-/// A thread that inserted a record finds it or one before it, and one that removed the head finds another,
-/// whatever other readers list meanwhile.
+/// A thread that inserted a record finds it or one before it, and one that removed the head finds
+/// another, whatever other readers list meanwhile.
 #[test]
 fn d1_first_reads_miss_no_insert() {
     check(500, || {

@@ -1,8 +1,8 @@
-//! Scrubbing: reads a few owned pages and checks them, so that damage is known before somebody needs
-//! what it took. The engine's own place is the lowest key not yet seen.
+//! Scrubbing: reads a few owned pages and checks them, so that damage is known before the damaged
+//! records are needed. The engine's own place is the lowest key not yet seen.
 //!
-//! **Concurrency.** A piece locks one segment as a lookup does, and each of its pages in turn; a page
-//! that fails has not moved meanwhile.
+//! **Concurrency.** A piece locks one segment as a lookup does, and each of its pages in turn; a
+//! page that fails has not moved meanwhile.
 
 use spinney_engine::{Scrubbed, scrub};
 use spinney_io::Purpose;
@@ -23,7 +23,7 @@ impl TreeLine {
         let segment = &located.segment;
         let _segment = self.shape.segment_locks.read(segment.base.page);
         if self.shape.index.find(key) != located {
-            // What came instead is seen next.
+            // The segment that replaced it is seen next.
             return Some(key.to_vec());
         }
         let mut read = |page: PageRef| {

@@ -14,12 +14,12 @@
 //! is nothing else to do, they are merged with all pages of the segment by a reorganization, in the
 //! order of keys: one read and one write of the segment for several shares.
 //!
-//! It pays where a page holds few records: each new one would cost the reading and the writing of a
-//! page, and mostly an overflow page, and the fresh pages of a batch are written side by side. So
-//! it is done where records are long and those that came home lately were new ([`Novelty`]);
-//! lookups do not pay for it, for [`Marks`] in memory say which staged pages may have a key. Where
-//! records are short a page's dirty records are many by the time they must go home. See
-//! `docs/decisions/0007`.
+//! It pays where a page holds few records: each new one would cost reading and writing a page, and
+//! mostly an overflow page, while the fresh pages of a batch are written side by side. So it is
+//! done where records are long and those written back recently were new
+//! ([`Novelty`](crate::novelty::Novelty)). Lookups do not pay for it: [`Marks`] in memory say which
+//! staged pages may have a key. Where records are short, a page has many dirty records by the time
+//! they must be written back. See `docs/decisions/0007`.
 //!
 //! **Invariants**
 //! 1. Only inserted and changed inline records are staged, never removals and pointers.
@@ -81,7 +81,7 @@ impl TreeLine {
             && records().all(|(_, value)| value.is_some_and(|value| !value.large))
     }
 
-    /// Makes staged pages of these records, as few as can be; `None` if that were too many.
+    /// Fills staged pages with these records, as few as possible; `None` if they would be too many.
     pub(crate) fn fill_staged(
         &self,
         located: &Located,

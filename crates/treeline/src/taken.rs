@@ -6,11 +6,11 @@
 //!   taken   (start, lengths, page), (..), ..
 //! ```
 //!
-//! 16 threads may bring records home at once, each with some hundred KiB. So the bytes are not the
-//! general allocator's, which would keep as much in every thread's arena: they are buffers like those
-//! of pages, which the pool keeps, counts and frees.
+//! 16 threads may write back at once, each with some hundred KiB. The general allocator would keep
+//! that much in the arena of every thread. So the bytes are in buffers like those of pages, which
+//! the pool keeps, counts and frees.
 //!
-//! **Invariant**: what was pushed stays at its place until all is dropped, and is whole.
+//! **Invariant**: a pushed record stays whole and in its place until all are dropped.
 
 use spinney_base::ValueRef;
 use spinney_base::limits::PAGE_BYTES;
@@ -21,7 +21,7 @@ use crate::merge::Dirty;
 /// Pages of the first buffer: dirty records of a batch seldom take less.
 const PAGES_FIRST: usize = 16;
 
-/// In place of a value's length: there is none, the record is a removal.
+/// Stands for the value's length in a removal.
 const REMOVED: u32 = u32::MAX;
 
 /// A dirty record, by its place in the bytes.
@@ -123,7 +123,8 @@ impl<'p> Bytes<'p> {
 mod tests {
     use super::*;
 
-    /// Also when the buffer grows between two records, and when one is longer than the first buffer.
+    /// Also when the buffer grows between two records, and when one is longer than the first
+    /// buffer.
     #[test]
     fn what_was_pushed_stays_whole_and_buffers_go_back() {
         let pool = BufferPool::new(1 << 10);

@@ -1,39 +1,39 @@
-//! Tidying: when nothing else is to be done, overflow pages are merged into their segments and
-//! pages that have more room than anybody needs any more are packed (TreeLine, section 4.5, which
-//! only does the one, and only when they are full).
+//! Tidying: when nothing else is to be done, overflow pages are merged into their segments, and
+//! pages with more room than inserts need are packed (TreeLine, section 4.5, merges only overflow
+//! pages, and only full ones).
 //!
 //! A load in random order leaves every third page with an overflow page: until that is full,
-//! writing it costs less than making the segment anew. And it leaves room for inserts that may
-//! never come. Reading does not agree: an overflow page is a second read for absent keys and one
-//! more page for every scan, and a page half empty is half a page too much. So once a keyspace has
-//! been quiet for a moment, the background goes through the index in the order of keys, in two
-//! ways, and rests after each reorganization, for whoever reads meanwhile.
+//! writing it costs less than rewriting the segment. The load also leaves room for inserts that may
+//! never come. Reads pay for both: an overflow page is a second read for absent keys and one more
+//! page for every scan, and a half-empty page is half a page too much. So once a keyspace has been
+//! quiet for a moment, the background goes through the index in key order, in two ways. It rests
+//! after each reorganization, to leave the disk to readers.
 //!
 //! ```text
 //!   packing   |  region of up to 64 pages  |  next  |     reads all; writes if a tenth fewer do
 //!   merging   | segment with many overflow pages |  ->    the next such segment
 //! ```
 //!
-//! *Packing* goes first, as it merges what it meets. It is worth it when pages were made since the
-//! last time ([`REMADE_SHARE`](crate::policy::REMADE_SHARE)) and the room in them is of no use
-//! ([`tidying`](crate::tidying)): hardly any inserts come, or scans read far more pages than
-//! inserts fill. Nobody notes how full pages are, so it finds out by reading; behind a region that
-//! was full enough it passes some by, more each time, so that what is packed already is hardly read
-//! again, and what is not is met all the same.
+//! *Packing* goes first, because it also merges the overflow pages that it meets. It is worth it
+//! when pages were made since the last pass ([`REMADE_SHARE`](crate::policy::REMADE_SHARE)) and the
+//! room in them is of no use ([`tidying`](crate::tidying)): hardly any inserts come, or scans read
+//! far more pages than inserts fill. The index does not say how full each page is, so packing finds
+//! out by reading. After a region that was full enough it skips some, more each time: it hardly
+//! reads again what is packed, and still meets what is not.
 //!
-//! *Merging* is done in passes, of [staged](crate::stage) pages only where room is of no use: while
-//! inserts come a pass begins only when there is something to merge for one page in
-//! [`OVERFLOW_SHARE`](crate::policy::OVERFLOW_SHARE), as each insert into a page without room costs
-//! an overflow page, and merging at once would write the whole segment for it. While very many
-//! come, as in a load whose background has a moment's rest, nothing is merged: it would not stay
-//! so.
+//! *Merging* is done in passes, over [staged](crate::stage) pages only where room is of no use.
+//! While inserts come, a pass begins only when one page in
+//! [`OVERFLOW_SHARE`](crate::policy::OVERFLOW_SHARE) has something to merge: each insert into a
+//! page without room costs an overflow page, and merging at once would write the whole segment for
+//! it. While very many inserts come, as in a load whose background rests for a moment, nothing is
+//! merged, because overflow pages would soon be back.
 //!
 //! **Invariants**
-//! 1. Nothing is tidied while the background brings records home
+//! 1. Nothing is tidied while the background writes records back
 //!    ([`QUIET_ROUNDS`](crate::policy::QUIET_ROUNDS)).
-//! 2. Nothing is tidied while a copy of the keyspace is made, which would have to follow.
-//! 3. There is an end: merging rests after a pass that changed nothing until there are more
-//!    overflow pages, and packing after each pass until other pages were made.
+//! 2. Nothing is tidied while the keyspace is copied, because the copy would have to follow.
+//! 3. Tidying ends: merging rests after a pass that changed nothing until there are more overflow
+//!    pages, and packing rests after each pass until other pages were made.
 
 use std::cell::Cell;
 use std::ops::Bound;
@@ -50,17 +50,17 @@ use crate::segment::{Located, Segment};
 use crate::tidying::{Tidying, What};
 use crate::tree::TreeLine;
 
-/// Whether a segment has many pages beside its extent; `staged` ones count or not.
+/// Whether a segment has many overflow pages, and staged ones if they count (`staged`).
 fn is_untidy(segment: &Segment, staged: bool) -> bool {
     let beside = segment.overflows.len() + if staged { segment.staged.len() } else { 0 };
     policy::is_untidy(beside, segment.base_pages())
 }
 
 impl TreeLine {
-    /// Makes one region anew, if it is time and there is one to be; says how long to rest after it.
+    /// Reorganizes one region if one is due, and returns how long to rest after it.
     ///
     /// # Errors
-    /// `Poisoned`, `Io`, `Corruption`. A full disk is none: what is not tidy is right all the same.
+    /// `Poisoned`, `Io`, `Corruption`. A full disk is no error: an untidy keyspace is correct.
     pub(crate) fn tidy(&self) -> Result<Option<Duration>> {
         if self.shape.store.is_held() {
             return Ok(None);
@@ -98,7 +98,7 @@ impl TreeLine {
         Ok(Some(rest.max(policy::REST_MIN)))
     }
 
-    /// Merges the overflow pages, and if so wanted the staged pages, of the next segment that has
+    /// Merges the overflow pages, and the staged pages if they count, of the next segment with
     /// many.
     fn merge_next(&self, from: &[u8], staged: bool) -> Result<()> {
         let (found, next) = self.shape.index.segments_where(from, 1, |one| is_untidy(one, staged));
@@ -143,7 +143,7 @@ impl TreeLine {
         (found, next)
     }
 
-    /// Rebuilds the segments of a region, from the one that holds a key on, if they take fewer
+    /// Rewrites the segments of a region, from the one that holds a key on, if they take fewer
     /// pages then: merges overflow pages and staged ones, and fills pages.
     ///
     /// # Errors

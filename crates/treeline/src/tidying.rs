@@ -56,16 +56,16 @@ impl Merging {
 pub(crate) struct Packing {
     /// The lower bound to go on from; empty between two passes.
     pub(crate) from: Vec<u8>,
-    /// Regions to pass by behind the next one that is full enough.
+    /// Regions to skip after the next one that is full enough.
     pass_by: usize,
-    /// What had been made when this pass began, and when the last one that ended did.
+    /// Pages made when this pass began, and when the last one that ended did.
     made_before: u64,
     packed: Option<u64>,
 }
 
 impl Packing {
-    /// Whether there is something to pack, as far as can be told. `made` counts the pages that were
-    /// made by anything else, of this life: what earlier ones left nobody knows.
+    /// Whether there may be something to pack. `made` counts the pages that were made in this life
+    /// other than by packing; how many earlier lives left is unknown.
     pub(crate) fn is_due(&self, made: u64, pages: u64) -> bool {
         let due = |packed: u64| made.saturating_sub(packed) * REMADE_SHARE >= pages.max(1);
         !self.from.is_empty() || self.packed.is_none_or(due)
@@ -77,7 +77,7 @@ impl Packing {
         }
     }
 
-    /// Goes on at `next`, or ends there.
+    /// Continues at `next`, or ends the pass if it is `None`.
     pub(crate) fn go_on(&mut self, next: Option<Vec<u8>>) {
         if next.is_none() {
             self.packed = Some(self.made_before);
@@ -85,7 +85,7 @@ impl Packing {
         self.from = next.unwrap_or_default();
     }
 
-    /// How many regions to pass by now.
+    /// Notes whether a region was worth packing, and returns how many to skip after it.
     pub(crate) fn found(&mut self, worth_it: bool) -> usize {
         self.pass_by = if worth_it { 0 } else { (2 * self.pass_by + 1).min(PASSED_BY_MAX) };
         self.pass_by
@@ -112,7 +112,7 @@ pub(crate) enum Inserts {
     Many,
 }
 
-/// What came lately: inserts, and pages that scans read.
+/// Recent inserts, and pages that scans read recently.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     since: Duration,
@@ -131,7 +131,7 @@ impl Watch {
             return;
         }
         let (new, read) = (inserted.saturating_sub(self.inserted), scanned - self.scanned);
-        // One for each page in so many seconds would be so many.
+        // As many inserts as one for each page in this many seconds.
         let in_seconds = |seconds| u128::from(pages) * time.as_millis() / (seconds * 1000);
         self.inserts = match u128::from(new) {
             few if few <= in_seconds(FEW_SECONDS) => Inserts::Few,
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn packing_is_due_once_and_when_pages_were_made() {
         let mut packing = Packing::default();
-        assert!(packing.is_due(0, 800), "who knows what was left");
+        assert!(packing.is_due(0, 800), "what earlier lives left is unknown");
         packing.begin(50);
         packing.go_on(Some(vec![1]));
         packing.begin(120);
@@ -210,7 +210,7 @@ mod tests {
         assert!(merging.is_due(10, 1280, Inserts::Some));
         assert!(!merging.is_due(1000, 1280, Inserts::Many));
         merging.from = vec![1];
-        assert!(merging.is_due(1, 1280, Inserts::Some), "the pass goes on");
+        assert!(merging.is_due(1, 1280, Inserts::Some), "the pass continues");
         assert!(!merging.is_due(1000, 1280, Inserts::Many), "but not for now");
         merging.settled = Some(5);
         assert!(!merging.is_due(5, 1280, Inserts::Few));

@@ -1,4 +1,4 @@
-//! The keyspace: its parts, and how they are made of a checkpoint.
+//! The keyspace: its parts, and how they are built from a checkpoint.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -102,7 +102,7 @@ impl TreeLine {
         }
     }
 
-    /// Of how many pages or segments a batch is that should take little time.
+    /// Pages or segments of a batch that should take little time.
     pub(crate) fn few_pages(&self) -> usize {
         let log = &self.context.log;
         let syncs = self.context.double_write

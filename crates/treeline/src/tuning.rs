@@ -1,6 +1,6 @@
-//! What may be chosen of a TreeLine keyspace beyond its memory. Nothing needs to be: these are for
-//! measuring what each technique gains, and for the curious. They may change while the keyspace is
-//! used; what was laid out before stays as it is.
+//! Options of a TreeLine keyspace beyond its memory. None has to be set: they serve to measure what
+//! each technique gains. They may change while the keyspace is in use; pages that were laid out
+//! before stay as they are.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::Relaxed};
 
@@ -82,7 +82,7 @@ impl Default for Tuning {
 /// | `page-filters` | on, off | on | pages that were read in vain leave a filter in memory |
 /// | `forecast` | on, off | on | room is left where inserts are expected |
 /// | `batch-writeout` | on, off | on | all dirty records of a page are written with the one that must go |
-/// | `steps` | on, off | on | a segment's pages may be told apart by steps where no line is close |
+/// | `steps` | on, off | on | a segment's model may be steps where no line is close |
 /// | `staging` | auto, on, off | auto | bursts of new records are written as sorted runs and merged later; `auto`: long ones |
 /// | `optimistic-admission` | on, off | off | a read brings all records of its page into the cache |
 /// | `goal` | auto, 1 to 400 | auto | records that a new page gets |

@@ -78,8 +78,8 @@ impl TreeLine {
         }
     }
 
-    /// Checks that the extents which a page names are owned. What a page `above` it has another value
-    /// for may be gone.
+    /// Checks that the extents which a page names are owned. What a page `above` it has another
+    /// value for may be gone.
     fn verify_pointers(
         &self,
         block: &[u8; PAGE_BYTES],

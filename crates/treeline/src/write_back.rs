@@ -1,11 +1,11 @@
-//! Write-back: dirty records come home to their pages, all of a page in one write (TreeLine, 4.1,
+//! Write-back: dirty records are written to their pages, all of a page in one write (TreeLine, 4.1,
 //! 4.2, 4.5).
 //!
 //! One batch: lock the segments (IW), see which of their pages have dirty records, lock these
 //! pages, take the records off the dirty lists and mark them as being written, wait until the log
 //! is durable up to the last of them (P10), read the pages, [edit](crate::merge::edit_in_place)
-//! them, write, make the records clean, unlock. What finds no room in its page and that page's
-//! overflow page is given back, and its segment is [reorganized](crate::reorganize) afterwards.
+//! them, write, make the records clean, unlock. Records without room in their page and its overflow
+//! page are given back, and their segment is [reorganized](crate::reorganize) afterwards.
 //!
 //! **Invariants**
 //! 1. A record becomes clean, and may leave the cache, only after the page that holds it was
@@ -14,8 +14,8 @@
 //!    durability; the page's LSN says up to where (P10).
 //! 3. If anything fails or others are in the way, every record that was taken is dirty and listed
 //!    again before the gate is left, and pages that were allocated are given back.
-//! 4. A record is marked as being written only by who holds its page exclusively or its segment in
-//!    O, so there is one writer of it at a time.
+//! 4. Only a thread that holds the record's page exclusively, or its segment in O, marks the record
+//!    as being written, so it has one writer at a time.
 //!
 //! **Crash.** In-place writes may be lost or mixed with older ones of other pages: every record in
 //! them is in the log above the redo LSN, which moves only after a sync. A change of structure is
@@ -42,7 +42,7 @@ use crate::taken::{Bytes, Taken};
 use crate::tree::TreeLine;
 use crate::tuning::Staging;
 
-/// A segment whose dirty records are being brought home.
+/// A segment whose dirty records are being written back.
 struct Target<'p> {
     located: Located,
     /// Ascending by key.
@@ -50,7 +50,7 @@ struct Target<'p> {
     how: How<'p>,
 }
 
-/// How records come home.
+/// How a segment's records are written back.
 enum How<'p> {
     /// Into the pages that are there.
     InPlace,
@@ -63,7 +63,7 @@ enum How<'p> {
 /// Which of a segment's dirty records a batch takes.
 #[derive(Clone, Copy)]
 struct Chosen<'a> {
-    /// So many of the oldest entries of its list.
+    /// How many of the oldest entries of its list.
     most: usize,
     /// Those of pages that are locked.
     pages: &'a BTreeSet<PageNumber>,
@@ -89,10 +89,10 @@ struct Output<'p> {
 }
 
 impl TreeLine {
-    /// Brings home the dirty records of the segments that `keys` belong to.
+    /// Writes back the dirty records of the segments that `keys` belong to.
     ///
     /// # Errors
-    /// `Full` (what fits was brought home), `Poisoned`, `Io`, `Corruption`; the records stay dirty.
+    /// `Full` (what fits was written back), `Poisoned`, `Io`, `Corruption`; the records stay dirty.
     pub(crate) fn write_back(&self, keys: &[Vec<u8>]) -> Result<()> {
         let mut segments: Vec<Located> = Vec::with_capacity(keys.len());
         for key in keys {
@@ -100,13 +100,13 @@ impl TreeLine {
                 segments.push(self.shape.index.find(key));
             }
         }
-        // Measured against: only what must go is written.
+        // Without this option only the records that must leave are written, for measurements.
         let only = (!self.tuning.batch_writeout()).then(|| keys.iter().cloned().collect());
         self.write_back_part(&segments, only.as_ref())
     }
 
-    /// Brings home the dirty records of segments. Those that others changed before they were locked
-    /// are passed over.
+    /// Writes back the dirty records of segments. Skips segments that other threads changed before
+    /// they were locked.
     pub(crate) fn write_back_segments(&self, segments: &[Located]) -> Result<()> {
         self.write_back_part(segments, None)
     }
@@ -218,9 +218,9 @@ impl TreeLine {
     ) -> Vec<Taken> {
         let Chosen { most, pages, only } = chosen;
         let lower = located.lower.bytes();
-        // From looking at the list to taking off it: were two writers of one segment at it
-        // together, each would take off what the other has marked, and with it what is put there in
-        // between.
+        // Held from reading the list until entries are taken off. If two writers of one segment did
+        // this together, each would take off entries that the other has marked, and those that were
+        // listed in between.
         let _one_at_a_time = self.shape.taking.lock();
         let mut elsewhere = Vec::new();
         let (shown, taken) = self.mark_dirty(located, most, bytes, |id, key| {
@@ -237,7 +237,7 @@ impl TreeLine {
         taken
     }
 
-    /// Decides how the dirty records of a segment come home.
+    /// Decides how the dirty records of a segment are written back.
     fn targets_of<'p>(
         &'p self,
         located: Located,
@@ -416,7 +416,7 @@ impl TreeLine {
                         why = why.or(Some(Why::Shrink));
                     }
                     output.superseded.append(&mut self.superseded_by(&[pages], &records));
-                    self.workload.novelty.lock().came_home(inserted, records.len());
+                    self.workload.novelty.lock().were_written_back(inserted, records.len());
                     kept.extend_from_slice(run);
                 }
                 Some(Err(error)) => {

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::OnceLock;
 
 use spinney_base::Lsn;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::shim::{Mutex, MutexGuard};
 
 use crate::block::RecordKind;
@@ -65,6 +65,10 @@ pub(crate) struct Buffers {
     next: AtomicU64,
     pending: AtomicU64,
     tail: OnceLock<Tail>,
+    /// How the tail is divided.
+    shape: Shape,
+    /// Whether a thread made the tail or tried to.
+    tail_is_made: AtomicBool,
     /// LSN of the last record that the tail does not have.
     unkept: AtomicU64,
     /// Under shuttle all threads look like one to thread-locals, so calls take turns.
@@ -85,12 +89,15 @@ pub(crate) struct Stolen {
 
 impl Buffers {
     /// Makes empty buffers whose first record gets LSN `next`.
-    pub(crate) fn new(next: Lsn) -> Self {
+    pub(crate) fn new(next: Lsn, options: &LogOptions) -> Self {
+        const AREAS: u32 = 2 * SHARDS as u32;
         Buffers {
             shards: std::array::from_fn(|index| Mutex::new(Shard::of_area(2 * index))),
             next: AtomicU64::new(next.0),
             pending: AtomicU64::new(0),
             tail: OnceLock::new(),
+            shape: Shape { areas: AREAS, pages: options.tail_pages(AREAS) },
+            tail_is_made: AtomicBool::new(false),
             unkept: AtomicU64::new(next.0 - 1),
             #[cfg(feature = "shuttle")]
             turn: std::sync::atomic::AtomicUsize::new(0),
@@ -148,10 +155,10 @@ impl Buffers {
         (Lsn(lsn), blocks_for(before + bytes) - blocks_for(before))
     }
 
-    /// Returns how a tail for these buffers is divided.
-    pub(crate) fn shape(options: &LogOptions) -> Shape {
-        const AREAS: u32 = 2 * SHARDS as u32;
-        Shape { areas: AREAS, pages: options.tail_pages(AREAS) }
+    /// Returns how the tail is to be divided to the first caller, who makes it; later ones get
+    /// `None`.
+    pub(crate) fn tail_to_make(&self) -> Option<Shape> {
+        (!self.tail_is_made.swap(true, SeqCst)).then_some(self.shape)
     }
 
     /// Returns whether records are kept in the tail.

@@ -30,17 +30,20 @@
 //! sync_file closes it under the writer lock before it reads `written`.
 
 use spinney_base::limits::PAGE_BYTES;
-use spinney_base::shim::atomic::Ordering::{Relaxed, SeqCst};
-use spinney_base::shim::{MutexGuard, spin_hint, thread};
+use spinney_base::shim::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
+use spinney_base::shim::{Condvar, Mutex, MutexGuard, spin_hint, thread};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_io::{AlignedBuf, Purpose, without_reserve};
 
 use crate::block::PAYLOAD_BYTES;
 use crate::buffers::Stolen;
-use crate::log::Log;
+use crate::log::{Life, Log};
 use crate::room::{Claim, ReserveFor, blocks_for};
 use crate::run::{self, RunHead};
-use crate::tail::Tail;
+use crate::tail::{Shape, Tail};
 
 /// A leader expects at most this many committers, yields at most this often, and stops after
 /// [`GATHER_IDLE_MAX`] yields in a row without a new one.
@@ -76,6 +79,84 @@ struct Open {
     run: RunHead,
     /// Bytes of its record stream.
     length: u64,
+}
+
+/// Bytes that buffers keep between flushes by default.
+const SPARE_BYTES: usize = 1 << 20;
+
+/// The runs of this life: the writer, and how far it has come.
+#[derive(Debug)]
+pub(crate) struct Runs {
+    pub(crate) writer: Mutex<Writer>,
+    /// Every record up to here was given to the kernel in a run.
+    written: AtomicU64,
+    /// Records of the last run, at most [`GROUP_MAX`].
+    last_group: AtomicU64,
+    /// Whether the writer holds records that did not fit on the disk.
+    pub(crate) refused: AtomicBool,
+    /// Bytes of memory that each kind of buffer keeps between flushes.
+    pub(crate) spare_bytes: AtomicUsize,
+    /// Bytes of memory that the writer holds now.
+    pub(crate) memory_bytes: AtomicUsize,
+}
+
+impl Runs {
+    /// Makes it for a log whose first run begins with `next`.
+    pub(crate) fn new(next: Lsn) -> Self {
+        Runs {
+            writer: Mutex::new(Writer::new(next)),
+            written: AtomicU64::new(next.0 - 1),
+            last_group: AtomicU64::new(0),
+            refused: AtomicBool::new(false),
+            spare_bytes: AtomicUsize::new(SPARE_BYTES),
+            memory_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns the LSN up to which the kernel has every record in a run.
+    pub(crate) fn written(&self) -> Lsn {
+        Lsn(self.written.load(SeqCst))
+    }
+}
+
+/// Group commit: which thread syncs for all that wait, and how far syncs have come.
+#[derive(Debug)]
+pub(crate) struct GroupCommit {
+    /// Whether a thread leads; followers wait on `synced`.
+    leading: Mutex<bool>,
+    synced: Condvar,
+    /// Held during a sync of the file.
+    syncing: Mutex<()>,
+    /// Every record up to here is on stable storage.
+    durable: AtomicU64,
+    /// The last record when the timer came last.
+    ticked: Mutex<Lsn>,
+}
+
+impl GroupCommit {
+    /// Makes it for a log whose records before `next` are durable.
+    pub(crate) fn new(next: Lsn) -> Self {
+        let last = next.0 - 1;
+        GroupCommit {
+            leading: Mutex::new(false),
+            synced: Condvar::new(),
+            syncing: Mutex::new(()),
+            durable: AtomicU64::new(last),
+            ticked: Mutex::new(Lsn(last)),
+        }
+    }
+
+    /// Returns the LSN up to which every record is on stable storage.
+    pub(crate) fn durable(&self) -> Lsn {
+        Lsn(self.durable.load(SeqCst))
+    }
+
+    /// Wakes all waiting threads after the log has failed.
+    pub(crate) fn wake(&self) {
+        // Taking the lock orders this after a waiter's last look at the failure.
+        drop(self.leading.lock());
+        self.synced.notify_all();
+    }
 }
 
 impl Writer {
@@ -133,18 +214,18 @@ impl Log {
         if self.buffers.holds(written) {
             return self.check();
         }
-        if !self.tail_is_made.swap(true, SeqCst) {
-            self.make_tail();
+        if let Some(shape) = self.buffers.tail_to_make() {
+            self.make_tail(shape);
         }
         self.write_out(lsn)
     }
 
     /// Starts to keep records in the tail, if there is space. Runs are enough without one.
-    fn make_tail(&self) {
+    fn make_tail(&self, shape: Shape) {
         // The tail takes nothing of the reserve for removals and recoveries, because it is
         // optional.
-        let made =
-            without_reserve(|| Tail::make(&self.tail, self.tag, self.epoch, self.tail_shape));
+        let Life { tag, epoch, .. } = self.life;
+        let made = without_reserve(|| Tail::make(&self.files.tail, tag, epoch, shape));
         if let Ok(tail) = made {
             self.buffers.keep_in(tail);
         }
@@ -160,7 +241,7 @@ impl Log {
         if self.durable_lsn() >= lsn {
             return Ok(());
         }
-        let mut leading = self.leading.lock();
+        let mut leading = self.group.leading.lock();
         loop {
             if self.durable_lsn() >= lsn {
                 return Ok(());
@@ -169,7 +250,7 @@ impl Log {
             if !*leading {
                 break;
             }
-            self.synced.wait(&mut leading);
+            self.group.synced.wait(&mut leading);
         }
         *leading = true;
         drop(leading);
@@ -184,7 +265,7 @@ impl Log {
     /// would cover only the first of them, and the others would wait for two syncs each. A lone
     /// committer waits for no other.
     fn gather(&self) {
-        let expected = self.last_group.load(SeqCst);
+        let expected = self.runs.last_group.load(SeqCst);
         let mut before = 0;
         let mut idle = 0;
         for _ in 0..GATHER_YIELDS_MAX {
@@ -226,7 +307,7 @@ impl Log {
             return self.fail(error);
         }
         writer.refused = true;
-        self.refused.store(true, SeqCst);
+        self.runs.refused.store(true, SeqCst);
         error.context("what was written last is kept in memory until the log has room for it")
     }
 
@@ -239,11 +320,11 @@ impl Log {
             if self.written_lsn() >= lsn {
                 return None;
             }
-            if let Some(writer) = self.writer.try_lock() {
+            if let Some(writer) = self.runs.writer.try_lock() {
                 break writer;
             }
             if looks.next().is_none() {
-                break self.writer.lock();
+                break self.runs.writer.lock();
             }
             spin_hint();
         };
@@ -263,15 +344,15 @@ impl Log {
             }
             // Only now, so that after a lack of space the retry goes to the same place.
             *open = Open { run: extended, length: open.length + stolen.bytes };
-            self.segments.lock().extend(stolen.last);
-            self.room.give_back(blocks_for(stolen.bytes));
+            self.space.segments.lock().extend(stolen.last);
+            self.space.room.give_back(blocks_for(stolen.bytes));
         } else {
             let durable = self.durable_lsn();
-            let head = self.segments.lock().head();
+            let head = self.space.segments.lock().head();
             assert_eq!(head.first, stolen.first, "runs follow each other without a gap");
             let run = RunHead {
-                tag: self.tag,
-                epoch: self.epoch,
+                tag: self.life.tag,
+                epoch: self.life.epoch,
                 position: head.position,
                 first: stolen.first,
                 last: stolen.last,
@@ -281,14 +362,14 @@ impl Log {
             if let Err(error) = self.write_blocks(head.position, count, out) {
                 return Err(self.not_written(writer, error));
             }
-            self.segments.lock().advance(count, stolen.last);
+            self.space.segments.lock().advance(count, stolen.last);
             *watermark = durable.max(*watermark);
             *open = (count == 1).then_some(Open { run, length: stolen.bytes });
         }
         self.counters.flushes.fetch_add(1, SeqCst);
-        self.last_group.store((stolen.last.0 + 1 - stolen.first.0).min(GROUP_MAX), SeqCst);
-        self.written.store(stolen.last.0, SeqCst);
-        let spare = self.spare_bytes.load(Relaxed);
+        self.runs.last_group.store((stolen.last.0 + 1 - stolen.first.0).min(GROUP_MAX), SeqCst);
+        self.runs.written.store(stolen.last.0, SeqCst);
+        let spare = self.runs.spare_bytes.load(Relaxed);
         stolen.release(spare);
         if out.pages() > 1 && out.pages() * PAGE_BYTES > spare {
             let mut first = AlignedBuf::new(1);
@@ -296,9 +377,9 @@ impl Log {
             *out = first;
         }
         let held = stolen.memory_bytes() + out.pages() * PAGE_BYTES;
-        self.writer_bytes.store(held, Relaxed);
+        self.runs.memory_bytes.store(held, Relaxed);
         if std::mem::take(&mut writer.refused) {
-            self.refused.store(false, SeqCst);
+            self.runs.refused.store(false, SeqCst);
         }
         Ok(())
     }
@@ -308,12 +389,12 @@ impl Log {
         let page = spinney_base::limits::PAGE_BYTES;
         let mut done = 0;
         while done < count {
-            let extent = self.segments.lock().locate(position + done);
+            let extent = self.space.segments.lock().locate(position + done);
             let extent = extent.expect("claimed room lies in ready segments");
             let now = extent.blocks.min(count - done);
             let range = |blocks: u64| usize::try_from(blocks).expect("a run in memory") * page;
             let bytes = &blocks.bytes()[range(done)..range(done + now)];
-            self.file.write_at(bytes, extent.offset, Purpose::LOG)?;
+            self.files.file.write_at(bytes, extent.offset, Purpose::LOG)?;
             done += now;
         }
         Ok(())
@@ -322,16 +403,16 @@ impl Log {
     /// Syncs the file: everything written before is durable afterwards. Threads that wait for it
     /// have a leader that wakes them.
     pub(crate) fn sync_file(&self) -> Result<()> {
-        let _one_at_a_time = self.syncing.lock();
+        let _one_at_a_time = self.group.syncing.lock();
         self.check()?;
         let written = {
-            let mut writer = self.writer.lock();
+            let mut writer = self.runs.writer.lock();
             writer.open = None;
             self.written_lsn()
         };
-        self.file.sync(Purpose::LOG).map_err(|error| self.fail(error))?;
+        self.files.file.sync(Purpose::LOG).map_err(|error| self.fail(error))?;
         self.counters.syncs.fetch_add(1, SeqCst);
-        self.durable.fetch_max(written.0, SeqCst);
+        self.group.durable.fetch_max(written.0, SeqCst);
         Ok(())
     }
 
@@ -344,7 +425,7 @@ impl Log {
     pub fn tick(&self) -> Result<()> {
         self.check()?;
         let last = self.last_lsn();
-        let before = std::mem::replace(&mut *self.ticked.lock(), last);
+        let before = std::mem::replace(&mut *self.group.ticked.lock(), last);
         if self.durable_lsn() < before {
             self.ensure_durable(before)?;
         } else if before == last && self.durable_lsn() == last {
@@ -356,17 +437,17 @@ impl Log {
     /// Writes and syncs a run without records that carries the watermark, if the newest one on disk
     /// is lower and there is room.
     pub(crate) fn write_watermark(&self) -> Result<()> {
-        if self.writer.lock().watermark >= self.durable_lsn() {
+        if self.runs.writer.lock().watermark >= self.durable_lsn() {
             return Ok(());
         }
-        let blocks = match self.room.claim(1, ReserveFor::Recovery) {
-            Claim::Granted => self.room.reservation(1),
+        let blocks = match self.space.room.claim(1, ReserveFor::Recovery) {
+            Claim::Granted => self.space.room.reservation(1),
             // Not worth a segment, nor an error: without it, only rot in the very last run looks
             // like a tear.
             Claim::NotReady(_) | Claim::NeedRoom => return Ok(()),
         };
         {
-            let mut writer = self.writer.lock();
+            let mut writer = self.runs.writer.lock();
             self.check()?;
             match self.write_watermark_run(&mut writer, blocks) {
                 // No more than where the log has no room.
@@ -382,7 +463,7 @@ impl Log {
         writer: &mut Writer,
         mut room: crate::room::Reservation<'_>,
     ) -> Result<()> {
-        let head = self.segments.lock().head();
+        let head = self.space.segments.lock().head();
         let last = Lsn(head.first.0 - 1);
         let durable = self.durable_lsn();
         if writer.watermark >= durable {
@@ -391,8 +472,8 @@ impl Log {
         let Writer { blocks: out, watermark, open, .. } = writer;
         *open = None;
         let run = RunHead {
-            tag: self.tag,
-            epoch: self.epoch,
+            tag: self.life.tag,
+            epoch: self.life.epoch,
             position: head.position,
             first: head.first,
             last,
@@ -400,7 +481,7 @@ impl Log {
         };
         run::encode(run, 0, std::iter::empty(), out);
         self.write_blocks(head.position, 1, out).map_err(|error| self.fail_unless_full(error))?;
-        self.segments.lock().advance(1, last);
+        self.space.segments.lock().advance(1, last);
         room.consume(1);
         *watermark = durable;
         self.counters.flushes.fetch_add(1, SeqCst);
@@ -415,8 +496,8 @@ struct Lead<'a> {
 
 impl Drop for Lead<'_> {
     fn drop(&mut self) {
-        *self.log.leading.lock() = false;
-        self.log.synced.notify_all();
+        *self.log.group.leading.lock() = false;
+        self.log.group.synced.notify_all();
     }
 }
 

@@ -40,13 +40,13 @@ impl Log {
     /// beyond `after`.
     pub fn follow(self: &Arc<Self>, after: Lsn) -> Result<Follower> {
         let next = after.next();
-        if self.followed.compare_exchange(u64::MAX, next.0, SeqCst, SeqCst).is_err() {
+        if self.space.followed.compare_exchange(u64::MAX, next.0, SeqCst, SeqCst).is_err() {
             return Err(Error::new(ErrorKind::Locked, "somebody follows the log already"));
         }
         let follower = Follower { log: self.clone(), next, at: None };
         // Waits for a running trim that began before it could see the follower.
-        drop(self.superblock.lock());
-        let first = self.segments.lock().first_lsn();
+        drop(self.space.superblock.lock());
+        let first = self.space.segments.lock().first_lsn();
         if next < first {
             return Err(Error::invalid(format!(
                 "the log begins at record {first}, after record {next}"
@@ -68,24 +68,24 @@ impl Follower {
             return Ok(());
         }
         let (begin, end) = {
-            let table = self.log.segments.lock();
+            let table = self.log.space.segments.lock();
             // A run that was read to its end may have been trimmed since.
             let at = self.at.filter(|at| table.locate(at.position).is_some());
             (at.or_else(|| table.run_start_before(self.next)), table.head().position)
         };
         let begin = begin.ok_or_else(|| {
-            let path = self.log.reader.path().display();
+            let path = self.log.files.reader.path().display();
             Error::corruption(path, 0, format!("a run with record {}", self.next), "none")
         })?;
         self.at = Some(read_runs(&self.log, begin, end, self.next..=to, visit)?);
         self.next = to.next();
-        self.log.followed.store(self.next.0, SeqCst);
+        self.log.space.followed.store(self.next.0, SeqCst);
         Ok(())
     }
 }
 
 impl Drop for Follower {
     fn drop(&mut self) {
-        self.log.followed.store(u64::MAX, SeqCst);
+        self.log.space.followed.store(u64::MAX, SeqCst);
     }
 }

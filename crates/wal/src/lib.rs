@@ -8,10 +8,10 @@
 //! A write is: [`Log::reserve`] (may fail, may do I/O) -> [`Log::announce`] -> [`Log::append`]
 //! (cannot fail) -> the caller applies -> the announcement is dropped -> [`Log::commit`].
 //!
-//! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments` and `room`
-//! (space), `buffers` and `run` (from records to a run), `tail` (what the kernel has before a run
-//! does), `flush` (group commit), `announce` (the applied watermark), `recover` and `replay`,
-//! `follow` and `copy` (what a backup needs).
+//! Reading order: [`mod@block`] (the byte layout of runs), `superblock`, `segments`, `room` and
+//! `space` (space), `buffers` and `run` (from records to a run), `tail` (what the kernel has before
+//! a run does), `flush` (group commit), `announce` (the applied watermark), `failure`, `log` (puts
+//! them together), `recover` and `replay`, `follow` and `copy` (what a backup needs).
 
 /// Fullness of the log, where 1 is full for users, at which its database asks for a checkpoint at
 /// the latest.
@@ -22,6 +22,7 @@ pub mod block;
 mod buffers;
 mod bytes;
 mod copy;
+mod failure;
 mod flush;
 mod follow;
 mod log;
@@ -32,6 +33,7 @@ mod replay;
 mod room;
 mod run;
 mod segments;
+mod space;
 pub mod superblock;
 mod tail;
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -13,29 +13,26 @@ use std::sync::Arc;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU64,
     Ordering::{Relaxed, SeqCst},
 };
-use spinney_base::shim::{Condvar, Mutex};
 use spinney_base::{Epoch, Error, ErrorKind, Lsn, Result, probe};
 use spinney_io::{AlignedBuf, Directory, File, OpenMode, Purpose};
 
 use crate::announce::{Announcement, Announcements};
 use crate::block::RecordKind;
 use crate::buffers::Buffers;
-use crate::flush::Writer;
+use crate::failure::Failure;
+use crate::flush::{GroupCommit, Runs};
 use crate::options::{LogOptions, RECORD_BYTES_MAX};
-use crate::room::{Claim, Reservation, ReserveFor, Room, worst_blocks};
+use crate::room::{Claim, Reservation, ReserveFor, worst_blocks};
 use crate::segments::{RunStart, SegmentTable, segment_offset};
+use crate::space::Space;
 use crate::superblock::{SUPERBLOCKS, Superblock};
-use crate::tail::Shape;
 
 /// Pending bytes from which on the next reservation writes the buffers out first. It bounds records
 /// that no commit waits for (structure records).
 const PENDING_BYTES_MAX: u64 = 1 << 20;
-
-/// Bytes that buffers keep between flushes by default.
-const SPARE_BYTES: usize = 1 << 20;
 
 /// A checkpoint for fewer bytes of the log than this, or for fewer sixteenths of it than
 /// [`CHECKPOINT_SIXTEENTHS_MIN`], costs more than it saves a recovery.
@@ -45,61 +42,42 @@ const CHECKPOINT_SIXTEENTHS_MIN: u64 = 3;
 /// Blocks of zeros written at once when segments are made.
 const ZERO_BLOCKS: usize = 64;
 
-/// Most segments that are made ahead. A quarter of the present number is made ahead, and at least
-/// two, so that one is ready when the disk is full.
-const SEGMENTS_AHEAD_MAX: u32 = 32;
-const SEGMENTS_AHEAD_MIN: u32 = 2;
-
 /// The one log of a database. It is shared in an `Arc`.
 pub struct Log {
+    pub(crate) files: Files,
+    pub(crate) life: Life,
+    pub(crate) space: Space,
+    pub(crate) buffers: Buffers,
+    pub(crate) announcements: Announcements,
+    pub(crate) runs: Runs,
+    pub(crate) group: GroupCommit,
+    pub(crate) failure: Failure,
+    pub(crate) counters: Counters,
+}
+
+/// Open files of a log.
+pub(crate) struct Files {
     /// Handle through the page cache: a flush gives its bytes to the kernel, and a sync makes them
     /// durable.
     pub(crate) file: Arc<dyn File>,
     /// Handle past the page cache where possible, so that reads see what the media hold (rule P9).
     pub(crate) reader: Arc<dyn File>,
-    /// File of the tail, through the page cache; whether a thread made the tail or tried to; and
-    /// its size.
+    /// File of the tail, through the page cache.
     pub(crate) tail: Arc<dyn File>,
-    pub(crate) tail_is_made: AtomicBool,
-    /// Whether the writer holds records that did not fit on the disk.
-    pub(crate) refused: AtomicBool,
-    pub(crate) tail_shape: Shape,
+}
+
+/// The current life of a log.
+pub(crate) struct Life {
+    /// Identity of the database, in each block.
     pub(crate) tag: u64,
     pub(crate) epoch: Epoch,
-    pub(crate) segment_blocks: u64,
-    pub(crate) buffers: Buffers,
-    pub(crate) room: Room,
-    pub(crate) announcements: Announcements,
-    pub(crate) segments: Mutex<SegmentTable>,
-    growing: Mutex<()>,
-    pub(crate) superblock: Mutex<Superblock>,
-    pub(crate) writer: Mutex<Writer>,
-    /// Whether a thread leads a group commit; followers wait on `synced`.
-    pub(crate) leading: Mutex<bool>,
-    pub(crate) synced: Condvar,
-    pub(crate) syncing: Mutex<()>,
-    /// Every record up to here was given to the kernel in a run.
-    pub(crate) written: AtomicU64,
-    /// Records of the last run.
-    pub(crate) last_group: AtomicU64,
-    /// Every record up to here is on stable storage.
-    pub(crate) durable: AtomicU64,
-    pub(crate) failed: AtomicBool,
-    pub(crate) failure: Mutex<Option<Error>>,
-    closed: AtomicBool,
+    /// Whether the previous life was closed, or there was none.
     pub(crate) was_closed: bool,
     /// Whether the superblock of this life is on the disk. Nothing of the life is on the disk
     /// before it.
     pub(crate) is_begun: AtomicBool,
-    /// First LSN that a replay still needs, whatever is trimmed; `u64::MAX` when none does.
-    pub(crate) held: AtomicU64,
-    /// First LSN that a follower has not read, whatever is trimmed; `u64::MAX` when there is none.
-    pub(crate) followed: AtomicU64,
-    pub(crate) ticked: Mutex<Lsn>,
-    pub(crate) counters: Counters,
-    /// Memory that buffers keep between flushes, and memory that the writer holds now.
-    pub(crate) spare_bytes: AtomicUsize,
-    pub(crate) writer_bytes: AtomicUsize,
+    /// Whether [`Log::close`] was called.
+    closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -187,64 +165,37 @@ impl Log {
         let table = SegmentTable::new(options.segment_blocks(), 0, [].into(), 0, head);
         let files = Files { file, reader, tail };
         let mut log = Log::assemble(files, options, superblock, table, 0);
-        log.was_closed = true;
+        log.life.was_closed = true;
         Ok(Arc::new(log))
     }
 
-    /// Assembles a log from consistent files and bookkeeping. `blocks` blocks of records are not in
-    /// it yet and must find space.
+    /// Assembles a log from consistent files and bookkeeping. `kept_blocks` blocks of records are
+    /// not in it yet and must find space.
     pub(crate) fn assemble(
-        Files { file, reader, tail }: Files,
+        files: Files,
         options: &LogOptions,
         superblock: Superblock,
         table: SegmentTable,
         kept_blocks: u64,
     ) -> Log {
-        let segment_blocks = u64::from(superblock.segment_blocks);
-        let head = table.head();
-        let retained = (head.position - table.begin()).div_ceil(segment_blocks);
-        // A log that is already larger than the option says (it was lowered, or crash followed
-        // crash) still gets two segments, or a recovery that has to write could never succeed.
-        let page = PAGE_BYTES as u64;
-        let kept = kept_blocks.div_ceil(segment_blocks);
-        let segments_max = (options.bytes_max / (segment_blocks * page)).max(retained + kept + 2);
-        let blocks_max = segments_max * segment_blocks;
-        let room = Room::new(head.position, table.ready(), table.begin(), blocks_max);
-        let last = head.first.0 - 1;
-        Log {
-            file,
-            reader,
-            tail,
-            tail_is_made: AtomicBool::new(false),
-            refused: AtomicBool::new(false),
-            tail_shape: Buffers::shape(options),
+        let next = table.head().first;
+        let life = Life {
             tag: superblock.tag,
             epoch: superblock.epoch,
-            segment_blocks,
-            buffers: Buffers::new(head.first),
-            room,
-            announcements: Announcements::new(),
-            segments: Mutex::new(table),
-            growing: Mutex::new(()),
-            superblock: Mutex::new(superblock),
-            writer: Mutex::new(Writer::new(head.first)),
-            leading: Mutex::new(false),
-            synced: Condvar::new(),
-            syncing: Mutex::new(()),
-            written: AtomicU64::new(last),
-            last_group: AtomicU64::new(0),
-            durable: AtomicU64::new(last),
-            failed: AtomicBool::new(false),
-            failure: Mutex::new(None),
-            closed: AtomicBool::new(false),
             was_closed: false,
             is_begun: AtomicBool::new(true),
-            held: AtomicU64::new(u64::MAX),
-            followed: AtomicU64::new(u64::MAX),
-            ticked: Mutex::new(Lsn(last)),
+            closed: AtomicBool::new(false),
+        };
+        Log {
+            files,
+            life,
+            space: Space::new(options, superblock, table, kept_blocks),
+            buffers: Buffers::new(next, options),
+            announcements: Announcements::new(),
+            runs: Runs::new(next),
+            group: GroupCommit::new(next),
+            failure: Failure::none(),
             counters: Counters::default(),
-            spare_bytes: AtomicUsize::new(SPARE_BYTES),
-            writer_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -272,24 +223,25 @@ impl Log {
         purpose: ReserveFor,
     ) -> Result<Option<Reservation<'_>>> {
         self.check()?;
-        if self.closed.load(SeqCst) {
+        if self.life.closed.load(SeqCst) {
             return Err(Error::new(ErrorKind::Closed, "the log is closed"));
         }
         let blocks = worst_blocks(records, bytes);
         // A trimmed log may still begin almost a segment before its head.
-        let fits = blocks.saturating_add(self.segment_blocks) <= self.room.span(purpose);
+        let fits =
+            blocks.saturating_add(self.space.segment_blocks) <= self.space.room.span(purpose);
         if bytes > RECORD_BYTES_MAX || !fits {
             return Err(Error::invalid(format!(
                 "{records} log records of together {bytes} bytes do not fit a log of at most {} bytes",
-                self.bytes_max()
+                self.space.bytes_max()
             )));
         }
-        if self.refused.load(Relaxed) || self.buffers.pending() > PENDING_BYTES_MAX {
+        if self.runs.refused.load(Relaxed) || self.buffers.pending() > PENDING_BYTES_MAX {
             self.write_out(self.last_lsn())?;
         }
         loop {
-            match self.room.claim(blocks, purpose) {
-                Claim::Granted => return Ok(Some(self.room.reservation(blocks))),
+            match self.space.room.claim(blocks, purpose) {
+                Claim::Granted => return Ok(Some(self.space.room.reservation(blocks))),
                 Claim::NeedRoom => return Ok(None),
                 Claim::NotReady(end) => self.grow(end)?,
             }
@@ -336,21 +288,21 @@ impl Log {
     /// Returns the LSN up to which every record is on stable storage.
     #[must_use]
     pub fn durable_lsn(&self) -> Lsn {
-        Lsn(self.durable.load(SeqCst))
+        self.group.durable()
     }
 
     /// Returns the LSN up to which the kernel has every record in a run. Later records that were
     /// acknowledged are in the tail.
     #[must_use]
     pub fn written_lsn(&self) -> Lsn {
-        Lsn(self.written.load(SeqCst))
+        self.runs.written()
     }
 
     /// Returns how full the log is for users: from 1 on, their reservations are refused. A database
     /// slows writers as it nears 1, and forces checkpoints before.
     #[must_use]
     pub fn fullness(&self) -> f64 {
-        self.room.fullness()
+        self.space.room.fullness()
     }
 
     /// Returns the bytes of records at this fullness, where 1 is full for users.
@@ -362,7 +314,7 @@ impl Log {
             clippy::cast_sign_loss,
             reason = "a hint; of what is not negative"
         )]
-        let blocks = (self.room.span(ReserveFor::User) as f64 * fullness) as u64;
+        let blocks = (self.space.room.span(ReserveFor::User) as f64 * fullness) as u64;
         blocks * PAGE_BYTES as u64
     }
 
@@ -370,10 +322,10 @@ impl Log {
     /// pays.
     #[must_use]
     pub fn fullness_of(&self, bytes: u64) -> f64 {
-        let least = self.bytes_max() / 16 * CHECKPOINT_SIXTEENTHS_MIN;
+        let least = self.space.bytes_max() / 16 * CHECKPOINT_SIXTEENTHS_MIN;
         let blocks = bytes.max(least.min(CHECKPOINT_BYTES_MIN)) / PAGE_BYTES as u64;
         #[expect(clippy::cast_precision_loss, reason = "a hint")]
-        let fullness = blocks as f64 / self.room.span(ReserveFor::User) as f64;
+        let fullness = blocks as f64 / self.space.room.span(ReserveFor::User) as f64;
         fullness
     }
 
@@ -382,19 +334,19 @@ impl Log {
     pub fn stats(&self) -> LogStats {
         let page = PAGE_BYTES as u64;
         let (used, segments, first_lsn) = {
-            let table = self.segments.lock();
+            let table = self.space.segments.lock();
             let used = table.head().position - table.begin();
             (used, u64::from(table.solid()), table.first_lsn())
         };
         LogStats {
             bytes_used: used * page,
-            bytes_max: self.bytes_max(),
+            bytes_max: self.space.bytes_max(),
             segments,
-            segment_bytes: self.segment_blocks * page,
+            segment_bytes: self.space.segment_blocks * page,
             commits: self.counters.commits.load(SeqCst),
             flushes: self.counters.flushes.load(SeqCst),
             syncs: self.counters.syncs.load(SeqCst),
-            epoch: self.epoch,
+            epoch: self.life.epoch,
             first_lsn,
             durable_lsn: self.durable_lsn(),
             written_lsn: self.written_lsn(),
@@ -405,17 +357,13 @@ impl Log {
     /// Limits the memory that buffers keep between flushes, each kind of them to `bytes` bytes (1
     /// MiB by default). Records that gather between two flushes take what they need.
     pub fn keep_spare(&self, bytes: usize) {
-        self.spare_bytes.store(bytes, Relaxed);
+        self.runs.spare_bytes.store(bytes, Relaxed);
     }
 
     /// Returns the bytes of memory that the buffers hold now.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        (self.buffers.memory_bytes() + self.writer_bytes.load(Relaxed)) as u64
-    }
-
-    fn bytes_max(&self) -> u64 {
-        self.room.span(ReserveFor::Recovery) * PAGE_BYTES as u64
+        (self.buffers.memory_bytes() + self.runs.memory_bytes.load(Relaxed)) as u64
     }
 
     /// Allows all records up to `lsn` to be freed. Records that are not durable in the log, or held
@@ -428,16 +376,17 @@ impl Log {
     pub fn trim(&self, lsn: Lsn) -> Result<()> {
         self.check()?;
         let _inside = probe::enter("trim");
-        let mut superblock = self.superblock.lock();
-        let held = Lsn(self.held.load(SeqCst).min(self.followed.load(SeqCst)) - 1);
+        let mut superblock = self.space.superblock.lock();
+        let held = self.space.unneeded();
         let (start, head) = {
-            let table = self.segments.lock();
+            let table = self.space.segments.lock();
             (table.start_without(lsn.min(held).min(self.durable_lsn())), table.head())
         };
         let Some(start) = start.filter(|start| start.position > superblock.start) else {
             return Ok(());
         };
-        let frees = start.position / self.segment_blocks > superblock.start / self.segment_blocks;
+        let frees = start.position / self.space.segment_blocks
+            > superblock.start / self.space.segment_blocks;
         // A start inside the same segment frees nothing; it is worth a write only if it makes the
         // log empty.
         if !frees && start.position < head.position {
@@ -448,31 +397,32 @@ impl Log {
         next.start = start.position;
         next.start_lsn = start.first;
         // For lack of space the slot is unchanged.
-        next.write(&*self.file, Purpose::LOG).map_err(|error| self.fail_unless_full(error))?;
+        next.write(&*self.files.file, Purpose::LOG)
+            .map_err(|error| self.fail_unless_full(error))?;
         self.sync_file()?;
         *superblock = next;
-        self.writer.lock().promise(Lsn(start.first.0 - 1));
-        let mut table = self.segments.lock();
+        self.runs.writer.lock().promise(Lsn(start.first.0 - 1));
+        let mut table = self.space.segments.lock();
         table.trim_to(start);
-        self.room.begin_at(table.begin());
+        self.space.room.begin_at(table.begin());
         Ok(())
     }
 
     /// Prepares segments up to position `end`, trimmed ones first, and some more where many are
     /// used.
     fn grow(&self, end: u64) -> Result<()> {
-        let _one_at_a_time = self.growing.lock();
+        let _one_at_a_time = self.space.growing.lock();
         self.begin()?;
-        while self.room.ready() < end {
+        while self.space.room.ready() < end {
             let new = {
-                let mut table = self.segments.lock();
+                let mut table = self.space.segments.lock();
                 if table.map_free() {
-                    self.room.ready_to(table.ready());
+                    self.space.room.ready_to(table.ready());
                     continue;
                 }
-                let missing = (end - table.ready()).div_ceil(self.segment_blocks);
+                let missing = (end - table.ready()).div_ceil(self.space.segment_blocks);
                 let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-                (table.next_to_make(missing.max(self.ahead(&table))), missing)
+                (table.next_to_make(missing.max(self.space.ahead(&table))), missing)
             };
             let (new, missing) = new;
             let result = self.make_segments(&new);
@@ -484,42 +434,35 @@ impl Log {
                 }
                 result => result.map(|()| &*new),
             };
-            self.segments.lock().made(made?);
+            self.space.segments.lock().made(made?);
         }
         // One segment stays ready for a full disk. If the disk is full already, the next writer
         // that needs it gets the error.
         let next = {
-            let table = self.segments.lock();
-            if table.has_free() { Vec::new() } else { table.next_to_make(self.ahead(&table)) }
+            let table = self.space.segments.lock();
+            if table.has_free() { Vec::new() } else { table.next_to_make(self.space.ahead(&table)) }
         };
         match self.make_segments(&next) {
-            Ok(()) => self.segments.lock().made(&next),
+            Ok(()) => self.space.segments.lock().made(&next),
             Err(error) if error.is_full() => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Returns how many segments are made ahead of the writers, within the log's maximum.
-    fn ahead(&self, table: &SegmentTable) -> u32 {
-        let most = self.room.span(ReserveFor::Recovery) / self.segment_blocks;
-        let left = u32::try_from(most).unwrap_or(u32::MAX).saturating_sub(table.solid());
-        (table.solid() / 4).clamp(SEGMENTS_AHEAD_MIN, SEGMENTS_AHEAD_MAX).min(left)
-    }
-
     /// Makes the superblock of this life durable, if it is not yet: the life begins with the first
     /// record. `Full` if the file system has no space for it; the next try may succeed.
     fn begin(&self) -> Result<()> {
-        if self.is_begun.load(SeqCst) {
+        if self.life.is_begun.load(SeqCst) {
             return Ok(());
         }
-        let superblock = self.superblock.lock();
-        match superblock.write(&*self.file, Purpose::LOG) {
+        let superblock = self.space.superblock.lock();
+        match superblock.write(&*self.files.file, Purpose::LOG) {
             Err(error) if error.is_full() => return Err(error),
             written => written.map_err(|error| self.fail(error))?,
         }
         self.sync_file()?;
-        self.is_begun.store(true, SeqCst);
+        self.life.is_begun.store(true, SeqCst);
         Ok(())
     }
 
@@ -532,32 +475,27 @@ impl Log {
         let _inside = probe::enter("log growth");
         let zeros = AlignedBuf::new(ZERO_BLOCKS);
         for adjacent in segments.chunk_by(|one, next| one + 1 == *next) {
-            let (mut offset, end) = self.bytes_of(adjacent);
-            self.file.allocate(end)?;
+            let (mut offset, end) = self.space.bytes_of(adjacent);
+            self.files.file.allocate(end)?;
             while offset < end {
                 let bytes = usize::try_from(end - offset)
                     .map_or(zeros.bytes().len(), |rest| rest.min(zeros.bytes().len()));
-                self.file.write_at(&zeros.bytes()[..bytes], offset, Purpose::LOG)?;
+                self.files.file.write_at(&zeros.bytes()[..bytes], offset, Purpose::LOG)?;
                 offset += bytes as u64;
             }
         }
         self.sync_file()
     }
 
-    /// Returns where adjacent segments begin and end in the file.
-    fn bytes_of(&self, adjacent: &[u32]) -> (u64, u64) {
-        let begin = adjacent.first().map_or(0, |one| segment_offset(*one, self.segment_blocks));
-        (begin, begin + adjacent.len() as u64 * self.segment_blocks * PAGE_BYTES as u64)
-    }
-
     /// Prepares segments ahead of the writers when few are ready. [`Log::tick`] calls it.
     pub(crate) fn grow_ahead(&self) -> Result<()> {
-        let ready = self.room.ready();
-        let ahead = u64::from(self.ahead(&self.segments.lock())) * self.segment_blocks;
-        let short = self.room.claimed() + ahead / 4 > ready;
+        let ready = self.space.room.ready();
+        let ahead =
+            u64::from(self.space.ahead(&self.space.segments.lock())) * self.space.segment_blocks;
+        let short = self.space.room.claimed() + ahead / 4 > ready;
         let end = ready + ahead;
         let used = self.counters.flushes.load(SeqCst) > 0;
-        if used && short && end <= self.room.limit(ReserveFor::Internal) {
+        if used && short && end <= self.space.room.limit(ReserveFor::Internal) {
             // The next writer gets the error of a full disk, if there is still no space then.
             return self
                 .grow(end)
@@ -575,18 +513,18 @@ impl Log {
     /// `Poisoned` or `Io`.
     pub fn give_back(&self, keep: u64) -> Result<()> {
         self.check()?;
-        let _one_at_a_time = self.growing.lock();
-        let keep = keep.div_ceil(self.segment_blocks * PAGE_BYTES as u64);
+        let _one_at_a_time = self.space.growing.lock();
+        let keep = keep.div_ceil(self.space.segment_blocks * PAGE_BYTES as u64);
         let (taken, physical) = {
-            let mut table = self.segments.lock();
+            let mut table = self.space.segments.lock();
             let taken = table.take_free(usize::try_from(keep).unwrap_or(usize::MAX));
             (taken, table.physical())
         };
-        self.file.truncate(segment_offset(physical, self.segment_blocks))?;
+        self.files.file.truncate(segment_offset(physical, self.space.segment_blocks))?;
         for adjacent in taken.chunk_by(|one, next| one + 1 == *next) {
-            let (begin, end) = self.bytes_of(adjacent);
-            if !self.file.punch_hole(begin, end - begin)? {
-                let mut table = self.segments.lock();
+            let (begin, end) = self.space.bytes_of(adjacent);
+            if !self.files.file.punch_hole(begin, end - begin)? {
+                let mut table = self.space.segments.lock();
                 adjacent.iter().for_each(|physical| table.return_free(*physical));
             }
         }
@@ -597,7 +535,7 @@ impl Log {
     /// crash it did not.
     #[must_use]
     pub fn was_closed(&self) -> bool {
-        self.was_closed
+        self.life.was_closed
     }
 
     /// Closes the log: flushes everything, makes it durable, records that in the superblock (rule
@@ -608,29 +546,30 @@ impl Log {
     /// `Poisoned`: what was not durable before has an unknown outcome. `Full` where that word finds
     /// no room: all is durable, and the next opening recovers.
     pub fn close(&self) -> Result<()> {
-        self.closed.store(true, SeqCst);
+        self.life.closed.store(true, SeqCst);
         self.check()?;
-        if !self.is_begun.load(SeqCst) {
+        if !self.life.is_begun.load(SeqCst) {
             return Ok(());
         }
         self.ensure_durable(self.last_lsn())?;
-        let mut superblock = self.superblock.lock();
+        let mut superblock = self.space.superblock.lock();
         let mut next = superblock.clone();
         next.generation += 1;
         next.closed = Some(self.last_lsn());
-        next.write(&*self.file, Purpose::LOG).map_err(|error| self.fail_unless_full(error))?;
+        next.write(&*self.files.file, Purpose::LOG)
+            .map_err(|error| self.fail_unless_full(error))?;
         self.sync_file()?;
         let is_empty = next.is_closed_and_empty();
         *superblock = next;
         drop(superblock);
         // The rest is unneeded; whether its space can be given back changes nothing.
         if is_empty {
-            let _ = self.file.truncate(segment_offset(0, self.segment_blocks));
+            let _ = self.files.file.truncate(segment_offset(0, self.space.segment_blocks));
         } else {
             let _ = self.give_back(0);
         }
-        let _ = self.tail.truncate(0);
-        let _ = self.file.sync(Purpose::LOG);
+        let _ = self.files.tail.truncate(0);
+        let _ = self.files.file.sync(Purpose::LOG);
         Ok(())
     }
 
@@ -653,48 +592,29 @@ impl Log {
 
     /// Fails once the log is poisoned.
     pub(crate) fn check(&self) -> Result<()> {
-        if !self.failed.load(SeqCst) {
-            return Ok(());
-        }
-        self.failure.lock().clone().map_or(Ok(()), Err)
+        self.failure.check()
     }
 
     /// Poisons the log with the first cause, wakes all waiting threads, and returns the error that
     /// they get.
     pub(crate) fn fail(&self, cause: Error) -> Error {
-        let told = {
-            let mut failure = self.failure.lock();
-            let told = failure.get_or_insert_with(|| {
-                cause.wrap(ErrorKind::Poisoned, "writing stopped after an earlier failure")
-            });
-            told.clone()
-        };
-        self.failed.store(true, SeqCst);
-        // Taking the lock orders this after a waiter's last look at the flag.
-        drop(self.leading.lock());
-        self.synced.notify_all();
-        told
+        let error = self.failure.set(cause);
+        self.group.wake();
+        error
     }
 }
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Log")
-            .field("path", &self.file.path())
-            .field("epoch", &self.epoch)
+            .field("path", &self.files.file.path())
+            .field("epoch", &self.life.epoch)
             .field("last", &self.last_lsn())
             .field("written", &self.written_lsn())
             .field("durable", &self.durable_lsn())
-            .field("failed", &self.failed)
+            .field("failed", &self.failure.is_set())
             .finish_non_exhaustive()
     }
-}
-
-/// Open files of a log.
-pub(crate) struct Files {
-    pub(crate) file: Arc<dyn File>,
-    pub(crate) reader: Arc<dyn File>,
-    pub(crate) tail: Arc<dyn File>,
 }
 
 /// Returns the name of the file with the tail of the log `name`, in the same directory.

@@ -99,10 +99,10 @@ impl Log {
         let files = Files { file, reader, tail };
         let blocks = blocks_for(kept.bytes());
         let mut log = Log::assemble(files, options, next, table, blocks);
-        log.was_closed = superblock.closed.is_some();
+        log.life.was_closed = superblock.closed.is_some();
         let log = Arc::new(log);
         log.take_in(&kept)?;
-        let head = log.segments.lock().head();
+        let head = log.space.segments.lock().head();
         let recovered = Recovered::new(log.clone(), start, head);
         Ok((log, recovered))
     }
@@ -131,8 +131,8 @@ impl Log {
             SegmentTable::new(blocks, start.position / blocks, [].into(), physical, start);
         table.forget_rest();
         let mut log = Log::assemble(Files { file, reader, tail }, options, next, table, 0);
-        log.was_closed = true;
-        log.is_begun = AtomicBool::new(false);
+        log.life.was_closed = true;
+        log.life.is_begun = AtomicBool::new(false);
         let log = Arc::new(log);
         let recovered = Recovered::new(log.clone(), start, start);
         Ok((log, recovered))
@@ -142,7 +142,7 @@ impl Log {
     fn take_in(&self, kept: &Kept) -> Result<()> {
         for record in &kept.records {
             let Parsed::Record(kind, begin, end) = parse_record(record) else {
-                let path = self.tail.path().display();
+                let path = self.files.tail.path().display();
                 return Err(Error::corruption(path, 0, "a whole record in each frame", "another"));
             };
             let payload = &record[begin..end];
@@ -153,7 +153,7 @@ impl Log {
             self.append(&mut room, kind, payload);
         }
         self.ensure_durable(self.last_lsn())?;
-        kept.renew(&*self.tail, self.tag, self.epoch)
+        kept.renew(&*self.files.tail, self.life.tag, self.life.epoch)
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Recovered {
 impl Recovered {
     /// Makes it for the records from `start` up to `end`, all of which recovery has checked.
     pub(crate) fn new(log: Arc<Log>, start: RunStart, end: RunStart) -> Self {
-        log.held.store(start.first.0, SeqCst);
+        log.space.held.store(start.first.0, SeqCst);
         Recovered { log, start, end }
     }
 
@@ -49,7 +49,7 @@ impl Recovered {
     /// back, so [`Log::trim`] may free them. This lets a replay continue that fills the log with
     /// structure records. `lsn` lies below the record that the replay has reached.
     pub fn release(&self, lsn: Lsn) {
-        self.log.held.fetch_max(lsn.min(self.last_lsn()).next().0, SeqCst);
+        self.log.space.held.fetch_max(lsn.min(self.last_lsn()).next().0, SeqCst);
     }
 
     /// Delivers every kept record from `from` on that was not released, in order. Records appended
@@ -59,11 +59,11 @@ impl Recovered {
     /// `Corruption` when the media no longer give what recovery read; errors of `visit`, which end
     /// the replay.
     pub fn replay(&self, from: Lsn, visit: impl FnMut(Record<'_>) -> Result<()>) -> Result<()> {
-        let from = from.max(Lsn(self.log.held.load(SeqCst)));
+        let from = from.max(Lsn(self.log.space.held.load(SeqCst)));
         if self.is_empty() || from > self.last_lsn() {
             return Ok(());
         }
-        let begin = self.log.segments.lock().run_start_before(from);
+        let begin = self.log.space.segments.lock().run_start_before(from);
         let Some(begin) = begin.filter(|run| run.position < self.end.position) else {
             return Ok(());
         };
@@ -74,7 +74,7 @@ impl Recovered {
 
 impl Drop for Recovered {
     fn drop(&mut self) {
-        self.log.held.store(u64::MAX, SeqCst);
+        self.log.space.held.store(u64::MAX, SeqCst);
     }
 }
 
@@ -88,16 +88,16 @@ pub(crate) fn read_runs(
     mut visit: impl FnMut(Record<'_>) -> Result<()>,
 ) -> Result<RunStart> {
     let lost = |offset: u64, expected: &str, found: &dyn std::fmt::Display| {
-        Error::corruption(log.reader.path().display(), offset, expected, found)
+        Error::corruption(log.files.reader.path().display(), offset, expected, found)
     };
     let mut next = begin;
     let mut stream = RunStream { next: begin.first, carry: Vec::new(), left: 0 };
-    let mut reader = BlockReader::new(&*log.reader);
+    let mut reader = BlockReader::new(&*log.files.reader);
     for position in begin.position..end {
-        let extent = log.segments.lock().locate(position);
+        let extent = log.space.segments.lock().locate(position);
         let extent = extent.ok_or_else(|| lost(0, "a mapped segment", &"none"))?;
         let block = reader.block(extent)?;
-        let header = BlockHeader::decode(log.tag, block)
+        let header = BlockHeader::decode(log.life.tag, block)
             .map_err(|fault| lost(extent.offset, "the block that was written", &fault))?;
         if header.position != position {
             return Err(lost(extent.offset, "the block that was written", &"another"));

@@ -1,5 +1,5 @@
-//! The forecaster that follows a trend: where the bounds of an equi-depth histogram moved in the
-//! last epochs, there they move on.
+//! The forecaster that follows a trend: the bounds of an equi-depth histogram keep moving as they
+//! moved in the last epochs.
 //!
 //! ```text
 //!   epoch 1      |....:....|                     bounds that move alike: a hot spot drifts
@@ -16,10 +16,10 @@
 
 use super::keys::{Histogram, Keys, Place, place, ratio, share_below, shared};
 
-/// Epochs that a trend is told from.
+/// Epochs from which a trend is computed.
 pub(super) const HISTORY: usize = 3;
 
-/// How many future epochs are looked at one by one; of more, so many spread over them.
+/// Most future epochs that are looked at one by one; of more, this many spread over them.
 const LOOKS_MAX: u32 = 16;
 
 const NUMBER_BYTES: usize = 15;

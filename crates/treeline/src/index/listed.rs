@@ -3,8 +3,8 @@
 use crate::segment::{SEGMENT_ORDER_MAX, Segment};
 use spinney_records::RecordId;
 
-/// An entry of a dirty list: the id of a record, and in the high bits which page of the segment its key
-/// belongs to.
+/// An entry of a dirty list: the id of a record, and in the high bits which page of the segment its
+/// key belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Listed(u32);
 

@@ -282,8 +282,8 @@ fn no_dirty_record_is_missed_under_real_threads() {
     assert_eq!(ids, (0..40_000).collect::<Vec<_>>());
 }
 
-/// Writers of different pages stage for one segment at the same time, each of which saw room for one
-/// more: what a lookup may meet and a record of the log may name is bounded.
+/// Writers of different pages stage for one segment at the same time, each of which saw room for
+/// one more: what a lookup may meet and a record of the log may name is bounded.
 #[test]
 fn staged_pages_are_no_more_than_may_be() {
     let page = |number| PageRef { page: PageNumber(number), generation: Generation(1) };
@@ -301,8 +301,8 @@ fn staged_pages_are_no_more_than_may_be() {
     assert_eq!(index.counts().staged_pages, u64::from(most));
 }
 
-/// Scans ask for the dirty records of some pages: a list says of each to which page of the segment there is now
-/// its key belongs, whichever pages there were when it was listed.
+/// Scans ask for the dirty records of some pages: a list says of each to which page of the segment
+/// there is now its key belongs, whichever pages there were when it was listed.
 #[test]
 fn dirty_records_are_found_by_page() {
     let of = |page, keys_a_page: f64| {

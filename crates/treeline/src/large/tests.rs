@@ -50,9 +50,9 @@ fn put(tree: &TreeLine, key: &[u8]) -> LargePointer {
     pointer
 }
 
-/// P17: pages go home although the log is full, and the power goes before the checkpoint that they
-/// went home for: the values that they named before are owned by nobody, though the checkpoint
-/// before names them and no record of the log does.
+/// P17: pages are written back although the log is full, and the power fails before the checkpoint
+/// that they were written for: the values that they named before have no owner, although the
+/// checkpoint before names them and no record of the log does.
 #[test]
 fn p17_a_full_log_leaves_no_leak() {
     let disk = SimDisk::new(1);

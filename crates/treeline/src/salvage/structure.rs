@@ -1,5 +1,5 @@
-//! Which segments there are, from the newest checkpoint and the structure records of a whole log, as
-//! recovery would find out.
+//! Which segments there are, from the newest checkpoint and the structure records of a whole log,
+//! as recovery would find out.
 //!
 //! **Invariant**: records are followed by their numbers, without gaps, and each must fit what is
 //! there; after one that does not, nothing is known.
