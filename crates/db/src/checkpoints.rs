@@ -1,4 +1,4 @@
-//! Who takes a checkpoint, and when one is wanted.
+//! When a checkpoint is wanted, and which thread takes it.
 //!
 //! A checkpoint, a drop and a verification exclude each other: each holds `checkpointing`. A
 //! checkpoint that takes its time ends at once when another thread waits for it.

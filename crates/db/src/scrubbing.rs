@@ -40,7 +40,7 @@ impl State {
         let mut seen = Scrubbed { pages: 1, ..Scrubbed::default() };
         if error.kind() == ErrorKind::Corruption {
             let file = self.files.path_of(id);
-            seen.damaged.push(DamagedPage { file, offset: 0, what: error.to_string() });
+            seen.damaged.push(DamagedPage::new(file, 0, error.to_string()));
         }
         seen
     }

@@ -66,7 +66,8 @@ impl State {
         }
     }
 
-    /// Returns the present moment: what was written before it is seen by who reads after it.
+    /// Returns the present moment: a read that begins after it sees
+    /// everything that was written before it.
     pub(crate) fn moment(&self) -> Moment {
         self.stripes.moment(self.log.last_lsn())
     }

@@ -297,8 +297,8 @@ impl State {
             [one] => self.stripes.lock(one.write.hash),
             _ => self.stripes.lock_all(writes.iter().map(|write| write.write.hash)),
         };
-        // Before the check: who waits until announced writers have left has waited for all whose check
-        // may have been made before (T5).
+        // Before the check: a thread that waits until all announced writers have left has then waited
+        // for every writer whose check may lie before its own change (T5).
         let announced = self.log.announce();
         if !still(&guards) {
             drop(announced);

@@ -61,15 +61,26 @@ use spinney_base::{Error, ErrorKind, Generation, Lsn, Result, ValueRef};
 
 /// What a keyspace can do beyond points and batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Capabilities {
     /// Whether keys are ordered: ranges, prefixes, first and last.
     pub ordered: bool,
     /// Whether it has repeatable views of one moment.
     pub snapshots: bool,
-    /// Whether it has serializable transactions; otherwise it has atomic batches.
+    /// Whether it takes part in serializable transactions.
     pub transactions: bool,
     /// Whether data may be larger than the memory budget.
     pub larger_than_memory: bool,
+}
+
+impl Capabilities {
+    /// Points and batches alone, with all data in memory. An engine adds what it can do.
+    pub const LEAST: Capabilities = Capabilities {
+        ordered: false,
+        snapshots: false,
+        transactions: false,
+        larger_than_memory: false,
+    };
 }
 
 /// One write of one key.

@@ -63,6 +63,7 @@ pub fn scrub(
 /// A page that does not read as it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct DamagedPage {
     /// File of the page.
     pub file: PathBuf,
@@ -70,4 +71,12 @@ pub struct DamagedPage {
     pub offset: u64,
     /// What was expected and found, or the error of the system.
     pub what: String,
+}
+
+impl DamagedPage {
+    /// Makes what is told of a page at `offset` of `file`.
+    #[must_use]
+    pub fn new(file: PathBuf, offset: u64, what: String) -> DamagedPage {
+        DamagedPage { file, offset, what }
+    }
 }

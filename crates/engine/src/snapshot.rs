@@ -40,9 +40,18 @@ pub trait EngineSnapshot: Send + Sync + Debug {
 /// What a snapshot keeps, alone or together with other snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct SnapshotStats {
     /// Most bytes of memory that it keeps, including what it shares with the present keyspace.
     pub memory_bytes: u64,
     /// Whether it ended, because memory was needed and it could not be written out.
     pub ended: bool,
+}
+
+impl SnapshotStats {
+    /// Makes the numbers of a snapshot that keeps `memory_bytes`, and has `ended` or not.
+    #[must_use]
+    pub fn new(memory_bytes: u64, ended: bool) -> SnapshotStats {
+        SnapshotStats { memory_bytes, ended }
+    }
 }

@@ -12,6 +12,7 @@ use spinney_extent::Values;
 /// [`EngineStats::turtle`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct EngineStats {
     /// Reads answered by the record cache. On `turtle` also reads answered by memtables.
     pub cache_hits: u64,
@@ -147,6 +148,7 @@ impl EngineStats {
 /// Statistics of the pipeline and the tree of a turtle keyspace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct TurtleStats {
     /// Checkpoint distance, chi: the number of update batches between two checkpoints.
     pub checkpoint_distance: u64,
@@ -220,6 +222,7 @@ pub struct TurtleStats {
 /// Number of pages of a turtle keyspace, by their content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct PagesByKind {
     /// Nodes, which are read when a keyspace is opened.
     pub node: u64,
@@ -248,6 +251,7 @@ pub type Watch<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 /// Result of a verification.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
 pub struct VerifyReport {
     /// Pages read and checked.
     pub pages: u64,

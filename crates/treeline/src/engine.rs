@@ -281,46 +281,44 @@ impl Engine for TreeLine {
         let counts = self.shape.index.counts();
         let forecast = self.workload.forecaster.stats();
         let (cache_hits, cache_misses, pages_read) = self.workload.accesses.sum();
-        let common = EngineStats::of(&self.large, &self.workload.writes.stalls);
+        let mut stats = EngineStats::of(&self.large, &self.workload.writes.stalls);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let bytes = counts.pages() * PAGE_BYTES as u64;
         let live = self.workload.accesses.filled_part(bytes);
         let (scan_records, scan_tombstones) = self.workload.accesses.looked_at();
-        EngineStats {
-            cache_hits,
-            cache_misses,
-            records_cached: usage.records,
-            records_dirty: usage.dirty,
-            cache_bytes: usage.held,
-            page_cache_bytes: self.memory.pages.bytes(),
-            page_cache_hits: self.memory.pages.hits().0,
-            page_filter_bytes: self.memory.filters.bytes(),
-            page_filter_refusals: self.memory.filters.refused(),
-            index_bytes: self.shape.index.bytes(),
-            pages: counts.base_pages(),
-            overflow_pages: counts.overflow_pages,
-            staged_pages: counts.staged_pages,
-            segments: counts.segments,
-            live_bytes: live + common.large_bytes,
-            dead_bytes: bytes - live + common.large_freed_bytes,
-            scan_pages: self.workload.accesses.pages_scanned(),
-            scan_records,
-            scan_tombstones,
-            pages_read,
-            pages_written_back: load(&self.workload.writes.pages_written_back),
-            records_written_back: load(&self.workload.writes.records_written_back),
-            foreground_write_backs: load(&self.workload.writes.foreground_write_backs),
-            reorganizations: load(&self.workload.writes.reorganizations),
-            reorganized_pages_in: load(&self.workload.writes.reorganized_pages_in),
-            reorganized_pages_out: load(&self.workload.writes.reorganized_pages_out),
-            inserts_forecast: whole(forecast.forecast),
-            inserts_as_forecast: whole(forecast.came_as_forecast),
-            forecast_errors: [forecast.histogram_error, forecast.trend_error].map(whole),
-            forecast_by_trend: forecast.trend_answers,
-            checkpoints: load(&self.workload.writes.checkpoints),
-            pages_restored: load(&self.workload.writes.pages_restored),
-            ..common
-        }
+        stats.cache_hits = cache_hits;
+        stats.cache_misses = cache_misses;
+        stats.records_cached = usage.records;
+        stats.records_dirty = usage.dirty;
+        stats.cache_bytes = usage.held;
+        stats.page_cache_bytes = self.memory.pages.bytes();
+        stats.page_cache_hits = self.memory.pages.hits().0;
+        stats.page_filter_bytes = self.memory.filters.bytes();
+        stats.page_filter_refusals = self.memory.filters.refused();
+        stats.index_bytes = self.shape.index.bytes();
+        stats.pages = counts.base_pages();
+        stats.overflow_pages = counts.overflow_pages;
+        stats.staged_pages = counts.staged_pages;
+        stats.segments = counts.segments;
+        stats.live_bytes = live + stats.large_bytes;
+        stats.dead_bytes = bytes - live + stats.large_freed_bytes;
+        stats.scan_pages = self.workload.accesses.pages_scanned();
+        stats.scan_records = scan_records;
+        stats.scan_tombstones = scan_tombstones;
+        stats.pages_read = pages_read;
+        stats.pages_written_back = load(&self.workload.writes.pages_written_back);
+        stats.records_written_back = load(&self.workload.writes.records_written_back);
+        stats.foreground_write_backs = load(&self.workload.writes.foreground_write_backs);
+        stats.reorganizations = load(&self.workload.writes.reorganizations);
+        stats.reorganized_pages_in = load(&self.workload.writes.reorganized_pages_in);
+        stats.reorganized_pages_out = load(&self.workload.writes.reorganized_pages_out);
+        stats.inserts_forecast = whole(forecast.forecast);
+        stats.inserts_as_forecast = whole(forecast.came_as_forecast);
+        stats.forecast_errors = [forecast.histogram_error, forecast.trend_error].map(whole);
+        stats.forecast_by_trend = forecast.trend_answers;
+        stats.checkpoints = load(&self.workload.writes.checkpoints);
+        stats.pages_restored = load(&self.workload.writes.pages_restored);
+        stats
     }
 }
 

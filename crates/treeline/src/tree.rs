@@ -42,11 +42,12 @@ pub struct TreeLine {
 
 impl TreeLine {
     /// What the engine can do.
-    pub const CAPABILITIES: Capabilities = Capabilities {
-        ordered: true,
-        snapshots: false,
-        transactions: false,
-        larger_than_memory: true,
+    pub const CAPABILITIES: Capabilities = {
+        let mut it = Capabilities::LEAST;
+        it.ordered = true;
+        it.transactions = true;
+        it.larger_than_memory = true;
+        it
     };
 
     /// Makes a new keyspace, empty, whose log records all come after `redo`.

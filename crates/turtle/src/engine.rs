@@ -30,11 +30,13 @@ pub struct Turtle {
 
 impl Turtle {
     /// What the engine can do.
-    pub const CAPABILITIES: Capabilities = Capabilities {
-        ordered: true,
-        snapshots: true,
-        transactions: false,
-        larger_than_memory: true,
+    pub const CAPABILITIES: Capabilities = {
+        let mut it = Capabilities::LEAST;
+        it.ordered = true;
+        it.snapshots = true;
+        it.transactions = true;
+        it.larger_than_memory = true;
+        it
     };
 
     /// Makes a new keyspace, empty, whose log records all come after `redo`.
@@ -261,7 +263,7 @@ impl Engine for Turtle {
         let core = &self.core;
         let view = core.view.load();
         let pending = view.tree.pending();
-        let common = EngineStats::of(&core.large, &core.counters.stalls);
+        let mut stats = EngineStats::of(&core.large, &core.counters.stalls);
         let load = |counter: &AtomicU64| counter.load(Relaxed);
         let counters = &core.counters;
         let mut in_tables = Passed::default();
@@ -270,50 +272,46 @@ impl Engine for Turtle {
             in_tables.tombstones += table.tombstones().min(table.len());
         }
         let limits = core.limits();
-        let mut turtle = TurtleStats {
-            checkpoint_distance: core.chi(),
-            is_distance_automatic: core.tuning.chi().is_none(),
-            leaf_bytes: core.leaf_bytes(),
-            batch_bytes: limits.batch,
-            memtables: view.tables.len() as u64,
-            memtable_bytes: view.tables.iter().map(|table| table.bytes()).sum(),
-            pending_batches: core.progress.batches(),
-            pending_bytes: pending.bytes,
-            memtables_sealed: load(&counters.seals),
-            batches_applied: load(&counters.applied),
-            writes_delayed: load(&counters.delays),
-            snapshots: core.snapshots.all().len() as u64,
-            snapshot_bytes: core.snapshots.bytes(),
-            snapshots_written: load(&counters.snapshots_written),
-            snapshots_ended: load(&counters.snapshots_ended),
-            ..TurtleStats::default()
-        };
+        let mut turtle = TurtleStats::default();
+        turtle.checkpoint_distance = core.chi();
+        turtle.is_distance_automatic = core.tuning.chi().is_none();
+        turtle.leaf_bytes = core.leaf_bytes();
+        turtle.batch_bytes = limits.batch;
+        turtle.memtables = view.tables.len() as u64;
+        turtle.memtable_bytes = view.tables.iter().map(|table| table.bytes()).sum();
+        turtle.pending_batches = core.progress.batches();
+        turtle.pending_bytes = pending.bytes;
+        turtle.memtables_sealed = load(&counters.seals);
+        turtle.batches_applied = load(&counters.applied);
+        turtle.writes_delayed = load(&counters.delays);
+        turtle.snapshots = core.snapshots.all().len() as u64;
+        turtle.snapshot_bytes = core.snapshots.bytes();
+        turtle.snapshots_written = load(&counters.snapshots_written);
+        turtle.snapshots_ended = load(&counters.snapshots_ended);
         core.files.count_into(&mut turtle);
         let (totals, passed) = (view.tree.totals(), core.files.disk.all_passed());
-        EngineStats {
-            cache_hits: counters.reads.sum(MEMTABLE_HITS) + counters.reads.sum(RECORD_HITS),
-            cache_misses: counters.reads.sum(MISSES),
-            records_cached: core.records.usage().records,
-            cache_bytes: core.records.bytes(),
-            records_dirty: in_tables.edits + pending.items,
-            page_cache_bytes: core.files.cache.used(),
-            page_cache_hits: turtle.pages_cached.leaf(),
-            page_filter_bytes: 0,
-            page_filter_refusals: 0,
-            pages: core.files.pages(),
-            pages_read: turtle.pages_read.leaf(),
-            live_bytes: totals.live() + common.large_bytes,
-            dead_bytes: totals.dead() + common.large_freed_bytes,
-            tombstones: totals.tombstones + in_tables.tombstones,
-            scan_pages: core.files.scan_pages(),
-            scan_records: passed.edits,
-            scan_tombstones: passed.tombstones,
-            index_bytes: view.tree.node_bytes(),
-            foreground_write_backs: load(&counters.foreground_steps),
-            checkpoints: load(&counters.checkpoints),
-            turtle: Some(turtle),
-            ..common
-        }
+        stats.cache_hits = counters.reads.sum(MEMTABLE_HITS) + counters.reads.sum(RECORD_HITS);
+        stats.cache_misses = counters.reads.sum(MISSES);
+        stats.records_cached = core.records.usage().records;
+        stats.cache_bytes = core.records.bytes();
+        stats.records_dirty = in_tables.edits + pending.items;
+        stats.page_cache_bytes = core.files.cache.used();
+        stats.page_cache_hits = turtle.pages_cached.leaf();
+        stats.page_filter_bytes = 0;
+        stats.page_filter_refusals = 0;
+        stats.pages = core.files.pages();
+        stats.pages_read = turtle.pages_read.leaf();
+        stats.live_bytes = totals.live() + stats.large_bytes;
+        stats.dead_bytes = totals.dead() + stats.large_freed_bytes;
+        stats.tombstones = totals.tombstones + in_tables.tombstones;
+        stats.scan_pages = core.files.scan_pages();
+        stats.scan_records = passed.edits;
+        stats.scan_tombstones = passed.tombstones;
+        stats.index_bytes = view.tree.node_bytes();
+        stats.foreground_write_backs = load(&counters.foreground_steps);
+        stats.checkpoints = load(&counters.checkpoints);
+        stats.turtle = Some(turtle);
+        stats
     }
 }
 

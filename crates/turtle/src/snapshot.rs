@@ -92,7 +92,7 @@ impl EngineSnapshot for TurtleSnapshot {
     fn stats(&self) -> SnapshotStats {
         let view = self.pinned.view.load();
         let memory_bytes = view.as_ref().map_or(0, |view| view.memory_bytes());
-        SnapshotStats { memory_bytes, ended: view.is_none() }
+        SnapshotStats::new(memory_bytes, view.is_none())
     }
 }
 

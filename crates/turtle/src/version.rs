@@ -133,13 +133,13 @@ impl Files {
 }
 
 fn by_kind(count: impl Fn(Kind) -> u64) -> PagesByKind {
-    PagesByKind {
-        node: count(kinds::NODE),
-        filter: count(kinds::FILTER),
-        index: count(kinds::INDEX),
-        keys: count(kinds::KEYS),
-        values: count(kinds::VALUES),
-    }
+    let mut pages = PagesByKind::default();
+    pages.node = count(kinds::NODE);
+    pages.filter = count(kinds::FILTER);
+    pages.index = count(kinds::INDEX);
+    pages.keys = count(kinds::KEYS);
+    pages.values = count(kinds::VALUES);
+    pages
 }
 
 /// Limits that shape a tree whose leaves have `leaf_bytes` bytes.

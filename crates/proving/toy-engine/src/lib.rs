@@ -117,11 +117,11 @@ fn bytes_of(key: &[u8], value: usize) -> u64 {
 
 impl Toy {
     /// What toy keyspaces can do.
-    pub const CAPABILITIES: Capabilities = Capabilities {
-        ordered: true,
-        snapshots: false,
-        transactions: false,
-        larger_than_memory: false,
+    pub const CAPABILITIES: Capabilities = {
+        let mut it = Capabilities::LEAST;
+        it.ordered = true;
+        it.transactions = true;
+        it
     };
 
     /// Makes a new keyspace, empty, whose log records all come after `redo`.
@@ -330,14 +330,13 @@ impl Engine for Toy {
     fn stats(&self) -> EngineStats {
         let records = self.records.read().len() as u64;
         let bytes = self.bytes.load(SeqCst);
-        EngineStats {
-            records_cached: records,
-            records_dirty: if self.is_dirty() { records } else { 0 },
-            cache_bytes: bytes,
-            live_bytes: bytes,
-            checkpoints: self.checkpoints.load(SeqCst),
-            ..EngineStats::of(&self.values, &Stalls::default())
-        }
+        let mut stats = EngineStats::of(&self.values, &Stalls::default());
+        stats.records_cached = records;
+        stats.records_dirty = if self.is_dirty() { records } else { 0 };
+        stats.cache_bytes = bytes;
+        stats.live_bytes = bytes;
+        stats.checkpoints = self.checkpoints.load(SeqCst);
+        stats
     }
 }
 

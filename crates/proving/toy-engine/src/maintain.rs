@@ -39,7 +39,8 @@ impl Maintain for Toy {
         let pages = store.payload_pages();
         store.verify_checkpoint()?;
         watch(pages)?;
-        let mut report = VerifyReport { pages, ..VerifyReport::default() };
+        let mut report = VerifyReport::default();
+        report.pages = pages;
         report.free_pages = {
             let _still = self.values.still();
             store.audit(self.values.owned().map(|(extent, _)| extent).collect(), 0)?
