@@ -1,4 +1,4 @@
-//! Who takes a checkpoint, and when one is wanted.
+//! The right to take a checkpoint, and whether one is wanted.
 //!
 //! A checkpoint, a drop and a verification exclude each other: each holds `checkpointing`. A
 //! checkpoint that takes its time ends at once when another thread waits for it.
