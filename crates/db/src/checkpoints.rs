@@ -1,4 +1,4 @@
-//! When a checkpoint is wanted, and which thread takes it.
+//! The right to take a checkpoint, and whether one is wanted.
 //!
 //! A checkpoint, a drop and a verification exclude each other: each holds `checkpointing`. A
 //! checkpoint that takes its time ends at once when another thread waits for it.

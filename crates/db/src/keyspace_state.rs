@@ -69,7 +69,7 @@ const ALL_CHANGES: u8 = CHANGED | UNSCRUBBED | WRITTEN;
 
 impl KeyspaceState {
     /// Makes the state of a keyspace that an engine has opened, and that no other thread knows yet.
-    /// `open` is that of its place.
+    /// `seen` is how often it has been entered, and the time now.
     pub(crate) fn new(
         (id, name, options): (KeyspaceId, Name, KeptOptions),
         (engine, memory): (Arc<dyn Engine>, Arc<MemoryAccount>),

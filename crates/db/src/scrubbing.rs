@@ -7,7 +7,8 @@
 //! the damage is known or not.
 //!
 //! A parked keyspace is opened for its piece and parked again. A keyspace without writes since its
-//! last full read waits a day ([`SOUND_FOR`]). A pass that reads nothing is not counted.
+//! last full read waits a day ([`SOUND_FOR`](crate::scrub::SOUND_FOR)). A pass that reads nothing is
+//! not counted.
 
 use std::sync::Arc;
 use std::time::Duration;

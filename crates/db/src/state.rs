@@ -3,15 +3,16 @@
 //! A keyspace is a [`Place`](crate::place::Place), which its handles hold, and while it is open a
 //! [`KeyspaceState`](crate::keyspace_state::KeyspaceState). See `parking`.
 //!
-//! Each part of the state has its own module, knows the parts that it works on, and does not know
-//! the whole. The modules that serve an operation over several parts are methods of [`State`].
+//! Each part of the state has a module of its own, takes the other parts that it works on, and does
+//! not know the whole. Operations over several parts are methods of [`State`], in the modules that
+//! they serve.
 //!
 //! **Lock order**, first to last: `checkpointing` ([`Checkpoints`]), `Place::kept`, `log_part`
 //! ([`Backups`]), `large_batch` and `door` ([`Writers`]), `manifest` and `places` ([`Keyspaces`]),
 //! `sharing` ([`Memory`]), `open` ([`Keyspaces`]), `KeyspaceState::seen_use`; then the writers'
-//! guards of engines in ascending order of keyspace ids, the engine's preparation
-//! (which may do I/O), `large_logging` ([`Writers`]), the stripes, the engine's own latches.
-//! Stripes are held for memory work only.
+//! guards of engines in ascending order of keyspace ids, the engine's preparation (which may do
+//! I/O), `large_logging` ([`Writers`]), the stripes, the engine's own latches. Stripes are held for
+//! memory work only.
 
 use std::sync::{Arc, Weak};
 
