@@ -432,6 +432,9 @@ impl Db {
         let stalls: u64 = keyspaces.iter().map(|keyspace| keyspace.numbers.stall_ns).sum();
         let longest =
             keyspaces.iter().map(|keyspace| keyspace.numbers.longest_stall_ns).max().unwrap_or(0);
+        let mut transactions = state.writers.transactions.stats();
+        transactions.guards =
+            state.keyspaces.places().iter().map(|it| it.guards.len() as u64).sum();
         Stats {
             memory_bytes: state.memory.budget.total(),
             memory_used: state.memory_used(),
@@ -446,7 +449,7 @@ impl Db {
             reserved_bytes: state.room.reserve.as_ref().map_or(0, |reserve| reserve.bytes()),
             backup_bytes: state.backups.bytes(),
             scrub: state.scrub.lock().stats(state.runtime.now()),
-            transactions: state.writers.transactions.stats(),
+            transactions,
             stall_ns: stalls + state.writers.stalls.ns(),
             longest_stall_ns: longest.max(state.writers.stalls.longest_ns()),
             keyspaces,

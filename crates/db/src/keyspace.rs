@@ -9,6 +9,7 @@ use spinney_sync::hash_key;
 
 use crate::cursor::{Cursor, Keys};
 use crate::engines::EngineKind;
+use crate::guards::NOBODY;
 use crate::handle::Handle;
 use crate::options::Durability;
 use crate::place::{Open, Place};
@@ -206,7 +207,7 @@ impl Keyspace {
 
     fn write(&self, key: &[u8], value: Option<ValueRef<'_>>, durability: Durability) -> Result<()> {
         let (keyspace, state) = (self.enter()?, &self.handle.state);
-        let lsn = state.write_if(&[KeyspaceWrite::new(&keyspace, key, value)], |_| true)?;
+        let lsn = state.write_if(&[KeyspaceWrite::new(&keyspace, key, value)], NOBODY, |_| true)?;
         state.commit(lsn.unwrap_or(Lsn::ZERO), durability)
     }
 

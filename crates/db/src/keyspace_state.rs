@@ -11,6 +11,7 @@ use spinney_sync::Parkable;
 
 use crate::engines::EngineKind;
 use crate::governor::Seen;
+use crate::guards::Guards;
 use crate::jobs::Job;
 use crate::options::KeptOptions;
 
@@ -44,6 +45,8 @@ pub(crate) struct KeyspaceState {
     pub(crate) options: KeptOptions,
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) memory: Arc<MemoryAccount>,
+    /// Those of its place.
+    pub(crate) guards: Arc<Guards>,
     /// The log's end when the keyspace was opened: the log has none of its records between its
     /// checkpoint and here.
     opened_at: Lsn,
@@ -73,6 +76,7 @@ impl KeyspaceState {
     pub(crate) fn new(
         (id, name, options): (KeyspaceId, Name, KeptOptions),
         (engine, memory): (Arc<dyn Engine>, Arc<MemoryAccount>),
+        guards: Arc<Guards>,
         opened_at: Lsn,
         seen: (u64, Duration),
         seen_use: Seen,
@@ -83,6 +87,7 @@ impl KeyspaceState {
             options,
             engine,
             memory,
+            guards,
             opened_at,
             standing: AtomicU8::new(ALIVE),
             job: Job::none(),

@@ -21,6 +21,7 @@ use spinney_io::without_reserve;
 use spinney_sync::Stamp;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::guards::NOBODY;
 use crate::keyspace_state::KeyspaceState;
 use crate::options::Durability;
 use crate::state::State;
@@ -205,7 +206,8 @@ impl State {
         drop(inside);
         let mut pointers = Vec::new();
         let write = KeyspaceWrite::new(keyspace, key, Some(ValueRef::EMPTY));
-        let lsn = self.write_if(&staged.with_pointers(&[write], &mut pointers), |_| true)?;
+        let lsn =
+            self.write_if(&staged.with_pointers(&[write], &mut pointers), NOBODY, |_| true)?;
         staged.keep();
         self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
     }

@@ -30,6 +30,7 @@ mod engines;
 mod files;
 mod full_disk;
 mod governor;
+mod guards;
 mod handle;
 mod jobs;
 mod keyspace;
@@ -80,7 +81,9 @@ pub use salvage::{SalvageProgress, SalvageReport, SalvagedKeyspace};
 pub use scrub::ScrubStats;
 pub use snapshot::Snapshot;
 pub use stats::{AccountStats, KeyspaceMemory, KeyspaceStats, LogStats, Stats};
-pub use transaction::{Savepoint, Transaction, TransactionOptions};
+pub use transaction::{
+    Savepoint, Transaction, TransactionCursor, TransactionKeys, TransactionOptions,
+};
 pub use transaction_stats::TransactionStats;
 pub use turtle::TurtleKeyspace;
 pub use value::Value;

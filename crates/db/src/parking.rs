@@ -118,7 +118,14 @@ impl State {
         let seen = (entry.open.entries(), self.runtime.now());
         let identity = (entry.id, entry.name.clone(), entry.options);
         let seen_use = Seen::new(entry.uses());
-        let keyspace = KeyspaceState::new(identity, (engine, memory), opened_at, seen, seen_use);
+        let keyspace = KeyspaceState::new(
+            identity,
+            (engine, memory),
+            entry.guards.clone(),
+            opened_at,
+            seen,
+            seen_use,
+        );
         Ok(Arc::new(keyspace))
     }
 

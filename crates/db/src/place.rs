@@ -16,6 +16,7 @@ use spinney_base::{Error, ErrorKind, Generation, KeyspaceId, Lsn, Result};
 use spinney_engine::EngineStats;
 use spinney_sync::{Entry, Parkable};
 
+use crate::guards::Guards;
 use crate::keyspace_state::{KeyspaceState, Name, dropped};
 use crate::manifest::ManifestKeyspace;
 use crate::options::KeptOptions;
@@ -38,6 +39,8 @@ pub(crate) struct Place {
     dropped: AtomicBool,
     /// Bulk loads that began and ended: odd while one becomes visible. Parking keeps it.
     loads: AtomicU64,
+    /// The ranges that transactions have read. Parking keeps them.
+    pub(crate) guards: Arc<Guards>,
     /// Held while the keyspace is opened, parked or dropped.
     pub(crate) kept: Mutex<Kept>,
 }
@@ -130,6 +133,7 @@ impl Place {
             scrubs: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
             loads: AtomicU64::new(0),
+            guards: Arc::default(),
             kept: Mutex::default(),
         })
     }

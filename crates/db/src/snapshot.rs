@@ -215,6 +215,13 @@ impl IntoIterator for &Snapshot {
     }
 }
 
+/// A view of a keyspace that is neither its present nor a snapshot: what a transaction sees.
+pub(crate) trait View: std::fmt::Debug + Send + Sync {
+    fn keyspace(&self) -> &Keyspace;
+    fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()>;
+    fn get(&self, key: &[u8]) -> Result<Option<Value>>;
+}
+
 /// What a cursor reads from.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
@@ -222,6 +229,7 @@ pub(crate) enum Source {
     Now(Keyspace),
     /// A snapshot of it.
     Then(Snapshot),
+    Inside(Arc<dyn View>),
 }
 
 impl Source {
@@ -229,6 +237,7 @@ impl Source {
         match self {
             Source::Now(keyspace) => keyspace,
             Source::Then(snapshot) => snapshot.keyspace(),
+            Source::Inside(view) => view.keyspace(),
         }
     }
 
@@ -239,6 +248,7 @@ impl Source {
                 snapshot.check_readable()?;
                 snapshot.inner.engine().scan(request, chunk)
             }
+            Source::Inside(view) => view.scan(request, chunk),
         }
     }
 
@@ -246,6 +256,7 @@ impl Source {
         match self {
             Source::Now(keyspace) => keyspace.get(key),
             Source::Then(snapshot) => self.there(snapshot.get(key)),
+            Source::Inside(view) => view.get(key),
         }
     }
 
@@ -253,6 +264,8 @@ impl Source {
         match self {
             Source::Now(keyspace) => keyspace.get_reader(key),
             Source::Then(snapshot) => self.there(snapshot.get_reader(key)),
+            // Cursors of transactions give no readers: what they keep would outlive the check.
+            Source::Inside(view) => view.keyspace().get_reader(key),
         }
     }
 

@@ -8,7 +8,9 @@
 //!  begin       take a moment L
 //!  get         own writes, else the engine: note (stripe, stamp, digest of the value, key)
 //!              a stamp after L: extend = read again what changed, compare, and move L
-//!  commit      stripes of the writes -> announce -> fence -> check every note -> append -> apply -> unlock
+//!  range       guard it -> wait for announced writers -> read -> narrow the guard to what was read
+//!  commit      stripes of the writes -> announce -> touch others' guards -> fence -> check every note
+//!              and guard -> append -> apply -> unlock
 //! ```
 //!
 //! **Invariants** (rules T1 to T8 of `docs/rules.md`)
@@ -20,23 +22,30 @@
 //! Values decide, stamps only tell where to look: a neighbour in the stripe costs a second read,
 //! not an abort.
 
+mod ranges;
 mod reads;
 mod transact;
 mod writes;
 
-use std::cell::RefCell;
+use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
+use spinney_base::shim::Mutex;
 use spinney_base::shim::atomic::{Ordering, fence};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
+use spinney_engine::Direction;
 
 use crate::database::Db;
 use crate::handle::Handle;
 use crate::keyspace::Keyspace;
 use crate::options::Durability;
+use crate::range::KeyRange;
+use crate::snapshot::Source;
 use crate::transaction_stats::Cause;
 use crate::value::Value;
 use crate::write::{BatchWrite, check_key, check_value};
+pub use ranges::{TransactionCursor, TransactionKeys};
 use reads::Reads;
 pub use transact::TransactionOptions;
 pub use writes::Savepoint;
@@ -58,10 +67,19 @@ const COMMITS_MAX: u32 = 4;
 #[derive(Debug)]
 #[must_use = "it is rolled back when it is dropped"]
 pub struct Transaction {
-    handle: Arc<Handle>,
-    reads: RefCell<Reads>,
-    writes: Writes,
+    inner: Arc<Inner>,
     durability: Durability,
+    /// Two threads that read at once would extend against each other.
+    not_sync: PhantomData<Cell<()>>,
+}
+
+/// What a transaction shares with its cursors.
+#[derive(Debug)]
+struct Inner {
+    handle: Arc<Handle>,
+    reads: Mutex<Reads>,
+    /// Locked after `reads`.
+    writes: Mutex<Writes>,
 }
 
 impl Db {
@@ -99,11 +117,15 @@ impl Db {
         let state = &self.handle.state;
         state.life.check_open()?;
         state.writers.transactions.count_begin();
-        Ok(Transaction {
+        let inner = Inner {
             handle: self.handle.clone(),
-            reads: RefCell::new(Reads::new(state)),
-            writes: Writes::default(),
+            reads: Mutex::new(Reads::new(state)),
+            writes: Mutex::default(),
+        };
+        Ok(Transaction {
+            inner: Arc::new(inner),
             durability: options.durability.unwrap_or(state.options.durability),
+            not_sync: PhantomData,
         })
     }
 }
@@ -115,7 +137,7 @@ impl Transaction {
     /// `Conflict`, or as [`Keyspace::get`]; `InvalidArgument` for a keyspace of another database.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Value>> {
         let mut value = Vec::new();
-        Ok(self.read(keyspace, key.as_ref(), &mut value)?.then(|| Value::from(value)))
+        Ok(self.inner.read(keyspace, key.as_ref(), &mut value)?.then(|| Value::from(value)))
     }
 
     /// Reads the value of a key into `out`, which is emptied first; says whether there is one.
@@ -128,7 +150,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         out: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.read(keyspace, key.as_ref(), out)
+        self.inner.read(keyspace, key.as_ref(), out)
     }
 
     /// Whether a key has a value.
@@ -136,7 +158,7 @@ impl Transaction {
     /// # Errors
     /// As [`Transaction::get`].
     pub fn contains_key(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.read(keyspace, key.as_ref(), &mut Vec::new())
+        self.inner.read(keyspace, key.as_ref(), &mut Vec::new())
     }
 
     /// The values of many keys, in their order.
@@ -151,27 +173,57 @@ impl Transaction {
         keys.into_iter().map(|key| self.get(keyspace, key)).collect()
     }
 
-    fn read(&self, keyspace: &Keyspace, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        self.check(keyspace)?;
-        check_key(key)?;
-        if let Some(own) = self.writes.get(keyspace.place.id, key) {
-            out.extend_from_slice(own.unwrap_or_default());
-            return Ok(own.is_some());
-        }
-        self.reads.borrow_mut().get(&self.handle.state, &keyspace.place, key, out)
+    /// The records of a range, from either end, with the transaction's own writes.
+    ///
+    /// All are of the moment that the transaction sees. A write of another into what was read so far
+    /// is a conflict; one into the part that was not is none.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// # use spinney_db::{Db, KeyspaceOptions, Options};
+    /// # let db = Db::open(directory.path(), Options::default())?;
+    /// let tasks = db.keyspace("tasks", KeyspaceOptions::default())?;
+    /// tasks.insert("1", "sow")?;
+    /// let mut transaction = db.begin()?;
+    /// transaction.insert(&tasks, "2", "reap")?;
+    /// let all = transaction.range(&tasks, ..).collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(all.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> TransactionCursor<'_> {
+        TransactionCursor::new(self.source(keyspace).range(&range))
     }
 
-    /// Passes while there is no conflict and the keyspace is of this database.
-    fn check(&self, keyspace: &Keyspace) -> Result<()> {
-        self.reads.borrow().check()?;
-        if keyspace.place.owner == self.handle.state.life.owner {
-            return Ok(());
-        }
-        let name = keyspace.place.name.get();
-        Err(Error::invalid(format!(
-            "keyspace {name:?} of the transaction belongs to another database"
-        )))
+    /// The records whose keys begin with `prefix`; see [`Transaction::range`].
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> TransactionCursor<'_> {
+        TransactionCursor::new(self.source(keyspace).prefix(prefix.as_ref()))
+    }
+
+    /// The keys of a range; see [`Transaction::range`].
+    pub fn keys(&self, keyspace: &Keyspace, range: impl KeyRange) -> TransactionKeys<'_> {
+        TransactionKeys::new(self.source(keyspace).range(&range))
+    }
+
+    /// The record with the lowest key.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn first_key_value(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        self.source(keyspace).iter().one(Direction::Forward)
+    }
+
+    /// The record with the highest key.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn last_key_value(&self, keyspace: &Keyspace) -> Result<Option<(Vec<u8>, Value)>> {
+        self.source(keyspace).iter().one(Direction::Reverse)
+    }
+
+    fn source(&self, keyspace: &Keyspace) -> Source {
+        ranges::source(&self.inner, keyspace)
     }
 
     /// Puts a value at a key when the transaction commits.
@@ -228,17 +280,17 @@ impl Transaction {
         f: impl FnOnce(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Value>> {
         let mut value = Vec::new();
-        let is_there = self.read(keyspace, key.as_ref(), &mut value)?;
+        let is_there = self.inner.read(keyspace, key.as_ref(), &mut value)?;
         let new = f(is_there.then_some(&value[..]));
         self.put(keyspace, key.as_ref(), new.clone())?;
         Ok(new.map(Value::from))
     }
 
     fn put(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<Vec<u8>>) -> Result<()> {
-        self.check(keyspace)?;
+        self.inner.check(keyspace)?;
         check_key(key)?;
         check_value(value.as_ref().map_or(0, Vec::len) as u64)?;
-        self.writes.put(&keyspace.place, key, value);
+        self.inner.writes.lock().put(&keyspace.place, key, value);
         Ok(())
     }
 
@@ -261,7 +313,7 @@ impl Transaction {
     /// # }
     /// ```
     pub fn savepoint(&mut self) -> Savepoint {
-        self.writes.savepoint()
+        self.inner.writes.lock().savepoint()
     }
 
     /// Takes back the writes since a savepoint. What was read stays read: a change of it is still a
@@ -270,7 +322,7 @@ impl Transaction {
     /// # Errors
     /// `InvalidArgument` for a savepoint of another transaction, or one that is gone.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        self.writes.rollback_to(savepoint)
+        self.inner.writes.lock().rollback_to(savepoint)
     }
 
     /// Makes the writes happen, all at one moment at which everything that was read was so, with the
@@ -290,9 +342,9 @@ impl Transaction {
     /// As [`Transaction::commit`].
     pub fn commit_with(mut self, durability: Durability) -> Result<()> {
         self.durability = durability;
-        if self.writes.is_empty() && durability == Durability::Sync {
-            self.reads.borrow().check()?;
-            let state = &self.handle.state;
+        if self.inner.writes.lock().is_empty() && durability == Durability::Sync {
+            self.inner.reads.lock().check()?;
+            let state = &self.inner.handle.state;
             state.commit(state.log.last_lsn(), durability)?;
         }
         self.try_commit().map(|_| ())
@@ -303,16 +355,17 @@ impl Transaction {
 
     /// Commits. Returns the LSN, 0 if nothing was logged.
     pub(crate) fn try_commit(&mut self) -> Result<Lsn> {
-        let (state, reads) = (&self.handle.state, self.reads.get_mut());
+        let state = &self.inner.handle.state;
+        let (mut reads, writes) = (self.inner.reads.lock(), self.inner.writes.lock());
         reads.check()?;
-        let lsn = if self.writes.is_empty() {
+        let lsn = if writes.is_empty() {
             // What was read is of one moment already.
             Lsn::ZERO
         } else {
-            let writes: Vec<BatchWrite<'_>> = self.writes.iter().collect();
+            let writes: Vec<BatchWrite<'_>> = writes.iter().collect();
             let mut left = COMMITS_MAX;
             loop {
-                let written = state.write_all(&writes, |guards| {
+                let written = state.write_all(&writes, reads.owner(), |guards| {
                     // Between the locks and the first look at a stripe that others may hold (T3).
                     fence(Ordering::SeqCst);
                     reads.are_still(guards)
@@ -333,7 +386,34 @@ impl Transaction {
 
     /// Whether it met a conflict.
     fn is_in_conflict(&mut self) -> bool {
-        self.reads.get_mut().check().is_err()
+        self.inner.reads.lock().check().is_err()
+    }
+}
+
+impl Inner {
+    /// Reads a key; see [`Transaction::get_into`].
+    fn read(&self, keyspace: &Keyspace, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        self.check(keyspace)?;
+        check_key(key)?;
+        let mut reads = self.reads.lock();
+        if let Some(own) = self.writes.lock().get(keyspace.place.id, key) {
+            out.extend_from_slice(own.unwrap_or_default());
+            return Ok(own.is_some());
+        }
+        reads.get(&self.handle.state, &keyspace.place, key, out)
+    }
+
+    /// Passes while there is no conflict and the keyspace is of this database.
+    fn check(&self, keyspace: &Keyspace) -> Result<()> {
+        self.reads.lock().check()?;
+        if keyspace.place.owner == self.handle.state.life.owner {
+            return Ok(());
+        }
+        let name = keyspace.place.name.get();
+        Err(Error::invalid(format!(
+            "keyspace {name:?} of the transaction belongs to another database"
+        )))
     }
 }
 

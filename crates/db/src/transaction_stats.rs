@@ -20,6 +20,8 @@ pub struct TransactionStats {
     pub conflicts_loaded: u64,
     /// Times that a transaction looked again at what it had read, to move to a later moment.
     pub extensions: u64,
+    /// Ranges that open transactions have read and guard now.
+    pub guards: u64,
 }
 
 /// Why a transaction cannot commit.
@@ -65,6 +67,7 @@ impl Counters {
             conflicts_busy: conflicts(Cause::Busy),
             conflicts_loaded: conflicts(Cause::Loaded),
             extensions: self.extensions.load(Relaxed),
+            guards: 0,
         }
     }
 }

@@ -17,6 +17,7 @@ use spinney_io::without_reserve;
 use spinney_sync::{Stamp, StripeGuards, hash_key};
 use spinney_wal::{CHECKPOINT_FULLNESS, RecordKind, Reservation, ReserveFor};
 
+use crate::guards::NOBODY;
 use crate::keyspace_state::KeyspaceState;
 use crate::options::Durability;
 use crate::place::Place;
@@ -33,6 +34,9 @@ const THROTTLE_FULLNESS: f64 = 0.75;
 const THROTTLE_DELAY_MAX: Duration = Duration::from_millis(4);
 /// Poll interval of a writer that waits for space in the log.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
+/// Operations of a batch that each look for guards. Of a longer one all is touched that lies between
+/// its least and its greatest key, because its stripes are held meanwhile.
+const TOUCHED_APART_MAX: usize = 1024;
 /// Batches of more bytes than this are written one at a time.
 const LARGE_BATCH_BYTES: usize = 16 << 10;
 
@@ -162,7 +166,7 @@ impl State {
                 foreign.place.name.get()
             )));
         }
-        let lsn = self.write_all(&last_of_each(operations), |_| true)?.unwrap_or(Lsn::ZERO);
+        let lsn = self.write_all(&last_of_each(operations), NOBODY, |_| true)?.unwrap_or(Lsn::ZERO);
         self.commit(lsn, durability).map(|()| lsn)
     }
 
@@ -171,6 +175,7 @@ impl State {
     pub(crate) fn write_all(
         &self,
         writes: &[BatchWrite<'_>],
+        owner: u64,
         still: impl FnOnce(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
         check_operations(writes.len())?;
@@ -183,7 +188,7 @@ impl State {
             .collect();
         self.check_batch(&writes)?;
         self.lend_for(&writes);
-        self.write_if(&writes, still)
+        self.write_if(&writes, owner, still)
     }
 
     fn check_batch(&self, writes: &[KeyspaceWrite<'_>]) -> Result<()> {
@@ -221,7 +226,7 @@ impl State {
 
     /// Writes operations on different keys atomically.
     pub(crate) fn write(&self, writes: &[KeyspaceWrite<'_>], durability: Durability) -> Result<()> {
-        let lsn = self.write_if(writes, |_| true)?;
+        let lsn = self.write_if(writes, NOBODY, |_| true)?;
         self.commit(lsn.unwrap_or(Lsn::ZERO), durability)
     }
 
@@ -241,11 +246,12 @@ impl State {
     }
 
     /// Writes operations if `still` says so under their stripes; it does memory work only. Large
-    /// values are staged before. Returns the LSN, 0 when nothing was logged, or `None` when nothing
+    /// values are staged before. Guards of other transactions than `owner` are touched. Returns the LSN, 0 when nothing was logged, or `None` when nothing
     /// was written.
     pub(crate) fn write_if(
         &self,
         writes: &[KeyspaceWrite<'_>],
+        owner: u64,
         still: impl FnOnce(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
         self.life.check_writable()?;
@@ -257,7 +263,7 @@ impl State {
             writes.iter().try_for_each(|write| write.keyspace.engine.check(&write.write))?;
             // Taken out while in use: code that runs meanwhile may write, too.
             let mut record = RECORD.take();
-            let result = self.write_encoded(writes, &mut record, still);
+            let result = self.write_encoded(writes, &mut record, owner, still);
             if record.capacity() <= RECORD_BYTES_KEPT {
                 RECORD.set(record);
             }
@@ -269,6 +275,7 @@ impl State {
         &self,
         writes: &[KeyspaceWrite<'_>],
         record: &mut Vec<u8>,
+        owner: u64,
         still: impl FnOnce(&StripeGuards<'_>) -> bool,
     ) -> Result<Option<Lsn>> {
         if let [one] = writes {
@@ -300,6 +307,9 @@ impl State {
         // Before the check: a thread that waits until all announced writers have left has then waited
         // for every writer whose check may lie before its own change (T5).
         let announced = self.log.announce();
+        // Before the check, too: of two writers that write into what the other has read, the second to
+        // check finds its guard touched (T4).
+        touch_guards(writes, owner);
         if !still(&guards) {
             drop(announced);
             guards.unlock_unchanged();
@@ -489,7 +499,7 @@ impl State {
             let write = KeyspaceWrite::new(keyspace, key, new.as_deref().map(ValueRef::inline));
             let mut resident = Resident::Unknown;
             let mut now = Vec::new();
-            let written = self.write_if(&[write], |guards| {
+            let written = self.write_if(&[write], NOBODY, |guards| {
                 if guards.locked_since(hash, stamp) {
                     return true;
                 }
@@ -513,6 +523,35 @@ impl State {
             current.clear();
             (found, stamp) = self.read_both(keyspace, key, hash, &mut raw, &mut current)?;
         }
+    }
+}
+
+/// Touches the guards that transactions have set over what is written.
+#[inline]
+fn touch_guards(writes: &[KeyspaceWrite<'_>], owner: u64) {
+    if writes.len() <= TOUCHED_APART_MAX {
+        for write in writes {
+            write.keyspace.guards.touch(write.write.key, owner);
+        }
+    } else {
+        touch_whole(writes, owner);
+    }
+}
+
+#[cold]
+fn touch_whole(writes: &[KeyspaceWrite<'_>], owner: u64) {
+    let mut ends: BTreeMap<KeyspaceId, [&KeyspaceWrite<'_>; 2]> = BTreeMap::new();
+    for write in writes {
+        let [least, greatest] = ends.entry(write.keyspace.id).or_insert([write; 2]);
+        if write.write.key < least.write.key {
+            *least = write;
+        }
+        if write.write.key > greatest.write.key {
+            *greatest = write;
+        }
+    }
+    for [least, greatest] in ends.values() {
+        least.keyspace.guards.touch_between(least.write.key, greatest.write.key, owner);
     }
 }
 

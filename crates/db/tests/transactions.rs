@@ -331,3 +331,158 @@ fn limits_and_strangers_are_refused_and_nothing_is_lost() {
     assert_eq!(open.get(&keyspace, "a").unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(closed.begin().unwrap_err().kind(), ErrorKind::Closed);
 }
+
+fn keys_of(
+    cursor: impl Iterator<Item = spinney_db::Result<(Vec<u8>, spinney_db::Value)>>,
+) -> String {
+    let keys = cursor.map(|record| String::from_utf8(record.unwrap().0).unwrap());
+    keys.collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn ranges_have_the_transactions_own_writes() {
+    let (_directory, db) = database();
+    for keyspace in &keyspaces(&db) {
+        for key in ["a", "c", "e", "g"] {
+            keyspace.insert(key, "old").unwrap();
+        }
+        let mut transaction = db.begin().unwrap();
+        for key in ["b", "c", "h"] {
+            transaction.insert(keyspace, key, "new").unwrap();
+        }
+        transaction.remove(keyspace, "e").unwrap();
+        transaction.remove(keyspace, "f").unwrap();
+        let all = || transaction.range(keyspace, ..);
+        assert_eq!(keys_of(all()), "a b c g h");
+        assert_eq!(keys_of(all().rev()), "h g c b a");
+        assert_eq!(keys_of(all().limit(3)), "a b c");
+        assert_eq!(keys_of(all().rev().limit(2)), "h g");
+        assert_eq!(keys_of(transaction.range(keyspace, "b".."g")), "b c");
+        assert_eq!(keys_of(transaction.prefix(keyspace, "h")), "h");
+        let keys = transaction.keys(keyspace, "c"..).collect::<Result<Vec<_>, _>>().unwrap();
+        assert_eq!(keys, [b"c", b"g", b"h"]);
+        let mut both = all();
+        assert_eq!(both.next().unwrap().unwrap().0, b"a");
+        assert_eq!(both.next_back().unwrap().unwrap().0, b"h");
+        both.seek("c");
+        assert_eq!(both.next().unwrap().unwrap().1, "new");
+        assert_eq!(transaction.first_key_value(keyspace).unwrap().unwrap().0, b"a");
+        assert_eq!(transaction.last_key_value(keyspace).unwrap().unwrap().0, b"h");
+        transaction.commit().unwrap();
+        assert_eq!(keys_of(keyspace.iter()), "a b c g h");
+    }
+    // Many chunks, of which the transaction removes whole ones.
+    let [keyspace, other, _] = keyspaces(&db);
+    for keyspace in [&keyspace, &other] {
+        let name = |number: u32| format!("n{number:05}");
+        (0..3000).for_each(|number| keyspace.insert(name(number), "old").unwrap());
+        let mut transaction = db.begin().unwrap();
+        (500..2500).for_each(|number| transaction.remove(keyspace, name(number)).unwrap());
+        assert_eq!(transaction.prefix(keyspace, "n").count(), 1000);
+        assert_eq!(transaction.prefix(keyspace, "n").rev().count(), 1000);
+        let found = keys_of(transaction.range(keyspace, name(499)..).limit(2));
+        assert_eq!(found, "n00499 n02500");
+    }
+    assert_eq!(db.stats().transactions.guards, 0, "those of transactions that ended are gone");
+}
+
+/// What others write into a range that was read is a conflict, whatever they write; beside it is none.
+#[test]
+fn t04_phantoms_are_conflicts_and_neighbours_are_none() {
+    let (_directory, db) = database();
+    let all = keyspaces(&db);
+    for (one, other) in all.iter().flat_map(|one| all.iter().map(move |other| (one, other))) {
+        let reset = || {
+            for keyspace in [one, other] {
+                let keys: Vec<_> = keyspace.keys(..).map(Result::unwrap).collect();
+                keys.iter().for_each(|key| keyspace.remove(key).unwrap());
+            }
+            for key in ["b", "d", "f"] {
+                one.insert(key, "0").unwrap();
+            }
+        };
+        let phantoms: [(&str, fn(&Keyspace)); 5] = [
+            ("by insert", |it| it.insert("c", "1").unwrap()),
+            ("by removal", |it| it.remove("d").unwrap()),
+            ("by re-insert", |it| {
+                it.remove("d").unwrap();
+                it.insert("d", "0").unwrap();
+            }),
+            ("by update", |it| it.insert("b", "1").unwrap()),
+            ("in a gap at the end", |it| it.insert("ez", "1").unwrap()),
+        ];
+        for (name, phantom) in phantoms {
+            reset();
+            let mut reader = db.begin().unwrap();
+            assert_eq!(keys_of(reader.range(one, "b".."f")), "b d");
+            reader.insert(other, "z", "1").unwrap();
+            assert_eq!(db.stats().transactions.guards, 1);
+            phantom(one);
+            assert!(is_conflict(reader.commit()), "phantom {name}");
+            assert!(!other.contains_key("z").unwrap());
+        }
+        // Beside what was read.
+        reset();
+        let mut reader = db.begin().unwrap();
+        assert_eq!(keys_of(reader.range(one, "b".."f")), "b d");
+        for key in ["a", "f", "g"] {
+            one.insert(key, "1").unwrap();
+        }
+        reader.insert(one, "c", "own").unwrap();
+        reader.commit().unwrap();
+        // A range of which only the beginning was read.
+        reset();
+        let mut reader = db.begin().unwrap();
+        assert_eq!(keys_of(reader.range(one, "a"..).limit(2)), "b d");
+        one.insert("x", "1").unwrap();
+        assert_eq!(reader.first_key_value(one).unwrap().unwrap().0, b"b");
+        one.insert("y", "1").unwrap();
+        reader.insert(other, "z", "1").unwrap();
+        reader.commit().unwrap();
+        // Write skew over ranges: each counts, and writes what the other counted.
+        reset();
+        let (mut first, mut second) = (db.begin().unwrap(), db.begin().unwrap());
+        for transaction in [&first, &second] {
+            assert_eq!(transaction.range(one, ..).count(), 3);
+        }
+        first.insert(one, "p", "3").unwrap();
+        second.insert(one, "q", "3").unwrap();
+        first.commit().unwrap();
+        assert!(is_conflict(second.commit()), "two counted the same");
+        // Batch processing: a report of a batch that was closed must not miss a record of it.
+        reset();
+        other.insert("batch", "1").unwrap();
+        let mut late = db.begin().unwrap();
+        let batch = late.get(other, "batch").unwrap().unwrap();
+        db.transact(|it| it.insert(other, "batch", "2")).unwrap();
+        let report = db.begin().unwrap();
+        assert_eq!(report.get(other, "batch").unwrap().unwrap(), "2");
+        assert_eq!(report.prefix(one, "1 ").count(), 0);
+        report.commit().unwrap();
+        late.insert(one, format!("{batch:?} late"), "").unwrap();
+        assert!(is_conflict(late.commit()), "into a batch that was reported");
+    }
+    assert_eq!(db.stats().transactions.guards, 0);
+}
+
+#[test]
+fn a_range_and_points_are_of_one_moment() {
+    let (_directory, db) = database();
+    for keyspace in &keyspaces(&db) {
+        let both = |value: &str| {
+            let mut batch = Batch::new();
+            batch.insert(keyspace, "a", value).insert(keyspace, "b", value);
+            db.write(batch).unwrap();
+        };
+        both("1");
+        let transaction = db.begin().unwrap();
+        assert_eq!(transaction.get(keyspace, "a").unwrap().unwrap(), "1");
+        both("2");
+        let read = transaction.range(keyspace, "b"..).next().unwrap();
+        assert!(is_conflict(read), "a range of a later moment");
+        let transaction = db.begin().unwrap();
+        assert_eq!(transaction.range(keyspace, "a".."b").next().unwrap().unwrap().1, "2");
+        both("3");
+        assert!(is_conflict(transaction.get(keyspace, "b")));
+    }
+}

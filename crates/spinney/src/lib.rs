@@ -32,9 +32,9 @@ pub use spinney_db::{
     KeyspaceInfo, KeyspaceMemory, KeyspaceOptions, KeyspaceStats, LOG_BYTES_MAX, LOG_BYTES_MIN,
     LogStats, LostRange, Options, PagesByKind, Readers, RestoreProgress, RestoreReport, Result,
     Runtime, SalvageProgress, SalvageReport, SalvagedKeyspace, Savepoint, ScrubStats, Snapshot,
-    SnapshotStats, Staging, Stats, TornWrites, Transaction, TransactionOptions, TransactionStats,
-    TreeLineOptions, TurtleKeyspace, TurtleOptions, TurtleStats, Value, ValueReader,
-    VerifyProgress, VerifyReport,
+    SnapshotStats, Staging, Stats, TornWrites, Transaction, TransactionCursor, TransactionKeys,
+    TransactionOptions, TransactionStats, TreeLineOptions, TurtleKeyspace, TurtleOptions,
+    TurtleStats, Value, ValueReader, VerifyProgress, VerifyReport,
 };
 
 /// Limits of keys, values, batches and databases.

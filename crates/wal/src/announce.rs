@@ -10,12 +10,18 @@
 //! bound may be lower than the LSN that follows; that only delays the watermark.
 //!
 //! **Concurrency**: any thread may announce; one announcement occupies one slot. With all slots
-//! taken a writer yields until one is free, so announcements are short: no I/O inside, and nobody
-//! waits for a slot while holding what an announced writer needs (stripes are locked after
-//! announcing).
+//! taken a writer yields until one is free, so announcements are short: no I/O inside, and no
+//! announced writer needs what a waiting one holds (each has locked its stripes before).
+//!
+//! **Quiescing** ([`Announcements::quiesce`]) waits until each writer that is announced now has
+//! left. A slot counts its turns, because a slot that is taken again looks as it did before. The
+//! turn goes up before the slot is free: otherwise the next writer could pass for the one that left.
 
 use spinney_base::Lsn;
-use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+};
 use spinney_base::shim::thread;
 
 /// Number of slots: more than the threads that usually write at one moment. A scan reads them all.
@@ -29,7 +35,11 @@ const FREE: u64 = 0;
 /// A slot on a cache line of its own, so that writers do not slow each other down.
 #[repr(align(64))]
 #[derive(Debug)]
-struct Slot(AtomicU64);
+struct Slot {
+    bound: AtomicU64,
+    /// Changed by the writer in the slot alone.
+    turn: AtomicU64,
+}
 
 /// The slots of one log.
 #[derive(Debug)]
@@ -45,12 +55,13 @@ pub(crate) struct Announcements {
 #[derive(Debug)]
 #[must_use = "the record must be applied before the announcement is dropped"]
 pub struct Announcement<'a> {
-    slot: &'a AtomicU64,
+    slot: &'a Slot,
 }
 
 impl Announcements {
     pub(crate) fn new() -> Self {
-        let slots = std::array::from_fn(|_| Slot(AtomicU64::new(FREE)));
+        let slots =
+            std::array::from_fn(|_| Slot { bound: AtomicU64::new(FREE), turn: AtomicU64::new(0) });
         Announcements { slots, applied: AtomicU64::new(0) }
     }
 
@@ -59,11 +70,11 @@ impl Announcements {
     pub(crate) fn announce(&self, next: &AtomicU64, hint: usize) -> Announcement<'_> {
         loop {
             for turn in 0..SLOTS {
-                let slot = &self.slots[(hint + turn) % SLOTS].0;
+                let slot = &self.slots[(hint + turn) % SLOTS];
                 // A plain load first, because most slots that are passed over are taken by others.
-                if slot.load(SeqCst) == FREE {
+                if slot.bound.load(SeqCst) == FREE {
                     let bound = next.load(SeqCst);
-                    if slot.compare_exchange(FREE, bound, SeqCst, SeqCst).is_ok() {
+                    if slot.bound.compare_exchange(FREE, bound, SeqCst, SeqCst).is_ok() {
                         return Announcement { slot };
                     }
                 }
@@ -78,16 +89,28 @@ impl Announcements {
         let least = self
             .slots
             .iter()
-            .map(|slot| slot.0.load(SeqCst))
+            .map(|slot| slot.bound.load(SeqCst))
             .filter(|&bound| bound != FREE)
             .fold(next, u64::min);
         let applied = least - 1;
         Lsn(self.applied.fetch_max(applied, SeqCst).max(applied))
     }
+
+    /// Waits until every writer that is announced at this moment has left. Writers that announce
+    /// themselves later are not waited for. The caller holds nothing that a writer needs.
+    pub(crate) fn quiesce(&self) {
+        for slot in &self.slots {
+            let turn = slot.turn.load(SeqCst);
+            while slot.bound.load(SeqCst) != FREE && slot.turn.load(SeqCst) == turn {
+                thread::yield_now();
+            }
+        }
+    }
 }
 
 impl Drop for Announcement<'_> {
     fn drop(&mut self) {
-        self.slot.store(FREE, SeqCst);
+        self.slot.turn.store(self.slot.turn.load(Relaxed) + 1, SeqCst);
+        self.slot.bound.store(FREE, SeqCst);
     }
 }

@@ -279,6 +279,12 @@ impl Log {
         self.announcements.applied(self.buffers.next())
     }
 
+    /// Waits until every writer that is announced at this moment has applied what it appended. The
+    /// caller holds nothing that a writer needs.
+    pub fn quiesce(&self) {
+        self.announcements.quiesce();
+    }
+
     /// Returns the LSN of the latest record; 0 before the first.
     #[must_use]
     pub fn last_lsn(&self) -> Lsn {

@@ -11,15 +11,19 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Bound;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, LazyLock};
 
 use spinney_base::limits::BATCH_BYTES_MAX;
 use spinney_base::{Error, Result};
-use spinney_engine::Found;
+use spinney_engine::{Chunk, Direction, Found, ScanRequest};
 use spinney_sync::{Moment, Stamp, StripeGuards, hash_key};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use super::conflict;
+use crate::guards::{NOBODY, Span, Touched};
 use crate::place::Place;
 use crate::state::State;
 use crate::transaction_stats::Cause;
@@ -32,6 +36,9 @@ const KEYS_MAX: usize = 1 << 16;
 /// fewer stripes change from round to round.
 const ROUNDS_MIN: u32 = 3;
 const ROUNDS_MAX: u32 = 16;
+
+/// Reads of one chunk, each of which was written into meanwhile.
+const SCANS_MAX: u32 = 3;
 
 /// Nobody outside of the process can choose values with equal digests.
 static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
@@ -47,6 +54,10 @@ pub(super) struct Reads {
     bytes: usize,
     /// The keyspaces, with their load counters at the first read.
     places: Vec<(Arc<Place>, u64)>,
+    /// Number of the transaction, for its guards.
+    owner: u64,
+    /// Guards over ranges that were read, and whose they are.
+    guards: Vec<(Arc<Place>, Touched)>,
     conflict: Option<Cause>,
 }
 
@@ -79,7 +90,10 @@ fn digest(found: Found, raw: &[u8]) -> u128 {
 
 impl Reads {
     pub(super) fn new(state: &State) -> Reads {
+        static OWNERS: AtomicU64 = AtomicU64::new(NOBODY + 1);
         Reads {
+            owner: OWNERS.fetch_add(1, Relaxed),
+            guards: Vec::new(),
             moment: state.moment(),
             stripes: HashMap::new(),
             keys: Vec::new(),
@@ -87,6 +101,11 @@ impl Reads {
             places: Vec::new(),
             conflict: None,
         }
+    }
+
+    /// Returns the number of the transaction.
+    pub(super) fn owner(&self) -> u64 {
+        self.owner
     }
 
     /// Passes while there was no conflict.
@@ -208,6 +227,8 @@ impl Reads {
                 |noted: &&Noted| state.stripes.stripe(noted.hash).validate(noted.stamp);
             let restless = self.stripes.len() - self.stripes.values().filter(is_at_rest).count();
             self.check_places(state)?;
+            // After the looks: a guard that is whole now was whole at the moment between them.
+            self.check_guards(state)?;
             if restless == 0 {
                 self.moment = moment;
                 return Ok(());
@@ -252,6 +273,105 @@ impl Reads {
     /// Whether everything noted is so, for a writer that holds `guards`. Memory work only.
     pub(super) fn are_still(&self, guards: &StripeGuards<'_>) -> bool {
         self.stripes.values().all(|noted| guards.is_still(noted.hash, noted.stamp))
+            && self.guards.iter().all(|(_, touched)| !touched.load(SeqCst))
             && self.places.iter().all(|(place, loads)| place.loads() == *loads)
+    }
+
+    /// Passes while no writer wrote into a range that was read.
+    fn check_guards(&mut self, state: &State) -> Result<()> {
+        if self.guards.iter().all(|(_, touched)| !touched.load(SeqCst)) {
+            return Ok(());
+        }
+        Err(self.conflict(state, Cause::Changed))
+    }
+
+    /// Reads a chunk of a range of a keyspace, as of a moment at which everything noted was so.
+    /// `before` is the guard of what its cursor read last at this end; it becomes that of the chunk.
+    /// The part of the range that the chunk covers ends where it resumes.
+    pub(super) fn scan(
+        &mut self,
+        state: &State,
+        place: &Arc<Place>,
+        request: &ScanRequest<'_>,
+        before: &mut Option<Touched>,
+        chunk: &mut Chunk,
+    ) -> Result<()> {
+        self.note_place(state, place)?;
+        let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+        let mut span = (owned(request.lower), owned(request.upper));
+        for _ in 0..SCANS_MAX {
+            let touched = place.guards.register(self.owner, span.clone());
+            self.guards.push((place.clone(), touched.clone()));
+            // Each writer that looked for guards before this one was there has applied (T5).
+            state.log.quiesce();
+            chunk.clear();
+            let part = ScanRequest {
+                lower: span.0.as_ref().map(Vec::as_slice),
+                upper: span.1.as_ref().map(Vec::as_slice),
+                ..*request
+            };
+            state.enter(place)?.engine.scan(&part, chunk)?;
+            resume_behind(chunk, &part, request);
+            let covered = covered(chunk, request);
+            let kept = place.guards.narrow(&touched, covered.clone(), before.as_ref());
+            let is_whole = kept.is_some();
+            self.guards.retain(|(_, it)| {
+                !Arc::ptr_eq(it, &touched)
+                    || kept.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, it))
+            });
+            if is_whole {
+                *before = kept;
+                self.check_places(state)?;
+                return if state.moment() == self.moment { Ok(()) } else { self.extend(state) };
+            }
+            // Once more what this chunk covered: not all that was asked for, or the head of a queue could
+            // not be read beside writes at its tail.
+            span = covered;
+        }
+        Err(self.conflict(state, Cause::Busy))
+    }
+}
+
+impl Drop for Reads {
+    fn drop(&mut self) {
+        let mut places: Vec<&Arc<Place>> = self.guards.iter().map(|(place, _)| place).collect();
+        places.dedup_by_key(|place| place.id);
+        places.into_iter().for_each(|place| place.guards.remove(self.owner));
+    }
+}
+
+/// Says where a chunk of a part of a range ends, if not with the whole range.
+fn resume_behind(chunk: &mut Chunk, part: &ScanRequest<'_>, whole: &ScanRequest<'_>) {
+    let (end, is_last) = match part.direction {
+        Direction::Forward => (part.upper, part.upper == whole.upper),
+        Direction::Reverse => (part.lower, part.lower == whole.lower),
+    };
+    if chunk.finished && !is_last {
+        chunk.finished = false;
+        // The part ended before a key that its bound excludes, or with one that it includes.
+        chunk.resume = Some(match end {
+            Bound::Included(key) => Bound::Excluded(key.to_vec()),
+            Bound::Excluded(key) => Bound::Included(key.to_vec()),
+            Bound::Unbounded => Bound::Unbounded,
+        });
+    }
+    if !chunk.finished && chunk.resume.is_none() {
+        let last = chunk.len().checked_sub(1).map(|last| chunk.get(last).0.to_vec());
+        chunk.resume = last.map(Bound::Excluded);
+    }
+}
+
+/// The part of a range that a chunk covers.
+fn covered(chunk: &Chunk, request: &ScanRequest<'_>) -> Span {
+    let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
+    let end = chunk.resume.as_ref().filter(|_| !chunk.finished).map(|resume| match resume {
+        Bound::Included(key) => Bound::Excluded(key.clone()),
+        Bound::Excluded(key) => Bound::Included(key.clone()),
+        Bound::Unbounded => Bound::Unbounded,
+    });
+    let (lower, upper) = (owned(request.lower), owned(request.upper));
+    match request.direction {
+        Direction::Forward => (lower, end.unwrap_or(upper)),
+        Direction::Reverse => (end.unwrap_or(lower), upper),
     }
 }

@@ -1,6 +1,7 @@
 //! What a transaction is going to write.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,6 +48,22 @@ impl Writes {
         values.get(key).map(Option::as_deref)
     }
 
+    /// The writes in a range of a keyspace, in the order of their keys.
+    pub(super) fn range(
+        &self,
+        keyspace: KeyspaceId,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let values = self.keyspaces.get(&keyspace).map(|(_, values)| values);
+        // A range that the map would panic over: it begins behind its end.
+        let values = values.filter(|_| !is_empty(lower, upper));
+        values.into_iter().flat_map(move |values| {
+            let range = values.range::<[u8], _>((lower, upper));
+            range.map(|(key, value)| (&key[..], value.as_deref()))
+        })
+    }
+
     pub(super) fn put(&mut self, place: &Arc<Place>, key: &[u8], value: Option<Vec<u8>>) {
         let (_, values) =
             self.keyspaces.entry(place.id).or_insert_with(|| (place.clone(), Values::new()));
@@ -83,5 +100,14 @@ impl Writes {
             };
         }
         Ok(())
+    }
+}
+
+fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    match (lower, upper) {
+        (Bound::Included(lower), Bound::Included(upper)) => lower > upper,
+        (Bound::Included(lower) | Bound::Excluded(lower), Bound::Excluded(upper))
+        | (Bound::Excluded(lower), Bound::Included(upper)) => lower >= upper,
+        _ => false,
     }
 }
