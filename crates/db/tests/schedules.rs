@@ -429,7 +429,8 @@ fn t01_write_skew_has_a_loser() {
         };
         let other = shuttle::thread::spawn(run("y"));
         let mine = run("x")();
-        assert!(!(mine && other.join().unwrap()), "both read that nothing was taken");
+        let others = other.join().unwrap();
+        assert!(!(mine && others), "both read that nothing was taken");
     });
 }
 
@@ -468,5 +469,56 @@ fn t07_a_reader_waits_for_the_rest_of_a_batch() {
         }
         batch.join().unwrap();
         after.join().unwrap();
+    });
+}
+
+/// T4, T5: of two transactions that count a range and write into it, one commits at most.
+#[test]
+fn t04_of_two_that_count_a_range_one_writes_into_it() {
+    check(600, || {
+        let (_disk, db, keyspace) = fresh();
+        let run = |mine: &'static str| {
+            let (db, keyspace) = (db.clone(), keyspace.clone());
+            move || {
+                let mut transaction = db.begin().unwrap();
+                let first = transaction.range(&keyspace, "a".."z").next();
+                first.is_none()
+                    && transaction.insert(&keyspace, mine, "counted none").is_ok()
+                    && transaction.commit().is_ok()
+            }
+        };
+        let other = shuttle::thread::spawn(run("q"));
+        let mine = run("p")();
+        let others = other.join().unwrap();
+        assert!(!(mine && others), "both counted none");
+        assert_eq!(db.stats().transactions.guards, 0);
+    });
+}
+
+/// T5, T6: a plain write into a range that a transaction has read, and that somebody has seen
+/// together with the absence of what the transaction writes.
+#[test]
+fn t06_plain_writes_take_part_in_the_order() {
+    check(800, || {
+        let (_disk, db, keyspace) = fresh();
+        let (writer, writing) = (db.clone(), keyspace.clone());
+        let range = shuttle::thread::spawn(move || {
+            let mut transaction = writer.begin().unwrap();
+            let is_empty = transaction.range(&writing, "a".."c").next().is_none();
+            is_empty
+                && transaction.insert(&writing, "x", "none in the range").is_ok()
+                && transaction.commit().is_ok()
+        });
+        let plain = keyspace.clone();
+        let put = shuttle::thread::spawn(move || plain.insert("b", "1").unwrap());
+        let reader = db.begin().unwrap();
+        let b = reader.contains_key(&keyspace, "b");
+        let x = reader.contains_key(&keyspace, "x");
+        let saw_only_b = matches!((b, x), (Ok(true), Ok(false)));
+        let committed = range.join().unwrap();
+        put.join().unwrap();
+        // The transaction came before the put, for it read the range without it; so one that sees the
+        // put sees what the transaction wrote.
+        assert!(!(committed && saw_only_b), "put, reader, transaction, put");
     });
 }

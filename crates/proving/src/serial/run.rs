@@ -72,6 +72,9 @@ impl Ground<'_> {
         record: &mut Record,
         random: &mut Random,
     ) -> spinney::Result<()> {
+        if random.one_in(4) {
+            return self.range(transaction, record, random);
+        }
         let is_long = random.one_in(20);
         let reads = if is_long { self.keys } else { 1 + random.below(4) };
         let mut own: Vec<usize> = Vec::new();
@@ -95,6 +98,44 @@ impl Ground<'_> {
             if !own.contains(&key) {
                 self.change(transaction, record, key, random)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Reads a range from either end, perhaps not to its other end, and writes into it or elsewhere.
+    fn range(
+        &self,
+        transaction: &mut Transaction,
+        record: &mut Record,
+        random: &mut Random,
+    ) -> spinney::Result<()> {
+        let first = random.below(self.keys);
+        let keyspace = self.keyspace(first);
+        let end = first + 1 + random.below(self.keys - first);
+        let limit = if random.one_in(2) { usize::MAX } else { 1 + random.below(4) };
+        let is_back = random.one_in(3);
+        let cursor = transaction.range(keyspace, Self::name(first)..Self::name(end));
+        let cursor = if is_back { cursor.rev() } else { cursor };
+        let mut found: Vec<(usize, u64)> = Vec::new();
+        for one in cursor.take(limit) {
+            let (key, value) = one?;
+            let key = u64::from_be_bytes(key[..].try_into().expect("it is a number"));
+            found.push((key as usize, Self::writer(&value)));
+        }
+        // What lies between the end where it began and the last record, or all if there was no other.
+        let is_whole = found.len() < limit;
+        let seen = match found.last() {
+            Some((last, _)) if !is_whole && is_back => *last..end,
+            Some((last, _)) if !is_whole => first..last + 1,
+            _ => first..end,
+        };
+        for key in seen.filter(|key| std::ptr::eq(self.keyspace(*key), keyspace)) {
+            let writer = found.iter().find(|(it, _)| *it == key).map(|(_, writer)| *writer);
+            record.reads.push((key, writer));
+        }
+        if random.one_in(2) {
+            let key = random.below(self.keys);
+            self.change(transaction, record, key, random)?;
         }
         Ok(())
     }
