@@ -155,7 +155,7 @@ impl Buffers {
         (Lsn(lsn), blocks_for(before + bytes) - blocks_for(before))
     }
 
-    /// Returns how the tail is to be divided to the first caller, who makes it; later ones get
+    /// Returns how the tail is to be divided to the first caller, which makes it; later ones get
     /// `None`.
     pub(crate) fn tail_to_make(&self) -> Option<Shape> {
         (!self.tail_is_made.swap(true, SeqCst)).then_some(self.shape)
