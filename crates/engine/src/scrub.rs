@@ -74,7 +74,7 @@ pub struct DamagedPage {
 }
 
 impl DamagedPage {
-    /// Makes the report of a damaged page at `offset` of `file`.
+    /// Describes a damaged page at `offset` of `file`.
     #[must_use]
     pub fn new(file: PathBuf, offset: u64, what: String) -> DamagedPage {
         DamagedPage { file, offset, what }
