@@ -5,7 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use spinney::{Batch, Db, Durability, EngineKind, KeyspaceOptions, Options, TornWrites, Value};
+use spinney::{
+    Batch, Db, Durability, EngineKind, KeyspaceOptions, Options, TornWrites, TransactionOptions,
+    Value,
+};
 use spinney_base::shim::RwLock;
 use spinney_base::{Error, ErrorKind, Result, Runtime};
 use spinney_engine::{Row, Watched};
@@ -28,6 +31,30 @@ struct SpinneyDatabase {
     disk: Arc<dyn Disk>,
     keyspaces: RwLock<HashMap<String, spinney::Keyspace>>,
     knobs: Knobs,
+}
+
+impl SpinneyDatabase {
+    /// Writes in a transaction, which perhaps reads first what it writes.
+    fn transact(&self, writes: &[Write], promise: Promise, reads: bool) -> Result<()> {
+        let options = TransactionOptions::default().durability(durability(promise));
+        self.db.transact_with(options, |transaction| {
+            for Write { keyspace, key, value } in writes {
+                let keyspace = self.keyspace(keyspace)?;
+                let savepoint = transaction.savepoint();
+                transaction.insert(&keyspace, key, "not this")?;
+                transaction.rollback_to(&savepoint)?;
+                if reads {
+                    transaction.contains_key(&keyspace, key)?;
+                    transaction.prefix(&keyspace, key).next().transpose()?;
+                }
+                match value {
+                    Some(value) => transaction.insert(&keyspace, key, value)?,
+                    None => transaction.remove(&keyspace, key)?,
+                }
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Product for Spinney {
@@ -193,6 +220,12 @@ impl Database for SpinneyDatabase {
     }
 
     fn write(&self, writes: &[Write], promise: Promise) -> Result<()> {
+        // The same writes come as a transaction for a third of all first keys, whatever is tried.
+        let first =
+            writes.first().map_or(0, |write| write.key.iter().map(|it| u32::from(*it)).sum());
+        if first % 3 == 1 {
+            return self.transact(writes, promise, first % 2 == 1);
+        }
         if let [write] = writes {
             let keyspace = self.keyspace(&write.keyspace)?;
             return match &write.value {
