@@ -386,6 +386,9 @@ fn ranges_have_the_transactions_own_writes() {
     assert_eq!(db.stats().transactions.guards, 0, "those of transactions that ended are gone");
 }
 
+/// What another writes into a range.
+type Phantom = fn(&Keyspace);
+
 /// What others write into a range that was read is a conflict, whatever they write; beside it is none.
 #[test]
 fn t04_phantoms_are_conflicts_and_neighbours_are_none() {
@@ -401,7 +404,7 @@ fn t04_phantoms_are_conflicts_and_neighbours_are_none() {
                 one.insert(key, "0").unwrap();
             }
         };
-        let phantoms: [(&str, fn(&Keyspace)); 5] = [
+        let phantoms: [(&str, Phantom); 5] = [
             ("by insert", |it| it.insert("c", "1").unwrap()),
             ("by removal", |it| it.remove("d").unwrap()),
             ("by re-insert", |it| {
