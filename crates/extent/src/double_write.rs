@@ -23,7 +23,7 @@
 //! something is allocated, written in place or synced: all pages of the last two batches are
 //! written once more, as they are, because the sync that was to keep them may have failed, and then
 //! no later one does, unless they are written again (P21). Then both halves are zeroed, so that a
-//! copy of one life never meets a page of the next. In files of a released format the area begins
+//! copy of one life never meets a page of the next. In files of an earlier format the area begins
 //! at page 2.
 //!
 //! **Invariant**: of two copies the one with the higher number is the later one. When numbers run
@@ -40,7 +40,7 @@ use crate::slot::SLOT_PAGES;
 
 /// First page of the area.
 pub const FIRST_PAGE: u32 = SLOT_PAGES;
-/// First page of the area in files of a released format, whose slots have no copies.
+/// First page of the area in files of an earlier format, whose slots have no copies.
 const FIRST_PAGE_RELEASED: u32 = 2;
 /// Pages of each half: the most that one batch protects.
 pub const HALF_PAGES: usize = 62;

@@ -252,7 +252,7 @@ impl Store {
     pub fn double_written(&self) -> Copies {
         let mut found: Vec<(Age, BlockHeader, Box<Block>)> = Vec::new();
         let mut buf = AlignedBuf::new(1);
-        // From behind the slots of a released format, which have no copies.
+        // From behind the slots of an earlier format, which have no copies.
         for number in 2..END_PAGE {
             let offset = PageNumber(number).offset();
             if self.file.read_at(buf.bytes_mut(), offset, Purpose::TOOL).is_err() {

@@ -199,7 +199,7 @@ const RELEASED_VERSION: u8 = 1;
 pub struct Slots {
     /// Newest slot that was promised.
     pub newest: Slot,
-    /// Whether all slots are of a released format, without copies.
+    /// Whether all slots are of an earlier format, without copies.
     pub is_released: bool,
     /// Whether the newest slot's own page was written, whatever its state now. If so, its copy was
     /// durable before, with everything that it names.

@@ -21,7 +21,7 @@
 //!    later sync puts it there (rules P9 and P21). Where its own page was written, were it torn by
 //!    that, its copy was synced before. Its own page may be what a sync that failed was to keep, so
 //!    it is written once more before a slot goes to the other pair.
-//! 4. In a file of a released format both pairs are of the new one before a checkpoint is promised:
+//! 4. In a file of an earlier format both pairs are of the new one before a checkpoint is promised:
 //!    a program of that format then refuses the file, where it would fall back to an older slot.
 
 use spinney_base::limits::PAGE_BYTES;
@@ -87,7 +87,7 @@ impl SlotPages {
         purpose: Purpose,
     ) -> Result<SlotPages> {
         let mut buf = AlignedBuf::new(SLOT_PAGES as usize);
-        // A file of a released format that never held data has but two pages.
+        // A file of an earlier format that never held data has but two pages.
         let pages = (file.len()? / PAGE_BYTES as u64).clamp(2, u64::from(SLOT_PAGES));
         #[expect(clippy::cast_possible_truncation, reason = "four pages at most")]
         file.read_at(&mut buf.bytes_mut()[..pages as usize * PAGE_BYTES], 0, purpose)?;

@@ -831,7 +831,7 @@ fn p21_a_read_that_fails_in_what_is_due_is_no_poison() {
     write(&store, &pages, 3, true).unwrap();
 }
 
-/// In a file of a released format the double-write area begins where slots have their copies now: it is emptied before
+/// In a file of an earlier format the double-write area begins where slots have their copies now: it is emptied before
 /// these are written. The first slot of today brings copies of both.
 #[test]
 fn p28_a_released_file_gets_copies_of_its_slots() {

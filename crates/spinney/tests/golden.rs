@@ -401,7 +401,7 @@ fn a_lost_manifest_is_noticed() {
     }
 }
 
-/// D4: the slots of a released format have no copies, so nothing but the log tells that they are current. A
+/// D4: the slots of an earlier format have no copies, so nothing but the log tells that they are current. A
 /// keyspace gets its proof before the log is trimmed of what it needs, also one that the log does not name.
 #[test]
 fn d4_released_formats_are_proven_before_they_are_parked() {
