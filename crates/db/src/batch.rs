@@ -1,7 +1,7 @@
 //! Atomic batches over any keyspaces of one database.
 
 use crate::keyspace::Keyspace;
-use crate::write::Operation;
+use crate::write::{Condition, Operation};
 
 /// Writes that are applied together or not at all, over any keyspaces of one database. Readers of
 /// single keys see all of them or none. The last operation on a key wins.
@@ -13,6 +13,7 @@ use crate::write::Operation;
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     pub(crate) operations: Vec<Operation>,
+    pub(crate) conditions: Vec<Condition>,
 }
 
 impl Batch {
@@ -53,8 +54,40 @@ impl Batch {
         self
     }
 
-    /// Removes all operations. Their memory is kept for later ones.
+    /// Adds a condition: the batch is written only if `key` has this value, or none. All conditions
+    /// are to hold at the moment of the batch, as it is before its writes. If one does not, nothing
+    /// is written, and the error of kind `Conflict` names the first. A condition counts as an
+    /// operation.
+    ///
+    /// ```
+    /// # fn main() -> spinney_db::Result<()> {
+    /// # let directory = tempfile::tempdir().unwrap();
+    /// use spinney_db::{Batch, Db, ErrorKind, KeyspaceOptions, Options};
+    /// let db = Db::open(directory.path(), Options::default())?;
+    /// let users = db.keyspace("users", KeyspaceOptions::default())?;
+    /// let by_mail = db.keyspace("by mail", KeyspaceOptions::default())?;
+    /// let mut sign_up = Batch::new();
+    /// sign_up.expect(&users, "ada", None).expect(&by_mail, "ada@example.org", None);
+    /// sign_up.insert(&users, "ada", "").insert(&by_mail, "ada@example.org", "ada");
+    /// db.write(&sign_up)?;
+    /// assert_eq!(db.write(&sign_up).unwrap_err().kind(), ErrorKind::Conflict);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn expect(
+        &mut self,
+        keyspace: &Keyspace,
+        key: impl AsRef<[u8]>,
+        value: Option<&[u8]>,
+    ) -> &mut Self {
+        let (place, key) = (keyspace.place.clone(), key.as_ref().to_vec());
+        self.conditions.push(Condition { place, key, value: value.map(<[u8]>::to_vec) });
+        self
+    }
+
+    /// Removes all operations and conditions. Their memory is kept for later ones.
     pub fn clear(&mut self) {
+        self.conditions.clear();
         self.operations.clear();
     }
 

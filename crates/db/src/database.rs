@@ -305,7 +305,13 @@ impl Db {
     /// # Errors
     /// As [`Keyspace::insert`].
     pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
-        self.handle.state.write_batch(&batch.borrow().operations, durability).map(|_| ())
+        let (batch, state) = (batch.borrow(), &self.handle.state);
+        let lsn = if batch.conditions.is_empty() {
+            state.write_batch(&batch.operations, durability)
+        } else {
+            state.write_expecting(&batch.conditions, &batch.operations, durability)
+        };
+        lsn.map(|_| ())
     }
 
     /// Makes everything acknowledged so far, in whatever durability, durable in the log.

@@ -22,6 +22,7 @@
 //! Values decide, stamps only tell where to look: a neighbour in the stripe costs a second read,
 //! not an abort.
 
+mod conditions;
 mod ranges;
 mod reads;
 mod transact;

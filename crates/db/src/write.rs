@@ -94,6 +94,14 @@ pub(crate) struct Operation {
     pub(crate) value: Option<Vec<u8>>,
 }
 
+/// What a batch expects of a key: this value, or none.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    pub(crate) place: Arc<Place>,
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Option<Vec<u8>>,
+}
+
 /// One write of a batch or a transaction; without a value it is a removal.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchWrite<'a> {
@@ -103,7 +111,7 @@ pub(crate) struct BatchWrite<'a> {
 }
 
 /// Checks the number of operations of a batch or a transaction.
-fn check_operations(count: usize) -> Result<()> {
+pub(crate) fn check_operations(count: usize) -> Result<()> {
     if count <= BATCH_OPERATIONS_MAX {
         return Ok(());
     }
@@ -159,15 +167,18 @@ impl State {
         durability: Durability,
     ) -> Result<Lsn> {
         check_operations(operations.len())?;
-        let is_foreign = |operation: &&Operation| operation.place.owner != self.life.owner;
-        if let Some(foreign) = operations.iter().find(is_foreign) {
-            return Err(Error::invalid(format!(
-                "keyspace {:?} of the batch belongs to another database",
-                foreign.place.name.get()
-            )));
-        }
+        self.check_ours(operations.iter().map(|operation| &*operation.place))?;
         let lsn = self.write_all(&last_of_each(operations), NOBODY, |_| true)?.unwrap_or(Lsn::ZERO);
         self.commit(lsn, durability).map(|()| lsn)
+    }
+
+    /// Refuses keyspaces of other databases.
+    pub(crate) fn check_ours<'a>(&self, mut places: impl Iterator<Item = &'a Place>) -> Result<()> {
+        let Some(foreign) = places.find(|place| place.owner != self.life.owner) else {
+            return Ok(());
+        };
+        let name = foreign.name.get();
+        Err(Error::invalid(format!("keyspace {name:?} of the batch belongs to another database")))
     }
 
     /// Writes to different keys within the limits of a batch, if `still` says so, as
@@ -609,7 +620,7 @@ fn encode(writes: &[KeyspaceWrite<'_>], out: &mut Vec<u8>) -> bool {
 }
 
 /// Returns the last operation on each key, in their order (P5).
-fn last_of_each(operations: &[Operation]) -> Vec<BatchWrite<'_>> {
+pub(crate) fn last_of_each(operations: &[Operation]) -> Vec<BatchWrite<'_>> {
     let mut seen = HashSet::with_capacity(operations.len());
     let mut kept = Vec::with_capacity(operations.len());
     for Operation { place, key, value } in operations.iter().rev() {

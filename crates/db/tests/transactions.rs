@@ -489,3 +489,56 @@ fn a_range_and_points_are_of_one_moment() {
         assert!(is_conflict(transaction.get(keyspace, "b")));
     }
 }
+
+#[test]
+fn batches_are_written_if_all_that_they_expect_holds() {
+    let (_directory, db) = database();
+    let all = keyspaces(&db);
+    for (one, other) in all.iter().flat_map(|one| all.iter().map(move |other| (one, other))) {
+        one.insert("a", "1").unwrap();
+        other.remove("b").unwrap();
+        let mut batch = Batch::new();
+        batch.expect(one, "a", Some(b"1")).expect(other, "b", None);
+        batch.insert(one, "a", "2").insert(other, "b", "2").insert(one, "large", vec![7; 100_000]);
+        db.write(&batch).unwrap();
+        assert_eq!(other.get("b").unwrap().unwrap(), "2");
+        let refused = db.write(&batch).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict);
+        let text = format!("key \"a\" of keyspace {:?} has another value", one.name());
+        assert!(refused.to_string().contains(&text), "{refused}");
+        one.insert("a", "1").unwrap();
+        let refused = db.write(&batch).unwrap_err().to_string();
+        let text = format!("key \"b\" of keyspace {:?} has a value", other.name());
+        assert!(refused.contains(&text), "{refused}");
+        // A condition alone, and a large value that is expected.
+        let large = vec![7; 100_000];
+        db.write(Batch::new().expect(one, "large", Some(&large))).unwrap();
+        assert!(is_conflict(db.write(Batch::new().expect(one, "large", None))));
+        batch.clear();
+        assert!(batch.is_empty());
+        db.write(&batch).unwrap();
+    }
+    // Two that expect each other's key, from two threads: one of each pair of batches is written.
+    let [one, other, _] = all;
+    for round in 0..100u32 {
+        let round = round.to_be_bytes();
+        let take = |mine: &Keyspace, others: &Keyspace| {
+            let mut batch = Batch::new();
+            batch
+                .expect(mine, round, None)
+                .expect(others, round, None)
+                .insert(mine, round, "taken");
+            match db.write(batch) {
+                Ok(()) => true,
+                Err(error) if error.kind() == ErrorKind::Conflict => false,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let taken = std::thread::scope(|scope| {
+            let first = scope.spawn(|| take(&one, &other));
+            let second = take(&other, &one);
+            u8::from(first.join().unwrap()) + u8::from(second)
+        });
+        assert_eq!(taken, 1);
+    }
+}
