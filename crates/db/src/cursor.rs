@@ -4,7 +4,8 @@
 //! a chunk of records and continues later by key, so a thread may write while it iterates. The
 //! first chunk is small and later ones grow: a short range reads little, and a long one reads in
 //! large pieces. A cursor over a snapshot reads its chunks from the snapshot, so all are of one
-//! moment. After an error a cursor gives the same error again, never the records beyond it. Large
+//! moment. After an error a cursor never
+//! gives the records beyond it: its iterator ends, and its lending methods give the error again. Large
 //! values are read one by one, when they are asked for. A cursor over keys reads none, and one over
 //! readers leaves the reading to its caller.
 
@@ -55,6 +56,8 @@ pub struct Cursor {
     /// Whether no value will be asked for.
     keys_only: bool,
     error: Option<Error>,
+    /// Whether the iterator has given the error: it ends then, or `count` would never return.
+    gave_error: bool,
 }
 
 /// A chunk, and which of its records have not been given yet.
@@ -107,7 +110,16 @@ impl Cursor {
             reversed: false,
             keys_only: false,
             error: None,
+            gave_error: false,
         }
+    }
+
+    /// Gives an error of the iterator once.
+    fn once<T>(&mut self, given: Option<Result<T>>) -> Option<Result<T>> {
+        if matches!(given, Some(Err(_))) && std::mem::replace(&mut self.gave_error, true) {
+            return None;
+        }
+        given
     }
 
     /// Ends the range after `records` records, and reads at once what these need and little more.
@@ -282,6 +294,11 @@ impl Cursor {
         Ok(place.map(|place| self.at(place).0.to_vec()))
     }
 
+    fn step_key(&mut self, direction: Direction) -> Option<Result<Vec<u8>>> {
+        let given = self.next_key(direction);
+        self.once(given.transpose())
+    }
+
     fn fetch(&mut self, direction: Direction) -> Result<()> {
         let (wanted, max) = match self.left {
             Some(left) => (left.clamp(1, CHUNK_RECORDS_MAX), left),
@@ -329,11 +346,13 @@ impl Cursor {
 
     /// Gives one record with its value, large values included.
     fn step_whole(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, Value)>> {
-        self.step_with(direction, |_, bytes| Value::from(bytes), Source::get).transpose()
+        let given = self.step_with(direction, |_, bytes| Value::from(bytes), Source::get);
+        self.once(given.transpose())
     }
 
     fn step_reader(&mut self, direction: Direction) -> Option<Result<(Vec<u8>, ValueReader)>> {
-        self.step_with(direction, ValueReader::over, Source::get_reader).transpose()
+        let given = self.step_with(direction, ValueReader::over, Source::get_reader);
+        self.once(given.transpose())
     }
 
     /// Gives one record with what `inline` makes from its value or, if that is large, what `large`
@@ -496,13 +515,13 @@ impl Iterator for Keys {
     type Item = Result<Vec<u8>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.0.next_key(self.0.ahead()).transpose()
+        self.0.step_key(self.0.ahead())
     }
 }
 
 impl DoubleEndedIterator for Keys {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.0.next_key(self.0.behind()).transpose()
+        self.0.step_key(self.0.behind())
     }
 }
 

@@ -291,8 +291,7 @@ impl Transaction {
         self.inner.check(keyspace)?;
         check_key(key)?;
         check_value(value.as_ref().map_or(0, Vec::len) as u64)?;
-        self.inner.writes.lock().put(&keyspace.place, key, value);
-        Ok(())
+        self.inner.writes.lock().put(&keyspace.place, key, value)
     }
 
     /// Marks the writes so far, for [`Transaction::rollback_to`].
@@ -387,7 +386,7 @@ impl Transaction {
 
     /// Whether it met a conflict.
     fn is_in_conflict(&mut self) -> bool {
-        self.inner.reads.lock().check().is_err()
+        self.inner.reads.lock().is_in_conflict()
     }
 }
 
@@ -407,6 +406,7 @@ impl Inner {
 
     /// Passes while there is no conflict and the keyspace is of this database.
     fn check(&self, keyspace: &Keyspace) -> Result<()> {
+        self.handle.state.life.check_open()?;
         self.reads.lock().check()?;
         if keyspace.place.owner == self.handle.state.life.owner {
             return Ok(());

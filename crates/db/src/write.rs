@@ -116,7 +116,7 @@ pub(crate) fn check_operations(count: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "a batch of {count} operations is too long (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})"
+        "{count} operations are too many for a batch or a transaction (BATCH_OPERATIONS_MAX, {BATCH_OPERATIONS_MAX})"
     )))
 }
 

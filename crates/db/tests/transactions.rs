@@ -74,6 +74,10 @@ fn savepoints_take_back_writes_and_keep_reads() {
     transaction.rollback_to(&first).unwrap();
     assert_eq!(transaction.get(&keyspace, "a").unwrap().unwrap(), "1");
     assert_eq!(transaction.rollback_to(&second).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    // Gone for good, whatever is written afterwards.
+    transaction.insert(&keyspace, "c", "1").unwrap();
+    transaction.insert(&keyspace, "d", "1").unwrap();
+    assert_eq!(transaction.rollback_to(&second).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let other = db.begin().unwrap().savepoint();
     assert_eq!(transaction.rollback_to(&other).unwrap_err().kind(), ErrorKind::InvalidArgument);
     keyspace.insert("read", "2").unwrap();
@@ -273,7 +277,10 @@ fn a_load_a_drop_and_a_conversion_end_who_read_before() {
         let reader = db.begin().unwrap();
         reader.get(&keyspace, "a").unwrap();
         db.drop_keyspace("loaded").unwrap();
-        assert_eq!(reader.get(&keyspace, "b").unwrap_err().kind(), ErrorKind::Closed);
+        for _ in 0..2 {
+            assert_eq!(reader.get(&keyspace, "b").unwrap_err().kind(), ErrorKind::Closed);
+        }
+        assert_eq!(reader.commit().unwrap_err().kind(), ErrorKind::Closed);
         assert!(writer.commit().is_err());
     }
     let keyspace = db.keyspace("converted", EngineKind::TreeLine).unwrap();
@@ -317,8 +324,16 @@ fn limits_and_strangers_are_refused_and_nothing_is_lost() {
     invalid(transaction.get(&foreign, "a").map(drop));
     invalid(transaction.insert(&keyspace, vec![0; 1025], "1"));
     invalid(transaction.contains_key(&keyspace, vec![0; 1025]).map(drop));
-    for number in 0..70_000u32 {
+    for number in 0..65_536u32 {
         transaction.insert(&keyspace, number.to_be_bytes(), "").unwrap();
+    }
+    transaction.insert(&keyspace, 7u32.to_be_bytes(), "again").unwrap();
+    invalid(transaction.insert(&keyspace, "one more", ""));
+    transaction.insert(&keyspace, "large", vec![0; 5 << 20]).unwrap_err();
+    transaction.rollback();
+    let mut transaction = db.begin().unwrap();
+    for number in 0..2000u32 {
+        transaction.insert(&keyspace, number.to_be_bytes(), [7; 1000]).unwrap();
     }
     invalid(transaction.commit());
     assert!(keyspace.iter().next().is_none());
@@ -326,9 +341,11 @@ fn limits_and_strangers_are_refused_and_nothing_is_lost() {
     let reader = db.begin().unwrap();
     reader.get(&keyspace, "a").unwrap();
     reader.commit_with(Durability::Sync).unwrap();
-    let (open, closed) = (db.begin().unwrap(), db.clone());
+    let (mut open, closed) = (db.begin().unwrap(), db.clone());
+    open.insert(&keyspace, "own", "1").unwrap();
     db.close().unwrap();
     assert_eq!(open.get(&keyspace, "a").unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(open.get(&keyspace, "own").unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(closed.begin().unwrap_err().kind(), ErrorKind::Closed);
 }
 
@@ -541,4 +558,29 @@ fn batches_are_written_if_all_that_they_expect_holds() {
         });
         assert_eq!(taken, 1);
     }
+}
+
+/// A loop over a cursor that has failed ends.
+#[test]
+fn a_cursor_gives_an_error_once() {
+    let (_directory, db) = database();
+    for keyspace in &keyspaces(&db) {
+        (0..100u8).for_each(|number| keyspace.insert([number], "1").unwrap());
+        let transaction = db.begin().unwrap();
+        transaction.get(keyspace, [1]).unwrap();
+        keyspace.insert([1], "2").unwrap();
+        assert!(is_conflict(transaction.get(keyspace, [1])));
+        assert_eq!(transaction.keys(keyspace, ..).count(), 1, "the conflict");
+        assert_eq!(transaction.range(keyspace, ..).rev().flatten().count(), 0);
+        let mut lending = transaction.range(keyspace, ..);
+        assert!(lending.next_ref().is_err() && lending.next_ref().is_err());
+    }
+    let dropped = db.keyspace("dropped", EngineKind::Turtle).unwrap();
+    (0..100u8).for_each(|number| dropped.insert([number], "1").unwrap());
+    let (mut records, mut keys) = (dropped.iter(), dropped.keys(..));
+    assert!(records.next().unwrap().is_ok() && keys.next().unwrap().is_ok());
+    db.drop_keyspace("dropped").unwrap();
+    assert_eq!(records.filter(Result::is_err).count(), 1);
+    assert_eq!(keys.filter(Result::is_err).count(), 1);
+    assert_eq!(dropped.iter().readers().count(), 1);
 }

@@ -32,7 +32,7 @@ impl State {
             let mut reads = Reads::new(self);
             match self.write_if_met(&mut reads, conditions, operations) {
                 // What was expected may hold again, or not: only another look tells.
-                Err(_) if reads.check().is_err() => {}
+                Err(_) if reads.is_in_conflict() => {}
                 Err(error) => return Err(error),
                 Ok(lsn) => return self.commit(lsn, durability).map(|()| lsn),
             }

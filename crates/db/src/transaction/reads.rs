@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, LazyLock};
 
 use spinney_base::limits::BATCH_BYTES_MAX;
-use spinney_base::{Error, Result};
+use spinney_base::{Error, ErrorKind, Result};
 use spinney_engine::{Chunk, Direction, Found, ScanRequest};
 use spinney_sync::{Moment, Stamp, StripeGuards, hash_key};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -58,7 +58,8 @@ pub(super) struct Reads {
     owner: u64,
     /// Guards over ranges that were read, and whose they are.
     guards: Vec<(Arc<Place>, Touched)>,
-    conflict: Option<Cause>,
+    /// Why it cannot commit: a conflict, or a keyspace that is gone.
+    ended: Option<Error>,
 }
 
 #[derive(Debug)]
@@ -99,7 +100,7 @@ impl Reads {
             keys: Vec::new(),
             bytes: 0,
             places: Vec::new(),
-            conflict: None,
+            ended: None,
         }
     }
 
@@ -108,17 +109,22 @@ impl Reads {
         self.owner
     }
 
-    /// Passes while there was no conflict.
+    /// Passes while it may commit.
     pub(super) fn check(&self) -> Result<()> {
-        self.conflict.map_or(Ok(()), |cause| Err(conflict(cause)))
+        self.ended.clone().map_or(Ok(()), Err)
+    }
+
+    /// Whether it met a conflict.
+    pub(super) fn is_in_conflict(&self) -> bool {
+        self.ended.as_ref().is_some_and(|error| error.kind() == ErrorKind::Conflict)
     }
 
     /// Notes a conflict, which stays. Returns its error.
     pub(super) fn conflict(&mut self, state: &State, cause: Cause) -> Error {
-        if self.conflict.is_none() {
+        if self.ended.is_none() {
             state.writers.transactions.count_conflict(cause);
         }
-        conflict(*self.conflict.get_or_insert(cause))
+        self.ended.get_or_insert_with(|| conflict(cause)).clone()
     }
 
     /// Reads a key as of a moment at which everything noted was so. Appends its value to `out`.
@@ -129,6 +135,7 @@ impl Reads {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<bool> {
+        self.check_places(state)?;
         self.note_place(state, place)?;
         let hash = hash_key(place.id, key);
         let (found, stamp, digest) = {
@@ -166,9 +173,10 @@ impl Reads {
     fn check_places(&mut self, state: &State) -> Result<()> {
         let changed = self.places.iter().find(|(place, loads)| place.loads() != *loads);
         let Some((place, _)) = changed else { return Ok(()) };
-        let gone = place.check_alive();
-        let conflict = self.conflict(state, Cause::Loaded);
-        gone.and(Err(conflict))
+        if let Err(gone) = place.check_alive() {
+            return Err(self.ended.get_or_insert(gone).clone());
+        }
+        Err(self.conflict(state, Cause::Loaded))
     }
 
     /// Notes what was read, and moves to a later moment if it was written after this one.
@@ -296,6 +304,7 @@ impl Reads {
         before: &mut Option<Touched>,
         chunk: &mut Chunk,
     ) -> Result<()> {
+        self.check_places(state)?;
         self.note_place(state, place)?;
         let owned = |bound: Bound<&[u8]>| bound.map(<[u8]>::to_vec);
         let mut span = (owned(request.lower), owned(request.upper));

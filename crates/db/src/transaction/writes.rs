@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use spinney_base::{Error, KeyspaceId, Result};
 
 use crate::place::Place;
-use crate::write::BatchWrite;
+use crate::write::{BatchWrite, check_operations};
 
 type Values = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
@@ -16,11 +16,13 @@ type Values = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     keyspaces: BTreeMap<KeyspaceId, (Arc<Place>, Values)>,
+    /// Number of these writes.
+    count: usize,
     /// What each write since the first savepoint has replaced; the inner option says whether there
     /// was a write.
     undo: Vec<Undo>,
-    /// Of its savepoints; 0 before the first.
-    owner: u64,
+    /// The savepoints that there are: their numbers, and how many writes were undoable then.
+    savepoints: Vec<(u64, usize)>,
 }
 
 #[derive(Debug)]
@@ -33,13 +35,13 @@ struct Undo {
 /// The writes of a transaction up to a point. See [`Transaction::savepoint`](crate::Transaction::savepoint).
 #[derive(Clone, Debug)]
 pub struct Savepoint {
-    owner: u64,
-    writes: usize,
+    /// No other savepoint of the process has it.
+    number: u64,
 }
 
 impl Writes {
     pub(super) fn is_empty(&self) -> bool {
-        self.keyspaces.values().all(|(_, values)| values.is_empty())
+        self.count == 0
     }
 
     /// What was written to a key, if anything: a value or its removal.
@@ -64,13 +66,23 @@ impl Writes {
         })
     }
 
-    pub(super) fn put(&mut self, place: &Arc<Place>, key: &[u8], value: Option<Vec<u8>>) {
+    pub(super) fn put(
+        &mut self,
+        place: &Arc<Place>,
+        key: &[u8],
+        value: Option<Vec<u8>>,
+    ) -> Result<()> {
         let (_, values) =
             self.keyspaces.entry(place.id).or_insert_with(|| (place.clone(), Values::new()));
+        if !values.contains_key(key) {
+            check_operations(self.count + 1)?;
+        }
         let before = values.insert(key.to_vec(), value);
-        if self.owner != 0 {
+        self.count += usize::from(before.is_none());
+        if !self.savepoints.is_empty() {
             self.undo.push(Undo { keyspace: place.id, key: key.to_vec(), before });
         }
+        Ok(())
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = BatchWrite<'_>> {
@@ -81,22 +93,27 @@ impl Writes {
     }
 
     pub(super) fn savepoint(&mut self) -> Savepoint {
-        static OWNERS: AtomicU64 = AtomicU64::new(1);
-        if self.owner == 0 {
-            self.owner = OWNERS.fetch_add(1, Ordering::Relaxed);
-        }
-        Savepoint { owner: self.owner, writes: self.undo.len() }
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        self.savepoints.push((number, self.undo.len()));
+        Savepoint { number }
     }
 
     pub(super) fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        if savepoint.owner != self.owner || savepoint.writes > self.undo.len() {
+        let place = self.savepoints.iter().position(|(number, _)| *number == savepoint.number);
+        let Some(place) = place else {
             return Err(Error::invalid("the savepoint is of another transaction, or gone"));
-        }
-        for Undo { keyspace, key, before } in self.undo.drain(savepoint.writes..).rev() {
+        };
+        self.savepoints.truncate(place + 1);
+        let (_, writes) = self.savepoints[place];
+        for Undo { keyspace, key, before } in self.undo.drain(writes..).rev() {
             let Some((_, values)) = self.keyspaces.get_mut(&keyspace) else { continue };
             match before {
                 Some(value) => values.insert(key, value),
-                None => values.remove(&key),
+                None => {
+                    self.count -= 1;
+                    values.remove(&key)
+                }
             };
         }
         Ok(())
