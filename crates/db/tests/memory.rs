@@ -157,7 +157,7 @@ fn accounts_hold_under_sixteen_threads() {
             });
             // Buffers of the last batches go when it is quiet.
             let mut told = String::new();
-            let known = (0..100).any(|_| {
+            let known = (0..400).any(|_| {
                 std::thread::sleep(Duration::from_millis(50));
                 let (given, used) = (given(), db.stats().memory_used);
                 told = format!("{given} bytes given, {used} accounted for, {most} at most");
