@@ -522,3 +522,22 @@ fn t06_plain_writes_take_part_in_the_order() {
         assert!(!(committed && saw_only_b), "put, reader, transaction, put");
     });
 }
+
+/// T1, T3: of two batches that each expect both keys to be absent and write one, one is written.
+#[test]
+fn t01_of_batches_that_expect_each_others_key_one_is_written() {
+    check(600, || {
+        let (_disk, db, keyspace) = fresh();
+        let run = |mine: &'static str| {
+            let (db, keyspace) = (db.clone(), keyspace.clone());
+            move || {
+                let mut batch = Batch::new();
+                batch.expect(&keyspace, "x", None).expect(&keyspace, "y", None);
+                db.write(batch.insert(&keyspace, mine, "taken")).is_ok()
+            }
+        };
+        let other = shuttle::thread::spawn(run("y"));
+        let mine = run("x")();
+        assert!(mine != other.join().unwrap(), "one is written");
+    });
+}
