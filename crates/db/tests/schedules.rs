@@ -475,7 +475,7 @@ fn t07_a_reader_waits_for_the_rest_of_a_batch() {
 /// T4, T5: of two transactions that count a range and write into it, one commits at most.
 #[test]
 fn t04_of_two_that_count_a_range_one_writes_into_it() {
-    check(600, || {
+    check(6000, || {
         let (_disk, db, keyspace) = fresh();
         let run = |mine: &'static str| {
             let (db, keyspace) = (db.clone(), keyspace.clone());
