@@ -51,16 +51,15 @@ impl Guards {
     #[inline]
     pub(crate) fn touch(&self, key: &[u8], owner: u64) {
         if self.count.load(SeqCst) > 0 {
-            self.touch_span(owner, |span| contains(span, key));
+            self.touch_span(owner, |span| contains(&span.0, &span.1, key));
         }
     }
 
     /// Touches the guards of others that hold a key between these, both included.
     pub(crate) fn touch_between(&self, least: &[u8], greatest: &[u8], owner: u64) {
         if self.count.load(SeqCst) > 0 {
-            let ends_before = |span: &Span| !contains(&(Bound::Unbounded, span.1.clone()), least);
-            let begins_after =
-                |span: &Span| !contains(&(span.0.clone(), Bound::Unbounded), greatest);
+            let ends_before = |span: &Span| !contains(&Bound::Unbounded, &span.1, least);
+            let begins_after = |span: &Span| !contains(&span.0, &Bound::Unbounded, greatest);
             self.touch_span(owner, |span| !ends_before(span) && !begins_after(span));
         }
     }
@@ -139,8 +138,8 @@ impl Guards {
     }
 }
 
-fn contains(span: &Span, key: &[u8]) -> bool {
-    let borrowed = (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice));
+fn contains(lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    let borrowed = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
     RangeBounds::<[u8]>::contains(&borrowed, key)
 }
 

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! **Invariants** (rules T1 to T8 of `docs/rules.md`)
-//! 1. What a body has read is of one moment, in a run that will not commit, too (T8).
+//! 1. What a body has read is of one moment, even if the run does not commit (T8).
 //! 2. Notes are checked while the stripes of all writes are locked (T1), and a stripe that another
 //!    writer holds is not as it was (T2).
 //! 3. A conflict is sticky: every later call and the commit answer it.
@@ -33,7 +33,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use spinney_base::shim::Mutex;
-use spinney_base::shim::atomic::{Ordering, fence};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_engine::Direction;
 
@@ -51,9 +50,6 @@ use reads::Reads;
 pub use transact::TransactionOptions;
 pub use writes::Savepoint;
 use writes::Writes;
-
-/// Attempts of a commit to be the first after its notes were found changed but equal in value.
-const COMMITS_MAX: u32 = 4;
 
 /// A transaction: reads and writes over any keyspaces of one database that happen at one moment, or
 /// not at all. See [`Db::transact`] and [`Db::begin`].
@@ -363,22 +359,7 @@ impl Transaction {
             Lsn::ZERO
         } else {
             let writes: Vec<BatchWrite<'_>> = writes.iter().collect();
-            let mut left = COMMITS_MAX;
-            loop {
-                let written = state.write_all(&writes, reads.owner(), |guards| {
-                    // Between the locks and the first look at a stripe that others may hold (T3).
-                    fence(Ordering::SeqCst);
-                    reads.are_still(guards)
-                })?;
-                if let Some(lsn) = written {
-                    break lsn;
-                }
-                left -= 1;
-                if left == 0 {
-                    return Err(reads.conflict(state, Cause::Busy));
-                }
-                reads.extend(state)?;
-            }
+            reads.write(state, &writes)?
         };
         state.writers.transactions.count_commit();
         state.commit(lsn, self.durability).map(|()| lsn)

@@ -1,10 +1,9 @@
 //! Batches with conditions: what they expect is read as a transaction reads.
 
-use spinney_base::shim::atomic::{Ordering, fence};
 use spinney_base::{Error, ErrorKind, Lsn, Result};
 
+use super::conflict;
 use super::reads::Reads;
-use super::{COMMITS_MAX, conflict};
 use crate::options::Durability;
 use crate::state::State;
 use crate::transaction_stats::Cause;
@@ -54,19 +53,7 @@ impl State {
                 return Err(unmet(condition, is_there));
             }
         }
-        let writes = last_of_each(operations);
-        for _ in 0..COMMITS_MAX {
-            let written = self.write_all(&writes, reads.owner(), |guards| {
-                // As in a commit (T3).
-                fence(Ordering::SeqCst);
-                reads.are_still(guards)
-            })?;
-            if let Some(lsn) = written {
-                return Ok(lsn);
-            }
-            reads.extend(self)?;
-        }
-        Err(reads.conflict(self, Cause::Busy))
+        reads.write(self, &last_of_each(operations))
     }
 }
 

@@ -17,7 +17,8 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, LazyLock};
 
 use spinney_base::limits::BATCH_BYTES_MAX;
-use spinney_base::{Error, ErrorKind, Result};
+use spinney_base::shim::atomic::{Ordering, fence};
+use spinney_base::{Error, ErrorKind, Lsn, Result};
 use spinney_engine::{Chunk, Direction, Found, ScanRequest};
 use spinney_sync::{Moment, Stamp, StripeGuards, hash_key};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
@@ -27,6 +28,7 @@ use crate::guards::{NOBODY, Span, Touched};
 use crate::place::Place;
 use crate::state::State;
 use crate::transaction_stats::Cause;
+use crate::write::BatchWrite;
 
 /// Keys that are noted. Of more than these only stripes are, and a change of such a stripe is a
 /// conflict whatever its values are.
@@ -36,6 +38,9 @@ const KEYS_MAX: usize = 1 << 16;
 /// fewer stripes change from round to round.
 const ROUNDS_MIN: u32 = 3;
 const ROUNDS_MAX: u32 = 16;
+
+/// Attempts of a commit to be the first after its notes were found changed but equal in value.
+const COMMITS_MAX: u32 = 4;
 
 /// Reads of one chunk, each of which was written into meanwhile.
 const SCANS_MAX: u32 = 3;
@@ -278,8 +283,26 @@ impl Reads {
         Ok(())
     }
 
+    /// Writes if everything noted is still so. Returns the LSN, 0 if nothing was logged.
+    pub(super) fn write(&mut self, state: &State, writes: &[BatchWrite<'_>]) -> Result<Lsn> {
+        for attempt in 1..=COMMITS_MAX {
+            let written = state.write_all(writes, self.owner, |guards| {
+                // Between the locks and the first look at a stripe that others may hold (T3).
+                fence(Ordering::SeqCst);
+                self.are_still(guards)
+            })?;
+            if let Some(lsn) = written {
+                return Ok(lsn);
+            }
+            if attempt < COMMITS_MAX {
+                self.extend(state)?;
+            }
+        }
+        Err(self.conflict(state, Cause::Busy))
+    }
+
     /// Whether everything noted is so, for a writer that holds `guards`. Memory work only.
-    pub(super) fn are_still(&self, guards: &StripeGuards<'_>) -> bool {
+    fn are_still(&self, guards: &StripeGuards<'_>) -> bool {
         self.stripes.values().all(|noted| guards.is_still(noted.hash, noted.stamp))
             && self.guards.iter().all(|(_, touched)| !touched.load(SeqCst))
             && self.places.iter().all(|(place, loads)| place.loads() == *loads)

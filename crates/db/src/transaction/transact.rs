@@ -77,8 +77,6 @@ impl Db {
         mut body: impl FnMut(&mut Transaction) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut rest = REST_MIN;
-        // Rests of threads that conflict differ by where their stacks lie.
-        let mut random = SplitMix(std::ptr::from_ref(&rest) as u64);
         for run in 1..=RUNS_MAX {
             let mut transaction = self.begin_with(options)?;
             match body(&mut transaction) {
@@ -92,7 +90,9 @@ impl Db {
                 Err(error) => return Err(error),
             }
             if run < RUNS_MAX {
-                let part = random.next_u64() % 1024;
+                // Rests of transactions that conflict differ by their numbers, and a simulated run replays.
+                let number = transaction.inner.reads.lock().owner();
+                let part = SplitMix(number).next_u64() % 1024;
                 self.handle.state.runtime.sleep(rest * u32::try_from(part).unwrap_or(0) / 512);
                 rest = (rest * 2).min(REST_MAX);
             }

@@ -16,8 +16,6 @@ type Values = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 #[derive(Debug, Default)]
 pub(super) struct Writes {
     keyspaces: BTreeMap<KeyspaceId, (Arc<Place>, Values)>,
-    /// Number of these writes.
-    count: usize,
     /// What each write since the first savepoint has replaced; the inner option says whether there
     /// was a write.
     undo: Vec<Undo>,
@@ -40,8 +38,12 @@ pub struct Savepoint {
 }
 
 impl Writes {
+    fn count(&self) -> usize {
+        self.keyspaces.values().map(|(_, values)| values.len()).sum()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
+        self.count() == 0
     }
 
     /// What was written to a key, if anything: a value or its removal.
@@ -72,13 +74,13 @@ impl Writes {
         key: &[u8],
         value: Option<Vec<u8>>,
     ) -> Result<()> {
+        let count = self.count();
         let (_, values) =
             self.keyspaces.entry(place.id).or_insert_with(|| (place.clone(), Values::new()));
         if !values.contains_key(key) {
-            check_operations(self.count + 1)?;
+            check_operations(count + 1)?;
         }
         let before = values.insert(key.to_vec(), value);
-        self.count += usize::from(before.is_none());
         if !self.savepoints.is_empty() {
             self.undo.push(Undo { keyspace: place.id, key: key.to_vec(), before });
         }
@@ -110,10 +112,7 @@ impl Writes {
             let Some((_, values)) = self.keyspaces.get_mut(&keyspace) else { continue };
             match before {
                 Some(value) => values.insert(key, value),
-                None => {
-                    self.count -= 1;
-                    values.remove(&key)
-                }
+                None => values.remove(&key),
             };
         }
         Ok(())
