@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 use spinney::{
-    IoSnapshot, KeyspaceMemory, KeyspaceStats, PagesByKind, ScrubStats, Stats, TurtleStats,
-    purposes,
+    IoSnapshot, KeyspaceMemory, KeyspaceStats, PagesByKind, PreImageStats, ScrubStats, Stats,
+    TransactionStats, TurtleStats, purposes,
 };
 use spinney_base::size::display_bytes;
 
@@ -34,6 +34,9 @@ pub(crate) fn to_json(stats: &Stats) -> Value {
             "durable_lsn": stats.log.durable_lsn,
             "last_lsn": stats.log.last_lsn,
         },
+        "transactions": transactions(&stats.transactions),
+        "snapshots": stats.snapshots,
+        "oldest_snapshot_ns": stats.oldest_snapshot_ns,
         "stall_ns": stats.stall_ns,
         "longest_stall_ns": stats.longest_stall_ns,
         "io": io(&stats.io),
@@ -97,6 +100,7 @@ fn keyspace(one: &KeyspaceStats) -> Value {
         "scan_pages": one.scan_pages,
         "scan_records": one.scan_records,
         "scan_tombstones": one.scan_tombstones,
+        "pre_images": pre_images(&one.pre_images),
         "segments": one.segments,
         "reorganizations": one.reorganizations,
         "reorganized_pages_in": one.reorganized_pages_in,
@@ -119,6 +123,33 @@ fn keyspace(one: &KeyspaceStats) -> Value {
         "pages_restored": one.pages_restored,
         "turtle": one.turtle.as_ref().map(turtle),
         "memory": one.memory.as_ref().map(memory),
+    })
+}
+
+/// Formats the counts of transactions.
+fn transactions(stats: &TransactionStats) -> Value {
+    json!({
+        "begun": stats.begun,
+        "committed": stats.committed,
+        "conflicts_changed": stats.conflicts_changed,
+        "conflicts_busy": stats.conflicts_busy,
+        "conflicts_loaded": stats.conflicts_loaded,
+        "extensions": stats.extensions,
+        "guards": stats.guards,
+    })
+}
+
+/// Formats what snapshots keep of an engine that updates in place.
+fn pre_images(stats: &PreImageStats) -> Value {
+    json!({
+        "snapshots": stats.snapshots,
+        "links": stats.links,
+        "marks": stats.marks,
+        "memory_bytes": stats.memory_bytes,
+        "run_bytes": stats.run_bytes,
+        "spills": stats.spills,
+        "resolved": stats.resolved,
+        "ended": stats.ended,
     })
 }
 

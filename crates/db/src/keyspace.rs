@@ -393,7 +393,7 @@ impl Keyspace {
         state.life.check_writable()?;
         keyspace.check_thawed()?;
         self.place.count_load();
-        let installed = bulk.install();
+        let installed = state.moments.load(|number| bulk.install(number));
         // A conditional write may have read before and wait at the door: no stripe was locked for what is there
         // now, so it would not look again (P4).
         state.stripes.change_all();
@@ -457,13 +457,14 @@ impl Keyspace {
     }
 
     /// Takes a snapshot: a view of the keyspace as it is now, which later writes do not change. It
-    /// holds batches whole or not at all, and everything acknowledged before.
+    /// holds batches whole or not at all, and everything acknowledged before. [`Db::snapshot`](crate::Db::snapshot) takes one
+    /// of several keyspaces at one moment.
     ///
     /// ```
     /// # fn main() -> spinney_db::Result<()> {
     /// # let directory = tempfile::tempdir().unwrap();
     /// # let db = spinney_db::Db::open(directory.path(), spinney_db::Options::default())?;
-    /// use spinney_db::{EngineKind, ErrorKind, KeyspaceOptions};
+    /// use spinney_db::{EngineKind, KeyspaceOptions};
     /// let accounts = db.keyspace("accounts", KeyspaceOptions::default().engine(EngineKind::Turtle))?;
     /// accounts.insert(b"ada", b"100")?;
     /// accounts.insert(b"bob", b"50")?;
@@ -475,9 +476,6 @@ impl Keyspace {
     ///     sum += String::from_utf8_lossy(&record?.1).parse::<u32>().unwrap();
     /// }
     /// assert_eq!(sum, 150);
-    /// // TreeLine keeps one version of each record and has no snapshots.
-    /// let other = db.keyspace("other", KeyspaceOptions::default())?;
-    /// assert_eq!(other.snapshot().unwrap_err().kind(), ErrorKind::Unsupported);
     /// # Ok(())
     /// # }
     /// ```
@@ -486,7 +484,9 @@ impl Keyspace {
     /// `Unsupported` when its engine takes none (see [`Keyspace::capabilities`]); `Closed`;
     /// `InvalidArgument` from inside of a batch, which only a job of a stepped runtime can be.
     pub fn snapshot(&self) -> Result<Snapshot> {
-        Snapshot::take(self)
+        let open = self.enter()?.pin();
+        let live = self.handle.state.take_snapshot(&self.handle, Some(vec![open]))?;
+        Ok(Snapshot::of(self, live.part(self)?, live))
     }
 
     /// Sets an option of the engine's own until the database is closed.

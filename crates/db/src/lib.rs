@@ -25,6 +25,7 @@ mod compact;
 mod convert;
 mod cursor;
 mod database;
+mod db_snapshot;
 mod engine_options;
 mod engines;
 mod files;
@@ -41,6 +42,7 @@ mod life;
 mod maintain;
 mod manifest;
 mod memory;
+mod moments;
 mod open;
 mod options;
 mod parking;
@@ -70,6 +72,7 @@ pub use batch::Batch;
 pub use compact::{CompactProgress, CompactReport};
 pub use cursor::{Cursor, Keys, Readers};
 pub use database::{Db, KeyspaceInfo, VerifyProgress};
+pub use db_snapshot::DbSnapshot;
 pub use engine_options::{Staging, TreeLineOptions, TurtleOptions};
 pub use engines::{EngineKind, purposes};
 pub use keyspace::{CompareAndSwapError, Keyspace};
@@ -90,8 +93,8 @@ pub use value::Value;
 
 pub use spinney_base::{Error, ErrorKind, KeyspaceId, Result, Runtime};
 pub use spinney_engine::{
-    Capabilities, DamagedPage, EngineStats, LostRange, PagesByKind, SnapshotStats, TurtleStats,
-    VerifyReport,
+    Capabilities, DamagedPage, EngineStats, LostRange, PagesByKind, PreImageStats, SnapshotStats,
+    TurtleStats, VerifyReport,
 };
 pub use spinney_io::{Disk, IoSnapshot};
 

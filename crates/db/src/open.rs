@@ -23,6 +23,7 @@ use std::sync::{Arc, Weak};
 
 use spinney_base::shim::Mutex;
 use spinney_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, Runtime, probe};
+use spinney_engine::SnapshotNumber;
 use spinney_io::{Directory, DirectoryLock, Disk, IfMissing, OpenMode, Overlay, Reserve, Reserved};
 use spinney_sync::LockTable;
 use spinney_wal::{Log, LogOptions, RecordKind, Recovered, tail_name};
@@ -36,6 +37,7 @@ use crate::keyspaces::Keyspaces;
 use crate::life::Life;
 use crate::manifest::Manifest;
 use crate::memory::Memory;
+use crate::moments::Moments;
 use crate::options::Options;
 use crate::place::{Place, check_end};
 use crate::reading::{self, Reading};
@@ -151,6 +153,7 @@ pub(crate) fn assemble(
         log,
         stripes: LockTable::new(),
         writers: Writers::new(),
+        moments: Moments::default(),
         keyspaces: Keyspaces::new(manifest, recovered.last_lsn()),
         memory: Memory::new(options.memory),
         room: Room::new(reserve),
@@ -392,9 +395,11 @@ impl State {
                     )
                 })?;
                 keyspace.engine.enter()?;
-                let prepared = keyspace.engine.prepare(&write.write);
-                let applied = prepared
-                    .map(|prepared| keyspace.engine.apply(&write.write, prepared, entry.lsn));
+                let engine = &keyspace.engine;
+                let apply = |prepared| {
+                    engine.apply(&write.write, prepared, entry.lsn, SnapshotNumber::NONE);
+                };
+                let applied = engine.prepare(&write.write).map(apply);
                 keyspace.engine.leave();
                 applied
             })

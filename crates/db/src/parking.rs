@@ -302,7 +302,13 @@ impl State {
             // The jobs are being stopped, or have stopped.
             keyspace.job.stop();
         }
-        place.open.put(keyspace);
+        if let Err(error) = self.put_open(place, keyspace.clone()) {
+            keyspace.job.stop();
+            self.keyspaces.unlist_open(keyspace.id);
+            self.memory.budget.close(&keyspace.memory);
+            self.share_out();
+            return Err(error);
+        }
         if is_first {
             self.jobs.wake();
         }
@@ -449,12 +455,16 @@ impl State {
         keyspace.job.stop();
         // Nothing is trimmed meanwhile, because that takes `checkpointing`.
         self.keyspaces.unlist_open(keyspace.id);
-        let taken = place.open.take_idle(|taken| {
-            place.open.entries() != entries
-                || Arc::strong_count(taken) > HOLDERS
-                // In the stepped runtime its job may be what is waiting here.
-                || Arc::strong_count(&taken.engine) > 1
-        });
+        let taken = {
+            // A snapshot that is being taken finds it open, or covers it when it is opened again.
+            let _no_snapshot = self.moments.hold();
+            place.open.take_idle(|taken| {
+                place.open.entries() != entries
+                    || Arc::strong_count(taken) > HOLDERS
+                    // In the stepped runtime its job may be what is waiting here.
+                    || Arc::strong_count(&taken.engine) > 1
+            })
+        };
         // Writes back what the job did since, if anything.
         let home = match &taken {
             Some(taken) if taken.has_changed() => taken.engine.checkpoint(bound),
@@ -480,7 +490,7 @@ impl State {
         self.keyspaces.list_open(keyspace.clone());
         self.start_keyspace_job(&keyspace)?;
         if home.is_err() {
-            place.open.put(keyspace);
+            self.put_open(place, keyspace)?;
         }
         match home {
             Err(error) if error.is_full() => Ok(false),

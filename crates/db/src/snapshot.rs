@@ -10,6 +10,7 @@ use spinney_sync::hash_key;
 use crate::cursor::{Cursor, Keys};
 use crate::keyspace::Keyspace;
 use crate::keyspace_state::KeyspaceState;
+use crate::moments::{Live, Part};
 use crate::range::KeyRange;
 use crate::reader::ValueReader;
 use crate::value::Value;
@@ -29,32 +30,21 @@ pub struct Snapshot {
 #[derive(Debug)]
 struct Inner {
     keyspace: Keyspace,
-    /// The open keyspace, pinned: it is not parked while the snapshot lives.
-    open: Arc<KeyspaceState>,
-    /// The engine's snapshot; `None` only during the drop.
-    engine: Option<Box<dyn EngineSnapshot>>,
+    /// Dropped before the snapshot of the database that it belongs to.
+    part: Arc<Part>,
+    _live: Arc<Live>,
 }
 
 impl Inner {
     fn engine(&self) -> &dyn EngineSnapshot {
-        self.engine.as_deref().expect("a snapshot in use was not dropped")
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if !self.keyspace.handle.state.life.is_of_this_process() {
-            // Dropping it takes locks that a thread of the parent may have held at the fork.
-            std::mem::forget(self.engine.take());
-        }
+        &*self.part.engine
     }
 }
 
 impl Snapshot {
-    pub(crate) fn take(keyspace: &Keyspace) -> Result<Snapshot> {
-        let open = keyspace.enter()?.pin();
-        let engine = Some(open.engine.snapshot()?);
-        Ok(Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), open, engine }) })
+    /// The part of a database's snapshot in one keyspace.
+    pub(crate) fn of(keyspace: &Keyspace, part: Arc<Part>, live: Arc<Live>) -> Snapshot {
+        Snapshot { inner: Arc::new(Inner { keyspace: keyspace.clone(), part, _live: live }) }
     }
 
     /// The keyspace of the snapshot.
@@ -64,19 +54,19 @@ impl Snapshot {
 
     /// The keyspace, which stays open.
     pub(crate) fn open(&self) -> &KeyspaceState {
-        &self.inner.open
+        &self.inner.part.open
     }
 
     fn check_readable(&self) -> Result<()> {
         self.inner.keyspace.handle.state.life.check_open()?;
-        self.inner.open.check_alive()
+        self.inner.part.open.check_alive()
     }
 
     /// Appends the value of `key` at the snapshot's moment to `out`.
     fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<Found> {
         self.check_readable()?;
         check_key(key)?;
-        self.inner.engine().get(key, hash_key(self.inner.open.id, key), out)
+        self.inner.engine().get(key, hash_key(self.inner.part.open.id, key), out)
     }
 
     /// Returns the value of a key at the snapshot's moment.
@@ -108,7 +98,7 @@ impl Snapshot {
 
     fn read_large(&self, pointer: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let keyspace = &self.inner.keyspace;
-        keyspace.handle.state.read_whole(&self.inner.open, pointer, out)
+        keyspace.handle.state.read_whole(&self.inner.part.open, pointer, out)
     }
 
     /// Returns whether a key has a value.
@@ -134,7 +124,7 @@ impl Snapshot {
 
     fn get_all(&self, keys: &[&[u8]]) -> Result<Vec<Option<Value>>> {
         self.check_readable()?;
-        let hashed = hashed(self.inner.open.id, keys)?;
+        let hashed = hashed(self.inner.part.open.id, keys)?;
         let whole = |value: spinney_engine::OwnedValue| {
             if !value.large {
                 return Ok(Value::from(value.bytes));

@@ -9,6 +9,7 @@
 //!
 //! **Lock order**, first to last: `checkpointing` ([`Checkpoints`]), `Place::kept`, `log_part`
 //! ([`Backups`]), `large_batch` and `door` ([`Writers`]), `manifest` and `places` ([`Keyspaces`]),
+//! `taking` ([`Moments`]),
 //! `sharing` ([`Memory`]), `open` ([`Keyspaces`]), `KeyspaceState::seen_use`; then the writers'
 //! guards of engines in ascending order of keyspace ids, the engine's preparation (which may do
 //! I/O), `large_logging` ([`Writers`]), the stripes, the engine's own latches. Stripes are held for
@@ -28,6 +29,7 @@ use crate::jobs::Jobs;
 use crate::keyspaces::Keyspaces;
 use crate::life::Life;
 use crate::memory::Memory;
+use crate::moments::Moments;
 use crate::options::Options;
 use crate::room::Room;
 use crate::scrub::Scrub;
@@ -42,6 +44,7 @@ pub(crate) struct State {
     pub(crate) log: Arc<Log>,
     pub(crate) stripes: LockTable,
     pub(crate) writers: Writers,
+    pub(crate) moments: Moments,
     pub(crate) keyspaces: Keyspaces,
     pub(crate) memory: Memory,
     pub(crate) room: Room,

@@ -321,6 +321,8 @@ impl State {
         // Before the check, too: of two writers that write into what the other has read, the second to
         // check finds its guard touched (T4).
         touch_guards(writes, owner);
+        // One load for the whole batch: its place in the order of snapshots (S1).
+        let newest = self.moments.newest();
         if !still(&guards) {
             drop(announced);
             guards.unlock_unchanged();
@@ -339,7 +341,7 @@ impl State {
             }
         };
         for KeyspaceWrite { keyspace, write, prepared } in writes {
-            keyspace.engine.apply(write, prepared.get(), lsn);
+            keyspace.engine.apply(write, prepared.get(), lsn, newest);
         }
         drop(announced);
         guards.unlock(stamp);

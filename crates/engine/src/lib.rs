@@ -28,6 +28,7 @@ pub mod covered;
 mod journal;
 mod maintain;
 mod notes;
+pub mod overlay;
 mod row;
 mod salvage;
 mod scan;
@@ -45,13 +46,13 @@ pub use row::{OpenSalvage, OwnOptions, Proving, Row, StateSeen, Watched};
 pub use salvage::{KeyspaceSalvage, LostRange, SalvageFindings, Show, Span};
 pub use scan::{Chunk, Direction, ScanRequest};
 pub use scrub::{DamagedPage, Scrubbed, scrub};
-pub use snapshot::{EngineSnapshot, SnapshotStats};
+pub use snapshot::{ClosedGate, EngineSnapshot, SnapshotNumber, SnapshotStats};
 pub use spinney_extent::header::Damage;
 pub use spinney_extent::large::POINTER_BYTES_MAX;
 pub use spinney_extent::large_io::{CALL_BYTES as LARGE_CALL_BYTES, Pieces as LargePieces};
 pub use spinney_extent::values::{Pin, Values};
 pub use spinney_extent::{BlockKind, LargePointer, SalvagedValue, Store, mend_copied_slots};
-pub use stats::{EngineStats, PagesByKind, TurtleStats, VerifyReport, Watch};
+pub use stats::{EngineStats, PagesByKind, PreImageStats, TurtleStats, VerifyReport, Watch};
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -178,12 +179,13 @@ pub trait Bulk: Debug {
     fn push(&mut self, key: &[u8], value: ValueRef<'_>) -> Result<()>;
 
     /// Makes all records visible and durable at once. It is called while no write and no checkpoint
-    /// is under way.
+    /// is under way. `number` is drawn for the load; snapshots with lesser numbers do not see the
+    /// records (rule S17).
     ///
     /// # Errors
     /// `InvalidArgument` when the keyspace is not empty; `Full`, `Poisoned` or `Io`: the keyspace
     /// is as it was.
-    fn install(self: Box<Self>) -> Result<()>;
+    fn install(self: Box<Self>, number: SnapshotNumber) -> Result<()>;
 }
 
 /// How long [`Maintain::background`] asks to wait when it found nothing to do, and only then.
@@ -258,8 +260,9 @@ pub trait Engine: Maintain + Send + Sync + Debug {
 
     /// Makes the write visible. It is called under the key's stripe, after the log has the write at
     /// `lsn`; in a keyspace without a log `lsn` is [`Lsn::ZERO`]. Replay passes the LSN of the
-    /// record that it replays. It cannot fail, wait or do I/O.
-    fn apply(&self, write: &Write<'_>, prepared: Prepared, lsn: Lsn);
+    /// record that it replays. `newest` is the number of the newest snapshot that the batch follows,
+    /// [`SnapshotNumber::NONE`] while none lives. It cannot fail, wait or do I/O.
+    fn apply(&self, write: &Write<'_>, prepared: Prepared, lsn: Lsn, newest: SnapshotNumber);
 
     /// Loads a key's value, or the knowledge that it has none, into memory, so that
     /// [`Engine::get_resident`] is likely to know (rule P4).
@@ -354,12 +357,28 @@ pub trait Engine: Maintain + Send + Sync + Debug {
     /// `InvalidArgument` for a name that it does not have or a value out of range.
     fn set_option(&self, name: &str, value: &str) -> Result<()>;
 
-    /// Takes a view of the keyspace at one moment between two batches (rule P25).
+    /// Closes the gate of an engine that takes views of itself, and waits until no batch is inside,
+    /// for `patience` at most where that is given. Engines are closed in ascending order of keyspace
+    /// ids. Returns `None` when a batch was inside to the end. From inside of a batch, which only a
+    /// job of a stepped runtime can be, that is at once.
+    fn close_gate(&self, patience: Option<Duration>) -> Option<Box<dyn ClosedGate + '_>> {
+        let _ = patience;
+        None
+    }
+
+    /// Returns whether the engine takes views of itself behind [`Engine::close_gate`].
+    fn has_gate(&self) -> bool {
+        false
+    }
+
+    /// Begins snapshot `number` in an engine that updates in place: from now on it keeps what later
+    /// batches replace, those to which [`Engine::apply`] passes `number` or a greater one. It is
+    /// called before any batch can have the number, and numbers ascend.
     ///
     /// # Errors
-    /// `Unsupported` when the engine has none ([`Capabilities::snapshots`]); `InvalidArgument` from
-    /// inside of a batch, where the engine cannot wait for its end.
-    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
+    /// `Unsupported` when the engine takes no snapshots ([`Capabilities::snapshots`]).
+    fn begin_snapshot(self: Arc<Self>, number: SnapshotNumber) -> Result<Box<dyn EngineSnapshot>> {
+        let _ = number;
         Err(Error::new(ErrorKind::Unsupported, "the engine of this keyspace takes no snapshots"))
     }
 

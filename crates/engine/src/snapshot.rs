@@ -6,6 +6,25 @@ use spinney_base::Result;
 
 use crate::{Chunk, Found, OwnedValue, ScanRequest};
 
+/// Number of a snapshot of the database. Later ones are greater, and none comes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotNumber(pub u64);
+
+impl SnapshotNumber {
+    /// No snapshot lives.
+    pub const NONE: SnapshotNumber = SnapshotNumber(0);
+}
+
+/// A keyspace whose batches are all ahead of a closed gate, or through it, for as long as this
+/// lives.
+pub trait ClosedGate {
+    /// Takes the view of this moment.
+    ///
+    /// # Errors
+    /// `Io` or `Poisoned`.
+    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>>;
+}
+
 /// A view of a keyspace at one moment between two batches, until it is dropped. It is thread-safe.
 ///
 /// It keeps the memory and pages that it needs. [`Pieces`](spinney_extent::large_io::Pieces) can

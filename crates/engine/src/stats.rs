@@ -95,6 +95,8 @@ pub struct EngineStats {
     /// Longest of those times, in nanoseconds. A sleep lasts 2.5 ms at most as requested; the
     /// duration of work has no limit.
     pub longest_stall_ns: u64,
+    /// What snapshots keep, where the engine updates in place.
+    pub pre_images: PreImageStats,
     /// Number of segments of 1, 2, 4, 8 and 16 pages. `treeline` only: a segment of `turtle` is
     /// something else.
     pub segments: [u64; 5],
@@ -122,6 +124,30 @@ pub struct EngineStats {
     pub pages_restored: u64,
     /// Statistics that only a turtle keyspace has.
     pub turtle: Option<TurtleStats>,
+}
+
+/// What the snapshots of a keyspace keep whose engine updates in place: values that later writes
+/// replaced. `treeline` only; [`TurtleStats`] has its own numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct PreImageStats {
+    /// Number of snapshots that live.
+    pub snapshots: u64,
+    /// Number of replaced values kept in memory.
+    pub links: u64,
+    /// Number of keys whose pages hold the replaced values.
+    pub marks: u64,
+    /// Bytes of memory that both take, and the index of what is on disk.
+    pub memory_bytes: u64,
+    /// Bytes of disk that replaced values take.
+    pub run_bytes: u64,
+    /// Times that replaced values in memory were written to disk.
+    pub spills: u64,
+    /// Number of replaced values that write-backs read from pages.
+    pub resolved: u64,
+    /// Number of snapshots that ended before they were dropped, because they kept too much.
+    pub ended: u64,
 }
 
 impl EngineStats {

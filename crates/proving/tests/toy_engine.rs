@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
-use spinney_engine::{Chunk, Direction, Engine, EngineContext, Found, Row, ScanRequest, Write};
+use spinney_engine::{
+    Chunk, Direction, Engine, EngineContext, Found, Row, ScanRequest, SnapshotNumber, Write,
+};
 use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_io::{Disk as _, IfMissing};
 use spinney_wal::{Log, LogOptions};
@@ -44,7 +46,7 @@ fn write(engine: &dyn Engine, key: &[u8], value: Option<&[u8]>) {
     engine.check(&write).unwrap();
     engine.enter().unwrap();
     let prepared = engine.prepare(&write).unwrap();
-    engine.apply(&write, prepared, Lsn(1));
+    engine.apply(&write, prepared, Lsn(1), SnapshotNumber::NONE);
     engine.leave();
 }
 

@@ -147,6 +147,11 @@ impl RecordCache {
         self.shard(id).get(id, key, out)
     }
 
+    /// Looks up a key as [`RecordCache::get`] does, without making it more likely to stay.
+    pub fn peek(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        self.shard(id).peek(id, key, out)
+    }
+
     /// Reserves space for one put.
     pub fn prepare(&self, id: RecordId, key: &[u8], value: Option<ValueRef<'_>>) -> Prepared {
         self.shard(id).prepare(key.len(), value.map_or(0, ValueRef::len))

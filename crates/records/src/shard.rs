@@ -196,6 +196,15 @@ impl Shard {
     }
 
     pub(super) fn get(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        self.look(id, key, out, true)
+    }
+
+    pub(super) fn peek(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>) -> Cached {
+        self.look(id, key, out, false)
+    }
+
+    #[inline]
+    fn look(&self, id: RecordId, key: &[u8], out: &mut Vec<u8>, is_use: bool) -> Cached {
         let start = out.len();
         loop {
             let version = self.latch.version();
@@ -211,7 +220,7 @@ impl Shard {
                 memory.read_value(word, header, out);
             }
             if self.latch.validate(version) {
-                if memory.bump_priority(bucket) && memory.is_before_hand(word) {
+                if is_use && memory.bump_priority(bucket) && memory.is_before_hand(word) {
                     self.worth.fetch_add(SOON as u64, Relaxed);
                 }
                 return match header {

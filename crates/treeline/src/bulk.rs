@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, PageNumber, Result, ValueRef, probe};
-use spinney_engine::{Bulk, Chunk, Engine, ScanRequest, Write};
+use spinney_engine::{Bulk, Chunk, Engine, ScanRequest, SnapshotNumber, Write};
 use spinney_extent::values::Loaded;
 use spinney_io::Purpose;
 use spinney_sync::hash_key;
@@ -224,7 +224,7 @@ impl Bulk for BulkLoad<'_> {
         if self.bytes.len() >= WINDOW_BYTES { self.advance(false) } else { Ok(()) }
     }
 
-    fn install(mut self: Box<Self>) -> Result<()> {
+    fn install(mut self: Box<Self>, number: SnapshotNumber) -> Result<()> {
         let _inside = probe::enter("bulk load");
         let tree = self.tree;
         if self.last.is_none() {
@@ -241,6 +241,7 @@ impl Bulk for BulkLoad<'_> {
         if tree.written() != self.begun {
             return Err(Error::invalid("the keyspace was written while it was loaded"));
         }
+        tree.pre_images.before_load(number);
         self.publish()
     }
 }

@@ -68,6 +68,8 @@ impl TreeLine {
             let some = if progress.has_time { self.few_pages() } else { BATCH_PAGES };
             let (segments, next) = self.shape.index.due_segments(&lower, some, &mut looked);
             self.write_back_segments(&segments)?;
+            // Marks have become pre-images.
+            self.pre_images.relieve()?;
             from = next;
             #[expect(clippy::cast_precision_loss, reason = "an estimate")]
             progress.passed(looked as f64 / all.max(1) as f64);
@@ -97,7 +99,7 @@ mod tests {
     use std::sync::Arc;
 
     use spinney_base::{KeyspaceId, MemoryBudget, Poison, Runtime, ValueRef};
-    use spinney_engine::{Engine, EngineContext, Write};
+    use spinney_engine::{Engine, EngineContext, SnapshotNumber, Write};
     use spinney_io::sim::SimDisk;
     use spinney_sync::hash_key;
     use spinney_wal::{Log, LogOptions};
@@ -132,7 +134,7 @@ mod tests {
     fn write(tree: &TreeLine, key: &[u8], value: Option<ValueRef<'_>>) {
         let write = Write { key, hash: hash_key(KEYSPACE, key), value };
         let prepared = tree.prepare(&write).unwrap();
-        tree.apply(&write, prepared, Lsn::ZERO);
+        tree.apply(&write, prepared, Lsn::ZERO, SnapshotNumber::NONE);
     }
 
     fn remove(tree: &TreeLine, key: &[u8]) {

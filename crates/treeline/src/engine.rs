@@ -9,8 +9,9 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::thread;
 use spinney_base::{Error, ErrorKind, Lsn, Next, Result, Runtime};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Compacted, Engine, EngineStats, Found, IDLE, KeyspaceBackup,
-    Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed, VerifyReport, Watch, Write,
+    Bulk, Capabilities, Chunk, Compacted, Engine, EngineSnapshot, EngineStats, Found, IDLE,
+    KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
+    SnapshotNumber, VerifyReport, Watch, Write,
 };
 use spinney_extent::{GiveBack, Values};
 use spinney_io::{Directory, without_reserve};
@@ -18,6 +19,7 @@ use spinney_records::{Became, Cached, Prepared as Room, RecordId};
 
 use crate::codec::{decode_change, decode_large};
 use crate::counters::add;
+use crate::kept::known_in;
 use crate::lookup::found_in;
 use crate::policy::{self, BATCH_PAGES, REGION_PAGES_MAX};
 use crate::tree::TreeLine;
@@ -93,6 +95,8 @@ impl TreeLine {
     fn follow_memory(&self) {
         self.choose_forecasts();
         let known = self.workload.forecaster.bytes() + self.large.bytes();
+        self.pre_images.follow(self.context.memory.target());
+        let known = known + self.pre_images.memory_bytes();
         let rest = self.shape.lock_bytes() + known;
         self.memory.follow(&self.context, &self.tuning, self.shape.index.bytes(), rest);
     }
@@ -136,6 +140,7 @@ impl Engine for TreeLine {
         if self.background.has_many_long_lists() {
             self.shorten_lists()?;
         }
+        self.relieve_pre_images()?;
         let mut busy = Busy::default();
         loop {
             match self.memory.cache.prepare(id, write.key, write.value) {
@@ -160,8 +165,12 @@ impl Engine for TreeLine {
         self.memory.cache.cancel(RecordId::of(write.hash), reserved(prepared));
     }
 
-    fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn) {
+    fn apply(&self, write: &Write<'_>, prepared: Prepared, _lsn: Lsn, newest: SnapshotNumber) {
         let id = RecordId::of(write.hash);
+        // Before the put: a reader that finds the new value finds this, too (S5).
+        self.pre_images.keep(newest, (write.key, write.hash), |old| {
+            known_in(self.memory.cache.peek(id, write.key, old))
+        });
         let pointer = write.value.filter(|value| value.large);
         if let Some(pointer) = pointer {
             self.large.applied(pointer.bytes, 0);
@@ -195,6 +204,10 @@ impl Engine for TreeLine {
 
     fn scan(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         self.scan_chunk(request, chunk)
+    }
+
+    fn begin_snapshot(self: Arc<Self>, number: SnapshotNumber) -> Result<Box<dyn EngineSnapshot>> {
+        Ok(spinney_preimages::begin(self, number))
     }
 
     fn checkpoint(&self, redo: Lsn) -> Result<()> {
@@ -286,6 +299,7 @@ impl Engine for TreeLine {
         let bytes = counts.pages() * PAGE_BYTES as u64;
         let live = self.workload.accesses.filled_part(bytes);
         let (scan_records, scan_tombstones) = self.workload.accesses.looked_at();
+        stats.pre_images = self.pre_images.stats();
         stats.cache_hits = cache_hits;
         stats.cache_misses = cache_misses;
         stats.records_cached = usage.records;
@@ -332,7 +346,8 @@ impl Maintain for TreeLine {
             return Ok(Next::Wait(IDLE));
         }
         let loading = self.background.loads.load(Ordering::SeqCst) > 0;
-        let wrote = self.shorten_lists()?
+        let wrote = self.tend_pre_images()?
+            | self.shorten_lists()?
             | self.write_back_removals()?
             | self.write_back_soon()?
             | (!loading && if_room(|| self.shrink_some())?);

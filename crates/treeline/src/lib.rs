@@ -48,6 +48,7 @@ mod filters;
 mod fit;
 mod forecast;
 mod index;
+mod kept;
 mod large;
 mod locks;
 mod lookup;

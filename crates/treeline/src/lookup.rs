@@ -40,41 +40,7 @@ impl TreeLine {
                 return Ok(found);
             }
             let start = out.len();
-            let mut found = Found::Absent;
-            let (mut looked, mut read) = (false, 0);
-            for (index, page) in place.pages().enumerate() {
-                if self.memory.filters.refuse(page, hash) {
-                    continue;
-                }
-                looked = true;
-                found = with_page_buffer(|buf| {
-                    let cached = self.memory.pages.get(page, buf.page_mut(0));
-                    if !cached {
-                        read += 1;
-                        self.shape.read_page(page, buf.page_mut(0), Purpose::LOOKUP)?;
-                    }
-                    let view = PageView::trusted(buf.page(0));
-                    let value = view.find(key);
-                    if value.is_none() && !cached {
-                        self.memory.keep_filter(self.context.keyspace, page, view);
-                    }
-                    // Neighbours are the newest versions only in the base page, and only where
-                    // nothing is staged: an overflow page may hold older versions of what the base
-                    // page has.
-                    if place.is_plain() && index == 0 {
-                        self.admit_neighbours(key, view);
-                    }
-                    out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
-                    Ok(match value {
-                        None => Found::Absent,
-                        Some(value) if value.large => Found::Large,
-                        Some(_) => Found::Inline,
-                    })
-                })?;
-                if found != Found::Absent {
-                    break;
-                }
-            }
+            let Seen { found, looked, read } = self.look_in_pages(key, hash, place, true, out)?;
             self.workload.accesses.miss(read);
             if read > 0 && found == Found::Absent {
                 self.memory.filters.want();
@@ -85,6 +51,52 @@ impl TreeLine {
             }
             return Ok(found);
         }
+    }
+
+    /// Looks a key up in the pages of its place, which the caller has locked, the newest first. Offers
+    /// the cache the neighbours, if it is told to.
+    pub(crate) fn look_in_pages(
+        &self,
+        key: &[u8],
+        hash: u64,
+        place: Place,
+        with_neighbours: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Seen> {
+        let mut seen = Seen { found: Found::Absent, looked: false, read: 0 };
+        for (index, page) in place.pages().enumerate() {
+            if self.memory.filters.refuse(page, hash) {
+                continue;
+            }
+            seen.looked = true;
+            seen.found = with_page_buffer(|buf| {
+                let cached = self.memory.pages.get(page, buf.page_mut(0));
+                if !cached {
+                    seen.read += 1;
+                    self.shape.read_page(page, buf.page_mut(0), Purpose::LOOKUP)?;
+                }
+                let view = PageView::trusted(buf.page(0));
+                let value = view.find(key);
+                if value.is_none() && !cached {
+                    self.memory.keep_filter(self.context.keyspace, page, view);
+                }
+                // Neighbours are the newest versions only in the base page, and only where nothing is
+                // staged: an overflow page may hold older versions of what the base page has.
+                if with_neighbours && place.is_plain() && index == 0 {
+                    self.admit_neighbours(key, view);
+                }
+                out.extend_from_slice(value.unwrap_or(ValueRef::EMPTY).bytes);
+                Ok(match value {
+                    None => Found::Absent,
+                    Some(value) if value.large => Found::Large,
+                    Some(_) => Found::Inline,
+                })
+            })?;
+            if seen.found != Found::Absent {
+                break;
+            }
+        }
+        Ok(seen)
     }
 
     /// Offers the cache what was read from a page that is still locked.
@@ -114,6 +126,15 @@ impl TreeLine {
     pub(crate) fn is_still(&self, key: &[u8], hash: u64, place: Place, version: u64) -> bool {
         self.shape.index.version() == version || self.shape.index.find_place(key, hash).0 == place
     }
+}
+
+/// What a look into the pages of a key has found.
+pub(crate) struct Seen {
+    pub(crate) found: Found,
+    /// Whether a page could have had it.
+    looked: bool,
+    /// Pages that were read.
+    read: u64,
 }
 
 /// What a lookup answers when the cache knows.

@@ -205,7 +205,7 @@ impl<'a> Records<'a> {
     }
 
     /// The value of a key.
-    fn find(&self, key: &[u8]) -> Option<ValueRef<'a>> {
+    pub(crate) fn find(&self, key: &[u8]) -> Option<ValueRef<'a>> {
         let at = |record: &Record<'_>| self.keys[record.key.clone()].cmp(key);
         let found = self.list.binary_search_by(at).ok()?;
         self.list[found].value

@@ -224,6 +224,7 @@ impl TreeLine {
         let used = |index| PageView::trusted(buf.page(index)).used_bytes() as u64;
         let old_bytes: u64 = (0..pages_in).map(used).sum();
         let records = Records::merge_staged(&pages, &staged, &dirty);
+        self.bring_home(&pages, &staged, &dirty);
         let came =
             dirty.len() + staged.iter().map(|page| PageView::trusted(page).len()).sum::<usize>();
         self.workload.novelty.lock().were_written_back(records.inserted(), came);

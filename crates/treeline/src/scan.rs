@@ -28,6 +28,9 @@ use crate::segment::{Located, PageRef};
 use crate::tree::TreeLine;
 use spinney_records::{Cached, Visit};
 
+/// Which keys' dirty records a scan passes over, so that their pages show (S12).
+pub(crate) type Hidden<'a> = Option<&'a dyn Fn(&[u8]) -> bool>;
+
 /// Some pages of one segment that are read together.
 pub(crate) struct Run {
     pub(crate) located: Located,
@@ -38,7 +41,7 @@ impl TreeLine {
     pub(crate) fn scan_chunk(&self, request: &ScanRequest<'_>, chunk: &mut Chunk) -> Result<()> {
         let look = request.first_key_from().and_then(|from| self.memory.gap.look(&from));
         let Some(look) = look else {
-            return self.scan_from(Position::start(request), request, chunk);
+            return self.scan_from(Position::start(request), request, None, chunk);
         };
         let mut from = look.from();
         let mut value = Vec::new();
@@ -76,7 +79,7 @@ impl TreeLine {
         let start = Position::At(from.to_vec());
         // What is named behind the first lies in the pages that are read for it.
         let more = ScanRequest { records_max: look.worth_naming(), ..*request };
-        let result = self.scan_from(start, &more, chunk);
+        let result = self.scan_from(start, &more, None, chunk);
         if result.is_ok() {
             let found = (0..chunk.len()).map(|index| chunk.get(index).0);
             let end = match &chunk.resume {
@@ -91,17 +94,19 @@ impl TreeLine {
         result
     }
 
-    fn scan_from(
+    /// Scans from a position on, past dirty records whose keys are `hidden`.
+    pub(crate) fn scan_from(
         &self,
         start: Position,
         request: &ScanRequest<'_>,
+        hidden: Hidden<'_>,
         chunk: &mut Chunk,
     ) -> Result<()> {
         let mut pages_min = 1;
         let mut next = Some(start);
         while let Some(position) = next {
             next = loop {
-                match self.scan_batch(&position, request, chunk, &mut pages_min)? {
+                match self.scan_batch(&position, request, hidden, chunk, &mut pages_min)? {
                     Step::Changed => {}
                     Step::Full => return Ok(()),
                     Step::Done(next) => break next,
@@ -126,6 +131,7 @@ impl TreeLine {
         &self,
         position: &Position,
         request: &ScanRequest<'_>,
+        hidden: Hidden<'_>,
         chunk: &mut Chunk,
         pages_min: &mut usize,
     ) -> Result<Step> {
@@ -144,7 +150,7 @@ impl TreeLine {
             return Ok(Step::Changed);
         }
         let copies: Vec<DirtyCopies> =
-            runs.iter().map(|run| self.copy_wanted(run, position, request)).collect();
+            runs.iter().map(|run| self.copy_wanted(run, position, request, hidden)).collect();
         let refs: Vec<PageRef> = runs.iter().flat_map(Run::refs).collect();
         let mut buf = self.memory.buffers.lend(refs.len().max(1));
         let read = self.read_scanned(&refs, &mut buf, wanted < SCAN_PAGES_MAX)?;
@@ -306,9 +312,12 @@ impl TreeLine {
         run: &Run,
         position: &Position,
         request: &ScanRequest<'_>,
+        hidden: Hidden<'_>,
     ) -> DirtyCopies {
         let mut copies = self.copy_dirty(run, |key| {
-            request.contains(key) && position.is_ahead(key, request.direction)
+            request.contains(key)
+                && position.is_ahead(key, request.direction)
+                && !hidden.is_some_and(|is_hidden| is_hidden(key))
         });
         // One more than is delivered: a page that gives just so many does not look as if nothing
         // came behind.
@@ -464,7 +473,7 @@ impl DirtyCopies {
 
 /// Which page a scan reads next.
 #[derive(Clone)]
-enum Position {
+pub(crate) enum Position {
     /// The one that a key belongs to.
     At(Vec<u8>),
     /// The one that the greatest key below this one belongs to, or the last one.
@@ -472,7 +481,7 @@ enum Position {
 }
 
 impl Position {
-    fn start(request: &ScanRequest<'_>) -> Self {
+    pub(crate) fn start(request: &ScanRequest<'_>) -> Self {
         match (request.direction, request.lower, request.upper) {
             (Direction::Forward, Bound::Included(key) | Bound::Excluded(key), _) => {
                 Position::At(key.to_vec())

@@ -9,7 +9,9 @@ use shuttle::thread::{JoinHandle, spawn, yield_now};
 use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicBool, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
-use spinney_engine::{Chunk, Direction, Engine, EngineContext, Found, ScanRequest, Write};
+use spinney_engine::{
+    Chunk, Direction, Engine, EngineContext, Found, ScanRequest, SnapshotNumber, Write,
+};
 use spinney_io::sim::{CrashMode, Fault, SimDisk};
 use spinney_sync::hash_key;
 use spinney_wal::{Log, LogOptions};
@@ -60,13 +62,13 @@ fn put(tree: &TreeLine, key: u8, value: &[u8]) {
     let hash = hash_key(KEYSPACE, &[key]);
     let write = Write { key: &[key], hash, value: Some(ValueRef::inline(value)) };
     let prepared = tree.prepare(&write).unwrap();
-    tree.apply(&write, prepared, Lsn::ZERO);
+    tree.apply(&write, prepared, Lsn::ZERO, SnapshotNumber::NONE);
 }
 
 fn remove(tree: &TreeLine, key: u8) {
     let write = Write { key: &[key], hash: hash_key(KEYSPACE, &[key]), value: None };
     let prepared = tree.prepare(&write).unwrap();
-    tree.apply(&write, prepared, Lsn::ZERO);
+    tree.apply(&write, prepared, Lsn::ZERO, SnapshotNumber::NONE);
 }
 
 fn put_all(tree: &TreeLine, keys: &[u8], value: &[u8]) {

@@ -25,6 +25,7 @@
 //! 1. Only inserted and changed inline records are staged, never removals and pointers.
 //! 2. While a segment has staged pages its other pages are not edited
 //!    ([`write_back`](crate::write_back) asks for the merge instead), so newer is always above.
+//! 4. A record whose key has a mark of a snapshot is not staged (S11, [`kept`](crate::kept)).
 //! 3. A staged page whose marks refuse a key does not have it. What a checkpoint or the log tells
 //!    of is marked with everything.
 
@@ -78,6 +79,7 @@ impl TreeLine {
             }
         };
         pays && located.segment.staged.len() < STAGED_MAX
+            && !self.has_marked(bytes, dirty)
             && records().all(|(_, value)| value.is_some_and(|value| !value.large))
     }
 

@@ -9,6 +9,7 @@ use spinney_engine::{Capabilities, EngineContext};
 use spinney_extent::values::LargeList;
 use spinney_extent::{BlockHeader, BlockKind, Extent, Store, Values};
 use spinney_page::RECORD_BYTES_MAX;
+use spinney_preimages::PreImages;
 use spinney_records::RecordId;
 use spinney_sync::hash_key;
 
@@ -34,6 +35,8 @@ pub struct TreeLine {
     pub(crate) memory: Memory,
     /// Large values.
     pub(crate) large: Arc<Values>,
+    /// What writes replaced while a snapshot lives.
+    pub(crate) pre_images: PreImages,
     /// What is counted and expected.
     pub(crate) workload: Workload,
     /// What waits to be done.
@@ -45,6 +48,7 @@ impl TreeLine {
     pub const CAPABILITIES: Capabilities = {
         let mut it = Capabilities::LEAST;
         it.ordered = true;
+        it.snapshots = true;
         it.transactions = true;
         it.larger_than_memory = true;
         it
@@ -96,6 +100,7 @@ impl TreeLine {
             tuning: Tuning::default(),
             shape,
             memory: Memory::new(memory, most),
+            pre_images: PreImages::new(context.clone(), Arc::clone(&store)),
             large: Values::new(store, RECORD_BYTES_MAX, owner, large),
             workload: Workload::new(&context.runtime, memory),
             background: Background::default(),

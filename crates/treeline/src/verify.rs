@@ -138,7 +138,8 @@ impl TreeLine {
             .index
             .for_each(|_, segment| owned.extend(segment.extents().map(|(extent, _)| extent)));
         let others = self.shape.journal.freed_pages()
-            + self.background.loading_pages.load(Ordering::Relaxed);
+            + self.background.loading_pages.load(Ordering::Relaxed)
+            + self.pre_images.run_pages();
         self.shape.store.audit(owned, others)
     }
 }

@@ -415,6 +415,7 @@ impl TreeLine {
                     if may_shrink {
                         why = why.or(Some(Why::Shrink));
                     }
+                    self.bring_home(&[pages], &[], &records);
                     output.superseded.append(&mut self.superseded_by(&[pages], &records));
                     self.workload.novelty.lock().were_written_back(inserted, records.len());
                     kept.extend_from_slice(run);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use spinney_base::{Error, Result, ValueRef};
-use spinney_engine::{Bulk, Chunk, ScanRequest};
+use spinney_engine::{Bulk, Chunk, ScanRequest, SnapshotNumber};
 use spinney_extent::values::Loaded;
 
 use crate::core::Core;
@@ -89,7 +89,7 @@ impl Bulk for Loading<'_> {
         Ok(())
     }
 
-    fn install(mut self: Box<Self>) -> Result<()> {
+    fn install(mut self: Box<Self>, _number: SnapshotNumber) -> Result<()> {
         self.check_empty()?;
         self.apply()?;
         self.write()?;

@@ -2,14 +2,15 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::Relaxed};
 use spinney_base::{Error, Lsn, Next, Result};
 use spinney_engine::{
-    Bulk, Capabilities, Chunk, Compacted, Engine, EngineContext, EngineSnapshot, EngineStats,
-    Found, KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
-    TurtleStats, Values, VerifyReport, Watch, Write,
+    Bulk, Capabilities, Chunk, ClosedGate, Compacted, Engine, EngineContext, EngineStats, Found,
+    KeyspaceBackup, Maintain, OwnedValue, Prepared, Resident, ScanRequest, Scrubbed,
+    SnapshotNumber, TurtleStats, Values, VerifyReport, Watch, Write,
 };
 use spinney_io::Directory;
 
@@ -20,7 +21,6 @@ use crate::files::Passed;
 use crate::memtable::EDIT_BYTES;
 use crate::options;
 use crate::range::KeyRange;
-use crate::snapshot::TurtleSnapshot;
 
 /// A keyspace kept by TurtleKV.
 #[derive(Debug)]
@@ -167,7 +167,13 @@ impl Engine for Turtle {
         self.core.memory.release(bytes);
     }
 
-    fn apply(&self, write: &Write<'_>, Prepared([bytes, _]): Prepared, _lsn: Lsn) {
+    fn apply(
+        &self,
+        write: &Write<'_>,
+        Prepared([bytes, _]): Prepared,
+        _lsn: Lsn,
+        _newest: SnapshotNumber,
+    ) {
         let core = &*self.core;
         // Nobody seals it while the writer is inside the gate.
         let view = core.view.load();
@@ -249,8 +255,12 @@ impl Engine for Turtle {
         Ok(())
     }
 
-    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
-        Ok(Box::new(TurtleSnapshot::take(&self.core)?))
+    fn has_gate(&self) -> bool {
+        true
+    }
+
+    fn close_gate(&self, patience: Option<Duration>) -> Option<Box<dyn ClosedGate + '_>> {
+        self.core.close_gate(patience)
     }
 
     fn approximate_bytes(&self, lower: &[u8], upper: Option<&[u8]>) -> u64 {

@@ -6,15 +6,17 @@
 //!                                              close: set the bit, wait for 0
 //! ```
 //!
-//! **Invariant**: while [`Gate::closed`] runs its closure, no thread is between [`Gate::enter`] and
+//! **Invariant**: while a [`Closed`] lives, no thread is between [`Gate::enter`] and
 //! [`Gate::leave`].
 //!
 //! **Concurrency.** Entering and leaving an open gate is one atomic addition each. The thread that
 //! closes it waits for those inside, so a thread inside must not wait for one that closes it. In
-//! the stepped runtime, where both may be one thread, [`Gate::try_closed`] gives up instead.
+//! the stepped runtime, where both may be one thread, [`Gate::try_close`] gives up instead.
+
+use std::time::Duration;
 
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
-use spinney_base::shim::{Condvar, Mutex};
+use spinney_base::shim::{Condvar, Mutex, MutexGuard};
 
 const CLOSED: u64 = 1 << 63;
 
@@ -55,21 +57,42 @@ impl Gate {
 
     /// Runs `body` while no batch is inside, waiting for those that are.
     pub(crate) fn closed<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _alone = self.closing.lock();
-        let _open = self.close();
-        let mut waiting = self.waiting.lock();
-        while self.state.load(SeqCst) != CLOSED {
-            self.changed.wait(&mut waiting);
-        }
-        drop(waiting);
+        let _closed = self.close_within(None).expect("it waits for as long as it takes");
         body()
     }
 
     /// Runs `body` if no batch is inside now.
     pub(crate) fn try_closed<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
-        let _alone = self.closing.try_lock()?;
-        let _open = self.close();
-        (self.state.load(SeqCst) == CLOSED).then(body)
+        self.try_close().map(|_closed| body())
+    }
+
+    /// Closes the gate if no batch is inside now.
+    pub(crate) fn try_close(&self) -> Option<Closed<'_>> {
+        let alone = self.closing.try_lock()?;
+        let open = self.close();
+        (self.state.load(SeqCst) == CLOSED).then_some(Closed { _open: open, _alone: alone })
+    }
+
+    /// Closes the gate, and waits until no batch is inside: for `patience` at most, if that is given.
+    pub(crate) fn close_within(&self, patience: Option<Duration>) -> Option<Closed<'_>> {
+        let alone = self.closing.lock();
+        let open = self.close();
+        let mut waiting = self.waiting.lock();
+        let mut is_late = false;
+        while self.state.load(SeqCst) != CLOSED {
+            if is_late {
+                drop(waiting);
+                return None;
+            }
+            match patience {
+                Some(patience) => {
+                    is_late = self.changed.wait_for(&mut waiting, patience).timed_out();
+                }
+                None => self.changed.wait(&mut waiting),
+            }
+        }
+        drop(waiting);
+        Some(Closed { _open: open, _alone: alone })
     }
 
     fn close(&self) -> Open<'_> {
@@ -78,7 +101,16 @@ impl Gate {
     }
 }
 
+/// A gate with no batch inside, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Closed<'a> {
+    /// Dropped first.
+    _open: Open<'a>,
+    _alone: MutexGuard<'a, ()>,
+}
+
 /// Opens the gate again, even if a panic unwinds.
+#[derive(Debug)]
 struct Open<'a>(&'a Gate);
 
 impl Drop for Open<'_> {

@@ -10,7 +10,8 @@ use spinney_base::schedules::check;
 use spinney_base::shim::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
 use spinney_engine::{
-    Chunk, Direction, Engine, EngineContext, Found, Maintain, Resident, ScanRequest, Write,
+    Chunk, Direction, Engine, EngineContext, Found, Maintain, Resident, ScanRequest,
+    SnapshotNumber, Write,
 };
 use spinney_io::sim::SimDisk;
 use spinney_wal::{Log, LogOptions};
@@ -57,7 +58,7 @@ fn put(turtle: &Turtle, keys: &[&[u8]], value: u8) {
     let prepare = |key: &&[u8]| turtle.prepare(&write(key, &[value])).unwrap();
     let prepared: Vec<_> = keys.iter().map(prepare).collect();
     for (key, prepared) in keys.iter().zip(prepared) {
-        turtle.apply(&write(key, &[value]), prepared, Lsn(1));
+        turtle.apply(&write(key, &[value]), prepared, Lsn(1), SnapshotNumber::NONE);
     }
     turtle.leave();
 }
@@ -146,7 +147,7 @@ fn p25_snapshots_hold_whole_batches() {
         });
         let mut kept: Vec<(_, u8)> = Vec::new();
         for _ in 0..3 {
-            let snapshot = turtle.snapshot().unwrap();
+            let snapshot = turtle.close_gate(None).unwrap().snapshot().unwrap();
             let get = |key: &[u8]| {
                 let mut out = Vec::new();
                 assert_eq!(snapshot.get(key, hash(key), &mut out).unwrap(), Found::Inline);

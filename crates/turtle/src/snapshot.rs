@@ -15,13 +15,17 @@
 //! counts as held for writes: the whole view of each, which is an upper bound.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use spinney_base::shim::atomic::Ordering::Relaxed;
 use spinney_base::{Error, ErrorKind, Result, probe};
-use spinney_engine::{Chunk, EngineSnapshot, Found, OwnedValue, ScanRequest, SnapshotStats};
+use spinney_engine::{
+    Chunk, ClosedGate, EngineSnapshot, Found, OwnedValue, ScanRequest, SnapshotStats,
+};
 
 use crate::core::{Core, count};
+use crate::gate::Closed;
 use crate::pinned::Pinned;
 use crate::version::Tree;
 use crate::view::View;
@@ -40,30 +44,45 @@ impl Drop for TurtleSnapshot {
     }
 }
 
-impl TurtleSnapshot {
-    /// Takes a snapshot of the present moment.
-    pub(crate) fn take(core: &Arc<Core>) -> Result<TurtleSnapshot> {
-        let take = || {
-            let _inside = probe::enter("snapshot");
-            let pin = core.large.pin();
-            let (memtable, _) = core.seal_alone();
-            let view = core.view.load();
-            let view = View::new(view.tables[1..].to_vec(), view.tree.clone());
-            let view = ArcSwapOption::from_pointee(view);
-            let ended = OnceLock::new();
-            let pinned = Arc::new(Pinned { memtable, view, ended, _pin: pin });
-            // Before anything is written, so that no upgrade is missed.
-            core.snapshots.add(&pinned);
-            TurtleSnapshot { core: Arc::clone(core), pinned }
-        };
-        let taken = core.between(take);
-        core.wanted.store(true, Relaxed);
-        taken.ok_or_else(|| {
-            let text = "a snapshot cannot be taken from inside of a batch";
-            Error::new(ErrorKind::InvalidArgument, text)
-        })
-    }
+/// A keyspace with no batch inside.
+struct Still<'a> {
+    core: &'a Arc<Core>,
+    _closed: Closed<'a>,
+}
 
+impl ClosedGate for Still<'_> {
+    fn snapshot(&self) -> Result<Box<dyn EngineSnapshot>> {
+        let core = self.core;
+        let _inside = probe::enter("snapshot");
+        let pin = core.large.pin();
+        let (memtable, _) = core.seal_alone();
+        let view = core.view.load();
+        let view = View::new(view.tables[1..].to_vec(), view.tree.clone());
+        let view = ArcSwapOption::from_pointee(view);
+        let ended = OnceLock::new();
+        let pinned = Arc::new(Pinned { memtable, view, ended, _pin: pin });
+        // Before anything is written, so that no upgrade is missed.
+        core.snapshots.add(&pinned);
+        core.wanted.store(true, Relaxed);
+        Ok(Box::new(TurtleSnapshot { core: Arc::clone(core), pinned }))
+    }
+}
+
+impl Core {
+    /// As [`spinney_engine::Engine::close_gate`].
+    pub(crate) fn close_gate(
+        self: &Arc<Self>,
+        patience: Option<Duration>,
+    ) -> Option<Box<dyn ClosedGate + '_>> {
+        let closed = match self.context.runtime.is_stepped() {
+            true => self.gate.try_close(),
+            false => self.gate.close_within(patience),
+        };
+        closed.map(|closed| Box::new(Still { core: self, _closed: closed }) as Box<dyn ClosedGate>)
+    }
+}
+
+impl TurtleSnapshot {
     fn view(&self) -> Result<Arc<View>> {
         self.pinned.view.load_full().ok_or_else(|| {
             let text = "the snapshot ended (take a new one): its memory was needed, and writing it out failed";

@@ -13,15 +13,15 @@
 //! of the chunk is laid over it. A key that moves from a memtable to the tree meanwhile is in both,
 //! because the view has both.
 
-use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
 use spinney_art::{Direction as ArtDirection, Pinned};
-use spinney_base::Result;
 use spinney_base::shim::Mutex;
+use spinney_base::{Result, ValueRef};
+use spinney_engine::overlay::{Edits, before, beyond, is_full, lay};
 use spinney_engine::{Chunk, Direction, Found, OwnedValue, ScanRequest, VerifyReport, Watch};
 use spinney_extent::LargePointer;
 
@@ -197,12 +197,7 @@ impl View {
                 piece.clear();
                 return Err(error);
             }
-            // Where the part that the tree did not read begins, and so this piece ends before.
-            let resume = piece.resume.take();
-            let finished = std::mem::take(&mut piece.finished);
-            let last = piece.len().checked_sub(1).map(|last| piece.get(last).0);
-            let last = last.map(|key| Bound::Excluded(key.to_vec()));
-            let beyond = if finished { None } else { resume.or(last) };
+            let beyond = beyond(piece);
             let to = beyond.as_ref().map_or(far, before);
             let mut over = Over::new(&self.tables, (from, to), forward, &pinned);
             let is_done = is_first && over.peek().is_none();
@@ -210,7 +205,7 @@ impl View {
                 std::mem::swap(chunk, &mut part);
                 chunk.clear();
             }
-            if !is_done && !merge(&mut over, &part, request, chunk) {
+            if !is_done && !lay(&mut over, &part, request, chunk) {
                 self.tree.passed(over.passed);
                 return Ok(());
             }
@@ -227,56 +222,6 @@ impl View {
                 return Ok(());
             }
             in_vain = if chunk.is_empty() { in_vain + 1 } else { 0 };
-        }
-    }
-}
-
-/// The end of what lies before a bound at which a range continues.
-fn before(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
-    match bound {
-        Bound::Included(key) => Bound::Excluded(key),
-        Bound::Excluded(key) => Bound::Included(key),
-        Bound::Unbounded => Bound::Unbounded,
-    }
-}
-
-fn is_full(request: &ScanRequest<'_>, chunk: &Chunk) -> bool {
-    chunk.len() >= request.records_wanted.max(1).min(request.records_max.max(1))
-        || (!chunk.is_empty() && chunk.bytes() >= request.bytes_max)
-}
-
-/// Appends what is left of a piece when the edits of `over` are laid over it; says whether the
-/// piece came to its end. If not, the chunk says where it continues.
-fn merge(over: &mut Over<'_>, piece: &Chunk, request: &ScanRequest<'_>, chunk: &mut Chunk) -> bool {
-    let mut at = 0;
-    loop {
-        let under = (at < piece.len()).then(|| piece.get(at));
-        let edit = over.peek();
-        let order = match (edit, under) {
-            (None, None) => return true,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some(edit), Some((key, _))) => over.order(edit.key, key),
-        };
-        if is_full(request, chunk) {
-            // Everything before this key was looked at, and the chunk has a record.
-            let next = edit.filter(|_| order != Ordering::Greater).map(|edit| edit.key);
-            let next = next.or(under.map(|(key, _)| key)).unwrap_or_default();
-            chunk.resume = Some(Bound::Included(next.to_vec()));
-            return false;
-        }
-        let (key, value) = match (order, edit, under) {
-            (Ordering::Greater, _, Some((key, value))) => (key, Some(value)),
-            (_, Some(edit), _) => (edit.key, edit.value),
-            _ => return true,
-        };
-        if let Some(value) = value {
-            chunk.push(&[key], request.delivered(value));
-        }
-        at += usize::from(order != Ordering::Less);
-        if order != Ordering::Greater {
-            over.passed.tombstones += u64::from(value.is_none());
-            over.pass(key);
         }
     }
 }
@@ -301,11 +246,6 @@ impl<'a> Over<'a> {
         Over { ranges: ranges.collect(), forward, passed: Passed::default() }
     }
 
-    /// How two keys follow each other in the direction of the range.
-    fn order(&self, a: &[u8], b: &[u8]) -> Ordering {
-        if self.forward { a.cmp(b) } else { b.cmp(a) }
-    }
-
     /// The next edit: of equal keys the newest memtable's.
     fn peek(&mut self) -> Option<Edit<'a>> {
         let forward = self.forward;
@@ -322,6 +262,19 @@ impl<'a> Over<'a> {
             while range.next_if(|edit| edit.key == key).is_some() {
                 self.passed.edits += 1;
             }
+        }
+    }
+}
+
+impl Edits for Over<'_> {
+    fn peek(&mut self) -> Option<(&[u8], Option<ValueRef<'_>>)> {
+        Over::peek(self).map(|edit| (edit.key, edit.value))
+    }
+
+    fn advance(&mut self) {
+        if let Some(edit) = Over::peek(self) {
+            self.passed.tombstones += u64::from(edit.value.is_none());
+            self.pass(edit.key);
         }
     }
 }

@@ -43,7 +43,7 @@ use spinney_base::shim::{Mutex, RwLock};
 use spinney_base::{Error, Lsn, Result, Stalls, ValueRef, probe};
 use spinney_engine::{
     Capabilities, Chunk, Direction, Engine, EngineContext, EngineStats, Found, OwnedValue,
-    Prepared, Proving, Resident, Row, ScanRequest, Watched, Write,
+    Prepared, Proving, Resident, Row, ScanRequest, SnapshotNumber, Watched, Write,
 };
 use spinney_extent::header::BlockKind;
 use spinney_extent::values::Owner;
@@ -217,7 +217,7 @@ impl Engine for Toy {
 
     fn cancel(&self, _write: &Write<'_>, _prepared: Prepared) {}
 
-    fn apply(&self, write: &Write<'_>, _prepared: Prepared, lsn: Lsn) {
+    fn apply(&self, write: &Write<'_>, _prepared: Prepared, lsn: Lsn, _newest: SnapshotNumber) {
         let mut records = self.records.write();
         if let Some(pointer) = write.value.filter(|value| value.large) {
             self.values.applied(pointer.bytes, lsn.0);

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Error, Next, Result, ValueRef, probe};
 use spinney_engine::{
-    Bulk, Compacted, Engine as _, IDLE, KeyspaceBackup, Maintain, Scrubbed, VerifyReport, Watch,
-    scrub,
+    Bulk, Compacted, Engine as _, IDLE, KeyspaceBackup, Maintain, Scrubbed, SnapshotNumber,
+    VerifyReport, Watch, scrub,
 };
 use spinney_extent::values::Loaded;
 use spinney_extent::{GiveBack, LargePointer, StoreCopy};
@@ -141,7 +141,7 @@ impl Bulk for Loading<'_> {
         Ok(())
     }
 
-    fn install(mut self: Box<Self>) -> Result<()> {
+    fn install(mut self: Box<Self>, _number: SnapshotNumber) -> Result<()> {
         let toy = self.toy;
         let _inside = probe::enter("bulk load");
         let _one_at_a_time = toy.publishing.lock();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use spinney_base::{KeyspaceId, Lsn, MemoryBudget, Poison, Runtime, ValueRef};
-use spinney_engine::{Engine, EngineContext, Write};
+use spinney_engine::{Engine, EngineContext, SnapshotNumber, Write};
 use spinney_extent::LargePointer;
 use spinney_io::sim::{CrashMode, SimDisk};
 use spinney_sync::hash_key;
@@ -36,7 +36,7 @@ fn apply(tree: &TreeLine, key: &[u8], pointer: &LargePointer) {
     let value = Some(ValueRef { bytes: &bytes, large: true });
     let write = Write { key, hash: hash_key(KEYSPACE, key), value };
     let prepared = tree.prepare(&write).unwrap();
-    tree.apply(&write, prepared, Lsn::ZERO);
+    tree.apply(&write, prepared, Lsn::ZERO, SnapshotNumber::NONE);
 }
 
 /// Puts a large value, as a database does, whose bytes do not matter.

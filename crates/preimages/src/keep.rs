@@ -1,0 +1,402 @@
+//! The pre-images of a keyspace, and what writers and write-back do with them.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
+use spinney_base::shim::{Mutex, RwLock};
+use spinney_base::{Error, ErrorKind, ValueRef};
+use spinney_engine::{EngineContext, PreImageStats, SnapshotNumber, Store};
+
+use crate::lives::Lives;
+use crate::marks::{Mark, Marks};
+use crate::run::Run;
+use crate::table::{Layer, LinkMap, Table};
+
+/// Fewest bytes of memory that pre-images may take, however little the keyspace has.
+const BOUND_BYTES_MIN: u64 = 64 << 10;
+/// Bytes beyond the bound at which snapshots end. A batch or a write-back may add some hundred KiB
+/// where nothing can be written out.
+const BEYOND_BYTES_MAX: u64 = 1 << 20;
+
+/// What an engine's memory knows of a key before a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// The key has a value, which was appended.
+    Value,
+    /// The key has a large value; the pointer was appended.
+    Large,
+    /// The key has no value.
+    Absent,
+    /// Only its page tells.
+    Unknown,
+}
+
+/// The pre-images of one keyspace. Thread-safe.
+#[derive(Debug)]
+pub struct PreImages {
+    pub(crate) context: EngineContext,
+    pub(crate) store: Arc<Store>,
+    /// Ascending by number.
+    pub(crate) tables: ArcSwap<Vec<Arc<Table>>>,
+    pub(crate) marks: Marks,
+    pub(crate) lives: Lives,
+    /// Held while lists of tables and parts are changed.
+    pub(crate) changing: Mutex<()>,
+    /// Held by one thread that writes runs.
+    pub(crate) spilling: Mutex<()>,
+    /// Held shared while a link is made that no announced writer makes.
+    pub(crate) linking: RwLock<()>,
+    /// Most bytes of memory.
+    bound: AtomicU64,
+    /// Most bytes of runs.
+    pub(crate) run_bytes_max: AtomicU64,
+    /// Marks that were brought home. Counted between the link and the removal of the mark.
+    pub(crate) resolved: AtomicU64,
+    /// Maps that were written out.
+    pub(crate) spilled: AtomicU64,
+}
+
+impl PreImages {
+    /// Makes the pre-images of a keyspace whose runs lie in `store`.
+    #[must_use]
+    pub fn new(context: EngineContext, store: Arc<Store>) -> PreImages {
+        PreImages {
+            context,
+            store,
+            tables: ArcSwap::default(),
+            marks: Marks::default(),
+            lives: Lives::default(),
+            changing: Mutex::new(()),
+            spilling: Mutex::new(()),
+            linking: RwLock::new(()),
+            bound: AtomicU64::new(BOUND_BYTES_MIN),
+            run_bytes_max: AtomicU64::new(u64::MAX),
+            resolved: AtomicU64::new(0),
+            spilled: AtomicU64::new(0),
+        }
+    }
+
+    /// Keeps what a write of a batch with this number replaces. The engine calls it in its `apply`,
+    /// before the put; `know` tells what its memory has of the key.
+    #[inline]
+    pub fn keep(
+        &self,
+        newest: SnapshotNumber,
+        (key, hash): (&[u8], u64),
+        know: impl FnOnce(&mut Vec<u8>) -> Known,
+    ) {
+        if newest != SnapshotNumber::NONE {
+            self.keep_for(newest.0, (key, hash), know);
+        }
+    }
+
+    #[inline(never)]
+    fn keep_for(
+        &self,
+        newest: u64,
+        (key, hash): (&[u8], u64),
+        know: impl FnOnce(&mut Vec<u8>) -> Known,
+    ) {
+        let tables = self.tables.load();
+        let Some(table) = tables.iter().rev().find(|table| table.number <= newest) else { return };
+        if self.lives.has_ended(table.number) {
+            return;
+        }
+        if self.marks.get(key, hash).is_some_and(|mark| mark.table == table.number)
+            || table.parts.load().map.contains(key)
+        {
+            return;
+        }
+        if self.is_far_over() {
+            // Nothing waits or is freed here; the flag is set before the put (S16).
+            self.end_for_want_of_memory();
+            return;
+        }
+        let mut old = Vec::new();
+        let value = match know(&mut old) {
+            Known::Value => Some(ValueRef::inline(&old)),
+            Known::Large => Some(ValueRef::large(&old)),
+            Known::Absent => None,
+            Known::Unknown => {
+                self.mark(table, key, hash);
+                return;
+            }
+        };
+        self.link(table, key, value);
+    }
+
+    fn mark(&self, table: &Table, key: &[u8], hash: u64) {
+        table.marks.fetch_add(1, SeqCst);
+        // One that is replaced is of a table that is gone: the snapshots that needed it are.
+        if let Some(before) = self.marks.set(key, hash, table.number) {
+            self.unmarked(before);
+        }
+    }
+
+    /// Counts that a mark has gone.
+    fn unmarked(&self, mark: Mark) {
+        if let Some(table) = self.table(mark.table) {
+            table.marks.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Adds a link to the map of a table, which may be sealed meanwhile.
+    fn link(&self, table: &Table, key: &[u8], value: Option<ValueRef<'_>>) {
+        // A map is replaced before it is sealed.
+        while !table.parts.load().map.link(key, value) {}
+    }
+
+    pub(crate) fn table(&self, number: u64) -> Option<Arc<Table>> {
+        let tables = self.tables.load();
+        let found = tables.binary_search_by_key(&number, |table| table.number).ok()?;
+        Some(tables[found].clone())
+    }
+
+    /// Returns whether any key is marked.
+    #[inline]
+    #[must_use]
+    pub fn has_marks(&self) -> bool {
+        self.marks.len() > 0
+    }
+
+    /// Returns some marked keys, for the engine to write back, when marks take too much of the memory:
+    /// nothing else makes them less.
+    #[must_use]
+    pub fn marked_too_many(&self, most: usize) -> Vec<Vec<u8>> {
+        if self.marks.bytes() <= self.bound.load(SeqCst) / 2 {
+            return Vec::new();
+        }
+        self.marks.some(most)
+    }
+
+    /// Returns whether a key is marked: its page must not be hidden by another one (S11).
+    #[must_use]
+    pub fn is_marked(&self, key: &[u8], hash: u64) -> bool {
+        self.marks.get(key, hash).is_some()
+    }
+
+    /// Keeps what the page of a record holds that is about to be written there, if the key is
+    /// marked. The caller excludes every other thread that would rewrite the page (S10).
+    pub fn bring_home(&self, key: &[u8], hash: u64, old: Option<ValueRef<'_>>) {
+        let Some(mark) = self.marks.get(key, hash) else { return };
+        let _linking = self.linking.read();
+        if let Some(table) = self.table(mark.table)
+            && !self.lives.has_ended(mark.table)
+            && !table.parts.load().map.contains(key)
+        {
+            if self.is_far_over() {
+                self.end_for_want_of_memory();
+            } else {
+                self.link(&table, key, old);
+            }
+        }
+        self.resolved.fetch_add(1, SeqCst);
+        if self.marks.remove(key, hash, mark) {
+            self.unmarked(mark);
+        }
+    }
+
+    /// Publishes the table of a snapshot. Numbers ascend, and no batch has this one yet (S4).
+    pub(crate) fn publish(&self, number: u64, is_live: bool) {
+        let _alone = self.changing.lock();
+        if is_live {
+            self.lives.add(number);
+        }
+        let mut tables = Vec::clone(&self.tables.load());
+        tables.push(Table::new(number));
+        self.tables.store(Arc::new(tables));
+    }
+
+    /// Notes that a load with this number is about to come into the keyspace, which is empty: what
+    /// tables before have nothing of was absent (S17). No write is under way, and nothing is marked.
+    pub fn before_load(&self, number: SnapshotNumber) {
+        let last = self.tables.load().last().cloned();
+        if let Some(last) = last {
+            last.is_rest_absent.store(true, SeqCst);
+            self.publish(number.0, false);
+        }
+    }
+
+    /// Notes that a snapshot has been dropped.
+    pub(crate) fn drop_snapshot(&self, number: u64) {
+        self.lives.remove(number);
+        self.trim();
+    }
+
+    /// Frees the tables that no snapshot needs (S14), and folds neighbours that none tells apart
+    /// (S15).
+    pub fn trim(&self) {
+        let mut freed = Vec::new();
+        {
+            let _alone = self.changing.lock();
+            let tables = self.tables.load_full();
+            if tables.is_empty() {
+                return;
+            }
+            let least = self.lives.least();
+            let is_needed = |table: &Arc<Table>| least.is_some_and(|least| table.number >= least);
+            let mut kept: Vec<Arc<Table>> = Vec::with_capacity(tables.len());
+            for table in tables.iter() {
+                if is_needed(table) { kept.push(table.clone()) } else { freed.push(table.clone()) }
+            }
+            let is_folded = self.fold(&mut kept);
+            if is_folded || !freed.is_empty() {
+                self.tables.store(Arc::new(kept));
+            }
+            if least.is_none() {
+                // A write that began before may set one more. It goes when its key is written back.
+                self.marks.clear();
+            }
+        }
+        // Maps and runs go here, unless a reader has them.
+        drop(freed);
+    }
+
+    /// Puts the layers of a table before those of the next, where no snapshot tells the two apart.
+    /// The caller holds `changing`. Every write that may have had the number of the first has been
+    /// applied, because the snapshot of the second has been taken, and dropped.
+    fn fold(&self, tables: &mut Vec<Arc<Table>>) -> bool {
+        let mut is_folded = false;
+        let mut index = 0;
+        while index + 1 < tables.len() {
+            let (first, second) = (&tables[index], &tables[index + 1]);
+            let is_apart = self.lives.has_between(first.number, second.number)
+                || first.is_rest_absent.load(SeqCst);
+            // Nobody brings a mark home meanwhile, which would link it in the first.
+            let linking = (!is_apart).then(|| self.linking.write());
+            if is_apart || first.marks.load(SeqCst) > 0 {
+                index += 1;
+                continue;
+            }
+            let parts = first.parts.load_full();
+            let mut layers = parts.layers.clone();
+            if parts.map.len() > 0 {
+                layers.push(Layer::Map(parts.map.clone()));
+            }
+            second.change_layers(|next| {
+                layers.append(next);
+                *next = layers;
+            });
+            drop(linking);
+            tables.remove(index);
+            is_folded = true;
+        }
+        is_folded
+    }
+
+    /// Follows the memory of the keyspace: pre-images may take a quarter of it.
+    pub fn follow(&self, memory: u64) {
+        self.bound.store((memory / 4).max(BOUND_BYTES_MIN), SeqCst);
+    }
+
+    /// Sets the most bytes that runs may take.
+    pub fn set_run_bytes_max(&self, bytes: u64) {
+        self.run_bytes_max.store(bytes, SeqCst);
+    }
+
+    /// Returns the bytes of memory that maps, marks and runs hold.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        let mut of_runs = 0;
+        self.each_run(|run| of_runs += run.memory_bytes());
+        self.link_bytes() + of_runs
+    }
+
+    /// Bytes of maps and marks.
+    pub(crate) fn link_bytes(&self) -> u64 {
+        let of_table = |table: &Arc<Table>| {
+            let parts = table.parts.load();
+            let layers = parts.layers.iter().map(|layer| match layer {
+                Layer::Map(map) => map.bytes(),
+                Layer::Run(_) => 0,
+            });
+            parts.map.bytes() + layers.sum::<u64>()
+        };
+        self.marks.bytes() + self.tables.load().iter().map(of_table).sum::<u64>()
+    }
+
+    /// Returns the pages that runs take.
+    #[must_use]
+    pub fn run_pages(&self) -> u64 {
+        let mut pages = 0;
+        self.each_run(|run| pages += run.pages());
+        pages
+    }
+
+    /// Returns the numbers of what it keeps.
+    #[must_use]
+    pub fn stats(&self) -> PreImageStats {
+        let mut stats = PreImageStats::default();
+        stats.snapshots = self.lives.len();
+        stats.links = self.maps().iter().map(|(_, map)| map.len()).sum();
+        stats.marks = self.marks.len();
+        stats.memory_bytes = self.memory_bytes();
+        stats.run_bytes = self.run_pages() * PAGE_BYTES as u64;
+        stats.spills = self.spilled.load(SeqCst);
+        stats.resolved = self.resolved.load(SeqCst);
+        stats.ended = self.lives.ended_count();
+        stats
+    }
+
+    pub(crate) fn each_run(&self, mut see: impl FnMut(&Arc<Run>)) {
+        for table in self.tables.load().iter() {
+            for layer in &table.parts.load().layers {
+                if let Layer::Run(run) = layer {
+                    see(run);
+                }
+            }
+        }
+    }
+
+    /// Returns whether no snapshot needs anything here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tables.load().is_empty()
+    }
+
+    pub(crate) fn is_over(&self, quarters: u64) -> bool {
+        self.link_bytes() > self.bound.load(SeqCst) / 4 * quarters
+    }
+
+    fn is_far_over(&self) -> bool {
+        self.link_bytes() > self.bound.load(SeqCst) + BEYOND_BYTES_MAX
+    }
+
+    #[cold]
+    fn end_for_want_of_memory(&self) {
+        let bound = self.bound.load(SeqCst);
+        let text = format!(
+            "what it keeps of replaced values exceeds {bound} bytes, a quarter of the keyspace's memory, by far"
+        );
+        let last = self.tables.load().last().map(|table| table.number);
+        if let Some(last) = last {
+            self.lives.end(last, &Error::new(ErrorKind::Full, text));
+        }
+    }
+
+    /// Ends the oldest snapshot of the keyspace because of `cause`. Returns whether there was one.
+    pub fn end_oldest(&self, cause: &Error) -> bool {
+        let Some(oldest) = self.lives.least() else { return false };
+        self.lives.end(oldest, cause);
+        self.trim();
+        true
+    }
+
+    /// Maps of all tables, each with its table.
+    pub(crate) fn maps(&self) -> Vec<(Arc<Table>, Arc<LinkMap>)> {
+        let tables = self.tables.load_full();
+        let mut maps = Vec::new();
+        for table in tables.iter() {
+            let parts = table.parts.load_full();
+            for layer in &parts.layers {
+                if let Layer::Map(map) = layer {
+                    maps.push((table.clone(), map.clone()));
+                }
+            }
+            maps.push((table.clone(), parts.map.clone()));
+        }
+        maps
+    }
+}

@@ -1,0 +1,240 @@
+//! Runs: sorted links on disk.
+//!
+//! ```text
+//!   pieces   | page | page | .. 64 |   | page | page | ..        slotted pages (crate `page`), no prefix
+//!   fences     a      f      k           p      t                in memory: the first key of each page
+//!   filter                                                       in memory: 10 bits a key
+//! ```
+//!
+//! A page holds records as those of an engine do; a key that was absent has a pointer of no bytes.
+//! Pages are of kind [`PAGES`], so salvage passes them by. No page, slot or log record names them:
+//! they are free again after a crash, and when the last reader of a dropped run has gone.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::{Lsn, Result, ValueRef};
+use spinney_engine::{BlockKind, OwnedValue, Store};
+use spinney_extent::{BlockHeader, PageRun};
+use spinney_io::{AlignedBuf, Purpose};
+use spinney_page::{PageEditor, PageView, Put};
+
+use crate::table::{Age, Link, Show};
+
+/// The kind of a run's pages.
+pub const PAGES: BlockKind = BlockKind::new(7, "pre-images");
+
+/// Runs that are written and read.
+pub const PURPOSE: Purpose = Purpose::new(17, "pre-images");
+
+/// Pages that are allocated and written together.
+const PIECE_PAGES: usize = 64;
+
+/// Pages that a range reads together.
+const READ_PAGES: usize = 16;
+
+const FILTER_BITS: u32 = 10;
+
+/// A pointer to no large value stands for absence.
+const ABSENT: ValueRef<'static> = ValueRef { bytes: &[], large: true };
+
+fn link_of(value: ValueRef<'_>) -> Option<ValueRef<'_>> {
+    if value.large && value.bytes.is_empty() { None } else { Some(value) }
+}
+
+/// Sorted links on disk.
+#[derive(Debug)]
+pub(crate) struct Run {
+    store: Arc<Store>,
+    age: Age,
+    pieces: Vec<PageRun>,
+    /// The first key of each page.
+    fences: Vec<Box<[u8]>>,
+    filter: Vec<u8>,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.pieces.iter().for_each(|piece| self.store.release_run(*piece));
+    }
+}
+
+impl Run {
+    pub(crate) fn age(&self) -> Age {
+        self.age
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.fences.len() as u64
+    }
+
+    /// Bytes of memory that it holds.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let fences = self.fences.iter().map(|key| key.len() + size_of::<Box<[u8]>>());
+        (fences.sum::<usize>() + self.filter.len()) as u64
+    }
+
+    /// The page that may have a key: the last that does not begin behind it.
+    fn page_of(&self, key: &[u8]) -> Option<usize> {
+        self.fences.partition_point(|first| **first <= *key).checked_sub(1)
+    }
+
+    /// Pages that may have keys between these bounds.
+    fn pages_of(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> std::ops::Range<usize> {
+        let start = match lower {
+            Bound::Included(key) | Bound::Excluded(key) => self.page_of(key).unwrap_or(0),
+            Bound::Unbounded => 0,
+        };
+        let end = match upper {
+            Bound::Included(key) => self.fences.partition_point(|first| **first <= *key),
+            Bound::Excluded(key) => self.fences.partition_point(|first| **first < *key),
+            Bound::Unbounded => self.fences.len(),
+        };
+        start..end.max(start)
+    }
+
+    pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
+        if !spinney_filter::may_contain(&self.filter, hash) {
+            return Ok(None);
+        }
+        let Some(index) = self.page_of(key) else { return Ok(None) };
+        let mut buf = AlignedBuf::new(1);
+        let piece = &self.pieces[index / PIECE_PAGES];
+        let place = u32::try_from(index % PIECE_PAGES).expect("a piece is small");
+        self.store.read_run_page(piece, place, PAGES, buf.page_mut(0), PURPOSE)?;
+        let found = self.view(index, buf.page(0))?.find(key);
+        Ok(found.map(|value| link_of(value).map(OwnedValue::from)))
+    }
+
+    fn view<'a>(&self, index: usize, page: &'a [u8; PAGE_BYTES]) -> Result<PageView<'a>> {
+        let piece = &self.pieces[index / PIECE_PAGES];
+        let number = piece.page(u32::try_from(index % PIECE_PAGES).expect("a piece is small"));
+        PageView::parse(page).map_err(|damage| damage.at(self.store.path(), number))
+    }
+
+    /// Shows links from one bound to another until `show` returns false. Backward, `from` is the
+    /// greater bound.
+    pub(crate) fn each(
+        &self,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        forward: bool,
+        show: Show<'_>,
+    ) -> Result<()> {
+        let (lower, upper) = if forward { (from, to) } else { (to, from) };
+        let mut left = self.pages_of(lower, upper);
+        // Few at first: many ranges are short.
+        let mut together = 1;
+        while !left.is_empty() {
+            let count = left.len().min(together);
+            together = (2 * together).min(READ_PAGES);
+            let some =
+                if forward { left.start..left.start + count } else { left.end - count..left.end };
+            left = if forward { some.end..left.end } else { left.start..some.start };
+            let mut buf = AlignedBuf::new(count);
+            let of_piece = |index: usize| {
+                (self.pieces[index / PIECE_PAGES], u32::try_from(index % PIECE_PAGES).unwrap_or(0))
+            };
+            let pages: Vec<_> = some.clone().map(of_piece).collect();
+            self.store.read_run_pages(&pages, PAGES, &mut buf, PURPOSE)?;
+            for step in 0..count {
+                let place = if forward { step } else { count - 1 - step };
+                let view = self.view(some.start + place, buf.page(place))?;
+                let records = view.range(lower, upper);
+                for step in 0..records.len() {
+                    let index = if forward { records.start + step } else { records.end - 1 - step };
+                    if !show(view.suffix(index), link_of(view.value(index)))? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A run that is being written; dropping it frees its pages.
+#[derive(Debug)]
+pub(crate) struct RunWriter {
+    run: Run,
+    hashes: Vec<u64>,
+    /// Filled pages of the piece that is not written yet, and the one that is being filled.
+    buf: AlignedBuf,
+    filled: usize,
+    is_open: bool,
+}
+
+impl RunWriter {
+    pub(crate) fn new(store: Arc<Store>, age: Age) -> RunWriter {
+        let (pieces, fences, filter) = (Vec::new(), Vec::new(), Vec::new());
+        RunWriter {
+            run: Run { store, age, pieces, fences, filter },
+            hashes: Vec::new(),
+            buf: AlignedBuf::new(PIECE_PAGES),
+            filled: 0,
+            is_open: false,
+        }
+    }
+
+    /// Adds the next link. Keys ascend.
+    ///
+    /// # Errors
+    /// `Full`, `Poisoned` or `Io`.
+    pub(crate) fn push(&mut self, key: &[u8], hash: u64, link: Option<ValueRef<'_>>) -> Result<()> {
+        let value = link.unwrap_or(ABSENT);
+        self.hashes.push(hash);
+        if self.is_open {
+            let page = self.buf.page_mut(self.filled);
+            if PageEditor::edit(page).put(key, value) == Put::Done {
+                return Ok(());
+            }
+            self.filled += 1;
+        }
+        if self.filled == PIECE_PAGES {
+            self.write_piece()?;
+        }
+        self.run.fences.push(key.into());
+        let page = self.buf.page_mut(self.filled);
+        page.fill(0);
+        let put = PageEditor::format(page, &[], &[]).put(key, value);
+        assert!(put == Put::Done, "a page has room for any record of an engine's pages");
+        self.is_open = true;
+        Ok(())
+    }
+
+    fn write_piece(&mut self) -> Result<()> {
+        let store = &self.run.store;
+        let pages = u32::try_from(self.filled).expect("a piece is small");
+        let piece = store.allocate_run(pages)?;
+        // Freed with the run, also when writing fails.
+        self.run.pieces.push(piece);
+        for index in 0..pages {
+            let header = BlockHeader {
+                kind: PAGES,
+                page: piece.page(index),
+                generation: piece.generation,
+                keyspace: store.keyspace(),
+                lsn: Lsn::ZERO,
+            };
+            header.seal(self.buf.page_mut(index as usize));
+        }
+        let bytes = &self.buf.bytes()[..self.filled * PAGE_BYTES];
+        store.write_runs(&[(piece.first, bytes)], PURPOSE)?;
+        self.filled = 0;
+        self.is_open = false;
+        Ok(())
+    }
+
+    /// Writes the rest.
+    ///
+    /// # Errors
+    /// As [`RunWriter::push`].
+    pub(crate) fn finish(mut self) -> Result<Run> {
+        if self.is_open {
+            self.filled += 1;
+            self.write_piece()?;
+        }
+        self.run.filter = spinney_filter::build(&self.hashes, FILTER_BITS);
+        Ok(self.run)
+    }
+}

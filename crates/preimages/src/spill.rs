@@ -1,0 +1,211 @@
+//! Writing maps out as runs, and merging runs.
+
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::vec::IntoIter;
+
+use spinney_base::limits::PAGE_BYTES;
+use spinney_base::shim::atomic::Ordering::SeqCst;
+use spinney_base::{Error, ErrorKind, Result};
+use spinney_engine::OwnedValue;
+use spinney_sync::hash_key;
+
+use crate::keep::PreImages;
+use crate::run::{Run, RunWriter};
+use crate::table::{Layer, Link, LinkMap, Table};
+
+/// Runs of one table that become one.
+const RUNS_MAX: usize = 8;
+
+/// Links that a merge reads of one run at once.
+const MERGED_LINKS: usize = 1024;
+
+const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
+
+impl PreImages {
+    /// Does what the background is to do: frees what has ended, writes the largest map out when much
+    /// memory is taken, merges runs where there are many. Returns whether it did something.
+    ///
+    /// # Errors
+    /// `Poisoned`, `Io` or `Corruption`. For want of room a snapshot ends.
+    pub fn background(&self) -> Result<bool> {
+        if self.is_empty() {
+            return Ok(false);
+        }
+        self.trim();
+        if self.is_over(2) {
+            return self.spill();
+        }
+        self.merge_runs()
+    }
+
+    /// Writes the largest map out if so much memory is taken that a writer should.
+    ///
+    /// # Errors
+    /// As [`PreImages::background`].
+    #[inline]
+    pub fn relieve(&self) -> Result<()> {
+        if !self.is_empty() && self.is_over(3) {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the largest map out. Returns whether there was one that pays.
+    ///
+    /// # Errors
+    /// As [`PreImages::background`].
+    pub(crate) fn spill(&self) -> Result<bool> {
+        // Another thread is about it.
+        let Some(_alone) = self.spilling.try_lock() else { return Ok(false) };
+        let maps = self.maps();
+        let largest = maps.into_iter().max_by_key(|(_, map)| map.bytes());
+        // Marks take what there is: only write-back makes them less.
+        let Some((table, map)) = largest.filter(|(_, map)| map.bytes() > PAGE_BYTES as u64) else {
+            return Ok(false);
+        };
+        if self.run_pages() * PAGE_BYTES as u64 + map.bytes() > self.run_bytes_max.load(SeqCst) {
+            let most = self.run_bytes_max.load(SeqCst);
+            let text = format!("what it keeps of replaced values exceeds {most} bytes of disk");
+            return Ok(self.end_oldest(&Error::new(ErrorKind::Full, text)));
+        }
+        {
+            let _changing = self.changing.lock();
+            if Arc::ptr_eq(&table.parts.load().map, &map) {
+                table.renew_map();
+            }
+        }
+        map.seal();
+        self.wait_for_late_links();
+        match self.write_map(&map) {
+            Ok(run) => {
+                let written = Layer::Run(Arc::new(run));
+                self.replace(&table, &[Layer::Map(map)], written);
+                self.spilled.fetch_add(1, SeqCst);
+                Ok(true)
+            }
+            Err(error) if error.is_full() => Ok(self.end_oldest(&error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until nobody can add to a sealed map: a link that was appended before may not have been
+    /// found in the tree yet (S13).
+    fn wait_for_late_links(&self) {
+        self.context.log.quiesce();
+        drop(self.linking.write());
+    }
+
+    fn write_map(&self, map: &LinkMap) -> Result<Run> {
+        let mut writer = RunWriter::new(self.store.clone(), map.age);
+        map.each(ALL, true, &mut |key, value| {
+            writer.push(key, hash_key(self.context.keyspace, key), value)?;
+            Ok(true)
+        })?;
+        writer.finish()
+    }
+
+    /// Puts one layer in the place of neighbours, wherever they are now: their table may have been
+    /// folded into the next, or freed.
+    fn replace(&self, table: &Arc<Table>, before: &[Layer], after: Layer) {
+        let _changing = self.changing.lock();
+        let tables = self.tables.load_full();
+        for table in tables.iter().filter(|one| one.number >= table.number) {
+            let parts = table.parts.load_full();
+            let at = parts.layers.windows(before.len()).position(|layers| {
+                layers.iter().zip(before).all(|(layer, wanted)| layer.is(wanted))
+            });
+            if let Some(at) = at {
+                let place = at..at + before.len();
+                table.change_layers(|layers| _ = layers.splice(place, [after]));
+                return;
+            }
+        }
+    }
+
+    /// Merges the oldest runs of a table that has many. Returns whether there was one.
+    fn merge_runs(&self) -> Result<bool> {
+        let Some(_alone) = self.spilling.try_lock() else { return Ok(false) };
+        let tables = self.tables.load_full();
+        for table in tables.iter() {
+            let parts = table.parts.load_full();
+            let is_run = |layer: &&Layer| matches!(layer, Layer::Run(_));
+            let layers: Vec<Layer> = parts.layers.iter().take_while(is_run).cloned().collect();
+            if layers.len() < RUNS_MAX {
+                continue;
+            }
+            return match self.merge(&layers) {
+                Ok(run) => {
+                    self.replace(table, &layers, Layer::Run(Arc::new(run)));
+                    Ok(true)
+                }
+                Err(error) if error.is_full() => Ok(self.end_oldest(&error)),
+                Err(error) => Err(error),
+            };
+        }
+        Ok(false)
+    }
+
+    /// Merges layers, oldest first; of one key the oldest link wins.
+    fn merge(&self, layers: &[Layer]) -> Result<Run> {
+        let age = layers[0].age();
+        let mut writer = RunWriter::new(self.store.clone(), age);
+        let mut sources: Vec<Source<'_>> = layers.iter().map(Source::new).collect();
+        loop {
+            let mut least: Option<(usize, Vec<u8>)> = None;
+            for (index, source) in sources.iter_mut().enumerate() {
+                let Some((key, _)) = source.peek()? else { continue };
+                if least.as_ref().is_none_or(|(_, least)| key < least) {
+                    least = Some((index, key.clone()));
+                }
+            }
+            let Some((oldest, key)) = least else { return writer.finish() };
+            for (index, source) in sources.iter_mut().enumerate() {
+                if source.peek()?.is_none_or(|(next, _)| *next != key) {
+                    continue;
+                }
+                let (_, link) = source.next()?.expect("it was there");
+                if index == oldest {
+                    let value = link.as_ref().map(OwnedValue::as_value);
+                    writer.push(&key, hash_key(self.context.keyspace, &key), value)?;
+                }
+            }
+        }
+    }
+}
+
+/// A layer that is read from its beginning to its end, some links at a time.
+struct Source<'a> {
+    layer: &'a Layer,
+    some: Peekable<IntoIter<(Vec<u8>, Link)>>,
+    last: Option<Vec<u8>>,
+    has_more: bool,
+}
+
+impl<'a> Source<'a> {
+    fn new(layer: &'a Layer) -> Source<'a> {
+        Source { layer, some: Vec::new().into_iter().peekable(), last: None, has_more: true }
+    }
+
+    fn peek(&mut self) -> Result<Option<&(Vec<u8>, Link)>> {
+        if self.some.peek().is_none() && self.has_more {
+            let last = self.last.take();
+            let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let mut some = Vec::new();
+            self.layer.each((from, Bound::Unbounded), true, &mut |key, value| {
+                some.push((key.to_vec(), value.map(OwnedValue::from)));
+                Ok(some.len() < MERGED_LINKS)
+            })?;
+            self.has_more = some.len() == MERGED_LINKS;
+            self.last = some.last().map(|(key, _)| key.clone());
+            self.some = some.into_iter().peekable();
+        }
+        Ok(self.some.peek())
+    }
+
+    fn next(&mut self) -> Result<Option<(Vec<u8>, Link)>> {
+        self.peek()?;
+        Ok(self.some.next())
+    }
+}
