@@ -255,6 +255,12 @@ pub trait Product: Sync {
         false
     }
 
+    /// Whether it writes pages twice: where such a write is lost in silence, what was in the page before
+    /// shows again.
+    fn rewrites_pages(&self) -> bool {
+        true
+    }
+
     /// Whether its databases take backups.
     fn takes_backups(&self) -> bool {
         true

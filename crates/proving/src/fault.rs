@@ -374,7 +374,7 @@ fn run(product: &dyn Product, start: &Start, seed: u64, fault: Option<&Fault>) -
     match opened {
         Ok(database) => {
             let mut generator = Generator::new(seed, start.mix.clone());
-            let mut views = Views::default();
+            let mut views = Views::new(damage == Damage::Silent && product.rewrites_pages());
             for number in 0..OPERATIONS {
                 let op = fixed_op(number, start.mix.snapshots);
                 let op = op.unwrap_or_else(|| generator.next(&books.believed));
@@ -628,7 +628,7 @@ fn write_over(
     (mut books, batches): (Books, u64),
     when: &str,
 ) -> Vec<Error> {
-    let mut views = Views::default();
+    let mut views = Views::new(false);
     let mut errors = Vec::new();
     errors.extend(views.take(database, "main", &books).err());
     errors.extend(database.set_checkpoint_distance("main", batches).err());
@@ -675,7 +675,7 @@ pub fn fill_up(product: &dyn Product, start: &Start) {
         books.ended(&Effect::Writes(vec![write]), &result);
         result
     };
-    let (mut fulls, mut views) = (0, Views::default());
+    let (mut fulls, mut views) = (0, Views::new(false));
     for number in 0..4000 {
         if start.mix.snapshots && number % 90 == 50 {
             views.take(&*database, "main", &books).expect("it needs no room");

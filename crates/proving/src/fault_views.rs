@@ -14,9 +14,10 @@ use crate::ops::Op;
 const VIEWS_MAX: usize = 3;
 
 /// See the module. Oldest first.
-#[derive(Default)]
 pub(crate) struct Views {
     kept: Vec<Kept>,
+    /// Whether answers may change where a write was lost in silence.
+    may_change: bool,
 }
 
 struct Kept {
@@ -24,15 +25,16 @@ struct Kept {
     view: Box<dyn View>,
     /// What was known when it was taken.
     then: Books,
-    /// What it has answered.
-    answered: BTreeMap<Bytes, Option<Bytes>>,
+    /// What it has answered; `None` where answers may change.
+    answered: Option<BTreeMap<Bytes, Option<Bytes>>>,
 }
 
 impl Kept {
     fn check(&mut self, damage: Damage, key: &[u8], found: Option<&[u8]>, when: &str) {
         let when = format!("{when}, in a snapshot");
         self.then.check(damage, &self.keyspace, key, found, &when);
-        let before = self.answered.entry(key.to_vec()).or_insert_with(|| found.map(<[u8]>::to_vec));
+        let Some(answered) = &mut self.answered else { return };
+        let before = answered.entry(key.to_vec()).or_insert_with(|| found.map(<[u8]>::to_vec));
         assert!(before.as_deref() == found, "{when}: an answer is not what it was");
     }
 
@@ -56,6 +58,12 @@ impl Kept {
 }
 
 impl Views {
+    /// No snapshots yet. `may_change` says whether answers may change, because a write may be lost in
+    /// silence.
+    pub(crate) fn new(may_change: bool) -> Views {
+        Views { kept: Vec::new(), may_change }
+    }
+
     /// Keeps a snapshot of a keyspace of which so much is known, where the product has such.
     pub(crate) fn take(
         &mut self,
@@ -71,7 +79,7 @@ impl Views {
             keyspace: keyspace.to_owned(),
             view,
             then: books.clone(),
-            answered: BTreeMap::new(),
+            answered: (!self.may_change).then(BTreeMap::new),
         }));
         Ok(())
     }

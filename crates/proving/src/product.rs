@@ -101,6 +101,10 @@ impl Product for Spinney {
         self.row().proving.watched == Watched::Records
     }
 
+    fn rewrites_pages(&self) -> bool {
+        self.row().proving.watched != Watched::Roots
+    }
+
     fn takes_snapshots(&self) -> bool {
         self.row().capabilities.snapshots
     }
