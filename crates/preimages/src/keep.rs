@@ -286,14 +286,11 @@ impl PreImages {
         is_folded
     }
 
-    /// Follows the memory of the keyspace: pre-images may take a quarter of it.
-    pub fn follow(&self, memory: u64) {
+    /// Follows the memory of the keyspace, of which pre-images may take a quarter, and sets the most
+    /// bytes of disk that their runs may take.
+    pub fn follow(&self, memory: u64, run_bytes_max: u64) {
         self.bound.store((memory / 4).max(BOUND_BYTES_MIN), SeqCst);
-    }
-
-    /// Sets the most bytes that runs may take.
-    pub fn set_run_bytes_max(&self, bytes: u64) {
-        self.run_bytes_max.store(bytes, SeqCst);
+        self.run_bytes_max.store(run_bytes_max, SeqCst);
     }
 
     /// Returns the bytes of memory that maps, marks and runs hold.
