@@ -115,7 +115,7 @@ fn stays_what_it_was(engine: EngineKind, seed: u64, keys: u64, bytes: usize) -> 
         main.iter().map(|one| one.unwrap()).map(|(key, value)| (key, value.into())).collect();
     assert_eq!(now, model);
     db.verify().unwrap();
-    let stats = db.stats();
+    let stats = db.stats().transactions;
     assert_eq!((stats.snapshots, stats.oldest_snapshot_ns), (0, None));
     let images = main.stats().pre_images;
     assert_eq!((images.snapshots, images.links, images.marks, images.run_bytes), (0, 0, 0, 0));
@@ -200,8 +200,8 @@ fn what_a_snapshot_covers() {
     });
     let some = db.snapshot_of(&[&one]).unwrap();
     let all = db.snapshot().unwrap();
-    assert_eq!(db.stats().snapshots, 2);
-    assert!(db.stats().oldest_snapshot_ns.is_some());
+    assert_eq!(db.stats().transactions.snapshots, 2);
+    assert!(db.stats().transactions.oldest_snapshot_ns.is_some());
     let later = keyspace(&db, "later", EngineKind::TreeLine);
     one.insert("a", "2").unwrap();
     two.remove("a").unwrap();
@@ -227,7 +227,7 @@ fn what_a_snapshot_covers() {
     db.convert_keyspace(&two.name(), EngineKind::TreeLine).unwrap();
     assert_eq!(part.get("a").unwrap_err().kind(), ErrorKind::Closed);
     drop(part);
-    assert_eq!(db.stats().snapshots, 0);
+    assert_eq!(db.stats().transactions.snapshots, 0);
 }
 
 /// A keyspace that is parked when a snapshot is taken is in it when it is opened, by a write, too.

@@ -52,7 +52,7 @@ pub struct PreImages {
     bound: AtomicU64,
     /// Most bytes of runs.
     pub(crate) run_bytes_max: AtomicU64,
-    /// Marks that were brought home. Counted between the link and the removal of the mark.
+    /// Marks that were resolved. Counted between the link and the removal of the mark.
     pub(crate) resolved: AtomicU64,
     /// Maps that were written out.
     pub(crate) spilled: AtomicU64,
@@ -264,7 +264,7 @@ impl PreImages {
             let (first, second) = (&tables[index], &tables[index + 1]);
             let is_apart = self.lives.has_between(first.number, second.number)
                 || first.is_rest_absent.load(SeqCst);
-            // Nobody brings a mark home meanwhile, which would link it in the first.
+            // Nobody resolves a mark meanwhile, which would make a link in the first.
             let linking = (!is_apart).then(|| self.linking.write());
             if is_apart || first.marks.load(SeqCst) > 0 {
                 index += 1;

@@ -27,8 +27,8 @@
 //! 2. Entries move from mark to map to layer and are made in the order of tables. A reader that looks
 //!    from the newest table to the oldest, in each at the mark, the map and then the layers from the
 //!    newest to the oldest, therefore passes none over.
-//! 3. A marked key is dirty in the engine's memory, so it has one mark at most. What is marked is brought
-//!    home before its page is rewritten, under the page's exclusive lock.
+//! 3. A marked key is dirty in the engine's memory, so it has one mark at most. A mark is
+//!    resolved, its page's value linked, before the page is rewritten, under the page's exclusive lock.
 //! 4. A snapshot that has ended says so: the flag is set before the put whose pre-image is not kept, and
 //!    looked at after the read.
 //! 5. Nothing here is durable or named by anything durable: pages of runs are free after a crash.

@@ -4,7 +4,7 @@
 //! the newest to the oldest are looked through, and of each key the oldest link is kept. Marks are no
 //! part of that, because they are in no order; so they are looked up for the keys that were found. Where
 //! an older table has a mark for a key, its page counts, which the engine delivered. A mark that was
-//! brought home meanwhile has become a link, perhaps behind the place that was looked at: then all keys
+//! resolved meanwhile has become a link, perhaps behind the place that was looked at: then all keys
 //! that were found are looked up once more.
 
 use std::collections::BTreeMap;

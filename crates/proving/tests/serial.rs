@@ -32,7 +32,7 @@ fn serializable(engines: &[EngineKind]) {
         conflicts_of_all += outcome.conflicts;
         let images: Vec<_> = keyspaces.iter().map(|one| one.stats().pre_images).collect();
         assert!(outcome.snapshots > 0 && images.iter().all(|one| one.links + one.marks == 0));
-        assert_eq!(db.stats().snapshots, 0);
+        assert_eq!(db.stats().transactions.snapshots, 0);
         resolved += images.iter().map(|one| one.resolved).sum::<u64>();
         let (records, snapshots) = (outcome.records.len(), outcome.snapshots);
         println!("seed {seed}: {records} records, {snapshots} snapshots, {stats:?}, {images:?}");
