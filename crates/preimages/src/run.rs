@@ -17,6 +17,7 @@ use spinney_base::limits::PAGE_BYTES;
 use spinney_base::{Lsn, Result, ValueRef};
 use spinney_engine::{BlockKind, OwnedValue, Store};
 use spinney_extent::{BlockHeader, PageRun};
+use spinney_filter::{BLOCK_BYTES, block_contains, block_count, block_of};
 use spinney_io::{AlignedBuf, Purpose};
 use spinney_page::{PageEditor, PageView, Put};
 
@@ -51,7 +52,9 @@ pub(crate) struct Run {
     pieces: Vec<PageRun>,
     /// The first key of each page.
     fences: Vec<Box<[u8]>>,
-    filter: Vec<u8>,
+    /// Blocks of a filter.
+    filter: Vec<[u8; BLOCK_BYTES]>,
+    links: u64,
 }
 
 impl Drop for Run {
@@ -65,6 +68,11 @@ impl Run {
         self.age
     }
 
+    /// Number of its links.
+    pub(crate) fn len(&self) -> u64 {
+        self.links
+    }
+
     pub(crate) fn pages(&self) -> u64 {
         self.fences.len() as u64
     }
@@ -72,7 +80,12 @@ impl Run {
     /// Bytes of memory that it holds.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let fences = self.fences.iter().map(|key| key.len() + size_of::<Box<[u8]>>());
-        (fences.sum::<usize>() + self.filter.len()) as u64
+        (fences.sum::<usize>() + size_of_val(&*self.filter)) as u64
+    }
+
+    fn block_of(&self, hash: u64) -> usize {
+        let blocks = u32::try_from(self.filter.len()).expect("it was one");
+        block_of(hash, blocks) as usize
     }
 
     /// The page that may have a key: the last that does not begin behind it.
@@ -95,7 +108,7 @@ impl Run {
     }
 
     pub(crate) fn get(&self, key: &[u8], hash: u64) -> Result<Option<Link>> {
-        if !spinney_filter::may_contain(&self.filter, hash) {
+        if !block_contains(&self.filter[self.block_of(hash)], hash) {
             return Ok(None);
         }
         let Some(index) = self.page_of(key) else { return Ok(None) };
@@ -157,7 +170,6 @@ impl Run {
 #[derive(Debug)]
 pub(crate) struct RunWriter {
     run: Run,
-    hashes: Vec<u64>,
     /// Filled pages of the piece that is not written yet, and the one that is being filled.
     buf: AlignedBuf,
     filled: usize,
@@ -165,11 +177,13 @@ pub(crate) struct RunWriter {
 }
 
 impl RunWriter {
-    pub(crate) fn new(store: Arc<Store>, age: Age) -> RunWriter {
-        let (pieces, fences, filter) = (Vec::new(), Vec::new(), Vec::new());
+    /// A run of at most `links` links.
+    pub(crate) fn new(store: Arc<Store>, age: Age, links: u64) -> RunWriter {
+        let keys = usize::try_from(links).unwrap_or(usize::MAX);
+        let blocks = block_count(keys, FILTER_BITS).max(1) as usize;
+        let (pieces, fences, filter) = (Vec::new(), Vec::new(), vec![[0; BLOCK_BYTES]; blocks]);
         RunWriter {
-            run: Run { store, age, pieces, fences, filter },
-            hashes: Vec::new(),
+            run: Run { store, age, pieces, fences, filter, links: 0 },
             buf: AlignedBuf::new(PIECE_PAGES),
             filled: 0,
             is_open: false,
@@ -182,7 +196,9 @@ impl RunWriter {
     /// `Full`, `Poisoned` or `Io`.
     pub(crate) fn push(&mut self, key: &[u8], hash: u64, link: Option<ValueRef<'_>>) -> Result<()> {
         let value = link.unwrap_or(ABSENT);
-        self.hashes.push(hash);
+        let block = self.run.block_of(hash);
+        spinney_filter::insert(&mut self.run.filter[block], hash);
+        self.run.links += 1;
         if self.is_open {
             let page = self.buf.page_mut(self.filled);
             if PageEditor::edit(page).put(key, value) == Put::Done {
@@ -234,7 +250,6 @@ impl RunWriter {
             self.filled += 1;
             self.write_piece()?;
         }
-        self.run.filter = spinney_filter::build(&self.hashes, FILTER_BITS);
         Ok(self.run)
     }
 }

@@ -7,7 +7,7 @@ use std::vec::IntoIter;
 
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::Ordering::SeqCst;
-use spinney_base::{Error, ErrorKind, Result};
+use spinney_base::{Error, ErrorKind, Result, ValueRef};
 use spinney_engine::OwnedValue;
 use spinney_sync::hash_key;
 
@@ -18,8 +18,8 @@ use crate::table::{Layer, Link, LinkMap, Table};
 /// Runs of one table that become one.
 const RUNS_MAX: usize = 8;
 
-/// Links that a merge reads of one run at once.
-const MERGED_LINKS: usize = 1024;
+/// Bytes that a merge reads of one run at once.
+const MERGED_BYTES: usize = 64 << 10;
 
 const ALL: (Bound<&[u8]>, Bound<&[u8]>) = (Bound::Unbounded, Bound::Unbounded);
 
@@ -98,7 +98,7 @@ impl PreImages {
     }
 
     fn write_map(&self, map: &LinkMap) -> Result<Run> {
-        let mut writer = RunWriter::new(self.store.clone(), map.age);
+        let mut writer = RunWriter::new(self.store.clone(), map.age, map.len());
         map.each(ALL, true, &mut |key, value| {
             writer.push(key, hash_key(self.context.keyspace, key), value)?;
             Ok(true)
@@ -150,7 +150,8 @@ impl PreImages {
     /// Merges layers, oldest first; of one key the oldest link wins.
     fn merge(&self, layers: &[Layer]) -> Result<Run> {
         let age = layers[0].age();
-        let mut writer = RunWriter::new(self.store.clone(), age);
+        let links = layers.iter().map(Layer::len).sum();
+        let mut writer = RunWriter::new(self.store.clone(), age, links);
         let mut sources: Vec<Source<'_>> = layers.iter().map(Source::new).collect();
         loop {
             let mut least: Option<(usize, Vec<u8>)> = None;
@@ -192,12 +193,13 @@ impl<'a> Source<'a> {
         if self.some.peek().is_none() && self.has_more {
             let last = self.last.take();
             let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let mut some = Vec::new();
+            let (mut some, mut bytes) = (Vec::new(), 0);
             self.layer.each((from, Bound::Unbounded), true, &mut |key, value| {
+                bytes += key.len() + value.map_or(0, ValueRef::len);
                 some.push((key.to_vec(), value.map(OwnedValue::from)));
-                Ok(some.len() < MERGED_LINKS)
+                Ok(bytes < MERGED_BYTES)
             })?;
-            self.has_more = some.len() == MERGED_LINKS;
+            self.has_more = bytes >= MERGED_BYTES;
             self.last = some.last().map(|(key, _)| key.clone());
             self.some = some.into_iter().peekable();
         }
