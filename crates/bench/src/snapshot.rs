@@ -22,6 +22,9 @@ use crate::distribution::{Distribution, Zipf};
 /// Bytes of a key.
 const KEY_BYTES: usize = 8;
 
+/// Longest time of a histogram: a minute.
+const NANOS_MAX: u64 = 60_000_000_000;
+
 /// Records that are read between two looks at the memory in use.
 const LOOK_EVERY: u64 = 4096;
 
@@ -202,7 +205,8 @@ impl World<'_> {
 
     /// Takes snapshots beside the writers, and drops each.
     fn take_many(&self, out: &mut dyn Write) -> Result<()> {
-        let mut times: Histogram<u64> = Histogram::new(3).expect("three digits");
+        let mut times: Histogram<u64> =
+            Histogram::new_with_bounds(1, NANOS_MAX, 3).expect("three digits");
         let pause = Duration::from_secs_f64(self.plan.seconds / self.plan.takes.max(1) as f64);
         for _ in 0..self.plan.takes {
             let begun = self.time.now();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use spinney_base::limits::PAGE_BYTES;
 use spinney_base::shim::atomic::{AtomicU64, Ordering::SeqCst};
-use spinney_base::shim::{Mutex, RwLock};
+use spinney_base::shim::{Mutex, MutexGuard, RwLock};
 use spinney_base::{Error, ErrorKind, ValueRef};
 use spinney_engine::{EngineContext, PreImageStats, SnapshotNumber, Store};
 
 use crate::lives::Lives;
 use crate::marks::{Mark, Marks};
-use crate::run::Run;
+use crate::run::{Pages, Run};
 use crate::table::{Layer, LinkMap, Table};
 
 /// Fewest bytes of memory that pre-images may take, however little the keyspace has.
@@ -37,7 +37,8 @@ pub enum Known {
 #[derive(Debug)]
 pub struct PreImages {
     pub(crate) context: EngineContext,
-    pub(crate) store: Arc<Store>,
+    /// Of runs.
+    pub(crate) pages: Arc<Pages>,
     /// Ascending by number.
     pub(crate) tables: ArcSwap<Vec<Arc<Table>>>,
     pub(crate) marks: Marks,
@@ -64,7 +65,7 @@ impl PreImages {
     pub fn new(context: EngineContext, store: Arc<Store>) -> PreImages {
         PreImages {
             context,
-            store,
+            pages: Pages::of(store),
             tables: ArcSwap::default(),
             marks: Marks::default(),
             lives: Lives::default(),
@@ -317,9 +318,13 @@ impl PreImages {
     /// Returns the pages that runs take.
     #[must_use]
     pub fn run_pages(&self) -> u64 {
-        let mut pages = 0;
-        self.each_run(|run| pages += run.pages());
-        pages
+        *self.pages.hold()
+    }
+
+    /// Returns the same, which stay so many until the guard is dropped.
+    #[must_use]
+    pub fn hold_run_pages(&self) -> MutexGuard<'_, u64> {
+        self.pages.hold()
     }
 
     /// Returns the numbers of what it keeps.
