@@ -322,7 +322,6 @@ impl PreImages {
     }
 
     /// Returns the same, which stay so many until the guard is dropped.
-    #[must_use]
     pub fn hold_run_pages(&self) -> MutexGuard<'_, u64> {
         self.pages.hold()
     }
