@@ -162,8 +162,8 @@ impl PreImages {
         self.marks.len() > 0
     }
 
-    /// Returns some marked keys, for the engine to write back, when marks take too much of the memory:
-    /// nothing else makes them less.
+    /// Returns some marked keys, for the engine to write back, when marks take more than half of the
+    /// bound: nothing else makes them less.
     #[must_use]
     pub fn marked_too_many(&self, most: usize) -> Vec<Vec<u8>> {
         if self.marks.bytes() <= self.bound.load(SeqCst) / 2 {
@@ -299,10 +299,10 @@ impl PreImages {
     pub fn memory_bytes(&self) -> u64 {
         let mut of_runs = 0;
         self.each_run(|run| of_runs += run.memory_bytes());
-        self.link_bytes() + of_runs
+        self.link_bytes() + self.marks.bytes() + of_runs
     }
 
-    /// Bytes of maps and marks.
+    /// Bytes of maps.
     pub(crate) fn link_bytes(&self) -> u64 {
         let of_table = |table: &Arc<Table>| {
             let parts = table.parts.load();
@@ -312,7 +312,7 @@ impl PreImages {
             });
             parts.map.bytes() + layers.sum::<u64>()
         };
-        self.marks.bytes() + self.tables.load().iter().map(of_table).sum::<u64>()
+        self.tables.load().iter().map(of_table).sum()
     }
 
     /// Returns the pages that runs take.
@@ -357,12 +357,13 @@ impl PreImages {
         self.tables.load().is_empty()
     }
 
-    pub(crate) fn is_over(&self, quarters: u64) -> bool {
-        self.link_bytes() > self.bound.load(SeqCst) / 4 * quarters
+    /// Whether maps take more than so many eighths of the bound. Their half is four.
+    pub(crate) fn is_over(&self, eighths: u64) -> bool {
+        self.link_bytes() > self.bound.load(SeqCst) / 8 * eighths
     }
 
     fn is_far_over(&self) -> bool {
-        self.link_bytes() > self.bound.load(SeqCst) + BEYOND_BYTES_MAX
+        self.link_bytes() + self.marks.bytes() > self.bound.load(SeqCst) + BEYOND_BYTES_MAX
     }
 
     #[cold]

@@ -33,8 +33,9 @@
 //!    looked at after the read.
 //! 5. Nothing here is durable or named by anything durable: pages of runs are free after a crash.
 //!
-//! **Memory.** Maps, marks, and fences and filters of runs count. From half of the bound on the background
-//! writes the largest map out as a run, from three quarters on writers do. Far past the bound, where
+//! **Memory.** Maps and marks have half of the bound each. From half of theirs on the background writes the
+//! largest map out as a run, from three quarters on writers do, and when it is full they wait for that. When
+//! the half of marks is full, writers write marked records back. Far past the bound, where
 //! neither helps, all snapshots of the keyspace end.
 //!
 //! **Concurrency.** Everything may be called from any thread. Writers of one key are ordered by its
