@@ -3,8 +3,8 @@
 //!
 //! Arguments: directory, first number, seed. A thread writes the same number under the same key
 //! into a keyspace of each engine in one batch, or removes the key from all, then prints
-//! `thread slot number`. Now and then it changes the checkpoint distance, or keeps a snapshot of a
-//! keyspace that takes some through a few batches. It never ends by itself.
+//! `thread slot number`. Now and then it changes the checkpoint distance, or keeps a snapshot of the
+//! database through a few batches. It never ends by itself.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -19,7 +19,8 @@ type Known = BTreeMap<usize, u64>;
 
 /// A snapshot, and what its taker knew when it was taken.
 struct Kept {
-    snapshot: Snapshot,
+    /// Of each keyspace, at one moment.
+    parts: Vec<Snapshot>,
     then: Known,
     /// The number of the last batch that it is kept through.
     until: u64,
@@ -43,9 +44,6 @@ fn main() {
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (db, keyspaces) = (&db, &keyspaces);
-            let mut all = keyspaces.iter();
-            let versioned = all.find(|keyspace| keyspace.capabilities().snapshots);
-            let versioned = versioned.expect("an engine has snapshots");
             scope.spawn(move || {
                 let mut random = Random::new(seed, 300 + thread as u64);
                 let (mut known, mut kept) = (Known::new(), None);
@@ -56,7 +54,7 @@ fn main() {
                     say(&format!("{thread} {slot} {number}"));
                     known.insert(slot, number);
                     disturb(keyspaces, &mut random);
-                    look(versioned, thread, number, (&known, &mut kept), &mut random);
+                    look((db, keyspaces), thread, number, (&known, &mut kept), &mut random);
                 }
             });
         }
@@ -94,22 +92,30 @@ fn disturb(keyspaces: &[Keyspace], random: &mut Random) {
     }
 }
 
-/// Takes a snapshot if none is kept, and looks at the one that was kept long enough.
+/// Takes a snapshot of the database if none is kept, and looks at the one that was kept long enough.
 fn look(
-    versioned: &Keyspace,
+    (db, keyspaces): (&Db, &[Keyspace]),
     thread: usize,
     number: u64,
     (known, kept): (&Known, &mut Option<Kept>),
     random: &mut Random,
 ) {
     if kept.is_none() && random.one_in(4) {
-        let snapshot = versioned.snapshot().expect("it has snapshots");
+        let snapshot = db.snapshot().expect("it is open");
+        let part = |keyspace: &Keyspace| snapshot.keyspace(keyspace).expect("it has snapshots");
         let until = number + random.below(12) as u64;
-        *kept = Some(Kept { snapshot, then: known.clone(), until });
+        let parts = keyspaces.iter().map(part).collect();
+        *kept = Some(Kept { parts, then: known.clone(), until });
     }
-    let Some(Kept { snapshot, then, .. }) = kept.take_if(|kept| kept.until <= number) else {
+    let Some(Kept { parts, then, .. }) = kept.take_if(|kept| kept.until <= number) else {
         return;
     };
+    parts.iter().for_each(|snapshot| check(snapshot, thread, &then));
+    say(LOOKED);
+}
+
+/// Checks what a thread knew when a snapshot was taken.
+fn check(snapshot: &Snapshot, thread: usize, then: &Known) {
     let holds = |number: u64| (!kill::removes(number)).then(|| kill::value(number));
     for (slot, number) in then.iter().rev().take(20) {
         let found = snapshot.get(kill::key(thread, *slot)).expect("a good disk");
@@ -118,9 +124,8 @@ fn look(
     // Of an earlier life there may be others.
     let records = snapshot.prefix(format!("thread-{thread}/").as_bytes());
     let records: BTreeMap<_, _> = records.map(|record| record.expect("a good disk")).collect();
-    for (slot, number) in &then {
+    for (slot, number) in then {
         let found = records.get(&kill::key(thread, *slot));
         assert!(found.map(|value| &**value) == holds(*number).as_deref(), "slot {slot} in a range");
     }
-    say(LOOKED);
 }
