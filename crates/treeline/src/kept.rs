@@ -130,3 +130,6 @@ impl TreeLine {
         Ok(self.pre_images.background()? | self.write_back_marked()?)
     }
 }
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
