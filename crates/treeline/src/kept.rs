@@ -133,3 +133,5 @@ impl TreeLine {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
