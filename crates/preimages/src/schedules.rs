@@ -223,7 +223,9 @@ fn snapshots_do_not_move() {
         let wanted = |snapshot: &dyn EngineSnapshot, direction| {
             let found = scan(snapshot, direction, 2);
             assert_eq!(found.split(' ').take(3).collect::<Vec<_>>(), ["a0", "b0", "c1"]);
-            for (key, value) in [("a", Some("a0")), ("b", Some("b0")), ("c", Some("c1")), ("d", None)] {
+            for (key, value) in
+                [("a", Some("a0")), ("b", Some("b0")), ("c", Some("c1")), ("d", None)]
+            {
                 assert_eq!(get(snapshot, key).as_deref(), value);
             }
         };

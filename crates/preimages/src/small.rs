@@ -125,6 +125,7 @@ impl Small {
     }
 
     /// Does something at the next such step.
+    #[cfg(not(feature = "shuttle"))]
     pub(crate) fn at(&self, step: Step, deed: impl FnOnce(&Small) + Send + 'static) {
         self.deeds.0.lock().push((step, Box::new(deed)));
     }

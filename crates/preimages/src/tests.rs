@@ -48,7 +48,10 @@ fn s04_links_go_to_the_newest_table_of_their_number() {
     for _ in 0..2 {
         assert_eq!(all(&*first), "a0 b0");
         assert_eq!(all(&*second), "a1 b1");
-        assert_eq!((get(&*second, "a").unwrap(), get(&*second, "b").unwrap()), ("a1".into(), "b1".into()));
+        assert_eq!(
+            (get(&*second, "a").unwrap(), get(&*second, "b").unwrap()),
+            ("a1".into(), "b1".into())
+        );
         small.write_back();
         small.evict();
     }
@@ -425,7 +428,13 @@ fn runs_at_their_limits() {
         assert_eq!(link.unwrap().bytes, value);
     }
     let (low, high) = (Bound::Excluded(&keys[0][..]), Bound::Excluded(&keys[1][..]));
-    for (ends, forward) in [((low, high), true), ((high, low), false), ((high, low), true), ((low, high), false), ((low, low), true)] {
+    for (ends, forward) in [
+        ((low, high), true),
+        ((high, low), false),
+        ((high, low), true),
+        ((low, high), false),
+        ((low, low), true),
+    ] {
         let mut shown = 0;
         run.each(ends, forward, &mut |_, _| {
             shown += 1;
@@ -468,7 +477,8 @@ fn of_merged_runs_the_oldest_wins() {
         spill(&small);
     }
     let second = small.begin(2);
-    let wanted: Vec<String> = (0..40).map(|number| format!("{number}-{}", (number / 3).min(7))).collect();
+    let wanted: Vec<String> =
+        (0..40).map(|number| format!("{number}-{}", (number / 3).min(7))).collect();
     for is_merged in [false, true] {
         let mut runs = 0;
         small.images.each_run(|_| runs += 1);

@@ -131,7 +131,7 @@ impl TreeLine {
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
-mod tests;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;

@@ -362,15 +362,15 @@ impl World {
         }
         let snapshot = &**snapshot;
         let random = &mut self.random;
-        let keys: Vec<Vec<u8>> = (0..20)
-            .map(|_| (random.below(self.keys) as u16).to_be_bytes().to_vec())
-            .collect();
+        let keys: Vec<Vec<u8>> =
+            (0..20).map(|_| (random.below(self.keys) as u16).to_be_bytes().to_vec()).collect();
         for key in &keys {
             assert_eq!(get(snapshot, key).as_ref(), model.get(key), "{key:?} in {number}");
         }
         let hashed: Vec<_> = keys.iter().map(|key| (key.as_slice(), hash(key))).collect();
         for (key, found) in keys.iter().zip(snapshot.get_many(&hashed).unwrap()) {
-            let wanted = model.get(key).map(|bytes| OwnedValue { bytes: bytes.clone(), large: false });
+            let wanted =
+                model.get(key).map(|bytes| OwnedValue { bytes: bytes.clone(), large: false });
             assert_eq!(found, wanted, "{key:?} of many in {number}");
         }
         let mut ends = [&keys[0], &keys[1]];
