@@ -193,6 +193,23 @@ fn s12_links_are_laid_over_afterwards() {
     assert_eq!(all(&*snapshot), "a0 b0 c0");
 }
 
+/// S12: where an older table has a mark for a key, its page counts, and no link of a newer table.
+#[test]
+fn s12_pages_of_older_marks_count() {
+    let small = Small::with(&["a", "b"]);
+    let first = small.begin(1);
+    small.put(1, "a", "a1");
+    let second = small.begin(2);
+    small.put(2, "a", "a2");
+    let third = small.begin(3);
+    small.remove(3, "a");
+    assert_eq!((small.images.stats().marks, small.images.stats().links), (1, 2));
+    assert_eq!(
+        (all(&*first), all(&*second), all(&*third)),
+        ("a0 b0".into(), "a1 b0".into(), "a2 b0".into())
+    );
+}
+
 /// S14: a table stays, and takes links, while an older snapshot lives.
 #[test]
 fn s14_tables_stay_for_older_snapshots() {
